@@ -1,4 +1,4 @@
-"""Codes, read by another program."""
+"""QR codes, decoded by an independent library."""
 
 import zlib
 
@@ -6,26 +6,26 @@ import zxingcpp
 
 
 def decoded(rows: list[bytes]) -> str:
-    """What a picture says, of rows with one octet a pixel."""
+    """Decode the QR code in an image: rows with one byte per pixel."""
     image = memoryview(b"".join(rows)).cast("B", shape=[len(rows), len(rows[0])])
-    (found,) = zxingcpp.read_barcodes(image)
-    assert found.format == zxingcpp.BarcodeFormat.QRCode
-    return str(found.text)
+    (barcode,) = zxingcpp.read_barcodes(image)
+    assert barcode.format == zxingcpp.BarcodeFormat.QRCode
+    return str(barcode.text)
 
 
-def png_rows(octets: bytes) -> list[bytes]:
-    """The pixels of a PNG in black and white, whose lines are as they are (0) or added to the one above (2)."""
-    assert octets.startswith(b"\x89PNG\r\n\x1a\n")
-    place, data, width = 8, b"", 0
-    while place < len(octets):
-        length = int.from_bytes(octets[place : place + 4])
-        kind, body = octets[place + 4 : place + 8], octets[place + 8 : place + 8 + length]
-        assert zlib.crc32(kind + body) == int.from_bytes(octets[place + 8 + length : place + 12 + length])
+def png_rows(png: bytes) -> list[bytes]:
+    """The pixels of a black and white PNG with the filters 0 (none) and 2 (up)."""
+    assert png.startswith(b"\x89PNG\r\n\x1a\n")
+    offset, data, width = 8, b"", 0
+    while offset < len(png):
+        length = int.from_bytes(png[offset : offset + 4])
+        kind, body = png[offset + 4 : offset + 8], png[offset + 8 : offset + 8 + length]
+        assert zlib.crc32(kind + body) == int.from_bytes(png[offset + 8 + length : offset + 12 + length])
         if kind == b"IHDR":
             width = int.from_bytes(body[:4])
             assert body[8:] == bytes((1, 0, 0, 0, 0))
         data += body if kind == b"IDAT" else b""
-        place += 12 + length
+        offset += 12 + length
     lines = zlib.decompress(data)
     size = 1 + (width + 7) // 8
     rows = []
@@ -34,6 +34,6 @@ def png_rows(octets: bytes) -> list[bytes]:
         assert lines[start] in (0, 2)
         above = line if lines[start] else bytes(size - 1)
         line = bytes((one + other) % 256 for one, other in zip(lines[start + 1 : start + size], above, strict=True))
-        bits = "".join(f"{octet:08b}" for octet in line)[:width]
+        bits = "".join(f"{byte:08b}" for byte in line)[:width]
         rows.append(bytes(255 if bit == "1" else 0 for bit in bits))
     return rows

@@ -1,4 +1,4 @@
-"""Commands in this process look at no port: tests run beside each other, and perhaps beside a server."""
+"""Commands do not check ports in tests, because tests run in parallel and perhaps next to a server."""
 
 import pytest
 

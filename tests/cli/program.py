@@ -1,4 +1,4 @@
-"""Run the installed program `perseid` as a user does, and judge what every run must keep to."""
+"""Run the installed program `perseid` as a user does, with the checks that apply to every run."""
 
 import json
 import os
@@ -13,15 +13,15 @@ from typing import Any
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 PERSEID = SCRIPTS / "perseid"
 
-# What a terminal would act upon, or what would show a text other than it is; line ends excepted.
+# Characters that control a terminal or change how text is displayed, except line ends.
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 # Variables that change what the program or its libraries print.
-_LOUD = re.compile(
+_OUTPUT_VARIABLES = re.compile(
     "PERSEID_|_PERSEID|_TYPER|COLUMNS|LINES|TERM|FORCE_COLOR|NO_COLOR|PY_COLORS|GITHUB_ACTIONS"
     "|PYTHONIOENCODING|PYTHONUNBUFFERED|PYTHONUTF8"
 )
-ENVIRON = {name: value for name, value in os.environ.items() if not _LOUD.match(name)} | {
+ENVIRON = {name: value for name, value in os.environ.items() if not _OUTPUT_VARIABLES.match(name)} | {
     "PATH": f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}",
     "TERM": "xterm-256color",
     "COLUMNS": "100",
@@ -30,13 +30,13 @@ ENVIRON = {name: value for name, value in os.environ.items() if not _LOUD.match(
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a run left behind."""
+    """The result of a run."""
 
     code: int
     out: str
     err: str
     shown: str = ""
-    """Both as a terminal shows them, if it is known: of commands that run in this process."""
+    """Both streams in the order of a terminal; only for commands that run in this process."""
 
     @property
     def json(self) -> Any:
@@ -45,15 +45,15 @@ class Done:
         return json.loads(line)
 
 
-def run(*arguments: str | bytes, given: bytes = b"", environ: Mapping[str, str] | None = None) -> Done:
-    """Run `perseid` with these arguments and this standard input, which is not a terminal, nor is its output."""
-    return finish([os.fsencode(PERSEID), *arguments], given, environ)
+def run(*arguments: str | bytes, stdin: bytes = b"", environ: Mapping[str, str] | None = None) -> Done:
+    """Run `perseid` with these arguments and this standard input. No stream is a terminal."""
+    return finish([os.fsencode(PERSEID), *arguments], stdin, environ)
 
 
-def finish(command: list[str | bytes], given: bytes = b"", environ: Mapping[str, str] | None = None) -> Done:
-    """Run any command; its output must be UTF-8, without control characters and without the traces of a bug."""
+def finish(command: list[str | bytes], stdin: bytes = b"", environ: Mapping[str, str] | None = None) -> Done:
+    """Run any command and check that its output is UTF-8 without control characters and tracebacks."""
     done = subprocess.run(
-        command, input=given, env={**ENVIRON, **(environ or {})}, check=False, capture_output=True, timeout=30
+        command, input=stdin, env={**ENVIRON, **(environ or {})}, check=False, capture_output=True, timeout=30
     )
     out, err = done.stdout.decode("utf-8"), done.stderr.decode("utf-8")
     for text in (out, err):
@@ -63,7 +63,7 @@ def finish(command: list[str | bytes], given: bytes = b"", environ: Mapping[str,
 
 
 def refused(done: Done, rule: str) -> str:
-    """Check that a name was refused by this rule, in the agreed shape; the sentence that says why."""
+    """Check that a name was refused by this rule, in the standard format, and return the reason."""
     assert (done.code, done.out) == (1, ""), done
     first, *_, last = done.err.splitlines()
     assert first.startswith("perseid: ")

@@ -1,4 +1,4 @@
-"""`perseid cite` and `perseid qr`: citations of real records, and codes that another program reads back."""
+"""`perseid cite` and `perseid qr`: citations of real records, and QR codes decoded by an independent library."""
 
 import json
 import re
@@ -20,7 +20,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Site:
     return site(tmp_path_factory.mktemp("cited"), "--demo")
 
 
-def test_s10_an_identifier_is_cited_in_both_forms(demo: Site) -> None:
+def test_s10_identifier_is_cited_in_both_forms(demo: Site) -> None:
     assert demo.lines(f"cite {RELEASE}") == [f"{TITLE}. hdl:{RELEASE}, {DEFAULT}/{RELEASE}"]
     assert demo.lines(f"cite {RELEASE} --style hdl") == [f"hdl:{RELEASE}"]
     assert demo.lines(f"cite {RELEASE} --style http") == [f"{DEFAULT}/{RELEASE}"]
@@ -28,7 +28,7 @@ def test_s10_an_identifier_is_cited_in_both_forms(demo: Site) -> None:
     assert demo.lines(f"cite {seed}/{RELEASE} --style http --resolver {seed}") == [f"{seed}/{RELEASE}"]
 
 
-def test_for_programs_there_are_bibtex_csl_and_json(demo: Site) -> None:
+def test_citation_as_bibtex_csl_and_json(demo: Site) -> None:
     bibtex = demo.lines(f"cite {RELEASE} --style bibtex")
     assert bibtex[:2] == [f"@misc{{hdl:{RELEASE},", f"  title = {{{{{TITLE}}}}},"]
     (item,) = json.loads(demo.ok(f"cite {RELEASE} --style csl-json").out)
@@ -38,7 +38,7 @@ def test_for_programs_there_are_bibtex_csl_and_json(demo: Site) -> None:
     assert plain["creator"] == "hdl:102.100.272/0N8J991QH"
 
 
-def test_a_version_is_cited_by_the_entry_that_made_it(tmp_path: Path) -> None:
+def test_version_is_cited_with_its_entry(tmp_path: Path) -> None:
     demo = site(tmp_path, "--demo")
     seq = demo.ok(f"set {RELEASE} DESC='The title of today' --json").json["seq"]
     now = demo.lines(f"cite {RELEASE}")
@@ -52,7 +52,7 @@ def test_a_version_is_cited_by_the_entry_that_made_it(tmp_path: Path) -> None:
     assert TITLE in str(shown)
 
 
-def test_what_is_gone_hidden_or_not_there(tmp_path: Path) -> None:
+def test_citation_of_tombstones_and_of_unpublished_or_missing_handles(tmp_path: Path) -> None:
     demo = site(tmp_path, "--demo")
     demo.ok(f"tombstone {RELEASE} --reason Superseded")
     assert demo.lines(f"cite {RELEASE}")[0].endswith(" [gone: Superseded]")
@@ -64,19 +64,19 @@ def test_what_is_gone_hidden_or_not_there(tmp_path: Path) -> None:
     assert demo(f"cite {RELEASE} --resolver nowhere").code == 2
 
 
-def test_the_query_of_a_cordra_name_is_cited_with_it(demo: Site) -> None:
+def test_citation_includes_the_query_of_a_cordra_name(demo: Site) -> None:
     name = "2000.01/EEF4DF17361A42E2B975E554663B70C3"
     lower = name.lower()
     assert demo.lines(f"cite 'hdl:{lower}?page=2#top' --style hdl") == [f"hdl:{name}?page=2#top"]
 
 
-# Codes, read by another program
+# QR codes, decoded by an independent library
 
 
-def svg_rows(octets: bytes, pixels: int = 4) -> list[bytes]:
+def svg_rows(svg: bytes, pixels: int = 4) -> list[bytes]:
     """The pixels of an SVG that draws dark modules as horizontal lines."""
-    root = ET.fromstring(octets)
-    scale = float(re.findall(r"scale\((.+?)\)", octets.decode())[-1])
+    root = ET.fromstring(svg)
+    scale = float(re.findall(r"scale\((.+?)\)", svg.decode())[-1])
     size = round(float(root.attrib["width"]) / scale)
     modules = [[255] * size for _ in range(size)]
     (path,) = (each.attrib["d"] for each in root.iter() if each.attrib.get("stroke") == "#000")
@@ -95,9 +95,9 @@ def svg_rows(octets: bytes, pixels: int = 4) -> list[bytes]:
     return [row for row in wide for _ in range(pixels)]
 
 
-def test_a_code_says_the_address_at_the_resolver(demo: Site, tmp_path: Path) -> None:
-    for ending, rows in (("svg", svg_rows), ("png", png_rows)):
-        path = tmp_path / f"code.{ending}"
+def test_qr_code_contains_the_resolver_url(demo: Site, tmp_path: Path) -> None:
+    for extension, rows in (("svg", svg_rows), ("png", png_rows)):
+        path = tmp_path / f"code.{extension}"
         assert demo.lines(f"qr {RELEASE} -o {path}") == [f"{DEFAULT}/{RELEASE}"]
         assert decoded(rows(path.read_bytes())) == f"{DEFAULT}/{RELEASE}"
         demo.ok(f"qr hdl:{RELEASE} -o {path} --resolver http://resolver.net.au/hdl --scale 3")
@@ -113,7 +113,7 @@ def test_a_code_says_the_address_at_the_resolver(demo: Site, tmp_path: Path) -> 
     }
 
 
-def test_a_code_of_a_long_name_with_any_letters_is_read_back(tmp_path: Path) -> None:
+def test_qr_code_of_a_long_unicode_handle_is_readable(tmp_path: Path) -> None:
     demo = site(tmp_path, "--demo")
     demo.ok("namespace add 12345")
     suffix = "Bücher/日本 %?#" + "x" * 300
@@ -126,21 +126,21 @@ def test_a_code_of_a_long_name_with_any_letters_is_read_back(tmp_path: Path) -> 
     refused(demo(f"qr -o {path}", f"12345/{'é' * 1000}"), "too long for a QR code", code=1)
 
 
-def test_without_a_file_the_code_goes_to_standard_output(demo: Site) -> None:
+def test_qr_code_is_written_to_standard_output_by_default(demo: Site) -> None:
     svg = demo.ok(f"qr {RELEASE}").out
     assert svg == demo.ok(f"qr {RELEASE} -o -").out
     assert decoded(svg_rows(svg.encode())) == f"{DEFAULT}/{RELEASE}"
     assert demo(f"qr {RELEASE} --json").code == 2
 
 
-def test_a_code_for_a_name_that_is_reserved_can_be_printed(tmp_path: Path) -> None:
+def test_qr_code_of_a_reserved_handle(tmp_path: Path) -> None:
     demo = site(tmp_path, "--demo")
     (name,) = demo.lines("reserve 102.100.272 --count 1")
     assert demo.lines(f"qr {name} -o {tmp_path}/a.svg") == [f"{DEFAULT}/{name}"]
     refused(demo(f"qr {name} -o {tmp_path}/a.svg --as 300:12345/ann"), "does not exist", code=3)
 
 
-def test_a_code_for_a_name_that_a_template_makes(tmp_path: Path) -> None:
+def test_qr_code_of_a_handle_from_a_template(tmp_path: Path) -> None:
     here = site(tmp_path, "--prefix", "12345")
     (tmp_path / "template").write_text(
         '<n><template delimiter="@"><foreach><value data="${data}#${extension}"/></foreach></template></n>'
@@ -154,13 +154,13 @@ def test_a_code_for_a_name_that_a_template_makes(tmp_path: Path) -> None:
     refused(here(f"qr 12345/b -o {tmp_path}/a.svg"), "Handle 12345/b does not exist", code=3)
 
 
-def test_a_code_has_what_a_cordra_name_has_behind_it(demo: Site, tmp_path: Path) -> None:
+def test_qr_code_includes_query_and_fragment_of_a_cordra_name(demo: Site, tmp_path: Path) -> None:
     name = "2000.01/EEF4DF17361A42E2B975E554663B70C3"
-    for asked in (f"hdl:{name}?page=2#top", f"{name}?page=2#top"):
-        assert demo.lines(f"qr -o {tmp_path}/a.svg", asked) == demo.lines("cite --style http", asked)
+    for text in (f"hdl:{name}?page=2#top", f"{name}?page=2#top"):
+        assert demo.lines(f"qr -o {tmp_path}/a.svg", text) == demo.lines("cite --style http", text)
 
 
-def test_what_cannot_be_drawn(demo: Site, tmp_path: Path) -> None:
+def test_invalid_qr_code_requests_are_refused(demo: Site, tmp_path: Path) -> None:
     refused(demo(f"qr 102.100.272/BCDFGHJKH -o {tmp_path}/a.svg"), "does not exist", code=3)
     assert demo(f"qr {RELEASE} -o {tmp_path}/a.gif").code == 2
     assert demo(f"qr {RELEASE} -o {tmp_path}/a --format png").code == 0

@@ -1,4 +1,4 @@
-"""The frame: commands that need nothing load nothing, and the table of the others is true."""
+"""Commands load only the modules that they need, and the table of lazy commands is correct."""
 
 import re
 import subprocess
@@ -54,19 +54,19 @@ def loaded_by(words: str) -> list[str]:
         "bogus",
     ],
 )
-def test_what_needs_no_installation_does_not_load_one(words: str) -> None:
+def test_commands_without_an_installation_load_no_heavy_modules(words: str) -> None:
     loaded = loaded_by(words)
     assert "perseid.cli" in loaded
     assert [name for name in loaded if name.split(".")[0] in HEAVY or ".".join(name.split(".")[:2]) in HEAVY] == []
 
 
-def test_what_becomes_a_server_loads_no_ledger() -> None:
+def test_serve_loads_no_ledger() -> None:
     loaded = loaded_by("serve --help")
     assert "perseid.cli.serve" in loaded
     assert {"sqlalchemy", "lmdb", "perseid.ledger"}.isdisjoint(loaded)
 
 
-def test_a_ledger_in_a_file_loads_nothing_of_postgresql() -> None:
+def test_sqlite_ledger_loads_no_postgresql_modules() -> None:
     loaded = loaded_by("list --help")
     assert "sqlalchemy.dialects.sqlite" in loaded
     assert {"sqlalchemy.dialects.postgresql", "psycopg"}.isdisjoint(loaded)
@@ -76,10 +76,10 @@ def test_a_ledger_in_a_file_loads_nothing_of_postgresql() -> None:
     ("name", "module"),
     [(name, module) for commands in LAZY_COMMANDS.values() for name, (module, _) in commands.items()],
 )
-def test_the_table_names_a_command_that_its_module_has(name: str, module: str) -> None:
+def test_lazy_command_exists_in_its_module(name: str, module: str) -> None:
     commands = import_module(f"perseid.cli.{module}").commands
     assert callable(commands[name]) or isinstance(commands[name], typer.Typer)
-    expected = {other for table in LAZY_COMMANDS.values() for other, (where, _) in table.items() if where == module}
+    expected = {other for table in LAZY_COMMANDS.values() for other, (source, _) in table.items() if source == module}
     assert set(commands) == expected
 
 
@@ -95,15 +95,15 @@ def test_every_summary_is_one_sentence() -> None:
 
 def test_help_shows_the_commands_under_headings() -> None:
     shown = call("--help").out
-    places = [shown.index(f"─ {panel} ─") for panel in ("Names (no installation needed)", *LAZY_COMMANDS)]
-    assert places == sorted(places)
+    positions = [shown.index(f"─ {panel} ─") for panel in ("Names (no installation needed)", *LAZY_COMMANDS)]
+    assert positions == sorted(positions)
     for commands in LAZY_COMMANDS.values():
         for name, (_, text) in commands.items():
             assert f"│ {name} " in shown
             assert text.split(":")[0][:30] in shown
 
 
-def test_a_slip_is_met_with_the_command_that_was_meant() -> None:
+def test_typo_is_answered_with_the_similar_command() -> None:
     done = run("resolv", "10.1/a")
     assert (done.code, done.out) == (2, "")
     assert re.search(r"Did you mean .*'resolve'", done.err)
@@ -114,7 +114,7 @@ def test_options_of_a_lazy_command_are_completed() -> None:
     assert run(environ=environ).out.split() == ["--private"]
 
 
-def test_a_mistake_in_the_program_is_not_taken_for_a_failure() -> None:
-    failures = import_module("perseid.cli._errors")
+def test_unexpected_exception_is_not_reported_as_an_error() -> None:
+    errors = import_module("perseid.cli._errors")
     with pytest.raises(ZeroDivisionError):
-        failures.report_error(ZeroDivisionError())
+        errors.report_error(ZeroDivisionError())

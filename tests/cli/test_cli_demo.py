@@ -1,4 +1,4 @@
-"""The demonstration: what the seed documents published, as they have it."""
+"""The demonstration data: the identifiers that the seed documents published."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ def demo(tmp_path: Path) -> Site:
     return site(tmp_path, "--demo")
 
 
-def test_it_holds_the_identifiers_that_the_seeds_published(demo: Site) -> None:
+def test_demonstration_has_the_published_identifiers_of_the_seed_documents(demo: Site) -> None:
     assert demo.lines("namespace list") == ["102.100.272", "102.100.TYPE", "2000.01"]
     assert demo.lines("list 102.100.272") == sorted(f"102.100.272/{suffix}" for suffix, *_ in PILIN)
     assert set(demo.lines("list 2000.01")) >= {
@@ -35,12 +35,12 @@ def test_it_holds_the_identifiers_that_the_seeds_published(demo: Site) -> None:
     }
 
 
-def test_every_identifier_resolves_in_the_spelling_of_the_seeds(demo: Site) -> None:
+def test_identifiers_resolve_as_the_seed_documents_write_them(demo: Site) -> None:
     for form in ("hdl:/102.100.272/Y35XYS0QH", "http://resolver.net.au/hdl/102.100.272/0N8J991QH"):
         assert "DESC" in demo.ok("resolve", form).out
 
 
-def test_a1_a3_a5_the_example_of_authority_metadata_is_there_value_by_value(demo: Site) -> None:
+def test_a1_a3_a5_example_of_authority_metadata_has_all_values(demo: Site) -> None:
     found = demo.ok(f"resolve {EXAMPLE} --json").json["values"]
     assert [(value["type"], value["data"]["value"], value["timestamp"]) for value in found[:2]] == [
         ("102.100.TYPE/CREATION_DATE", "2007-06-22T02:53:46Z", "2007-06-22T02:53:46Z"),
@@ -50,7 +50,7 @@ def test_a1_a3_a5_the_example_of_authority_metadata_is_there_value_by_value(demo
     assert len(found) == 3
 
 
-def test_a1_the_example_reads_as_the_seed_has_it() -> None:
+def test_a1_example_has_the_authority_metadata_of_the_seed_document() -> None:
     with registry_in_memory() as registry:
         create_demonstration(registry, OPERATOR, "cli", (ValueRef(300, "0.NA/0.NA"),))
         found = registry.resolve(Query(EXAMPLE), Anonymous())
@@ -70,7 +70,7 @@ def test_a6_types_are_handles_that_resolve_to_their_definition(demo: Site) -> No
         assert values(demo, type_)[0]["data"]["value"].startswith(f"{type_.partition('/')[2]}: ")
 
 
-def test_s3_s12_works_and_versions_things_and_metadata_name_each_other(demo: Site) -> None:
+def test_s3_s12_links_exist_in_both_directions(demo: Site) -> None:
     links = {
         (name, value["data"]["value"])
         for prefix in ("102.100.272", "2000.01")
@@ -82,7 +82,7 @@ def test_s3_s12_works_and_versions_things_and_metadata_name_each_other(demo: Sit
     assert links == {(other, one) for one, other in links}
 
 
-def test_it_is_refused_whole_where_a_namespace_exists() -> None:
+def test_demonstration_changes_nothing_if_a_namespace_exists() -> None:
     with registry_in_memory() as registry:
         first = create_demonstration(registry, OPERATOR, "cli")
         assert len(first) == 10

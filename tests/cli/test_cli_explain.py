@@ -1,4 +1,4 @@
-"""`perseid explain`: the answer and exit code of a command that is not carried out."""
+"""`perseid explain`: the result and exit code of a command that is not executed."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def demo(tmp_path: Path) -> Site:
         f"transfer {WORK} --to 300:0.NA/0.NA",
     ],
 )
-def test_what_is_allowed_is_not_done(demo: Site, command: str) -> None:
+def test_allowed_command_is_explained_without_changes(demo: Site, command: str) -> None:
     before = demo.ok("list 102.100.272 --json").out
     done = demo.ok(f"explain {command}")
     assert done.out.startswith("allowed: ")
@@ -52,7 +52,7 @@ def test_what_is_allowed_is_not_done(demo: Site, command: str) -> None:
         (f"set {WORK} DESC=mine --as 300:99999/x", 4, 400, "MODIFY_VALUE"),
     ],
 )
-def test_what_is_refused_says_why_with_the_code_of_the_command(
+def test_refused_command_is_explained_with_its_reason_and_exit_code(
     demo: Site, command: str, code: int, response: int, words: str
 ) -> None:
     done = demo(f"explain {command}")

@@ -1,4 +1,4 @@
-"""The help of every command that works on an installation: complete, readable, with examples that work."""
+"""The help of every command that uses an installation is complete and readable, and its examples work."""
 
 import json
 import re
@@ -17,9 +17,9 @@ from tests.cli.installation import Site, call, examples, site
 
 
 def walk(command: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], bool]]:
-    """Every command with its words, and whether it has commands of its own.
+    """Every command with its words, and whether it is a group.
 
-    That no module is missing is looked at in test_cli_lazy.py.
+    test_cli_commands.py checks that no module is missing.
     """
     if isinstance(command, TyperGroup):
         if path:
@@ -40,7 +40,7 @@ def words(path: tuple[str, ...]) -> str:
 
 
 @pytest.mark.parametrize("path", LEAVES, ids=words)
-def test_help_explains_shows_an_example_and_mentions_json(path: tuple[str, ...]) -> None:
+def test_help_has_usage_an_example_and_json(path: tuple[str, ...]) -> None:
     done = call(*path, "--help")
     assert (done.code, done.err) == (0, "")
     assert f"Usage: perseid {words(path)} " in done.out
@@ -51,7 +51,7 @@ def test_help_explains_shows_an_example_and_mentions_json(path: tuple[str, ...])
 
 
 @pytest.mark.parametrize("path", [path for path, _ in COMMANDS], ids=words)
-def test_help_shows_no_type_for_flags_and_arguments_as_people_write_them(path: tuple[str, ...]) -> None:
+def test_help_has_no_type_names_and_a_standard_usage_line(path: tuple[str, ...]) -> None:
     shown = call(*path, "--help").out
     assert "<bool>" not in shown
     assert "{" not in re.sub(r"\{prefix\}", "", shown)
@@ -63,8 +63,8 @@ NOT_RUN = [("serve",), ("jobs", "resume")]
 
 
 @pytest.mark.parametrize("path", [path for path in LEAVES if path not in NOT_RUN], ids=words)
-def test_the_examples_in_help_work(path: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One after the other, beside a demonstration."""
+def test_examples_in_help_work(path: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the examples in order, next to an installation with demonstration data."""
     site(tmp_path, "--demo")
     monkeypatch.chdir(tmp_path)
     found = examples(*path)
@@ -78,27 +78,28 @@ def test_the_examples_in_help_work(path: tuple[str, ...], tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("path", [path for path, is_group in COMMANDS if is_group], ids=words)
-def test_a_group_alone_is_wrong_usage_and_shows_its_help(path: tuple[str, ...]) -> None:
+def test_group_without_command_is_wrong_usage_and_shows_its_help(path: tuple[str, ...]) -> None:
     done = call(*path)
     assert done.code == 2
     assert f"Usage: perseid {words(path)}" in done.out + done.err
 
 
-def test_an_installation_is_named_by_option_variable_or_default(
+def test_installation_is_selected_by_option_variable_or_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: Site = site(tmp_path, "--demo")
+    installation: Site = site(tmp_path, "--demo")
     monkeypatch.chdir(tmp_path)
-    expected = made.ok("namespace list").out
+    expected = installation.ok("namespace list").out
     assert call("namespace", "list").out == expected
-    assert call("namespace", "list", "-d", str(made.directory)).out == expected
+    assert call("namespace", "list", "-d", str(installation.directory)).out == expected
     assert (
-        call("namespace", "list", "--directory", str(made.directory), environ={"PERSEID_DIR": "/bogus"}).out == expected
+        call("namespace", "list", "--directory", str(installation.directory), environ={"PERSEID_DIR": "/bogus"}).out
+        == expected
     )
 
 
 @pytest.mark.parametrize("command", ["list 12345", "resolve 12345/x", "config", "upgrade", "namespace list"])
-def test_where_there_is_no_installation_the_command_that_makes_one_is_named(command: str, tmp_path: Path) -> None:
+def test_missing_installation_is_reported_with_the_command_to_create_it(command: str, tmp_path: Path) -> None:
     done = call(*command.split(), "-d", str(tmp_path / "none"))
     assert (done.code, done.out) == (1, "")
     assert done.err == f"perseid: No installation in {tmp_path}/none; create one with: perseid init {tmp_path}/none\n"

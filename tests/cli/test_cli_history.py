@@ -1,4 +1,4 @@
-"""`history`, `log`, `prove`, `verify`: the past as people see it, and proved without a server."""
+"""`history`, `log`, `prove`, `verify`: show earlier versions, and prove them without a server."""
 
 import json
 import os
@@ -19,17 +19,19 @@ from perseid.ledger.views.answers import Answers
 from tests.cli.installation import Site, call, refused, site
 from tests.cli.program import ENVIRON, PERSEID, finish, run
 
-STRANGER = "--as 300:98765/stranger"
+OTHER_USER = "--as 300:98765/stranger"
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 EXACT_TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"
 
 
 @pytest.fixture
 def here(tmp_path: Path) -> Site:
-    made = site(tmp_path, "--prefix", "12345")
-    made.ok("create 12345/x --url https://example.org/a --value EMAIL!private=a@example.org", "--note", "a beginning")
-    made.ok("set 12345/x URL=https://example.org/b")
-    return made
+    installation = site(tmp_path, "--prefix", "12345")
+    installation.ok(
+        "create 12345/x --url https://example.org/a --value EMAIL!private=a@example.org", "--note", "a beginning"
+    )
+    installation.ok("set 12345/x URL=https://example.org/b")
+    return installation
 
 
 @pytest.fixture
@@ -43,14 +45,14 @@ def proof(here: Site, folder: Path, options: str = "") -> Path:
     return path
 
 
-def test_numbers_mean_what_the_ledger_means() -> None:
+def test_action_and_state_names_match_the_ledger() -> None:
     assert {number: Action(number).name.lower() for number in ACTIONS} == ACTIONS
     assert len(ACTIONS) == len(Action)
     assert {number: State(number).name.lower() for number in STATES} == STATES
     assert len(STATES) == len(State)
 
 
-def test_times_are_told_exactly_in_json_and_to_the_second_to_people() -> None:
+def test_times_have_microseconds_in_json_and_seconds_in_text() -> None:
     assert iso_time(1_800_000_000_000_001) == "2027-01-15T08:00:00.000001Z"
     assert short_time(1_800_000_000_999_999) == "2027-01-15T08:00:00Z"
 
@@ -58,14 +60,14 @@ def test_times_are_told_exactly_in_json_and_to_the_second_to_people() -> None:
 # History
 
 
-def test_history_shows_what_changed_newest_first(here: Site) -> None:
+def test_history_shows_changes_newest_first(here: Site) -> None:
     here.ok("remove 12345/x 2")
     here.ok("unpublish 12345/x", "--note", "embargo")
     done = here.ok("history 12345/X")
     assert done.err == ""
-    shape = re.sub(TIME, "TIME", re.sub(r"local:\S+", "local:me", done.out))
+    normalized = re.sub(TIME, "TIME", re.sub(r"local:\S+", "local:me", done.out))
     last = int(done.out.split()[0])
-    assert shape.splitlines() == [
+    assert normalized.splitlines() == [
         f"{last}  TIME  unpublish  by local:me (cli): embargo",
         f"{last - 1}  TIME  update  by local:me (cli)",
         "    - 2  EMAIL!private  a@example.org",
@@ -91,26 +93,26 @@ def test_history_as_json_is_one_document(here: Site) -> None:
     assert here.ok("history 12345/x --json --limit 1").json["versions"] == [newest]
 
 
-def test_a_stranger_sees_what_was_public(here: Site) -> None:
-    shown = here.ok(f"history 12345/x {STRANGER}").out
+def test_other_users_see_only_public_history(here: Site) -> None:
+    shown = here.ok(f"history 12345/x {OTHER_USER}").out
     assert "https://example.org/a" in shown
     assert "EMAIL" not in shown
     assert "local:" not in shown
     assert "a beginning" not in shown
 
 
-def test_what_the_policy_keeps_back_is_told(here: Site) -> None:
-    here.ok("namespace add 12346 --policy -", given=b'profile = "free"\nshow_past = false\n')
+def test_hidden_versions_are_reported(here: Site) -> None:
+    here.ok("namespace add 12346 --policy -", stdin=b'profile = "free"\nshow_past = false\n')
     here.ok("create 12346/x --url https://example.org/a")
     here.ok("set 12346/x URL=https://example.org/b")
-    done = here.ok(f"history 12346/x {STRANGER}")
+    done = here.ok(f"history 12346/x {OTHER_USER}")
     assert "    = 1  URL  https://example.org/b" in done.out.splitlines()
     assert "example.org/a" not in done.out
     assert "Earlier versions are hidden" in done.err
-    assert here.ok(f"history 12346/x --json {STRANGER}").json["complete"] is False
+    assert here.ok(f"history 12346/x --json {OTHER_USER}").json["complete"] is False
 
 
-def test_a_long_history_is_told_whole(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_history_is_complete(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perseid.cli.history.MAX_PAGE", 2)
     for number in range(5):
         here.ok(f"set 12345/x URL=https://example.org/{number}")
@@ -119,14 +121,14 @@ def test_a_long_history_is_told_whole(here: Site, monkeypatch: pytest.MonkeyPatc
     assert sum(bool(re.search(TIME, line)) for line in here.lines("history 12345/x --limit 3")) == 3
 
 
-def test_what_a_terminal_would_act_upon_is_not_printed(here: Site) -> None:
+def test_control_characters_are_escaped(here: Site) -> None:
     here.ok("create 12345/y --value", "DESC=\x1b[2Jgone\u202e", "--note", "a\x1b[31mb")
     shown = here.ok("history 12345/y").out
     assert "\\x1b[2Jgone\\u202e" in shown
     assert "a\\x1b[31mb" in here.ok("log").out
 
 
-def test_names_without_a_past(here: Site) -> None:
+def test_history_of_missing_or_invalid_handles_is_refused(here: Site) -> None:
     refused(here("history 12345/none"), "Handle 12345/none does not exist", code=3)
     refused(here("history 99999/x"), code=3)
     assert here("history nonsense").code == 1
@@ -136,7 +138,7 @@ def test_names_without_a_past(here: Site) -> None:
 # The log
 
 
-def test_the_log_in_order(here: Site) -> None:
+def test_log_is_in_order(here: Site) -> None:
     lines = here.lines("log")
     assert [int(line.split()[0]) for line in lines] == list(range(1, len(lines) + 1))
     assert re.fullmatch(
@@ -144,7 +146,7 @@ def test_the_log_in_order(here: Site) -> None:
     )
 
 
-def test_the_log_since_an_entry_or_a_time(here: Site) -> None:
+def test_log_since_an_entry_or_a_time(here: Site) -> None:
     documents = [json.loads(line) for line in here.lines("log --json")]
     assert set(documents[-1]) == {"seq", "at", "action", "handle", "state", "interface", "actor"}
     assert documents[-2]["note"] == "a beginning"
@@ -154,29 +156,29 @@ def test_the_log_since_an_entry_or_a_time(here: Site) -> None:
     assert here.lines(f"log --since {size}") == []
 
 
-def test_the_log_is_long(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_log_is_complete(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = here.lines("log")
     monkeypatch.setattr("perseid.cli.history.MAX_PAGE", 2)
     assert here.lines("log") == expected
 
 
-def test_a_stranger_sees_the_names_that_they_may_list(here: Site) -> None:
-    assert here.lines(f"log {STRANGER}") == []
-    here.ok("namespace add 12346 --policy -", given=b'profile = "free"\nwho_may_list = "public"\n')
+def test_other_users_see_log_entries_of_namespaces_that_they_can_list(here: Site) -> None:
+    assert here.lines(f"log {OTHER_USER}") == []
+    here.ok("namespace add 12346 --policy -", stdin=b'profile = "free"\nwho_may_list = "public"\n')
     here.ok("create 12346/x --url https://example.org/a")
-    (line,) = here.lines(f"log {STRANGER}")
+    (line,) = here.lines(f"log {OTHER_USER}")
     assert line.endswith("create     12346/x")
 
 
-def test_a_moment_that_cannot_be(here: Site) -> None:
+def test_invalid_times_are_refused(here: Site) -> None:
     refused(here("log --since 99999"), "Entry 99999 does not exist")
     refused(here("log --since 2999-01-01"), "in the future")
     refused(here("log --since yesterday"), "Invalid time")
 
 
-def test_following_the_log_until_it_is_stopped(here: Site) -> None:
+def test_log_follows_new_entries_until_it_is_stopped(here: Site) -> None:
     size = len(here.lines("log"))
-    # A shell that runs the tests in the background has them ignore SIGINT, and programs would inherit that.
+    # A shell that runs the tests in the background makes them ignore SIGINT, and child processes inherit that.
     command = ["env", "--default-signal=INT", str(PERSEID), "log", "--follow", "--json"]
     command += ["--since", str(size - 1), "-d", str(here.directory)]
     with (
@@ -197,7 +199,7 @@ def test_following_the_log_until_it_is_stopped(here: Site) -> None:
         assert follower.stderr.read() == ""
 
 
-def test_following_ends_with_its_reader(here: Site) -> None:
+def test_following_ends_if_the_pipe_is_closed(here: Site) -> None:
     """As in `perseid log --follow | head -1`."""
     command = [str(PERSEID), "log", "--follow", "-d", str(here.directory)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRON, text=True) as follower:
@@ -213,7 +215,7 @@ def test_following_ends_with_its_reader(here: Site) -> None:
 # Proofs
 
 
-def test_a_proof_is_written_and_holds(here: Site, tmp_path: Path, key: str) -> None:
+def test_proof_is_written_and_valid(here: Site, tmp_path: Path, key: str) -> None:
     path = tmp_path / "x.proof.json"
     done = here.ok(f"prove 12345/x -o {path}")
     assert done.out.splitlines()[-1] == f"verify with  perseid verify {path} --key '{key}'"
@@ -232,18 +234,18 @@ def _umask() -> int:
     return mask
 
 
-def test_a_proof_on_standard_output(here: Site, key: str) -> None:
+def test_proof_on_standard_output(here: Site, key: str) -> None:
     text = here.ok("prove 12345/x").out
     assert text.count("\n") > 5
     assert json.loads(text)["handle"] == "12345/x"
     line = here.ok("prove 12345/x --json").out
     assert line.count("\n") == 1
     for each in (text, line):
-        found = call("verify", "-", "--key", key, "--json", given=each.encode()).json
+        found = call("verify", "-", "--key", key, "--json", stdin=each.encode()).json
         assert (found["handle"], found["action"], found["undisclosed"]) == ("12345/x", "update", 1)
 
 
-def test_a_proof_of_the_past_and_of_everything(here: Site, tmp_path: Path) -> None:
+def test_proof_of_an_earlier_version_with_all_values(here: Site, tmp_path: Path) -> None:
     oldest = here.ok("history 12345/x --json").json["versions"][1]
     path = tmp_path / "old.json"
     document = here.ok(f"prove 12345/x --at {oldest['seq']} --everything --json -o {path}").json
@@ -259,14 +261,14 @@ def test_a_proof_of_the_past_and_of_everything(here: Site, tmp_path: Path) -> No
     assert f"actor      {oldest['actor']} (cli)" in shown
 
 
-def test_a_checkpoint_is_signed_if_it_must_be(here: Site, tmp_path: Path) -> None:
+def test_checkpoint_is_signed_for_new_entries(here: Site, tmp_path: Path) -> None:
     for number in range(3):
         here.ok(f"create 12345/new-{number}")
         here.ok(f"prove 12345/new-{number} -o {tmp_path}/{number}.json")
         here.ok(f"verify {tmp_path}/{number}.json --handle 12345/new-{number}")
 
 
-def test_a_proof_does_not_take_the_place_of_another(here: Site, tmp_path: Path) -> None:
+def test_proof_does_not_overwrite_a_file(here: Site, tmp_path: Path) -> None:
     path = proof(here, tmp_path)
     before = path.read_bytes()
     done = here(f"prove 12345/x -o {path}")
@@ -274,7 +276,7 @@ def test_a_proof_does_not_take_the_place_of_another(here: Site, tmp_path: Path) 
     assert path.read_bytes() == before
 
 
-def test_what_cannot_be_proved(here: Site) -> None:
+def test_proof_of_missing_or_unpublished_handles_is_refused(here: Site) -> None:
     refused(here("prove 12345/none"), code=3)
     here.ok("unpublish 12345/x")
     refused(here("prove 12345/x"), code=3)
@@ -282,13 +284,13 @@ def test_what_cannot_be_proved(here: Site) -> None:
     refused(here("prove 12345/x --at 99999"), "does not exist")
 
 
-def test_whoever_trusts_an_earlier_key_can_go_on(here: Site, tmp_path: Path, key: str) -> None:
+def test_earlier_key_verifies_proofs_after_a_rotation(here: Site, tmp_path: Path, key: str) -> None:
     before = proof(here, tmp_path)
     here.ok("key rotate checkpoint")
     here.ok("key rotate checkpoint")
     after = tmp_path / "after.json"
-    told = here.ok(f"prove 12345/x --json -o {after}").json["key"]
-    assert call("verify", str(after), "--key", told).code == 0
+    current_key = here.ok(f"prove 12345/x --json -o {after}").json["key"]
+    assert call("verify", str(after), "--key", current_key).code == 0
     for path in (before, after):
         assert call("verify", str(path), "--key", key).code == 0
         here.ok(f"verify {path}")
@@ -305,15 +307,15 @@ def test_whoever_trusts_an_earlier_key_can_go_on(here: Site, tmp_path: Path, key
 # Verifying offline
 
 
-def test_a_proof_is_checked_anywhere_with_nothing_but_a_key(here: Site, tmp_path: Path, key: str) -> None:
+def test_proof_is_verified_without_an_installation(here: Site, tmp_path: Path, key: str) -> None:
     path = proof(here, tmp_path)
     empty = tmp_path / "empty"
     empty.mkdir()
     moved = here.directory.rename(tmp_path / "away")
     (tmp_path / "key.txt").write_text(f"{key}\n")
-    for given in (key, str(tmp_path / "key.txt")):
+    for key_argument in (key, str(tmp_path / "key.txt")):
         done = subprocess.run(
-            [PERSEID, "verify", path, "--key", given],
+            [PERSEID, "verify", path, "--key", key_argument],
             cwd=empty,
             env=ENVIRON,
             capture_output=True,
@@ -338,7 +340,7 @@ print(*sys.modules, file=sys.stderr)
 """
 
 
-def test_checking_a_proof_loads_no_database(here: Site, tmp_path: Path, key: str) -> None:
+def test_verify_loads_no_database_modules(here: Site, tmp_path: Path, key: str) -> None:
     path = proof(here, tmp_path)
     done = finish([sys.executable, "-c", OFFLINE, str(path), "--key", key])
     assert done.code == 0
@@ -350,7 +352,7 @@ def test_checking_a_proof_loads_no_database(here: Site, tmp_path: Path, key: str
     assert [name for name in loaded if name.startswith(("perseid.ledger", "perseid.registry", "perseid.wire"))] == []
 
 
-def test_without_a_key_a_proof_proves_nothing(here: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_without_a_key_is_wrong_usage(here: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = proof(here, tmp_path)
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -360,7 +362,7 @@ def test_without_a_key_a_proof_proves_nothing(here: Site, tmp_path: Path, monkey
     assert "the key that you trust" in re.sub(r"\s+", " ", done.err)
 
 
-def test_a_forged_proof_is_refused(here: Site, tmp_path: Path, key: str) -> None:
+def test_forged_proof_is_refused(here: Site, tmp_path: Path, key: str) -> None:
     document = json.loads(proof(here, tmp_path).read_text())
     forged = tmp_path / "forged.json"
     forged.write_text(json.dumps({**document, "handle": "12345/y"}))
@@ -371,7 +373,7 @@ def test_a_forged_proof_is_refused(here: Site, tmp_path: Path, key: str) -> None
         assert done.err.startswith("perseid: the proof is not valid: ")
 
 
-def test_a_proof_of_something_else_or_of_somebody_else_is_refused(here: Site, tmp_path: Path, key: str) -> None:
+def test_proof_of_another_handle_or_ledger_is_refused(here: Site, tmp_path: Path, key: str) -> None:
     path = proof(here, tmp_path)
     assert call("verify", str(path), "--key", key, "--handle", "12345/X").code == 0
     done = call("verify", str(path), "--key", key, "--handle", "12345/y")
@@ -384,14 +386,14 @@ def test_a_proof_of_something_else_or_of_somebody_else_is_refused(here: Site, tm
     assert "is not a successor of" in done.err
 
 
-@pytest.mark.parametrize("given", ["nonsense", "a+b+c", "none.txt"])
-def test_what_is_no_key_is_wrong_usage(given: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("invalid_key", ["nonsense", "a+b+c", "none.txt"])
+def test_invalid_key_is_wrong_usage(invalid_key: str, tmp_path: Path) -> None:
     path = tmp_path / "proof.json"
     path.write_text("{}")
-    assert call("verify", str(path), "--key", given).code == 2
+    assert call("verify", str(path), "--key", invalid_key).code == 2
 
 
-def test_verify_wants_a_file_or_everything(here: Site) -> None:
+def test_verify_requires_a_file_or_all(here: Site) -> None:
     assert here("verify").code == 2
     assert here("verify proof.json --all").code == 2
     done = run(
@@ -401,13 +403,13 @@ def test_verify_wants_a_file_or_everything(here: Site) -> None:
     assert done.err == "perseid: none.json: No such file or directory\n"
 
 
-def test_a_proof_of_a_restored_ledger(here: Site, tmp_path: Path, key: str) -> None:
+def test_proof_of_a_restored_ledger(here: Site, tmp_path: Path, key: str) -> None:
     here.ok(f"backup {tmp_path}/b")
-    again = Site(tmp_path / "again")
-    again.ok(f"restore {tmp_path}/b")
-    path = proof(again, tmp_path)
-    assert "continues  ledger" in again.ok(f"verify {path}").out
-    assert again.ok(f"verify {path} --json").json["continues"] == key.partition("+")[0]
+    restored = Site(tmp_path / "again")
+    restored.ok(f"restore {tmp_path}/b")
+    path = proof(restored, tmp_path)
+    assert "continues  ledger" in restored.ok(f"verify {path}").out
+    assert restored.ok(f"verify {path} --json").json["continues"] == key.partition("+")[0]
     done = call("verify", str(path), "--key", key)
     assert done.code == 1
     assert "that ledger was restored and continues as" in done.err
@@ -416,7 +418,7 @@ def test_a_proof_of_a_restored_ledger(here: Site, tmp_path: Path, key: str) -> N
 # The whole ledger
 
 
-def test_the_whole_ledger_holds(here: Site) -> None:
+def test_whole_ledger_is_valid(here: Site) -> None:
     size = len(here.lines("log"))
     first, second = here.lines("verify --all")
     assert first == f"valid  {size} entries, and the views"
@@ -424,7 +426,7 @@ def test_the_whole_ledger_holds(here: Site) -> None:
     assert document == {"entries": size, "root": second.removeprefix("root   "), "redacted": 0, "redacted_values": []}
 
 
-def test_what_was_erased_is_named(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_lists_redacted_values(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     seq = here.ok("history 12345/x --json").json["versions"][1]["seq"]
     here.ok(f"redact 12345/x 1 --seq {seq} --reason law --yes")
     assert here.lines("verify --all")[2:] == [f"redacted  entry {seq}, 12345/x: value 1 of 3"]
@@ -433,7 +435,7 @@ def test_what_was_erased_is_named(here: Site, monkeypatch: pytest.MonkeyPatch) -
     assert here.lines("verify --all")[2:] == ["redacted  1 more; --json lists them"]
 
 
-def test_the_first_difference_in_the_ledger_is_named(here: Site) -> None:
+def test_verify_reports_the_first_difference_in_the_ledger(here: Site) -> None:
     seq = here.ok("history 12345/x --json").json["versions"][1]["seq"]
     with sqlite3.connect(here.directory / "ledger.db") as connection:
         (body,) = connection.execute("SELECT body FROM entries WHERE seq = ?", (seq,)).fetchone()
@@ -445,7 +447,7 @@ def test_the_first_difference_in_the_ledger_is_named(here: Site) -> None:
     assert done.err.startswith(f"perseid: entry {seq} does not match its leaf hash")
 
 
-def test_the_first_difference_in_what_is_served_is_named(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_reports_the_first_difference_in_the_answers(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Answers, "differences", lambda *_: "handles 12345/X")
     done = here("verify --all")
     assert (done.code, done.out) == (1, "")

@@ -1,6 +1,6 @@
-"""Arguments and input that nobody types by accident: refused in words, and nothing of them reaches the terminal raw.
+"""Hostile arguments and input are refused with a message and never reach the terminal unescaped.
 
-That output is free of control characters and of tracebacks is checked in every run; see `program.finish`.
+Every run checks that the output has no control characters and no tracebacks; see `program.finish`.
 """
 
 import pytest
@@ -36,14 +36,14 @@ from tests.cli.program import finish, refused, run
         pytest.param(b"/" * 100_000, "H1", "the prefix", id="100 kB of slashes"),
     ],
 )
-def test_a_hostile_name_is_refused_in_words(text: bytes, rule: str, words: str) -> None:
-    """The message is short (see `refused`), shows what is wrong, and does not repeat what a terminal would act upon."""
+def test_hostile_name_is_refused_with_a_message(text: bytes, rule: str, words: str) -> None:
+    """The message is short (see `refused`), shows what is wrong, and repeats no control characters."""
     assert words in refused(run("name", "parse", text), rule)
 
 
 @pytest.mark.parametrize("form", ["handle", "http"])
 @pytest.mark.parametrize("text", [b"hdl:10.1/a?\xff", b"10.1/\x1b[31mred"], ids=["not UTF-8", "colour"])
-def test_a_hostile_name_is_not_converted(text: bytes, form: str) -> None:
+def test_hostile_name_is_not_converted(text: bytes, form: str) -> None:
     done = run("name", "convert", text, "--to", form)
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith("perseid: at character ")
@@ -61,7 +61,7 @@ def test_a_hostile_name_is_not_converted(text: bytes, form: str) -> None:
     ],
     ids=["not UTF-8", "colour", "right to left", "Arabic digits", "100 kB", "line feeds"],
 )
-def test_a_hostile_suffix_is_refused_in_words(text: bytes) -> None:
+def test_hostile_suffix_is_refused_with_a_message(text: bytes) -> None:
     assert "is not in the PILIN alphabet" in refused(run("suffix", "pilin", "--decode", text), "P7")
 
 
@@ -75,7 +75,7 @@ BIDI = pytest.param("\u202egnp\u2066".encode(), id="right to left")
 
 
 @pytest.mark.parametrize("text", [*HOSTILE, BIDI])
-def test_a_hostile_rule_is_not_found(text: bytes) -> None:
+def test_hostile_rule_is_not_found(text: bytes) -> None:
     done = run("name", "rules", text)
     assert (done.code, done.out) == (3, "")
     assert done.err.startswith("perseid: rule '")
@@ -93,7 +93,7 @@ def test_a_hostile_rule_is_not_found(text: bytes) -> None:
     ids=" ".join,
 )
 @pytest.mark.parametrize("text", [*HOSTILE, BIDI])
-def test_a_hostile_option_is_wrong_usage(command: tuple[str, ...], text: bytes) -> None:
+def test_hostile_option_is_wrong_usage(command: tuple[str, ...], text: bytes) -> None:
     done = run(*command, text)
     assert (done.code, done.out) == (2, "")
     assert "Usage: perseid" in done.err
@@ -101,33 +101,33 @@ def test_a_hostile_option_is_wrong_usage(command: tuple[str, ...], text: bytes) 
 
 @pytest.mark.parametrize("text", HOSTILE)
 @pytest.mark.parametrize("command", [(), ("name",)], ids=["perseid", "name"])
-def test_a_hostile_command_is_wrong_usage(command: tuple[str, ...], text: bytes) -> None:
+def test_hostile_command_is_wrong_usage(command: tuple[str, ...], text: bytes) -> None:
     done = run(*command, text)
     assert (done.code, done.out) == (2, "")
     assert "Usage: perseid" in done.err
 
 
 def test_binary_standard_input_is_refused_line_by_line() -> None:
-    done = run("name", "parse", "-", given=bytes(range(256)) * 20)
+    done = run("name", "parse", "-", stdin=bytes(range(256)) * 20)
     assert (done.code, done.out) == (1, "")
     assert done.err.count("perseid: line ") == len(done.err.splitlines()) / 2
 
 
 @pytest.mark.parametrize("locale", ["C.UTF-8", "POSIX"])
 def test_standard_input_that_is_not_utf8_is_refused_in_every_locale(locale: str) -> None:
-    """H4: what an editor wrote as ISO 8859-1 is not guessed at."""
+    """H4: the encoding is not guessed, for example ISO 8859-1."""
     latin_1 = {"LC_ALL": locale, "PYTHONIOENCODING": "latin-1"}
-    done = run("name", "parse", "-", given="10.1/Bücher\n".encode("latin-1"), environ=latin_1)
+    done = run("name", "parse", "-", stdin="10.1/Bücher\n".encode("latin-1"), environ=latin_1)
     assert (done.code, done.out) == (1, "")
     assert "line 1: at character 7: U+DCFC" in done.err
 
 
-def test_closed_standard_input_holds_no_names() -> None:
+def test_closed_standard_input_is_empty() -> None:
     done = finish(["sh", "-c", "perseid name parse - <&-"])
     assert (done.code, done.out, done.err) == (0, "", "")
 
 
-def test_a_full_disk_is_a_failure_in_words() -> None:
+def test_full_disk_is_reported() -> None:
     done = finish(["sh", "-c", "perseid name parse 10.1/a > /dev/full"])
     assert done.code == 1
     assert done.err == "perseid: No space left on device\n"

@@ -11,45 +11,45 @@ from tests.cli.installation import Site, call, refused, site
 from tests.cli.program import run
 
 
-def test_init_makes_an_installation_and_shows_the_secret_once(tmp_path: Path) -> None:
+def test_init_creates_an_installation_and_shows_the_secret_once(tmp_path: Path) -> None:
     done = run("init", str(tmp_path / "names"), "--prefix", "12345")
     assert done.code == 0
     assert done.out == f"installation  {tmp_path}/names\nnamespace     12345 (free)\n"
     assert "The first administrator is 300:0.NA/12345" in done.err
     (secret,) = re.findall(r"^    (\S{43})$", done.err, re.MULTILINE)
-    made = Site(tmp_path / "names")
-    assert made.ok("resolve 0.NA/12345 --private --index 300 --json").json["values"] == [
+    installation = Site(tmp_path / "names")
+    assert installation.ok("resolve 0.NA/12345 --private --index 300 --json").json["values"] == [
         {
             "index": 300,
             "type": "HS_SECKEY",
             "data": {"format": "string", "value": secret},
             "permissions": "1100",
             "ttl": 86400,
-            "timestamp": made.ok("resolve 0.NA/12345 --json").json["values"][0]["timestamp"],
+            "timestamp": installation.ok("resolve 0.NA/12345 --json").json["values"][0]["timestamp"],
         }
     ]
-    settings = tomllib.loads((made.directory / "perseid.toml").read_text())
+    settings = tomllib.loads((installation.directory / "perseid.toml").read_text())
     assert settings == {
         "administrators": {"server": ["300:0.NA/12345"]},
         **{section: {} for section in set(settings) - {"administrators"}},
     }
     for words in ("config", "namespace show 12345", "log", "history 0.NA/12345"):
-        assert secret not in made(words).out + made(words).err
+        assert secret not in installation(words).out + installation(words).err
 
 
-def test_the_first_administrator_administers(tmp_path: Path) -> None:
-    made = site(tmp_path, "--prefix", "12345")
+def test_first_administrator_has_all_permissions(tmp_path: Path) -> None:
+    installation = site(tmp_path, "--prefix", "12345")
     first = "--as 300:0.NA/12345"
-    made.ok(f"create 12345/x --url https://example.org/ {first}")
-    made.ok(f"set 12345/x URL=https://example.org/2 {first}")
-    assert made.lines(f"list 12345 {first}") == ["12345/x"]
-    made.ok(f"namespace add 20.500 {first}")
-    made.ok(f"create 20.500/x --url https://example.org/ {first}")
-    made.ok(f"namespace derive 12345 1 {first}")
-    made.ok(f"create 12345.1/x --url https://example.org/ {first}")
+    installation.ok(f"create 12345/x --url https://example.org/ {first}")
+    installation.ok(f"set 12345/x URL=https://example.org/2 {first}")
+    assert installation.lines(f"list 12345 {first}") == ["12345/x"]
+    installation.ok(f"namespace add 20.500 {first}")
+    installation.ok(f"create 20.500/x --url https://example.org/ {first}")
+    installation.ok(f"namespace derive 12345 1 {first}")
+    installation.ok(f"create 12345.1/x --url https://example.org/ {first}")
 
 
-def test_without_a_prefix_the_root_has_the_first_administrator(tmp_path: Path) -> None:
+def test_init_without_a_prefix_creates_the_administrator_in_the_root(tmp_path: Path) -> None:
     done = call("init", str(tmp_path / "made"), "--json")
     found = done.json
     assert (found["administrator"], found["prefix"], found["creator"], found["demo"]) == (
@@ -60,25 +60,28 @@ def test_without_a_prefix_the_root_has_the_first_administrator(tmp_path: Path) -
     )
     assert len(found["secret"]) == 43
     assert done.err == ""
-    made = Site(tmp_path / "made")
+    installation = Site(tmp_path / "made")
     assert (
-        made.ok("resolve 0.NA/0.NA --private --index 300 --json").json["values"][0]["data"]["value"] == found["secret"]
+        installation.ok("resolve 0.NA/0.NA --private --index 300 --json").json["values"][0]["data"]["value"]
+        == found["secret"]
     )
-    made.ok("namespace add 12345 --as 300:0.NA/0.NA")
+    installation.ok("namespace add 12345 --as 300:0.NA/0.NA")
 
 
-def test_a4_where_the_policy_asks_for_a_creator_one_is_made_that_names_itself(tmp_path: Path) -> None:
-    made = site(tmp_path, "--prefix", "10.5072", "--profile", "pilin")
-    (creator,) = made.lines("list 10.5072")
-    values = {value["type"]: value["data"]["value"] for value in made.ok(f"resolve {creator} --json").json["values"]}
+def test_a4_default_creator_is_created_if_the_policy_requires_one(tmp_path: Path) -> None:
+    installation = site(tmp_path, "--prefix", "10.5072", "--profile", "pilin")
+    (creator,) = installation.lines("list 10.5072")
+    values = {
+        value["type"]: value["data"]["value"] for value in installation.ok(f"resolve {creator} --json").json["values"]
+    }
     assert values["102.100.TYPE/CREATOR"] == creator
     assert values["DESC"] == "The creator of identifiers under 10.5072"
-    assert made.ok("namespace show 10.5072 --json").json["creator"] == creator
-    made.ok("create 10.5072/BCDFGHJKH --url https://example.org/")
-    assert f"102.100.TYPE/CREATOR        {creator}" in made.ok("resolve 10.5072/BCDFGHJKH").out
+    assert installation.ok("namespace show 10.5072 --json").json["creator"] == creator
+    installation.ok("create 10.5072/BCDFGHJKH --url https://example.org/")
+    assert f"102.100.TYPE/CREATOR        {creator}" in installation.ok("resolve 10.5072/BCDFGHJKH").out
 
 
-def test_a_creator_may_be_named_in_every_form(tmp_path: Path) -> None:
+def test_creator_is_accepted_in_every_form(tmp_path: Path) -> None:
     options = (
         "--prefix",
         "10.5072",
@@ -92,27 +95,27 @@ def test_a_creator_may_be_named_in_every_form(tmp_path: Path) -> None:
     assert Site(tmp_path / "made").lines("list 10.5072") == []
 
 
-def test_under_an_outside_root_the_prefix_handle_counts_and_is_not_served(tmp_path: Path) -> None:
-    made = site(tmp_path, "--prefix", "12345", "--root", "global")
-    assert made.ok("config --json").json["settings"][0] == {
-        **made.ok("config --json").json["settings"][0],
+def test_prefix_handle_under_the_global_root_is_used_but_not_hosted(tmp_path: Path) -> None:
+    installation = site(tmp_path, "--prefix", "12345", "--root", "global")
+    assert installation.ok("config --json").json["settings"][0] == {
+        **installation.ok("config --json").json["settings"][0],
         "name": "root",
         "value": "global",
     }
-    refused(made("resolve 0.NA/12345"), "is not hosted here", code=3)
-    made.ok("create 12345/x --url https://example.org/ --as 300:0.NA/12345")
-    refused(made("create 12345/y --url https://example.org/ --as 300:99999/x"), "ADD_HANDLE")
-    made.ok("namespace add 20.500")
-    made.ok("create 20.500/x --url https://example.org/ --as 300:0.NA/12345")
+    refused(installation("resolve 0.NA/12345"), "is not hosted here", code=3)
+    installation.ok("create 12345/x --url https://example.org/ --as 300:0.NA/12345")
+    refused(installation("create 12345/y --url https://example.org/ --as 300:99999/x"), "ADD_HANDLE")
+    installation.ok("namespace add 20.500")
+    installation.ok("create 20.500/x --url https://example.org/ --as 300:0.NA/12345")
 
 
-def test_an_outside_root_without_a_prefix_has_no_administrator(tmp_path: Path) -> None:
+def test_global_root_without_a_prefix_has_no_administrator(tmp_path: Path) -> None:
     done = call("init", str(tmp_path / "made"), "--root", "global")
     assert (done.code, done.out) == (0, f"installation  {tmp_path}/made\n")
     assert "There is no administrator over the network yet" in done.err
 
 
-def test_the_directory_may_be_named_either_way_but_once(tmp_path: Path) -> None:
+def test_directory_is_an_argument_an_option_or_a_variable(tmp_path: Path) -> None:
     assert call("init", "-d", str(tmp_path / "one")).code == 0
     assert call("init", environ={"PERSEID_DIR": str(tmp_path / "two")}).code == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
@@ -136,63 +139,63 @@ def test_the_directory_may_be_named_either_way_but_once(tmp_path: Path) -> None:
         (("--prefix", "2000.01", "--demo"), 4, "Namespace 2000.01 of the demonstration already exists"),
     ],
 )
-def test_what_cannot_be_made_leaves_nothing(tmp_path: Path, options: tuple[str, ...], code: int, words: str) -> None:
+def test_failed_init_leaves_no_files(tmp_path: Path, options: tuple[str, ...], code: int, words: str) -> None:
     done = call("init", str(tmp_path / "made"), *options)
     assert (done.code, done.out) == (code, "")
     assert words in done.err
     assert not (tmp_path / "made").exists()
 
 
-def test_an_installation_that_is_there_is_not_touched(tmp_path: Path) -> None:
-    made = site(tmp_path, "--demo")
-    before = made.ok("list 102.100.272 --json").out
+def test_init_does_not_change_an_existing_installation(tmp_path: Path) -> None:
+    installation = site(tmp_path, "--demo")
+    before = installation.ok("list 102.100.272 --json").out
     for options in ((), ("--demo",), ("--prefix", "12345")):
-        done = call("init", str(made.directory), *options)
+        done = call("init", str(installation.directory), *options)
         assert (done.code, done.out) == (1, "")
         assert "already contains an installation" in done.err
-    assert made.ok("list 102.100.272 --json").out == before
+    assert installation.ok("list 102.100.272 --json").out == before
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").write_text("mine")
     assert call("init", str(tmp_path / "full")).code == 1
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine"]
 
 
-def test_config_shows_values_and_where_they_come_from(tmp_path: Path) -> None:
-    made = site(tmp_path, "--prefix", "12345")
+def test_config_shows_values_and_their_sources(tmp_path: Path) -> None:
+    installation = site(tmp_path, "--prefix", "12345")
     variables = {"PERSEID_HTTP_PORT": "8080", "PERSEID_HTTP_PROT": "1"}
-    done = made("config", environ=variables)
+    done = installation("config", environ=variables)
     assert done.code == 0
     lines = {line.split()[0]: line.split(maxsplit=1)[1] for line in done.out.splitlines()}
     assert lines["http.port"] == "8080  (PERSEID_HTTP_PORT)"
     assert lines["native.port"] == "2641  (default)"
     assert re.fullmatch(r'\["300:0\.NA/12345"\]  \(perseid\.toml:\d+\)', lines["administrators.server"])
     assert "PERSEID_HTTP_PROT has no effect; did you mean PERSEID_HTTP_PORT?" in done.err
-    found = made("config --json", environ=variables).json
-    assert found["directory"] == str(made.directory)
+    found = installation("config --json", environ=variables).json
+    assert found["directory"] == str(installation.directory)
     assert len(found["settings"]) == len(lines)
     assert set(found["settings"][0]) == {"name", "value", "source", "unit", "about"}
     assert len(found["remarks"]) == 1
 
 
-def test_a_setting_that_cannot_be_used_is_named_with_its_place(tmp_path: Path) -> None:
-    made = site(tmp_path, "--prefix", "12345")
+def test_invalid_setting_is_reported_with_its_source(tmp_path: Path) -> None:
+    installation = site(tmp_path, "--prefix", "12345")
     for words in ("config", "list 12345"):
-        done = made(words, environ={"PERSEID_HTTP_PORT": "many"})
+        done = installation(words, environ={"PERSEID_HTTP_PORT": "many"})
         assert (done.code, done.out) == (1, "")
         assert done.err.startswith("perseid: PERSEID_HTTP_PORT: ")
         assert "from 0 to 65,535" in done.err
 
 
-def test_upgrade_says_whether_there_was_something_to_do(tmp_path: Path) -> None:
-    made = site(tmp_path, "--prefix", "12345")
-    assert re.fullmatch(r"nothing to do: tables have version \d{4}\n", made.ok("upgrade").out)
-    assert made.ok("upgrade --json").json["upgraded"] is False
+def test_upgrade_reports_that_nothing_changed(tmp_path: Path) -> None:
+    installation = site(tmp_path, "--prefix", "12345")
+    assert re.fullmatch(r"nothing to do: tables have version \d{4}\n", installation.ok("upgrade").out)
+    assert installation.ok("upgrade --json").json["upgraded"] is False
 
 
-def test_the_ledger_names_who_did_it(tmp_path: Path) -> None:
-    """By the system's own word, whatever variables say."""
-    made = site(tmp_path, "--prefix", "12345")
-    made("create 12345/x --url https://example.org/", environ={"LOGNAME": "mallory", "USER": "mallory"})
-    actors = {json.loads(line)["actor"] for line in made.lines("log --json")}
+def test_actor_is_the_operating_system_user(tmp_path: Path) -> None:
+    """Environment variables do not change the actor."""
+    installation = site(tmp_path, "--prefix", "12345")
+    installation("create 12345/x --url https://example.org/", environ={"LOGNAME": "mallory", "USER": "mallory"})
+    actors = {json.loads(line)["actor"] for line in installation.lines("log --json")}
     assert len(actors) == 1
     assert "mallory" not in actors.pop()

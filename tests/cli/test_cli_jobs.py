@@ -14,41 +14,41 @@ MOVE = ("rewrite", "--url", "http://old.example/*", "--to", "https://new.example
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     monkeypatch.setattr(runner, "CHUNK_SIZE", 5)
-    made = site(tmp_path, "--prefix", "12345", "--profile", "free")
+    installation = site(tmp_path, "--prefix", "12345", "--profile", "free")
     table = "URL\n" + "".join(f"http://old.example/{number}\n" for number in range(12))
-    made.ok("mint 12345/n- --from -", given=table.encode())
-    return made
+    installation.ok("mint 12345/n- --from -", stdin=table.encode())
+    return installation
 
 
-def move(here: Site, *more: str, given: bytes = b"") -> list[str]:
-    return here.ok(" ".join(MOVE[:1]), *MOVE[1:], *more, given=given).out.splitlines()
+def move(here: Site, *more: str, stdin: bytes = b"") -> list[str]:
+    return here.ok(" ".join(MOVE[:1]), *MOVE[1:], *more, stdin=stdin).out.splitlines()
 
 
-def leading(here: Site, host: str) -> int:
+def count_by_host(here: Site, host: str) -> int:
     return len(here.lines(f"find --host {host}"))
 
 
-def test_a_dry_run_shows_every_change_and_changes_nothing(here: Site) -> None:
+def test_dry_run_shows_every_change_and_changes_nothing(here: Site) -> None:
     lines = move(here, "--dry-run")
     assert lines[1:3] == ["    - 1  URL  http://old.example/0", "    + 1  URL  https://new.example/0"]
     assert lines[-2:] == ["records  12", "changed  0"]
     documents = [json.loads(line) for line in move(here, "--dry-run", "--json")]
     assert documents[3]["changes"][0]["type"] == "URL"
     assert documents[-1] == {"job": None, "records": 12, "changed": 0}
-    assert leading(here, "old.example") == 12
+    assert count_by_host(here, "old.example") == 12
 
 
 def test_rewrite_shows_some_changes_and_asks_for_confirmation(here: Site) -> None:
-    done = here("rewrite", *MOVE[1:], given=b"n\n")
+    done = here("rewrite", *MOVE[1:], stdin=b"n\n")
     assert done.code == 1
     assert (
         "… and 2 more; --dry-run shows all\nThe URLs of 12 records will change. Continue? [y/N] perseid: nothing was"
         in done.err
     )
-    assert leading(here, "old.example") == 12
-    *_, job, records, changed = move(here, given=b"yes\n")
+    assert count_by_host(here, "old.example") == 12
+    *_, job, records, changed = move(here, stdin=b"yes\n")
     assert (records, changed) == ("records  12", "changed  12")
-    assert leading(here, "new.example") == 12
+    assert count_by_host(here, "new.example") == 12
     assert here.lines("jobs list")[0].startswith(job.split()[1])
     assert move(here, "--yes") == ["records  0", "changed  0"]
 
@@ -60,13 +60,13 @@ def test_json_ends_with_the_job_and_an_undo_can_be_undone(here: Site) -> None:
     assert (shown["state"], shown["done"], shown["total"], shown["note"]) == ("done", 12, 12, "moved")
     undone = here.ok(f"undo {last['job']} --yes --json").json
     assert undone == {"job": undone["job"], "undoes": last["job"], "records": 12, "changed": 12}
-    assert leading(here, "old.example") == 12
+    assert count_by_host(here, "old.example") == 12
     assert here.ok(f"jobs show {last['job']} --json").json["undone_by"] == undone["job"]
     refused(here(f"undo {last['job']} --yes"), "was undone by")
-    here.ok("undo last", given=b"y\n")
-    assert leading(here, "new.example") == 12
-    again = here.ok(f"jobs show {last['job']} --json").json
-    assert (again["state"], again["undone_by"]) == ("done", None), "the undo was undone"
+    here.ok("undo last", stdin=b"y\n")
+    assert count_by_host(here, "new.example") == 12
+    redone = here.ok(f"jobs show {last['job']} --json").json
+    assert (redone["state"], redone["undone_by"]) == ("done", None), "the undo was undone"
     kinds = [json.loads(line)["kind"] for line in here.lines("jobs list --json")]
     assert kinds == ["undo", "undo", "rewrite", "mint"]
     assert "state    done 12" in here.ok("jobs show").out
@@ -80,7 +80,7 @@ def test_undo_with_later_changes_is_refused_and_lists_them(here: Site) -> None:
     refused(done, "1 record has conflicting changes", f"{name}: changed later, in entry {seq}")
     listed = here(f"undo {job} --yes --json")
     assert (listed.code, json.loads(listed.out)["handle"]) == (4, name)
-    assert leading(here, "new.example") == 12
+    assert count_by_host(here, "new.example") == 12
 
 
 def test_undo_of_a_mint_leaves_tombstones(here: Site) -> None:
@@ -104,7 +104,7 @@ def test_interrupted_job_prints_the_command_that_resumes_it(here: Site) -> None:
         "permissions": "1010",
     }
     document = json.dumps({"handle": "12345/odd", "values": [url]})
-    here.ok("create 12345/odd --from -", given=document.encode())
+    here.ok("create 12345/odd --from -", stdin=document.encode())
     done = here("rewrite", *MOVE[1:], "--yes")
     assert done.code == 4
     job = here.lines("jobs list")[0].split()[0]
@@ -113,12 +113,12 @@ def test_interrupted_job_prints_the_command_that_resumes_it(here: Site) -> None:
     here.ok(f"undo {job} --yes")
     assert "  undone  rewrite" in here.lines("jobs list")[1]
     refused(here(f"jobs resume {job}"), f"{job} was undone by")
-    assert leading(here, "old.example") == 13
+    assert count_by_host(here, "old.example") == 13
     assert here("rewrite", *MOVE[1:], "--yes").code == 4
     job = here.lines("jobs list")[0].split()[0]
     here.ok("remove 12345/odd 1")
     assert here.ok(f"jobs resume {job} --json").json == {"job": job, "records": 13, "changed": 12}
-    assert leading(here, "new.example") == 12
+    assert count_by_host(here, "new.example") == 12
 
 
 def test_unknown_or_forbidden_jobs_are_refused(here: Site) -> None:

@@ -1,4 +1,4 @@
-"""`publish`, `unpublish`, `tombstone`, `transfer`, `redact`: what becomes of names, and what cannot be undone."""
+"""`publish`, `unpublish`, `tombstone`, `transfer`, `redact`: the life cycle of identifiers."""
 
 import sqlite3
 from pathlib import Path
@@ -8,14 +8,14 @@ import pytest
 from perseid.ledger.ledger import Ledger
 from tests.cli.installation import Site, refused, site
 
-STRANGER = "--as 300:98765/stranger"
+OTHER_USER = "--as 300:98765/stranger"
 
 
 @pytest.fixture
 def here(tmp_path: Path) -> Site:
-    made = site(tmp_path, "--prefix", "12345")
-    made.ok("create 12345/x --url https://example.org/a --value EMAIL=a@example.org")
-    return made
+    installation = site(tmp_path, "--prefix", "12345")
+    installation.ok("create 12345/x --url https://example.org/a --value EMAIL=a@example.org")
+    return installation
 
 
 def state(here: Site, name: str = "12345/x") -> str:
@@ -39,41 +39,41 @@ def test_unpublish_and_publish(here: Site) -> None:
     done = here.ok("unpublish hdl:12345/X", "--note", "embargo")
     assert (done.out, done.err) == ("12345/x\n", "")
     assert state(here) == "unpublished"
-    assert here(f"resolve 12345/x {STRANGER}").code == 3
-    assert here(f"history 12345/x {STRANGER}").code == 3
+    assert here(f"resolve 12345/x {OTHER_USER}").code == 3
+    assert here(f"history 12345/x {OTHER_USER}").code == 3
     assert here.ok("publish 12345/x --json").json == {"handle": "12345/x", "seq": last(here)}
-    assert here.ok(f"resolve 12345/x {STRANGER}").out
+    assert here.ok(f"resolve 12345/x {OTHER_USER}").out
     assert here.ok("history 12345/x --json").json["versions"][1]["note"] == "embargo"
 
 
 @pytest.mark.parametrize("option", ["", "--keep-history"])
-def test_what_was_seen_before_a_name_was_hidden_is_seen_again_only_if_that_was_said(here: Site, option: str) -> None:
+def test_history_before_unpublishing_stays_public_only_with_keep_history(here: Site, option: str) -> None:
     here.ok("set 12345/x", "7:DESC=as it was")
-    seen = last(here)
+    public_entry = last(here)
     here.ok(f"unpublish 12345/x {option}")
     here.ok("set 12345/x", "7:DESC=as it is")
     here.ok("publish 12345/x")
-    shown = here.ok(f"resolve 12345/x --at {seen} {STRANGER}").out
+    shown = here.ok(f"resolve 12345/x --at {public_entry} {OTHER_USER}").out
     assert ("as it was" in shown) == bool(option)
 
 
 @pytest.mark.parametrize("option", ["", "--keep-history"])
-def test_what_a_value_was_before_it_became_private_is_seen_only_if_that_was_said(here: Site, option: str) -> None:
+def test_history_of_a_private_value_stays_public_only_with_keep_history(here: Site, option: str) -> None:
     here.ok("set 12345/x", "7:DESC=as it was")
-    seen = last(here)
+    public_entry = last(here)
     here.ok(f"set 12345/x '7:DESC!private=as it is' {option}")
-    shown = here.ok(f"resolve 12345/x --at {seen} {STRANGER}").out
+    shown = here.ok(f"resolve 12345/x --at {public_entry} {OTHER_USER}").out
     assert ("as it was" in shown) == bool(option)
 
 
-def test_what_is_so_already_changes_nothing(here: Site) -> None:
+def test_repeated_publish_or_unpublish_changes_nothing(here: Site) -> None:
     before = last(here)
     assert here.ok("publish 12345/x --json").json["seq"] == before
     here.ok("unpublish 12345/x")
     assert here.ok("unpublish 12345/x --json").json["seq"] == before + 1
 
 
-def test_a_reserved_name_is_not_published(here: Site) -> None:
+def test_reserved_handle_cannot_be_published(here: Site) -> None:
     (name,) = here.lines("reserve 12345")
     refused(here(f"publish {name}"), "does not resolve yet", "Create its record first")
 
@@ -81,18 +81,18 @@ def test_a_reserved_name_is_not_published(here: Site) -> None:
 # Tombstones
 
 
-def test_a_tombstone_says_why_and_what_replaces_the_thing(here: Site) -> None:
+def test_tombstone_shows_reason_and_replacement(here: Site) -> None:
     here.ok("create 12345/new --url https://example.org/new")
     done = here.ok("tombstone 12345/x --replaced-by 12345/new --reason", "withdrawn by its publisher")
     assert (done.out, done.err) == ("12345/x\n", "")
-    shown = here.ok(f"resolve 12345/x {STRANGER}").out
+    shown = here.ok(f"resolve 12345/x {OTHER_USER}").out
     assert "withdrawn by its publisher" in shown
     assert "12345/new" in shown
     assert "https://example.org/a" not in shown
     assert state(here) == "tombstone"
 
 
-def test_a_tombstone_needs_a_reason_and_a_replacement_that_is_there(here: Site) -> None:
+def test_tombstone_requires_a_reason_and_an_existing_replacement(here: Site) -> None:
     assert here("tombstone 12345/x").code == 2
     refused(here("tombstone 12345/x --reason ' '"), "requires a reason")
     refused(
@@ -101,29 +101,29 @@ def test_a_tombstone_needs_a_reason_and_a_replacement_that_is_there(here: Site) 
     assert state(here) == "normal"
 
 
-def test_a_tombstone_is_taken_away_by_the_command_that_refusals_name(here: Site) -> None:
+def test_tombstone_is_removed_with_undo(here: Site) -> None:
     here.ok("tombstone 12345/x --reason gone")
     refused(here("set 12345/x URL=https://example.org/b"), "perseid tombstone '12345/x' --undo")
     refused(here("unpublish 12345/x"), "perseid tombstone '12345/x' --undo")
     assert here.ok("explain tombstone 12345/x --undo").out.startswith("allowed: ")
     done = here.ok("tombstone 12345/x --undo --note", "found again")
     assert (done.out, state(here)) == ("12345/x\n", "normal")
-    assert "https://example.org/a" in here.ok(f"resolve 12345/x {STRANGER}").out
+    assert "https://example.org/a" in here.ok(f"resolve 12345/x {OTHER_USER}").out
     refused(here("tombstone 12345/x --undo"), "is not a tombstone")
     assert here("explain tombstone 12345/x --undo").code == 4
 
 
 @pytest.mark.parametrize("more", ["--reason gone", "--replaced-by 12345/y"])
-def test_who_takes_a_tombstone_away_says_nothing_on_it(here: Site, more: str) -> None:
+def test_tombstone_undo_takes_no_reason_and_no_replacement(here: Site, more: str) -> None:
     assert here(f"tombstone 12345/x --undo {more}").code == 2
 
 
 @pytest.mark.parametrize("command", ["publish", "unpublish", "tombstone --reason gone", "transfer --to 300:98765/a"])
-def test_exit_codes_say_not_found_and_refused(here: Site, command: str) -> None:
+def test_exit_codes_distinguish_not_found_and_refused(here: Site, command: str) -> None:
     verb, *options = command.split()
     refused(here(f"{verb} 12345/none {' '.join(options)}"), "Handle 12345/none does not exist", code=3)
     refused(here(f"{verb} 99999/x {' '.join(options)}"), "is not hosted here", code=3)
-    refused(here(f"{verb} 12345/x {' '.join(options)} {STRANGER}"), code=4)
+    refused(here(f"{verb} 12345/x {' '.join(options)} {OTHER_USER}"), code=4)
     assert here(f"{verb} nonsense {' '.join(options)}").code in (1, 4)
     assert here(f"{verb} hdl:12345/x?a=b {' '.join(options)}").code == 2
 
@@ -131,7 +131,7 @@ def test_exit_codes_say_not_found_and_refused(here: Site, command: str) -> None:
 # Transfers
 
 
-def test_one_name_gets_another_owner(here: Site) -> None:
+def test_one_handle_is_transferred(here: Site) -> None:
     done = here.ok("transfer 12345/x --to 300:98765/ann")
     assert (done.out, done.err) == ("12345/x\n", "")
     assert owner(here, "12345/x") == "300:98765/ann"
@@ -140,7 +140,7 @@ def test_one_name_gets_another_owner(here: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "gone", "kept"),
+    ("pattern", "transferred", "unchanged"),
     [
         ("12345", ["12345/x", "12345/maps-1", "12345/maps-2", "0.NA/12345"], []),
         ("12345/", ["12345/x", "12345/maps-1", "0.NA/12345"], []),
@@ -150,40 +150,42 @@ def test_one_name_gets_another_owner(here: Site) -> None:
         ("12345/maps-...", ["12345/maps-1", "12345/maps-2"], ["12345/x"]),
     ],
 )
-def test_everything_that_begins_so_gets_another_owner(here: Site, what: str, gone: list[str], kept: list[str]) -> None:
+def test_all_handles_that_match_a_pattern_are_transferred(
+    here: Site, pattern: str, transferred: list[str], unchanged: list[str]
+) -> None:
     for name in ("12345/maps-1", "12345/maps-2"):
         here.ok(f"create {name} --url https://example.org/")
-    done = here.ok(f"transfer {what} --to 300:98765/ann --yes --json")
+    done = here.ok(f"transfer {pattern} --to 300:98765/ann --yes --json")
     document = done.json
     assert set(document) == {"job", "processed", "transferred"}
-    assert document["transferred"] >= len(gone)
-    assert [owner(here, name) for name in gone] == ["300:98765/ann"] * len(gone)
-    assert [owner(here, name) for name in kept] == ["200:0.NA/12345"] * len(kept)
+    assert document["transferred"] >= len(transferred)
+    assert [owner(here, name) for name in transferred] == ["300:98765/ann"] * len(transferred)
+    assert [owner(here, name) for name in unchanged] == ["200:0.NA/12345"] * len(unchanged)
     logged = [line for line in here.lines("log") if f"transfer {document['job']}" in line]
     assert len(logged) == document["transferred"]
 
 
-def test_a_name_with_a_star_is_meant_by_its_escaped_form(here: Site) -> None:
+def test_escaped_star_is_a_literal_character(here: Site) -> None:
     here.ok("create 12345/a* --url https://example.org/")
     here.ok("create 12345/ab --url https://example.org/")
     assert here.ok("transfer hdl:12345/a%2A --to 300:98765/ann").out == "12345/a*\n"
     assert owner(here, "12345/ab") == "200:0.NA/12345"
 
 
-def test_a_transfer_of_many_asks_first(here: Site) -> None:
-    done = here("transfer 12345 --to 300:98765/ann", given=b"no\n")
+def test_transfer_of_many_handles_asks_for_confirmation(here: Site) -> None:
+    done = here("transfer 12345 --to 300:98765/ann", stdin=b"no\n")
     assert (done.code, done.out) == (1, "")
     assert "All handles under 12345 will be transferred to 300:98765/ann. Continue?" in done.err
     assert "nothing was changed" in done.err
     assert owner(here, "12345/x") == "200:0.NA/12345"
     assert here("transfer 12345 --to 300:98765/ann").code == 1
-    done = here.ok("transfer 12345 --to 300:98765/ann", given=b"y\n")
+    done = here.ok("transfer 12345 --to 300:98765/ann", stdin=b"y\n")
     assert done.out.startswith("job ")
     assert here.ok("transfer 12345 --to 300:98765/ann --yes --json").json["transferred"] == 0
 
 
-def test_a_transfer_that_ended_early_is_gone_on_with_and_undone(here: Site) -> None:
-    """The first name that is not theirs to give ends it; who may hand that over too does the rest."""
+def test_interrupted_transfer_is_resumed_and_undone(here: Site) -> None:
+    """The first handle without permission stops the transfer; an identity with permission resumes it."""
     here.ok("create 12345/y --url https://example.org/")
     here.ok("transfer 12345/y --to 300:98765/ann")
     done = here("transfer 12345 --to 300:98765/bob --yes --as 200:0.NA/12345")
@@ -200,7 +202,7 @@ def test_a_transfer_that_ended_early_is_gone_on_with_and_undone(here: Site) -> N
     assert [owner(here, each) for each in ("12345/x", "12345/y")] == ["200:0.NA/12345", "300:98765/ann"]
 
 
-def test_an_owner_must_be_somebody(here: Site) -> None:
+def test_invalid_owner_is_refused(here: Site) -> None:
     refused(here("transfer 12345/x --to 300:12345/none"), "is not a valid owner")
     assert here("transfer 12345/x --to nonsense").code == 2
     assert here("transfer 12345/x").code == 2
@@ -211,60 +213,60 @@ def test_an_owner_must_be_somebody(here: Site) -> None:
 
 
 @pytest.fixture
-def past(here: Site) -> int:
-    """The entry at which the record had an address."""
+def earlier_entry(here: Site) -> int:
+    """The entry at which the record had the old email address."""
     seq = last(here)
     here.ok("set 12345/x EMAIL=help@example.org")
     return seq
 
 
-def test_a_value_of_the_past_is_erased_for_good(here: Site, past: int) -> None:
-    done = here.ok(f"redact 12345/x 2 --seq {past} --reason law --yes")
+def test_value_of_an_earlier_version_is_permanently_redacted(here: Site, earlier_entry: int) -> None:
+    done = here.ok(f"redact 12345/x 2 --seq {earlier_entry} --reason law --yes")
     assert (done.out, done.err) == ("12345/x\n", "")
     assert "a@example.org" not in here.ok("history 12345/x").out
     newest, _, oldest = here.ok("history 12345/x --json").json["versions"]
-    assert (newest["action"], newest["note"]) == ("redact", f"value 2 of entry {past}: law")
+    assert (newest["action"], newest["note"]) == ("redact", f"value 2 of entry {earlier_entry}: law")
     assert oldest["redacted"] == 1
     for path in here.directory.rglob("*"):
         assert not path.is_file() or b"a@example.org" not in path.read_bytes(), path
-    assert here.lines("verify --all")[2:] == [f"redacted  entry {past}, 12345/x: value 2 of 3"]
+    assert here.lines("verify --all")[2:] == [f"redacted  entry {earlier_entry}, 12345/x: value 2 of 3"]
 
 
-def test_it_says_that_it_cannot_be_undone_and_asks(here: Site, past: int) -> None:
-    command = f"redact 12345/x 2 --seq {past} --reason law"
-    for given in (b"", b"n\n", b"\n"):
-        done = here(command, given=given)
+def test_redact_warns_and_asks_for_confirmation(here: Site, earlier_entry: int) -> None:
+    command = f"redact 12345/x 2 --seq {earlier_entry} --reason law"
+    for reply in (b"", b"n\n", b"\n"):
+        done = here(command, stdin=reply)
         assert (done.code, done.out) == (1, "")
-        assert f"Value 2 of 12345/x at entry {past} (EMAIL) will be permanently erased" in done.err
+        assert f"Value 2 of 12345/x at entry {earlier_entry} (EMAIL) will be permanently erased" in done.err
         assert "This cannot be undone." in done.err
         assert "nothing was changed" in done.err
     assert "a@example.org" in here.ok("history 12345/x").out
-    document = here.ok(f"{command} --json", given=b"yes\n").json
+    document = here.ok(f"{command} --json", stdin=b"yes\n").json
     assert document == {"handle": "12345/x", "seq": last(here), "erased_everywhere": True}
 
 
 @pytest.mark.parametrize("yes", ["", "--yes"])
-def test_what_cannot_be_erased_is_refused_before_anybody_is_asked(here: Site, past: int, yes: str) -> None:
-    for command, code, word in (
-        (f"redact 12345/x 1 --seq {past} --reason law", 3, "still in the current record of 12345/x"),
-        (f"redact 12345/x 9 --seq {past} --reason law", 3, "has no value 9"),
+def test_invalid_redactions_are_refused_before_the_confirmation(here: Site, earlier_entry: int, yes: str) -> None:
+    for command, code, words in (
+        (f"redact 12345/x 1 --seq {earlier_entry} --reason law", 3, "still in the current record of 12345/x"),
+        (f"redact 12345/x 9 --seq {earlier_entry} --reason law", 3, "has no value 9"),
         ("redact 12345/x 2 --seq 1 --reason law", 3, "had no values at entry"),
         ("redact 12345/none 2 --seq 1 --reason law", 3, "does not exist"),
-        (f"redact 12345/x 2 --seq {past} --reason ' '", 4, "requires a reason"),
-        (f"redact 12345/x 2 --seq {past} --reason law {STRANGER}", 4, "redact values"),
+        (f"redact 12345/x 2 --seq {earlier_entry} --reason ' '", 4, "requires a reason"),
+        (f"redact 12345/x 2 --seq {earlier_entry} --reason law {OTHER_USER}", 4, "redact values"),
     ):
         done = here(f"{command} {yes}")
-        refused(done, word, code=code)
+        refused(done, words, code=code)
         assert "cannot be undone" not in done.err
-    assert here(f"redact 12345/x 2 --seq {past}").code == 2
+    assert here(f"redact 12345/x 2 --seq {earlier_entry}").code == 2
     assert here("redact 12345/x 2 --reason law").code == 2
 
 
-def test_while_somebody_reads_an_older_state_it_says_that_traces_are_left(here: Site, past: int) -> None:
+def test_redact_reports_remaining_copies_while_a_reader_is_active(here: Site, earlier_entry: int) -> None:
     reader = sqlite3.connect(here.directory / "ledger.db", isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM entries").fetchone()
-    done = here(f"redact 12345/x 2 --seq {past} --reason law --yes --wait 1")
+    done = here(f"redact 12345/x 2 --seq {earlier_entry} --reason law --yes --wait 1")
     assert (done.code, done.out) == (1, "12345/x\n")
     assert done.err.startswith("perseid: after 1 s the value is erased from the ledger, but not from all other files")
     reader.close()
@@ -272,7 +274,7 @@ def test_while_somebody_reads_an_older_state_it_says_that_traces_are_left(here: 
     assert not any(b"a@example.org" in path.read_bytes() for path in here.directory.rglob("*") if path.is_file())
 
 
-def test_it_waits_as_long_as_it_was_told(here: Site, past: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redact_waits_as_long_as_requested(here: Site, earlier_entry: int, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
 
     def wait(_: Ledger, timeout: float) -> bool:
@@ -280,5 +282,5 @@ def test_it_waits_as_long_as_it_was_told(here: Site, past: int, monkeypatch: pyt
         return False
 
     monkeypatch.setattr(Ledger, "wait_until_erased", wait)
-    assert here(f"redact 12345/x 2 --seq {past} --reason law --yes --wait 3 --json").code == 1
+    assert here(f"redact 12345/x 2 --seq {earlier_entry} --reason law --yes --wait 3 --json").code == 1
     assert waited == [1, 1, 1, 0]

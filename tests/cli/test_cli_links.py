@@ -1,4 +1,4 @@
-"""`link`: two names that lead to each other."""
+"""`link`: link two handles to each other."""
 
 from pathlib import Path
 
@@ -9,10 +9,10 @@ from tests.cli.installation import Site, refused, site
 
 @pytest.fixture
 def here(tmp_path: Path) -> Site:
-    made = site(tmp_path, "--prefix", "12345")
+    installation = site(tmp_path, "--prefix", "12345")
     for name in ("work", "v1", "v2", "about"):
-        made.ok(f"create 12345/{name} --url https://example.org/{name}")
-    return made
+        installation.ok(f"create 12345/{name} --url https://example.org/{name}")
+    return installation
 
 
 def links(here: Site, name: str) -> list[str]:
@@ -32,7 +32,7 @@ def test_s3_a_work_has_many_versions_and_a_version_one_work(here: Site) -> None:
     refused(here("link version 12345/v2 12345/v1"), "is already linked to another handle")
 
 
-def test_s12_a_thing_and_its_metadata_have_two_names(here: Site) -> None:
+def test_s12_object_and_metadata_link_to_each_other(here: Site) -> None:
     found = here.ok("link metadata 12345/v1 12345/about --json").json
     assert found["handles"] == ["12345/v1", "12345/about"]
     assert found["seq"] > 0
@@ -47,5 +47,5 @@ def test_s12_a_thing_and_its_metadata_have_two_names(here: Site) -> None:
         ("metadata 12345/v1 12345/about --as 300:9/x", 4, "cannot link"),
     ],
 )
-def test_what_cannot_be_linked_is_refused(here: Site, command: str, code: int, words: str) -> None:
+def test_invalid_links_are_refused(here: Site, command: str, code: int, words: str) -> None:
     refused(here(f"link {command}"), words, code=code)

@@ -1,4 +1,4 @@
-"""`mint` and `reserve`: names that are durable when they are printed, one a line, and nothing else beside them."""
+"""`mint` and `reserve`: identifiers are durable when they are printed, one per line."""
 
 import json
 import os
@@ -16,8 +16,8 @@ from tests.cli.installation import Site, refused, site
 from tests.cli.program import ENVIRON, PERSEID, run
 
 UUID = r"12345/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-COUNTED = b'profile = "own"\nscheme = "pattern:TR-dddd"\ncase = "insensitive"\n'
-STRICT = b'profile = "free"\nrequired_types = ["URL"]\n'
+COUNTER_POLICY = b'profile = "own"\nscheme = "pattern:TR-dddd"\ncase = "insensitive"\n'
+URL_REQUIRED_POLICY = b'profile = "free"\nrequired_types = ["URL"]\n'
 
 
 @pytest.fixture
@@ -25,11 +25,11 @@ def here(tmp_path: Path) -> Site:
     return site(tmp_path, "--prefix", "12345")
 
 
-def counted(here: Site) -> None:
-    here.ok("namespace add 12346 --policy -", given=COUNTED)
+def add_counter_namespace(here: Site) -> None:
+    here.ok("namespace add 12346 --policy -", stdin=COUNTER_POLICY)
 
 
-def test_one_name(here: Site) -> None:
+def test_mint_creates_one_identifier(here: Site) -> None:
     done = here.ok("mint 12345 --url https://example.org/1")
     assert done.err == ""
     (name,) = done.out.splitlines()
@@ -40,26 +40,26 @@ def test_one_name(here: Site) -> None:
     ]
 
 
-def test_many_names_in_their_order(here: Site) -> None:
-    counted(here)
+def test_mint_prints_many_identifiers_in_order(here: Site) -> None:
+    add_counter_namespace(here)
     assert here.lines("mint 12346 --count 3") == ["12346/TR-0000", "12346/TR-0001", "12346/TR-0002"]
     assert here.lines("mint 12346 -n 2500")[-1] == "12346/TR-2502"
     assert len(here.lines("list 12346")) == 2503
 
 
-def test_the_beginning_of_a_suffix(here: Site) -> None:
+def test_mint_with_the_start_of_a_suffix(here: Site) -> None:
     (name,) = here.lines("mint 12345/report-")
     assert name.startswith("12345/report-")
 
 
-def test_json_is_one_document_a_line(here: Site) -> None:
+def test_json_has_one_document_per_line(here: Site) -> None:
     documents = [json.loads(line) for line in here.lines("mint 12345 --count 2 --json")]
     assert [set(each) for each in documents] == [{"handle", "seq"}] * 2
     assert documents[1]["seq"] == documents[0]["seq"] + 1
     assert here.ok(f"history {documents[1]['handle']} --json").json["versions"][0]["seq"] == documents[1]["seq"]
 
 
-def test_values_of_every_kind(here: Site) -> None:
+def test_mint_with_values(here: Site) -> None:
     (name,) = here.lines("mint 12345 --url https://example.org/1 --value EMAIL!private=a@example.org --value 7:DESC=x")
     values = here.ok(f"resolve {name} --json --private").json["values"]
     assert [(value["index"], value["type"]) for value in values] == [
@@ -71,19 +71,19 @@ def test_values_of_every_kind(here: Site) -> None:
     assert values[1]["permissions"] == "1100"
 
 
-def test_values_live_as_long_as_the_policy_says(here: Site) -> None:
-    here.ok("namespace add 12347 --policy -", given=b'profile = "free"\ndefault_ttl = 77\n')
+def test_values_have_the_ttl_of_the_policy(here: Site) -> None:
+    here.ok("namespace add 12347 --policy -", stdin=b'profile = "free"\ndefault_ttl = 77\n')
     (name,) = here.lines("mint 12347 --url https://example.org/1")
     assert here.ok(f"resolve {name} --json").json["values"][0]["ttl"] == 77
 
 
-def test_unpublished_names_are_for_administrators(here: Site) -> None:
+def test_mint_unpublished_identifier(here: Site) -> None:
     (name,) = here.lines("mint 12345 --unpublished --url https://example.org/1")
     assert here.ok(f"history {name} --json").json["versions"][0]["state"] == "unpublished"
 
 
 @pytest.mark.parametrize("command", ["reserve 12345 --count 2", "mint 12345 --reserve --count 2"])
-def test_reserved_names_stand_for_nothing(here: Site, command: str) -> None:
+def test_reserved_identifiers_do_not_resolve(here: Site, command: str) -> None:
     names = here.lines(command)
     assert len(names) == 2
     for name in names:
@@ -92,11 +92,11 @@ def test_reserved_names_stand_for_nothing(here: Site, command: str) -> None:
         here.ok(f"create {name} --url https://example.org/")
 
 
-def test_a_reserved_name_has_no_values(here: Site) -> None:
+def test_reserve_with_values_is_refused(here: Site) -> None:
     refused(here("mint 12345 --reserve --url https://example.org/"), "cannot have values")
 
 
-def test_an_owner(here: Site) -> None:
+def test_mint_and_reserve_with_an_owner(here: Site) -> None:
     (name,) = here.lines("mint 12345 --owner 300:98765/ann")
     assert here.lines(f"resolve {name}") == ["100  HS_ADMIN  300:98765/ann"]
     (name,) = here.lines("reserve 12345 --owner 300:98765/ann")
@@ -105,21 +105,21 @@ def test_an_owner(here: Site) -> None:
     assert here("mint 12345 --owner nobody").code == 2
 
 
-def test_a_metadata_record_for_each_thing(here: Site) -> None:
+def test_mint_with_a_metadata_record_for_each_identifier(here: Site) -> None:
     command = (
         "mint 12345 --count 2 --with-metadata --url https://example.org/1 --metadata-url https://example.org/1.xml"
     )
     names = here.lines(command)
     assert len(names) == 4
-    thing, metadata = names[:2]
-    assert f"  9101  LINK.METADATA  {metadata}" in [f"  {line}" for line in here.lines(f"resolve {thing}")]
-    assert any(line.endswith(thing) for line in here.lines(f"resolve {metadata}"))
+    handle, metadata = names[:2]
+    assert f"  9101  LINK.METADATA  {metadata}" in [f"  {line}" for line in here.lines(f"resolve {handle}")]
+    assert any(line.endswith(handle) for line in here.lines(f"resolve {metadata}"))
     assert any(line.endswith("https://example.org/1.xml") for line in here.lines(f"resolve {metadata}"))
     (document,) = [json.loads(line) for line in here.lines("mint 12345 --with-metadata --json")]
     assert set(document) == {"handle", "seq", "metadata"}
 
 
-def test_who_and_why_is_kept(here: Site) -> None:
+def test_actor_and_note_are_recorded(here: Site) -> None:
     (name,) = here.lines("mint 12345", "--note", "for the spring list")
     (version,) = here.ok(f"history {name} --json").json["versions"]
     assert (version["interface"], version["note"]) == ("cli", "for the spring list")
@@ -129,7 +129,7 @@ def test_who_and_why_is_kept(here: Site) -> None:
 # Tables
 
 
-def test_a_name_for_each_row(here: Site, tmp_path: Path) -> None:
+def test_mint_creates_one_identifier_per_table_row(here: Site, tmp_path: Path) -> None:
     table = tmp_path / "things.csv"
     table.write_text(
         '\ufeffURL,EMAIL!private,DESC\r\nhttps://example.org/1,a@example.org,"one,\ntwo"\r\n\r\nhttps://example.org/2\r\n',
@@ -147,23 +147,23 @@ def test_a_name_for_each_row(here: Site, tmp_path: Path) -> None:
     assert [value["type"] for value in second] == ["LANG", "URL", "HS_ADMIN"]
 
 
-def test_a_table_on_standard_input_is_minted_in_the_order_of_its_rows(here: Site) -> None:
+def test_table_on_standard_input_is_minted_in_row_order(here: Site) -> None:
     rows = "URL\n" + "".join(f"https://example.org/{number}\n" for number in range(1_500))
-    names = here.ok("mint 12345 --from -", given=rows.encode()).out.splitlines()
+    names = here.ok("mint 12345 --from -", stdin=rows.encode()).out.splitlines()
     assert len(set(names)) == 1_500
     for number in (0, 999, 1_000, 1_499):
         assert here.lines(f"resolve {names[number]} --type URL")[0].endswith(f"/{number}")
 
 
-def test_a_table_names_no_files_of_ours(here: Site, tmp_path: Path) -> None:
+def test_table_cannot_read_files(here: Site, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("secret")
-    (name,) = here.ok("mint 12345 --from -", given=f"DESC\n@{secret}\n".encode()).out.splitlines()
+    (name,) = here.ok("mint 12345 --from -", stdin=f"DESC\n@{secret}\n".encode()).out.splitlines()
     assert here.lines(f"resolve {name} --type DESC") == [f"1  DESC  @{secret}"]
 
 
-def test_an_empty_table_makes_nothing(here: Site) -> None:
-    assert here.ok("mint 12345 --from -", given=b"URL\n").out == ""
+def test_empty_table_mints_nothing(here: Site) -> None:
+    assert here.ok("mint 12345 --from -", stdin=b"URL\n").out == ""
 
 
 @pytest.mark.parametrize(
@@ -178,16 +178,16 @@ def test_an_empty_table_makes_nothing(here: Site) -> None:
         (b"URL,HS_ADMIN\na,300:0.NA/12345\nb,bogus:bogus\n", ("line 3", "HS_ADMIN")),
     ],
 )
-def test_a_table_with_a_mistake_makes_no_names_at_all(here: Site, table: bytes, words: tuple[str, ...]) -> None:
+def test_invalid_table_mints_nothing(here: Site, table: bytes, words: tuple[str, ...]) -> None:
     before = here.lines("list 12345")
-    refused(here("mint 12345 --from -", given=table), "standard input", *words, code=1)
+    refused(here("mint 12345 --from -", stdin=table), "standard input", *words, code=1)
     assert here.lines("list 12345") == before
 
 
-def test_what_a_policy_objects_to_ends_a_job_and_what_was_printed_stays(here: Site) -> None:
-    here.ok("namespace add 12347 --policy -", given=STRICT)
+def test_policy_violation_stops_the_job_and_printed_identifiers_remain(here: Site) -> None:
+    here.ok("namespace add 12347 --policy -", stdin=URL_REQUIRED_POLICY)
     rows = "URL,DESC\n" + "https://example.org/1,\n" * 1_000 + ",no URL\n"
-    done = here("mint 12347 --from -", given=rows.encode())
+    done = here("mint 12347 --from -", stdin=rows.encode())
     assert done.code == 4
     names = done.out.splitlines()
     assert len(names) == 1_000
@@ -210,7 +210,9 @@ def test_what_a_policy_objects_to_ends_a_job_and_what_was_printed_stays(here: Si
         ("mint 12345 --value 1:URL=x --value 1:URL=y", 4, ("Index conflict",)),
     ],
 )
-def test_refused(here: Site, command: str, code: int, words: tuple[str, ...]) -> None:
+def test_mint_without_permission_or_namespace_is_refused(
+    here: Site, command: str, code: int, words: tuple[str, ...]
+) -> None:
     refused(here(command), *words, code=code)
 
 
@@ -232,21 +234,21 @@ def test_wrong_usage(here: Site, command: str) -> None:
     assert (done.code, done.out) == (2, "")
 
 
-def test_a_missing_table_is_named(here: Site) -> None:
+def test_missing_table_is_reported(here: Site) -> None:
     done = run("mint", "12345", "--from", "none.csv", environ={"PERSEID_DIR": str(here.directory)})
     assert (done.code, done.out) == (1, "")
     assert done.err == "perseid: none.csv: No such file or directory\n"
 
 
-def test_a_counter_that_is_used_up_says_how_many_are_left(here: Site) -> None:
-    counted(here)
+def test_exhausted_counter_reports_the_remaining_names(here: Site) -> None:
+    add_counter_namespace(here)
     here.ok("mint 12346 --count 9999")
     refused(here("mint 12346 --count 2"), "has 1 of 10,000 names left")
     assert here.lines("mint 12346") == ["12346/TR-9999"]
 
 
-def test_names_made_by_several_at_once_are_all_different(here: Site) -> None:
-    counted(here)
+def test_concurrent_minting_creates_distinct_identifiers(here: Site) -> None:
+    add_counter_namespace(here)
     command = [str(PERSEID), "mint", "12346", "--count", "1200", "-d", str(here.directory)]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRON) for _ in range(4)]
     names = [line for each in running for line in each.communicate(timeout=60)[0].splitlines()]
@@ -257,26 +259,26 @@ def test_names_made_by_several_at_once_are_all_different(here: Site) -> None:
 # Progress
 
 
-def test_a_bar_is_shown_to_people_and_leaves_the_names_alone(here: Site, tmp_path: Path) -> None:
+def test_progress_bar_is_on_standard_error_of_a_terminal(here: Site, tmp_path: Path) -> None:
     output = tmp_path / "names"
-    ours, theirs = pty.openpty()
+    terminal, terminal_end = pty.openpty()
     with output.open("wb") as stdout:
         done = subprocess.Popen(
             [PERSEID, "mint", "12345", "--count", "3000", "-d", here.directory],
             stdout=stdout,
-            stderr=theirs,
+            stderr=terminal_end,
             env=ENVIRON,
         )
-        os.close(theirs)
+        os.close(terminal_end)
         shown = b""
         while True:
             try:
-                octets = os.read(ours, 65_536)
+                chunk = os.read(terminal, 65_536)
             except OSError:  # the other end is closed
                 break
-            shown += octets
+            shown += chunk
         assert done.wait(60) == 0
-    os.close(ours)
+    os.close(terminal)
     assert b"minting" in shown
     assert b"identifiers/s" in shown
     assert b"/3000" in shown
@@ -285,24 +287,24 @@ def test_a_bar_is_shown_to_people_and_leaves_the_names_alone(here: Site, tmp_pat
     assert all(re.fullmatch(UUID, name) for name in names)
 
 
-def test_nobody_else_gets_a_bar(here: Site) -> None:
+def test_no_progress_bar_without_a_terminal(here: Site) -> None:
     done = run("mint", "12345", "--count", "3000", "-d", str(here.directory))
     assert (done.code, done.err) == (0, "")
 
 
-def test_names_are_printed_after_each_commit(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When something fails half-way, all that is made has been printed."""
+def test_identifiers_are_printed_after_each_commit(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a failure, all minted identifiers have been printed."""
     commits: list[object] = []
     do = Registry.do
 
-    def fails_later(self: Registry, operation: Any, *more: Any) -> Any:
-        commits.append(operation)
+    def fail_at_third_call(self: Registry, command: Any, *more: Any) -> Any:
+        commits.append(command)
         if len(commits) == 3:
             raise StorageFull("there is no room to write")
-        return do(self, operation, *more)
+        return do(self, command, *more)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Registry, "do", fails_later)
+        patched.setattr(Registry, "do", fail_at_third_call)
         done = here("mint 12345 --count 2500")
     assert done.code == 1
     assert done.err.startswith("perseid: there is no room to write; the 2,000 of 2,500 identifiers that were printed")

@@ -1,6 +1,6 @@
-"""`perseid name`: every accepted form goes in, every form comes out, and a refusal says why.
+"""`perseid name`: parse and convert every form of a handle, with a reason for each error.
 
-What is read from standard input is read by the program itself, whose streams are of its own making.
+Tests of standard input run the installed program, because it opens its own streams.
 """
 
 import json
@@ -13,9 +13,9 @@ from perseid.names.uri import KNOWN_RESOLVERS
 from tests.cli.installation import call
 from tests.cli.program import refused, run
 
-DOCUMENTED = ["handle", "input", "prefix", "suffix", "query", "fragment", "scheme", "details"]
+FIELDS = ["handle", "input", "prefix", "suffix", "query", "fragment", "scheme", "details"]
 CORDRA = "F58FB49EB1F848F0A606E84CEF294BE5"
-CORDRA_AS_GIVEN = "F58FB49EB1F848f0A606E84CEF294BE5"
+CORDRA_MIXED_CASE = "F58FB49EB1F848f0A606E84CEF294BE5"
 
 
 @pytest.mark.parametrize(
@@ -41,9 +41,9 @@ CORDRA_AS_GIVEN = "F58FB49EB1F848f0A606E84CEF294BE5"
 def test_parse_accepts_every_form(text: str) -> None:
     done = call("name", "parse", text, "--json")
     assert (done.code, done.err) == (0, "")
-    facts = done.json
-    assert list(facts) == DOCUMENTED
-    assert facts == {
+    output = done.json
+    assert list(output) == FIELDS
+    assert output == {
         "handle": "10.1000/a/b",
         "input": "10.1000/a/b",
         "prefix": "10.1000",
@@ -71,13 +71,13 @@ def test_parse_accepts_every_form(text: str) -> None:
             {"milliseconds": 13409306090919, "time": "2007-09-17T07:14:50.919Z", "check": "J"},
         ),
         (
-            f"http://arrow.resolver.au.gov:2641/hdl/100.102/{CORDRA_AS_GIVEN}",
+            f"http://arrow.resolver.au.gov:2641/hdl/100.102/{CORDRA_MIXED_CASE}",
             "cordra",
             f"100.102/{CORDRA}",
             {"path": CORDRA, "query": None, "fragment": None, "uuid": "f58fb49e-b1f8-48f0-a606-e84cef294be5"},
         ),
         (
-            f"100.102/{CORDRA_AS_GIVEN}?q=a#f",
+            f"100.102/{CORDRA_MIXED_CASE}?q=a#f",
             "cordra",
             f"100.102/{CORDRA}?q=a#f",
             {"path": CORDRA, "query": "q=a", "fragment": "f", "uuid": "f58fb49e-b1f8-48f0-a606-e84cef294be5"},
@@ -90,23 +90,23 @@ def test_parse_accepts_every_form(text: str) -> None:
         ),
     ],
 )
-def test_parse_recognises_schemes_and_shows_the_spelling_given(
+def test_parse_recognizes_schemes_and_shows_the_input_spelling(
     text: str, scheme: str, handle: str, details: dict[str, object]
 ) -> None:
-    facts = call("name", "parse", text, "--json").json
-    assert list(facts) == DOCUMENTED
-    assert facts["scheme"] == scheme
-    assert facts["handle"] == handle
-    assert f"{facts['prefix']}/{facts['suffix']}" == handle
-    assert facts["input"] in text
-    assert facts["input"].upper() == handle.upper()
-    assert facts["details"] == details
+    output = call("name", "parse", text, "--json").json
+    assert list(output) == FIELDS
+    assert output["scheme"] == scheme
+    assert output["handle"] == handle
+    assert f"{output['prefix']}/{output['suffix']}" == handle
+    assert output["input"] in text
+    assert output["input"].upper() == handle.upper()
+    assert output["details"] == details
 
 
-def test_parse_prints_one_fact_a_line() -> None:
-    assert call("name", "parse", f"hdl:100.102/{CORDRA_AS_GIVEN}?part=2#page3").out == (
+def test_parse_prints_one_field_per_line() -> None:
+    assert call("name", "parse", f"hdl:100.102/{CORDRA_MIXED_CASE}?part=2#page3").out == (
         f"handle       100.102/{CORDRA}\n"
-        f"input        100.102/{CORDRA_AS_GIVEN}\n"
+        f"input        100.102/{CORDRA_MIXED_CASE}\n"
         "prefix       100.102\n"
         f"suffix       {CORDRA}\n"
         "query        part=2\n"
@@ -117,36 +117,38 @@ def test_parse_prints_one_fact_a_line() -> None:
     )
 
 
-def test_parse_takes_a_bare_handle_literally() -> None:
-    """U7: nothing in it is decoded or cut off."""
-    facts = call("name", "parse", "10.1000/50%25?q#f", "--json").json
-    assert (facts["handle"], facts["query"], facts["fragment"]) == ("10.1000/50%25?q#f", None, None)
+def test_parse_reads_a_bare_handle_literally() -> None:
+    """U7: nothing is decoded or removed."""
+    output = call("name", "parse", "10.1000/50%25?q#f", "--json").json
+    assert (output["handle"], output["query"], output["fragment"]) == ("10.1000/50%25?q#f", None, None)
 
 
-def test_parse_keeps_query_and_fragment_of_a_uri_apart() -> None:
-    facts = call("name", "parse", "hdl:10.1000/50%25?q=%20#", "--json").json
-    assert (facts["handle"], facts["query"], facts["fragment"]) == ("10.1000/50%", "q=%20", "")
+def test_parse_separates_query_and_fragment_of_a_uri() -> None:
+    output = call("name", "parse", "hdl:10.1000/50%25?q=%20#", "--json").json
+    assert (output["handle"], output["query"], output["fragment"]) == ("10.1000/50%", "q=%20", "")
 
 
-def test_parse_understands_the_resolvers_it_is_told() -> None:
+def test_parse_accepts_configured_resolvers() -> None:
     url = "https://id.example.org/hdl/10.1000/1"
     message = refused(call("name", "parse", "http://id.example.org/10.1000/1"), "U4")
     assert "'id.example.org' is not the address of a known resolver" in message
-    told = ("--resolver", "http://id.example.org/hdl", "--resolver", "http://other.example.org")
-    assert call("name", "parse", url, *told, "--json").json["handle"] == "10.1000/1"
-    assert call("name", "parse", "http://other.example.org/10.1000/2", *told, "--json").json["handle"] == "10.1000/2"
+    resolvers = ("--resolver", "http://id.example.org/hdl", "--resolver", "http://other.example.org")
+    assert call("name", "parse", url, *resolvers, "--json").json["handle"] == "10.1000/1"
+    assert (
+        call("name", "parse", "http://other.example.org/10.1000/2", *resolvers, "--json").json["handle"] == "10.1000/2"
+    )
 
 
-def test_an_unknown_resolver_comes_with_a_hint_at_the_option() -> None:
+def test_unknown_resolver_is_reported_with_the_option() -> None:
     assert "--resolver" in call("name", "parse", "http://id.example.org/10.1000/1").err
 
 
 @pytest.mark.parametrize("text", ["10.1000/Bücher", "10.1000/Жуковский", "10.1000/書", "10.1000/a b"])
 @pytest.mark.parametrize("locale", ["C.UTF-8", "POSIX"])
-def test_names_beyond_ascii_are_printed_as_they_are(text: str, locale: str) -> None:
-    """H4: UTF-8 whatever the locale."""
-    strange = {"LC_ALL": locale, "PYTHONIOENCODING": "ascii"}
-    done = run("name", "parse", "-", given=f"{text}\n".encode(), environ=strange)
+def test_non_ascii_names_are_printed_in_utf8(text: str, locale: str) -> None:
+    """H4: the output is UTF-8 in every locale."""
+    environ_ascii = {"LC_ALL": locale, "PYTHONIOENCODING": "ascii"}
+    done = run("name", "parse", "-", stdin=f"{text}\n".encode(), environ=environ_ascii)
     assert done.out.splitlines()[0].split(maxsplit=1) == ["handle", text]
 
 
@@ -163,7 +165,7 @@ def test_names_beyond_ascii_are_printed_as_they_are(text: str, locale: str) -> N
     "text",
     ["10.1000/a/b?%", "hdl://10.1000/a%2Fb%3F%25", "hdl:10.1000/a/b%3F%25", "https://doi.org/10.1000/a%2Fb%3f%25"],
 )
-def test_convert_leads_from_every_form_to_every_form(text: str, to: str, converted: str) -> None:
+def test_convert_from_every_form_to_every_form(text: str, to: str, converted: str) -> None:
     """U8."""
     done = call("name", "convert", text, "--to", to)
     assert (done.code, done.out, done.err) == (0, f"{converted}\n", "")
@@ -172,15 +174,15 @@ def test_convert_leads_from_every_form_to_every_form(text: str, to: str, convert
 @pytest.mark.parametrize(
     ("to", "converted"),
     [
-        ("handle", f"100.102/{CORDRA_AS_GIVEN}"),
-        ("host", f"hdl://100.102/{CORDRA_AS_GIVEN}?part=2#page/3"),
-        ("path", f"hdl:100.102/{CORDRA_AS_GIVEN}?part=2#page/3"),
-        ("http", f"http://resolver.net.au/hdl/100.102/{CORDRA_AS_GIVEN}?part=2#page/3"),
+        ("handle", f"100.102/{CORDRA_MIXED_CASE}"),
+        ("host", f"hdl://100.102/{CORDRA_MIXED_CASE}?part=2#page/3"),
+        ("path", f"hdl:100.102/{CORDRA_MIXED_CASE}?part=2#page/3"),
+        ("http", f"http://resolver.net.au/hdl/100.102/{CORDRA_MIXED_CASE}?part=2#page/3"),
     ],
 )
-def test_convert_keeps_the_spelling_and_takes_query_and_fragment_along(to: str, converted: str) -> None:
-    """U6: the shape of a CORDRA identifier is no reason to change its spelling."""
-    uri = f"hdl:100.102/{CORDRA_AS_GIVEN}?part=2#page/3"
+def test_convert_preserves_spelling_query_and_fragment(to: str, converted: str) -> None:
+    """U6: a CORDRA identifier keeps its spelling."""
+    uri = f"hdl:100.102/{CORDRA_MIXED_CASE}?part=2#page/3"
     done = call("name", "convert", uri, "--to", to, "--resolver", "http://resolver.net.au/hdl/")
     assert (done.code, done.out) == (0, f"{converted}\n")
     left_out = "Left out, because it is not part of the handle: ?part=2#page/3\n"
@@ -188,7 +190,7 @@ def test_convert_keeps_the_spelling_and_takes_query_and_fragment_along(to: str, 
 
 
 @pytest.mark.parametrize("resolver", ["https://hdl.handle.net", "http://example.org/hdl", "http://[::1]:8000"])
-def test_convert_writes_the_address_of_the_resolver_named_and_reads_it_back(resolver: str) -> None:
+def test_convert_writes_and_reads_urls_of_the_named_resolver(resolver: str) -> None:
     """U4."""
     url = f"{resolver}/10.1000/1"
     assert call("name", "convert", "10.1000/1", "--to", "http", "--resolver", resolver).out == f"{url}\n"
@@ -213,40 +215,40 @@ hdl:10.1000/%zz
 10.1000/3"""
 
 
-def test_a_bad_line_among_good_ones_is_reported_by_number_and_the_others_go_on() -> None:
-    done = run("name", "convert", "-", "--to", "path", given=LINES)
+def test_invalid_line_is_reported_by_number_and_the_others_are_converted() -> None:
+    done = run("name", "convert", "-", "--to", "path", stdin=LINES)
     assert done.code == 1
     assert done.out == "hdl:10.1000/1\nhdl:10.1000/2\nhdl:10.1000/3\n"
-    complaints = [line for line in done.err.splitlines() if line.startswith("perseid: ")]
-    assert [line.split(":")[1] for line in complaints] == [" line 2", " line 4", " line 6"]
-    assert [line[-10:] for line in complaints] == ["(rule H1)".rjust(10), "(rule U5)".rjust(10), "(rule H3)".rjust(10)]
+    errors = [line for line in done.err.splitlines() if line.startswith("perseid: ")]
+    assert [line.split(":")[1] for line in errors] == [" line 2", " line 4", " line 6"]
+    assert [line[-10:] for line in errors] == ["(rule H1)".rjust(10), "(rule U5)".rjust(10), "(rule H3)".rjust(10)]
 
 
-def test_json_of_many_names_is_one_document_a_line() -> None:
-    done = run("name", "parse", "-", "--json", given=b"10.1000/1\r\n10.1000/2\r\n")
+def test_json_of_many_names_has_one_document_per_line() -> None:
+    done = run("name", "parse", "-", "--json", stdin=b"10.1000/1\r\n10.1000/2\r\n")
     assert (done.code, done.err) == (0, "")
     assert [json.loads(line)["suffix"] for line in done.out.splitlines()] == ["1", "2"]
 
 
-def test_a_byte_order_mark_before_the_first_line_is_no_part_of_a_name() -> None:
-    done = run("name", "convert", "-", "--to", "path", given="\ufeff10.1000/1\n10.1000/2\n".encode())
+def test_byte_order_mark_is_not_part_of_a_name() -> None:
+    done = run("name", "convert", "-", "--to", "path", stdin="\ufeff10.1000/1\n10.1000/2\n".encode())
     assert (done.code, done.out, done.err) == (0, "hdl:10.1000/1\nhdl:10.1000/2\n", "")
 
 
-@pytest.mark.parametrize("given", [b"\n  \n", "\ufeff\n".encode(), "\ufeff".encode()])
-def test_no_lines_are_no_names(given: bytes) -> None:
-    done = run("name", "parse", "-", given=given)
+@pytest.mark.parametrize("stdin", [b"\n  \n", "\ufeff\n".encode(), "\ufeff".encode()])
+def test_empty_input_has_no_output(stdin: bytes) -> None:
+    done = run("name", "parse", "-", stdin=stdin)
     assert (done.code, done.out, done.err) == (0, "", "")
 
 
 @pytest.mark.parametrize("line", [b"10.1000/" + b"a" * 200_000, b"hdl:10.1000/a?" + b"q" * 200_000])
-def test_a_line_without_end_is_refused_whole_and_the_next_keeps_its_number(line: bytes) -> None:
-    done = run("name", "convert", "-", "--to", "path", given=line + b"\n10.1000/2\nbad\n" + line)
+def test_overlong_line_is_refused_and_line_numbers_stay_correct(line: bytes) -> None:
+    done = run("name", "convert", "-", "--to", "path", stdin=line + b"\n10.1000/2\nbad\n" + line)
     assert (done.code, done.out) == (1, "hdl:10.1000/2\n")
-    complaints = [line for line in done.err.splitlines() if line.startswith("perseid: ")]
-    assert [line.split(":")[1] for line in complaints] == [" line 1", " line 3", " line 4"]
-    assert "line 1: at character 65537: the line has more than 65,536 characters" in complaints[0]
-    assert "more than 65,536 characters" in complaints[2]
+    errors = [line for line in done.err.splitlines() if line.startswith("perseid: ")]
+    assert [line.split(":")[1] for line in errors] == [" line 1", " line 3", " line 4"]
+    assert "line 1: at character 65537: the line has more than 65,536 characters" in errors[0]
+    assert "more than 65,536 characters" in errors[2]
 
 
 @pytest.mark.parametrize(
@@ -265,7 +267,7 @@ def test_a_line_without_end_is_refused_whole_and_the_next_keeps_its_number(line:
         ("https://example.org/10.1000/a", "U4", "'example.org' is not the address of a known resolver"),
     ],
 )
-def test_a_refusal_names_place_reason_and_rule(text: str, rule: str, words: str) -> None:
+def test_error_has_position_reason_and_rule(text: str, rule: str, words: str) -> None:
     assert words in refused(call("name", "parse", text), rule)
 
 
@@ -280,14 +282,14 @@ def test_rules_explains_one_rule_in_either_case() -> None:
     assert call("name", "rules", "h3", "--json").json == [{"rule": "H3", **load_rules()["H3"]}]
 
 
-def test_a_rule_that_no_error_names_is_not_found_but_known() -> None:
+def test_rule_without_errors_is_known_but_not_found() -> None:
     done = call("name", "rules", "c4")
     assert (done.code, done.out) == (3, "")
     assert done.err == "perseid: no error refers to rule C4; see docs/reference/names.md\n"
     assert not {*RULES_WITHOUT_ERRORS} & load_rules().keys()
 
 
-def test_a_rule_that_does_not_exist_is_not_found() -> None:
+def test_unknown_rule_is_not_found() -> None:
     done = call("name", "rules", "Z9", "--json")
     assert (done.code, done.out) == (3, "")
     assert done.err == f"perseid: rule 'Z9' does not exist; the rules are {', '.join(load_rules())}\n"

@@ -1,4 +1,4 @@
-"""`perseid namespace`: make, derive, list, show, change."""
+"""`perseid namespace`: create, derive, list, show, change."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def test_add_prints_the_prefix(demo: Site) -> None:
     refused(demo("namespace add 12345"), "Namespace 12345 already exists", "Change its policy instead")
 
 
-def test_a_prefix_with_capitals_is_one_with_small_letters(demo: Site) -> None:
+def test_prefix_ignores_case(demo: Site) -> None:
     demo.ok("namespace add 10.ABC")
     refused(demo("namespace add 10.abc"), "already")
     demo.ok("create 10.abc/x --url https://example.org/")
@@ -48,27 +48,27 @@ def test_a_prefix_with_capitals_is_one_with_small_letters(demo: Site) -> None:
         ("--administrator 300:0.NA/0.NA --administrator 301:0.NA/0.NA", {"administrators": ["200:0.NA/12345"]}),
     ],
 )
-def test_the_rules_are_those_of_the_options(demo: Site, options: str, expected: dict[str, object]) -> None:
+def test_options_set_the_policy(demo: Site, options: str, expected: dict[str, object]) -> None:
     demo.ok(f"namespace add 12345 {options}")
     found = demo.ok("namespace show 12345 --json").json
     assert {key: found[key] for key in expected} == expected
 
 
-def test_h5_letters_are_told_apart_where_the_namespace_says_so(demo: Site) -> None:
+def test_h5_case_is_significant_if_the_policy_says_so(demo: Site) -> None:
     demo.ok("namespace add 20.500 --profile exact")
     for name in ("20.500/a", "20.500/A"):
         demo.ok(f"create {name} --url https://example.org/{name[-1]}")
     assert demo.lines("list 20.500") == ["20.500/A", "20.500/a"]
 
 
-def test_a4_a_creator_is_made_and_told(demo: Site) -> None:
+def test_a4_default_creator_is_created_and_reported(demo: Site) -> None:
     done = demo.ok("namespace add 10.5072 --profile pilin")
     (creator,) = demo.lines("list 10.5072")
     assert done.out == "10.5072\n"
     assert done.err == f"The default creator is {creator}. Describe it in its record.\n"
 
 
-def test_a4_who_may_not_make_the_creator_leaves_no_namespace(demo: Site) -> None:
+def test_a4_namespace_is_not_created_without_permission_for_its_creator(demo: Site) -> None:
     demo.ok("add 0.NA/2000.01 HS_ADMIN=300:2000.01/ann:add_na")
     derive = "namespace derive 2000.01 5 --profile pilin --administrator 300:2000.01/bea --as 300:2000.01/ann"
     refused(
@@ -84,14 +84,14 @@ def test_a4_who_may_not_make_the_creator_leaves_no_namespace(demo: Site) -> None
     assert demo.ok("namespace show 2000.01.5 --json").json["creator"].startswith("2000.01.5/")
 
 
-def test_a6_types_that_are_elsewhere_are_told(tmp_path: Path) -> None:
-    made = site(tmp_path, "--prefix", "12345")
-    done = made.ok("namespace add 10.5072 --profile pilin --json")
+def test_a6_external_types_are_reported(tmp_path: Path) -> None:
+    installation = site(tmp_path, "--prefix", "12345")
+    done = installation.ok("namespace add 10.5072 --profile pilin --json")
     assert done.json["external_types"][0] == "102.100.TYPE/CREATION_DATE"
-    assert "Types defined at another service" in made.ok("namespace add 10.5073 --profile pilin").err
+    assert "Types defined at another service" in installation.ok("namespace add 10.5073 --profile pilin").err
 
 
-def test_a_namespace_may_have_rules_of_its_own(demo: Site, tmp_path: Path) -> None:
+def test_namespace_with_a_custom_policy(demo: Site, tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text('profile = "tickets"\nscheme = "pattern:T-dddd"\nrequired_types = ["URL"]\n')
     demo.ok(f"namespace add 12345 --policy {rules} --creator 1/x")
@@ -124,7 +124,7 @@ def test_a_namespace_may_have_rules_of_its_own(demo: Site, tmp_path: Path) -> No
         ("namespace list --as 300:99999/x", 4, "cannot list"),
     ],
 )
-def test_what_cannot_be_is_refused_in_words(demo: Site, command: str, code: int, words: str) -> None:
+def test_invalid_namespace_commands_are_refused(demo: Site, command: str, code: int, words: str) -> None:
     before = demo.lines("namespace list")
     done = demo(command)
     assert (done.code, done.out) == (code, "")
@@ -132,7 +132,7 @@ def test_what_cannot_be_is_refused_in_words(demo: Site, command: str, code: int,
     assert demo.lines("namespace list") == before
 
 
-def test_h6_a_derived_prefix_has_the_rules_and_administrators_of_its_parent(demo: Site) -> None:
+def test_h6_derived_prefix_has_the_policy_and_administrators_of_its_parent(demo: Site) -> None:
     assert demo.ok("namespace derive 102.100.272 maps").out == "102.100.272.maps\n"
     found = demo.ok("namespace show 102.100.272.maps --json").json
     assert (found["scheme"], found["creator"]) == ("pilin", "102.100.272/0N8J991QH")
@@ -143,7 +143,7 @@ def test_h6_a_derived_prefix_has_the_rules_and_administrators_of_its_parent(demo
     assert demo.ok("namespace show 2000.01.8 --json").json["profile"] == "free"
 
 
-def test_h6_the_parent_s_permission_suffices(demo: Site) -> None:
+def test_h6_permission_on_the_parent_is_sufficient(demo: Site) -> None:
     demo.ok("add 0.NA/2000.01 HS_ADMIN=300:12345/ann:add_na")
     demo.ok("namespace derive 2000.01 5 --as 300:12345/ann")
     refused(demo("namespace derive 102.100.272 5 --as 300:12345/ann"), "ADD_NA")
@@ -155,7 +155,7 @@ def test_list_prints_json_lines(demo: Site) -> None:
     assert found[0]["who_may_mint"] == "administrators"
 
 
-def test_show_prints_one_fact_a_line(demo: Site) -> None:
+def test_show_prints_one_field_per_line(demo: Site) -> None:
     assert demo.lines("namespace show 2000.01") == [
         "prefix          2000.01",
         "profile         cordra",
@@ -173,10 +173,10 @@ def test_show_prints_one_fact_a_line(demo: Site) -> None:
 # Policies
 
 
-def test_a_policy_is_shown_as_it_can_be_given_back(demo: Site, tmp_path: Path) -> None:
+def test_printed_policy_is_accepted_as_input(demo: Site, tmp_path: Path) -> None:
     text = demo.ok("namespace policy 102.100.272").out
     assert 'scheme = "pilin"' in text.splitlines()
-    done = demo.ok("namespace policy 102.100.272 --file -", given=text.encode())
+    done = demo.ok("namespace policy 102.100.272 --file -", stdin=text.encode())
     assert (done.out, done.err) == ("102.100.272\n", "The policy is unchanged.\n")
     path = tmp_path / "policy.toml"
     path.write_text(text.replace('who_may_mint = "administrators"', 'who_may_mint = "server"'))
@@ -184,14 +184,14 @@ def test_a_policy_is_shown_as_it_can_be_given_back(demo: Site, tmp_path: Path) -
     assert done.out == "102.100.272\n"
     assert done.err == '- who_may_mint = "administrators"\n+ who_may_mint = "server"\n'
     assert demo.ok("namespace policy 102.100.272 --json").json["who_may_mint"] == "server"
-    done = demo.ok("namespace policy 102.100.272 --file - --json", given=text.encode())
+    done = demo.ok("namespace policy 102.100.272 --file - --json", stdin=text.encode())
     assert done.json["changed"] == ["who_may_mint"]
 
 
-def test_a_file_has_the_rules_that_change(demo: Site) -> None:
-    done = demo.ok("namespace policy 2000.01 --file -", given=b'who_may_list = "public"')
+def test_policy_file_may_contain_only_the_changes(demo: Site) -> None:
+    done = demo.ok("namespace policy 2000.01 --file -", stdin=b'who_may_list = "public"')
     assert done.err == '- who_may_list = "administrators"\n+ who_may_list = "public"\n'
-    done = demo.ok("namespace policy 2000.01 --file -", given=b'profile = "cordra"\ndeletion = "allowed"')
+    done = demo.ok("namespace policy 2000.01 --file -", stdin=b'profile = "cordra"\ndeletion = "allowed"')
     assert done.err.splitlines() == [
         '- who_may_list = "public"',
         '+ who_may_list = "administrators"',
@@ -203,28 +203,28 @@ def test_a_file_has_the_rules_that_change(demo: Site) -> None:
     assert found["purpose"].startswith("Identifiers of CORDRA")
 
 
-def test_h5_the_case_rule_changes_only_if_it_is_meant(demo: Site) -> None:
+def test_h5_case_rule_changes_only_with_change_case(demo: Site) -> None:
     text = demo.ok("namespace policy 102.100.TYPE").out.replace('case = "insensitive"', 'case = "sensitive"').encode()
-    refused(demo("namespace policy 102.100.TYPE --file -", given=text), "rule H5", "--change-case")
-    done = demo("namespace policy 102.100.TYPE --file - --change-case --note agreed --json", given=text)
+    refused(demo("namespace policy 102.100.TYPE --file -", stdin=text), "rule H5", "--change-case")
+    done = demo("namespace policy 102.100.TYPE --file - --change-case --note agreed --json", stdin=text)
     assert (done.code, done.json["changed"]) == (0, ["case"])
     assert demo("resolve 102.100.TYPE/creator").code == 3
     assert "CREATOR: The party" in demo.ok("resolve 102.100.TYPE/CREATOR").out
     assert demo.ok("history 102.100.TYPE/CREATOR --json").json["versions"][0]["note"] == "case rule: agreed"
 
 
-def test_h5_names_that_would_become_one_are_listed(demo: Site) -> None:
+def test_h5_colliding_handles_are_listed(demo: Site) -> None:
     demo.ok("namespace add 20.500 --profile exact")
     for name in ("a", "A", "b"):
         demo.ok(f"create 20.500/{name} --url https://example.org/{name}")
     change = b'case = "insensitive"'
-    done = demo("namespace policy 20.500 --file - --change-case", given=change)
+    done = demo("namespace policy 20.500 --file - --change-case", stdin=change)
     refused(done, "would collide: 20.500/A and 20.500/a\n")
 
 
-def test_names_are_judged_by_their_letters_where_the_rules_say_so(demo: Site) -> None:
+def test_policy_can_require_nfc_and_a_single_script(demo: Site) -> None:
     demo.ok("namespace add 12345 --profile free")
-    demo.ok("namespace policy 12345 --file -", given=b"nfc = true\nsingle_script = true\n")
+    demo.ok("namespace policy 12345 --file -", stdin=b"nfc = true\nsingle_script = true\n")
     refused(
         demo("create", "12345/cafe\u0301", "--url", "https://example.org/"), "nfc = true", "Register 12345/caf\u00e9"
     )
@@ -232,10 +232,10 @@ def test_names_are_judged_by_their_letters_where_the_rules_say_so(demo: Site) ->
     demo.ok("create", "12345/caf\u00e9", "--url", "https://example.org/")
 
 
-def test_only_who_may_changes_a_policy(demo: Site) -> None:
+def test_policy_change_requires_permission(demo: Site) -> None:
     text = demo.ok("namespace policy 2000.01").out.encode()
-    demo.ok("namespace policy 2000.01 --file - --as 300:0.NA/0.NA", given=text)
-    refused(demo("namespace policy 2000.01 --file - --as 300:99999/x", given=text), "cannot set the policy")
+    demo.ok("namespace policy 2000.01 --file - --as 300:0.NA/0.NA", stdin=text)
+    refused(demo("namespace policy 2000.01 --file - --as 300:99999/x", stdin=text), "cannot set the policy")
 
 
 def editor(tmp_path: Path, script: str) -> dict[str, str]:
@@ -245,7 +245,7 @@ def editor(tmp_path: Path, script: str) -> dict[str, str]:
     return {"VISUAL": "", "EDITOR": str(path), "TMPDIR": str(tmp_path)}
 
 
-def test_a_policy_is_changed_in_an_editor(demo: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policy_is_changed_in_an_editor(demo: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     environ = editor(tmp_path, "sed -i 's/^default_ttl = .*/default_ttl = 60/' \"$1\"")
     done = demo("namespace policy 2000.01 --edit", environ=environ)
@@ -255,20 +255,18 @@ def test_a_policy_is_changed_in_an_editor(demo: Site, tmp_path: Path, monkeypatc
     assert not list(tmp_path.glob("perseid-policy-*"))
 
 
-def test_what_was_edited_and_cannot_be_taken_is_kept(
-    demo: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invalid_edit_is_saved_for_correction(demo: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     environ = editor(tmp_path, "sed -i 's/^default_ttl = .*/default_ttl = -1/' \"$1\"")
     done = demo("namespace policy 2000.01 --edit", environ=environ)
     assert (done.code, done.out) == (1, "")
-    (kept,) = re.findall(r"your text is in (\S+): correct it", done.err)
-    text = Path(kept).read_text()
+    (draft,) = re.findall(r"your text is in (\S+): correct it", done.err)
+    text = Path(draft).read_text()
     assert "default_ttl = -1" in text
-    demo.ok(f"namespace policy 2000.01 --file {kept}".replace(kept, "-"), given=text.replace("-1", "5").encode())
+    demo.ok(f"namespace policy 2000.01 --file {draft}".replace(draft, "-"), stdin=text.replace("-1", "5").encode())
 
 
-def test_an_editor_that_fails_changes_nothing(demo: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_editor_changes_nothing(demo: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     done = demo("namespace policy 2000.01 --edit", environ=editor(tmp_path, "exit 7"))
     assert (done.code, done.out) == (1, "")

@@ -14,17 +14,17 @@ CORDRA = "2000.01/EEF4DF17361A42E2B975E554663B70C3"
 
 @pytest.fixture
 def demo(tmp_path: Path) -> Site:
-    """The seed documents' namespaces."""
+    """An installation with the namespaces of the seed documents."""
     return site(tmp_path, "--demo")
 
 
 @pytest.fixture
 def plain(tmp_path: Path) -> Site:
-    """A namespace without demands."""
+    """An installation with a namespace without required types."""
     return site(tmp_path, "--prefix", "12345")
 
 
-def test_create_prints_the_name_as_it_is_registered_and_nothing_else(demo: Site) -> None:
+def test_create_prints_only_the_registered_handle(demo: Site) -> None:
     done = demo.ok("create 102.100.272/bcdfghjkh --url https://example.org/ --value EMAIL!private=a@example.org")
     assert (done.out, done.err) == (f"{NEW}\n", "")
     assert demo.lines(f"resolve {NEW} --type URL --type HS_ADMIN") == [
@@ -42,7 +42,7 @@ def test_create_prints_json(plain: Site) -> None:
     assert done.json["seq"] == json.loads(plain.ok("list 12345 --json").out)["seq"]
 
 
-def test_a_name_that_exists_is_refused_and_replaced_on_demand(plain: Site) -> None:
+def test_existing_handle_is_replaced_only_with_overwrite(plain: Site) -> None:
     plain.ok("create 12345/x --url https://example.org/1 --value DESC=one")
     refused(plain("create 12345/X --url https://example.org/2"), "Handle 12345/X already exists", "overwrite")
     plain.ok("create 12345/x --url https://example.org/2 --overwrite")
@@ -54,7 +54,7 @@ AT_100 = b'[{"index": 100, "type": "URL", "data": "https://example.org/2"}]'
 
 
 @pytest.mark.parametrize(
-    ("command", "given", "expected"),
+    ("command", "stdin", "expected"),
     [
         ("create 12345/x --url https://example.org/2 --overwrite", b"", ["1 URL", "100 HS_ADMIN", "101 HS_ADMIN"]),
         ("create 12345/x --from - --overwrite", WHOLE, ["1 URL", "100 HS_ADMIN", "101 HS_ADMIN"]),
@@ -63,40 +63,40 @@ AT_100 = b'[{"index": 100, "type": "URL", "data": "https://example.org/2"}]'
         ("create 12345/x --value HS_ADMIN=300:12345/bea --overwrite", b"", ["100 HS_ADMIN"]),
     ],
 )
-def test_who_replaces_a_record_keeps_its_administrators_unless_they_name_others(
-    plain: Site, command: str, given: bytes, expected: list[str]
+def test_replacing_a_record_preserves_its_administrators_by_default(
+    plain: Site, command: str, stdin: bytes, expected: list[str]
 ) -> None:
     plain.ok("create 12345/x --url https://example.org/1 --value HS_ADMIN=300:12345/a --value HS_ADMIN=300:12345/b")
-    plain.ok(command, given=given)
+    plain.ok(command, stdin=stdin)
     lines = [line.split() for line in plain.lines("resolve 12345/x")]
     assert [f"{index} {type_}" for index, type_, *_ in lines] == expected
-    kept = [identity for _, type_, identity in lines if type_ == "HS_ADMIN"]
-    assert kept == (["300:12345/bea"] if "bea" in command else ["300:12345/a", "300:12345/b"])
+    administrators = [identity for _, type_, identity in lines if type_ == "HS_ADMIN"]
+    assert administrators == (["300:12345/bea"] if "bea" in command else ["300:12345/a", "300:12345/b"])
 
 
-def test_who_means_it_takes_the_administrators_away(plain: Site) -> None:
+def test_removed_administrators_are_not_restored_by_overwrite(plain: Site) -> None:
     plain.ok("create 12345/x --url https://example.org/1")
     plain.ok("remove 12345/x 100")
     plain.ok("create 12345/x --url https://example.org/2 --overwrite")
     assert plain.lines("resolve 12345/x") == ["1  URL  https://example.org/2"]
 
 
-def test_who_may_not_change_administrators_replaces_a_record_all_the_same(plain: Site) -> None:
-    rights = "300:12345/ann:add_value,modify_value,remove_value"
-    plain.ok(f"create 12345/x --url https://example.org/1 --value HS_ADMIN={rights}")
+def test_replacing_a_record_requires_no_permission_for_administrators(plain: Site) -> None:
+    permissions = "300:12345/ann:add_value,modify_value,remove_value"
+    plain.ok(f"create 12345/x --url https://example.org/1 --value HS_ADMIN={permissions}")
     plain.ok("create 12345/x --url https://example.org/2 --overwrite --as 300:12345/ann")
-    plain.ok("set 12345/x --from - --as 300:12345/ann", given=WHOLE.replace(b"org/2", b"org/3"))
+    plain.ok("set 12345/x --from - --as 300:12345/ann", stdin=WHOLE.replace(b"org/2", b"org/3"))
     assert plain.lines("resolve 12345/x --type URL") == ["1  URL  https://example.org/3"]
 
 
-def test_a_reserved_name_that_is_registered_with_overwrite_stays_with_whom_it_is_reserved_for(plain: Site) -> None:
+def test_reserved_handle_preserves_its_owner_when_created_with_overwrite(plain: Site) -> None:
     plain.ok("create 12345/ann --value 300:HS_SECKEY!private=secret")
     (name,) = plain.lines("reserve 12345 --owner 300:12345/ann")
     plain.ok(f"create {name} --url https://example.org/ --overwrite --as 300:12345/ann")
     assert plain.lines(f"resolve {name} --type HS_ADMIN") == ["100  HS_ADMIN  300:12345/ann"]
 
 
-def test_a_name_that_was_deleted_is_given_again_on_demand_only(plain: Site) -> None:
+def test_deleted_handle_is_reused_only_with_reuse_deleted(plain: Site) -> None:
     plain.ok("create 12345/x --url https://example.org/1")
     assert plain.ok("delete 12345/x").out == "12345/x\n"
     refused(plain("resolve 12345/x"), "Handle 12345/x does not exist", code=3)
@@ -120,7 +120,7 @@ def test_a_name_that_was_deleted_is_given_again_on_demand_only(plain: Site) -> N
         (f"resolve {WORK} --at 2099-01-01T00:00:00Z", ("in the future",)),
     ],
 )
-def test_a_refusal_says_why_and_what_to_do(demo: Site, command: str, words: tuple[str, ...]) -> None:
+def test_error_has_a_reason_and_advice(demo: Site, command: str, words: tuple[str, ...]) -> None:
     refused(demo(command), *words)
 
 
@@ -141,7 +141,7 @@ def test_a_refusal_says_why_and_what_to_do(demo: Site, command: str, words: tupl
         f"resolve {WORK} --at 1",
     ],
 )
-def test_what_is_not_there_has_a_code_of_its_own(demo: Site, command: str) -> None:
+def test_not_found_has_its_own_exit_code(demo: Site, command: str) -> None:
     refused(demo(command), code=3)
 
 
@@ -162,23 +162,23 @@ def test_what_is_not_there_has_a_code_of_its_own(demo: Site, command: str) -> No
         f"resolve {WORK} --index x",
     ],
 )
-def test_wrong_usage_has_a_code_of_its_own(demo: Site, command: str) -> None:
+def test_wrong_usage_has_its_own_exit_code(demo: Site, command: str) -> None:
     done = demo(command)
     assert (done.code, done.out) == (2, "")
     assert "Usage: perseid" in done.err
 
 
-def test_which_of_several_values_of_a_type_is_meant_has_to_be_said(demo: Site) -> None:
+def test_ambiguous_type_requires_an_index(demo: Site) -> None:
     refused(demo(f"set {WORK} 102.100.TYPE/LINK.EXPRESSION=x"), "LINK.EXPRESSION", "Name the index of the value")
 
 
-def test_a_malformed_name_is_a_failure_with_its_rule(demo: Site) -> None:
+def test_malformed_handle_is_refused_with_its_rule(demo: Site) -> None:
     done = demo("create nonsense --url https://example.org/")
     assert (done.code, done.out) == (1, "")
     assert done.err.endswith("To read the rule: perseid name rules H1\n")
 
 
-def test_a_file_that_is_not_there_is_a_failure(demo: Site) -> None:
+def test_missing_file_is_reported(demo: Site) -> None:
     for command in ("create 102.100.272/BCDFGHJKH --from none.json", f"set {WORK} X=@none.json"):
         done = demo(command)
         assert (done.code, done.out, done.err) == (1, "", "perseid: none.json: No such file or directory\n")
@@ -190,7 +190,7 @@ def test_a_file_that_is_not_there_is_a_failure(demo: Site) -> None:
 @pytest.mark.parametrize(
     "form", [WORK, WORK.lower(), f"hdl:{WORK}", f"hdl://{WORK}", f"http://resolver.net.au/hdl/{WORK}"]
 )
-def test_resolve_takes_every_form(demo: Site, form: str) -> None:
+def test_resolve_accepts_every_form(demo: Site, form: str) -> None:
     assert demo.lines("resolve", form, "--index", "1") == [
         "1  DESC  Authority Metadata for the PILIN Project: the latest version"
     ]
@@ -203,7 +203,7 @@ def test_resolve_selects_by_type_and_index(demo: Site) -> None:
     assert [value["index"] for value in found["values"]] == [3, 100]
 
 
-def test_c5_query_and_fragment_are_given_to_the_caller(demo: Site) -> None:
+def test_c5_query_and_fragment_are_returned(demo: Site) -> None:
     for form in (f"{CORDRA}?part=2#page3", f"hdl:{CORDRA}?part=2#page3"):
         done = demo.ok("resolve", form)
         assert "DESC" in done.out
@@ -214,7 +214,7 @@ def test_c5_query_and_fragment_are_given_to_the_caller(demo: Site) -> None:
         assert (found["query"], found["fragment"]) == ("part=2", "page3")
 
 
-def test_private_values_are_shown_on_demand_to_those_who_may_see_them(plain: Site) -> None:
+def test_private_values_require_an_option_and_permission(plain: Site) -> None:
     assert plain.lines("resolve 0.NA/12345") == [
         "100  HS_ADMIN  200:0.NA/12345",
         "200  HS_VLIST  300:0.NA/12345",
@@ -227,7 +227,7 @@ def test_private_values_are_shown_on_demand_to_those_who_may_see_them(plain: Sit
     refused(plain("resolve 0.NA/12345 --private --as 300:99999/x"), "READ_VALUE")
 
 
-def test_the_past_is_shown_with_the_entry_to_cite(plain: Site) -> None:
+def test_earlier_version_is_shown_with_its_entry(plain: Site) -> None:
     first = plain.ok("create 12345/x --url https://example.org/1 --json").json["seq"]
     plain.ok("set 12345/x URL=https://example.org/2")
     done = plain.ok(f"resolve 12345/x --at {first} --type URL")
@@ -240,7 +240,7 @@ def test_the_past_is_shown_with_the_entry_to_cite(plain: Site) -> None:
     refused(plain("resolve 12345/x --at yesterday"), "Invalid time")
 
 
-def test_what_resolve_prints_as_json_create_and_set_take(plain: Site, tmp_path: Path) -> None:
+def test_json_of_resolve_is_accepted_by_create_and_set(plain: Site, tmp_path: Path) -> None:
     plain.ok(
         "create 12345/x --url https://example.org/1 --value 5:X=base64:AP8= --value EMAIL!private=a@example.org "
         "--value HS_ADMIN=200:0.NA/12345:add_value"
@@ -249,15 +249,15 @@ def test_what_resolve_prints_as_json_create_and_set_take(plain: Site, tmp_path: 
     printed = plain.ok("resolve 12345/x --private --json").out
     record.write_text(printed)
     plain.ok(f"create 12345/y --from {record}")
-    plain.ok("create 12345/z --from -", given=printed.encode())
+    plain.ok("create 12345/z --from -", stdin=printed.encode())
     before = json.loads(printed)["values"]
     for name in ("12345/y", "12345/z"):
         after = plain.ok(f"resolve {name} --private --json").json["values"]
         assert [{**value, "timestamp": ""} for value in after] == [{**value, "timestamp": ""} for value in before]
     record.write_text(json.dumps({"values": before[:1]}))
     plain.ok(f"set 12345/y --from {record}")
-    left = ["  1  URL       https://example.org/1", "100  HS_ADMIN  200:0.NA/12345:add_value"]
-    assert plain.lines("resolve 12345/y --private") == left
+    expected = ["  1  URL       https://example.org/1", "100  HS_ADMIN  200:0.NA/12345:add_value"]
+    assert plain.lines("resolve 12345/y --private") == expected
     refused(plain(f"set 12345/none --from {record}"), "Handle 12345/none does not exist", code=3)
     record.write_text("{")
     done = plain(f"set 12345/y --from {record}")
@@ -268,7 +268,7 @@ def test_what_resolve_prints_as_json_create_and_set_take(plain: Site, tmp_path: 
 # Changing
 
 
-def test_set_puts_values_in_their_place_or_adds_them(plain: Site) -> None:
+def test_set_replaces_or_adds_values(plain: Site) -> None:
     plain.ok("create 12345/x --url https://example.org/1 --value 7:DESC=one")
     assert plain.ok("set 12345/x URL=https://example.org/2 DESC=two EMAIL=a@example.org").out == "12345/x\n"
     plain.ok("set 12345/x 7:NOTE=three")
@@ -297,15 +297,15 @@ def test_add_and_remove(plain: Site) -> None:
     assert [line.split()[0] for line in plain.lines("resolve 12345/x")] == ["2", "100"]
 
 
-def test_an_identity_acts_with_its_rights(plain: Site) -> None:
-    """The first administrator may create; a key of the record with one permission may do that one thing."""
+def test_identity_acts_with_its_permissions(plain: Site) -> None:
+    """The first administrator can create handles; a key with one permission can use only that permission."""
     plain.ok("create 12345/x --url https://example.org/1 --value HS_ADMIN=300:12345/x:modify_value --as 300:0.NA/12345")
     plain.ok("set 12345/x URL=https://example.org/2 --as 300:12345/x")
     refused(plain("add 12345/x URL=https://example.org/2 --as 300:12345/x"), "ADD_VALUE")
     refused(plain("delete 12345/x --as 300:12345/x"), "DELETE_HANDLE")
 
 
-def test_list_goes_on_over_pages(plain: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_reads_all_pages(plain: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(7):
         plain.ok(f"create 12345/{number} --url https://example.org/{number}")
     plain.ok("delete 12345/3")

@@ -1,4 +1,4 @@
-"""`resolve`: aliases followed, and what a name says about itself."""
+"""`resolve`: aliases and authority metadata."""
 
 import re
 from pathlib import Path
@@ -15,13 +15,13 @@ def demo(tmp_path: Path) -> Site:
 
 @pytest.fixture
 def here(tmp_path: Path) -> Site:
-    made = site(tmp_path, "--prefix", "12345")
-    made.ok("create 12345/x --url https://example.org/a")
-    made.ok("create 12345/other --value HS_ALIAS=12345/X")
-    return made
+    installation = site(tmp_path, "--prefix", "12345")
+    installation.ok("create 12345/x --url https://example.org/a")
+    installation.ok("create 12345/other --value HS_ALIAS=12345/X")
+    return installation
 
 
-def test_an_alias_is_shown_or_followed(here: Site) -> None:
+def test_alias_is_shown_or_followed(here: Site) -> None:
     assert "HS_ALIAS" in here.ok("resolve 12345/other").out
     done = here.ok("resolve 12345/Other --follow --type URL")
     assert done.out == "1  URL  https://example.org/a\n"
@@ -31,7 +31,7 @@ def test_an_alias_is_shown_or_followed(here: Site) -> None:
     assert here.ok("resolve 12345/x --follow --json").json["aliases"] == []
 
 
-def test_an_alias_is_followed_as_it_was(here: Site) -> None:
+def test_alias_is_followed_at_an_earlier_time(here: Site) -> None:
     then = here.ok("history 12345/other --json").json["versions"][0]["seq"]
     here.ok("create 12345/y --url https://example.org/y")
     here.ok("set 12345/other HS_ALIAS=12345/y")
@@ -39,7 +39,7 @@ def test_an_alias_is_followed_as_it_was(here: Site) -> None:
     assert "example.org/a" in here.ok(f"resolve 12345/other --follow --at {then}").out
 
 
-def test_where_an_alias_leads_nowhere_that_is_said(here: Site) -> None:
+def test_broken_alias_is_reported(here: Site) -> None:
     here.ok("create 12345/lost --value HS_ALIAS=12345/none")
     here.ok("create 12345/away --value HS_ALIAS=99/x")
     here.ok("create 12345/circle --value HS_ALIAS=12345/round")
@@ -50,20 +50,20 @@ def test_where_an_alias_leads_nowhere_that_is_said(here: Site) -> None:
     refused(here("resolve 12345/none --follow"), "Handle 12345/none does not exist", code=3)
 
 
-def test_s2_no_name_is_an_alias_of_itself(here: Site) -> None:
+def test_s2_alias_of_itself_is_refused(here: Site) -> None:
     refused(here("create 12345/self --value HS_ALIAS=12345/Self"), "12345/self cannot be an alias of itself")
     refused(here("set 12345/other HS_ALIAS=12345/other"), "cannot be an alias of itself")
     refused(here("add 12345/other HS_ALIAS=12345/OTHER"), "cannot be an alias of itself")
 
 
-def test_h9_a_name_that_is_too_long_is_not_found(here: Site) -> None:
+def test_h9_too_long_handle_is_not_found(here: Site) -> None:
     for command in ("resolve", "history", "prove", "cite", "delete"):
         refused(here(f"{command} 12345/{'x' * 2_043}"), "at most 2,048 bytes", code=3)
     done = here(f"create 12345/{'x' * 2_043}")
     assert (done.code, "perseid name rules H9" in done.err) == (1, True)
 
 
-def test_a1_a_name_says_since_when_it_exists_and_who_is_behind_it(demo: Site) -> None:
+def test_a1_authority_metadata_is_shown(demo: Site) -> None:
     assert demo.lines("resolve 102.100.272/2RDV0T0QH --authority") == [
         "created  2007-06-22T02:53:46Z",
         "updated  2007-08-10T04:23:11Z",
@@ -78,14 +78,14 @@ def test_a1_a_name_says_since_when_it_exists_and_who_is_behind_it(demo: Site) ->
     }
 
 
-def test_a3_a_removal_is_an_update(demo: Site) -> None:
+def test_a3_removal_is_an_update(demo: Site) -> None:
     demo.ok("remove 102.100.272/0N8J991QH 2")
     updated = demo.lines("resolve 102.100.272/0N8J991QH --authority")[1]
     assert re.fullmatch(r"updated  20[0-9-]+T[0-9:]+Z", updated)
     assert updated > "updated  2026"
 
 
-def test_where_no_policy_asks_a_name_says_nothing_about_itself(here: Site) -> None:
+def test_no_authority_metadata_if_the_policy_does_not_require_it(here: Site) -> None:
     done = here.ok("resolve 12345/x --authority")
     assert (done.out, "does not require authority metadata" in done.err) == ("", True)
     assert here.ok("resolve 12345/x --authority --json").json["authority"] is None

@@ -1,4 +1,4 @@
-"""The server's key and site information on the command line: made, listed, exchanged, brought along, and checked."""
+"""The server key and site information on the command line: create, list, rotate, import, check."""
 
 import json
 import shutil
@@ -31,13 +31,13 @@ from tests.wire.recorded import key_file
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    """An installation; new keys are recorded ones, which take no time."""
-    made = site(tmp_path, "--prefix", "12345")
+    """An installation that uses a recorded key instead of generating keys, which is slow."""
+    installation = site(tmp_path, "--prefix", "12345")
     monkeypatch.setattr(site_setup, "generate_key", lambda: RSA_KEY)
-    return made
+    return installation
 
 
-def brought(of: Site, folder: str = "keys", name: str = "siteinfo.bin") -> None:
+def put_recorded_files(of: Site, folder: str = "keys", name: str = "siteinfo.bin") -> None:
     """Put the recorded key and site information into an installation."""
     put(of.directory / "keys" / "privkey.bin", key_file("privkey.bin"))
     put(of.directory / folder / name, key_file(name))
@@ -54,10 +54,10 @@ def server_key(of: Site) -> dict[str, Any]:
     return dict(document)
 
 
-# Made and listed
+# Create and list
 
 
-def test_init_makes_a_server(here: Site) -> None:
+def test_init_creates_the_server_key_and_site_information(here: Site) -> None:
     forms = [SiteRecord.from_file((here.directory / f"siteinfo.{form}").read_bytes()) for form in ("bin", "json")]
     assert forms[0] == forms[1]
     key = read_key_file((here.directory / "keys" / "privkey.bin").read_bytes(), None)
@@ -65,15 +65,15 @@ def test_init_makes_a_server(here: Site) -> None:
     assert (forms[0].serial, forms[0].is_primary) == (1, True)
 
 
-def test_init_that_fails_leaves_no_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_init_leaves_no_server_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site_setup, "generate_key", lambda: RSA_KEY)
     (tmp_path / "x").mkdir()
     refused(call("init", str(tmp_path / "x"), "--demo", "--prefix", "102.100.272"), "already")
     assert list((tmp_path / "x").iterdir()) == []
 
 
-def test_the_key_is_listed(here: Site) -> None:
-    brought(here)
+def test_key_list_shows_the_server_key(here: Site) -> None:
+    put_recorded_files(here)
     document = server_key(here)
     assert set(document) == {"purpose", "key", "fingerprint", "active", "serial_number", "position"}
     assert (document["key"]["kty"], document["serial_number"], document["position"]) == ("RSA", 1, 1)
@@ -82,7 +82,7 @@ def test_the_key_is_listed(here: Site) -> None:
     assert first == f"server  {document['fingerprint']}  active, serial number 1 of the site"
 
 
-def test_a_key_that_cannot_be_listed_does_not_hide_the_others(here: Site) -> None:
+def test_missing_server_key_does_not_hide_other_keys(here: Site) -> None:
     (here.directory / "keys" / "privkey.bin").unlink()
     done = here.ok("key list")
     assert done.out.startswith("checkpoint  ")
@@ -90,21 +90,21 @@ def test_a_key_that_cannot_be_listed_does_not_hide_the_others(here: Site) -> Non
     assert done.err.startswith("perseid: the server's key cannot be shown: No server key in ")
 
 
-def test_a_restored_installation_has_a_server(here: Site, tmp_path: Path) -> None:
+def test_restored_installation_has_a_server_key(here: Site, tmp_path: Path) -> None:
     here.ok(f"backup {tmp_path}/full")
-    again = Site(tmp_path / "again")
-    done = again.ok(f"restore {tmp_path}/full --settings {here.directory}/perseid.toml")
+    restored = Site(tmp_path / "again")
+    done = restored.ok(f"restore {tmp_path}/full --settings {here.directory}/perseid.toml")
     assert "and remove siteinfo.bin" in done.err
-    assert findings(again, "server")[-1]["level"] == "ok"
+    assert findings(restored, "server")[-1]["level"] == "ok"
     for name in ("siteinfo.json", "keys/privkey.bin"):
-        shutil.copy(here.directory / name, again.directory / name)
-    assert server_key(again) == server_key(here)
+        shutil.copy(here.directory / name, restored.directory / name)
+    assert server_key(restored) == server_key(here)
 
 
-# Exchanged
+# Rotate
 
 
-def test_a_key_takes_the_place_of_another(here: Site) -> None:
+def test_rotation_replaces_the_server_key(here: Site) -> None:
     before = server_key(here)
     done = here.ok("key rotate server --json")
     assert set(done.json) == {"purpose", "key", "fingerprint", "serial_number", "site_information"}
@@ -115,7 +115,7 @@ def test_a_key_takes_the_place_of_another(here: Site) -> None:
     assert all(finding["level"] == "ok" for finding in findings(here, "server"))
 
 
-def test_what_is_said_about_it(here: Site) -> None:
+def test_rotation_prints_a_summary(here: Site) -> None:
     done = here.ok("key rotate server")
     assert [line.split("  ")[0] for line in done.out.splitlines()] == [
         "active key",
@@ -125,7 +125,7 @@ def test_what_is_said_about_it(here: Site) -> None:
     assert done.err.startswith("A running server loads the key on SIGHUP.")
 
 
-def test_an_installation_without_a_server_gets_one(here: Site) -> None:
+def test_rotation_creates_missing_server_files(here: Site) -> None:
     for name in ("siteinfo.bin", "siteinfo.json", "keys/privkey.bin", "keys/pubkey.bin"):
         (here.directory / name).unlink()
     (finding,) = findings(here, "server", code=1)
@@ -134,7 +134,7 @@ def test_an_installation_without_a_server_gets_one(here: Site) -> None:
     assert findings(here, "server")[-1]["level"] == "ok"
 
 
-def test_an_exchange_that_was_interrupted_is_found_and_finished(here: Site) -> None:
+def test_interrupted_rotation_is_found_and_finished(here: Site) -> None:
     put_key(here.directory / "keys" / "privkey.bin.next", RSA_KEY)
     record = SiteRecord.from_bytes((here.directory / "siteinfo.bin").read_bytes())
     put_site(here.directory / "siteinfo.bin", with_key(record, 0, RSA_KEY.public))
@@ -147,40 +147,40 @@ def test_an_exchange_that_was_interrupted_is_found_and_finished(here: Site) -> N
     assert [finding["level"] for finding in findings(here, "server")] == ["ok"]
 
 
-# Brought along
+# Import
 
 
 @pytest.mark.parametrize("name", ["siteinfo.bin", "siteinfo.json"])
 @pytest.mark.parametrize("folder", [".", "keys"])
-def test_deployed_files_are_taken(here: Site, folder: str, name: str) -> None:
-    brought(here, folder, name)
+def test_deployed_files_are_used(here: Site, folder: str, name: str) -> None:
+    put_recorded_files(here, folder, name)
     document = server_key(here)
     assert document["key"] == SERVER_KEY.public.to_json()
     ok = findings(here, "server", environ={"PERSEID_NATIVE_PORT": "22641", "PERSEID_HTTP_PORT": "28000"})[-1]
     assert (ok["level"], document["fingerprint"] in ok["message"]) == ("ok", True)
 
 
-def test_a_passphrase_is_neither_shown_nor_repeated(here: Site) -> None:
+def test_passphrase_is_never_printed(here: Site) -> None:
     put_key(here.directory / "keys" / "privkey.bin", DSA_KEY, PASSPHRASE)
     for name in ("siteinfo.bin", "siteinfo.json"):
         put_site(here.directory / name, site_record(DSA_KEY))
     (wrong,) = findings(here, "server", code=1)
     assert "is protected by a passphrase, but none is set" in wrong["message"]
     environ = {"PERSEID_KEYS_PASSPHRASE": PASSPHRASE}
-    said = [
+    results = [
         here(words, environ=environ)
         for words in ("check --quick", "key list", "key list --json", "config", "config --json")
     ]
-    assert [done.code for done in said] == [0] * 5
-    said.append(here("check --quick", environ={"PERSEID_KEYS_PASSPHRASE": PASSPHRASE + "!"}))
-    assert "is wrong for" in said[-1].out
-    assert not any(PASSPHRASE in done.out + done.err for done in said)
-    word = put(here.directory.parent / "word", PASSPHRASE.encode(), mode=0o644)
-    notes = findings(here, "server", environ={"PERSEID_KEYS_PASSPHRASE_FILE": str(word)})
-    assert (notes[0]["level"], notes[0]["advice"]) == ("note", f"restrict access with: chmod 0600 {word}")
+    assert [done.code for done in results] == [0] * 5
+    results.append(here("check --quick", environ={"PERSEID_KEYS_PASSPHRASE": PASSPHRASE + "!"}))
+    assert "is wrong for" in results[-1].out
+    assert not any(PASSPHRASE in done.out + done.err for done in results)
+    passphrase_file = put(here.directory.parent / "word", PASSPHRASE.encode(), mode=0o644)
+    notes = findings(here, "server", environ={"PERSEID_KEYS_PASSPHRASE_FILE": str(passphrase_file)})
+    assert (notes[0]["level"], notes[0]["advice"]) == ("note", f"restrict access with: chmod 0600 {passphrase_file}")
 
 
-# Checked
+# Check
 
 
 def _another_key(of: Site) -> None:
@@ -191,29 +191,29 @@ def _another_public_key(of: Site) -> None:
     put(of.directory / "keys" / "pubkey.bin", DSA_KEY.public.to_bytes())
 
 
-def _left_over(of: Site) -> None:
+def _unused_next_key(of: Site) -> None:
     put_key(of.directory / "keys" / "privkey.bin.next", DSA_KEY)
 
 
-def _site(change: Callable[[dict[str, Any]], object]) -> Callable[[Site], None]:
-    """The same site information with a change, in one form."""
+def _change_site(change: Callable[[dict[str, Any]], object]) -> Callable[[Site], None]:
+    """A function that changes the site information, in JSON only."""
 
-    def changed(of: Site) -> None:
+    def apply(of: Site) -> None:
         (of.directory / "siteinfo.bin").unlink()
-        plain = json.loads((of.directory / "siteinfo.json").read_text())
-        change(plain)
-        put(of.directory / "siteinfo.json", json.dumps(plain).encode())
+        document = json.loads((of.directory / "siteinfo.json").read_text())
+        change(document)
+        put(of.directory / "siteinfo.json", json.dumps(document).encode())
 
-    return changed
+    return apply
 
 
 def _older_form(of: Site) -> None:
-    plain = json.loads((of.directory / "siteinfo.json").read_text())
-    put(of.directory / "siteinfo.json", json.dumps(plain | {"serialNumber": 4}).encode())
+    document = json.loads((of.directory / "siteinfo.json").read_text())
+    put(of.directory / "siteinfo.json", json.dumps(document | {"serialNumber": 4}).encode())
 
 
-def _interfaces(plain: dict[str, Any], **changes: object) -> None:
-    for interface in plain["servers"][0]["interfaces"]:
+def _interfaces(document: dict[str, Any], **changes: object) -> None:
+    for interface in document["servers"][0]["interfaces"]:
         interface.update(changes)
 
 
@@ -222,31 +222,31 @@ def _interfaces(plain: dict[str, Any], **changes: object) -> None:
     [
         (_another_key, "error", "does not match server 1 in", ""),
         (_another_public_key, "note", "pubkey.bin is not the public key of the server", "remove it"),
-        (_left_over, "note", "was never used", "the next rotation removes it"),
+        (_unused_next_key, "note", "was never used", "the next rotation removes it"),
         (_older_form, "note", "differs from", ""),
-        (_site(lambda plain: plain.update(primarySite=False)), "note", "refuses changes", ""),
-        (_site(lambda plain: plain.update(servers=[])), "error", "site.position is 1 ", ""),
+        (_change_site(lambda document: document.update(primarySite=False)), "note", "refuses changes", ""),
+        (_change_site(lambda document: document.update(servers=[])), "error", "site.position is 1 ", ""),
         (
-            _site(lambda plain: _interfaces(plain, port=99)),
+            _change_site(lambda document: _interfaces(document, port=99)),
             "note",
             "sends clients to TCP 99, UDP 99, but native.port",
             "raise",
         ),
         (
-            _site(lambda plain: _interfaces(plain, protocol="HTTP")),
+            _change_site(lambda document: _interfaces(document, protocol="HTTP")),
             "note",
             "lists no UDP interface of this server",
             "correct",
         ),
         (
-            _site(lambda plain: plain["servers"][0].update(address="192.0.2.1")),
+            _change_site(lambda document: document["servers"][0].update(address="192.0.2.1")),
             "note",
             "sends clients to 192.0.2.1",
             "raise",
         ),
     ],
 )
-def test_what_is_found_about_the_server(
+def test_check_reports_problems_of_the_server(
     here: Site, change: Callable[[Site], None], level: str, message: str, advice: str
 ) -> None:
     change(here)
@@ -257,7 +257,7 @@ def test_what_is_found_about_the_server(
 
 
 @pytest.mark.parametrize(("host", "notes"), [("0.0.0.0", 1), ("192.0.2.9", 1), ("127.0.0.1", 0), ("localhost", 0)])
-def test_an_address_that_clients_are_not_sent_to(here: Site, host: str, notes: int) -> None:
+def test_check_notes_an_address_that_is_not_in_the_site_information(here: Site, host: str, notes: int) -> None:
     found = findings(here, "server", environ={"PERSEID_NATIVE_HOST": host})
     assert [finding["level"] for finding in found] == ["note"] * notes + ["ok"]
 
@@ -312,7 +312,7 @@ STOP = "stop it, or change native.port"
         ),
     ],
 )
-def test_what_is_found_about_ports(
+def test_check_reports_ports_in_use(
     here: Site,
     monkeypatch: pytest.MonkeyPatch,
     tcp: PortStatus,
@@ -320,18 +320,18 @@ def test_what_is_found_about_ports(
     code: int,
     expected: list[tuple[str, str, str]],
 ) -> None:
-    looked = {Transport.TCP: tcp, Transport.UDP: udp}
-    monkeypatch.setattr(check_server, "check_port", lambda _host, _port, transport: looked[transport])
+    statuses = {Transport.TCP: tcp, Transport.UDP: udp}
+    monkeypatch.setattr(check_server, "check_port", lambda _host, _port, transport: statuses[transport])
     found = findings(here, "ports", code, environ={"PERSEID_METRICS_ENABLED": "no", "PERSEID_HTTP_ENABLED": "no"})
     where = "127.0.0.1:2641 (native, "
     assert [(each["level"], each["message"].removeprefix(where), each["advice"]) for each in found] == expected
 
 
-def test_other_ports(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked = {8641: PortStatus(), 28000: replace(IN_USE, owners=(OTHER,))}
-    monkeypatch.setattr(check_server, "check_port", lambda _host, port, _transport: looked[port])
-    any_, http, metrics = findings(here, "ports", 1, {"PERSEID_NATIVE_PORT": "0", "PERSEID_HTTP_PORT": "28000"})
-    assert any_["message"] == "the system chooses a free port (native.port is 0)"
+def test_check_reports_http_and_metrics_ports(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    statuses = {8641: PortStatus(), 28000: replace(IN_USE, owners=(OTHER,))}
+    monkeypatch.setattr(check_server, "check_port", lambda _host, port, _transport: statuses[port])
+    native, http, metrics = findings(here, "ports", 1, {"PERSEID_NATIVE_PORT": "0", "PERSEID_HTTP_PORT": "28000"})
+    assert native["message"] == "the system chooses a free port (native.port is 0)"
     assert http["message"] == f"127.0.0.1:28000 (http, TCP) is in use by {OTHER}"
     assert http["advice"] == "stop it, or change http.port"
     assert metrics["message"] == "127.0.0.1:8641 (metrics, TCP) is free"
@@ -345,7 +345,7 @@ def test_other_ports(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
 # HTTP
 
 
-def test_what_is_found_about_http(here: Site) -> None:
+def test_check_reports_the_http_settings(here: Site) -> None:
     (found,) = findings(here, "http")
     own = here.directory / "keys" / "https.pem"
     assert (found["level"], found["message"]) == ("ok", f"HTTPS uses a self-signed certificate: {own}")
@@ -370,11 +370,11 @@ def test_what_is_found_about_http(here: Site) -> None:
     ("days", "level", "message"),
     [(-1, "error", "expired at "), (5, "note", "expires in 4 days"), (60, "ok", "is valid for another 59 days")],
 )
-def test_what_is_found_about_a_certificate_of_the_operator(here: Site, days: int, level: str, message: str) -> None:
+def test_check_reports_the_expiry_of_a_certificate(here: Site, days: int, level: str, message: str) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "web")])
     now = datetime.now(UTC)
-    made = (
+    certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -385,7 +385,7 @@ def test_what_is_found_about_a_certificate_of_the_operator(here: Site, days: int
         .sign(key, hashes.SHA256())
     )
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    path = put(here.directory / "web.pem", made.public_bytes(Encoding.PEM) + private)
+    path = put(here.directory / "web.pem", certificate.public_bytes(Encoding.PEM) + private)
     environ = {"PERSEID_HTTP_CERTIFICATE_FILE": "web.pem"}
     found = findings(here, "http", int(level == "error"), environ)
     assert [each["level"] for each in found] == [level]

@@ -1,6 +1,6 @@
-"""`perseid suffix`: PILIN suffixes from moments and back, CORDRA paths (P1, P3, P7, C3 at the command line).
+"""`perseid suffix`: encode and decode PILIN suffixes, create CORDRA paths (P1, P3, P7, C3 at the command line).
 
-What is read from standard input is read by the program itself, whose streams are of its own making.
+Tests of standard input run the installed program, because it opens its own streams.
 """
 
 import json
@@ -15,21 +15,21 @@ from tests.pilin_vectors import PILIN
 
 
 @pytest.mark.parametrize(("suffix", "milliseconds", "time"), PILIN)
-def test_pilin_goes_from_a_moment_to_a_suffix_and_back(suffix: str, milliseconds: int, time: str) -> None:
+def test_pilin_encodes_and_decodes_times(suffix: str, milliseconds: int, time: str) -> None:
     """P1, P7."""
     assert call("suffix", "pilin", "--at", time).out == f"{suffix}\n"
     assert call("suffix", "pilin", "--decode", suffix).out == f"{time}\n"
-    whole = {"suffix": suffix, "milliseconds": milliseconds, "time": time}
-    assert call("suffix", "pilin", "--at", time, "--json").json == whole
-    assert call("suffix", "pilin", "--decode", suffix.lower(), "--json").json == whole
+    expected = {"suffix": suffix, "milliseconds": milliseconds, "time": time}
+    assert call("suffix", "pilin", "--at", time, "--json").json == expected
+    assert call("suffix", "pilin", "--decode", suffix.lower(), "--json").json == expected
 
 
 @pytest.mark.parametrize(
-    "moment",
+    "time",
     ["2007-09-17T07:14:50.919", "2007-09-17 09:14:50.919+02:00", "2007-09-17T07:14:50.919999Z", "20070917T071450.919Z"],
 )
-def test_pilin_reads_iso_8601_and_takes_utc_where_no_zone_is_named(moment: str) -> None:
-    assert call("suffix", "pilin", "--at", moment).out == "D7J1G0DQH\n"
+def test_pilin_reads_iso_8601_with_utc_as_default_zone(time: str) -> None:
+    assert call("suffix", "pilin", "--at", time).out == "D7J1G0DQH\n"
 
 
 def test_pilin_of_now_has_nine_characters() -> None:
@@ -45,7 +45,7 @@ def test_pilin_json_of_now_is_consistent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("moment", "shown"),
+    ("time", "shown"),
     [
         ("1582-10-15", "1582-10-15T00:00:00Z"),
         ("0001-01-01T00:00:00+23:59", "0001-01-01T00:00:00+23:59"),
@@ -54,15 +54,15 @@ def test_pilin_json_of_now_is_consistent() -> None:
         ("9999-12-31", "9999-12-31T00:00:00Z"),
     ],
 )
-def test_pilin_refuses_years_out_of_reach_naming_the_time_and_the_reach(moment: str, shown: str) -> None:
+def test_pilin_refuses_times_out_of_range_and_shows_the_range(time: str, shown: str) -> None:
     """P3."""
-    sentence = refused(call("suffix", "pilin", "--at", moment), "P3")
-    assert f"{shown} has no PILIN suffix: the first is for 1609-10-24T" in sentence
-    assert "the last for 2420-08-16T" in sentence
-    assert "millisecond" not in sentence
+    message = refused(call("suffix", "pilin", "--at", time), "P3")
+    assert f"{shown} has no PILIN suffix: the first is for 1609-10-24T" in message
+    assert "the last for 2420-08-16T" in message
+    assert "millisecond" not in message
 
 
-def test_pilin_ends_where_nine_characters_end() -> None:
+def test_pilin_range_ends_with_nine_characters() -> None:
     """P3."""
     assert call("suffix", "pilin", "--at", "2420-08-16T03:29:20.670Z").out == "ZZZZZZZZZ\n"
     refused(call("suffix", "pilin", "--at", "2420-08-16T03:29:20.671Z"), "P3")
@@ -80,26 +80,26 @@ def test_pilin_ends_where_nine_characters_end() -> None:
         ("D7J1G0DQ0", "P3", 'cannot end with "0"'),
     ],
 )
-def test_pilin_refuses_what_is_no_suffix_and_never_mends_it_silently(suffix: str, rule: str, words: str) -> None:
+def test_pilin_refuses_invalid_suffixes_without_correcting_them(suffix: str, rule: str, words: str) -> None:
     """P3, P7."""
     assert words in refused(call("suffix", "pilin", "--decode", suffix), rule)
 
 
-def test_pilin_takes_a_moment_or_a_suffix_but_not_both() -> None:
+def test_pilin_time_and_suffix_exclude_each_other() -> None:
     done = call("suffix", "pilin", "--at", "2007-09-17", "--decode", "D7J1G0DQH")
     assert (done.code, done.out) == (2, "")
     assert "either --at or --decode" in done.err
 
 
-@pytest.mark.parametrize("moment", ["yesterday", "", "2007-13-01", "2007-09-17T25:00Z"])
-def test_pilin_wants_a_real_moment(moment: str) -> None:
-    done = call("suffix", "pilin", "--at", moment)
+@pytest.mark.parametrize("time", ["yesterday", "", "2007-13-01", "2007-09-17T25:00Z"])
+def test_pilin_refuses_invalid_times(time: str) -> None:
+    done = call("suffix", "pilin", "--at", time)
     assert (done.code, done.out) == (2, "")
     assert "ISO 8601" in done.err
 
 
 @pytest.mark.parametrize(("options", "version"), [((), 4), (("--version", "4"), 4), (("--version", "1"), 1)])
-def test_cordra_makes_a_uuid_in_32_capital_digits(options: tuple[str, ...], version: int) -> None:
+def test_cordra_creates_a_uuid_in_32_uppercase_digits(options: tuple[str, ...], version: int) -> None:
     """C3."""
     done = call("suffix", "cordra", *options)
     assert (done.code, done.err) == (0, "")
@@ -107,7 +107,7 @@ def test_cordra_makes_a_uuid_in_32_capital_digits(options: tuple[str, ...], vers
     assert UUID(done.out.strip()).version == version
 
 
-def test_cordra_version_1_has_a_random_node_and_not_the_address_of_the_machine() -> None:
+def test_cordra_version_1_has_a_random_node() -> None:
     """C3."""
     first, second = (UUID(call("suffix", "cordra", "--version", "1").out.strip()) for _ in range(2))
     assert first.node != second.node
@@ -115,10 +115,10 @@ def test_cordra_version_1_has_a_random_node_and_not_the_address_of_the_machine()
 
 
 def test_cordra_prints_json_with_suffix_version_and_uuid() -> None:
-    made = call("suffix", "cordra", "--version", "1", "--json").json
-    assert list(made) == ["suffix", "version", "uuid"]
-    assert made["version"] == 1
-    assert UUID(made["uuid"]) == UUID(made["suffix"])
+    output = call("suffix", "cordra", "--version", "1", "--json").json
+    assert list(output) == ["suffix", "version", "uuid"]
+    assert output["version"] == 1
+    assert UUID(output["uuid"]) == UUID(output["suffix"])
 
 
 @pytest.mark.parametrize("version", ["5", "7", "0", "-1", "four"])
@@ -132,10 +132,10 @@ def test_cordra_refuses_other_versions(version: str) -> None:
 def test_pilin_decodes_standard_input_line_by_line() -> None:
     """P7."""
     lines = "\ufeffD7J1G0DQH\r\n\nO7J1G0DQH\nx4ndp2jqh\nD7J1G0DQH" + "0" * 70_000 + "\n"
-    done = run("suffix", "pilin", "--decode", "-", given=lines.encode())
+    done = run("suffix", "pilin", "--decode", "-", stdin=lines.encode())
     assert (done.code, done.out) == (1, "2007-09-17T07:14:50.919Z\n2007-10-29T03:09:20.060Z\n")
-    complaints = [line for line in done.err.splitlines() if line.startswith("perseid: ")]
-    assert [line.split(":")[1] for line in complaints] == [" line 3", " line 5"]
-    assert "did you mean the digit 0?" in complaints[0]
-    several = run("suffix", "pilin", "--decode", "-", "--json", given=b"D7J1G0DQH\nX4NDP2JQH\n")
+    errors = [line for line in done.err.splitlines() if line.startswith("perseid: ")]
+    assert [line.split(":")[1] for line in errors] == [" line 3", " line 5"]
+    assert "did you mean the digit 0?" in errors[0]
+    several = run("suffix", "pilin", "--decode", "-", "--json", stdin=b"D7J1G0DQH\nX4NDP2JQH\n")
     assert [json.loads(line)["suffix"] for line in several.out.splitlines()] == ["D7J1G0DQH", "X4NDP2JQH"]

@@ -1,4 +1,4 @@
-"""`resolve` of names that have no record, and that a template makes values for."""
+"""`resolve` of handles without a record whose values come from a template."""
 
 import re
 from pathlib import Path
@@ -13,15 +13,15 @@ FIXED = '<n><template delimiter="@"><value type="URL" data="https://example.org/
 
 @pytest.fixture
 def here(tmp_path: Path) -> Site:
-    made = site(tmp_path, "--prefix", "12345")
+    installation = site(tmp_path, "--prefix", "12345")
     for name, text in (("first", TEMPLATE), ("second", FIXED)):
         (tmp_path / name).write_text(text)
-    made.ok("create 12345/a --url https://example.org/a")
-    made.ok(f"add 0.NA/12345 50:HS_NAMESPACE=@{tmp_path / 'first'}")
-    return made
+    installation.ok("create 12345/a --url https://example.org/a")
+    installation.ok(f"add 0.NA/12345 50:HS_NAMESPACE=@{tmp_path / 'first'}")
+    return installation
 
 
-def test_what_a_template_makes_is_shown_and_said_to_be_made(here: Site, tmp_path: Path) -> None:
+def test_values_from_a_template_are_shown_with_their_source(here: Site, tmp_path: Path) -> None:
     done = here.ok("resolve 12345/A@Page --type URL")
     assert done.out == "1  URL  https://example.org/a#Page\n"
     assert (
@@ -44,15 +44,15 @@ def test_what_a_template_makes_is_shown_and_said_to_be_made(here: Site, tmp_path
     assert f"As of entry {then}; its latest source is from entry {then} (" in done.err
 
 
-def test_an_alias_may_lead_to_such_a_name(here: Site) -> None:
+def test_alias_of_a_handle_from_a_template_is_followed(here: Site) -> None:
     here.ok("create 12345/alias --value HS_ALIAS=12345/a@Page")
     assert here.ok("resolve 12345/alias --follow --type URL").out == "1  URL  https://example.org/a#Page\n"
 
 
-def test_the_setting_names_a_delimiter_where_no_namespace_does(tmp_path: Path) -> None:
-    made = site(tmp_path, "--prefix", "12345")
-    made.ok("create 12345/a --url https://example.org/a")
-    refused(made("resolve 12345/a::x"), "does not exist", code=3)
-    settings = made.directory / "perseid.toml"
+def test_setting_is_the_default_delimiter(tmp_path: Path) -> None:
+    installation = site(tmp_path, "--prefix", "12345")
+    installation.ok("create 12345/a --url https://example.org/a")
+    refused(installation("resolve 12345/a::x"), "does not exist", code=3)
+    settings = installation.directory / "perseid.toml"
     settings.write_text(re.sub('(?m)^#? ?delimiter = ""$', 'delimiter = "::"', settings.read_text()))
-    assert made.ok("resolve 12345/a::x --type URL").out == "1  URL  https://example.org/a\n"
+    assert installation.ok("resolve 12345/a::x --type URL").out == "1  URL  https://example.org/a\n"

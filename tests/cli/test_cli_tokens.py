@@ -1,4 +1,4 @@
-"""`perseid token`: made, listed, shown, revoked; printed once; and what `check` says of them."""
+"""`perseid token`: create, list, show and revoke tokens; and what `check` reports about them."""
 
 import json
 import re
@@ -28,11 +28,11 @@ def create(of: Site, words: str = "--scope read --all-namespaces") -> dict[str, 
     return dict(of.ok(f"token create {words} --json").json)
 
 
-def listed(of: Site, words: str = "") -> list[dict[str, Any]]:
+def list_tokens(of: Site, words: str = "") -> list[dict[str, Any]]:
     return [json.loads(line) for line in of.lines(f"token list {words} --json")]
 
 
-def test_a_token_is_printed_alone_and_once(here: Site) -> None:
+def test_token_is_printed_only_once(here: Site) -> None:
     done = here.ok("token create --scope mint,update --scope publish --namespace 12345 --label catalog")
     assert re.fullmatch(PATTERN + "\n", done.out)
     secret = Secret.parse(done.out.strip())
@@ -41,66 +41,66 @@ def test_a_token_is_printed_alone_and_once(here: Site) -> None:
     assert f"perseid token revoke {secret.id}" in done.err
     for words in ("token list", "token list --all --json", f"token show {secret.id}", "token show last --json", "log",
                   f"history 0.SITE/TOKENS/{secret.id.upper()} --json", "check --quick"):  # fmt: skip
-        said = here.ok(words)
+        result = here.ok(words)
         for hidden in (secret.text(), secret.text()[16:], secret.raw.hex(), secret.digest().hex()):
-            assert hidden not in said.out + said.err, words
+            assert hidden not in result.out + result.err, words
 
 
-def test_what_json_has(here: Site) -> None:
-    made = create(
+def test_json_has_all_fields_of_a_token(here: Site) -> None:
+    token = create(
         here, "--scope create,read --namespace 12345 --namespace 12345.* --expires-in 30d --label 'the catalog'"
     )
-    assert set(made) == {"token", "id", "label", "issuer", "scopes", "namespaces", "created", "expires"}
-    assert (made["label"], made["scopes"]) == ("the catalog", ["read", "create"])
-    assert made["namespaces"] == ["12345", "12345.*"]
-    assert made["issuer"].startswith("local:")
-    (item,) = listed(here)
+    assert set(token) == {"token", "id", "label", "issuer", "scopes", "namespaces", "created", "expires"}
+    assert (token["label"], token["scopes"]) == ("the catalog", ["read", "create"])
+    assert token["namespaces"] == ["12345", "12345.*"]
+    assert token["issuer"].startswith("local:")
+    (item,) = list_tokens(here)
     assert item == {
-        **{name: value for name, value in made.items() if name != "token"},
+        **{name: value for name, value in token.items() if name != "token"},
         "state": "active",
         "revoked": None,
         "last_used": None,
         "seq": item["seq"],
     }
-    assert here.ok(f"token show {made['id']} --json").json == item
+    assert here.ok(f"token show {token['id']} --json").json == item
     assert create(here)["namespaces"] is None
 
 
-def test_the_token_works(here: Site) -> None:
-    made = create(here, "--scope mint --namespace 12345")
+def test_token_authenticates_until_it_is_revoked(here: Site) -> None:
+    token = create(here, "--scope mint --namespace 12345")
     with Installation.open(here.directory) as installation:
-        identity = TokenAuthenticator(open_registry(installation)).authenticate(made["token"])
-        assert str(identity).startswith(f"token:{made['id']} by local:")
-    here.ok(f"token revoke {made['id']}")
+        identity = TokenAuthenticator(open_registry(installation)).authenticate(token["token"])
+        assert str(identity).startswith(f"token:{token['id']} by local:")
+    here.ok(f"token revoke {token['id']}")
     with Installation.open(here.directory) as installation, pytest.raises(Refused, match="was revoked"):
-        TokenAuthenticator(open_registry(installation)).authenticate(made["token"])
-    assert listed(here, "--all")[0]["last_used"] is not None
+        TokenAuthenticator(open_registry(installation)).authenticate(token["token"])
+    assert list_tokens(here, "--all")[0]["last_used"] is not None
 
 
-def test_it_is_listed_and_shown_for_people(here: Site) -> None:
+def test_token_is_listed_and_shown_as_text(here: Site) -> None:
     here.ok("token create --scope mint,read --namespace 12345 --label 'the catalog'")
     (line,) = here.lines("token list")
     assert re.fullmatch(
         r"[a-z2-7]{8}  active  until \d{4}-\d\d-\d\d  never used  local:\S+  read,mint  12345  the catalog", line
     )
-    facts = dict(re.split("  +", line, maxsplit=1) for line in here.lines("token show last"))
-    assert facts["scopes"] == "read, mint"
-    assert facts["last used"] == "never"
-    assert facts["state"] == "active"
-    assert "revoked" not in facts
+    fields = dict(re.split("  +", line, maxsplit=1) for line in here.lines("token show last"))
+    assert fields["scopes"] == "read, mint"
+    assert fields["last used"] == "never"
+    assert fields["state"] == "active"
+    assert "revoked" not in fields
     here.ok("token revoke last --note found")
     assert here.ok("token list").out == ""
     assert "  revoked  " in here.ok("token list --all").out
     assert "revoked" in here.ok("token show last").out
 
 
-def test_it_acts_as_somebody(here: Site) -> None:
-    made = create(here, "--scope read --namespace 12345 --as 300:0.NA/12345")
-    assert made["issuer"] == "300:0.NA/12345"
-    assert [item["id"] for item in listed(here, "--as 300:0.NA/12345")] == [made["id"]]
-    assert listed(here, "--as 300:12345/nobody") == []
-    refused(here(f"token revoke {made['id']} --as 300:12345/nobody"), f"Token {made['id']} does not exist", code=3)
-    refused(here(f"token show {made['id']} --as 300:12345/nobody"), "does not exist", code=3)
+def test_token_belongs_to_its_issuer(here: Site) -> None:
+    token = create(here, "--scope read --namespace 12345 --as 300:0.NA/12345")
+    assert token["issuer"] == "300:0.NA/12345"
+    assert [item["id"] for item in list_tokens(here, "--as 300:0.NA/12345")] == [token["id"]]
+    assert list_tokens(here, "--as 300:12345/nobody") == []
+    refused(here(f"token revoke {token['id']} --as 300:12345/nobody"), f"Token {token['id']} does not exist", code=3)
+    refused(here(f"token show {token['id']} --as 300:12345/nobody"), "does not exist", code=3)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_wrong_usage(here: Site, words: str, message: str) -> None:
     assert message in done.err
 
 
-def test_what_is_refused(here: Site) -> None:
+def test_invalid_token_commands_are_refused(here: Site) -> None:
     refused(here("token create --scope read --namespace 777"), "is not hosted here", code=3)
     refused(here("token create --scope read --all-namespaces --as 300:12345/nobody"), "cannot create a token")
     refused(here("token create --scope read --all-namespaces --label", "two\nlines"), "one printable line")
@@ -132,28 +132,28 @@ def test_what_is_refused(here: Site) -> None:
     assert here("token revoke").code == 2
 
 
-def test_a_token_that_was_found_is_recognised(here: Site) -> None:
-    made = create(here)
-    assert here.ok(f"token show {made['token']} --json").json["id"] == made["id"]
-    assert here.lines(f"token revoke {made['token']}") == [made["id"]]
+def test_token_is_identified_by_its_secret(here: Site) -> None:
+    token = create(here)
+    assert here.ok(f"token show {token['token']} --json").json["id"] == token["id"]
+    assert here.lines(f"token revoke {token['token']}") == [token["id"]]
 
 
-def test_all_that_somebody_made_are_revoked(here: Site) -> None:
+def test_all_tokens_of_an_issuer_are_revoked(here: Site) -> None:
     ann = [create(here, "--scope read --namespace 12345 --as 300:0.NA/12345")["id"] for _ in range(3)]
     other = create(here)["id"]
     assert sorted(here.lines(f"token revoke {ann[0]} --issuer 300:0.NA/12345")) == sorted(ann)
-    assert [item["id"] for item in listed(here)] == [other]
+    assert [item["id"] for item in list_tokens(here)] == [other]
     done = here.ok("token revoke --issuer 300:0.NA/12345")
     assert (done.out, done.err) == ("", "perseid: 300:0.NA/12345 has no active tokens\n")
     assert here.ok(f"token revoke {other} --json").json == {"id": other, "label": "", "state": "revoked"}
 
 
-def test_the_words_are_all_explained(here: Site) -> None:
+def test_help_explains_all_scopes(here: Site) -> None:
     shown = here.ok("token create --help").out.partition("The scopes:")[2]
-    assert [word for word in SCOPES if word not in shown] == []
+    assert [scope for scope in SCOPES if scope not in shown] == []
 
 
-# Checked
+# Check
 
 
 def findings(of: Site) -> Iterator[tuple[str, str]]:
@@ -162,7 +162,7 @@ def findings(of: Site) -> Iterator[tuple[str, str]]:
             yield each["level"], each["message"]
 
 
-def test_check_says_what_it_finds(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_reports_active_and_unused_tokens(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(findings(here)) == []
     first, second = create(here)["id"], create(here)["id"]
     assert list(findings(here)) == [("ok", "2 active")]
@@ -175,26 +175,26 @@ def test_check_says_what_it_finds(here: Site, monkeypatch: pytest.MonkeyPatch) -
     assert next(findings(here))[1].endswith(" and 2 more")
 
 
-def test_check_knows_of_uses(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = create(here)["id"]
+def test_check_uses_the_time_of_last_use(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    token_id = create(here)["id"]
     monkeypatch.setattr(check_server, "UNUSED_DAYS", 1)
     monkeypatch.setattr(check_server, "DAY", 0)
     assert len(list(findings(here))) == 2
     with Installation.open(here.directory) as installation:
-        token_uses.record_use(installation.log, made, 40_000)
+        token_uses.record_use(installation.log, token_id, 40_000)
     assert list(findings(here)) == [("ok", "1 active")]
 
 
-def test_check_tells_of_tokens_that_a_restore_brought_back(here: Site, tmp_path: Path) -> None:
-    made = create(here)
+def test_check_notes_tokens_restored_from_a_backup(here: Site, tmp_path: Path) -> None:
+    token = create(here)
     here.ok(f"backup {tmp_path}/full")
-    here.ok(f"token revoke {made['id']}")
-    again = Site(tmp_path / "again")
-    again.ok(f"restore {tmp_path}/full --settings {here.directory}/perseid.toml")
-    note, ok = findings(again)
+    here.ok(f"token revoke {token['id']}")
+    restored = Site(tmp_path / "again")
+    restored.ok(f"restore {tmp_path}/full --settings {here.directory}/perseid.toml")
+    note, ok = findings(restored)
     assert note[0] == "note"
-    assert note[1].startswith(f"restored from a backup: {made['id']}")
+    assert note[1].startswith(f"restored from a backup: {token['id']}")
     assert ok == ("ok", "1 active")
-    again.ok(f"token revoke {made['id']}")
-    create(again)
-    assert list(findings(again)) == [("ok", "1 active")]
+    restored.ok(f"token revoke {token['id']}")
+    create(restored)
+    assert list(findings(restored)) == [("ok", "1 active")]

@@ -1,4 +1,4 @@
-"""`perseid type`: types registered, listed and shown; what a namespace does with them; and `check`."""
+"""`perseid type`: register, list and show types; validation in namespaces; and `check`."""
 
 import json
 from pathlib import Path
@@ -19,16 +19,16 @@ def demo(tmp_path: Path) -> Site:
     return site(tmp_path, "--demo")
 
 
-def checked(demo: Site) -> None:
-    """A namespace that takes registered types only, with data that is of them."""
+def add_checked_namespace(demo: Site) -> None:
+    """Add a namespace that accepts only registered types with valid data."""
     policy = b'profile = "free"\nregistered_types = true\nvalidate_types = true\n'
-    done = demo("namespace add 12345 --policy -", given=policy)
+    done = demo("namespace add 12345 --policy -", stdin=policy)
     assert done.code == 0, done
 
 
-def test_a6_a_type_is_registered_and_data_is_checked_against_it(demo: Site) -> None:
+def test_a6_data_is_validated_against_a_registered_type(demo: Site) -> None:
     assert demo.lines(f"{ADD} --pattern '1:[1-9][0-9]*' --example 1:25000 --name Scale") == ["102.100.TYPE/SCALE"]
-    checked(demo)
+    add_checked_namespace(demo)
     demo.ok("create 12345/a --value 102.100.TYPE/SCALE=1:50000")
     refused(
         demo("create 12345/b --value 102.100.TYPE/SCALE=large"),
@@ -42,11 +42,11 @@ def test_a6_a_type_is_registered_and_data_is_checked_against_it(demo: Site) -> N
     assert (done.code, done.out.startswith("refused: value 1 does not match its type")) == (4, True)
 
 
-def test_a_schema_comes_from_a_file_or_from_standard_input(demo: Site, tmp_path: Path) -> None:
+def test_schema_is_read_from_a_file_or_standard_input(demo: Site, tmp_path: Path) -> None:
     (tmp_path / "size.json").write_text(json.dumps(SCHEMA))
     demo.ok("type add 102.100.TYPE/SIZE --definition 'How large' --schema", str(tmp_path / "size.json"))
-    demo.ok("type add 102.100.TYPE/WIDTH --definition 'How wide' --schema -", given=json.dumps(SCHEMA).encode())
-    checked(demo)
+    demo.ok("type add 102.100.TYPE/WIDTH --definition 'How wide' --schema -", stdin=json.dumps(SCHEMA).encode())
+    add_checked_namespace(demo)
     demo.ok("create 12345/a", "--value", '102.100.TYPE/SIZE={"mm": 3}')
     refused(demo("create 12345/b", "--value", '102.100.TYPE/WIDTH={"mm": "3"}'), "at /mm violates", "integer")
     shown = demo.ok("type show 102.100.TYPE/SIZE --json").json
@@ -69,29 +69,29 @@ def test_a_schema_comes_from_a_file_or_from_standard_input(demo: Site, tmp_path:
         (["--pattern=[0-9]+", "--example=x"], "the example is not valid for the type"),
     ],
 )
-def test_a_definition_that_could_not_be_used_is_refused(demo: Site, options: list[str], words: str) -> None:
+def test_invalid_definitions_are_refused(demo: Site, options: list[str], words: str) -> None:
     refused(demo(ADD, *options), words)
     assert demo("type show 102.100.TYPE/SCALE").code == 3
 
 
-def test_hostile_schemas_are_refused_with_their_place(demo: Site) -> None:
+def test_hostile_schemas_are_refused_with_a_location(demo: Site) -> None:
     for schema, words in (
         ({"$ref": "https://example.org/"}, "points outside the schema"),
         ({"items": {"pattern": r"(a)\1"}}, "at /items/pattern"),
     ):
-        refused(demo(f"{ADD} --schema -", given=json.dumps(schema).encode()), words)
-    refused(demo(f"{ADD} --schema -", given=b"{"), "invalid JSON", code=1)
-    assert demo(f"{ADD} --schema - --pattern a", given=b"{}").code == 2
+        refused(demo(f"{ADD} --schema -", stdin=json.dumps(schema).encode()), words)
+    refused(demo(f"{ADD} --schema -", stdin=b"{"), "invalid JSON", code=1)
+    assert demo(f"{ADD} --schema - --pattern a", stdin=b"{}").code == 2
 
 
-def test_a_type_is_registered_once_and_where_its_prefix_is(demo: Site) -> None:
+def test_type_is_registered_once_under_a_hosted_prefix(demo: Site) -> None:
     demo.ok(ADD)
     refused(demo(ADD), "already exists")
     refused(demo("type add 88.1/X --definition y"), "is not hosted here", code=3)
     refused(demo("type add 102.100.TYPE/NEW --definition y --as 300:12345/ann"), "cannot create")
 
 
-def test_the_types_of_the_demonstration_are_listed_and_shown(demo: Site) -> None:
+def test_types_of_the_demonstration_are_listed_and_shown(demo: Site) -> None:
     lines = demo.lines("type list")
     assert lines[:2] == ["102.100.TYPE/CREATION_DATE  CREATION_DATE", "102.100.TYPE/CREATOR  CREATOR"]
     assert demo.lines("type list 102.100.TYPE") == lines
@@ -107,38 +107,38 @@ def test_the_types_of_the_demonstration_are_listed_and_shown(demo: Site) -> None
     ]
 
 
-def test_types_are_listed_without_looking_at_all_names(demo: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_types_are_listed_without_scanning_all_handles(demo: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     demo.ok("namespace add 12345 --profile free")
     demo.ok("mint 12345 --count 300 --url https://example.org/")
     demo.ok(f"{ADD} --name Scale")
     demo.ok("type add 12345/size --definition 'How large'")
     demo.ok("tombstone 12345/size --reason 'not used'")
     demo.ok("type add 12345/Width --definition 'How wide'")
-    read: list[int] = []
+    counts: list[int] = []
     names = LogReader.names
 
-    def counted(reading: LogReader, *arguments: Any) -> list[Entry]:
+    def count_names(reading: LogReader, *arguments: Any) -> list[Entry]:
         found = names(reading, *arguments)
-        read.append(len(found))
+        counts.append(len(found))
         return found
 
-    monkeypatch.setattr(LogReader, "names", counted)
+    monkeypatch.setattr(LogReader, "names", count_names)
     lines = demo.lines("type list")
     assert lines == sorted(lines, key=str.upper)
     assert {"102.100.TYPE/SCALE  Scale", "12345/Width  Width"} < set(lines)
     assert demo.lines("type list 12345") == demo.lines("type list 0.NA/12345") == ["12345/Width  Width"]
-    assert max(read) < 100
+    assert max(counts) < 100
     assert demo("type list 777").code == 3
 
 
-def test_who_may_not_see_names_together_is_told_which_are_not_listed(demo: Site) -> None:
+def test_type_list_reports_namespaces_without_permission(demo: Site) -> None:
     done = demo("type list --as 300:12345/ann")
     assert (done.code, done.out) == (0, "")
     assert done.err.startswith("Not listed: 102.100.272: ")
     refused(demo("type list 102.100.TYPE --as 300:12345/ann"), "LIST_HANDLES")
 
 
-def test_what_is_no_type_is_not_found(demo: Site) -> None:
+def test_handle_that_is_not_a_type_is_not_found(demo: Site) -> None:
     refused(demo("type show 102.100.272/2RDV0T0QH"), "is not a type", code=3)
     refused(demo("type show 102.100.TYPE/NONE"), "does not exist", code=3)
     demo.ok("create 102.100.TYPE/WORDS --value DESC='A type in words'")
@@ -148,18 +148,16 @@ def test_what_is_no_type_is_not_found(demo: Site) -> None:
     ]
 
 
-def test_a_definition_that_cannot_be_used_any_more_is_shown_with_its_problem(
-    demo: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as lenient:
-        lenient.setattr("perseid.registry.commands.composition.check_definitions", lambda *_: None)
+def test_invalid_stored_definition_is_shown_with_its_problem(demo: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("perseid.registry.commands.composition.check_definitions", lambda *_: None)
         demo.ok(ADD, r"--pattern=(a)\1")
     assert demo.lines("type show 102.100.TYPE/SCALE")[-1].startswith("problem      the pattern has a backreference")
 
 
-def test_check_lists_what_is_no_longer_of_its_type(demo: Site) -> None:
+def test_check_lists_values_that_no_longer_match_their_type(demo: Site) -> None:
     demo.ok(f"{ADD} --pattern '1:[1-9][0-9]*'")
-    checked(demo)
+    add_checked_namespace(demo)
     demo.ok("create 12345/a --value 102.100.TYPE/SCALE=1:1")
     definition = {"name": "Scale", "description": "The scale", "pattern": "1:[1-9][0-9]{4,}"}
     demo.ok("set 102.100.TYPE/SCALE", f"PERSEID_TYPE={json.dumps(definition)}")

@@ -1,4 +1,4 @@
-"""What every command keeps to: help with examples, completion, exit codes, and which stream gets what."""
+"""Rules for every command: help with examples, completion, exit codes, and output streams."""
 
 import re
 import shlex
@@ -15,9 +15,9 @@ from tests.cli.program import finish, run
 
 
 def walk(command: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], bool]]:
-    """Every command with its words, and whether it has commands of its own.
+    """Every command with its words, and whether it is a group.
 
-    Those that are loaded when they are used need an installation: see test_cli_help.py.
+    Lazy commands need an installation: see test_cli_help.py.
     """
     if isinstance(command, TyperGroup):
         yield path, True
@@ -37,7 +37,7 @@ def words(path: tuple[str, ...]) -> str:
     return " ".join(path) or "perseid"
 
 
-def test_the_walk_finds_the_commands() -> None:
+def test_walk_finds_the_commands() -> None:
     assert set(LEAVES) >= {
         ("name", "parse"),
         ("name", "convert"),
@@ -55,7 +55,7 @@ def test_version() -> None:
 
 @pytest.mark.parametrize("path", LEAVES, ids=words)
 @pytest.mark.parametrize("option", ["--help", "-h"])
-def test_help_of_a_command_explains_shows_an_example_and_mentions_json(path: tuple[str, ...], option: str) -> None:
+def test_help_of_a_command_has_usage_an_example_and_json(path: tuple[str, ...], option: str) -> None:
     done = run(*path, option)
     assert (done.code, done.err) == (0, "")
     assert f"Usage: perseid {' '.join(path)} " in done.out
@@ -64,7 +64,7 @@ def test_help_of_a_command_explains_shows_an_example_and_mentions_json(path: tup
 
 
 @pytest.mark.parametrize("path", [path for path, _ in COMMANDS], ids=words)
-def test_help_shows_no_type_for_flags_and_arguments_as_people_write_them(path: tuple[str, ...]) -> None:
+def test_help_has_no_type_names_and_a_standard_usage_line(path: tuple[str, ...]) -> None:
     shown = run(*path, "--help").out
     assert "<bool>" not in shown
     assert "{" not in shown
@@ -78,7 +78,7 @@ def test_help_shows_no_type_for_flags_and_arguments_as_people_write_them(path: t
 
 
 @pytest.mark.parametrize("path", LEAVES, ids=words)
-def test_the_examples_in_help_work(path: tuple[str, ...]) -> None:
+def test_examples_in_help_work(path: tuple[str, ...]) -> None:
     shown = run(*path, "--help", environ={"COLUMNS": "300"}).out
     examples = re.findall(r"^ perseid (.+?) *$", shown.partition("Example")[2], re.MULTILINE)
     assert examples
@@ -96,14 +96,14 @@ def test_help_of_a_group_lists_its_commands(path: tuple[str, ...]) -> None:
         assert re.search(rf"^│ {child} ", done.out, re.MULTILINE)
 
 
-def test_help_of_the_program_tells_of_json_and_examples() -> None:
+def test_help_of_the_program_mentions_json_and_examples() -> None:
     shown = run("--help").out
     assert "--json" in shown
     assert "perseid COMMAND --help" in shown
 
 
 @pytest.mark.parametrize("path", GROUPS, ids=words)
-def test_a_group_alone_is_wrong_usage_and_shows_its_help(path: tuple[str, ...]) -> None:
+def test_group_without_command_is_wrong_usage_and_shows_its_help(path: tuple[str, ...]) -> None:
     done = run(*path)
     assert done.code == 2
     assert "Usage: perseid" in done.out + done.err
@@ -126,7 +126,7 @@ def test_a_group_alone_is_wrong_usage_and_shows_its_help(path: tuple[str, ...]) 
     ],
     ids=" ".join,
 )
-def test_wrong_usage_has_a_code_of_its_own_and_prints_no_data(arguments: tuple[str, ...]) -> None:
+def test_wrong_usage_has_its_own_exit_code_and_prints_no_data(arguments: tuple[str, ...]) -> None:
     done = run(*arguments)
     assert (done.code, done.out) == (2, "")
     assert "Usage: perseid" in done.err
@@ -152,7 +152,7 @@ def test_data_goes_to_standard_output_and_everything_else_to_standard_error(
         assert (done.err == "") == (code == 0)
 
 
-def test_completion_of_bash_is_shown_and_works() -> None:
+def test_bash_completion_works() -> None:
     script = """
         eval "$(perseid --show-completion)"
         complete_words() {
@@ -180,7 +180,7 @@ def test_completion_of_bash_is_shown_and_works() -> None:
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_completion_is_there_for_other_shells(shell: str) -> None:
+def test_completion_exists_for_other_shells(shell: str) -> None:
     done = finish(
         ["perseid", "--show-completion", shell], environ={"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     )

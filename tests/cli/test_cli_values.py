@@ -1,4 +1,4 @@
-"""Values as people type them."""
+"""Values as users type them on the command line."""
 
 import base64
 from pathlib import Path
@@ -41,7 +41,7 @@ from perseid.registry.results import Refused
         ),
     ],
 )
-def test_a_value_is_read(text: str, expected: PartialValue) -> None:
+def test_value_is_parsed(text: str, expected: PartialValue) -> None:
     assert parse_value(text) == expected
 
 
@@ -60,30 +60,32 @@ def test_a_value_is_read(text: str, expected: PartialValue) -> None:
         ("HS_ADMIN=nobody", "INDEX:HANDLE"),
     ],
 )
-def test_what_is_no_value_is_wrong_usage(text: str, words: str) -> None:
+def test_invalid_value_is_wrong_usage(text: str, words: str) -> None:
     with pytest.raises(typer.BadParameter) as problem:
         parse_value(text)
     assert words in problem.value.message
 
 
-def test_data_may_be_in_a_file(tmp_path: Path) -> None:
+def test_data_is_read_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(b"\x00\xff\n")
     assert parse_value(f"X=@{tmp_path}/data").data == b"\x00\xff\n"
     with pytest.raises(OSError, match="No such file"):
         parse_value(f"X=@{tmp_path}/none")
 
 
-def test_a_file_that_no_value_can_hold_is_refused(tmp_path: Path) -> None:
+def test_too_large_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(bytes(1_048_577))
     with pytest.raises(typer.BadParameter, match="the maximum is"):
         parse_value(f"X=@{tmp_path}/data")
 
 
-def test_free_indexes_begin_at_1_and_for_administrators_at_100() -> None:
-    given = [
+def test_free_indexes_start_at_1_and_for_administrators_at_100() -> None:
+    values = [
         parse_value(text) for text in ("URL=a", "2:DESC=b", "URL=c", "HS_ADMIN=0:0.NA/P:all", "HS_ADMIN=200:0.NA/P")
     ]
-    assert [value.index for value in assign_indexes(given, [Value.text(3, "URL", "x"), Value.text(100, "X", "x")])] == [
+    assert [
+        value.index for value in assign_indexes(values, [Value.text(3, "URL", "x"), Value.text(100, "X", "x")])
+    ] == [
         1,
         2,
         4,
@@ -92,12 +94,12 @@ def test_free_indexes_begin_at_1_and_for_administrators_at_100() -> None:
     ]
 
 
-def test_the_ttl_is_the_namespace_s() -> None:
+def test_ttl_is_that_of_the_namespace() -> None:
     assert assign_indexes([parse_value("URL=a")])[0].ttl == DEFAULT_TTL
     assert assign_indexes([parse_value("URL=a")], ttl=60)[0].ttl == 60
 
 
-def test_a_value_takes_the_place_of_the_only_one_of_its_type_and_keeps_what_nobody_spoke_of() -> None:
+def test_value_replaces_the_only_one_of_its_type_and_preserves_other_fields() -> None:
     old = Value(5, "url", b"old", ttl=60, permissions=Permission.ADMIN_READ, references=(ValueRef(1, "1/x"),))
     (new,) = merge_values([parse_value("URL=new")], [old])
     assert new == Value(5, "URL", b"new", ttl=60, permissions=Permission.ADMIN_READ, references=(ValueRef(1, "1/x"),))
@@ -105,11 +107,11 @@ def test_a_value_takes_the_place_of_the_only_one_of_its_type_and_keeps_what_nobo
     assert public.permissions == DEFAULT_PERMISSIONS
 
 
-def test_values_without_a_place_get_one() -> None:
-    there = [Value.text(1, "URL", "old")]
+def test_new_values_get_a_free_index() -> None:
+    existing = [Value.text(1, "URL", "old")]
     assert [
         (value.index, value.type)
-        for value in merge_values([parse_value("DESC=d"), parse_value("URL=u"), parse_value("9:X=y")], there)
+        for value in merge_values([parse_value("DESC=d"), parse_value("URL=u"), parse_value("9:X=y")], existing)
     ] == [
         (1, "URL"),
         (2, "DESC"),
@@ -117,11 +119,11 @@ def test_values_without_a_place_get_one() -> None:
     ]
 
 
-def test_which_of_several_values_is_meant_has_to_be_said() -> None:
-    there = [Value.text(1, "URL", "a"), Value.text(4, "URL", "b")]
+def test_ambiguous_type_requires_an_index() -> None:
+    existing = [Value.text(1, "URL", "a"), Value.text(4, "URL", "b")]
     with pytest.raises(Refused, match=r"2 values of type 'URL', at the indexes 1, 4\. Name the index"):
-        merge_values([parse_value("URL=c")], there)
-    assert merge_values([parse_value("4:URL=c")], there)[0].index == 4
+        merge_values([parse_value("URL=c")], existing)
+    assert merge_values([parse_value("4:URL=c")], existing)[0].index == 4
 
 
 @pytest.mark.parametrize(
@@ -133,12 +135,12 @@ def test_which_of_several_values_is_meant_has_to_be_said() -> None:
         (Value.text(1, "DESC", "Bücher"), "Bücher"),
     ],
 )
-def test_data_is_shown_on_one_line_and_secrets_are_not(value: Value, shown: str) -> None:
+def test_data_is_shown_on_one_line_without_secrets(value: Value, shown: str) -> None:
     assert format_data(value) == shown
     assert printable(shown) == shown
 
 
-def test_a_record_in_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_invalid_record_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     path.write_text('{"values": [{"index": 1}]}')
     with pytest.raises(InvalidData, match='a value has no "type"'):

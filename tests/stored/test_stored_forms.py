@@ -405,7 +405,7 @@ def test_new_entries_have_the_same_forms(here: Site, told: Facts, tmp_path: Path
     here.ok("create 12345/new --url https://example.org/new --note why")
     here.ok("unpublish 12345/new --keep-history --note embargo")
     here.ok("token create --scope mint,read --namespace 12345 --label new --as 300:0.NA/12345")
-    here.ok("namespace policy 20.500 --file -", given=b'who_may_list = "public"\n')
+    here.ok("namespace policy 20.500 --file -", stdin=b'who_may_list = "public"\n')
     here.ok("key rotate checkpoint")
     here.ok("prove 12345/kept -o", str(tmp_path / "proof.json"))
     here.ok("backup", str(tmp_path / "backup"))

@@ -89,7 +89,7 @@ class BothInterfaces:
 
     def ask(self, both: Both, identity: str) -> None:
         """Send a request to both as an identity and compare the results."""
-        done = self.site("", *both.words, "--as", identity, given=both.given)
+        done = self.site("", *both.words, "--as", identity, stdin=both.given)
         answer = send(self.server, both.method, both.path, both.plain, headers=basic(identity, SECRET))
         compare(done, answer)
         if has_answered(done) and header_of(answer, "Content-Type") == "application/json":
