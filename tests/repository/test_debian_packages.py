@@ -1,4 +1,4 @@
-"""tools/debian-packages installs what is missing, as root; otherwise it says the one command to run."""
+"""tools/debian-packages installs missing packages as root; otherwise it prints the command to run."""
 
 import subprocess
 from pathlib import Path
@@ -14,13 +14,13 @@ grep -qx "$name" "$HERE/installed" && { printf installed; exit 0; }
 echo "dpkg-query: no packages found matching $name" >&2
 exit 1
 """
-ID = '#!/bin/sh\necho "$WHO"\n'
+ID = '#!/bin/sh\necho "$USER_ID"\n'
 APT_GET = '#!/bin/sh\necho "$DEBIAN_FRONTEND: $*" >> "$HERE/apt-get.log"\n'
 ROOT_USER, OTHER_USER = "0", "1000"
 
 
 class Machine:
-    """A pretended Debian machine: which packages it has, who is asking, what apt-get was told."""
+    """A fake Debian machine with its packages, its user and the recorded calls of apt-get."""
 
     def __init__(self, here: Path, script: Path) -> None:
         self.here = here
@@ -31,13 +31,13 @@ class Machine:
             program.write_text(text)
             program.chmod(0o755)
 
-    def ask(self, *packages: str, who: str) -> subprocess.CompletedProcess[str]:
-        environ = {"PATH": f"{self.here}:/usr/bin:/bin", "HERE": str(self.here), "WHO": who}
+    def run(self, *packages: str, user: str) -> subprocess.CompletedProcess[str]:
+        environ = {"PATH": f"{self.here}:/usr/bin:/bin", "HERE": str(self.here), "USER_ID": user}
         return subprocess.run(
             [self.script, *packages], env=environ, check=False, capture_output=True, text=True, timeout=30
         )
 
-    def told_apt_get(self) -> list[str]:
+    def apt_get_calls(self) -> list[str]:
         log = self.here / "apt-get.log"
         return log.read_text().splitlines() if log.exists() else []
 
@@ -47,26 +47,26 @@ def machine(tmp_path: Path, root: Path) -> Machine:
     return Machine(tmp_path, root / "tools" / "debian-packages")
 
 
-@pytest.mark.parametrize("who", [ROOT_USER, OTHER_USER])
-def test_nothing_happens_when_everything_is_installed(machine: Machine, who: str) -> None:
-    done = machine.ask("present", "another", who=who)
+@pytest.mark.parametrize("user", [ROOT_USER, OTHER_USER])
+def test_nothing_happens_when_everything_is_installed(machine: Machine, user: str) -> None:
+    done = machine.run("present", "another", user=user)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert machine.told_apt_get() == []
+    assert machine.apt_get_calls() == []
 
 
-def test_a_user_reads_one_line_with_the_command_to_run(machine: Machine) -> None:
-    done = machine.ask("absent", "present", "removed", who=OTHER_USER)
+def test_user_gets_one_line_with_the_command_to_run(machine: Machine) -> None:
+    done = machine.run("absent", "present", "removed", user=OTHER_USER)
     assert done.returncode == 1
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert line.endswith("sudo apt-get install absent removed")
-    assert machine.told_apt_get() == []
+    assert machine.apt_get_calls() == []
 
 
-def test_root_gets_the_missing_packages_installed_without_questions(machine: Machine) -> None:
-    done = machine.ask("absent", "present", "removed", who=ROOT_USER)
+def test_root_installs_the_missing_packages_without_prompts(machine: Machine) -> None:
+    done = machine.run("absent", "present", "removed", user=ROOT_USER)
     assert done.returncode == 0, done.stderr
-    update, install = machine.told_apt_get()
+    update, install = machine.apt_get_calls()
     assert update.startswith("noninteractive: update")
     assert install.startswith("noninteractive: install ")
     words = install.split()

@@ -1,4 +1,4 @@
-"""Packages import nothing by themselves; a resolver process loads few modules."""
+"""Packages import nothing by themselves, and a resolver process loads few modules."""
 
 import os
 import subprocess
@@ -25,11 +25,11 @@ HEAVY = (
     "uvloop",
     "xml",
 )
-"""What a resolver has no use for."""
+"""Modules that a resolver does not use."""
 
-ROOMS = ("perseid.batch", "perseid.cli", "perseid.client", "perseid.registry")
+UNUSED_PACKAGES = ("perseid.batch", "perseid.cli", "perseid.client", "perseid.registry")
 MAX_MODULES = 50
-"""Modules of our own in a resolver; each costs memory in every one of them."""
+"""Perseid modules in a resolver; each costs memory in every resolver process."""
 
 LIST_MODULES = "import sys; import {}; print(*sorted(sys.modules))"
 
@@ -40,16 +40,16 @@ def loaded_by(module: str) -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True, env=environ).stdout.split()
 
 
-def test_a_resolver_loads_only_what_it_uses() -> None:
+def test_resolver_loads_only_what_it_uses() -> None:
     loaded = loaded_by("perseid.server.processes.resolver")
     ours = [module for module in loaded if module.split(".")[0] == "perseid"]
     print(len(ours), *ours)
     assert [module for module in HEAVY if module in loaded] == []
-    assert [module for module in ours if module.startswith(ROOMS)] == []
+    assert [module for module in ours if module.startswith(UNUSED_PACKAGES)] == []
     assert len(ours) <= MAX_MODULES
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_a_package_alone_loads_nothing(package: str) -> None:
+def test_package_alone_loads_no_modules(package: str) -> None:
     ours = [module for module in loaded_by(f"perseid.{package}") if module.startswith("perseid")]
     assert ours == ["perseid", f"perseid.{package}"]

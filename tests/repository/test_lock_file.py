@@ -32,7 +32,7 @@ def pins_here() -> dict[str, lock.Pin]:
     return by_name
 
 
-def test_the_lock_names_no_registry() -> None:
+def test_lock_names_no_registry() -> None:
     text = lock.LOCK.read_text()
     for word in ("://", "index-url", "find-links", "trusted-host"):
         assert word not in text
@@ -46,13 +46,13 @@ def test_every_locked_requirement_has_a_hash() -> None:
 
 def test_every_direct_dependency_is_pinned_within_its_bounds(root: Path) -> None:
     pins = pins_here()
-    for wanted in direct_requirements(root):
-        if wanted.marker is None or wanted.marker.evaluate():
-            pin = pins[canonicalize_name(wanted.name)]
-            assert wanted.specifier.contains(pin.version), f"{wanted} is locked as {pin.version}"
+    for requirement in direct_requirements(root):
+        if requirement.marker is None or requirement.marker.evaluate():
+            pin = pins[canonicalize_name(requirement.name)]
+            assert requirement.specifier.contains(pin.version), f"{requirement} is locked as {pin.version}"
 
 
-def test_the_run_time_dependencies_installed_here_are_the_locked_ones() -> None:
+def test_installed_run_time_dependencies_have_the_locked_versions() -> None:
     pins = pins_here()
     installed = {
         canonicalize_name(each.metadata["Name"]): each.version for each in licenses.closure("perseid", ["postgres"])
@@ -60,7 +60,7 @@ def test_the_run_time_dependencies_installed_here_are_the_locked_ones() -> None:
     assert installed == {name: pins[name].version for name in installed}
 
 
-def test_the_locked_tools_are_installed() -> None:
+def test_installed_tools_have_the_locked_versions() -> None:
     different = {
         name: (pin.version, metadata.version(name))
         for name, pin in pins_here().items()
@@ -69,7 +69,7 @@ def test_the_locked_tools_are_installed() -> None:
     assert not different, "locked and installed versions differ; run: make env"
 
 
-def test_a_pin_keeps_its_version_marker_and_hashes() -> None:
+def test_pin_has_version_marker_and_hashes() -> None:
     (pin,) = lock.parse(f"# comment\n\nsome-thing==1.2 ; python_version == '3.11' \\\n    {HASH}\n")
     assert (pin.requirement.name, pin.version) == ("some-thing", "1.2")
     assert str(pin.requirement.marker) == 'python_version == "3.11"'
@@ -92,7 +92,7 @@ def test_a_pin_keeps_its_version_marker_and_hashes() -> None:
         ("thing==1 \\", "ends in the middle"),
     ],
 )
-def test_what_does_not_belong_into_a_lock_is_refused(text: str, reason: str) -> None:
+def test_invalid_lock_entries_are_refused(text: str, reason: str) -> None:
     with pytest.raises(lock.LockError, match=reason):
         lock.parse(f"first==1 \\\n    {HASH}\n{text}\n")
 
@@ -108,7 +108,7 @@ def test_refreshing_replaces_the_lock_and_counts_distributions_only(
     assert capsys.readouterr().out == "some.lock: 2 pinned versions\n"
 
 
-def test_refreshing_leaves_the_lock_alone_when_the_resolver_writes_an_address(
+def test_refreshing_does_not_change_the_lock_if_the_resolver_writes_an_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "some.lock").write_text("as it was")

@@ -1,4 +1,4 @@
-"""The service of systemd is sandboxed, starts what exists, and fits what the program says to systemd."""
+"""The systemd service is sandboxed, starts an existing command, and matches the notifications of the program."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ Unit = dict[str, dict[str, list[str]]]
 
 @pytest.fixture(scope="module")
 def unit(root: Path) -> Unit:
-    """The sections of the unit, and in each what every name was set to, in order."""
+    """The sections of the unit, with the values of each option in order."""
     sections: Unit = {}
     current: dict[str, list[str]] = {}
     for line in (root / "systemd" / "perseid.service").read_text().splitlines():
@@ -23,20 +23,20 @@ def unit(root: Path) -> Unit:
     return sections
 
 
-def test_systemd_knows_when_it_serves_and_how_to_stop_it(unit: Unit) -> None:
+def test_service_notifies_systemd_and_stops_in_order(unit: Unit) -> None:
     service = unit["Service"]
     assert service["Type"] == ["notify"]
     assert service["NotifyAccess"] == ["main"]
     assert service["ExecStart"] == ["/usr/bin/perseid serve"]
     assert service["ExecReload"] == ["/bin/kill -HUP $MAINPID"]
-    assert service["KillMode"] == ["mixed"]  # the supervisor ends the others, in order
+    assert service["KillMode"] == ["mixed"]  # the supervisor stops the other processes in order
     assert service["Restart"] == ["on-failure"]
     assert service["OOMPolicy"] == ["continue"]
     assert int(service["WatchdogSec"][0]) > 60
     assert unit["Install"]["WantedBy"] == ["multi-user.target"]
 
 
-def test_it_works_on_the_directory_that_it_may_write(unit: Unit) -> None:
+def test_service_uses_its_state_directory(unit: Unit) -> None:
     service = unit["Service"]
     directory = f"/var/lib/{service['StateDirectory'][0]}"
     assert service["Environment"] == [f"PERSEID_DIR={directory}"]
@@ -45,7 +45,7 @@ def test_it_works_on_the_directory_that_it_may_write(unit: Unit) -> None:
     assert service["UMask"] == ["0077"]
 
 
-def test_it_may_do_nothing_else(unit: Unit) -> None:
+def test_service_is_sandboxed(unit: Unit) -> None:
     service = unit["Service"]
     for name in (
         *("NoNewPrivileges", "ProtectHome", "PrivateTmp", "PrivateDevices", "ProtectClock", "ProtectControlGroups"),
@@ -61,7 +61,7 @@ def test_it_may_do_nothing_else(unit: Unit) -> None:
     assert service["LimitCORE"] == ["0"]
 
 
-def test_its_user_is_made_by_the_file_beside_it(unit: Unit, root: Path) -> None:
+def test_sysusers_file_creates_the_user_of_the_service(unit: Unit, root: Path) -> None:
     (line,) = [
         line
         for line in (root / "systemd" / "perseid.sysusers").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""The wheel works on its own: built, installed outside the checkout, run from there."""
+"""The wheel works on its own, when it is installed and run outside the checkout."""
 
 import zipfile
 from importlib import metadata
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from tests.repository.conftest import Installed
 
 
-def test_the_wheel_holds_the_whole_package_and_nothing_else(root: Path, installed: "Installed") -> None:
+def test_wheel_contains_the_whole_package_and_nothing_else(root: Path, installed: "Installed") -> None:
     source = root / "src"
     package = {
         str(path.relative_to(source))
@@ -25,21 +25,21 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(root: Path, installe
     assert any(name.endswith("/licenses/LICENSE") for name in about)
 
 
-def test_the_environment_needs_nothing_that_is_not_in_it(tmp_path: Path, installed: "Installed") -> None:
-    where = installed.run("python", "-c", "import perseid; print(perseid.__file__)", cwd=tmp_path)
-    assert where.returncode == 0, where.stderr
-    assert Path(where.stdout.strip()).is_relative_to(installed.home)
+def test_installed_package_needs_nothing_from_outside(tmp_path: Path, installed: "Installed") -> None:
+    result = installed.run("python", "-c", "import perseid; print(perseid.__file__)", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert Path(result.stdout.strip()).is_relative_to(installed.home)
     for tool in ("pip", "pytest", "hatchling", "packaging"):
         assert installed.run("python", "-c", f"import {tool}", cwd=tmp_path).returncode == 1, tool
 
 
-def test_the_installed_command_tells_its_version(tmp_path: Path, installed: "Installed") -> None:
+def test_installed_command_prints_its_version(tmp_path: Path, installed: "Installed") -> None:
     done = installed.run("perseid", "--version", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert metadata.version("perseid") in done.stdout.split()
 
 
-def test_an_installed_command_finds_its_package_data(tmp_path: Path, installed: "Installed") -> None:
+def test_installed_command_finds_its_package_data(tmp_path: Path, installed: "Installed") -> None:
     done = installed.run("perseid", "name", "rules", "H3", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "H3" in done.stdout
