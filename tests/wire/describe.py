@@ -1,6 +1,6 @@
-"""Says in the words of the recorded descriptions what our own objects say about a message.
+"""Describe messages, as parsed by our own classes, in the format of the recorded descriptions.
 
-Every field has its place, so a description that agrees in all fields also agrees in the order and size of all parts.
+Every field has an offset, so equal descriptions also have equal order and size of all parts.
 Lengths and offsets come from the parsed values, never from the bytes that were parsed.
 """
 
@@ -62,7 +62,7 @@ _OLD_DIGEST = "requestDigest (4-byte length, no hash type)"
 
 
 class Description:
-    """Collects the fields of a message, beginning at an offset."""
+    """The fields of a message, starting at an offset."""
 
     def __init__(self, position: int = 0) -> None:
         self.fields: list[Field] = []
@@ -73,7 +73,7 @@ class Description:
         self.position += length
 
     def counted(self, name: str, data: bytes, value: str) -> None:
-        """A byte string behind its length."""
+        """Add a byte string after its length."""
         self.put(f"{name}.length", 4, len(data))
         self.put(name, len(data), value)
 
@@ -85,12 +85,12 @@ class Description:
         self.counted(name, data, data.decode())
 
     def data(self, name: str, data: bytes) -> None:
-        """Data is shown as text where it is printable ASCII."""
+        """Add data, as text if it is printable ASCII."""
         printable = data.isascii() and data.decode("ascii").isprintable()
         self.counted(name, data, data.decode() if printable else data.hex())
 
     def inside(self, length: int) -> "Description":
-        """A description of the last `length` bytes, which were described as a whole before."""
+        """A description of the last `length` bytes, which are already described as a whole."""
         return Description(self.position - length)
 
     def join(self, inner: "Description") -> None:
@@ -114,14 +114,14 @@ def describe_packets(envelopes: list[Envelope], sizes: list[int]) -> Description
 
 
 def describe_envelope(envelope: Envelope, position: int) -> Description:
-    """The envelope of a message that came whole."""
+    """The envelope of a message in one piece."""
     description = Description(position)
     _envelope(description, envelope, "")
     return description
 
 
 def describe_encrypted(description: Description, frame: Frame, iv: int) -> None:
-    """What can be seen of an encrypted message."""
+    """The visible parts of an encrypted message."""
     description.put("encrypted.iv", iv, frame.payload[:iv].hex())
     what = "encrypted.ciphertext (AES-128-CBC, PKCS#5, first 16 bytes of the session key)"
     description.put(what, len(frame.payload) - iv, "...")
@@ -129,7 +129,7 @@ def describe_encrypted(description: Description, frame: Frame, iv: int) -> None:
 
 
 def describe_message(description: Description, message: Message) -> None:
-    """Everything behind the envelope."""
+    """Everything after the envelope."""
     _header(description, message.header, len(message.body))
     start = description.position
     try:
@@ -344,7 +344,7 @@ def _administrator(description: Description, name: str, data: bytes) -> None:
 
 
 def _proof(description: Description, body: ChallengeResponse) -> None:
-    """The parts of an answer. Our own code reads them only while it checks them, so they are read here."""
+    """The parts of an answer, read here because our own code reads them only during the check."""
     inner = description.inside(len(body.answer))
     reader, name = Reader(body.answer), "signedResponse"
     if body.auth_type == "HS_PUBKEY":
@@ -380,7 +380,7 @@ def _public_key(description: Description, name: str, data: bytes) -> None:
 
 
 def _integer(number: int) -> bytes:
-    """Two's complement: a zero byte in front where the top bit is set."""
+    """Two's complement: a leading zero byte if the top bit is set."""
     return number.to_bytes(number.bit_length() // 8 + 1, "big")
 
 

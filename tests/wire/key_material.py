@@ -1,4 +1,4 @@
-"""Keys for tests: those of the recorded exchanges, and others that can be made at will without waiting."""
+"""Keys for tests: those of the recorded exchanges, and others that are created quickly."""
 
 import json
 from functools import cache
@@ -15,7 +15,7 @@ from perseid.records.public_keys import DhPublicKey, DsaPublicKey, PublicKey, Rs
 from tests.wire.recorded import FOLDER, key_file
 
 KEY_FILES: Final = {"privkey.bin": "pubkey.bin", "rsapriv.bin": "rsapub.bin", "dsapriv.bin": "dsapub.bin"}
-"""The recorded private keys and the public ones that belong to them."""
+"""The recorded private keys and their public keys."""
 
 
 def codec_vectors(file: str) -> list[Any]:
@@ -26,7 +26,7 @@ def codec_vectors(file: str) -> list[Any]:
 
 
 def private_key(file: str) -> PrivateKey:
-    """One of the recorded private keys, which have no passphrase."""
+    """A recorded private key, which has no passphrase."""
     return read_key_file(key_file(file), None)
 
 
@@ -37,7 +37,7 @@ SECRET: Final = key_file("secret.txt")
 
 
 def dsa_key() -> DsaPrivateKey:
-    """The recorded DSA key, as what it is."""
+    """The recorded DSA key, with its own type."""
     assert isinstance(DSA_KEY, DsaPrivateKey)
     return DSA_KEY
 
@@ -49,7 +49,7 @@ _SMALL_PRIMES: Final = prod(
 
 @cache
 def next_prime(start: int, e: int) -> int:
-    """The first number from here on that passes for a prime of a key with exponent e, and protects nothing."""
+    """The next probable prime for a key with exponent e. Not secure."""
     start |= 1
     while (
         gcd(start, _SMALL_PRIMES) != 1
@@ -63,7 +63,7 @@ def next_prime(start: int, e: int) -> int:
 
 @cache
 def rsa_key(bits: int = 1024, seed: int = 0, e: int = 65_537) -> RsaPrivateKey:
-    """An RSA key of a length, always the same one; a seed makes another."""
+    """An RSA key of a length, always the same for a seed."""
     half = bits // 2
     p, q = next_prime((3 << half - 2) + (seed << 64), e), next_prime((7 << bits - half - 3) + (seed << 64), e)
     return RsaPrivateKey.from_primes(p, q, e, pow(e, -1, (p - 1) * (q - 1)))
@@ -103,9 +103,9 @@ private_keys: st.SearchStrategy[PrivateKey] = st.sampled_from(RSA_KEYS + PLAIN_R
 
 
 def refused(make: Any, *arguments: Any) -> str:
-    """The sentence with which something is refused; fails if it is not."""
+    """Return the error message; fail if there is no error."""
     try:
-        made = make(*arguments)
+        result = make(*arguments)
     except InvalidData as error:
         return str(error)
-    raise AssertionError(f"{made!r} should not exist")
+    raise AssertionError(f"{result!r} should not exist")

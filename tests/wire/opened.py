@@ -1,4 +1,4 @@
-"""Recorded conversations in the clear: every message decrypted where it was encrypted, with the key of its session."""
+"""Recorded conversations, decrypted with the session keys."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from tests.wire.recorded import NOW, Vector, frames_of
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class DecryptedExchange:
     """One exchange of a conversation: the request and its responses."""
 
     vector: Vector
@@ -23,14 +23,14 @@ class Opened:
 
 
 def session_key(vector: Vector) -> tuple[Cipher, bytes] | None:
-    """The session key that was recorded with an exchange."""
+    """The recorded session key of an exchange."""
     if "session_key" not in vector.keys:
         return None
     return Cipher(int(vector.keys["encryption_alg"])), bytes.fromhex(vector.keys["session_key"])
 
 
 def open_message(vector: Vector, envelope: Envelope, payload: bytes) -> Message:
-    """A message of an exchange, in the clear."""
+    """Decrypt and parse a message of an exchange."""
     if envelope.encrypted:
         key = session_key(vector)
         assert key is not None, "the exchange is encrypted, and no key was recorded"
@@ -38,11 +38,11 @@ def open_message(vector: Vector, envelope: Envelope, payload: bytes) -> Message:
     return Message.from_bytes(envelope, payload, NOW)
 
 
-def opened(vectors: list[Vector]) -> Iterator[Opened]:
-    """The exchanges of a conversation, in order; those without an answer are left out."""
+def decrypted_exchanges(vectors: list[Vector]) -> Iterator[DecryptedExchange]:
+    """The exchanges of a conversation, in order, without those that have no answer."""
     for vector in vectors:
         requests = frames_of(vector.request, vector.transport)
         responses = frames_of(vector.response, vector.transport)
         if requests and responses:
             messages = tuple(open_message(vector, frame.envelope, frame.payload) for frame in responses)
-            yield Opened(vector, open_message(vector, requests[0].envelope, requests[0].payload), messages)
+            yield DecryptedExchange(vector, open_message(vector, requests[0].envelope, requests[0].payload), messages)

@@ -1,4 +1,4 @@
-"""The recorded exchanges of tests/vectors, as objects. How to read them is said in tests/vectors/README.md."""
+"""The recorded exchanges of tests/vectors, as objects. The format is described in tests/vectors/README.md."""
 
 import json
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from perseid.wire.message import Envelope
 FOLDER: Final = Path(__file__).parent.parent / "vectors"
 
 NOW: Final = 1_794_724_100
-"""When the exchanges were recorded, to within a minute: the instant near which their times are read."""
+"""When the exchanges were recorded, to within a minute; times are decoded relative to it."""
 
 WIRE_FILES: Final = (
     "admin-dsa.json",
@@ -33,12 +33,12 @@ WIRE_FILES: Final = (
     "verify.json",
     "versions.json",
 )
-"""The files of exchanges; the others (codec-*) hold encodings without messages."""
+"""The files of exchanges; the others (codec-*) contain encodings without messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a message: where it is and what it says, in the spelling of the descriptions."""
+    """One field of a message, as in the recorded descriptions."""
 
     offset: int | None
     length: int | None
@@ -47,19 +47,19 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
-    """One message as its description has it."""
+class MessageDescription:
+    """The recorded description of one message."""
 
     fields: tuple[Field, ...]
     decrypted: bytes | None
-    """What an encrypted message says in the clear, envelope excluded."""
+    """The plaintext of an encrypted message, without the envelope."""
     undecoded: str | None
     """Why the rest could not be described, for a malformed message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """One exchange: what was sent, and what came back."""
+    """One exchange: the request and its response."""
 
     file: str
     name: str
@@ -67,8 +67,8 @@ class Vector:
     request: tuple[bytes, ...]
     """Datagrams, or the one piece of a TCP stream."""
     response: tuple[bytes, ...]
-    described_request: tuple[Described, ...]
-    described_response: tuple[Described, ...]
+    described_request: tuple[MessageDescription, ...]
+    described_response: tuple[MessageDescription, ...]
     keys: dict[str, str]
 
     @property
@@ -105,13 +105,13 @@ def key_file(name: str) -> bytes:
 
 
 def fed(reader: FrameReader, data: bytes) -> list[Frame]:
-    """Feed a reader, and take every message that is then whole."""
+    """Feed a reader and return every complete message."""
     reader.feed(data)
     return list(reader.frames())
 
 
 def frames_of(pieces: tuple[bytes, ...], transport: str) -> list[Frame]:
-    """Whole messages, by plain cutting: what our own framing and reassembly are compared with."""
+    """Complete messages, split independently of our own framing and reassembly."""
     if transport == "udp":
         if not pieces:
             return []
@@ -133,8 +133,8 @@ def _vector(file: str, entry: dict[str, Any]) -> Vector:
         entry["transport"],
         _pieces(entry["request_hex"]),
         _pieces(entry["response_hex"]),
-        tuple(_described(message) for message in entry["decoded"]["request"]),
-        tuple(_described(message) for message in entry["decoded"]["response"]),
+        tuple(_description(message) for message in entry["decoded"]["request"]),
+        tuple(_description(message) for message in entry["decoded"]["response"]),
         {name: str(value) for name, value in entry.get("keys", {}).items()},
     )
 
@@ -143,7 +143,7 @@ def _pieces(value: str | list[str]) -> tuple[bytes, ...]:
     return tuple(bytes.fromhex(piece) for piece in ([value] if isinstance(value, str) else value))
 
 
-def _described(message: dict[str, Any]) -> Described:
+def _description(message: dict[str, Any]) -> MessageDescription:
     fields = tuple(Field(field["off"], field["len"], field["field"], field["value"]) for field in message["fields"])
     decrypted = message.get("decrypted_hex")
-    return Described(fields, None if decrypted is None else bytes.fromhex(decrypted), message.get("undecoded"))
+    return MessageDescription(fields, None if decrypted is None else bytes.fromhex(decrypted), message.get("undecoded"))

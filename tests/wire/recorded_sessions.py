@@ -1,4 +1,4 @@
-"""What was agreed on in the recorded sessions, for servers that are to live through them again."""
+"""Keys and parameters of the recorded sessions, for servers that replay them."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from tests.wire.recorded import NOW, Vector, frames_of
 
 
 def setup_of(frame: Frame) -> SessionSetup | None:
-    """The wish for a session that a frame holds, if it does."""
+    """The session setup request in a frame; None if there is none."""
     if frame.envelope.encrypted:
         return None
     message = Message.from_bytes(frame.envelope, frame.payload, NOW)
@@ -24,14 +24,14 @@ def setup_of(frame: Frame) -> SessionSetup | None:
 
 
 def session_of(vector: Vector, setup: SessionSetup) -> Session:
-    """The session that was agreed on, also where ours refuses the key exchange: what follows does not depend on it."""
+    """The recorded session, even if our server refuses its key exchange."""
     key, cipher = bytes.fromhex(vector.keys["session_key"]), Cipher(int(vector.keys["encryption_alg"]))
     identity = Identity(setup.handle, setup.index)
     return Session(int(vector.keys["session_id"]), key, cipher, CURRENT_VERSION, identity, setup.timeout)
 
 
 def client_half(vector: Vector) -> DhKeyPair:
-    """The client's half of a recorded exchange by Diffie-Hellman, private exponent and all."""
+    """The client's key pair of a recorded Diffie-Hellman exchange."""
     modulus, generator = int(vector.keys["dh_p"], 16), int(vector.keys["dh_g"])
     exponent = int(vector.keys["dh_client_x"], 16)
     return DhKeyPair(DhPublicKey(pow(generator, exponent, modulus), modulus, generator), exponent)
@@ -39,9 +39,9 @@ def client_half(vector: Vector) -> DhKeyPair:
 
 @dataclass(frozen=True)
 class RecordedHalf:
-    """The server's half of a recorded exchange by Diffie-Hellman.
+    """The server's half of a recorded Diffie-Hellman exchange.
 
-    Its private exponent is known to nobody; what is agreed on is computed as the client does it.
+    Its private exponent is unknown, so the shared secret is computed with the client's exponent.
     """
 
     public: DhPublicKey
@@ -55,7 +55,7 @@ class RecordedHalf:
         return cls(DhPublicKey.from_bytes(ready.data[4:]), client_half(vector))
 
     def make_key_pair(self, *_: object) -> DhKeyPair:
-        """In place of a pair that is drawn at random."""
+        """Replace the random key pair."""
         return DhKeyPair(self.public, 0)
 
     def shared_secret(self, pair: DhKeyPair, theirs: DhPublicKey) -> bytes:

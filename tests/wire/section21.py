@@ -1,4 +1,4 @@
-"""The vectors of the native protocol's description, sections 21.1 and 21.4 to 21.9, in hexadecimal digits."""
+"""The vectors of the native protocol specification, sections 21.1 and 21.4 to 21.9, in hexadecimal."""
 
 from typing import Final
 
@@ -95,7 +95,7 @@ DH_PEER: Final = (
 DES_KEY: Final = "000000015b7507bc2fba73df"
 TDES_KEY: Final = "000000025b7507bc2fba73df524f7c4025ecdfe51c75f8a289a86123"
 AES_KEY: Final = "000000035a7407bc2eba72de524f7d4024ecdee41d75f8a289a86122a285d39affe42fe0"
-"""21.6: the last three are the derived keys behind the number of their cipher."""
+"""21.6: the last three are the derived keys after the number of their cipher."""
 
 HELLO: Final = {
     1: ("1aee656b1fe12552", "39750467663e8df8235c1000cc528149"),

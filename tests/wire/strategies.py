@@ -1,4 +1,4 @@
-"""Anything that a message can hold, for properties that must hold for all of it."""
+"""Strategies for messages and all their parts."""
 
 from typing import Final
 
@@ -42,19 +42,19 @@ from perseid.wire.responses import (
 )
 
 EXAMPLES: Final = settings(max_examples=50, deadline=None)
-"""Enough to find what there is, and no deadline: other processes may have the machine."""
+"""No deadline, because other processes may use the CPU."""
 
 FEW_EXAMPLES: Final = settings(max_examples=20, deadline=None)
-"""The same where a test runs for every opcode and instant."""
+"""For tests that run for every opcode and instant."""
 
 INSTANTS: Final = (1_794_724_100, 2_190_000_000, 2_729_000_000)
-"""A moment in 2026, in 2039 and in 2056: before and after the 32 bits of a signed time run over."""
+"""Times in 2026, 2039 and 2056: before and after 32-bit signed times overflow."""
 
 I16 = st.integers(-0x8000, 0x7FFF)
 I32 = st.integers(-0x8000_0000, 0x7FFF_FFFF)
 I64 = st.integers(-(1 << 63), (1 << 63) - 1)
 U8 = st.integers(0, 0xFF)
-OCTETS = st.binary(max_size=40)
+BYTES = st.binary(max_size=40)
 NAMES = st.binary(max_size=60)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
@@ -68,19 +68,19 @@ _SAME_IN_ALL_VERSIONS = st.sampled_from(list(ResponseCode)) | I32.map(ResponseCo
 
 
 def response_codes(version: Version) -> st.SearchStrategy[ResponseCode]:
-    """Codes that mean in a version what they mean now: before 2.5 two of them had other numbers."""
+    """Codes with the same meaning in a version as now; before 2.5 two of them had other numbers."""
     old = (ResponseCode.PREFIX_REFERRAL, ResponseCode.INVALID_VALUE)
     return _SAME_IN_ALL_VERSIONS.filter(lambda code: version.at_least(5) or code not in old)
 
 
 def instants(now: int) -> st.SearchStrategy[int]:
-    """Times that 32 bits can tell apart near `now`: 0, or less than 68 years away and not a multiple of 2³²."""
+    """Times that 32 bits can distinguish near `now`: 0, or less than 68 years away and not a multiple of 2³²."""
     near = st.integers(now - (1 << 31), now + (1 << 31) - 1).filter(lambda instant: instant % (1 << 32) != 0)
     return st.just(0) | near
 
 
 def envelopes(version: st.SearchStrategy[Version] = VERSIONS) -> st.SearchStrategy[Envelope]:
-    """Envelopes as they may be sent; whoever suggests anything suggests 1.x to 3.x."""
+    """Valid envelopes; a suggested version is 1.x to 3.x."""
     suggested = st.builds(Version, st.integers(1, 3), U8)
     lengths = st.integers(0, MAX_MESSAGE)
     flags = st.booleans()
@@ -93,7 +93,7 @@ def headers(now: int, version: Version) -> st.SearchStrategy[Header]:
     return st.builds(Header, OPCODES, codes, FLAGS, I16, U8, instants(now), U8)
 
 
-CREDENTIALS: Final = st.builds(Credential, TEXTS, OCTETS, OCTETS, I32, OCTETS, U8, U8, I16)
+CREDENTIALS: Final = st.builds(Credential, TEXTS, BYTES, BYTES, I32, BYTES, U8, U8, I16)
 
 REFERENCES: Final = st.builds(ValueRef, I32, TEXTS)
 
@@ -106,7 +106,7 @@ def values(now: int) -> st.SearchStrategy[Value]:
             Value,
             index=I32,
             type=TEXTS,
-            data=OCTETS,
+            data=BYTES,
             ttl=instants(now) if ttl_type is TtlType.ABSOLUTE else I32,
             ttl_type=st.just(ttl_type),
             permissions=U8.map(Permission),
@@ -125,7 +125,7 @@ def _session_setups() -> st.SearchStrategy[SessionSetup]:
     def build(mode: ExchangeMode) -> st.SearchStrategy[SessionSetup]:
         common = {"mode": st.just(mode), "timeout": I32, "handle": NAMES, "index": I32}
         if mode in (ExchangeMode.CLIENT_KEY, ExchangeMode.DIFFIE_HELLMAN):
-            return st.builds(SessionSetup, **common, public_key=OCTETS)
+            return st.builds(SessionSetup, **common, public_key=BYTES)
         if mode == ExchangeMode.HANDLE_KEY:
             return st.builds(SessionSetup, **common, key_handle=NAMES, key_index=I32)
         return st.builds(SessionSetup, **common)
@@ -142,10 +142,10 @@ def _transaction_requests(version: Version) -> st.SearchStrategy[RetrieveTransac
 
 
 def requests(now: int, version: Version) -> dict[OpCode, st.SearchStrategy[RequestBody]]:
-    """The bodies that a request may have, by opcode."""
+    """Request bodies by opcode."""
     names = st.builds(HandleRequest, NAMES)
     with_values = st.builds(ValuesRequest, NAMES, _value_lists(now))
-    digests = st.binary(max_size=40)  # its length word begins with 0, so it cannot be taken for a bare digest
+    digests = st.binary(max_size=40)  # its length starts with 0, so it cannot be mistaken for a bare digest
     receivers = st.builds(MirrorShare, U8, I32, I32)
     return {
         OpCode.RESOLUTION: st.builds(Resolve, NAMES, INDEXES, st.lists(TEXTS, max_size=4).map(tuple)),
@@ -156,28 +156,28 @@ def requests(now: int, version: Version) -> dict[OpCode, st.SearchStrategy[Reque
         OpCode.REMOVE_VALUE: st.builds(RemoveValues, NAMES, INDEXES),
         OpCode.MODIFY_VALUE: with_values,
         OpCode.LIST_HANDLES: names,
-        OpCode.RESPONSE_TO_CHALLENGE: st.builds(ChallengeResponse, TEXTS, NAMES, I32, OCTETS),
-        OpCode.VERIFY_CHALLENGE: st.builds(VerifyChallenge, NAMES, I32, OCTETS, digests, OCTETS),
+        OpCode.RESPONSE_TO_CHALLENGE: st.builds(ChallengeResponse, TEXTS, NAMES, I32, BYTES),
+        OpCode.VERIFY_CHALLENGE: st.builds(VerifyChallenge, NAMES, I32, BYTES, digests, BYTES),
         OpCode.HOME_NA: names,
         OpCode.UNHOME_NA: names,
         OpCode.LIST_HOMED_NAS: names,
         OpCode.SESSION_SETUP: _session_setups(),
         OpCode.SESSION_TERMINATE: names,
-        OpCode.SESSION_EXCHANGEKEY: st.builds(ExchangeKey, OCTETS),
+        OpCode.SESSION_EXCHANGEKEY: st.builds(ExchangeKey, BYTES),
         OpCode.GET_NEXT_TXN_ID: names,
         OpCode.RETRIEVE_TXN_LOG: _transaction_requests(version),
-        OpCode.DUMP_HANDLES: st.builds(DumpHandles, receivers) | st.builds(DumpHandles, receivers, OCTETS, I32),
+        OpCode.DUMP_HANDLES: st.builds(DumpHandles, receivers) | st.builds(DumpHandles, receivers, BYTES, I32),
         OpCode.BACKUP_SERVER: names,
     }
 
 
 def successes(now: int) -> dict[OpCode, st.SearchStrategy[ResponseBody]]:
-    """The bodies that a success may have, by opcode."""
+    """Bodies of successful responses by opcode."""
     empty = st.just(Empty())
     names = st.builds(HandleList, st.lists(NAMES, max_size=5).map(tuple))
     return {
         OpCode.RESOLUTION: st.builds(ResolutionResult, NAMES, _value_lists(now)),
-        OpCode.GET_SITE_INFO: st.builds(SiteInfo, OCTETS),
+        OpCode.GET_SITE_INFO: st.builds(SiteInfo, BYTES),
         OpCode.CREATE_HANDLE: st.builds(CreationResult, st.none() | NAMES),
         OpCode.DELETE_HANDLE: empty,
         OpCode.ADD_VALUE: empty,
@@ -188,14 +188,14 @@ def successes(now: int) -> dict[OpCode, st.SearchStrategy[ResponseBody]]:
         OpCode.HOME_NA: empty,
         OpCode.UNHOME_NA: empty,
         OpCode.LIST_HOMED_NAS: names,
-        OpCode.SESSION_SETUP: st.builds(SessionSetupResult, EXCHANGE_MODES, OCTETS),
+        OpCode.SESSION_SETUP: st.builds(SessionSetupResult, EXCHANGE_MODES, BYTES),
         OpCode.SESSION_TERMINATE: empty,
         OpCode.SESSION_EXCHANGEKEY: empty,
         OpCode.GET_NEXT_TXN_ID: st.builds(NextTransactionId, I64),
         OpCode.RETRIEVE_TXN_LOG: st.builds(TransactionStream, U8),
         OpCode.DUMP_HANDLES: empty,
         OpCode.BACKUP_SERVER: empty,
-        OpCode(9999): st.builds(UnknownBody, OCTETS),
+        OpCode(9999): st.builds(UnknownBody, BYTES),
     }
 
 
@@ -209,10 +209,10 @@ _SPECIAL = (
 
 
 def failures(now: int, version: Version) -> st.SearchStrategy[tuple[ResponseCode, ResponseBody]]:
-    """A response code other than success, and a body that goes with it."""
-    texts = st.builds(Failure, st.none() | OCTETS)
+    """A response code other than success with a matching body."""
+    texts = st.builds(Failure, st.none() | BYTES)
     others = st.tuples(response_codes(version).filter(lambda code: code not in _SPECIAL), texts)
-    challenges = st.tuples(st.just(ResponseCode.AUTHENTICATION_NEEDED), st.builds(Challenge, OCTETS))
+    challenges = st.tuples(st.just(ResponseCode.AUTHENTICATION_NEEDED), st.builds(Challenge, BYTES))
     if not version.at_least(5):
         return others | challenges
     referrals = st.sampled_from([ResponseCode.SERVICE_REFERRAL, ResponseCode.PREFIX_REFERRAL])
@@ -230,7 +230,7 @@ DIGESTS: Final = st.sampled_from(list(DigestAlgorithm)).flatmap(
 
 @st.composite
 def messages(draw: st.DrawFn, now: int) -> Message:
-    """Whole messages with any header, body and credential."""
+    """Messages with any header, body and credential."""
     version = draw(VERSIONS)
     envelope = draw(envelopes(st.just(version)))
     header = draw(headers(now, version))

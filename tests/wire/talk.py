@@ -1,7 +1,7 @@
-"""A client and a server that talk in memory: no socket, no clock, no randomness but what the test gives.
+"""A client and a server in memory, without sockets; the test controls clock and randomness.
 
-`Host` is a server with the least application that the protocol needs; `Talk` is a client that speaks with it over one
-of three lines. A line carries bytes, as the real transport does, and the UDP line treats them as badly as it may.
+`Host` is a server with a minimal application; `Conversation` is a client that talks to it over one of three lines.
+A line carries bytes like the real transport; the UDP line can lose, duplicate and reorder packets.
 """
 
 import random
@@ -48,10 +48,10 @@ SECRET: Final = b"a secret of the tests"
 ADMIN: Final = b"0.NA/1"
 RSA, SEC, DSA = Identity(ADMIN, 300), Identity(ADMIN, 301), Identity(ADMIN, 302)
 PROOFS: Final[dict[Identity, PrivateKey | bytes]] = {RSA: RSA_KEY, SEC: SECRET, DSA: DSA_KEY}
-"""Who there is, and how they prove it."""
+"""The identities and their secrets."""
 
 KEYS: Final[dict[int, PublicKey | bytes]] = {300: RSA_KEY.public, 301: SECRET, 302: DSA_KEY.public}
-"""What their proofs are checked with, by index."""
+"""The keys that verify their proofs, by index."""
 
 PUBLIC: Final = Value.text(1, "URL", "https://example.org/")
 PRIVATE: Final = Value(50, "NOTE", PRIVATE_TEXT, permissions=Permission.ADMIN_READ | Permission.ADMIN_WRITE)
@@ -60,7 +60,7 @@ FLAGS_TO_READ_ALL: Final = DEFAULT_FLAGS & ~OpFlag.PUBLIC_ONLY
 
 @dataclass
 class Host:
-    """A server, some records, and an application that lets every known administrator do everything."""
+    """A server with records and an application that permits everything to known administrators."""
 
     settings: ServerSettings = field(default_factory=lambda: ServerSettings(SERVER_KEY))
     seed: int = 1
@@ -74,17 +74,17 @@ class Host:
     def receive(self, frame: Frame, now: float, *, private_transport: bool = False) -> Reply:
         received = self.server.receive(frame, now, private_transport=private_transport)
         if isinstance(received, ChallengeProof):
-            received = self.judge(received, now)
-        return received if isinstance(received, Reply) else self.carry_out(received, now)
+            received = self.check_proof(received, now)
+        return received if isinstance(received, Reply) else self.execute(received, now)
 
-    def judge(self, proof: ChallengeProof, now: float) -> Request | Reply:
+    def check_proof(self, proof: ChallengeProof, now: float) -> Request | Reply:
         key = self.keys.get(proof.identity.index)
         valid = proof.check_secret(key) if isinstance(key, bytes) else key is not None and proof.check_key(key)
         if not valid:
             return self.server.respond(proof.request, ResponseCode.AUTHENTICATION_FAILED, Failure(), now)
         return self.server.accept(proof, proof.identity.index, now)
 
-    def carry_out(self, request: Request, now: float) -> Reply:
+    def execute(self, request: Request, now: float) -> Reply:
         identity: Identity | None = None
         if self.needs_identity(request):
             found = self.server.identify(request, now)
@@ -130,13 +130,13 @@ class Host:
 
 
 class Line(Protocol):
-    """A way for bytes from a client to a host and back."""
+    """A connection from a client to a host."""
 
     def carry(self, frame: Frame, host: Host, now: float) -> list[Frame]: ...
 
 
 class Tcp:
-    """Both directions byte by byte, if `size` is 1."""
+    """A stream in both directions, in pieces of `size` bytes."""
 
     def __init__(self, size: int = 1) -> None:
         self.size = size
@@ -158,7 +158,7 @@ class Tcp:
 
 
 class Udp:
-    """Loses, doubles and shuffles packets in both directions."""
+    """Packets that are lost, duplicated and reordered in both directions."""
 
     def __init__(self, seed: int = 0, loss: float = 0.0, doubling: float = 0.0) -> None:
         self.chance = random.Random(seed)
@@ -169,7 +169,7 @@ class Udp:
 
     def carry(self, frame: Frame, host: Host, now: float) -> list[Frame]:
         frames: list[Frame] = []
-        back = Reassembler()  # a client has a fresh one for each attempt
+        back = Reassembler()  # a client has a new one for each attempt
         for packet in self._mistreat(split(frame.envelope, frame.payload, request=True)):
             if not Envelope.from_bytes(packet).truncated:
                 whole: tuple[Envelope, bytes] | None = (Envelope.from_bytes(packet), packet[ENVELOPE_LENGTH:])
@@ -188,14 +188,14 @@ class Udp:
     def _mistreat(self, packets: list[bytes]) -> list[bytes]:
         if not self.loss:
             return packets
-        kept = [packet for packet in packets if self.chance.random() >= self.loss]
-        kept += [packet for packet in packets if self.chance.random() < self.doubling]
-        self.chance.shuffle(kept)
-        return kept
+        delivered = [packet for packet in packets if self.chance.random() >= self.loss]
+        delivered += [packet for packet in packets if self.chance.random() < self.doubling]
+        self.chance.shuffle(delivered)
+        return delivered
 
 
 class Http:
-    """A POST and its answer, which deployed servers give in one message only."""
+    """A POST request and its response; deployed servers send a single message."""
 
     def __init__(self, *, private: bool = False) -> None:
         self.private = private
@@ -222,13 +222,13 @@ class Http:
 
 
 def lines() -> dict[str, Line]:
-    """A fresh line of every kind, by name."""
+    """A new line of every type, by name."""
     bad = Udp(seed=5, loss=0.3, doubling=0.2)
     return {"tcp": Tcp(), "udp": Udp(), "bad udp": bad, "http": Http()}
 
 
-class Talk:
-    """A client on one end of a line, and a host on the other."""
+class Conversation:
+    """A client and a host, connected by a line."""
 
     def __init__(
         self, host: Host | None = None, line: Line | None = None, version: Version = CURRENT_VERSION, now: float = NOW
@@ -258,7 +258,7 @@ class Talk:
         return self.request(OpCode.CREATE_HANDLE, ValuesRequest(name, values), flags=flags, session=session)
 
     def send(self, message: Message, session: Session | None = None) -> list[Frame]:
-        """One attempt; what comes back is not read yet."""
+        """Send a message once and return the frames of the response."""
         return self.line.carry(self.client.pack(message, session), self.host, self.now)
 
     def read(
@@ -268,7 +268,7 @@ class Talk:
         return self.client.read(frame, request, self.now, server_key=key, session=session, about=about)
 
     def ask(self, request: Message, session: Session | None = None, about: Message | None = None) -> VerifiedResponse:
-        """Ask until there is an answer; there must be one, and one only."""
+        """Send a request until there is exactly one answer."""
         message = request
         for attempt in range(60):
             if attempt:
@@ -287,18 +287,18 @@ class Talk:
         return self.ask(answer, session, about=request)
 
     def ask_as(self, identity: Identity, request: Message, session: Session | None = None) -> VerifiedResponse:
-        """Ask, be challenged, prove, and get the answer."""
+        """Send a request, answer the challenge, and return the response."""
         challenge = self.ask(request, session)
         assert challenge.code is ResponseCode.AUTHENTICATION_NEEDED
         assert isinstance(challenge.body, Challenge)
         return self.prove(challenge, request, identity, session)
 
     def begin_session(self, identity: Identity | None = SEC, timeout: int = 3600) -> Session:
-        wish = self.client.begin_session(identity, self.now, peer_version=CURRENT_VERSION, timeout=timeout)
-        return self.client.finish_session(wish, self.ask(wish.request))
+        setup = self.client.begin_session(identity, self.now, peer_version=CURRENT_VERSION, timeout=timeout)
+        return self.client.finish_session(setup, self.ask(setup.request))
 
-    def begin_proved_session(self, identity: Identity = SEC, timeout: int = 3600) -> Session:
-        """A session in which the client has proved who it is."""
+    def begin_authenticated_session(self, identity: Identity = SEC, timeout: int = 3600) -> Session:
+        """Begin a session and authenticate the client."""
         session = self.begin_session(identity, timeout)
         answer = self.ask_as(identity, self.create(b"1/first", session=session), session)
         assert answer.code is ResponseCode.SUCCESS
@@ -306,23 +306,23 @@ class Talk:
 
 
 def read_code(reply: Reply, session: Session | None = None) -> ResponseCode:
-    """The code of the only message of a reply."""
+    """The response code of a reply with one message."""
     return read_message(reply, session).header.response_code
 
 
 def read_message(reply: Reply, session: Session | None = None) -> Message:
-    """The only message of a reply."""
+    """The message of a reply with one message."""
     (frame,) = reply.frames
     payload = session.open(frame.payload) if frame.envelope.encrypted and session else frame.payload
     return Message.from_bytes(frame.envelope, payload, int(NOW))
 
 
 def frame_of(message: Message) -> Frame:
-    """A message as it comes from the transport."""
+    """A message as received from the transport."""
     return Frame(message.envelope, message.payload())
 
 
 def without_credential(message: Message) -> Message:
-    """The same message, its MAC taken off."""
+    """The same message without its MAC."""
     bare = replace(message, credential=None)
     return replace(bare, envelope=bare.with_length())

@@ -1,4 +1,4 @@
-"""No recorded vector is forgotten: not a file, not a line of a file, not a key.
+"""Every recorded vector is tested: all files, all their vectors, all keys.
 
 A test module that exercises vector files names them in `VECTOR_FILES` and has every vector of them among the parameters
 of its tests, itself or with its whole conversation.
@@ -44,7 +44,7 @@ COUNTS = {
     "verify.json": 2,
     "versions.json": 14,
 }
-"""How many vectors each file has; a copy that was cut short has fewer."""
+"""The number of vectors in each file; a truncated copy has fewer."""
 
 KEYS = {
     "dsapriv.bin",
@@ -65,7 +65,7 @@ def names_in(file: str) -> tuple[str, ...]:
 
 
 def sources(*words: str) -> Iterator[tuple[Path, ast.Module]]:
-    """The modules in which one of these words stands. No other is parsed: there are hundreds."""
+    """The modules that contain one of these words. Others are not parsed, because there are hundreds."""
     for path in sorted(TESTS.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         if path.name != Path(__file__).name and any(word in text for word in words):
@@ -74,7 +74,7 @@ def sources(*words: str) -> Iterator[tuple[Path, ast.Module]]:
 
 @cache
 def modules() -> tuple[ModuleType, ...]:
-    """The test modules that say which vector files they exercise."""
+    """The test modules that name the vector files they exercise."""
     found = []
     for path, tree in sources("VECTOR_FILES"):
         targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
@@ -97,7 +97,7 @@ def parameters_of(function: Any) -> set[str]:
 
 
 def _names(value: Any) -> Iterator[str]:
-    """The vectors that one parameter stands for: itself, or all of the conversation that it names."""
+    """The vectors of one parameter: itself, or the whole conversation that it names."""
     for one in value.values if isinstance(value, type(pytest.param())) else (value,):
         if isinstance(one, Vector):
             yield one.name
@@ -112,7 +112,7 @@ def all_conversations() -> dict[str, list[Vector]]:
     return conversations(*WIRE_FILES)
 
 
-def test_the_vector_files_are_all_there_and_whole() -> None:
+def test_vector_files_are_complete() -> None:
     found = {path.name: len(names_in(path.name)) for path in FOLDER.glob("*.json")}
     assert found == COUNTS
     assert sum(COUNTS[file] for file in WIRE_FILES) == 340
@@ -134,7 +134,7 @@ def test_every_vector_of_a_file_is_a_parameter_of_the_tests_that_name_it(file: s
         assert set(names_in(file)) <= exercised(module), module.__name__
 
 
-def test_every_key_of_the_vectors_is_there_and_used() -> None:
+def test_every_key_of_the_vectors_exists_and_is_used() -> None:
     assert {path.name for path in (FOLDER / "keys").iterdir()} == KEYS
     constants = {
         node.value.removeprefix("keys/")
@@ -155,7 +155,7 @@ def test_every_key_of_the_vectors_is_there_and_used() -> None:
         ("client_vectors", ("the_requests_of_a_vector", "the_answer_of_a_vector")),
     ],
 )
-def test_every_exchange_is_decoded_and_written_and_held_by_our_server_and_by_our_client(
+def test_every_exchange_is_decoded_encoded_and_replayed_by_server_and_client(
     module: str, tests: tuple[str, ...]
 ) -> None:
     (found,) = [one for one in modules() if one.__name__.endswith(f".test_wire_{module}")]
@@ -166,13 +166,13 @@ def test_every_exchange_is_decoded_and_written_and_held_by_our_server_and_by_our
     assert names >= {name for file in WIRE_FILES for name in names_in(file)}
 
 
-def test_a_vector_has_a_name_of_its_own_in_all_files() -> None:
-    """So that counting vectors by name forgets none."""
+def test_vector_names_are_unique_in_all_files() -> None:
+    """Vectors are counted by name."""
     names = [name for file in COUNTS for name in names_in(file)]
     assert len(names) == len(set(names))
 
 
-def test_every_vector_of_the_description_is_used_by_a_test_of_vectors() -> None:
+def test_every_vector_of_the_specification_is_used_by_a_vector_test() -> None:
     """The vectors of section 21 are constants of `section21`; each must be read by a test or its parameters."""
     (_, tree) = next((path, tree) for path, tree in sources_and_helpers() if path.stem == "section21")
     targets = [node.target for node in tree.body if isinstance(node, ast.AnnAssign)]

@@ -8,16 +8,14 @@ from hypothesis import strategies as st
 
 from perseid.records.binary import MAX_BYTES, MAX_DEPTH, Reader, Writer
 from perseid.records.errors import InvalidData, RecordMisuse, RecordProblem
-from tests.wire.strategies import EXAMPLES, I16, I32, I64, OCTETS, TEXTS, U8
+from tests.wire.strategies import BYTES, EXAMPLES, I16, I32, I64, TEXTS, U8
 
 _SIZES = {"u8": 1, "i16": 2, "i32": 4, "u32": 4, "i64": 8}
 
 
 @EXAMPLES
-@given(U8, I16, I32, I64, OCTETS, TEXTS, st.integers(0, 0xFFFF_FFFF))
-def test_what_the_writer_wrote_the_reader_reads(
-    u8: int, i16: int, i32: int, i64: int, data: bytes, text: str, u32: int
-) -> None:
+@given(U8, I16, I32, I64, BYTES, TEXTS, st.integers(0, 0xFFFF_FFFF))
+def test_writer_and_reader_round_trip(u8: int, i16: int, i32: int, i64: int, data: bytes, text: str, u32: int) -> None:
     writer = Writer().u8(u8).i16(i16).i32(i32).i64(i64).bytes_(data).text(text).u32(u32).raw(data)
     reader = Reader(writer.getvalue())
     assert reader.peek() == u8
@@ -42,7 +40,7 @@ def test_integers_are_big_endian_and_signed() -> None:
 
 
 @pytest.mark.parametrize("method", _SIZES)
-def test_a_number_that_is_cut_off_is_refused_with_its_position(method: str) -> None:
+def test_truncated_number_is_refused_with_its_position(method: str) -> None:
     size = _SIZES[method]
     reader = Reader(bytes(3 + size - 1))
     reader.raw(3)
@@ -57,12 +55,12 @@ def test_peeking_at_the_end_is_refused() -> None:
 
 
 @pytest.mark.parametrize("length", [-1, -0x8000_0000, MAX_BYTES + 1, 0x7FFF_FFFF])
-def test_a_length_outside_the_limits_is_refused_before_anything_is_taken(length: int) -> None:
+def test_length_outside_the_limits_is_refused_before_reading(length: int) -> None:
     with pytest.raises(InvalidData, match="is not between 0 and"):
         Reader(Writer().i32(length).getvalue()).bytes_()
 
 
-def test_the_longest_byte_string_is_written_and_read_and_one_byte_more_is_neither() -> None:
+def test_byte_string_length_is_limited_for_reading_and_writing() -> None:
     longest = bytes(MAX_BYTES)
     written = Writer().bytes_(longest).getvalue()
     assert Reader(written).bytes_() == longest
@@ -72,19 +70,19 @@ def test_the_longest_byte_string_is_written_and_read_and_one_byte_more_is_neithe
         Reader((MAX_BYTES + 1).to_bytes(4, "big") + longest + b"\0").bytes_()
 
 
-def test_a_smaller_limit_of_the_caller_holds_too() -> None:
+def test_smaller_limit_of_the_caller_applies() -> None:
     written = Writer().bytes_(b"12345").getvalue()
     assert Reader(written).bytes_(5) == b"12345"
     with pytest.raises(InvalidData, match="not between 0 and 4"):
         Reader(written).bytes_(4)
 
 
-def test_a_string_longer_than_what_is_left_is_refused() -> None:
+def test_string_longer_than_the_remaining_bytes_is_refused() -> None:
     with pytest.raises(InvalidData, match="5 bytes required, 4 left"):
         Reader(Writer().i32(5).raw(b"1234").getvalue()).bytes_()
 
 
-def test_a_count_that_the_remaining_bytes_cannot_hold_is_refused_at_once() -> None:
+def test_count_larger_than_the_remaining_bytes_is_refused_at_once() -> None:
     data = Writer().i32(3).raw(bytes(24)).getvalue()
     assert Reader(data).count(8) == 3
     with pytest.raises(InvalidData, match="a count of 3 items exceeds the 24 bytes left"):
@@ -95,7 +93,7 @@ def test_a_count_that_the_remaining_bytes_cannot_hold_is_refused_at_once() -> No
         Reader(data).count(8, 2)
 
 
-def test_text_that_is_not_utf_8_is_refused_and_half_a_surrogate_pair_cannot_be_written() -> None:
+def test_invalid_utf_8_is_not_read_and_lone_surrogate_is_not_written() -> None:
     with pytest.raises(InvalidData, match="not valid UTF-8"):
         Reader(Writer().bytes_(b"ab\xff").getvalue()).text()
     with pytest.raises(RecordMisuse, match="surrogate"):
@@ -110,7 +108,7 @@ def test_trailing_bytes_are_refused_when_the_structure_must_end() -> None:
     assert caught.value.offset == 1
 
 
-def test_an_inner_reader_ends_where_its_structure_does_and_the_outer_goes_on_after_it() -> None:
+def test_inner_reader_ends_with_its_structure_and_the_outer_continues() -> None:
     outer = Reader(b"abcdef")
     outer.u8()
     inner = outer.inner(3)
@@ -124,7 +122,7 @@ def test_an_inner_reader_ends_where_its_structure_does_and_the_outer_goes_on_aft
         Reader(b"ab").inner(-1)
 
 
-def test_structures_stand_in_structures_sixteen_deep_and_no_deeper() -> None:
+def test_nesting_is_limited_to_sixteen_levels() -> None:
     reader = Reader(b"x")
     for _ in range(MAX_DEPTH):
         reader = reader.inner(1)
@@ -142,7 +140,7 @@ def test_structures_stand_in_structures_sixteen_deep_and_no_deeper() -> None:
         (Writer.i64, -(1 << 63), (1 << 63) - 1),
     ],
 )
-def test_a_number_that_does_not_fit_its_field_is_not_written(
+def test_number_out_of_range_is_not_written(
     write: Callable[[Writer, int], Writer], smallest: int, greatest: int
 ) -> None:
     write(Writer(), smallest)
@@ -158,7 +156,7 @@ def test_times_are_written_modulo_2_to_the_32() -> None:
 
 @EXAMPLES
 @given(st.binary(max_size=30), st.lists(st.sampled_from([*_SIZES, "bytes_", "text", "peek", "rest"]), max_size=8))
-def test_reading_arbitrary_bytes_gives_a_value_or_an_error(data: bytes, methods: list[str]) -> None:
+def test_reading_arbitrary_bytes_returns_a_value_or_raises(data: bytes, methods: list[str]) -> None:
     reader = Reader(data)
     for method in methods:
         before, offset = reader.offset, None
@@ -170,7 +168,7 @@ def test_reading_arbitrary_bytes_gives_a_value_or_an_error(data: bytes, methods:
         assert before <= (reader.offset if offset is None else offset) <= len(data)
 
 
-def test_an_error_must_say_at_fault_it_was() -> None:
+def test_error_base_class_cannot_be_raised() -> None:
     with pytest.raises(TypeError, match="instead"):
         RecordProblem("neither")
     assert str(InvalidData("no")) == "no"

@@ -1,4 +1,4 @@
-"""The encryption of sessions: recorded bytes, round trips, and bytes that were never encrypted."""
+"""The encryption of sessions: recorded bytes, round trips, and arbitrary bytes."""
 
 from contextlib import suppress
 
@@ -19,7 +19,7 @@ OLD, NEW = Version(2, 3), Version(2, 4)
 
 
 @pytest.mark.parametrize("number", section21.HELLO)
-def test_hello_of_the_descriptions_vectors(number: int) -> None:
+def test_cipher_vectors_of_the_specification_match(number: int) -> None:
     cipher = Cipher(number)
     old, new = (bytes.fromhex(data) for data in section21.HELLO[number])
     for version, data in ((OLD, old), (NEW, new), (CURRENT_VERSION, new), (Version(5, 9), old)):
@@ -43,7 +43,7 @@ def test_arbitrary_bytes_are_decrypted_or_refused(cipher: Cipher, data: bytes, v
 
 
 @pytest.mark.parametrize("data", [b"", bytes(15), bytes(16), bytes(17), bytes(31), bytes(32)])
-def test_what_is_wrong_with_a_ciphertext_is_not_said(data: bytes) -> None:
+def test_ciphertext_errors_give_no_reason(data: bytes) -> None:
     assert refused(decrypt, Cipher.AES, KEYS[Cipher.AES], data, CURRENT_VERSION) == "decryption failed"
 
 
@@ -52,7 +52,7 @@ def test_aes_uses_the_first_sixteen_bytes_of_the_key() -> None:
     assert decrypt(Cipher.AES, bytes(range(32)), data, CURRENT_VERSION) == b"text"
 
 
-def test_misuse() -> None:
+def test_unsupported_cipher_or_key_length_raises_local_error() -> None:
     for cipher, key in ((Cipher(4), bytes(32)), (Cipher.AES, bytes(15)), (Cipher.DES, b"")):
         with pytest.raises(LocalProtocolError):
             encrypt(cipher, key, b"text", CURRENT_VERSION, bytes)

@@ -1,6 +1,6 @@
-"""Our client in the place of the recorded one: it writes every recorded request to the byte and accepts every answer.
+"""Our client replays the recorded client: it writes exactly the recorded requests and accepts every answer.
 
-The client is given the recorded instant, request ids, salts and initialisation vectors. Three kinds of bytes cannot
+The client uses the recorded time, request ids, salts and initialization vectors. Three kinds of bytes cannot
 agree: DSA signatures, which are random (they are verified instead); the requests of malformed.json, which no client
 writes; and that of `unknown-session`, which names a session that its client does not have.
 """
@@ -36,7 +36,7 @@ SECRETS = {"wrong-secret": b"wrong", "invalid-admin": b"x"}
 
 
 class Replay:
-    """A client that lives through one conversation again."""
+    """A client that replays one conversation."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.randomness: deque[bytes] = deque()
@@ -44,7 +44,7 @@ class Replay:
         self.session: Session | None = None
         self.original: Message | None = None
         self.challenge: VerifiedResponse | None = None
-        self.wish: PendingSession | None = None
+        self.pending_session: PendingSession | None = None
         self.monkeypatch = monkeypatch
 
     def _random(self, count: int) -> bytes:
@@ -53,7 +53,7 @@ class Replay:
         return data
 
     def exchange(self, vector: Vector) -> None:
-        """Make the request, compare it, and read the answer."""
+        """Create the request, compare it, and read the answer."""
         (frame,) = frames_of(vector.request, vector.transport)
         recorded = Message.from_bytes(frame.envelope, self.in_clear(frame, vector), NOW)
         body = REQUEST_DECODERS[recorded.header.opcode](recorded.body_reader(), recorded.version, NOW)
@@ -88,10 +88,10 @@ class Replay:
             pair = DhKeyPair(DhPublicKey.from_bytes(body.public_key), int(vector.keys["dh_client_x"], 16))
             self.monkeypatch.setattr(client_module, "generate_key_pair", lambda _group, _random: pair)
             identity = Identity(body.handle, body.index)
-            self.wish = self.client.begin_session(
+            self.pending_session = self.client.begin_session(
                 identity, now, peer_version=recorded.version, timeout=body.timeout, group=(pair.public.p, pair.public.g)
             )
-            self.original = self.wish.request
+            self.original = self.pending_session.request
         else:
             header = recorded.header
             self.original = self.client.request(
@@ -106,7 +106,7 @@ class Replay:
         return self.original
 
     def read(self, vector: Vector, request: Message) -> None:
-        """Take the answer, with every check there is."""
+        """Read the answer with all checks."""
         about = self.original
         for frame in frames_of(vector.response, vector.transport):
             answer = self.client.read(
@@ -120,9 +120,9 @@ class Replay:
                 self.begin(vector, answer)
 
     def begin(self, vector: Vector, answer: VerifiedResponse) -> None:
-        if self.wish is not None:
-            self.session = self.client.finish_session(self.wish, answer)
-        elif "session_key" in vector.keys:  # an RSA mode: the session is put in by hand with its recorded key
+        if self.pending_session is not None:
+            self.session = self.client.finish_session(self.pending_session, answer)
+        elif "session_key" in vector.keys:  # an RSA mode: the session is created directly with its recorded key
             key, cipher = bytes.fromhex(vector.keys["session_key"]), Cipher(int(vector.keys["encryption_alg"]))
             self.session = Session(int(vector.keys["session_id"]), key, cipher, answer.message.version)
         else:
@@ -149,7 +149,7 @@ def is_same(
 
 
 def is_same_but_for_the_signature(sent: Frame, recorded: Frame, challenge: VerifiedResponse | None) -> bool:
-    """A DSA signature is another one each time, of 46 to 48 bytes; the lengths around it follow it."""
+    """DSA signatures are random and have 46 to 48 bytes; enclosing lengths vary accordingly."""
     assert challenge is not None
     assert challenge.digest is not None
     assert isinstance(challenge.body, Challenge)
@@ -169,7 +169,7 @@ def is_written_by_a_client(name: str) -> bool:
 
 
 @pytest.mark.parametrize("name", [name for name in CONVERSATIONS if is_written_by_a_client(name)])
-def test_the_requests_of_a_vector_are_written_to_the_byte_and_its_answers_accepted(
+def test_the_requests_of_a_vector_are_written_exactly_and_its_answers_accepted(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Replay(monkeypatch)
@@ -181,13 +181,13 @@ OTHERS = [*load("malformed.json"), *(vector for vector in load("auth-errors.json
 
 
 @pytest.mark.parametrize("vector", OTHERS, ids=str)
-def test_the_answer_of_a_vector_that_no_client_requested_is_understood(vector: Vector) -> None:
+def test_the_answer_of_a_vector_without_a_client_request_is_read(vector: Vector) -> None:
     client = Client(bytes)
     for frame in frames_of(vector.response, vector.transport):
         request = client.request(OpCode.RESOLUTION, Resolve(b"20.500.99999/vec-std", (1,)), NOW)
         with suppress(InvalidData):
-            (asked,) = frames_of(vector.request, "udp")
-            request = Message.from_bytes(asked.envelope, asked.payload, NOW)
+            (request_frame,) = frames_of(vector.request, "udp")
+            request = Message.from_bytes(request_frame.envelope, request_frame.payload, NOW)
         if frame.envelope.request_id == UNKNOWN_REQUEST_ID:
             with pytest.raises(RemoteProtocolError, match="the server could not read the request") as caught:
                 client.read(frame, request, NOW)

@@ -31,7 +31,7 @@ OPEN_ENUMS = (OpCode, ResponseCode, ExchangeMode, DigestAlgorithm, TtlType)
 @pytest.mark.parametrize("enum", OPEN_ENUMS)
 @EXAMPLES
 @given(number=I32)
-def test_every_code_survives_known_or_not(enum: type[OpenEnum], number: int) -> None:
+def test_every_code_round_trips_known_or_not(enum: type[OpenEnum], number: int) -> None:
     member = enum(number)
     assert member == number
     assert isinstance(member, enum)
@@ -41,7 +41,7 @@ def test_every_code_survives_known_or_not(enum: type[OpenEnum], number: int) -> 
         assert member.name == f"{enum.__name__}_{number}"
 
 
-def test_codes_that_nobody_knows_are_not_kept() -> None:
+def test_unknown_codes_are_not_cached() -> None:
     before = len(OpCode._value2member_map_)
     for number in range(5000, 6000):
         OpCode(number)
@@ -49,14 +49,14 @@ def test_codes_that_nobody_knows_are_not_kept() -> None:
 
 
 @pytest.mark.parametrize("value", [1 << 32, -(1 << 31) - 1, "1", None, 1.5])
-def test_what_is_not_a_32_bit_number_is_not_a_code(value: Any) -> None:
+def test_code_must_be_a_32_bit_number(value: Any) -> None:
     with pytest.raises(ValueError, match="is not a valid OpCode"):
         OpCode(value)
 
 
 @EXAMPLES
 @given(FLAGS)
-def test_unknown_flags_are_kept(flags: OpFlag) -> None:
+def test_unknown_flags_are_preserved(flags: OpFlag) -> None:
     assert OpFlag(int(flags)) == flags
     assert (flags | OpFlag.CERTIFY) & ~OpFlag.CERTIFY == int(flags) & ~0x4000_0000
     assert OpFlag.CERTIFY in flags | OpFlag.CERTIFY
@@ -64,7 +64,7 @@ def test_unknown_flags_are_kept(flags: OpFlag) -> None:
     assert repr(flags)
 
 
-def test_combinations_of_unknown_flags_do_not_fill_the_memory() -> None:
+def test_combinations_of_unknown_flags_are_not_cached() -> None:
     before = len(OpFlag._value2member_map_)
     for bits in range(1, 3000):
         OpFlag(bits | 0x4000_0000)
@@ -73,7 +73,7 @@ def test_combinations_of_unknown_flags_do_not_fill_the_memory() -> None:
     assert known == 4096, "all combinations of known flags may stay: there are few"
 
 
-def test_requests_are_recursive_cached_and_public_by_default() -> None:
+def test_default_request_flags_are_recursive_cached_and_public() -> None:
     assert DEFAULT_FLAGS == 0x1900_0000
 
 
@@ -93,7 +93,7 @@ def test_requests_are_recursive_cached_and_public_by_default() -> None:
         ("5.11", 1, False),
     ],
 )
-def test_versions_are_compared_by_number_and_5_is_older_than_any_2(version: str, minor: int, expected: bool) -> None:
+def test_versions_are_compared_by_number_and_5_is_older_than_2(version: str, minor: int, expected: bool) -> None:
     assert Version.parse(version).at_least(minor) is expected
     assert str(Version.parse(version)) == version
 
@@ -113,21 +113,21 @@ def test_versions_are_compared_by_number_and_5_is_older_than_any_2(version: str,
         ("0.0", "2.0"),
     ],
 )
-def test_a_response_is_in_the_lower_of_what_the_request_suggests_and_what_we_speak(suggested: str, used: str) -> None:
+def test_response_uses_the_lower_of_suggested_and_own_version(suggested: str, used: str) -> None:
     assert common_version(Version.parse(suggested)) == Version.parse(used)
 
 
 @pytest.mark.parametrize(("peer", "used"), [("2.11", "2.6"), ("2.5", "2.5"), ("5.0", "2.0")])
-def test_a_client_that_speaks_less_uses_less(peer: str, used: str) -> None:
+def test_client_with_a_lower_version_uses_the_lower_version(peer: str, used: str) -> None:
     assert common_version(Version.parse(peer), Version(2, 6)) == Version.parse(used)
 
 
-def test_the_current_version_is_2_11_and_2_3_is_assumed() -> None:
+def test_current_version_is_2_11_and_2_3_is_the_default() -> None:
     assert str(CURRENT_VERSION) == "2.11"
     assert str(ASSUMED_VERSION) == "2.3"
 
 
-def test_two_codes_have_other_numbers_before_2_5() -> None:
+def test_two_codes_have_different_numbers_before_2_5() -> None:
     old, new = Version(2, 4), Version(2, 5)
     assert response_code_to_wire(ResponseCode.SERVER_BACKUP, old) == 303
     assert response_code_to_wire(ResponseCode.SERVER_BACKUP, new) == 7
@@ -141,7 +141,7 @@ def test_two_codes_have_other_numbers_before_2_5() -> None:
 
 @EXAMPLES
 @given(st.sampled_from(list(ResponseCode)), VERSIONS)
-def test_every_other_code_has_one_number_in_all_versions(code: ResponseCode, version: Version) -> None:
+def test_other_codes_have_one_number_in_all_versions(code: ResponseCode, version: Version) -> None:
     number = response_code_to_wire(code, version)
     if number == code and not (code == ResponseCode.PREFIX_REFERRAL and not version.at_least(5)):
         assert response_code_from_wire(number, version) is code
@@ -149,7 +149,7 @@ def test_every_other_code_has_one_number_in_all_versions(code: ResponseCode, ver
         assert not version.at_least(5)
 
 
-def test_an_error_says_at_fault_it_was_and_which_code_answers_it() -> None:
+def test_protocol_error_has_a_side_and_a_response_code() -> None:
     with pytest.raises(TypeError, match="instead"):
         ProtocolError("neither", ResponseCode.ERROR)
     assert RemoteProtocolError("you").code is ResponseCode.PROTOCOL_ERROR

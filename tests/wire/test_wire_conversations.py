@@ -25,8 +25,8 @@ from tests.wire.talk import (
     PUBLIC,
     RSA,
     SEC,
+    Conversation,
     Host,
-    Talk,
     frame_of,
     lines,
     read_code,
@@ -52,8 +52,8 @@ ON_EVERY_LINE = pytest.mark.parametrize("line", list(lines()))
 @pytest.mark.parametrize(
     "flags", [DEFAULT_FLAGS, CERTIFIED, DIGESTED, CERTIFIED | DIGESTED], ids=["", "CT", "RD", "CR"]
 )
-def test_a_public_record_is_resolved(line: str, flags: OpFlag, version: Version) -> None:
-    conversation = Talk(line=lines()[line], version=version)
+def test_public_record_is_resolved(line: str, flags: OpFlag, version: Version) -> None:
+    conversation = Conversation(line=lines()[line], version=version)
     answer = conversation.ask(conversation.resolve(flags=flags))
     assert answer.code is ResponseCode.SUCCESS
     assert answer.body == ResolutionResult(HANDLE, (PUBLIC,))
@@ -67,23 +67,23 @@ def test_a_public_record_is_resolved(line: str, flags: OpFlag, version: Version)
 
 
 @ON_EVERY_LINE
-def test_a_record_of_many_packets_is_resolved(line: str) -> None:
-    conversation = Talk(line=lines()[line])
+def test_record_of_many_packets_is_resolved(line: str) -> None:
+    conversation = Conversation(line=lines()[line])
     large = tuple(Value(index, "DATA", bytes(900)) for index in range(1, 6))
     conversation.host.records[HANDLE] = large
     answer = conversation.ask(conversation.resolve(flags=CERTIFIED))
     assert answer.body == ResolutionResult(HANDLE, large)
 
 
-def test_a_server_of_a_mirror_site_does_not_say_that_it_is_authoritative() -> None:
-    conversation = Talk(Host(ServerSettings(SERVER_KEY, site_serial=9, is_primary=False)))
+def test_mirror_server_is_not_authoritative() -> None:
+    conversation = Conversation(Host(ServerSettings(SERVER_KEY, site_serial=9, is_primary=False)))
     answer = conversation.ask(conversation.resolve())
     assert OpFlag.AUTHORITATIVE not in answer.message.header.flags
     assert answer.message.header.site_serial == 9
 
 
-def test_an_old_request_that_suggests_a_new_version_is_answered_in_the_new_one() -> None:
-    conversation = Talk()
+def test_old_request_that_suggests_a_new_version_is_answered_in_it() -> None:
+    conversation = Conversation()
     body = Resolve(HANDLE)
     request = conversation.client.request(OpCode.RESOLUTION, body, NOW, flags=CERTIFIED, peer_version=Version(2, 3))
     assert request.version == Version(2, 3)
@@ -92,8 +92,8 @@ def test_an_old_request_that_suggests_a_new_version_is_answered_in_the_new_one()
     assert answer.body == ResolutionResult(HANDLE, (PUBLIC,))
 
 
-def test_a_peer_that_mislabels_itself_5_0_is_spoken_to_in_2_0() -> None:
-    conversation = Talk()
+def test_peer_mislabeled_as_5_0_is_answered_in_2_0() -> None:
+    conversation = Conversation()
     request = conversation.client.request(OpCode.GET_SITE_INFO, HandleRequest(), NOW, peer_version=Version(5, 0))
     assert request.version == Version(2, 0)
     old = replace(request, envelope=replace(request.envelope, version=Version(5, 0), suggested=Version(5, 0)))
@@ -101,8 +101,8 @@ def test_a_peer_that_mislabels_itself_5_0_is_spoken_to_in_2_0() -> None:
     assert frame.envelope.version == Version(2, 0)
 
 
-def test_a_list_comes_in_messages_of_fifty() -> None:
-    conversation = Talk()
+def test_list_is_sent_in_messages_of_fifty() -> None:
+    conversation = Conversation()
     for number in range(120):
         conversation.host.records[b"1/%03d" % number] = (PUBLIC,)
     request = conversation.request(OpCode.LIST_HANDLES, HandleRequest(ADMIN), flags=CERTIFIED | OpFlag.REQUEST_DIGEST)
@@ -122,10 +122,10 @@ def test_a_list_comes_in_messages_of_fifty() -> None:
 @IN_EVERY_VERSION
 @IDENTITIES
 @pytest.mark.parametrize("flags", [DEFAULT_FLAGS, CERTIFIED | OpFlag.REQUEST_DIGEST], ids=["plain", "certified"])
-def test_a_challenge_is_answered_in_every_version_by_every_kind_of_key(
+def test_challenge_is_answered_in_every_version_with_every_key_type(
     identity: Identity, version: Version, flags: OpFlag
 ) -> None:
-    conversation = Talk(version=version)
+    conversation = Conversation(version=version)
     answer = conversation.ask_as(identity, conversation.create(flags=flags))
     assert answer.body == CreationResult(b"1/new")
     assert answer.message.header.opcode is OpCode.CREATE_HANDLE
@@ -137,8 +137,8 @@ def test_a_challenge_is_answered_in_every_version_by_every_kind_of_key(
 
 
 @ON_EVERY_LINE
-def test_a_challenge_is_answered_over_every_transport_and_executed_once(line: str) -> None:
-    conversation = Talk(line=lines()[line])
+def test_challenged_request_is_executed_once_over_every_transport(line: str) -> None:
+    conversation = Conversation(line=lines()[line])
     large = Value(1, "DATA", bytes(2000))
     answer = conversation.ask_as(SEC, conversation.create(values=(large,)))
     assert answer.code is ResponseCode.SUCCESS
@@ -146,8 +146,8 @@ def test_a_challenge_is_answered_over_every_transport_and_executed_once(line: st
 
 
 @IDENTITIES
-def test_a_wrong_key_proves_nothing(identity: Identity) -> None:
-    conversation = Talk()
+def test_wrong_key_fails_authentication(identity: Identity) -> None:
+    conversation = Conversation()
     request = conversation.create()
     challenge = conversation.ask(request)
     message = conversation.client.answer_challenge(challenge, request, identity, WRONG_PROOFS[identity], NOW)
@@ -156,21 +156,21 @@ def test_a_wrong_key_proves_nothing(identity: Identity) -> None:
 
 
 def test_private_values_are_read_after_a_challenge() -> None:
-    conversation = Talk()
+    conversation = Conversation()
     answer = conversation.ask_as(DSA, conversation.resolve(flags=FLAGS_TO_READ_ALL))
     assert answer.body == ResolutionResult(HANDLE, (PUBLIC, PRIVATE))
 
 
-def answered(conversation: Talk, **changes: object) -> tuple[Message, Message, VerifiedResponse]:
+def request_and_proof(conversation: Conversation, **changes: object) -> tuple[Message, Message, VerifiedResponse]:
     """A request, the answer to its challenge, and the challenge."""
     request = conversation.create(**changes)  # type: ignore[arg-type]
     challenge = conversation.ask(request)
     return request, conversation.client.answer_challenge(challenge, request, SEC, talk.SECRET, NOW), challenge
 
 
-def test_a_repeated_answer_gets_the_same_reply_and_executes_nothing() -> None:
-    conversation = Talk()
-    _, proof, _ = answered(conversation)
+def test_repeated_answer_gets_the_same_reply_without_execution() -> None:
+    conversation = Conversation()
+    _, proof, _ = request_and_proof(conversation)
     first = conversation.host.receive(frame_of(proof), NOW)
     assert read_code(first) is ResponseCode.SUCCESS
     for later in (0.0, 1.0, 59.0):
@@ -178,24 +178,24 @@ def test_a_repeated_answer_gets_the_same_reply_and_executes_nothing() -> None:
     assert len(conversation.host.executed) == 1
 
 
-def test_an_answer_that_comes_twice_before_it_is_checked_is_accepted_once() -> None:
-    conversation = Talk()
-    _, proof, _ = answered(conversation)
+def test_answer_received_twice_before_its_check_is_accepted_once() -> None:
+    conversation = Conversation()
+    _, proof, _ = request_and_proof(conversation)
     server = conversation.host.server
     first, second = server.receive(frame_of(proof), NOW), server.receive(frame_of(proof), NOW)
     assert isinstance(first, ChallengeProof)
     assert isinstance(second, ChallengeProof)
-    checked = conversation.host.judge(first, NOW)
+    checked = conversation.host.check_proof(first, NOW)
     assert not isinstance(checked, Reply)
-    assert conversation.host.judge(second, NOW) == Reply(())
+    assert conversation.host.check_proof(second, NOW) == Reply(())
     assert server.receive(frame_of(proof), NOW) == Reply(())
-    reply = conversation.host.carry_out(checked, NOW)
+    reply = conversation.host.execute(checked, NOW)
     assert server.receive(frame_of(proof), NOW) == reply
 
 
-def test_a_wrong_answer_does_not_use_the_challenge_up() -> None:
-    conversation = Talk()
-    request, proof, challenge = answered(conversation)
+def test_wrong_answer_does_not_use_up_the_challenge() -> None:
+    conversation = Conversation()
+    request, proof, challenge = request_and_proof(conversation)
     wrong = conversation.client.answer_challenge(challenge, request, SEC, b"a guess", NOW)
     for _ in range(3):
         reply = read_message(conversation.host.receive(frame_of(wrong), NOW))
@@ -204,18 +204,18 @@ def test_a_wrong_answer_does_not_use_the_challenge_up() -> None:
     assert read_code(conversation.host.receive(frame_of(proof), NOW)) is ResponseCode.SUCCESS
 
 
-def test_a_stranger_who_knows_both_ids_does_not_get_what_the_answer_got() -> None:
-    conversation = Talk()
-    request, proof, challenge = answered(conversation)
+def test_reply_is_not_repeated_to_an_unauthenticated_peer_with_both_ids() -> None:
+    conversation = Conversation()
+    request, proof, challenge = request_and_proof(conversation)
     conversation.send(proof)
     guess = conversation.client.answer_challenge(challenge, request, SEC, b"a guess", NOW)
     guess = replace(guess, envelope=replace(guess.envelope, request_id=proof.envelope.request_id))
     assert read_code(conversation.host.receive(frame_of(guess), NOW)) is ResponseCode.AUTHEN_TIMEOUT
 
 
-def test_a_second_different_answer_comes_too_late() -> None:
-    conversation = Talk()
-    request, proof, challenge = answered(conversation)
+def test_second_different_answer_is_too_late() -> None:
+    conversation = Conversation()
+    request, proof, challenge = request_and_proof(conversation)
     conversation.send(proof)
     other = conversation.client.answer_challenge(challenge, request, RSA, RSA_KEY, NOW)
     assert other.envelope.request_id != proof.envelope.request_id
@@ -226,21 +226,21 @@ def test_a_second_different_answer_comes_too_late() -> None:
 
 
 @pytest.mark.parametrize(("age", "code"), [(60.0, ResponseCode.SUCCESS), (60.5, ResponseCode.SESSION_TIMEOUT)])
-def test_a_challenge_lives_as_long_as_the_server_says(age: float, code: ResponseCode) -> None:
-    conversation = Talk()
-    _, proof, _ = answered(conversation)
+def test_challenge_expires_after_the_configured_time(age: float, code: ResponseCode) -> None:
+    conversation = Conversation()
+    _, proof, _ = request_and_proof(conversation)
     assert read_code(conversation.host.receive(frame_of(proof), NOW + age)) is code
 
 
-def test_an_answer_without_a_challenge_is_refused() -> None:
-    conversation = Talk()
-    _, proof, _ = answered(conversation)
+def test_answer_without_a_challenge_is_refused() -> None:
+    conversation = Conversation()
+    _, proof, _ = request_and_proof(conversation)
     stray = replace(proof, envelope=replace(proof.envelope, session_id=0))
     assert read_code(conversation.host.receive(frame_of(stray), NOW)) is ResponseCode.AUTHEN_TIMEOUT
 
 
-def test_in_a_session_an_expired_challenge_is_405_and_the_session_lives_on() -> None:
-    conversation = Talk()
+def test_expired_challenge_in_a_session_is_405_and_the_session_continues() -> None:
+    conversation = Conversation()
     session = conversation.begin_session()
     request = conversation.create(session=session)
     challenge = conversation.ask(request, session)
@@ -251,15 +251,15 @@ def test_in_a_session_an_expired_challenge_is_405_and_the_session_lives_on() -> 
     assert conversation.ask_as(SEC, conversation.create(session=session), session).code is ResponseCode.SUCCESS
 
 
-def test_every_challenge_has_another_id_and_another_nonce() -> None:
-    conversation = Talk()
+def test_every_challenge_has_a_new_id_and_nonce() -> None:
+    conversation = Conversation()
     challenges = [conversation.ask(conversation.create()) for _ in range(5)]
     assert len({challenge.message.envelope.session_id for challenge in challenges}) == 5
     assert len({challenge.body.nonce for challenge in challenges if isinstance(challenge.body, Challenge)}) == 5
 
 
-def test_in_a_session_the_same_request_again_gets_the_same_challenge() -> None:
-    conversation = Talk()
+def test_repeated_request_in_a_session_gets_the_same_challenge() -> None:
+    conversation = Conversation()
     session = conversation.begin_session()
     request = conversation.create(session=session)
     first = conversation.ask(request, session)
@@ -270,9 +270,9 @@ def test_in_a_session_the_same_request_again_gets_the_same_challenge() -> None:
     assert other.body != first.body
 
 
-def test_a_verifier_that_must_downgrade_is_answered_twice_by_the_same_rules() -> None:
-    """A challenge that suggests less than it is written in gets an answer of the lower kind."""
-    conversation = Talk()
+def test_challenge_with_a_lower_suggested_version_gets_the_lower_answer_format() -> None:
+    """The suggested version of a challenge may be lower than its own version."""
+    conversation = Conversation()
     request = conversation.create()
     challenge = conversation.ask(request)
     lowered = replace(challenge.message.envelope, suggested=Version(2, 6))

@@ -1,4 +1,4 @@
-"""Signatures and MACs of messages: every recorded one recomputed, in every version, and strangers' ones refused."""
+"""Signatures and MACs of messages: every recorded one is recomputed, in every version, and forged ones are refused."""
 
 from dataclasses import replace
 from typing import Any
@@ -33,7 +33,7 @@ NEW, OLD = Version(2, 11), Version(2, 4)
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
-def test_every_vector_of_macs(vector: dict[str, Any]) -> None:
+def test_mac_vectors_match(vector: dict[str, Any]) -> None:
     match vector["function"]:
         case "Util.doMac":
             check_mac_code(vector)
@@ -91,13 +91,13 @@ def check_signature_credential(vector: dict[str, Any]) -> None:
 
 def check_encryption(vector: dict[str, Any]) -> None:
     _, _, cipher, version = vector["name"].split("-")
-    number, spoken = Cipher(int(cipher.removeprefix("alg"))), Version.parse(version.removeprefix("v"))
+    number, used_version = Cipher(int(cipher.removeprefix("alg"))), Version.parse(version.removeprefix("v"))
     key, cleartext, ciphertext = (bytes.fromhex(vector[name]) for name in ("key", "cleartext", "ciphertext"))
-    assert decrypt(number, key, ciphertext, spoken) == cleartext
-    assert encrypt(number, key, cleartext, spoken, lambda count: ciphertext[:count]) == ciphertext
+    assert decrypt(number, key, ciphertext, used_version) == cleartext
+    assert encrypt(number, key, cleartext, used_version, lambda count: ciphertext[:count]) == ciphertext
 
 
-# Those of the description
+# Vectors of the specification
 
 
 def described(version: str, data: str) -> Message:
@@ -106,7 +106,7 @@ def described(version: str, data: str) -> Message:
 
 
 @pytest.mark.parametrize(("version", "data"), section21.MACED.items())
-def test_session_mac_of_the_descriptions_vectors(version: str, data: str) -> None:
+def test_session_mac_vectors_of_the_specification_match(version: str, data: str) -> None:
     message, key = described(version, data), bytes(range(1, 17))
     assert verify_mac(message, key)
     assert add_mac(replace(message, credential=None), key, 3) == message
@@ -114,7 +114,7 @@ def test_session_mac_of_the_descriptions_vectors(version: str, data: str) -> Non
 
 
 @pytest.mark.parametrize(("version", "data"), section21.SIGNED.items())
-def test_signed_response_of_the_descriptions_vectors(version: str, data: str) -> None:
+def test_signed_response_vectors_of_the_specification_match(version: str, data: str) -> None:
     message = described(version, data)
     assert verify_signature(message, PublicKey.from_bytes(bytes.fromhex(section21.RSA_KEY)))
     assert not verify_signature(message, SERVER_PUBLIC)
@@ -125,7 +125,7 @@ def test_signed_response_of_the_descriptions_vectors(version: str, data: str) ->
 
 
 def signed_responses() -> list[tuple[Vector, Message]]:
-    """Every recorded response that carries a signature in the clear."""
+    """Every recorded response with an unencrypted signature."""
     found = []
     for vector in exchanges(*WIRE_FILES):
         for frame in frames_of(vector.response, vector.transport):
@@ -140,7 +140,7 @@ SIGNED = signed_responses()
 
 
 @pytest.mark.parametrize(("vector", "message"), SIGNED, ids=[str(vector) for vector, _ in SIGNED])
-def test_signed_response_of_the_wire_vectors(vector: Vector, message: Message) -> None:
+def test_signed_response_wire_vectors_verify(vector: Vector, message: Message) -> None:
     key = SERVER_PUBLIC
     if "server_pub_x509" in vector.keys:
         assert PublicKey.from_x509(bytes.fromhex(vector.keys["server_pub_x509"])) == key
@@ -150,15 +150,15 @@ def test_signed_response_of_the_wire_vectors(vector: Vector, message: Message) -
     assert not verify_signature(message, RSA_KEY.public)
 
 
-def test_signatures_of_the_wire_vectors_are_in_every_file_that_should_have_them() -> None:
+def test_expected_wire_vector_files_have_signatures() -> None:
     files = {vector.file for vector, _ in SIGNED}
     assert {"certified.json", "verify.json", "versions.json", "replication.json", "session.json"} <= files
     versions = {str(message.version) for vector, message in SIGNED if vector.file == "versions.json"}
     assert versions == {"2.0", "2.1", "2.3", "2.5", "2.6", "2.7", "2.10"}
 
 
-def test_digests_of_the_wire_vectors() -> None:
-    """In the clear, and outside challenges' answers, whose digest is that of an earlier request."""
+def test_wire_vector_digests_match() -> None:
+    """Unencrypted messages, except answers to challenges, which have the digest of an earlier request."""
     checked = set()
     for vector in exchanges(*WIRE_FILES):
         if vector.file == "malformed.json":
@@ -195,7 +195,7 @@ KEYS = st.binary(min_size=8, max_size=40)
 
 @given(MESSAGES, private_keys, COUNTERS)
 @settings(max_examples=40)
-def test_a_signature_vouches_for_the_message(message: Message, key: PrivateKey, counter: int) -> None:
+def test_signature_covers_the_message(message: Message, key: PrivateKey, counter: int) -> None:
     signed = sign(message, key, counter)
     assert verify_signature(signed, key.public)
     assert verify_signature(Message.from_bytes(signed.envelope, signed.payload(), 0), key.public)
@@ -205,7 +205,7 @@ def test_a_signature_vouches_for_the_message(message: Message, key: PrivateKey, 
 
 
 @given(MESSAGES, KEYS, COUNTERS)
-def test_a_mac_vouches_for_the_message(message: Message, key: bytes, counter: int) -> None:
+def test_mac_covers_the_message(message: Message, key: bytes, counter: int) -> None:
     maced = add_mac(message, key, counter)
     assert verify_mac(maced, key)
     assert verify_mac(Message.from_bytes(maced.envelope, maced.payload(), 0), key)
@@ -215,7 +215,7 @@ def test_a_mac_vouches_for_the_message(message: Message, key: bytes, counter: in
 
 
 @given(MESSAGES, KEYS, st.sampled_from(["session_id", "request_id", "suggested", "counter"]))
-def test_what_a_mac_covers_of_the_envelope(message: Message, key: bytes, field: str) -> None:
+def test_mac_covers_parts_of_the_envelope(message: Message, key: bytes, field: str) -> None:
     maced = add_mac(message, key, 5)
     assert maced.credential is not None
     if field == "counter":
@@ -230,7 +230,7 @@ def test_what_a_mac_covers_of_the_envelope(message: Message, key: bytes, field: 
 
 
 @given(MESSAGES, st.booleans())
-def test_flags_of_the_envelope_are_not_covered(message: Message, encrypted: bool) -> None:
+def test_envelope_flags_are_not_covered(message: Message, encrypted: bool) -> None:
     signed = add_mac(message, b"key", 1)
     assert verify_mac(replace(signed, envelope=replace(signed.envelope, encrypted=encrypted, sequence=3)), b"key")
 
@@ -245,7 +245,7 @@ CREDENTIALS = st.builds(
 
 
 @given(MESSAGES, CREDENTIALS)
-def test_a_untrusted_peers_credential_never_verifies(message: Message, credential: Credential) -> None:
+def test_untrusted_credential_never_verifies(message: Message, credential: Credential) -> None:
     signed = message.with_credential(credential)
     assert not verify_signature(signed, SERVER_PUBLIC)
     assert not verify_signature(signed, DSA_KEY.public)
@@ -273,12 +273,12 @@ def example(version: Version, session_id: int = 0x0102_0304) -> Message:
         ("5.0", ""),
     ],
 )
-def test_signature_input_by_version(version: str, prefix: str) -> None:
+def test_signature_input_depends_on_the_version(version: str, prefix: str) -> None:
     message = example(Version.parse(version))
     assert signature_input(message, 10) == bytes.fromhex(prefix) + message.raw
 
 
-def test_negative_ids_have_a_place_in_every_input() -> None:
+def test_negative_ids_are_signed_in_every_version() -> None:
     for version in (Version(2, 6), Version(2, 7), CURRENT_VERSION):
         message = sign(example(version, -1), RSA_KEY)
         assert verify_signature(message, RSA_KEY.public)
@@ -286,7 +286,7 @@ def test_negative_ids_have_a_place_in_every_input() -> None:
 
 
 @pytest.mark.parametrize("spelling", ["HS_SIGNED", "HS_DSAPUBKEY"])
-def test_the_old_spelling_of_a_signature(spelling: str) -> None:
+def test_old_signature_type_names_are_accepted(spelling: str) -> None:
     message = sign(example(CURRENT_VERSION), DSA_KEY)
     assert message.credential is not None
     assert verify_signature(message.with_credential(replace(message.credential, type=spelling)), DSA_KEY.public)
@@ -304,7 +304,7 @@ def test_the_old_spelling_of_a_signature(spelling: str) -> None:
         (DSA_KEY, "2.0", b"SHA1"),
     ],
 )
-def test_the_hash_of_new_signatures(key: PrivateKey, version: str, algorithm: bytes) -> None:
+def test_new_signatures_use_the_expected_hash(key: PrivateKey, version: str, algorithm: bytes) -> None:
     credential = sign(example(Version.parse(version)), key).credential
     assert credential is not None
     assert (credential.type, credential.algorithm, credential.counter) == ("HS_SIGNED", algorithm, 0)
@@ -327,7 +327,7 @@ def test_the_hash_of_new_signatures(key: PrivateKey, version: str, algorithm: by
         (OLD, b"\x03", False),
     ],
 )
-def test_the_mac_is_the_one_that_the_credential_names(version: Version, identifier: bytes, right: bool) -> None:
+def test_mac_algorithm_is_the_one_in_the_credential(version: Version, identifier: bytes, right: bool) -> None:
     message = add_mac(example(version), b"key", 1)
     assert message.credential is not None
     assert verify_mac(message.with_credential(replace(message.credential, algorithm=identifier)), b"key") == right
@@ -336,34 +336,34 @@ def test_the_mac_is_the_one_that_the_credential_names(version: Version, identifi
 @pytest.mark.parametrize(
     ("version", "algorithm"), [(NEW, Algorithm.HMAC_SHA1), (OLD, Algorithm.SHA256), (OLD, Algorithm.MD5)]
 )
-def test_other_macs_of_the_version_are_accepted(version: Version, algorithm: Algorithm) -> None:
+def test_other_mac_algorithms_of_the_version_are_accepted(version: Version, algorithm: Algorithm) -> None:
     message = example(version)
     covered = signature_input(message, 1)
     credential = Credential("HS_MAC", algorithm.spelling.encode(), mac(algorithm, b"key", covered), 1)
     assert verify_mac(message.with_credential(credential), b"key")
 
 
-def test_constructions_of_old_versions_are_not_accepted_in_new_ones() -> None:
+def test_old_mac_constructions_are_refused_in_new_versions() -> None:
     message = example(NEW)
     for algorithm, key in ((Algorithm.SHA1, b"key"), (Algorithm.SHA256, b"key")):
         credential = Credential(
             "HS_MAC", algorithm.spelling.encode(), mac(algorithm, key, signature_input(message, 1)), 1
         )
         assert not verify_mac(message.with_credential(credential), key)
-    # Without the key on both sides, as the spoilt buffer of 2.5 has it, a plain hash would prove nothing.
+    # Without the key on both sides, as in the faulty buffer of 2.5, a plain hash would prove nothing.
     hmac_named = Credential("HS_MAC", b"HMAC-SHA1", mac(Algorithm.HMAC_SHA1, b"", example(Version(2, 5)).raw), 1)
     assert not verify_mac(example(Version(2, 5)).with_credential(hmac_named), b"")
 
 
 @pytest.mark.parametrize("counter", [-1, 1 << 31])
-def test_counters_out_of_range_are_our_fault(counter: int) -> None:
+def test_counter_out_of_range_raises_local_error(counter: int) -> None:
     with pytest.raises(LocalProtocolError):
         add_mac(example(NEW), b"key", counter)
     with pytest.raises(LocalProtocolError):
         sign(example(NEW), RSA_KEY, counter)
 
 
-def test_the_largest_counter() -> None:
+def test_largest_counter_is_accepted() -> None:
     assert verify_mac(add_mac(example(NEW), b"key", (1 << 31) - 1), b"key")
 
 
@@ -396,34 +396,34 @@ def test_the_largest_counter() -> None:
         (b"\xff\xfe", None),
     ],
 )
-def test_spellings_of_algorithms(identifier: bytes, algorithm: Algorithm | None) -> None:
+def test_algorithm_names_are_recognized(identifier: bytes, algorithm: Algorithm | None) -> None:
     assert find_algorithm(identifier) == algorithm
 
 
-def test_the_longest_identifier() -> None:
+def test_algorithm_name_length_is_limited() -> None:
     assert find_algorithm(b"SHA1".ljust(MAX_IDENTIFIER, b"-")) == Algorithm.SHA1
     assert find_algorithm(b"SHA1".ljust(MAX_IDENTIFIER + 1, b"-")) is None
 
 
 @pytest.mark.parametrize("algorithm", list(Algorithm))
-def test_written_names_are_read(algorithm: Algorithm) -> None:
+def test_algorithm_names_round_trip(algorithm: Algorithm) -> None:
     assert find_algorithm(algorithm.spelling.encode()) == algorithm
     assert find_algorithm(bytes((algorithm,))) == algorithm
 
 
-def test_a_mac_that_needs_more_than_a_key() -> None:
+def test_pbkdf2_mac_without_parameters_raises_misuse() -> None:
     with pytest.raises(RecordMisuse):
         mac(Algorithm.PBKDF2_HMAC_SHA1, b"", b"")
 
 
-def test_hashes_of_signatures_have_names_that_keys_know() -> None:
+def test_signature_hash_names_are_known_to_keys() -> None:
     for version in (OLD, NEW):
         for key in (RSA_KEY, DSA_KEY):
             assert key.public.verify(signature_hash(key, version).spelling, b"", b"") is False
 
 
 @given(st.binary(max_size=80))
-def test_arbitrary_bytes_as_a_credential(data: bytes) -> None:
+def test_arbitrary_credential_bytes_do_not_verify(data: bytes) -> None:
     try:
         credential = Credential.from_bytes(data)
     except InvalidData:

@@ -1,4 +1,4 @@
-"""Key exchange: both implementations against each other, the recorded ones, and groups of a stranger's choice."""
+"""Key exchange: both implementations against each other, the recorded exchanges, and untrusted groups."""
 
 import hashlib
 import time
@@ -37,25 +37,25 @@ MERSENNE = (1 << 607) - 1  # a prime whose predecessor is a multiple of three
 
 
 def third_root_of_one() -> int:
-    """A number of the group whose powers are two others and one."""
+    """An element of order three."""
     powers = (pow(base, (MERSENNE - 1) // 3, MERSENNE) for base in range(2, 100))
     root = next(power for power in powers if power != 1)
     assert pow(root, 3, MERSENNE) == 1
     return root
 
 
-def drawn(seed: int) -> Callable[[int], bytes]:
-    """A source of randomness that gives the same every time."""
+def fixed_random(seed: int) -> Callable[[int], bytes]:
+    """A reproducible source of randomness."""
     return lambda count: hashlib.shake_256(seed.to_bytes(8, "big")).digest(count)
 
 
 def named_prime(bits: int, irrational: Callable[[int], int], offset: int) -> int:
-    """2^b - 2^(b-64) - 1 + 2^64 * ([2^(b-130) x] + offset), as RFC 3526 (x = pi) and RFC 7919 (x = e) have it."""
+    """2^b - 2^(b-64) - 1 + 2^64 * ([2^(b-130) x] + offset), as in RFC 3526 (x = pi) and RFC 7919 (x = e)."""
     return (1 << bits) - (1 << bits - 64) - 1 + (irrational(bits - 130) + offset << 64)
 
 
 def pi(bits: int) -> int:
-    """The number, times a power of two, cut off."""
+    """The number times a power of two, rounded down."""
 
     def arc(inverse: int) -> int:
         term = total = (1 << bits + 64) // inverse
@@ -71,7 +71,7 @@ def pi(bits: int) -> int:
 
 
 def euler(bits: int) -> int:
-    """The number, times a power of two, cut off."""
+    """The number times a power of two, rounded down."""
     term, total, number = 1 << bits + 64, 0, 1
     while term:
         total += term
@@ -97,7 +97,7 @@ NAMED_PRIMES = [
 @pytest.mark.parametrize(
     "power", [exchange_with_pow, exchange_with_library, shared_secret], ids=["pow", "library", "chosen"]
 )
-def test_exchange_of_the_descriptions_vectors(power: Callable[[DhKeyPair, DhPublicKey], bytes]) -> None:
+def test_key_exchange_vectors_of_the_specification_match(power: Callable[[DhKeyPair, DhPublicKey], bytes]) -> None:
     assert f"{P:x}" == section21.DH_PRIME
     assert G == 2
     exponent = int(section21.DH_EXPONENT, 16)
@@ -108,7 +108,7 @@ def test_exchange_of_the_descriptions_vectors(power: Callable[[DhKeyPair, DhPubl
         assert f"{cipher:08x}" + derive_session_key(Cipher(cipher), shared).hex() == key
 
 
-def test_the_default_group_is_the_second_of_oakley() -> None:
+def test_default_group_is_oakley_group_2() -> None:
     assert named_prime(1024, pi, 129_093) == P
 
 
@@ -118,45 +118,48 @@ def test_the_default_group_is_the_second_of_oakley() -> None:
 @given(st.integers(0, 1 << 60), st.integers(0, 1 << 60))
 @settings(max_examples=5, deadline=None)
 def test_both_implementations_agree(seed: int, other: int) -> None:
-    mine, theirs = generate_key_pair(DEFAULT_GROUP, drawn(seed)), generate_key_pair(DEFAULT_GROUP, drawn(other))
+    mine, theirs = (
+        generate_key_pair(DEFAULT_GROUP, fixed_random(seed)),
+        generate_key_pair(DEFAULT_GROUP, fixed_random(other)),
+    )
     secret = exchange_with_pow(mine, theirs.public)
     assert exchange_with_library(mine, theirs.public) == exchange_with_pow(theirs, mine.public) == secret
     assert shared_secret(mine, theirs.public) == secret
 
 
 @pytest.mark.parametrize("prime", NAMED_PRIMES, ids=lambda prime: f"{prime.bit_length()}-{prime % 100}")
-def test_the_library_serves_the_groups_that_it_knows(prime: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    mine, theirs = generate_key_pair((prime, 2), drawn(1)), generate_key_pair((prime, 2), drawn(2))
-    begun = time.perf_counter()
+def test_library_is_used_for_known_groups(prime: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, theirs = generate_key_pair((prime, 2), fixed_random(1)), generate_key_pair((prime, 2), fixed_random(2))
+    started = time.perf_counter()
     by_library = exchange_with_library(mine, theirs.public)
-    assert time.perf_counter() - begun < 1, "the library tests this prime, which it should know"
+    assert time.perf_counter() - started < 1, "the library tests this prime, which it should know"
     monkeypatch.setattr(key_exchange, "exchange_with_pow", None)
     assert shared_secret(mine, theirs.public) == by_library
     monkeypatch.undo()
     assert exchange_with_pow(theirs, mine.public) == by_library
 
 
-def test_without_the_library_everything_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_exchange_works_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     group = (NAMED_PRIMES[1], 2)
-    mine, theirs = generate_key_pair(group, drawn(1)), generate_key_pair(group, drawn(2))
+    mine, theirs = generate_key_pair(group, fixed_random(1)), generate_key_pair(group, fixed_random(2))
     expected = shared_secret(mine, theirs.public)
     monkeypatch.setattr(key_exchange, "LIBRARY_HAS_DH", False)
     monkeypatch.setattr(key_exchange, "exchange_with_library", None)
     assert shared_secret(mine, theirs.public) == expected
 
 
-def test_a_untrusted_peers_longest_group_costs_little() -> None:
+def test_longest_group_of_an_untrusted_peer_is_cheap() -> None:
     """The library would need seconds for a prime of this length that it does not know."""
     group = (NAMED_PRIMES[3], 3)
-    begun = time.perf_counter()
-    mine, theirs = generate_key_pair(group, drawn(1)), generate_key_pair(group, drawn(2))
+    started = time.perf_counter()
+    mine, theirs = generate_key_pair(group, fixed_random(1)), generate_key_pair(group, fixed_random(2))
     assert shared_secret(mine, theirs.public) == shared_secret(theirs, mine.public)
-    assert time.perf_counter() - begun < 1
+    assert time.perf_counter() - started < 1
 
 
-def test_leading_zeros_of_the_secret_are_kept() -> None:
-    """Some secret begins with a zero byte: among a few hundred of them one in 256 does."""
-    mine = generate_key_pair(DEFAULT_GROUP, drawn(0))
+def test_leading_zeros_of_the_secret_are_preserved() -> None:
+    """One secret in 256 starts with a zero byte, so a few hundred are enough to find one."""
+    mine = generate_key_pair(DEFAULT_GROUP, fixed_random(0))
     peers = (DhPublicKey(y, P, G) for y in range(3, 3000))
     secret = next(secret for peer in peers if (secret := exchange_with_pow(mine, peer))[0] == 0)
     assert len(secret) == 128
@@ -170,7 +173,7 @@ def test_leading_zeros_of_the_secret_are_kept() -> None:
 
 
 def test_exponents_have_256_bits() -> None:
-    for random in (drawn(5), bytes, lambda count: b"\xff" * count):
+    for random in (fixed_random(5), bytes, lambda count: b"\xff" * count):
         pair = generate_key_pair(DEFAULT_GROUP, random)
         assert pair.exponent.bit_length() == 8 * EXPONENT_LENGTH == 256
         assert pair.public.y == pow(G, pair.exponent, P)
@@ -178,8 +181,8 @@ def test_exponents_have_256_bits() -> None:
 
 
 @pytest.mark.parametrize("group", [SHORT_GROUP, LONG_GROUP], ids=["shortest", "longest"])
-def test_groups_at_the_limits(group: tuple[int, int]) -> None:
-    mine, theirs = generate_key_pair(group, drawn(1)), generate_key_pair(group, drawn(2))
+def test_groups_at_the_limits_are_accepted(group: tuple[int, int]) -> None:
+    mine, theirs = generate_key_pair(group, fixed_random(1)), generate_key_pair(group, fixed_random(2))
     assert shared_secret(mine, theirs.public) == shared_secret(theirs, mine.public)
     assert len(shared_secret(mine, theirs.public)) == group[0].bit_length() // 8
 
@@ -198,25 +201,25 @@ def test_groups_at_the_limits(group: tuple[int, int]) -> None:
         (0, 2),
     ],
 )
-def test_groups_that_are_none_are_refused(group: tuple[int, int]) -> None:
-    assert refused(generate_key_pair, group, drawn(1))
+def test_invalid_groups_are_refused(group: tuple[int, int]) -> None:
+    assert refused(generate_key_pair, group, fixed_random(1))
 
 
-def test_a_generator_of_almost_nothing_is_refused() -> None:
+def test_generator_of_a_tiny_subgroup_is_refused() -> None:
     exponent = ((1 << 255) // 3 + 1) * 3
     group = (MERSENNE, third_root_of_one())
     assert "generator" in refused(generate_key_pair, group, lambda count: exponent.to_bytes(count, "big"))
     assert generate_key_pair(group, lambda count: (exponent + 1).to_bytes(count, "big")).public.y == group[1]
 
 
-def test_a_key_of_another_group_is_refused() -> None:
-    mine = generate_key_pair(DEFAULT_GROUP, drawn(1))
-    other = generate_key_pair((P, 5), drawn(1)).public
+def test_key_of_another_group_is_refused() -> None:
+    mine = generate_key_pair(DEFAULT_GROUP, fixed_random(1))
+    other = generate_key_pair((P, 5), fixed_random(1)).public
     assert "another group" in refused(shared_secret, mine, other)
-    assert "another group" in refused(shared_secret, mine, generate_key_pair(LONG_GROUP, drawn(1)).public)
+    assert "another group" in refused(shared_secret, mine, generate_key_pair(LONG_GROUP, fixed_random(1)).public)
 
 
-def test_a_secret_that_everybody_knows_is_refused() -> None:
+def test_predictable_secret_is_refused() -> None:
     pair = DhKeyPair(DhPublicKey(pow(3, 6, MERSENNE), MERSENNE, 3), 6)
     assert "key exchange failed" in refused(exchange_with_pow, pair, DhPublicKey(third_root_of_one(), MERSENNE, 3))
     composite = DhKeyPair(DhPublicKey(4, LONG_GROUP[0], 2), 2)
@@ -227,25 +230,25 @@ def test_a_secret_that_everybody_knows_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("cipher", "length"), [(Cipher.DES, 8), (Cipher.TDES, 24), (Cipher.AES, 32)])
-def test_lengths_of_session_keys(cipher: Cipher, length: int) -> None:
+def test_session_keys_have_the_length_of_the_cipher(cipher: Cipher, length: int) -> None:
     assert len(derive_session_key(cipher, bytes(range(64)))) == length
     assert len(derive_session_key(cipher, bytes(range(length)))) == length
     assert "short" in refused(derive_session_key, cipher, bytes(length - 1))
 
 
-def test_an_unknown_cipher_has_no_session_key() -> None:
+def test_unknown_cipher_has_no_session_key() -> None:
     assert "unknown session cipher" in refused(derive_session_key, Cipher(4), bytes(64))
 
 
 @given(st.binary(min_size=64, max_size=64))
-def test_parity_is_odd(shared: bytes) -> None:
+def test_des_keys_have_odd_parity(shared: bytes) -> None:
     for cipher in (Cipher.DES, Cipher.TDES):
         key = derive_session_key(cipher, shared)
         assert all(byte.bit_count() % 2 for byte in key)
-        assert all(byte & 0xFE == given_ & 0xFE for byte, given_ in zip(key, shared, strict=False))
+        assert all(byte & 0xFE == original & 0xFE for byte, original in zip(key, shared, strict=False))
 
 
-def test_zeros_are_dropped_for_aes_only_while_enough_remains() -> None:
+def test_leading_zeros_are_dropped_for_aes_while_the_key_is_long_enough() -> None:
     assert derive_session_key(Cipher.AES, bytes(40)) == bytes(32)
     assert derive_session_key(Cipher.AES, bytes(8) + b"\1" * 31) == bytes(1) + b"\1" * 31
     assert derive_session_key(Cipher.AES, bytes(8) + b"\1" * 40) == b"\1" * 32
@@ -255,33 +258,33 @@ def test_zeros_are_dropped_for_aes_only_while_enough_remains() -> None:
 
 
 @pytest.mark.parametrize(("cipher", "length"), [(Cipher.DES, 8), (Cipher.TDES, 24), (Cipher.AES, 16)])
-def test_session_keys_by_rsa(cipher: Cipher, length: int) -> None:
+def test_rsa_session_keys_round_trip(cipher: Cipher, length: int) -> None:
     key, secret = rsa_key(), bytes(range(length))
     data = encrypt_session_key(key.public, cipher, secret, CURRENT_VERSION)
     assert decrypt_session_key(key, data, CURRENT_VERSION) == (cipher, secret)
 
 
-def test_session_keys_by_rsa_without_the_ciphers_number() -> None:
+def test_rsa_session_key_without_a_cipher_number_is_read() -> None:
     key = rsa_key()
     old = Version(2, 1)
     data = encrypt_session_key(key.public, Cipher.DES, bytes(8), old)
     assert decrypt_session_key(key, data, old) == (Cipher.DES, bytes(8))
-    # As deployed clients send it in the mode with the server's key.
+    # As sent by deployed clients in the mode with the server's key.
     assert decrypt_session_key(key, key.public.encrypt(bytes(16)), CURRENT_VERSION) == (Cipher.AES, bytes(16))
 
 
 @pytest.mark.parametrize("plain", [b"", bytes(3), b"\0\0\0\3" + bytes(15), b"\0\0\0\4" + bytes(16), b"\0\0\0\3"])
-def test_session_keys_by_rsa_that_are_none(plain: bytes) -> None:
+def test_invalid_rsa_session_keys_are_refused(plain: bytes) -> None:
     key = rsa_key()
     assert refused(decrypt_session_key, key, key.public.encrypt(plain), CURRENT_VERSION)
 
 
 @given(st.binary(max_size=140))
-def test_arbitrary_bytes_as_an_encrypted_key(data: bytes) -> None:
+def test_arbitrary_bytes_are_not_an_encrypted_key(data: bytes) -> None:
     with pytest.raises(InvalidData):
         decrypt_session_key(rsa_key(), data, CURRENT_VERSION)
 
 
-def test_the_peers_key_comes_as_a_public_key() -> None:
-    pair = generate_key_pair(DEFAULT_GROUP, drawn(9))
+def test_exchange_key_is_encoded_as_a_public_key() -> None:
+    pair = generate_key_pair(DEFAULT_GROUP, fixed_random(9))
     assert PublicKey.from_bytes(pair.public.to_bytes()) == pair.public

@@ -1,4 +1,4 @@
-"""Messages in UDP packets: cut up, put together again in any order, and bounded whatever strangers send."""
+"""Messages in UDP packets: split, reassembled in any order, and limited for untrusted peers."""
 
 import random
 import tracemalloc
@@ -35,22 +35,22 @@ def packet(request_id: int, sequence: int, length: int, part: bytes | None = Non
     return Envelope(request_id=request_id, sequence=sequence, length=length, truncated=True).to_bytes() + data
 
 
-def unfinished(request_id: int) -> bytes:
-    """The smallest packet that leaves a message unfinished: its last byte."""
+def incomplete_packet(request_id: int) -> bytes:
+    """The smallest packet of an incomplete message: its last byte."""
     return packet(request_id, 1, PACKET_PAYLOAD + 1)
 
 
-# Cutting up
+# Splitting
 
 
-def test_a_packet_has_512_bytes_of_which_492_are_the_messages() -> None:
+def test_packet_of_512_bytes_carries_492_message_bytes() -> None:
     assert (MAX_PACKET, PACKET_PAYLOAD) == (512, 492)
 
 
 @pytest.mark.parametrize(
     ("length", "count"), [(0, 1), (1, 1), (492, 1), (493, 2), (984, 2), (985, 3), (MAX_MESSAGE, 533)]
 )
-def test_the_number_of_packets_follows_from_the_length(length: int, count: int) -> None:
+def test_packet_count_depends_on_message_length(length: int, count: int) -> None:
     packets = split(Envelope(), bytes(length), request=True)
     assert packet_count(length) == len(packets) == count
     assert all(len(part) == MAX_PACKET for part in packets[:-1])
@@ -61,9 +61,7 @@ def test_the_number_of_packets_follows_from_the_length(length: int, count: int) 
 
 @pytest.mark.parametrize("truncated", [False, True])
 @pytest.mark.parametrize("length", [492, 493])
-def test_a_request_of_several_packets_says_so_in_each_and_a_response_keeps_the_bit_it_echoes(
-    length: int, truncated: bool
-) -> None:
+def test_every_request_packet_has_the_tc_bit_and_responses_echo_it(length: int, truncated: bool) -> None:
     envelope = Envelope(truncated=truncated)
     for part in split(envelope, bytes(length), request=True):
         assert Envelope.from_bytes(part).truncated is (length > 492 or truncated)
@@ -73,7 +71,7 @@ def test_a_request_of_several_packets_says_so_in_each_and_a_response_keeps_the_b
 
 @EXAMPLES
 @given(envelopes(), st.binary(max_size=2000), st.randoms(use_true_random=False), st.booleans())
-def test_what_was_cut_up_comes_together_in_any_order_with_any_duplicates(
+def test_packets_are_reassembled_in_any_order_with_duplicates(
     envelope: Envelope, payload: bytes, order: random.Random, request: bool
 ) -> None:
     packets = split(envelope, payload, request=request)
@@ -91,10 +89,10 @@ def test_what_was_cut_up_comes_together_in_any_order_with_any_duplicates(
     assert (len(reassembler), reassembler.size) == (0, 0)
 
 
-# Putting together
+# Reassembly
 
 
-def test_messages_of_several_sources_and_ids_do_not_mix() -> None:
+def test_messages_of_different_sources_and_ids_are_separate() -> None:
     reassembler = Reassembler()
     parts = {
         (source, number): split(Envelope(request_id=number), bytes((number,)) * 500, request=True)
@@ -111,7 +109,7 @@ def test_messages_of_several_sources_and_ids_do_not_mix() -> None:
     assert len(reassembler) == 0
 
 
-def test_a_single_packet_is_whole_at_once() -> None:
+def test_single_packet_is_a_complete_message() -> None:
     reassembler = Reassembler()
     assert reassembler.receive("a", packet(1, 0, 5, b"hello"), 0.0) is not None
     assert len(reassembler) == 0
@@ -132,13 +130,13 @@ def test_a_single_packet_is_whole_at_once() -> None:
     ],
     ids=["beyond", "before", "empty", "long", "short", "over", "none", "negative", "huge"],
 )
-def test_a_packet_that_cannot_be_part_of_its_message_is_dropped(wrong: bytes) -> None:
+def test_packet_that_does_not_match_its_message_is_dropped(wrong: bytes) -> None:
     reassembler = Reassembler()
     assert reassembler.receive("a", wrong, 0.0) is None
     assert (len(reassembler), reassembler.size) == (0, 0)
 
 
-def test_a_packet_that_announces_another_length_does_not_disturb_the_message() -> None:
+def test_packet_with_another_length_does_not_affect_the_message() -> None:
     reassembler = Reassembler()
     first, last = split(Envelope(request_id=1), b"x" * 500, request=True)
     reassembler.receive("a", first, 0.0)
@@ -148,8 +146,8 @@ def test_a_packet_that_announces_another_length_does_not_disturb_the_message() -
     assert whole[1] == b"x" * 500
 
 
-def test_a_second_attempt_that_differs_is_not_mixed_with_the_first() -> None:
-    """A client in a session repeats its request under the same id, but MACed and encrypted anew."""
+def test_different_second_attempt_is_not_mixed_with_the_first() -> None:
+    """A client in a session repeats its request with the same id but a new MAC and ciphertext."""
     first, second = [split(Envelope(request_id=1), byte * 1300, request=True) for byte in (b"1", b"2")]
     for came, order in [((0, 1), (0, 1, 2)), ((1, 2), (1, 0, 2)), ((0, 2), (2, 1, 0))]:
         reassembler = Reassembler()
@@ -162,12 +160,12 @@ def test_a_second_attempt_that_differs_is_not_mixed_with_the_first() -> None:
         assert (len(reassembler), reassembler.size) == (0, 0)
 
 
-def test_less_than_an_envelope_is_refused() -> None:
+def test_packet_shorter_than_an_envelope_is_refused() -> None:
     with pytest.raises(InvalidData):
         Reassembler().receive("a", bytes(19), 0.0)
 
 
-def test_the_longest_message_comes_through() -> None:
+def test_longest_message_is_reassembled() -> None:
     reassembler, payload = Reassembler(), bytes(range(256)) * 1024
     assert len(payload) == MAX_MESSAGE
     results = [reassembler.receive("a", part, 0.0) for part in split(Envelope(), payload, request=True)]
@@ -180,21 +178,21 @@ def test_the_longest_message_comes_through() -> None:
 # Limits
 
 
-def test_an_unfinished_message_lives_five_seconds() -> None:
+def test_incomplete_message_expires_after_five_seconds() -> None:
     assert MAX_AGE == 5.0
-    # A clock that was set back a little, or read by another thread, makes nothing older than it is.
-    for age, lives in [(5.0, True), (5.001, False), (-5.0, True), (-5.001, False)]:
+    # A clock that is set back a little, or read by another thread, does not change the age of a message.
+    for age, is_alive in [(5.0, True), (5.001, False), (-5.0, True), (-5.001, False)]:
         reassembler = Reassembler()
         reassembler.receive("a", packet(1, 0, 493), 100.0)
         whole = reassembler.receive("a", packet(1, 1, 493), 100.0 + age)
-        assert (whole is not None) is lives
-        assert len(reassembler) == (not lives)
+        assert (whole is not None) is is_alive
+        assert len(reassembler) == (not is_alive)
 
 
 @pytest.mark.parametrize(
     "other", [{"session_id": 9}, {"encrypted": True}, {"version": Version(2, 4)}, {"suggested": Version(2, 4)}]
 )
-def test_packets_with_different_envelopes_do_not_make_a_message(other: dict[str, Any]) -> None:
+def test_packets_with_different_envelopes_are_not_combined(other: dict[str, Any]) -> None:
     reassembler = Reassembler()
     envelope = Envelope(session_id=7, request_id=1, length=493, truncated=True)
     assert reassembler.receive("a", envelope.to_bytes() + bytes(492), 0.0) is None
@@ -203,30 +201,30 @@ def test_packets_with_different_envelopes_do_not_make_a_message(other: dict[str,
     assert reassembler.receive("a", second.to_bytes() + b"x", 0.0) == (envelope, bytes(492) + b"x")
 
 
-def test_what_expired_is_gone_without_a_packet_too() -> None:
+def test_expired_messages_are_removed_without_a_new_packet() -> None:
     reassembler = Reassembler()
     for number in range(3):
-        reassembler.receive("a", unfinished(number), float(number))
+        reassembler.receive("a", incomplete_packet(number), float(number))
     reassembler.expire(6.0)
     assert len(reassembler) == 2
     reassembler.expire(8.0)
     assert (len(reassembler), reassembler.size) == (0, 0)
 
 
-def test_one_source_has_64_unfinished_messages_and_the_oldest_makes_room() -> None:
+def test_one_source_has_64_incomplete_messages_and_the_oldest_is_evicted() -> None:
     assert MAX_PARTIAL_MESSAGES == 64
     reassembler = Reassembler()
     for number in range(MAX_PARTIAL_MESSAGES):
-        reassembler.receive("a", unfinished(number), 0.0)
+        reassembler.receive("a", incomplete_packet(number), 0.0)
     assert len(reassembler) == 64
-    reassembler.receive("b", unfinished(1), 0.0)
-    reassembler.receive("a", unfinished(64), 0.0)
+    reassembler.receive("b", incomplete_packet(1), 0.0)
+    reassembler.receive("a", incomplete_packet(64), 0.0)
     assert len(reassembler) == 65, "that of the other source stays"
     assert reassembler.receive("a", packet(1, 0, 493), 0.0) is not None, "the second oldest is still there"
     assert reassembler.receive("a", packet(0, 0, 493), 0.0) is None, "the oldest is not"
 
 
-def test_one_source_may_keep_a_mebibyte_busy_and_the_oldest_makes_room() -> None:
+def test_one_source_uses_one_mebibyte_and_the_oldest_message_is_evicted() -> None:
     assert MAX_SOURCE_BYTES == 1 << 20
     reassembler = Reassembler()
     almost = [split(Envelope(request_id=number), bytes(MAX_MESSAGE), request=True)[:-1] for number in range(4)]
@@ -238,11 +236,11 @@ def test_one_source_may_keep_a_mebibyte_busy_and_the_oldest_makes_room() -> None
         reassembler.receive("a", part, 0.0)
         assert reassembler.size <= MAX_SOURCE_BYTES
     assert len(reassembler) == 3
-    reassembler.receive("b", unfinished(1), 0.0)
+    reassembler.receive("b", incomplete_packet(1), 0.0)
     assert len(reassembler) == 4
 
 
-def test_all_sources_together_may_keep_eight_mebibytes_busy_and_the_oldest_makes_room() -> None:
+def test_all_sources_use_eight_mebibytes_and_the_oldest_message_is_evicted() -> None:
     assert MAX_TOTAL_BYTES == 8 << 20
     reassembler = Reassembler()
     parts = split(Envelope(request_id=1), bytes(MAX_MESSAGE), request=True)[:-1]
@@ -259,8 +257,8 @@ def test_all_sources_together_may_keep_eight_mebibytes_busy_and_the_oldest_makes
     assert reassembler.receive(0, last, 0.0) is None, "the oldest is not"
 
 
-def test_the_limit_is_what_the_memory_really_costs_even_for_the_smallest_packets() -> None:
-    packets = [(f"10.{number >> 8}.{number & 255}.1", unfinished(number)) for number in range(12_000)]
+def test_limit_matches_real_memory_use_even_for_the_smallest_packets() -> None:
+    packets = [(f"10.{number >> 8}.{number & 255}.1", incomplete_packet(number)) for number in range(12_000)]
     reassembler = Reassembler()
     tracemalloc.start()
     try:
@@ -275,7 +273,7 @@ def test_the_limit_is_what_the_memory_really_costs_even_for_the_smallest_packets
 
 
 class HostilePackets(RuleBasedStateMachine):
-    """Strangers send what they like; what is kept stays within its bounds and goes away with time."""
+    """Untrusted peers send anything; stored data stays within its limits and expires."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -299,7 +297,7 @@ class HostilePackets(RuleBasedStateMachine):
     @rule(source=st.integers(0, 3), first=st.integers(0, 1000))
     def begin_many(self, source: int, first: int) -> None:
         for number in range(first, first + 70):
-            self.reassembler.receive(source, unfinished(number), self.now)
+            self.reassembler.receive(source, incomplete_packet(number), self.now)
 
     @rule(source=st.integers(0, 3), request_id=st.integers(2000, 2010))
     def send_almost_all(self, source: int, request_id: int) -> None:
@@ -325,15 +323,15 @@ class HostilePackets(RuleBasedStateMachine):
         for source in sources:
             assert source.size <= MAX_SOURCE_BYTES
             assert len(source.messages) <= MAX_PARTIAL_MESSAGES
-            kept = sum(len(part) for message in source.messages.values() for part in message.parts.values())
-            assert kept < source.size
+            total = sum(len(part) for message in source.messages.values() for part in message.parts.values())
+            assert total < source.size
 
 
 HostilePackets.TestCase.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)
-test_hostile_packets_never_make_more_than_the_bounds_be_kept = HostilePackets.TestCase
+test_hostile_packets_never_exceed_the_limits = HostilePackets.TestCase
 
 
-def test_many_untrusted_peers_at_once_stay_within_the_bound_and_are_forgotten() -> None:
+def test_many_untrusted_peers_stay_within_the_limit_and_expire() -> None:
     chance = random.Random(7)
     reassembler = Reassembler()
     for _ in range(30_000):

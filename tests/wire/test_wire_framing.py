@@ -46,7 +46,7 @@ CHUNKED = (("Content-Type", MEDIA_TYPE), ("Transfer-Encoding", "chunked"))
 
 
 def closed_answer(body: bytes, status: int) -> bytes:
-    """An answer that ends with the connection, as a server must send streams to deployed clients."""
+    """An answer that ends with the connection, as deployed clients require for streams."""
     return f"HTTP/1.1 {status} -\r\nContent-Type: {MEDIA_TYPE}\r\nConnection: close\r\n\r\n".encode() + body
 
 
@@ -55,7 +55,7 @@ def closed_answer(body: bytes, status: int) -> bytes:
 
 @EXAMPLES
 @given(st.lists(st.binary(max_size=60), max_size=5), st.lists(st.integers(1, 40), min_size=1, max_size=20))
-def test_messages_come_out_as_they_went_in_whatever_the_pieces(payloads: list[bytes], sizes: list[int]) -> None:
+def test_messages_are_read_from_pieces_of_any_size(payloads: list[bytes], sizes: list[int]) -> None:
     frames = [frame(payload, number) for number, payload in enumerate(payloads)]
     stream, reader, found = bytes_of(*frames), FrameReader(), []
     while stream:
@@ -66,7 +66,7 @@ def test_messages_come_out_as_they_went_in_whatever_the_pieces(payloads: list[by
     assert reader.is_idle
 
 
-def test_a_stream_that_ends_inside_a_message_is_not_idle() -> None:
+def test_stream_that_ends_inside_a_message_is_not_idle() -> None:
     reader = FrameReader()
     assert reader.is_idle
     stream = bytes_of(frame(b"message"))
@@ -78,7 +78,7 @@ def test_a_stream_that_ends_inside_a_message_is_not_idle() -> None:
 
 
 @pytest.mark.parametrize("rest", [b"stream", b"TLS\0" + bytes(37), b"\x16\x03\x01" + b"\xff" * 60])
-def test_what_comes_after_the_last_message_is_handed_over(rest: bytes) -> None:
+def test_bytes_after_the_last_message_are_returned(rest: bytes) -> None:
     reader = FrameReader()
     reader.feed(bytes_of(frame(b"message")) + rest)
     assert next(reader.frames()) == frame(b"message")
@@ -87,20 +87,20 @@ def test_what_comes_after_the_last_message_is_handed_over(rest: bytes) -> None:
     assert reader.take_buffered() == b""
 
 
-def test_a_message_of_262144_bytes_is_read() -> None:
+def test_message_of_262144_bytes_is_read() -> None:
     longest = frame(bytes(MAX_MESSAGE))
     assert fed(FrameReader(), bytes_of(longest)) == [longest]
 
 
 @pytest.mark.parametrize("length", [MAX_MESSAGE + 1, -1, -(1 << 31), (1 << 31) - 1])
-def test_an_impossible_length_ends_the_conversation_before_anything_is_kept(length: int) -> None:
+def test_invalid_length_ends_the_conversation_before_anything_is_stored(length: int) -> None:
     reader = FrameReader()
     with pytest.raises(RemoteProtocolError, match=f"the message has {length:,} bytes") as caught:
         fed(reader, Envelope(length=length).to_bytes())
     assert caught.value.code is ResponseCode.ERROR
 
 
-def test_messages_before_an_impossible_one_are_given() -> None:
+def test_messages_before_an_invalid_one_are_returned() -> None:
     reader = FrameReader()
     reader.feed(bytes_of(frame(b"good")) + Envelope(length=-1).to_bytes())
     frames = reader.frames()
@@ -111,7 +111,7 @@ def test_messages_before_an_impossible_one_are_given() -> None:
 
 @EXAMPLES
 @given(st.lists(st.binary(max_size=60), max_size=6))
-def test_any_stream_gives_messages_or_a_protocol_error(pieces: list[bytes]) -> None:
+def test_any_stream_yields_messages_or_a_protocol_error(pieces: list[bytes]) -> None:
     reader = FrameReader()
     try:
         for piece in pieces:
@@ -125,7 +125,7 @@ def test_any_stream_gives_messages_or_a_protocol_error(pieces: list[bytes]) -> N
 # HTTP
 
 
-def test_a_request_is_laid_out_as_the_reference_says() -> None:
+def test_http_request_matches_the_specification() -> None:
     data = http_request(b"message", b"10.1/a b/\xc3\xa9", "example.org:8000")
     head, _, body = data.partition(b"\r\n\r\n")
     assert head.split(b"\r\n") == [
@@ -143,7 +143,7 @@ def test_a_request_is_laid_out_as_the_reference_says() -> None:
     ("handle", "path", "target"),
     [(b"/", "", "/%2F"), (b"1/2", "/hs", "/hs/1%2F2"), (b"1/2", "/hs/", "/hs/1%2F2"), (b"\xff", "", "/%FF")],
 )
-def test_the_name_is_one_part_of_the_path_after_that_of_the_site(handle: bytes, path: str, target: str) -> None:
+def test_handle_is_one_path_segment_after_the_site_path(handle: bytes, path: str, target: str) -> None:
     assert http_request(b"", handle, "x", path).startswith(f"POST {target} HTTP/1.1\r\n".encode())
 
 
@@ -157,7 +157,7 @@ def test_the_name_is_one_part_of_the_path_after_that_of_the_site(handle: bytes, 
         ("", "", False),
     ],
 )
-def test_a_native_request_says_so_in_both_headers(accept: str, content_type: str, native: bool) -> None:
+def test_native_request_has_both_headers(accept: str, content_type: str, native: bool) -> None:
     assert is_native(accept, content_type) is native
 
 
@@ -173,32 +173,30 @@ def test_a_native_request_says_so_in_both_headers(accept: str, content_type: str
         ("http://evil", "/http%3A//evil/1%2Fx"),
     ],
 )
-def test_the_path_of_a_untrusted_peers_site_cannot_leave_its_position(path: str, target: str) -> None:
+def test_site_path_of_an_untrusted_peer_cannot_escape(path: str, target: str) -> None:
     assert http_request(b"", b"1/x", "h.org", path).startswith(f"POST {target} HTTP/1.1\r\n".encode())
 
 
 @pytest.mark.parametrize("host", ["a\r\nB: c", "é.org", "a b\0"])
-def test_the_domain_of_a_untrusted_peers_site_is_refused_where_it_cannot_be_one(host: str) -> None:
+def test_invalid_site_domain_of_an_untrusted_peer_is_refused(host: str) -> None:
     with pytest.raises(RemoteProtocolError, match="domain"):
         http_request(b"", b"1/x", host)
 
 
 @pytest.mark.parametrize("stray", [b"", b"\r", b"\n"])
-def test_one_stray_line_end_before_the_message_is_skipped(stray: bytes) -> None:
+def test_one_stray_line_ending_before_the_message_is_skipped(stray: bytes) -> None:
     stream = bytes_of(frame(b"message"))
     assert fed(FrameReader(), unwrap_http_body(stray + stream)) == [frame(b"message")]
 
 
-def test_a_second_stray_line_end_is_not_skipped() -> None:
+def test_second_stray_line_ending_is_not_skipped() -> None:
     assert unwrap_http_body(b"\r\n\x02") == b"\n\x02"
 
 
 @pytest.mark.parametrize("size", [1, 7, 100_000])
 @pytest.mark.parametrize("status", [200, 404, 500])
 @pytest.mark.parametrize("form", ["length", "chunked", "closed"])
-def test_an_answer_is_read_in_every_form_and_in_pieces_of_any_size_whatever_its_status(
-    form: str, status: int, size: int
-) -> None:
+def test_http_answer_is_read_in_every_form_piece_size_and_status(form: str, status: int, size: int) -> None:
     frames = [frame(b"first"), frame(b"second")]
     body = bytes_of(*frames)
     reader, found = HttpResponseReader(), []
@@ -216,11 +214,11 @@ def test_an_answer_is_read_in_every_form_and_in_pieces_of_any_size_whatever_its_
     assert reader.is_finished
 
 
-def test_our_own_answers_have_a_length_and_are_never_chunked() -> None:
+def test_our_http_answers_have_a_length_and_are_never_chunked() -> None:
     assert http_response_headers(5) == [("Content-Type", MEDIA_TYPE), ("Content-Length", "5")]
 
 
-def test_an_interim_answer_is_passed_over() -> None:
+def test_interim_response_is_skipped() -> None:
     body = bytes_of(frame(b"message"))
     answer = b"HTTP/1.1 100 Continue\r\n\r\n" + http_answer(body, *http_response_headers(len(body)))
     assert HttpResponseReader().feed(answer) == [frame(b"message")]
@@ -237,12 +235,12 @@ def test_an_interim_answer_is_passed_over() -> None:
     ],
     ids=["other", "length", "chunk", "bare", "endless"],
 )
-def test_what_is_not_http_is_refused(answer: bytes) -> None:
+def test_invalid_http_is_refused(answer: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="the response is not valid HTTP"):
         HttpResponseReader().feed(answer)
 
 
-def test_an_answer_that_breaks_off_is_refused() -> None:
+def test_truncated_answer_is_refused() -> None:
     reader = HttpResponseReader()
     answer = http_answer(bytes_of(frame(b"message")), *http_response_headers(27))
     assert reader.feed(answer[:-3]) == []
@@ -250,7 +248,7 @@ def test_an_answer_that_breaks_off_is_refused() -> None:
         reader.feed(b"")
 
 
-def test_an_impossible_message_in_an_answer_is_refused() -> None:
+def test_invalid_message_in_an_answer_is_refused() -> None:
     body = Envelope(length=-1).to_bytes()
     with pytest.raises(RemoteProtocolError, match="the message has -1 bytes"):
         HttpResponseReader().feed(http_answer(body, *http_response_headers(len(body))))
@@ -258,7 +256,7 @@ def test_an_impossible_message_in_an_answer_is_refused() -> None:
 
 @EXAMPLES
 @given(st.lists(st.binary(min_size=1, max_size=60), max_size=4), st.binary(max_size=60))
-def test_any_answer_gives_messages_or_a_protocol_error(pieces: list[bytes], body: bytes) -> None:
+def test_any_answer_yields_messages_or_a_protocol_error(pieces: list[bytes], body: bytes) -> None:
     for begin in (b"", b"HTTP/1.1 200 OK\r\n\r\n", http_answer(body, *CHUNKED)):
         reader = HttpResponseReader()
         try:
@@ -271,7 +269,7 @@ def test_any_answer_gives_messages_or_a_protocol_error(pieces: list[bytes], body
 
 
 @pytest.mark.parametrize("name", ["resolve.all.tcp", "resolve.by-type.tcp"])
-def test_a_recorded_vector_travels_through_http_both_ways(name: str) -> None:
+def test_recorded_vector_passes_through_http_both_ways(name: str) -> None:
     vector = next(vector for vector in load("resolve.json") if vector.name == name)
     (request,), (response,) = vector.request, vector.response
     server = h11.Connection(h11.SERVER)
@@ -287,6 +285,6 @@ def test_a_recorded_vector_travels_through_http_both_ways(name: str) -> None:
     assert HttpResponseReader().feed(answer) == frames_of(vector.response, "tcp")
 
 
-def test_a_frame_does_not_show_what_it_holds() -> None:
+def test_frame_repr_hides_its_payload() -> None:
     message = Message.build(Envelope(), Header(OpCode.CREATE_HANDLE), b"passphrase")
     assert "passphrase" not in repr(Frame(message.envelope, message.payload()))

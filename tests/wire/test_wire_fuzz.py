@@ -1,4 +1,4 @@
-"""The fuzz targets themselves: every one takes all its seeds, the recorded vectors among them, and what they become."""
+"""The fuzz targets: each accepts its seeds, which include the recorded vectors, and mutations of them."""
 
 import random
 
@@ -10,8 +10,8 @@ from perseid.wire.message import Credential
 NAMES = list(TARGETS)
 
 
-def changed(seed: bytes, chance: random.Random) -> bytes:
-    """A seed with a few bytes changed, put in or taken out."""
+def mutate(seed: bytes, chance: random.Random) -> bytes:
+    """A seed with a few bytes changed, inserted or deleted."""
     data = bytearray(seed)
     for _ in range(chance.randint(1, 4)):
         place = chance.randrange(1, len(data)) if len(data) > 1 else 0
@@ -29,25 +29,25 @@ def changed(seed: bytes, chance: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("index", range(len(NAMES)), ids=NAMES)
-def test_a_target_takes_its_seeds_and_what_they_become(index: int) -> None:
+def test_fuzz_target_accepts_its_seeds_and_their_mutations(index: int) -> None:
     seeds = [seed for seed in SEEDS if seed[0] == index]
     assert len(seeds) > 50
     chance = random.Random(index)
-    # The two endpoints set up a server each time; a smaller part of their seeds will do here.
+    # The two endpoint targets start a server each time, so they use fewer seeds.
     several = seeds[::5] if NAMES[index] in ("server", "client") else seeds
     for seed in several:
         fuzz(seed)
-        fuzz(changed(seed, chance))
+        fuzz(mutate(seed, chance))
 
 
 @pytest.mark.parametrize("index", range(len(NAMES)), ids=NAMES)
-def test_a_target_takes_next_to_nothing(index: int) -> None:
+def test_fuzz_target_accepts_very_short_input(index: int) -> None:
     for data in (b"", b"\0", b"\xff", bytes(20), b"\xff" * 44):
         fuzz(bytes((index,)) + data)
     fuzz(b"")
 
 
-def test_a_target_that_finds_something_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fuzz_target_reports_what_it_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     seed = next(seed for seed in SEEDS if seed[0] == NAMES.index("credential") and b"HS_MAC" in seed)
     data = seed[1:]
     data = data[data.index(b"HS_MAC") - 16 :]

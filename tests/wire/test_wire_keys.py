@@ -1,4 +1,4 @@
-"""Public and private keys: every recorded one both ways, limits, and whatever a stranger takes for a key."""
+"""Public and private keys: every recorded one both ways, limits, and untrusted input."""
 
 import time
 import warnings
@@ -61,7 +61,7 @@ P, G = dsa_key().p, dsa_key().g
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
-def test_every_vector_of_keys(vector: dict[str, Any]) -> None:
+def test_key_vectors_match(vector: dict[str, Any]) -> None:
     match vector["function"]:
         case "Util.getBytesFromPrivateKey":
             check_private_key(bytes.fromhex(vector["pkcs8_hex"]), bytes.fromhex(vector["encoded_hex"]))
@@ -83,7 +83,7 @@ def check_private_key(pkcs8: bytes, encoded: bytes) -> None:
 def check_key_file(file: bytes, cleartext: bytes) -> None:
     key = PrivateKey.from_bytes(cleartext)
     assert unprotect(file, b"passphrase") == cleartext
-    # What was drawn at random stands in the file in this order: salt and initialisation vector, or one of them.
+    # The random parts are in the file in this order: salt and initialization vector, or one of them.
     scheme = file[3]
     drawn = {0: [], 1: [], 2: [file[4:12]], 3: [file[8:24], file[36:44]], 4: [file[8:24], file[36:52]]}[scheme]
     draw = iter(drawn)
@@ -102,7 +102,7 @@ def check_exchange(vector: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("private", "public"), KEY_FILES.items())
-def test_key_files_of_the_vectors(private: str, public: str) -> None:
+def test_vector_key_files_are_read(private: str, public: str) -> None:
     key, data = PublicKey.from_bytes(key_file(public)), key_file(public)
     assert key.to_bytes() == data
     assert private_key(private).public == key
@@ -114,14 +114,14 @@ def test_key_files_of_the_vectors(private: str, public: str) -> None:
     [vector for vector in codec_vectors("codec-records.json") if "x509_hex" in vector],
     ids=lambda v: v["name"],
 )
-def test_x509_of_the_vectors(vector: dict[str, Any]) -> None:
+def test_vector_keys_round_trip_as_x509(vector: dict[str, Any]) -> None:
     key = PublicKey.from_x509(bytes.fromhex(vector["x509_hex"]))
     assert key.to_bytes() == bytes.fromhex(vector["encoded_hex"])
     assert PublicKey.from_bytes(key.to_bytes()).to_x509() == bytes.fromhex(vector["x509_hex"])
 
 
 @pytest.mark.parametrize("data", [section21.RSA_KEY, section21.DH_PEER], ids=["RSA", "DH"])
-def test_public_key_of_the_descriptions_vectors(data: str) -> None:
+def test_public_key_vectors_of_the_specification_match(data: str) -> None:
     assert PublicKey.from_bytes(bytes.fromhex(data)).to_bytes().hex() == data
 
 
@@ -154,14 +154,14 @@ def test_a_signature_verifies_with_the_public_key_only(key: PrivateKey, hash_nam
     assert not RSA_KEY.public.verify(hash_name, signature, data)
 
 
-def test_names_of_hashes_are_the_protocols() -> None:
+def test_hash_names_are_those_of_the_protocol() -> None:
     signature = RSA_KEY.sign("SHA1", b"data")
     assert not RSA_KEY.public.verify("SHA-1", signature, b"data")
     with pytest.raises(RecordMisuse):
         RSA_KEY.sign("SHA-512", b"data")
 
 
-def test_dsa_cuts_a_hash_that_is_longer_than_q() -> None:
+def test_dsa_truncates_a_hash_longer_than_q() -> None:
     key = dsa_key()
     assert key.q.bit_length() == 160
     assert key.public.verify("SHA-256", key.sign("SHA-256", b"data"), b"data")
@@ -178,7 +178,7 @@ def test_a_json_key_has_no_padding_and_no_leading_zero() -> None:
     assert list(rsa_key().to_json()) == ["kty", "n", "e", "d", "p", "q", "dp", "dq", "qi"]
 
 
-def test_a_missing_zero_byte_and_stray_ends_are_tolerated() -> None:
+def test_missing_zero_byte_and_trailing_bytes_are_tolerated() -> None:
     key = RsaPublicKey(65_537, SHORT_MODULUS)
     data = key.to_bytes()
     without_zero = data.replace(b"\0\0\0\x81\0\xff", b"\0\0\0\x80\xff")
@@ -187,7 +187,7 @@ def test_a_missing_zero_byte_and_stray_ends_are_tolerated() -> None:
         assert PublicKey.from_bytes(variant) == key
 
 
-def test_the_kind_of_a_json_key_is_taken_in_any_case() -> None:
+def test_type_of_a_json_key_is_case_insensitive() -> None:
     for key in (rsa_key(), dsa_key()):
         plain = key.public.to_json() | {"kty": key.KTY.lower()}
         assert PublicKey.from_json(plain) == key.public
@@ -195,18 +195,18 @@ def test_the_kind_of_a_json_key_is_taken_in_any_case() -> None:
     assert "kty" in refused(PublicKey.from_json, {"kty": 1})
 
 
-def test_a_private_key_has_no_stray_end() -> None:
+def test_private_key_with_trailing_bytes_is_refused() -> None:
     refused(PrivateKey.from_bytes, DSA_KEY.to_bytes() + b"\0")
 
 
-def test_a_kind_may_be_demanded() -> None:
+def test_key_of_another_type_is_refused() -> None:
     assert "RSA" in refused(DhPublicKey.from_bytes, RSA_KEY.public.to_bytes())
     assert "DSA" in refused(RsaPublicKey.from_x509, DSA_KEY.public.to_x509())
     assert "DSA" in refused(RsaPrivateKey.from_bytes, DSA_KEY.to_bytes())
     assert RsaPrivateKey.from_bytes(RSA_KEY.to_bytes()) == RSA_KEY
 
 
-def test_a_key_without_primes_is_completed() -> None:
+def test_primes_of_a_key_without_primes_are_computed() -> None:
     whole = rsa_key(e=3, seed=7)
     old = RsaPrivateKeyWithoutPrimes(whole.n, whole.d)
     assert old.e == 3
@@ -216,7 +216,7 @@ def test_a_key_without_primes_is_completed() -> None:
     assert PrivateKey.from_json({name: whole.to_json()[name] for name in ("kty", "n", "e", "d")}) == old
 
 
-def test_a_diffie_hellman_key_neither_signs_nor_certifies() -> None:
+def test_diffie_hellman_key_does_not_sign_or_certify() -> None:
     key = PublicKey.from_bytes(bytes.fromhex(section21.DH_PEER))
     assert not key.verify("SHA1", b"", b"")
     assert key.bits == 1024
@@ -224,7 +224,7 @@ def test_a_diffie_hellman_key_neither_signs_nor_certifies() -> None:
         key.to_x509()
 
 
-def test_a_dsa_key_of_a_length_the_library_lacks_verifies_nothing() -> None:
+def test_dsa_key_of_an_unsupported_length_verifies_nothing() -> None:
     key = DsaPublicKey((1 << 160) - 1, (1 << 8192) - 1, 2, 3)
     assert key.bits == 8192
     assert not key.verify("SHA1", dsa_key().sign("SHA1", b"data"), b"data")
@@ -235,7 +235,7 @@ def test_a_dsa_key_of_a_length_the_library_lacks_verifies_nothing() -> None:
 
 
 @pytest.mark.parametrize("bits", [MIN_KEY_BITS, MAX_KEY_BITS])
-def test_longest_and_shortest_keys(bits: int) -> None:
+def test_longest_and_shortest_keys_are_accepted(bits: int) -> None:
     assert RsaPublicKey(3, (1 << bits) - 1).bits == bits
     assert DsaPublicKey((1 << 160) - 1, (1 << bits) - 1, 2, 3).bits == bits
     data = RsaPublicKey(3, (1 << bits) - 1).to_bytes()
@@ -257,7 +257,7 @@ def test_a_1024_bit_rsa_key_of_a_deployed_peer_signs_and_verifies() -> None:
 
 
 @pytest.mark.parametrize("e", [3, MAX_RSA_EXPONENT])
-def test_smallest_and_largest_exponent(e: int) -> None:
+def test_smallest_and_largest_exponents_are_accepted(e: int) -> None:
     assert RsaPublicKey(e, SHORT_MODULUS).e == e
     assert not RsaPublicKey(e, SHORT_MODULUS).verify("SHA1", bytes(128), b"")
 
@@ -273,12 +273,12 @@ def test_an_even_modulus_is_refused() -> None:
 
 
 @pytest.mark.parametrize("bits", [MIN_ORDER_BITS, MAX_ORDER_BITS])
-def test_shortest_and_longest_order_of_dsa(bits: int) -> None:
+def test_shortest_and_longest_dsa_orders_are_accepted(bits: int) -> None:
     assert DsaPublicKey((1 << bits) - 1, P, G, 2).q.bit_length() == bits
 
 
 @pytest.mark.parametrize("bits", [MIN_ORDER_BITS - 1, MAX_ORDER_BITS + 1])
-def test_other_orders_of_dsa_are_refused(bits: int) -> None:
+def test_other_dsa_orders_are_refused(bits: int) -> None:
     assert "q of a DSA key" in refused(DsaPublicKey, (1 << bits) - 1, P, G, 2)
     refused(DsaPublicKey, -dsa_key().q, P, G, 2)
 
@@ -289,7 +289,7 @@ def test_numbers_outside_a_dsa_group_are_refused(g: int, y: int) -> None:
 
 
 @pytest.mark.parametrize("bits", [MIN_DH_BITS, MAX_DH_BITS])
-def test_smallest_and_largest_diffie_hellman_group(bits: int) -> None:
+def test_smallest_and_largest_diffie_hellman_groups_are_accepted(bits: int) -> None:
     p = (1 << bits) - 1
     for y, g in ((2, 2), (p - 2, p - 2)):
         assert DhPublicKey(y, p, g).bits == bits
@@ -301,12 +301,12 @@ def test_other_diffie_hellman_groups_are_refused(bits: int) -> None:
 
 
 @pytest.mark.parametrize("number", [-1, 0, 1, SHORT_MODULUS - 1, SHORT_MODULUS, SHORT_MODULUS + 1])
-def test_numbers_that_make_no_secret_are_refused(number: int) -> None:
+def test_trivial_diffie_hellman_numbers_are_refused(number: int) -> None:
     assert "y of a Diffie-Hellman key" in refused(DhPublicKey, number, SHORT_MODULUS, 2)
     assert "generator" in refused(DhPublicKey, 2, SHORT_MODULUS, number)
 
 
-def test_longest_number_and_longest_name() -> None:
+def test_number_and_name_lengths_are_limited() -> None:
     head = b"\0\0\0\x0bRSA_PUB_KEY\0\0"
     n = b"\0" + b"\xff" * (MAX_NUMBER_SIZE - 1)
     tail = b"\0\0\0\1\3" + len(n).to_bytes(4, "big") + n
@@ -322,12 +322,12 @@ def test_longest_number_and_longest_name() -> None:
     assert "too long" in refused(PublicKey.from_json, text | {"n": "A" * (4 * MAX_NUMBER_SIZE // 3 + 4)})
 
 
-# Private keys whose numbers do not belong together
+# Private keys with inconsistent numbers
 
 
 @pytest.mark.parametrize("name", ["n", "e", "d", "p", "q", "dp", "dq", "qi"])
 @pytest.mark.parametrize("change", [2, -2, 0])
-def test_a_wrong_number_in_an_rsa_key_is_noticed(name: str, change: int) -> None:
+def test_wrong_number_in_an_rsa_key_is_detected(name: str, change: int) -> None:
     key = rsa_key()
     numbers = {number: getattr(key, number) for number in RsaPrivateKey.WIRE_FIELDS}
     numbers[name] = numbers[name] + change if change else 0
@@ -349,22 +349,22 @@ def test_impossible_primes_and_secrets_are_refused() -> None:
 
 
 @pytest.mark.parametrize("key", PLAIN_RSA_KEYS)
-def test_a_key_without_primes_signs_like_the_whole_one(key: RsaPrivateKeyWithoutPrimes) -> None:
+def test_key_without_primes_signs_like_the_complete_key(key: RsaPrivateKeyWithoutPrimes) -> None:
     assert key.sign("SHA-256", b"data") == key.with_primes().sign("SHA-256", b"data")
 
 
-# Strangers
+# Untrusted input
 
 
 @given(st.binary(max_size=200))
-def test_arbitrary_bytes_are_not_key(data: bytes) -> None:
+def test_arbitrary_bytes_are_not_a_key(data: bytes) -> None:
     for take in (PublicKey.from_bytes, PrivateKey.from_bytes, PublicKey.from_x509, PrivateKey.from_pkcs8):
         with pytest.raises(InvalidData):
             take(data)
 
 
 @given(public_keys | private_keys.map(lambda key: key.public), st.data())
-def test_a_damaged_key_is_another_or_none(key: PublicKey, data: st.DataObject) -> None:
+def test_damaged_key_is_another_key_or_refused(key: PublicKey, data: st.DataObject) -> None:
     raw = bytearray(key.to_bytes())
     place = data.draw(st.integers(0, len(raw) - 1))
     raw[place] = data.draw(st.integers(0, 255))
@@ -392,12 +392,12 @@ def test_arbitrary_json_is_not_a_key(value: object) -> None:
 @pytest.mark.parametrize(
     "text", ["", "[]", "{", "[" * 100_000, '{"kty":"RSA"}', '{"kty":"RSA","n":"%","e":"AQAB"}', '{"kty":"EC","x":"AA"}']
 )
-def test_text_that_is_not_a_key(text: str) -> None:
+def test_text_that_is_not_a_key_is_refused(text: str) -> None:
     refused(PublicKey.from_text, text)
     refused(PrivateKey.from_text, text)
 
 
-def test_other_kinds_of_key_are_refused() -> None:
+def test_other_key_types_are_refused() -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     private = key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
     public = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
@@ -405,8 +405,8 @@ def test_other_kinds_of_key_are_refused() -> None:
     assert "RSA or DSA" in refused(PublicKey.from_x509, public)
 
 
-def test_what_looks_like_an_rsa_key_at_first_is_refused() -> None:
-    """Cut short, and a key of another kind whose bytes happen to be those that announce an RSA key."""
+def test_bytes_that_start_like_an_rsa_key_are_refused() -> None:
+    """Truncated, and a key of another type that starts with the bytes of an RSA key."""
     data = RSA_KEY.public.to_x509()
     assert "RSA or DSA" in refused(PublicKey.from_x509, data[:-1])
     lucky = x25519.X25519PublicKey.from_public_bytes(bytes.fromhex("06092a864886f70d010101").ljust(32, b"\0"))
@@ -414,22 +414,22 @@ def test_what_looks_like_an_rsa_key_at_first_is_refused() -> None:
     assert "RSA or DSA" in refused(PublicKey.from_x509, spki)
 
 
-def test_a_certified_diffie_hellman_key_costs_nothing() -> None:
-    """The library would test its modulus for being prime, which takes seconds where it is one."""
+def test_certified_diffie_hellman_key_is_cheap_to_refuse() -> None:
+    """The library would test whether its modulus is prime, which takes seconds."""
     head = bytes.fromhex("3082041e3082020f06092a864886f70d010301")
-    begun = time.perf_counter()
+    started = time.perf_counter()
     assert "RSA or DSA" in refused(PublicKey.from_x509, head + bytes(1000))
-    assert time.perf_counter() - begun < 0.1
+    assert time.perf_counter() - started < 0.1
 
 
-def test_making_and_using_keys_warns_of_nothing() -> None:
+def test_creating_and_using_keys_gives_no_warnings() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         key = RsaPublicKey(65_537, rsa.generate_private_key(65_537, 1024).public_key().public_numbers().n)
         assert not key.verify("MD5", bytes(128), b"")
 
 
-def test_bytes_for_an_rsa_key() -> None:
+def test_rsa_encryption_length_is_limited() -> None:
     key = rsa_key()
     assert key.decrypt(key.public.encrypt(b"x" * 117)) == b"x" * 117
     with pytest.raises(RecordMisuse, match="118 bytes"):

@@ -1,4 +1,4 @@
-"""Envelope, header, credential, bodies and whole messages: both directions, limits, and whatever a stranger sends."""
+"""Envelope, header, credential, bodies and whole messages: both directions, limits, and untrusted input."""
 
 from collections.abc import Callable
 
@@ -62,7 +62,7 @@ def response(
 
 @EXAMPLES
 @given(strategies.envelopes())
-def test_an_envelope_is_read_as_it_was_written(envelope: Envelope) -> None:
+def test_envelope_round_trips(envelope: Envelope) -> None:
     data = envelope.to_bytes()
     assert len(data) == 20
     assert Envelope.from_bytes(data) == envelope
@@ -71,7 +71,7 @@ def test_an_envelope_is_read_as_it_was_written(envelope: Envelope) -> None:
 
 @EXAMPLES
 @given(st.binary(min_size=20, max_size=20))
-def test_an_envelope_that_suggests_a_version_and_leaves_the_unused_bits_clear_has_one_form(data: bytes) -> None:
+def test_envelope_with_a_suggested_version_and_clear_unused_bits_is_canonical(data: bytes) -> None:
     envelope = Envelope.from_bytes(data)
     if data[2] & 0x03 and not data[2] & 0x1C:
         assert envelope.to_bytes() == data
@@ -79,7 +79,7 @@ def test_an_envelope_that_suggests_a_version_and_leaves_the_unused_bits_clear_ha
 
 @EXAMPLES
 @given(st.binary(max_size=30))
-def test_any_bytes_are_an_envelope_or_too_few(data: bytes) -> None:
+def test_any_twenty_bytes_are_an_envelope(data: bytes) -> None:
     if len(data) >= 20:
         Envelope.from_bytes(data)
     else:
@@ -87,7 +87,7 @@ def test_any_bytes_are_an_envelope_or_too_few(data: bytes) -> None:
             Envelope.from_bytes(data)
 
 
-def test_whoever_suggests_nothing_means_the_version_in_use() -> None:
+def test_missing_suggestion_means_the_version_in_use() -> None:
     data = bytearray(Envelope(Version(2, 1)).to_bytes())
     data[2], data[3] = 0xE0, 9
     envelope = Envelope.from_bytes(bytes(data))
@@ -95,7 +95,7 @@ def test_whoever_suggests_nothing_means_the_version_in_use() -> None:
     assert (envelope.compressed, envelope.encrypted, envelope.truncated) == (True, True, True)
 
 
-def test_the_unused_bits_of_the_flags_are_not_part_of_the_suggested_version() -> None:
+def test_unused_flag_bits_are_not_part_of_the_suggested_version() -> None:
     data = bytearray(Envelope(Version(2, 3)).to_bytes())
     data[2] |= 0x1C
     assert Envelope.from_bytes(bytes(data)) == Envelope(Version(2, 3))
@@ -104,7 +104,7 @@ def test_the_unused_bits_of_the_flags_are_not_part_of_the_suggested_version() ->
 @pytest.mark.parametrize(
     ("length", "valid"), [(-1, False), (0, True), (MAX_MESSAGE, True), (MAX_MESSAGE + 1, False), (-(1 << 31), False)]
 )
-def test_a_message_has_at_most_262144_bytes_by_its_envelope(length: int, valid: bool) -> None:
+def test_envelope_limits_a_message_to_262144_bytes(length: int, valid: bool) -> None:
     assert MAX_MESSAGE == 262_144
     assert Envelope(length=length).has_valid_length is valid
 
@@ -115,7 +115,7 @@ def test_a_message_has_at_most_262144_bytes_by_its_envelope(length: int, valid: 
 @NOWS
 @EXAMPLES
 @given(data=st.data())
-def test_a_header_is_read_as_it_was_written(now: int, data: st.DataObject) -> None:
+def test_header_round_trips(now: int, data: st.DataObject) -> None:
     version = data.draw(strategies.VERSIONS)
     header = data.draw(strategies.headers(now, version))
     raw = header.to_bytes(version, 77)
@@ -126,7 +126,7 @@ def test_a_header_is_read_as_it_was_written(now: int, data: st.DataObject) -> No
 @NOWS
 @EXAMPLES
 @given(data=st.binary(max_size=30))
-def test_any_bytes_are_a_header_or_too_few_and_a_header_has_one_form(now: int, data: bytes) -> None:
+def test_any_bytes_are_a_canonical_header_or_too_short(now: int, data: bytes) -> None:
     if len(data) < 24:
         with pytest.raises(InvalidData, match="a header must have 24 bytes"):
             Header.from_bytes(data, CURRENT_VERSION, now)
@@ -139,7 +139,7 @@ def test_any_bytes_are_a_header_or_too_few_and_a_header_has_one_form(now: int, d
 @NOWS
 @EXAMPLES
 @given(bits=st.integers(0, 0xFFFF_FFFF))
-def test_a_time_on_the_wire_is_the_instant_nearest_to_now(now: int, bits: int) -> None:
+def test_wire_time_is_the_instant_nearest_to_now(now: int, bits: int) -> None:
     instant = from_wire(bits, now)
     assert to_wire(instant) == bits
     assert instant == 0 if bits == 0 else abs(instant - now) <= 1 << 31
@@ -150,13 +150,13 @@ def test_a_time_on_the_wire_is_the_instant_nearest_to_now(now: int, bits: int) -
 
 @EXAMPLES
 @given(strategies.CREDENTIALS)
-def test_a_credential_is_read_as_it_was_written(credential: Credential) -> None:
+def test_credential_round_trips(credential: Credential) -> None:
     assert Credential.from_bytes(credential.to_bytes()) == credential
 
 
 @EXAMPLES
 @given(st.binary(max_size=60) | strategies.CREDENTIALS.map(Credential.to_bytes))
-def test_any_bytes_are_a_credential_or_refused_and_a_credential_has_one_form(data: bytes) -> None:
+def test_any_bytes_are_a_canonical_credential_or_refused(data: bytes) -> None:
     try:
         credential = Credential.from_bytes(data)
     except InvalidData:
@@ -164,7 +164,7 @@ def test_any_bytes_are_a_credential_or_refused_and_a_credential_has_one_form(dat
     assert credential.to_bytes() == data
 
 
-def test_a_credential_with_trailing_bytes_is_refused_outside_and_inside_its_signed_part() -> None:
+def test_credential_with_trailing_bytes_is_refused() -> None:
     credential = Credential("HS_MAC", b"SHA1", b"mac")
     with pytest.raises(InvalidData, match="1 trailing bytes"):
         Credential.from_bytes(credential.to_bytes() + b"\0")
@@ -180,7 +180,7 @@ def test_a_credential_with_trailing_bytes_is_refused_outside_and_inside_its_sign
 @NOWS
 @EXAMPLES
 @given(data=st.data())
-def test_a_message_is_read_as_it_was_written(now: int, data: st.DataObject) -> None:
+def test_message_round_trips(now: int, data: st.DataObject) -> None:
     message = data.draw(strategies.messages(now))
     raw = message.to_bytes()
     envelope = Envelope.from_bytes(raw)
@@ -194,20 +194,18 @@ def test_a_message_is_read_as_it_was_written(now: int, data: st.DataObject) -> N
 @NOWS
 @EXAMPLES
 @given(payload=st.binary(max_size=100) | st.binary(max_size=60).map(lambda rest: bytes(23) + b"\x08" + rest))
-def test_any_payload_is_a_message_or_refused_and_what_was_accepted_is_kept_to_the_byte(
-    now: int, payload: bytes
-) -> None:
+def test_any_payload_is_refused_or_preserved_exactly(now: int, payload: bytes) -> None:
     try:
         message = Message.from_bytes(Envelope(length=len(payload)), payload, now)
     except InvalidData:
         return
     assert payload.startswith(message.raw)
     written = message.payload()
-    # Two forms are accepted that we do not write: no credential at all, and bytes behind it.
+    # Two forms are accepted that we do not write: no credential, and bytes after it.
     assert payload.startswith(written) or message.raw == payload
 
 
-def test_a_message_that_ends_right_after_the_body_has_no_credential() -> None:
+def test_message_that_ends_after_the_body_has_no_credential() -> None:
     message = Message.build(Envelope(), Header(OpCode.RESOLUTION), b"body")
     payload = message.payload()
     assert payload.endswith(b"body\0\0\0\0")
@@ -215,13 +213,13 @@ def test_a_message_that_ends_right_after_the_body_has_no_credential() -> None:
 
 
 @pytest.mark.parametrize("length", [-1, 5, 0x7FFF_FFFF])
-def test_a_body_longer_than_the_message_is_refused(length: int) -> None:
+def test_body_longer_than_the_message_is_refused(length: int) -> None:
     payload = Header(OpCode.RESOLUTION).to_bytes(CURRENT_VERSION, length) + b"body"
     with pytest.raises(InvalidData, match=f"the body length {length}"):
         Message.from_bytes(Envelope(), payload, NOW)
 
 
-def test_a_message_may_have_262144_bytes_and_not_one_more_nor_may_its_signature_bring_it_there() -> None:
+def test_message_with_signature_has_at_most_262144_bytes() -> None:
     header = Header(OpCode.RESOLUTION)
     room = MAX_MESSAGE - 24 - 4
     assert Message.build(Envelope(), header, bytes(room)).envelope.length == MAX_MESSAGE
@@ -236,7 +234,7 @@ def test_a_message_may_have_262144_bytes_and_not_one_more_nor_may_its_signature_
         message.with_credential(credential)
 
 
-def test_what_a_message_says_is_not_shown_with_it() -> None:
+def test_message_repr_hides_its_content() -> None:
     message = Message.build(Envelope(), Header(OpCode.RESOLUTION), b"passphrase", Credential("T", b"A", b"passphrase"))
     assert "passphrase" not in repr(message)
 
@@ -248,7 +246,7 @@ def test_what_a_message_says_is_not_shown_with_it() -> None:
 @pytest.mark.parametrize("opcode", REQUEST_DECODERS)
 @FEW_EXAMPLES
 @given(data=st.data())
-def test_every_request_body_is_read_as_it_was_written(opcode: OpCode, now: int, data: st.DataObject) -> None:
+def test_every_request_body_round_trips(opcode: OpCode, now: int, data: st.DataObject) -> None:
     version = data.draw(strategies.VERSIONS)
     body = data.draw(strategies.requests(now, version)[opcode])
     raw = encode_request(body, version)
@@ -258,7 +256,7 @@ def test_every_request_body_is_read_as_it_was_written(opcode: OpCode, now: int, 
 @pytest.mark.parametrize("opcode", REQUEST_DECODERS)
 @EXAMPLES
 @given(data=st.binary(max_size=120), version=strategies.VERSIONS, now=st.sampled_from(INSTANTS))
-def test_any_bytes_are_a_request_body_or_refused_and_what_was_accepted_is_written_the_same(
+def test_any_bytes_are_a_canonical_request_body_or_refused(
     opcode: OpCode, data: bytes, version: Version, now: int
 ) -> None:
     reader = Reader(data)
@@ -269,24 +267,24 @@ def test_any_bytes_are_a_request_body_or_refused_and_what_was_accepted_is_writte
     written = encode_request(body, version)
     if opcode == OpCode.SESSION_SETUP:
         assert written == data[: reader.offset] + b"\0\0"
-    elif not isinstance(body, VerifyChallenge):  # which has two forms of digest, of which one is written
+    elif not isinstance(body, VerifyChallenge):  # which has two forms of digest; only one is written
         assert written == data[: reader.offset]
 
 
-def test_a_resolution_request_is_laid_out_as_the_reference_says() -> None:
+def test_resolution_request_matches_the_specification() -> None:
     body = Resolve(b"12345/abc", (1, 2), ("URL",))
     expected = "0000000931323334352f616263000000020000000100000002000000010000000355524c"
     assert encode_request(body, CURRENT_VERSION).hex() == expected
 
 
 @pytest.mark.parametrize(("code", "length"), [(1, 16), (2, 20), (3, 32)])
-def test_a_bare_digest_after_its_algorithm_is_understood_in_verify_challenge(code: int, length: int) -> None:
+def test_verify_challenge_accepts_a_bare_digest_after_its_algorithm(code: int, length: int) -> None:
     writer = Writer().bytes_(b"1/A").i32(300).bytes_(b"nonce").u8(code).raw(bytes(range(length))).bytes_(b"answer")
     body = REQUEST_DECODERS[OpCode.VERIFY_CHALLENGE](Reader(writer.getvalue()), CURRENT_VERSION, NOW)
     assert body == VerifyChallenge(b"1/A", 300, b"nonce", bytes(range(length)), b"answer")
 
 
-def test_the_discriminator_of_a_transaction_request_came_with_2_9() -> None:
+def test_transaction_request_has_a_discriminator_since_2_9() -> None:
     body = RetrieveTransactions(MirrorShare(2, 1, 0), 5, 6)
     with_it = encode_request(body, Version(2, 9))
     assert with_it == b"\0" + encode_request(body, Version(2, 8))
@@ -297,7 +295,7 @@ def test_the_discriminator_of_a_transaction_request_came_with_2_9() -> None:
         RetrieveTransactions.read(Reader(b"\2" + with_it[1:]), Version(2, 9), NOW)
 
 
-def test_a_dump_begins_anywhere_if_the_body_goes_on() -> None:
+def test_dump_request_can_resume_at_a_handle() -> None:
     whole = DumpHandles(MirrorShare(2, 1, 0))
     assert len(encode_request(whole, CURRENT_VERSION)) == 9
     resumed = DumpHandles(MirrorShare(2, 1, 0), b"1/A", 2)
@@ -311,9 +309,7 @@ def test_a_dump_begins_anywhere_if_the_body_goes_on() -> None:
 @pytest.mark.parametrize("opcode", strategies.successes(NOW))
 @FEW_EXAMPLES
 @given(data=st.data())
-def test_the_body_of_every_success_is_read_as_it_was_written_with_the_digest_and_without(
-    opcode: OpCode, now: int, data: st.DataObject
-) -> None:
+def test_every_success_body_round_trips_with_and_without_digest(opcode: OpCode, now: int, data: st.DataObject) -> None:
     body = data.draw(strategies.successes(now)[opcode])
     digest = data.draw(st.none() | strategies.DIGESTS)
     flags = OpFlag.REQUEST_DIGEST if digest else NO_FLAGS
@@ -325,9 +321,7 @@ def test_the_body_of_every_success_is_read_as_it_was_written_with_the_digest_and
 @NOWS
 @EXAMPLES
 @given(data=st.data())
-def test_the_body_of_every_failure_is_read_as_it_was_written_with_the_digest_and_without(
-    now: int, data: st.DataObject
-) -> None:
+def test_every_failure_body_round_trips_with_and_without_digest(now: int, data: st.DataObject) -> None:
     version = data.draw(strategies.VERSIONS)
     code, body = data.draw(strategies.failures(now, version))
     digest = data.draw(st.none() | strategies.DIGESTS)
@@ -360,13 +354,13 @@ def test_any_bytes_are_a_response_body_or_refused(
 
 
 @pytest.mark.parametrize("opcode", [OpCode(9999), OpCode.RESERVED])
-def test_the_success_of_an_unknown_operation_is_kept_as_it_came(opcode: OpCode) -> None:
+def test_success_of_an_unknown_operation_is_preserved(opcode: OpCode) -> None:
     _, body = decode_response(response(opcode, ResponseCode.SUCCESS, b"new"), NOW)
     assert body == UnknownBody(b"new")
     assert encode_response(body, None) == b"new"
 
 
-def test_an_unknown_response_code_is_an_error_with_a_text() -> None:
+def test_unknown_response_code_is_an_error_with_text() -> None:
     _, body = decode_response(
         response(OpCode.RESOLUTION, ResponseCode(999), encode_response(Failure.of("x"), None)), NOW
     )
@@ -374,7 +368,7 @@ def test_an_unknown_response_code_is_an_error_with_a_text() -> None:
 
 
 @pytest.mark.parametrize("text", [None, b"", b"caf\xc3\xa9", b"\xff"])
-def test_the_text_of_an_error_may_be_missing_or_not_even_text(text: bytes | None) -> None:
+def test_error_text_may_be_missing_or_invalid(text: bytes | None) -> None:
     data = encode_response(Failure(text), None)
     _, body = decode_response(response(OpCode.RESOLUTION, ResponseCode.ERROR, data), NOW)
     assert isinstance(body, Failure)
@@ -383,11 +377,11 @@ def test_the_text_of_an_error_may_be_missing_or_not_even_text(text: bytes | None
 
 
 @pytest.mark.parametrize(("byte", "valid"), [(0, False), (1, True), (2, False), (0xFF, True)])
-def test_only_the_lowest_bit_says_whether_an_answer_was_verified(byte: int, valid: bool) -> None:
+def test_lowest_bit_is_the_verification_result(byte: int, valid: bool) -> None:
     assert VerificationResult(byte).is_valid is valid
 
 
-def test_a_challenge_of_2_0_carries_its_digest_after_the_nonce_and_one_of_2_1_before_it() -> None:
+def test_challenge_digest_follows_the_nonce_in_2_0_and_precedes_it_in_2_1() -> None:
     request = b"request"
     for version, algorithm in [(Version(2, 0), DigestAlgorithm.MD5), (Version(2, 1), DigestAlgorithm.SHA1)]:
         digest = RequestDigest.of(request, version)
@@ -404,7 +398,7 @@ def test_a_challenge_of_2_0_carries_its_digest_after_the_nonce_and_one_of_2_1_be
 
 
 @pytest.mark.parametrize("trailing", [b"\0", b"\0\0\0\7more"])
-def test_bytes_after_the_nonce_of_a_new_challenge_are_ignored(trailing: bytes) -> None:
+def test_bytes_after_the_nonce_of_a_challenge_are_ignored(trailing: bytes) -> None:
     digest = RequestDigest.of(b"request", CURRENT_VERSION)
     data = encode_challenge(b"n" * 16, digest, CURRENT_VERSION) + trailing
     code = ResponseCode.AUTHENTICATION_NEEDED
@@ -416,11 +410,11 @@ def test_bytes_after_the_nonce_of_a_new_challenge_are_ignored(trailing: bytes) -
     ("version", "algorithm"),
     [("2.0", 1), ("5.0", 1), ("2.1", 2), ("2.6", 2), ("2.7", 3), ("2.11", 3), ("3.0", 3)],
 )
-def test_the_digest_follows_the_version_of_the_response(version: str, algorithm: int) -> None:
+def test_digest_algorithm_depends_on_the_response_version(version: str, algorithm: int) -> None:
     assert digest_algorithm_for(Version.parse(version)) == algorithm
 
 
-def test_the_old_form_of_a_digest_is_understood_and_an_unknown_algorithm_refused() -> None:
+def test_old_digest_form_is_read_and_unknown_algorithm_is_refused() -> None:
     old = Writer().bytes_(b"d" * 16).getvalue()
     assert RequestDigest.read(Reader(old)) == RequestDigest(DigestAlgorithm.MD5, b"d" * 16)
     with pytest.raises(InvalidData, match="unknown digest algorithm 4"):
@@ -429,7 +423,7 @@ def test_the_old_form_of_a_digest_is_understood_and_an_unknown_algorithm_refused
         RequestDigest.read(Reader(Writer().bytes_(b"d" * 17).getvalue()))
 
 
-def test_old_servers_name_no_handle_when_they_create_one_and_referrals_may_be_without_values() -> None:
+def test_creation_result_may_omit_the_handle_and_referral_its_values() -> None:
     assert decode_response(response(OpCode.CREATE_HANDLE, ResponseCode.SUCCESS, b""), NOW) == (
         None,
         CreationResult(None),
@@ -440,7 +434,7 @@ def test_old_servers_name_no_handle_when_they_create_one_and_referrals_may_be_wi
     assert decode_response(response(OpCode.RESOLUTION, code, data), NOW) == (None, Referral(b"0.NA/1", None))
 
 
-def test_bytes_after_an_empty_success_are_ignored() -> None:
+def test_bytes_after_an_empty_success_body_are_ignored() -> None:
     assert decode_response(response(OpCode.DELETE_HANDLE, ResponseCode.SUCCESS, b"new"), NOW) == (None, Empty())
 
 
@@ -453,7 +447,7 @@ def test_bytes_after_an_empty_success_are_ignored() -> None:
         (OpCode.RESOLUTION, ResponseCode.SERVICE_REFERRAL, Referral),
     ],
 )
-def test_a_name_in_a_response_has_at_most_2048_bytes(
+def test_handle_in_a_response_has_at_most_2048_bytes(
     opcode: OpCode, code: ResponseCode, make: Callable[[bytes], ResponseBody]
 ) -> None:
     assert MAX_HANDLE_LENGTH == 2048
@@ -469,7 +463,7 @@ def test_a_name_in_a_response_has_at_most_2048_bytes(
 @NOWS
 @EXAMPLES
 @given(data=st.data())
-def test_a_value_is_read_as_it_was_written(now: int, data: st.DataObject) -> None:
+def test_value_round_trips(now: int, data: st.DataObject) -> None:
     value = data.draw(strategies.values(now))
     assert Value.from_bytes(value.to_bytes(), now) == value
 
@@ -477,7 +471,7 @@ def test_a_value_is_read_as_it_was_written(now: int, data: st.DataObject) -> Non
 @NOWS
 @EXAMPLES
 @given(data=st.binary(max_size=60) | st.binary(min_size=14, max_size=14).map(lambda head: head + bytes(12)))
-def test_any_bytes_are_a_value_or_refused_and_a_value_has_one_form(now: int, data: bytes) -> None:
+def test_any_bytes_are_a_canonical_value_or_refused(now: int, data: bytes) -> None:
     try:
         value = Value.from_bytes(data, now)
     except InvalidData:
@@ -485,7 +479,7 @@ def test_any_bytes_are_a_value_or_refused_and_a_value_has_one_form(now: int, dat
     assert value.to_bytes() == data
 
 
-def test_the_values_of_the_reference_are_written_as_it_says() -> None:
+def test_values_of_the_specification_are_written_exactly() -> None:
     value = Value(1, "URL", b"http://example.com/", timestamp=1_500_000_000)
     begin = "0000000159682f0000000151800e0000000355524c00000013687474703a2f2f6578616d706c652e636f6d2f"
     assert value.to_bytes().hex() == begin + "00000000"
@@ -493,7 +487,7 @@ def test_the_values_of_the_reference_are_written_as_it_says() -> None:
     assert with_reference.to_bytes().hex() == begin + "0000000100000003312f3200000007"
 
 
-def test_2048_values_are_accepted_in_one_message_and_not_one_more() -> None:
+def test_message_has_at_most_2048_values() -> None:
     assert MAX_VALUES == 2048
 
     def written(count: int) -> bytes:
@@ -509,7 +503,7 @@ def test_2048_values_are_accepted_in_one_message_and_not_one_more() -> None:
         ValuesRequest.read(Reader(request), CURRENT_VERSION, NOW)
 
 
-def test_an_absolute_ttl_is_an_instant_and_a_relative_one_may_be_negative() -> None:
+def test_absolute_ttl_is_an_instant_and_relative_ttl_may_be_negative() -> None:
     for now in INSTANTS:
         absolute = Value(1, "URL", b"", ttl=now + 1000, ttl_type=TtlType.ABSOLUTE)
         assert Value.from_bytes(absolute.to_bytes(), now) == absolute
@@ -519,7 +513,7 @@ def test_an_absolute_ttl_is_an_instant_and_a_relative_one_may_be_negative() -> N
         Value(1, "URL", b"", ttl=1 << 31).to_bytes()
 
 
-def test_the_data_of_a_private_value_or_of_a_secret_key_is_not_shown() -> None:
+def test_data_of_private_values_and_secret_keys_is_not_shown() -> None:
     private = Value(1, "NOTE", b"passphrase", permissions=Permission.ADMIN_READ)
     secret = Value(2, "hs_seckey.x", b"passphrase")
     public = Value(3, "URL", b"shown")

@@ -1,4 +1,4 @@
-"""Which server of a site holds a handle: every recorded hash, and the corner that never occurs."""
+"""Which server of a site hosts a handle: every recorded hash, and an edge case."""
 
 import hashlib
 from typing import Any
@@ -18,7 +18,7 @@ OPTIONS = {"by_prefix": HashOption.PREFIX, "by_suffix": HashOption.SUFFIX, "by_a
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
-def test_every_vector_of_hashes(vector: dict[str, Any]) -> None:
+def test_hash_vectors_match(vector: dict[str, Any]) -> None:
     handle = bytes.fromhex(vector["handle_hex"])
     assert handle == vector["handle"].encode()
     assert set(vector["result"]) == set(OPTIONS)
@@ -29,25 +29,25 @@ def test_every_vector_of_hashes(vector: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("handle", section21.HASHES)
-def test_hash_of_the_descriptions_vectors(handle: str) -> None:
+def test_hash_vectors_of_the_specification_match(handle: str) -> None:
     assert tuple(partition_hash(handle.encode(), option) for option in range(3)) == section21.HASHES[handle]
 
 
 @given(st.binary(max_size=40), st.integers(0, 255), st.integers(1, 40))
-def test_every_handle_has_a_server(handle: bytes, option: int, servers: int) -> None:
+def test_every_handle_maps_to_a_server(handle: bytes, option: int, servers: int) -> None:
     assert 0 <= find_server_index(handle, option, servers) < servers
     assert find_server_index(handle, option, servers) == find_server_index(handle.upper(), option, servers)
 
 
-def test_only_ascii_is_folded() -> None:
+def test_only_ascii_letters_are_case_folded() -> None:
     assert partition_hash("12345/É".encode()) != partition_hash("12345/é".encode())
 
 
-def test_an_unknown_option_counts_as_the_usual_one() -> None:
+def test_unknown_hash_option_uses_the_default() -> None:
     assert partition_hash(b"12345/abc", 7) == partition_hash(b"12345/abc", HashOption.WHOLE)
 
 
-def test_the_smallest_number_is_mapped_to_something_stable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_smallest_hash_maps_to_a_stable_server(monkeypatch: pytest.MonkeyPatch) -> None:
     class Smallest:
         def digest(self) -> bytes:
             return bytes(12) + b"\x80\0\0\0"
@@ -57,7 +57,7 @@ def test_the_smallest_number_is_mapped_to_something_stable(monkeypatch: pytest.M
     assert find_server_index(b"any/thing", HashOption.WHOLE, 3) == (1 << 31) % 3
 
 
-def test_a_site_has_a_server() -> None:
+def test_site_without_servers_is_refused() -> None:
     assert find_server_index(b"any", 0, 1) == 0
     with pytest.raises(LocalProtocolError):
         find_server_index(b"any", 0, 0)

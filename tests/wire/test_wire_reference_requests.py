@@ -1,4 +1,4 @@
-"""The messages of the native protocol's description, section 21.3, in both directions."""
+"""The messages of the native protocol specification, section 21.3, in both directions."""
 
 import pytest
 
@@ -111,7 +111,7 @@ REQUESTS_OF_21_3: list[tuple[OpCode, OpFlag, int, Version, RequestBody, str]] = 
 
 
 @pytest.mark.parametrize(("opcode", "flags", "serial", "version", "body", "data"), REQUESTS_OF_21_3)
-def test_a_request_vector_of_the_reference_is_written_and_read(
+def test_request_vector_of_the_specification_round_trips(
     opcode: OpCode, flags: OpFlag, serial: int, version: Version, body: RequestBody, data: str
 ) -> None:
     header = Header(opcode, flags=flags, site_serial=serial, expires=NOW)
@@ -122,13 +122,13 @@ def test_a_request_vector_of_the_reference_is_written_and_read(
     assert REQUEST_DECODERS[opcode](again.body_reader(), version, NOW) == body
 
 
-def test_the_envelope_vector_of_the_reference_is_written_and_read() -> None:
+def test_envelope_vector_of_the_specification_round_trips() -> None:
     envelope = Envelope(request_id=0x01020304, length=0x40)
     assert envelope.to_bytes().hex() == "020b020b00000000010203040000000000000040"
     assert Envelope.from_bytes(envelope.to_bytes()) == envelope
 
 
-def test_the_session_vector_of_the_reference_carries_the_digest_of_its_request() -> None:
+def test_session_vector_of_the_specification_has_its_request_digest() -> None:
     header = Header(OpCode.SESSION_SETUP, flags=CERTIFIED_DIGESTED, expires=NOW)
     request = Message.build(Envelope(), header, encode_request(SETUP, CURRENT_VERSION))
     digest = RequestDigest.of(request.raw, CURRENT_VERSION)
@@ -144,7 +144,7 @@ def test_the_session_vector_of_the_reference_carries_the_digest_of_its_request()
     assert decode_response(again, NOW) == (digest, body)
 
 
-def test_the_early_failure_vector_of_the_reference_is_written_and_read() -> None:
+def test_early_failure_vector_of_the_specification_round_trips() -> None:
     envelope = Envelope(Version(2, 3), CURRENT_VERSION, request_id=UNKNOWN_REQUEST_ID)
     header = Header(OpCode.RESERVED, ResponseCode.PROTOCOL_ERROR, expires=NOW)
     message = Message.build(envelope, header, encode_response(Failure.of("x"), None))

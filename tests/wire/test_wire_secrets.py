@@ -1,4 +1,4 @@
-"""No secret is shown: every object of the wire that holds one, directly or inside, is printed and searched."""
+"""No secret is shown: every wire object that contains one is printed and searched."""
 
 import dataclasses
 import random
@@ -16,14 +16,14 @@ from perseid.wire.server import ChallengeProof, Reply, Request, ServerSettings
 from perseid.wire.sessions import Cipher, Session
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY
 from tests.wire.recorded import fed
-from tests.wire.talk import FLAGS_TO_READ_ALL, NOW, SEC, Host, Talk, frame_of
+from tests.wire.talk import FLAGS_TO_READ_ALL, NOW, SEC, Conversation, Host, frame_of
 
 PASSPHRASE = b"correct horse battery staple"
 SECRET_VALUE = Value(301, "HS_SECKEY", PASSPHRASE, permissions=Permission.ADMIN_READ)
 
 
 def spellings(secret: bytes) -> Iterator[str]:
-    """How bytes may be shown."""
+    """The ways to show bytes."""
     yield secret.hex()
     yield repr(secret)[2:-1]
     yield secret.decode("latin-1")
@@ -41,8 +41,8 @@ def assert_hidden(secret: bytes, *objects: object) -> None:
 
 
 def test_session_keys_are_not_shown() -> None:
-    conversation = Talk()
-    session = conversation.begin_proved_session()
+    conversation = Conversation()
+    session = conversation.begin_authenticated_session()
     inside = conversation.host.server.sessions.use(session.id, NOW)
     assert inside is not None
     server = conversation.host.server
@@ -53,14 +53,14 @@ def test_session_keys_are_not_shown() -> None:
     assert_hidden(session.key, received, request)
 
 
-def test_the_halves_of_a_key_exchange_are_not_shown() -> None:
+def test_key_exchange_secrets_are_not_shown() -> None:
     pair = generate_key_pair(DEFAULT_GROUP, random.Random(1).randbytes)
     secret = pair.exponent.to_bytes(32, "big")
     assert_hidden(secret, pair)
     assert hex(pair.exponent) not in repr(pair)
-    wish = Client(random.Random(1).randbytes).begin_session(SEC, NOW)
-    assert wish.pair.exponent == pair.exponent
-    assert_hidden(secret, wish)
+    setup = Client(random.Random(1).randbytes).begin_session(SEC, NOW)
+    assert setup.pair.exponent == pair.exponent
+    assert_hidden(secret, setup)
 
 
 def test_private_keys_are_not_shown() -> None:
@@ -74,9 +74,9 @@ def test_private_keys_are_not_shown() -> None:
         assert f"{number:x}" not in repr(settings)
 
 
-def test_secret_values_are_not_shown_wherever_they_travel() -> None:
-    conversation = Talk()
-    session = conversation.begin_proved_session()
+def test_secret_values_are_not_shown_in_requests() -> None:
+    conversation = Conversation()
+    session = conversation.begin_authenticated_session()
     conversation.host.records[b"1/keys"] = (SECRET_VALUE,)
     body = ValuesRequest(b"1/keys", (SECRET_VALUE,))
     request = conversation.request(OpCode.CREATE_HANDLE, body, session=session)
@@ -88,17 +88,17 @@ def test_secret_values_are_not_shown_wherever_they_travel() -> None:
     assert_hidden(PASSPHRASE, body, request, frame, received, reader, read)
     outside = conversation.request(OpCode.CREATE_HANDLE, body)
     challenge = conversation.ask(outside)
-    waiting = conversation.host.server.challenges.find(challenge.message.envelope.session_id, NOW)
-    assert waiting is not None
+    pending = conversation.host.server.challenges.find(challenge.message.envelope.session_id, NOW)
+    assert pending is not None
     answer = conversation.client.answer_challenge(challenge, outside, SEC, PASSPHRASE, NOW)
     proof = conversation.host.server.receive(frame_of(answer), NOW)
     assert isinstance(proof, ChallengeProof)
-    assert_hidden(PASSPHRASE, outside, challenge, waiting, answer, proof, conversation.host.server.challenges)
+    assert_hidden(PASSPHRASE, outside, challenge, pending, answer, proof, conversation.host.server.challenges)
 
 
 def test_secret_values_are_not_shown_in_answers() -> None:
     host = Host()
-    conversation = Talk(host)
+    conversation = Conversation(host)
     host.records[b"1/record"] = (SECRET_VALUE,)
     answer = conversation.ask_as(SEC, conversation.resolve(flags=FLAGS_TO_READ_ALL))
     assert answer.body == ResolutionResult(b"1/record", (SECRET_VALUE,))
@@ -110,20 +110,20 @@ def test_secret_values_are_not_shown_in_answers() -> None:
     assert_hidden(PASSPHRASE, session)
 
 
-def test_what_an_answered_challenge_got_is_not_shown() -> None:
+def test_stored_reply_of_an_answered_challenge_is_not_shown() -> None:
     host = Host()
-    conversation = Talk(host)
+    conversation = Conversation(host)
     host.records[b"1/record"] = (SECRET_VALUE,)
     request = conversation.resolve(flags=FLAGS_TO_READ_ALL)
     challenge = conversation.ask(request)
     assert conversation.prove(challenge, request, SEC).code is ResponseCode.SUCCESS
-    waiting = host.server.challenges.find(challenge.message.envelope.session_id, NOW)
-    assert waiting is not None
-    assert waiting.reply
-    assert_hidden(PASSPHRASE, waiting, host.server.challenges)
+    pending = host.server.challenges.find(challenge.message.envelope.session_id, NOW)
+    assert pending is not None
+    assert pending.reply
+    assert_hidden(PASSPHRASE, pending, host.server.challenges)
 
 
-def test_the_search_of_these_tests_finds_what_is_shown() -> None:
+def test_assert_hidden_detects_a_shown_secret() -> None:
     @dataclasses.dataclass
     class Careless:
         secret: bytes

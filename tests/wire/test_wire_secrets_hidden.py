@@ -1,4 +1,4 @@
-"""No secret is shown by any object that holds one, nor by the errors about it."""
+"""No object and no error message shows a secret."""
 
 import pytest
 
@@ -24,7 +24,7 @@ HOLDERS: list[tuple[object, list[int | bytes]]] = [
 
 
 def spellings(secret: int | bytes) -> list[str]:
-    """How a secret could show."""
+    """The ways to show a secret."""
     if isinstance(secret, int):
         return [str(secret), f"{secret:x}", f"{secret:X}"]
     return [secret.hex(), repr(secret)[2:-1]]
@@ -37,14 +37,14 @@ def test_secrets_are_not_printed(holder: object, secrets: list[int | bytes]) -> 
             assert not any(spelling in shown for spelling in spellings(secret))
 
 
-def test_no_holder_of_secrets_was_forgotten() -> None:
+def test_every_class_with_secrets_is_tested() -> None:
     kinds = {RsaPrivateKey, RsaPrivateKeyWithoutPrimes, DsaPrivateKey, SecretKey, DhKeyPair}
     assert {type(holder) for holder, _ in HOLDERS} == kinds
-    # By name, because slots=True makes each class twice, and the first one lingers.
+    # By name, because slots=True creates each class twice.
     assert {kind.__name__ for kind in PrivateKey.__subclasses__()} <= {kind.__name__ for kind in kinds}
 
 
-def test_reprs_say_what_they_can() -> None:
+def test_reprs_show_type_and_size() -> None:
     assert repr(rsa_key()) == "<RsaPrivateKey of 1024 bits>"
     assert repr(dsa_key()) == "<DsaPrivateKey of 1024 bits>"
     assert repr(SecretKey(WORD)) == "SecretKey()"

@@ -1,10 +1,10 @@
-"""Our server in the place of the recorded one: every recorded request gets the recorded answer, to the byte.
+"""Our server replays the recorded server: every recorded request gets exactly the recorded answer.
 
 The server has the recorded server's key, the recorded instant, and a source of randomness that gives the recorded
-nonces and initialisation vectors. The test plays the application: it says what the recorded application said (code,
+nonces and initialization vectors. The test replaces the application: it returns the recorded response (code,
 body, whether something was overwritten), looks up keys, and leaves everything else to the server. RSA signatures are
 deterministic, so signed answers agree too. The private exponents of the recorded Diffie-Hellman exchanges are known on
-the client's side only; the server is given the recorded public key and the secret as the client computes it.
+the client's side only; the server uses the recorded public key and the secret computed by the client.
 """
 
 from collections import deque
@@ -50,12 +50,12 @@ CONVERSATIONS = conversations(*VECTOR_FILES)
 """The exchanges of one name are one conversation with one server."""
 
 WRONG_SECRETS = {"wrong-secret": b"wrong", "invalid-admin": b"x"}
-"""What was answered with in the conversations that fail."""
+"""The wrong secrets of the conversations that fail."""
 
 
 @dataclass
 class Recorded:
-    """A recorded answer, taken apart."""
+    """A parsed recorded answer."""
 
     messages: list[Message]
 
@@ -69,12 +69,12 @@ class Recorded:
 
     @property
     def now(self) -> int:
-        """When it was given: twelve hours before it expires."""
+        """The time of the answer: twelve hours before it expires."""
         return self.first.header.expires - MESSAGE_LIFETIME
 
 
 class Replay:
-    """A server that lives through one conversation again."""
+    """A server that replays one conversation."""
 
     def __init__(self) -> None:
         self.randomness: deque[bytes] = deque()
@@ -86,7 +86,7 @@ class Replay:
         return data
 
     def exchange(self, vector: Vector) -> None:
-        """Let the server answer one recorded request and compare."""
+        """Answer one recorded request and compare."""
         recorded = self.prepare(vector)
         reply = self.answer(vector, recorded)
         assert not self.randomness, "the recorded server drew as much"
@@ -96,7 +96,7 @@ class Replay:
             assert reply.to_packets() == list(vector.response)
 
     def prepare(self, vector: Vector) -> Recorded:
-        """Take the answer apart, and let the server draw what the recorded one drew."""
+        """Parse the answer and prepare the recorded randomness for the server."""
         messages = []
         for frame in frames_of(vector.response, vector.transport):
             payload, iv = frame.payload, b""
@@ -114,7 +114,7 @@ class Replay:
                 self.randomness.append(iv)
         recorded = Recorded(messages)
         if recorded.code == ResponseCode.AUTHENTICATION_NEEDED or recorded.first.header.opcode == OpCode.SESSION_SETUP:
-            # Ids of challenges and sessions are counted up; within a session the session's is used.
+            # Challenge and session ids are sequential; a session uses its own id.
             self.server._last_id = recorded.first.envelope.session_id - 1
         return recorded
 
@@ -124,15 +124,15 @@ class Replay:
             return received
         if isinstance(received, ChallengeProof):
             checked = self.check(received, vector, recorded)
-            return checked if isinstance(checked, Reply) else self.carry_out(checked, vector, recorded)
+            return checked if isinstance(checked, Reply) else self.execute(checked, vector, recorded)
         if recorded.code == ResponseCode.AUTHENTICATION_NEEDED or received.session is not None:
             identity = self.server.identify(received, recorded.now)
             if isinstance(identity, Reply):
                 return identity
-        return self.carry_out(received, vector, recorded)
+        return self.execute(received, vector, recorded)
 
     def check(self, proof: ChallengeProof, vector: Vector, recorded: Recorded) -> Request | Reply:
-        """What an application does with a proof; the records of the recorded server are in the README."""
+        """Check a proof as an application does; the records of the recorded server are in the README."""
         if vector.group.partition(".")[0] in WRONG_SECRETS:
             assert proof.check_secret(WRONG_SECRETS[vector.group.partition(".")[0]])
             assert not proof.check_secret(SECRET)
@@ -152,8 +152,8 @@ class Replay:
                 pytest.fail(f"nobody is {other}")
         return self.server.accept(proof, proof.identity.index, recorded.now)
 
-    def carry_out(self, request: Request, vector: Vector, recorded: Recorded) -> Reply:
-        """Say what the recorded application said."""
+    def execute(self, request: Request, vector: Vector, recorded: Recorded) -> Reply:
+        """Return the response of the recorded application."""
         frames: list[Frame] = []
         for message in recorded.messages:
             _, body = decode_response(message, NOW)
@@ -172,11 +172,13 @@ class Replay:
 
 
 def check_body(request: Request, body: ResponseBody, vector: Vector) -> None:
-    """Where what the recorded application said follows from what we know, we say the same."""
+    """Check the recorded response body where it can be computed."""
     if isinstance(request.body, VerifyChallenge):
-        asked = request.body
+        request_body = request.body
         secret = bytes.fromhex(vector.keys["secret_key"])
-        valid = check_secret_answer(secret, asked.nonce, asked.digest, asked.answer, request.message.version)
+        valid = check_secret_answer(
+            secret, request_body.nonce, request_body.digest, request_body.answer, request.message.version
+        )
         assert body == VerificationResult(int(valid)) == VerificationResult(1)
     elif isinstance(body, SiteInfo):
         assert body.site == key_file("siteinfo.bin")
@@ -186,7 +188,7 @@ def check_body(request: Request, body: ResponseBody, vector: Vector) -> None:
 
 
 def received_frame(vector: Vector) -> Frame:
-    """The request as the transport hands it to the server."""
+    """The request as the transport passes it to the server."""
     if vector.transport == "tcp":
         (frame,) = fed(FrameReader(), b"".join(vector.request))
         return frame
@@ -204,7 +206,7 @@ def is_special(name: str) -> bool:
 
 
 @pytest.mark.parametrize("name", [name for name in CONVERSATIONS if not is_special(name)])
-def test_a_vector_gets_the_recorded_answer_to_the_byte(name: str) -> None:
+def test_a_vector_gets_exactly_the_recorded_answer(name: str) -> None:
     run = Replay()
     for vector in CONVERSATIONS[name]:
         run.exchange(vector)
@@ -214,7 +216,7 @@ def test_a_vector_gets_the_recorded_answer_to_the_byte(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in CONVERSATIONS if name.startswith("session:session-dh")])
-def test_a_diffie_hellman_session_vector_is_answered_to_the_byte_from_set_up_to_end(
+def test_a_diffie_hellman_session_vector_gets_exactly_the_recorded_answers(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     half = RecordedHalf.of(CONVERSATIONS[name][0])
@@ -232,10 +234,10 @@ def test_a_diffie_hellman_session_vector_is_answered_to_the_byte_from_set_up_to_
 
 
 @pytest.mark.parametrize("name", [name for name in CONVERSATIONS if "-rsa-" in name])
-def test_an_rsa_session_vector_is_refused_at_set_up_and_the_rest_is_answered_to_the_byte(name: str) -> None:
+def test_an_rsa_session_vector_is_refused_at_setup_and_the_rest_is_answered(name: str) -> None:
     """The recorded server was repaired to do the RSA modes; ours refuses them (reference, 15.3).
 
-    The session is then put in by hand with its recorded key: what follows does not depend on how it was agreed. In
+    The session is then created directly with its recorded key; the rest does not depend on the key exchange. In
     the mode of the server's key there is none: the client's second message comes without a session and gets 500.
     """
     run = Replay()
@@ -253,7 +255,7 @@ def test_an_rsa_session_vector_is_refused_at_set_up_and_the_rest_is_answered_to_
         digest, body = decode_response(message, NOW)
         assert isinstance(body, Failure)
         assert message.header.response_code is ResponseCode.SESSION_FAILED
-        # Everything but the code, the body and the new id is as recorded; and it is signed.
+        # Everything but the code, the body and the new id is as recorded, and the answer is signed.
         theirs = recorded.first
         assert message.header == Header(
             theirs.header.opcode,
@@ -272,16 +274,16 @@ def test_an_rsa_session_vector_is_refused_at_set_up_and_the_rest_is_answered_to_
             run.server.sessions.add(session_of(vector, setup), recorded.now)
 
 
-def test_there_are_vectors_of_every_key_exchange() -> None:
+def test_every_key_exchange_has_vectors() -> None:
     setups = [setup_of(received_frame(vector)) for vector in load("session.json")]
     assert {setup.mode for setup in setups if setup} == set(ExchangeMode)
 
 
-# What cannot be understood
+# Malformed requests
 
 
 @pytest.mark.parametrize("vector", load("malformed.json"), ids=str)
-def test_a_malformed_vector_gets_the_recorded_answer_to_the_byte(vector: Vector) -> None:
+def test_a_malformed_vector_gets_exactly_the_recorded_answer(vector: Vector) -> None:
     run = Replay()
     if not vector.response:
         # Three bytes and then the end of the stream: nothing to answer.

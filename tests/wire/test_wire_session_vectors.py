@@ -1,4 +1,4 @@
-"""Recorded sessions: keys, MACs and ciphertexts of every message computed again."""
+"""Recorded sessions: keys, MACs and ciphertexts of every message are recomputed."""
 
 from dataclasses import replace
 
@@ -23,8 +23,8 @@ from perseid.wire.requests import ExchangeKey, ExchangeMode, SessionSetup
 from perseid.wire.responses import Challenge, SessionSetupResult, decode_response
 from perseid.wire.sessions import Cipher, decrypt, encrypt
 from tests.wire.key_material import SERVER_KEY
-from tests.wire.opened import Opened, open_message, opened, session_key
-from tests.wire.recorded import NOW, Described, Vector, conversations, exchanges, frames_of
+from tests.wire.opened import DecryptedExchange, decrypted_exchanges, open_message, session_key
+from tests.wire.recorded import NOW, MessageDescription, Vector, conversations, exchanges, frames_of
 
 VECTOR_FILES = ("session.json",)
 SESSIONS = conversations(*VECTOR_FILES)
@@ -39,8 +39,8 @@ def private_key(vector: Vector, name: str) -> RsaPrivateKey:
 
 
 @pytest.mark.parametrize("name", SESSIONS)
-def test_key_of_the_session_vectors(name: str) -> None:
-    steps = list(opened(SESSIONS[name]))
+def test_session_vector_keys_match(name: str) -> None:
+    steps = list(decrypted_exchanges(SESSIONS[name]))
     first = steps[0]
     setup = SessionSetup.read(first.request.body_reader(), first.request.version, NOW)
     digest, ready = decode_response(first.response, NOW)
@@ -62,7 +62,7 @@ def test_key_of_the_session_vectors(name: str) -> None:
             pytest.fail(f"nothing exercises {mode}")
 
 
-def check_diffie_hellman(step: Opened, setup: SessionSetup, ready: SessionSetupResult) -> None:
+def check_diffie_hellman(step: DecryptedExchange, setup: SessionSetup, ready: SessionSetupResult) -> None:
     keys = step.vector.keys
     assert (int(keys["dh_p"], 16), int(keys["dh_g"], 16)) == DEFAULT_GROUP
     exponent = int(keys["dh_client_x"], 16)
@@ -76,14 +76,14 @@ def check_diffie_hellman(step: Opened, setup: SessionSetup, ready: SessionSetupR
     assert (cipher, derive_session_key(cipher, shared)) == session_key(step.vector)
 
 
-def check_rsa(step: Opened, key: RsaPrivateKey, ready: SessionSetupResult) -> None:
+def check_rsa(step: DecryptedExchange, key: RsaPrivateKey, ready: SessionSetupResult) -> None:
     version = step.response.version
     exchanged = decrypt_session_key(key, ready.data, version)
     assert exchanged == session_key(step.vector)
     assert decrypt_session_key(key, encrypt_session_key(key.public, *exchanged, version), version) == exchanged
 
 
-def check_server_key(steps: list[Opened], ready: SessionSetupResult) -> None:
+def check_server_key(steps: list[DecryptedExchange], ready: SessionSetupResult) -> None:
     key = private_key(steps[0].vector, "server_priv_pkcs8")
     assert key == SERVER_KEY
     assert key.public.to_bytes() == ready.data
@@ -91,7 +91,7 @@ def check_server_key(steps: list[Opened], ready: SessionSetupResult) -> None:
         assert step.request.header.opcode == OpCode.SESSION_EXCHANGEKEY
         body = ExchangeKey.read(step.request.body_reader(), step.request.version, NOW)
         cipher, secret = decrypt_session_key(key, body.encrypted_key, step.request.version)
-        # Without the number of its cipher, which is why the deployed server cannot take it.
+        # Without the number of its cipher, so the deployed server cannot read it.
         assert key.decrypt(body.encrypted_key) == secret
         assert (cipher, len(secret)) == (Cipher.AES, 16)
 
@@ -100,7 +100,7 @@ def check_server_key(steps: list[Opened], ready: SessionSetupResult) -> None:
 
 
 @pytest.mark.parametrize("vector", EXCHANGES, ids=str)
-def test_message_of_the_session_vectors(vector: Vector) -> None:
+def test_session_vector_messages_match(vector: Vector) -> None:
     for pieces, described in (
         (vector.request, vector.described_request),
         (vector.response, vector.described_response),
@@ -111,7 +111,7 @@ def test_message_of_the_session_vectors(vector: Vector) -> None:
             check_mac(vector, open_message(vector, frame.envelope, frame.payload))
 
 
-def check_encryption(vector: Vector, minor: int, payload: bytes, description: Described) -> None:
+def check_encryption(vector: Vector, minor: int, payload: bytes, description: MessageDescription) -> None:
     assert minor == 11
     key = session_key(vector)
     assert key is not None
@@ -134,11 +134,11 @@ def check_mac(vector: Vector, message: Message) -> None:
     assert (again.raw, again.credential) == (message.raw, message.credential)
 
 
-def test_counters_of_the_session_vectors() -> None:
+def test_session_vector_counters_increase() -> None:
     for vectors in SESSIONS.values():
         sent: list[int] = []
         received: list[int] = []
-        for step in opened(vectors):
+        for step in decrypted_exchanges(vectors):
             for message, counters in ((step.request, sent), *((answer, received) for answer in step.responses)):
                 if message.credential is not None and message.credential.type == "HS_MAC":
                     counters.append(message.credential.counter)
@@ -146,11 +146,11 @@ def test_counters_of_the_session_vectors() -> None:
         assert received == list(range(1, len(received) + 1))
 
 
-def test_digests_of_the_session_vectors() -> None:
-    """Also of what was encrypted, and of requests that were challenged."""
+def test_session_vector_digests_match() -> None:
+    """Including encrypted messages and challenged requests."""
     for vectors in SESSIONS.values():
         challenged: Message | None = None
-        for step in opened(vectors):
+        for step in decrypted_exchanges(vectors):
             digest, body = decode_response(step.response, NOW)
             about = step.request
             if about.header.opcode == OpCode.RESPONSE_TO_CHALLENGE:
@@ -162,7 +162,7 @@ def test_digests_of_the_session_vectors() -> None:
                 challenged = step.request
 
 
-def test_macs_and_ciphertexts_of_the_session_vectors_are_many() -> None:
+def test_session_vectors_have_many_macs_and_ciphertexts() -> None:
     encrypted = [vector for vector in EXCHANGES if frames_of(vector.request, vector.transport)[0].envelope.encrypted]
     assert len(encrypted) > 20
     assert {vector.group for vector in encrypted} == {

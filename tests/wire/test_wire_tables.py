@@ -1,4 +1,4 @@
-"""What a server keeps between messages: sessions, counters, pending challenges. All of it has bounds."""
+"""Server state between messages: sessions, counters and pending challenges, all limited."""
 
 import random
 
@@ -30,7 +30,7 @@ from perseid.wire.sessions import (
     SessionTable,
 )
 from tests.wire.strategies import EXAMPLES
-from tests.wire.talk import NOW, SEC, Host, Talk, frame_of, read_code
+from tests.wire.talk import NOW, SEC, Conversation, Host, frame_of, read_code
 
 
 def session(number: int, timeout: int = 100) -> Session:
@@ -45,7 +45,7 @@ def pending(number: int, since: float = 0.0, size: int = 100) -> PendingChalleng
 # Sessions
 
 
-def test_the_session_unused_for_longest_makes_room() -> None:
+def test_least_recently_used_session_is_evicted() -> None:
     table = SessionTable(limit=3)
     for number in (1, 2, 3):
         table.add(session(number), 0.0)
@@ -56,7 +56,7 @@ def test_the_session_unused_for_longest_makes_room() -> None:
     assert all(table.use(number, 2.0) for number in (1, 3, 4))
 
 
-def test_ten_thousand_sessions_are_kept() -> None:
+def test_table_stores_ten_thousand_sessions() -> None:
     table = SessionTable()
     for number in range(1, MAX_SESSIONS + 2):
         table.add(one := session(number), 0.0)
@@ -66,7 +66,7 @@ def test_ten_thousand_sessions_are_kept() -> None:
     assert table.use(2, 0.0) is not None
 
 
-def test_a_flood_of_new_sessions_does_not_touch_those_in_use() -> None:
+def test_flood_of_new_sessions_does_not_evict_active_ones() -> None:
     table = SessionTable()
     table.add(used := session(1), 0.0)
     table.confirm(used)
@@ -78,15 +78,15 @@ def test_a_flood_of_new_sessions_does_not_touch_those_in_use() -> None:
     assert table.use(1, 0.0) is used
 
 
-@pytest.mark.parametrize(("idle", "lives"), [(100.0, True), (100.1, False)])
-def test_a_session_ends_when_it_was_idle_for_too_long(idle: float, lives: bool) -> None:
+@pytest.mark.parametrize(("idle", "is_alive"), [(100.0, True), (100.1, False)])
+def test_idle_session_expires(idle: float, is_alive: bool) -> None:
     table = SessionTable()
     table.add(session(1), 10.0)
-    assert (table.use(1, 10.0 + idle) is not None) is lives
-    assert len(table) == lives
+    assert (table.use(1, 10.0 + idle) is not None) is is_alive
+    assert len(table) == is_alive
 
 
-def test_dead_sessions_are_purged_and_counted() -> None:
+def test_expired_sessions_are_purged_and_counted() -> None:
     table = SessionTable()
     for number in range(1, 6):
         table.add(session(number, timeout=number * 10), 0.0)
@@ -96,7 +96,7 @@ def test_dead_sessions_are_purged_and_counted() -> None:
     assert table.purge(1000.0) == 3
 
 
-def test_an_ended_session_is_gone_and_ending_it_twice_does_no_harm() -> None:
+def test_session_can_be_ended_twice() -> None:
     table, one = SessionTable(), session(1)
     table.add(one, 0.0)
     table.end(one)
@@ -104,8 +104,8 @@ def test_an_ended_session_is_gone_and_ending_it_twice_does_no_harm() -> None:
     assert table.use(1, 0.0) is None
 
 
-def test_a_server_keeps_no_more_sessions_than_its_table_holds() -> None:
-    conversation = Talk()
+def test_server_respects_the_session_limit() -> None:
+    conversation = Conversation()
     conversation.host.server.sessions = SessionTable(limit=2)
     first, second, third = (conversation.begin_session() for _ in range(3))
     assert conversation.ask(conversation.resolve(session=first), first).code is ResponseCode.SESSION_TIMEOUT
@@ -113,11 +113,11 @@ def test_a_server_keeps_no_more_sessions_than_its_table_holds() -> None:
         assert conversation.ask(conversation.resolve(session=other), other).code is ResponseCode.SUCCESS
 
 
-def test_a_day_is_the_longest_life() -> None:
+def test_session_lifetime_is_at_most_one_day() -> None:
     assert MAX_TIMEOUT == 86_400
 
 
-def test_sealing_a_message_that_becomes_too_long_is_refused() -> None:
+def test_sealed_message_length_is_limited() -> None:
     one = session(1)
     room = MAX_MESSAGE - 24 - 4
     for size, fits in [(room - 17, True), (room - 16, False)]:
@@ -134,7 +134,7 @@ def test_sealing_a_message_that_becomes_too_long_is_refused() -> None:
 # Counters
 
 
-def test_a_counter_is_accepted_once_and_zero_always() -> None:
+def test_counter_is_accepted_once_and_zero_always() -> None:
     window = CounterWindow()
     for counter in (0, 0, 5, 3, 4):
         assert window.is_fresh(counter)
@@ -144,7 +144,7 @@ def test_a_counter_is_accepted_once_and_zero_always() -> None:
     assert window.is_fresh(1)
 
 
-def test_the_last_two_hundred_counters_are_remembered() -> None:
+def test_last_two_hundred_counters_are_remembered() -> None:
     assert COUNTER_WINDOW_SIZE == 200
     window = CounterWindow()
     for counter in range(2, COUNTER_WINDOW_SIZE + 2):
@@ -158,7 +158,7 @@ def test_the_last_two_hundred_counters_are_remembered() -> None:
 
 @EXAMPLES
 @given(st.lists(st.integers(1, 500), max_size=400))
-def test_no_counter_is_ever_accepted_twice_and_memory_is_bounded(counters: list[int]) -> None:
+def test_no_counter_is_accepted_twice_and_memory_is_limited(counters: list[int]) -> None:
     window, accepted = CounterWindow(), []
     for counter in counters:
         if window.is_fresh(counter):
@@ -182,7 +182,7 @@ def test_counters_out_of_order_by_less_than_two_hundred_are_all_accepted(count: 
 # Challenges
 
 
-def test_the_oldest_challenge_makes_room() -> None:
+def test_oldest_challenge_is_evicted() -> None:
     table = ChallengeTable(60.0, limit=2)
     for number in (1, 2, 3):
         table.add(pending(number))
@@ -191,7 +191,7 @@ def test_the_oldest_challenge_makes_room() -> None:
     assert table.find(2, 0.0) is not None
 
 
-def test_the_requests_that_wait_have_a_size_in_all() -> None:
+def test_total_size_of_pending_requests_is_limited() -> None:
     table = ChallengeTable(60.0, max_bytes=1000)
     for number in range(1, 11):
         table.add(pending(number))
@@ -202,21 +202,21 @@ def test_the_requests_that_wait_have_a_size_in_all() -> None:
     assert table.find(1, 0.0) is not None
 
 
-def test_what_a_stranger_adds_as_a_credential_counts_and_has_an_end() -> None:
+def test_untrusted_credential_is_counted_and_limited_in_size() -> None:
     message = Message.build(Envelope(), Header(OpCode.DELETE_HANDLE), b"")
     for length, fits in [(MAX_CREDENTIAL - 37, True), (MAX_CREDENTIAL - 36, False)]:
         signed = message.with_credential(Credential("HS_SIGNED", b"", bytes(length)))
         assert (len(signed.payload()) == len(message.payload()) + MAX_CREDENTIAL) is fits
         if fits:
             read = Message.from_bytes(signed.envelope, signed.payload(), 0)
-            kept = PendingChallenge(1, read, b"", RequestDigest.of(b"", CURRENT_VERSION), 0.0)
-            assert kept.size > MAX_CREDENTIAL
+            stored = PendingChallenge(1, read, b"", RequestDigest.of(b"", CURRENT_VERSION), 0.0)
+            assert stored.size > MAX_CREDENTIAL
         else:
             with pytest.raises(InvalidData):
                 Message.from_bytes(signed.envelope, signed.payload(), 0)
 
 
-def test_ten_thousand_challenges_and_64_mebibytes_are_kept() -> None:
+def test_table_stores_ten_thousand_challenges_and_64_mebibytes() -> None:
     assert (MAX_CHALLENGES, MAX_PENDING_BYTES) == (10_000, 64 << 20)
     table = ChallengeTable(60.0)
     for number in range(1, MAX_CHALLENGES + 2):
@@ -229,7 +229,7 @@ def test_ten_thousand_challenges_and_64_mebibytes_are_kept() -> None:
     assert len(large) == 256
 
 
-def test_a_new_challenge_under_the_same_id_replaces_the_old_one() -> None:
+def test_new_challenge_with_the_same_id_replaces_the_old_one() -> None:
     table = ChallengeTable(60.0, max_bytes=1000)
     first, second = pending(1, size=900), pending(1, size=950)
     table.add(first)
@@ -240,7 +240,7 @@ def test_a_new_challenge_under_the_same_id_replaces_the_old_one() -> None:
     assert len(table) == 1
 
 
-def test_what_an_answer_got_counts_too() -> None:
+def test_stored_replies_count_toward_the_size_limit() -> None:
     table = ChallengeTable(60.0, max_bytes=1000)
     first, second = pending(1, size=400), pending(2, size=400)
     table.add(first)
@@ -253,7 +253,7 @@ def test_what_an_answer_got_counts_too() -> None:
     assert len(table) == 1
 
 
-def test_a_long_reply_is_not_kept() -> None:
+def test_long_reply_is_not_stored() -> None:
     table = ChallengeTable(60.0)
     table.add(one := pending(1))
     table.settle(one, (bytes(MAX_REPLY),))
@@ -263,16 +263,16 @@ def test_a_long_reply_is_not_kept() -> None:
     assert two.reply == ()
 
 
-@pytest.mark.parametrize(("age", "lives"), [(60.0, True), (60.1, False), (-60.0, True), (-60.1, False)])
-def test_a_challenge_lives_its_time_whichever_way_the_clock_goes(age: float, lives: bool) -> None:
+@pytest.mark.parametrize(("age", "is_alive"), [(60.0, True), (60.1, False), (-60.0, True), (-60.1, False)])
+def test_challenge_expires_even_if_the_clock_moves(age: float, is_alive: bool) -> None:
     table = ChallengeTable(60.0)
     table.add(pending(1, since=100.0))
-    assert (table.find(1, 100.0 + age) is not None) is lives
-    assert len(table) == lives
+    assert (table.find(1, 100.0 + age) is not None) is is_alive
+    assert len(table) == is_alive
 
 
-def test_a_server_keeps_no_more_challenges_than_its_table_holds() -> None:
-    conversation = Talk(Host())
+def test_server_respects_the_challenge_limit() -> None:
+    conversation = Conversation(Host())
     conversation.host.server.challenges = ChallengeTable(60.0, limit=2)
     requests = [conversation.create(b"1/%d" % number) for number in range(3)]
     challenges = [conversation.ask(request) for request in requests]
@@ -284,8 +284,8 @@ def test_a_server_keeps_no_more_challenges_than_its_table_holds() -> None:
     assert codes == [ResponseCode.SESSION_TIMEOUT, failed, failed]
 
 
-def test_ids_of_sessions_and_challenges_come_from_one_sequence_and_begin_again_after_the_greatest() -> None:
-    conversation = Talk()
+def test_session_and_challenge_ids_share_a_sequence_that_wraps() -> None:
+    conversation = Conversation()
     server = conversation.host.server
     one = conversation.begin_session()
     challenge = conversation.ask(conversation.create())
@@ -297,7 +297,7 @@ def test_ids_of_sessions_and_challenges_come_from_one_sequence_and_begin_again_a
     assert conversation.begin_session().id == 1
 
 
-def test_counting_is_left_out_before_2_5() -> None:
+def test_counters_are_not_used_before_2_5() -> None:
     old = Session(1, bytes(8), Cipher.DES, Version(2, 4))
     message = Message.build(
         Envelope(Version(2, 4), session_id=1), Header(OpCode.DELETE_HANDLE, flags=DEFAULT_FLAGS), b""

@@ -1,7 +1,7 @@
-"""Every recorded exchange: what it says, that it is written the same, and that framing and packets give it back.
+"""Every recorded exchange is decoded, encoded the same way, framed and reassembled.
 
-Encrypted messages are decrypted with the recorded session key first. What our server answers to the recorded requests
-is in test_wire_server_vectors.
+Encrypted messages are decrypted with the recorded session key first. The answers of our server are
+tested in test_wire_server_vectors.
 """
 
 import re
@@ -33,8 +33,8 @@ from tests.wire.describe import (
 from tests.wire.recorded import (
     NOW,
     WIRE_FILES,
-    Described,
     Field,
+    MessageDescription,
     Vector,
     conversations,
     exchanges,
@@ -99,28 +99,28 @@ KNOWN_FIELDS = frozenset(
     site.server[N].interface[N].type | site.server[N].interface[N].protocol | site.server[N].interface[N].port
     """.replace("\n", "|").split("|")
 )
-"""Every name that a description may use. Each is compared by the tests below, which compare whole descriptions."""
+"""Every field name of the descriptions. The tests below compare whole descriptions."""
 
 
-def sides(vector: Vector) -> Iterator[tuple[tuple[bytes, ...], tuple[Described, ...]]]:
+def sides(vector: Vector) -> Iterator[tuple[tuple[bytes, ...], tuple[MessageDescription, ...]]]:
     yield vector.request, vector.described_request
     yield vector.response, vector.described_response
 
 
 def decrypted(frame: Frame, vector: Vector) -> Frame:
-    """The frame in the clear, by the recorded session key."""
+    """The frame, decrypted with the recorded session key."""
     if not frame.envelope.encrypted:
         return frame
     key, cipher = bytes.fromhex(vector.keys["session_key"]), Cipher(int(vector.keys["encryption_alg"]))
     return Frame(frame.envelope, decrypt(cipher, key, frame.payload, frame.envelope.version))
 
 
-def parsed(frame: Frame, vector: Vector) -> Message:
+def parse_frame(frame: Frame, vector: Vector) -> Message:
     return Message.from_bytes(frame.envelope, decrypted(frame, vector).payload, NOW)
 
 
-def rewritten(message: Message) -> bytes:
-    """The body, read and written again."""
+def reencode_body(message: Message) -> bytes:
+    """The body, decoded and encoded again."""
     if message.header.is_request:
         body = REQUEST_DECODERS[message.header.opcode](message.body_reader(), message.version, NOW)
         return encode_request(body, message.version)
@@ -128,13 +128,13 @@ def rewritten(message: Message) -> bytes:
     return encode_response(response, digest)
 
 
-def described(pieces: tuple[bytes, ...], vector: Vector) -> list[list[Field]]:
-    """What our objects say about every message of one side."""
+def describe_messages(pieces: tuple[bytes, ...], vector: Vector) -> list[list[Field]]:
+    """The descriptions of every message of one side by our own classes."""
     if vector.transport == "udp" and len(pieces) > 1:
         envelopes = [Envelope.from_bytes(piece) for piece in pieces]
         description = describe_packets(envelopes, [len(piece) - envelope_module.ENVELOPE_LENGTH for piece in pieces])
         (frame,) = frames_of(pieces, "udp")
-        describe_message(description, parsed(frame, vector))
+        describe_message(description, parse_frame(frame, vector))
         return [description.fields]
     result, position = [], 0
     for frame in frames_of(pieces, vector.transport):
@@ -142,12 +142,12 @@ def described(pieces: tuple[bytes, ...], vector: Vector) -> list[list[Field]]:
         position += envelope_module.ENVELOPE_LENGTH + len(frame.payload)
         if frame.envelope.encrypted:
             describe_encrypted(description, frame, 16)
-        describe_message(description, parsed(frame, vector))
+        describe_message(description, parse_frame(frame, vector))
         result.append(description.fields)
     return result
 
 
-def test_every_field_name_of_the_vectors_is_known_and_none_is_left_over() -> None:
+def test_known_field_names_are_exactly_those_of_the_vectors() -> None:
     used = {
         re.sub(r"\[\d+\]", "[N]", field.name)
         for vector in VECTORS
@@ -161,13 +161,13 @@ def test_every_field_name_of_the_vectors_is_known_and_none_is_left_over() -> Non
 @pytest.mark.parametrize("vector", WELL_FORMED, ids=str)
 def test_a_vector_says_what_its_description_says(vector: Vector) -> None:
     for pieces, messages in sides(vector):
-        assert described(pieces, vector) == [list(message.fields) for message in messages]
+        assert describe_messages(pieces, vector) == [list(message.fields) for message in messages]
         assert all(message.undecoded is None for message in messages)
 
 
 @pytest.mark.parametrize("vector", MALFORMED, ids=str)
-def test_a_malformed_vector_says_what_its_description_says_as_far_as_it_can_be_read(vector: Vector) -> None:
-    assert described(vector.response, vector) == [list(message.fields) for message in vector.described_response]
+def test_a_malformed_vector_says_what_its_description_says_up_to_the_error(vector: Vector) -> None:
+    assert describe_messages(vector.response, vector) == [list(message.fields) for message in vector.described_response]
     (message,) = vector.described_request
     (piece,) = vector.request
     if message.fields[0].name in ("SHORT PACKET", "TRAILING STREAM"):
@@ -183,19 +183,19 @@ def test_a_malformed_vector_says_what_its_description_says_as_far_as_it_can_be_r
     if message.undecoded is None:
         assert description.fields == expected
     else:
-        # The describer reads field by field until it fails; our classes read all of a body or nothing.
+        # The recorded description stops at the first invalid field; our classes read a whole body or nothing.
         assert description.fields == expected[: len(description.fields)]
         assert not payload or description.fields[-1].name == "hdr.bodyLength"
 
 
 @pytest.mark.parametrize("vector", WELL_FORMED, ids=str)
-def test_a_vector_is_written_as_it_was_read(vector: Vector) -> None:
+def test_a_vector_is_written_as_it_is_read(vector: Vector) -> None:
     for pieces, _ in sides(vector):
         stream = b""
         for frame in frames_of(pieces, vector.transport):
             clear = decrypted(frame, vector)
             message = Message.from_bytes(clear.envelope, clear.payload, NOW)
-            again = Message.build(message.envelope, message.header, rewritten(message), message.credential)
+            again = Message.build(message.envelope, message.header, reencode_body(message), message.credential)
             assert again.raw == message.raw
             assert again.payload() == clear.payload
             if frame.envelope.encrypted:
@@ -205,22 +205,22 @@ def test_a_vector_is_written_as_it_was_read(vector: Vector) -> None:
         if vector.transport == "tcp":
             assert stream == b"".join(pieces)
         else:
-            # A request's TC bit follows from its length; in a response it is only the echo of the request's.
+            # The TC bit of a request depends on its length; a response echoes that of the request.
             envelope, is_request = Envelope.from_bytes(stream), pieces is vector.request
             envelope = replace(envelope, truncated=envelope.truncated and not is_request)
             assert split(envelope, stream[envelope_module.ENVELOPE_LENGTH :], request=is_request) == list(pieces)
 
 
 @pytest.mark.parametrize("vector", MALFORMED, ids=str)
-def test_the_reply_of_a_malformed_vector_is_written_as_it_was_read(vector: Vector) -> None:
+def test_the_reply_of_a_malformed_vector_is_written_as_it_is_read(vector: Vector) -> None:
     for frame in frames_of(vector.response, "tcp"):
-        message = parsed(frame, vector)
-        again = Message.build(message.envelope, message.header, rewritten(message), message.credential)
+        message = parse_frame(frame, vector)
+        again = Message.build(message.envelope, message.header, reencode_body(message), message.credential)
         assert again.to_bytes() == b"".join(vector.response)
 
 
 @pytest.mark.parametrize("vector", [vector for vector in VECTORS if vector.transport == "tcp"], ids=str)
-def test_a_tcp_vector_comes_out_of_the_framing_when_it_goes_in_byte_by_byte(vector: Vector) -> None:
+def test_tcp_vector_is_framed_byte_by_byte(vector: Vector) -> None:
     for pieces, _ in sides(vector):
         stream = b"".join(pieces)
         if pieces is vector.request and vector.file == "malformed.json" and _has_bad_length(stream):
@@ -238,7 +238,7 @@ def test_a_tcp_vector_comes_out_of_the_framing_when_it_goes_in_byte_by_byte(vect
 
 
 @pytest.mark.parametrize("vector", [vector for vector in MALFORMED if vector.transport == "tcp"], ids=str)
-def test_the_framing_refuses_a_vector_of_impossible_length_as_soon_as_its_envelope_is_there(vector: Vector) -> None:
+def test_vector_with_an_invalid_length_is_refused_after_its_envelope(vector: Vector) -> None:
     stream = b"".join(vector.request)
     if not _has_bad_length(stream):
         return
@@ -254,7 +254,7 @@ def _has_bad_length(stream: bytes) -> bool:
 
 
 @pytest.mark.parametrize("vector", [vector for vector in WELL_FORMED if vector.transport == "udp"], ids=str)
-def test_a_udp_vector_comes_out_of_the_reassembly_in_any_order_and_with_duplicates(vector: Vector) -> None:
+def test_udp_vector_is_reassembled_in_any_order_with_duplicates(vector: Vector) -> None:
     for pieces, _ in sides(vector):
         (frame,) = frames_of(pieces, "udp")
         assert len(pieces) == packet_count(len(frame.payload))
@@ -272,17 +272,17 @@ def test_a_udp_vector_comes_out_of_the_reassembly_in_any_order_and_with_duplicat
 
 
 @pytest.mark.parametrize("name", conversations(*VECTOR_FILES))
-def test_the_digests_of_a_vector_are_those_of_the_request_that_is_answered(name: str) -> None:
+def test_the_digests_of_a_vector_match_the_answered_request(name: str) -> None:
     original: Message | None = None
     for vector in conversations(*VECTOR_FILES)[name]:
         if vector.file == "malformed.json":
             continue
-        (request,) = [parsed(frame, vector) for frame in frames_of(vector.request, vector.transport)]
+        (request,) = [parse_frame(frame, vector) for frame in frames_of(vector.request, vector.transport)]
         if request.header.opcode != OpCode.RESPONSE_TO_CHALLENGE:
             original = request
         assert original is not None
         for frame in frames_of(vector.response, vector.transport):
-            response = parsed(frame, vector)
+            response = parse_frame(frame, vector)
             digest, _ = decode_response(response, NOW)
             assert (digest is not None) is (OpFlag.REQUEST_DIGEST in response.header.flags)
             assert digest is None or digest.matches(original.raw)
@@ -290,7 +290,7 @@ def test_the_digests_of_a_vector_are_those_of_the_request_that_is_answered(name:
             assert (digest is not None) is (challenged or OpFlag.REQUEST_DIGEST in original.header.flags)
 
 
-def _drawn(data: bytes, count: int) -> bytes:
+def _recorded_random(data: bytes, count: int) -> bytes:
     assert len(data) == count
     return data
 
@@ -303,7 +303,7 @@ ENCRYPTED = [
 
 
 @pytest.mark.parametrize("vector", ENCRYPTED, ids=str)
-def test_an_encrypted_vector_is_decrypted_to_its_plain_bytes_and_encrypted_to_the_same(vector: Vector) -> None:
+def test_encrypted_vector_is_decrypted_and_encrypted_again(vector: Vector) -> None:
     for pieces, messages in sides(vector):
         (frame,) = frames_of(pieces, vector.transport)
         (message,) = messages
@@ -312,11 +312,11 @@ def test_an_encrypted_vector_is_decrypted_to_its_plain_bytes_and_encrypted_to_th
             continue
         assert decrypted(frame, vector).payload == message.decrypted
         key, version = bytes.fromhex(vector.keys["session_key"]), frame.envelope.version
-        random = partial(_drawn, frame.payload[:16])
+        random = partial(_recorded_random, frame.payload[:16])
         assert encrypt(Cipher.AES, key, message.decrypted, version, random) == frame.payload
 
 
-def test_all_encrypted_messages_of_the_vectors_are_among_these() -> None:
+def test_all_encrypted_messages_of_the_vectors_are_tested() -> None:
     messages = [message for vector in VECTORS for _, side in sides(vector) for message in side]
     among = [message for vector in ENCRYPTED for _, side in sides(vector) for message in side]
     assert sum(message.decrypted is not None for message in messages) == 42
@@ -324,10 +324,10 @@ def test_all_encrypted_messages_of_the_vectors_are_among_these() -> None:
 
 
 @pytest.mark.parametrize("vector", load("session.json"), ids=str)
-def test_the_macs_of_a_vector_are_made_with_its_session_key(vector: Vector) -> None:
+def test_macs_of_a_vector_use_its_session_key(vector: Vector) -> None:
     for pieces, _ in sides(vector):
         for frame in frames_of(pieces, vector.transport):
-            message = parsed(frame, vector)
+            message = parse_frame(frame, vector)
             if message.credential is None or message.credential.type != "HS_MAC":
                 continue
             key = bytes.fromhex(vector.keys["session_key"])
@@ -335,8 +335,8 @@ def test_the_macs_of_a_vector_are_made_with_its_session_key(vector: Vector) -> N
             assert not verify_mac(message, key[:-1] + bytes((key[-1] ^ 1,)))
 
 
-def test_the_describer_of_these_tests_notices_a_difference() -> None:
-    """Whoever compares with nothing finds nothing: one field changed must be seen."""
+def test_comparison_of_descriptions_detects_a_difference() -> None:
+    """One changed field must be detected."""
     vector = load("resolve.json")[0]
     message = vector.described_request[0]
     frame = frames_of(vector.request, vector.transport)[0]

@@ -1,4 +1,4 @@
-"""What the client and the server refuse: forged, spoilt, stale or foreign messages, and unfit key exchanges."""
+"""What client and server refuse: forged, corrupted, expired or foreign messages, and invalid key exchanges."""
 
 import random
 from collections.abc import Callable
@@ -38,8 +38,8 @@ from tests.wire.talk import (
     PUBLIC,
     SEC,
     SECRET,
+    Conversation,
     Host,
-    Talk,
     frame_of,
     read_code,
     read_message,
@@ -48,8 +48,8 @@ from tests.wire.talk import (
 CERTIFIED = DEFAULT_FLAGS | OpFlag.CERTIFY | OpFlag.REQUEST_DIGEST
 
 
-def answered(conversation: Talk, flags: OpFlag = CERTIFIED) -> tuple[Message, Frame]:
-    """A resolution request, and the frame that answers it."""
+def request_and_answer(conversation: Conversation, flags: OpFlag = CERTIFIED) -> tuple[Message, Frame]:
+    """A resolution request and the frame of its answer."""
     request = conversation.resolve(flags=flags)
     (frame,) = conversation.send(request)
     return request, frame
@@ -62,18 +62,18 @@ def message_in(frame: Frame) -> Message:
 # What the client refuses
 
 
-def test_a_response_to_another_request_is_refused() -> None:
-    conversation = Talk()
-    request, frame = answered(conversation)
+def test_response_to_another_request_is_refused() -> None:
+    conversation = Conversation()
+    request, frame = request_and_answer(conversation)
     other = replace(frame, envelope=replace(frame.envelope, request_id=request.envelope.request_id + 1))
     with pytest.raises(RemoteProtocolError, match="is for another request"):
         conversation.read(other, request)
 
 
 @pytest.mark.parametrize(("later", "valid"), [(0, True), (MESSAGE_LIFETIME, True), (MESSAGE_LIFETIME + 1, False)])
-def test_a_response_is_refused_twelve_hours_later(later: int, valid: bool) -> None:
-    conversation = Talk()
-    request, frame = answered(conversation)
+def test_response_expires_after_twelve_hours(later: int, valid: bool) -> None:
+    conversation = Conversation()
+    request, frame = request_and_answer(conversation)
     conversation.now = float(int(NOW)) + later
     if valid:
         conversation.read(frame, request)
@@ -82,29 +82,29 @@ def test_a_response_is_refused_twelve_hours_later(later: int, valid: bool) -> No
             conversation.read(frame, request)
 
 
-def test_a_request_in_place_of_a_response_is_refused() -> None:
-    conversation = Talk()
+def test_request_instead_of_a_response_is_refused() -> None:
+    conversation = Conversation()
     request = conversation.resolve()
     with pytest.raises(RemoteProtocolError, match="sent a request instead of a response"):
         conversation.read(frame_of(request), request)
 
 
-def test_a_response_with_the_digest_of_another_request_or_with_none_is_refused() -> None:
-    conversation = Talk()
-    request, frame = answered(conversation, DEFAULT_FLAGS | OpFlag.REQUEST_DIGEST)
+def test_response_with_a_wrong_or_missing_digest_is_refused() -> None:
+    conversation = Conversation()
+    request, frame = request_and_answer(conversation, DEFAULT_FLAGS | OpFlag.REQUEST_DIGEST)
     other = conversation.request(OpCode.RESOLUTION, Resolve(b"1/other"), flags=DEFAULT_FLAGS | OpFlag.REQUEST_DIGEST)
     other = replace(other, envelope=replace(other.envelope, request_id=request.envelope.request_id))
     with pytest.raises(RemoteProtocolError, match="the digest of another request"):
         conversation.read(frame, other)
-    _, without = answered(conversation, DEFAULT_FLAGS)
+    _, without = request_and_answer(conversation, DEFAULT_FLAGS)
     without = replace(without, envelope=replace(without.envelope, request_id=request.envelope.request_id))
     with pytest.raises(RemoteProtocolError, match="does not have the digest"):
         conversation.read(without, request)
 
 
-def test_a_response_that_is_not_signed_or_by_somebody_else_is_refused() -> None:
-    conversation = Talk()
-    request, frame = answered(conversation)
+def test_unsigned_response_or_foreign_signature_is_refused() -> None:
+    conversation = Conversation()
+    request, frame = request_and_answer(conversation)
     message = message_in(frame)
     bare = replace(message, credential=None)
     for forged in (replace(bare, envelope=bare.with_length()), sign(bare, RSA_KEY), sign(bare, DSA_KEY)):
@@ -114,23 +114,23 @@ def test_a_response_that_is_not_signed_or_by_somebody_else_is_refused() -> None:
     assert conversation.read(frame_of(sign(bare, SERVER_KEY)), request).is_certified
 
 
-def test_a_certified_response_cannot_be_judged_without_the_servers_key() -> None:
-    conversation = Talk()
-    request, frame = answered(conversation)
+def test_certified_response_needs_the_server_key() -> None:
+    conversation = Conversation()
+    request, frame = request_and_answer(conversation)
     with pytest.raises(LocalProtocolError, match="requires the server's public key"):
         conversation.client.read(frame, request, NOW)
 
 
-def test_a_signature_that_was_not_requested_is_not_checked() -> None:
-    conversation = Talk()
-    request, frame = answered(conversation, DEFAULT_FLAGS)
+def test_unrequested_signature_is_not_checked() -> None:
+    conversation = Conversation()
+    request, frame = request_and_answer(conversation, DEFAULT_FLAGS)
     forged = sign(message_in(frame), RSA_KEY)
     assert not conversation.read(frame_of(forged), request).is_certified
 
 
-def test_a_response_with_the_mac_of_another_session_or_with_a_used_counter_is_refused() -> None:
-    conversation = Talk()
-    session, other = conversation.begin_proved_session(), conversation.begin_session()
+def test_mac_of_another_session_or_reused_counter_is_refused() -> None:
+    conversation = Conversation()
+    session, other = conversation.begin_authenticated_session(), conversation.begin_session()
     request = conversation.resolve(flags=CERTIFIED, session=session)
     (frame,) = conversation.send(request, session)
     with pytest.raises(RemoteProtocolError, match="the MAC of another session"):
@@ -145,9 +145,9 @@ def test_a_response_with_the_mac_of_another_session_or_with_a_used_counter_is_re
         conversation.read(frame, request, session)
 
 
-def test_an_encrypted_response_is_refused_without_a_session_or_with_another_key() -> None:
-    conversation = Talk()
-    session = conversation.begin_proved_session()
+def test_encrypted_response_without_its_session_key_is_refused() -> None:
+    conversation = Conversation()
+    session = conversation.begin_authenticated_session()
     request = conversation.resolve(flags=FLAGS_TO_READ_ALL, session=session)
     (frame,) = conversation.send(request, session)
     assert frame.envelope.encrypted
@@ -159,8 +159,8 @@ def test_an_encrypted_response_is_refused_without_a_session_or_with_another_key(
     assert conversation.read(frame, request, session).body == ResolutionResult(HANDLE, (PUBLIC, PRIVATE))
 
 
-def test_only_a_challenge_to_the_very_request_is_answered() -> None:
-    conversation = Talk()
+def test_only_a_challenge_to_the_same_request_is_answered() -> None:
+    conversation = Conversation()
     request, other = conversation.create(), conversation.create(b"1/other")
     challenge = conversation.ask(request)
     with pytest.raises(RemoteProtocolError, match="the challenge is for another request"):
@@ -182,10 +182,8 @@ def test_only_a_challenge_to_the_very_request_is_answered() -> None:
         (Frame(Envelope(length=24, encrypted=True), bytes(24)), ResponseCode.SESSION_FAILED, CANNOT_DECRYPT_TEXT),
     ],
 )
-def test_an_early_failure_reaches_the_client_with_its_code_and_text(
-    frame: Frame, code: ResponseCode, text: str
-) -> None:
-    conversation = Talk()
+def test_early_failure_has_code_and_text(frame: Frame, code: ResponseCode, text: str) -> None:
+    conversation = Conversation()
     (reply,) = conversation.host.receive(frame, NOW).frames
     assert (reply.envelope.session_id, reply.envelope.request_id) == (0, -1)
     assert str(reply.envelope.version) == "2.3"
@@ -202,8 +200,8 @@ def test_an_early_failure_reaches_the_client_with_its_code_and_text(
         Header(OpCode.RESERVED, ResponseCode.RESERVED).to_bytes(CURRENT_VERSION, 0),
     ],
 )
-def test_what_has_no_requests_id_and_is_not_a_failure_is_foreign(payload: bytes) -> None:
-    conversation = Talk()
+def test_message_without_a_request_id_that_is_not_a_failure_is_refused(payload: bytes) -> None:
+    conversation = Conversation()
     with pytest.raises(RemoteProtocolError, match="is for another request"):
         conversation.read(Frame(Envelope(request_id=-1), payload), conversation.resolve())
 
@@ -214,37 +212,37 @@ UNPROTECTED_IN_ENVELOPE = {2: 0xFC, **dict.fromkeys(range(12, 16), 0xFF)}
 """Bits of the envelope that no signature covers: CP, EC, TC and unused ones, and the sequence number."""
 
 
-def tolerated(message: Message) -> dict[int, int]:
-    """By offset, the bits that may change without harm; everything else must be noticed."""
+def ignored_bits(message: Message) -> dict[int, int]:
+    """By offset, the bits that may change undetected."""
     credential = 20 + len(message.raw) + 4
     assert message.credential is not None
     algorithm = credential + 4 + 4 + 4 + 4 + len(message.credential.type) + 4 + 4
     return {
         **UNPROTECTED_IN_ENVELOPE,
         **dict.fromkeys(range(credential, credential + 4), 0xFF),  # version, reserved and options: without meaning
-        # A name is compared without regard to case and punctuation.
+        # Algorithm names are compared without case and punctuation.
         **dict.fromkeys(range(algorithm, algorithm + len(message.credential.algorithm)), 0xFF),
     }
 
 
 @pytest.mark.parametrize("kind", ["signed", "maced"])
-def test_a_changed_byte_of_a_certified_response_is_noticed(kind: str) -> None:
-    conversation = Talk()
-    session = conversation.begin_proved_session() if kind == "maced" else None
+def test_changed_byte_of_a_certified_response_is_detected(kind: str) -> None:
+    conversation = Conversation()
+    session = conversation.begin_authenticated_session() if kind == "maced" else None
     request = conversation.resolve(flags=CERTIFIED, session=session)
     (frame,) = conversation.send(request, session)
     data = frame.envelope.to_bytes() + frame.payload
-    harmless, unnoticed = tolerated(message_in(frame)), []
+    harmless, unnoticed = ignored_bits(message_in(frame)), []
     for offset in range(len(data)):
         if 16 <= offset < 20:
-            continue  # the length, by which the transport finds the end
+            continue  # the length, which tells the transport where the message ends
         for bit in (1 << (offset % 8), 1 << ((offset + 5) % 8)):
             changed = bytearray(data)
             changed[offset] ^= bit
-            spoilt = Frame(Envelope.from_bytes(bytes(changed)), bytes(changed[20:]))
+            corrupted = Frame(Envelope.from_bytes(bytes(changed)), bytes(changed[20:]))
             fresh = replace(session, received=type(session.received)()) if session else None
             try:
-                answer = conversation.read(spoilt, request, fresh)
+                answer = conversation.read(corrupted, request, fresh)
             except RemoteProtocolError:
                 continue
             unnoticed.append(offset)
@@ -257,22 +255,22 @@ def test_a_changed_byte_of_a_certified_response_is_noticed(kind: str) -> None:
 @EXAMPLES
 @given(st.data())
 def test_no_corrupted_response_crashes_the_client(data: st.DataObject) -> None:
-    conversation = Talk()
-    request, frame = answered(conversation, data.draw(st.sampled_from([CERTIFIED, DEFAULT_FLAGS])))
+    conversation = Conversation()
+    request, frame = request_and_answer(conversation, data.draw(st.sampled_from([CERTIFIED, DEFAULT_FLAGS])))
     raw = bytearray(frame.envelope.to_bytes() + frame.payload)
     for _ in range(data.draw(st.integers(1, 4))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(20, len(raw)))
-    spoilt = Frame(Envelope.from_bytes(bytes(raw)), bytes(raw[20:cut]))
+    corrupted = Frame(Envelope.from_bytes(bytes(raw)), bytes(raw[20:cut]))
     with suppress(RemoteProtocolError):
-        assert isinstance(conversation.read(spoilt, request), VerifiedResponse)
+        assert isinstance(conversation.read(corrupted, request), VerifiedResponse)
 
 
 # What the server refuses
 
 
-def setup(conversation: Talk, **fields: object) -> ResponseCode:
-    """What the server says to a wish for a session that is not as it should be."""
+def setup(conversation: Conversation, **fields: object) -> ResponseCode:
+    """The response code for an invalid session setup request."""
     pair = generate_key_pair(DEFAULT_GROUP, random.Random(3).randbytes)
     body = SessionSetup(ExchangeMode.DIFFIE_HELLMAN, 3600, public_key=pair.public.to_bytes())
     body = replace(body, **fields)  # type: ignore[arg-type]
@@ -288,7 +286,7 @@ def setup(conversation: Talk, **fields: object) -> ResponseCode:
 
 
 def group_key(y: int, p: int, g: int) -> bytes:
-    """A Diffie-Hellman key that our own class would refuse to be."""
+    """A Diffie-Hellman key that our own class would refuse."""
     writer = Writer().text("DH_PUB_KEY").i16(0)
     for number in (y, p, g):
         writer.bytes_(number.to_bytes(number.bit_length() // 8 + 1, "big"))
@@ -298,9 +296,9 @@ def group_key(y: int, p: int, g: int) -> bytes:
 P = DEFAULT_GROUP[0]
 
 
-def test_the_usual_group_is_accepted() -> None:
-    assert setup(Talk()) is ResponseCode.SUCCESS
-    assert setup(Talk(), public_key=group_key(P - 2, P, 2)) is ResponseCode.SUCCESS
+def test_default_group_is_accepted() -> None:
+    assert setup(Conversation()) is ResponseCode.SUCCESS
+    assert setup(Conversation(), public_key=group_key(P - 2, P, 2)) is ResponseCode.SUCCESS
 
 
 @pytest.mark.parametrize(
@@ -323,17 +321,17 @@ def test_the_usual_group_is_accepted() -> None:
     ],
     ids=["y0", "y1", "y-1", "yp", "g1", "g-1", "even", "small", "large", "RSA", "DSA", "empty", "kind", "cut"],
 )
-def test_an_unfit_key_exchange_is_refused(key: bytes) -> None:
-    assert setup(Talk(), public_key=key) is ResponseCode.SESSION_FAILED
+def test_invalid_key_exchange_is_refused(key: bytes) -> None:
+    assert setup(Conversation(), public_key=key) is ResponseCode.SESSION_FAILED
 
 
 @pytest.mark.parametrize("mode", [1, 2, 3, 5, 0, -1])
-def test_other_ways_to_agree_on_a_key_are_refused(mode: int) -> None:
-    assert setup(Talk(), mode=ExchangeMode(mode)) is ResponseCode.SESSION_FAILED
+def test_other_key_exchange_modes_are_refused(mode: int) -> None:
+    assert setup(Conversation(), mode=ExchangeMode(mode)) is ResponseCode.SESSION_FAILED
 
 
 @pytest.mark.parametrize(
-    "spoil",
+    "corrupt",
     [
         lambda data: data[:3],
         lambda data: b"\0\0\0\7" + data[4:],
@@ -343,40 +341,40 @@ def test_other_ways_to_agree_on_a_key_are_refused(mode: int) -> None:
     ],
     ids=["short", "cipher", "group", "weak", "kind"],
 )
-def test_the_client_refuses_an_unfit_key_exchange_too(spoil: Callable[[bytes], bytes]) -> None:
-    conversation = Talk()
-    wish = conversation.client.begin_session(SEC, NOW, peer_version=CURRENT_VERSION)
-    answer = conversation.ask(wish.request)
+def test_client_refuses_an_invalid_key_exchange(corrupt: Callable[[bytes], bytes]) -> None:
+    conversation = Conversation()
+    session_setup = conversation.client.begin_session(SEC, NOW, peer_version=CURRENT_VERSION)
+    answer = conversation.ask(session_setup.request)
     assert isinstance(answer.body, SessionSetupResult)
-    assert conversation.client.finish_session(wish, answer).id == 1
-    spoilt = replace(answer, body=replace(answer.body, data=spoil(answer.body.data)))
+    assert conversation.client.finish_session(session_setup, answer).id == 1
+    corrupted = replace(answer, body=replace(answer.body, data=corrupt(answer.body.data)))
     with pytest.raises(RemoteProtocolError, match="the key exchange failed") as caught:
-        conversation.client.finish_session(wish, spoilt)
+        conversation.client.finish_session(session_setup, corrupted)
     assert caught.value.code is ResponseCode.SESSION_FAILED
 
 
 @pytest.mark.parametrize("body", [Failure.of("no"), SessionSetupResult(ExchangeMode.CLIENT_KEY, b"")])
-def test_a_session_that_was_not_granted_is_none(body: Failure | SessionSetupResult) -> None:
-    conversation = Talk()
-    wish = conversation.client.begin_session(None, NOW)
-    answer = replace(conversation.ask(wish.request), body=body)
+def test_session_that_is_not_granted_is_refused(body: Failure | SessionSetupResult) -> None:
+    conversation = Conversation()
+    session_setup = conversation.client.begin_session(None, NOW)
+    answer = replace(conversation.ask(session_setup.request), body=body)
     with pytest.raises(RemoteProtocolError, match="did not grant the session"):
-        conversation.client.finish_session(wish, answer)
+        conversation.client.finish_session(session_setup, answer)
 
 
 @pytest.mark.parametrize("session_id", [0, -1])
-def test_a_session_without_an_id_is_none(session_id: int) -> None:
-    conversation = Talk()
-    wish = conversation.client.begin_session(None, NOW, peer_version=CURRENT_VERSION)
-    answer = conversation.ask(wish.request)
+def test_session_without_an_id_is_refused(session_id: int) -> None:
+    conversation = Conversation()
+    session_setup = conversation.client.begin_session(None, NOW, peer_version=CURRENT_VERSION)
+    answer = conversation.ask(session_setup.request)
     envelope = replace(answer.message.envelope, session_id=session_id)
     answer = replace(answer, message=replace(answer.message, envelope=envelope))
     with pytest.raises(RemoteProtocolError, match="no id"):
-        conversation.client.finish_session(wish, answer)
+        conversation.client.finish_session(session_setup, answer)
 
 
-def test_the_mac_of_a_challenged_request_is_looked_at_again_when_the_answer_comes() -> None:
-    conversation = Talk()
+def test_mac_of_a_challenged_request_is_checked_again_with_the_answer() -> None:
+    conversation = Conversation()
     session = conversation.begin_session()
     request = conversation.create(session=session)
     challenge = conversation.ask(request, session)
@@ -386,8 +384,8 @@ def test_the_mac_of_a_challenged_request_is_looked_at_again_when_the_answer_come
     assert not conversation.host.executed
 
 
-def test_an_undecryptable_request_in_a_session_is_an_early_failure() -> None:
-    conversation = Talk()
+def test_undecryptable_request_in_a_session_is_an_early_failure() -> None:
+    conversation = Conversation()
     session = conversation.begin_session()
     for payload in (b"", bytes(15), bytes(16), bytes(33), bytes(320)):
         envelope = Envelope(session_id=session.id, request_id=9, length=len(payload), encrypted=True)
@@ -396,8 +394,8 @@ def test_an_undecryptable_request_in_a_session_is_an_early_failure() -> None:
         assert reply.header.response_code is ResponseCode.SESSION_FAILED
 
 
-def test_an_encrypted_request_shorter_than_a_header_is_an_early_failure() -> None:
-    conversation = Talk()
+def test_encrypted_request_shorter_than_a_header_is_an_early_failure() -> None:
+    conversation = Conversation()
     session = conversation.begin_session()
     message = Message(Envelope(session_id=session.id), Header(OpCode.RESOLUTION), b"tiny")
     envelope, payload = session.seal(message, random.Random(1).randbytes)
@@ -405,9 +403,9 @@ def test_an_encrypted_request_shorter_than_a_header_is_an_early_failure() -> Non
     assert read_code(reply) is ResponseCode.SESSION_FAILED
 
 
-def test_altered_ciphertext_gets_one_and_the_same_answer_whatever_came_out_of_it() -> None:
-    """Otherwise the answers would tell a stranger, byte by byte, what the message says."""
-    conversation = Talk()
+def test_altered_ciphertext_always_gets_the_same_answer() -> None:
+    """Otherwise the answers would reveal the plaintext byte by byte (padding oracle)."""
+    conversation = Conversation()
     session = conversation.begin_session()
     request = conversation.create(flags=DEFAULT_FLAGS | OpFlag.ENCRYPT, session=session)
     frame = conversation.client.pack(request, session)
@@ -417,7 +415,7 @@ def test_altered_ciphertext_gets_one_and_the_same_answer_whatever_came_out_of_it
             data = bytearray(frame.payload)
             data[position] ^= flip
             codes.add(read_code(conversation.host.receive(Frame(frame.envelope, bytes(data)), NOW)))
-    # Every last byte of two forged blocks: one of 256 has right padding.
+    # Every last byte of two forged blocks: one in 256 has valid padding.
     for byte in range(256):
         forged = bytes(15) + bytes((byte,)) + frame.payload[16:32]
         envelope = replace(frame.envelope, length=len(forged))
@@ -426,8 +424,8 @@ def test_altered_ciphertext_gets_one_and_the_same_answer_whatever_came_out_of_it
     assert not conversation.host.executed
 
 
-def test_an_answer_to_no_challenge_is_not_told_from_altered_ciphertext() -> None:
-    conversation = Talk()
+def test_answer_without_a_challenge_looks_like_altered_ciphertext() -> None:
+    conversation = Conversation()
     session = conversation.begin_session()
     body = ChallengeResponse("HS_SECKEY", b"1/2", 3, b"answer")
     header = Header(OpCode.RESPONSE_TO_CHALLENGE, flags=DEFAULT_FLAGS | OpFlag.ENCRYPT)
@@ -439,24 +437,24 @@ def test_an_answer_to_no_challenge_is_not_told_from_altered_ciphertext() -> None
 
 
 @pytest.mark.parametrize("lowered", [Version(2, 0), Version(2, 4), Version(2, 7), Version(2, 10)])
-def test_a_client_notices_when_its_suggestion_was_lowered_on_the_way(lowered: Version) -> None:
-    conversation = Talk()
-    wish = conversation.client.begin_session(SEC, NOW, peer_version=CURRENT_VERSION)
-    frame = frame_of(wish.request)
+def test_client_detects_a_version_downgrade_in_transit(lowered: Version) -> None:
+    conversation = Conversation()
+    session_setup = conversation.client.begin_session(SEC, NOW, peer_version=CURRENT_VERSION)
+    frame = frame_of(session_setup.request)
     altered = Frame(replace(frame.envelope, suggested=lowered), frame.payload)
     (answer,) = conversation.host.receive(altered, NOW).frames
     with pytest.raises(RemoteProtocolError, match="older version"):
-        conversation.client.read(answer, wish.request, NOW, server_key=SERVER_KEY.public)
+        conversation.client.read(answer, session_setup.request, NOW, server_key=SERVER_KEY.public)
 
 
-def test_the_answer_to_another_operation_is_not_a_answer() -> None:
-    conversation = Talk()
-    asked = conversation.resolve()
+def test_answer_to_another_operation_is_refused() -> None:
+    conversation = Conversation()
+    request = conversation.resolve()
     other = conversation.request(OpCode.GET_SITE_INFO, HandleRequest())
-    other = replace(other, envelope=replace(other.envelope, request_id=asked.envelope.request_id))
+    other = replace(other, envelope=replace(other.envelope, request_id=request.envelope.request_id))
     (answer,) = conversation.host.receive(frame_of(other), NOW).frames
     with pytest.raises(RemoteProtocolError, match="another operation"):
-        conversation.client.read(answer, asked, NOW)
+        conversation.client.read(answer, request, NOW)
 
 
 @pytest.mark.parametrize(
@@ -471,11 +469,11 @@ def test_the_answer_to_another_operation_is_not_a_answer() -> None:
         (OpCode.DUMP_HANDLES, 0x5900_0000),
     ],
 )
-def test_a_request_has_the_flags_that_deployed_clients_set(opcode: OpCode, flags: int) -> None:
-    assert Talk().client.request(opcode, HandleRequest(), NOW).header.flags == flags
+def test_request_has_the_flags_of_deployed_clients(opcode: OpCode, flags: int) -> None:
+    assert Conversation().client.request(opcode, HandleRequest(), NOW).header.flags == flags
 
 
-def test_over_http_two_failures_have_other_codes() -> None:
+def test_two_failures_have_other_codes_over_http() -> None:
     server = Host().server
     unknown = Message.build(Envelope(request_id=5), Header(OpCode(9999)), b"")
     foreign = Frame(Envelope(session_id=77, request_id=5, encrypted=True, length=32), bytes(32))
@@ -489,14 +487,14 @@ def test_over_http_two_failures_have_other_codes() -> None:
             assert read_code(reply) is code
 
 
-def test_an_answer_for_the_wrong_interface_names_the_operation() -> None:
+def test_answer_for_the_wrong_interface_names_the_operation() -> None:
     reply = Host().server.early_failure(ResponseCode.PROTOCOL_ERROR, "not here", NOW, opcode=OpCode.CREATE_HANDLE)
     header = read_message(reply).header
     assert (header.opcode, header.response_code) == (OpCode.CREATE_HANDLE, ResponseCode.PROTOCOL_ERROR)
 
 
 @pytest.mark.parametrize(("serial", "fits"), [(-0x8000, True), (0x7FFF, True), (0x8000, False), (-0x8001, False)])
-def test_a_site_serial_has_16_bits(serial: int, fits: bool) -> None:
+def test_site_serial_has_16_bits(serial: int, fits: bool) -> None:
     if fits:
         assert ServerSettings(SERVER_KEY, site_serial=serial).site_serial == serial
     else:
@@ -504,8 +502,8 @@ def test_a_site_serial_has_16_bits(serial: int, fits: bool) -> None:
             ServerSettings(SERVER_KEY, site_serial=serial)
 
 
-def test_a_request_that_suggests_2_0_gets_no_digest() -> None:
-    conversation = Talk()
+def test_request_that_suggests_2_0_gets_no_digest() -> None:
+    conversation = Conversation()
     request = conversation.resolve(flags=DEFAULT_FLAGS | OpFlag.REQUEST_DIGEST)
     frame = frame_of(request)
     old = Frame(replace(frame.envelope, version=Version(2, 0), suggested=Version(2, 0)), frame.payload)
@@ -517,7 +515,7 @@ def test_a_request_that_suggests_2_0_gets_no_digest() -> None:
 @EXAMPLES
 @given(st.data())
 def test_no_corrupted_request_crashes_the_server(data: st.DataObject) -> None:
-    conversation = Talk()
+    conversation = Conversation()
     session = data.draw(st.none() | st.just(conversation.begin_session()))
     request = conversation.create(values=(PUBLIC, PRIVATE), session=session)
     frame = conversation.client.pack(request, session)
@@ -525,17 +523,17 @@ def test_no_corrupted_request_crashes_the_server(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 4))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(20, len(raw)))
-    spoilt = Frame(Envelope.from_bytes(bytes(raw)), bytes(raw[20:cut]))
+    corrupted = Frame(Envelope.from_bytes(bytes(raw)), bytes(raw[20:cut]))
     try:
-        reply = conversation.host.receive(spoilt, NOW)
+        reply = conversation.host.receive(corrupted, NOW)
     except KeyError:
-        return  # the little application of the tests does not know the name
+        return  # the test application does not know the handle
     assert all(frame.envelope.has_valid_length for frame in reply.frames)
 
 
-def test_an_answer_that_would_be_too_long_is_not_sent() -> None:
-    conversation = Talk()
-    session = conversation.begin_proved_session()
+def test_overlong_answer_is_not_sent() -> None:
+    conversation = Conversation()
+    session = conversation.begin_authenticated_session()
     room = MAX_MESSAGE - 24 - 4
     for inside, flags, overhead in [
         (None, DEFAULT_FLAGS, 0),
@@ -554,8 +552,8 @@ def test_an_answer_that_would_be_too_long_is_not_sent() -> None:
             conversation.host.server.respond(received, ResponseCode.ERROR, too_long, NOW)
 
 
-def test_flags_of_a_response_follow_those_of_the_request() -> None:
-    conversation = Talk()
+def test_response_flags_follow_request_flags() -> None:
+    conversation = Conversation()
     every = OpFlag(0xFFF0_0000) & ~OpFlag.ENCRYPT
     request = conversation.request(OpCode.RESOLUTION, Resolve(HANDLE), flags=every)
     answer = conversation.ask(request)
@@ -572,9 +570,9 @@ def test_flags_of_a_response_follow_those_of_the_request() -> None:
     assert none.message.header.flags == OpFlag.AUTHORITATIVE | OpFlag.RECURSIVE | OpFlag.REQUEST_DIGEST
 
 
-def test_a_response_says_that_something_was_overwritten_only_when_it_went_well() -> None:
+def test_overwritten_flag_is_set_on_success_only() -> None:
     host = Host()
-    conversation = Talk(host)
+    conversation = Conversation(host)
     received = host.server.receive(frame_of(conversation.create(flags=DEFAULT_FLAGS | OpFlag.OVERWRITE)), NOW)
     assert isinstance(received, Request)
     for code, expected in [(ResponseCode.SUCCESS, True), (ResponseCode.HANDLE_ALREADY_EXISTS, False)]:
