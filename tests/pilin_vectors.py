@@ -1,4 +1,4 @@
-"""PILIN suffixes with their millisecond and moment, all from the seed documents' own identifiers."""
+"""PILIN suffixes with their millisecond and time, all from identifiers in the seed documents."""
 
 PILIN = [
     ("Y35XYS0QH", 13399357792865, "2007-05-25T03:49:52.865Z"),

@@ -1,6 +1,6 @@
-"""Hypothesis strategies that test folders share: every legal handle, URI references, and text from anywhere.
+"""Hypothesis strategies shared by test folders: every legal handle, URI references, and arbitrary text.
 
-What is legal is computed here from the pinned Unicode data, not taken from the package, so that a mistake in the
+Legal characters are computed here from the pinned Unicode data, not taken from the package, so that a mistake in the
 package's own table is found and not repeated.
 """
 
@@ -19,11 +19,11 @@ _REFUSED_CATEGORIES = {"Cc", "Cs", "Cn", "Zl", "Zp"}
 
 BMP = [chr(code_point) for code_point in range(0x10000)]
 LEGAL = [c for c in BMP if unicodedata2.category(c) not in _REFUSED_CATEGORIES and ord(c) not in _BIDIRECTIONAL]
-"""Every character that may stand inside a registered name (H3)."""
+"""Every character that is allowed inside a registered name (H3)."""
 BLANK = {c for c in BMP if unicodedata2.category(c) == "Zs"}
-"""Those of them that may not stand at an end."""
+"""The legal characters that are not allowed at an end."""
 
-# What means something in names or in URIs comes up much more often than among 62,000 equals.
+# Characters with a meaning in names or URIs are drawn much more often than by an even choice among 62,000.
 _MEANINGFUL = ["%", "?", "#", "/", " ", ".", ":", "@", "%2F", "%25", "%zz", "%C3", "//", "?a=b#c", "[", "\\", '"', "<"]
 
 
@@ -34,7 +34,7 @@ def _texts_of(alphabet: list[str], pieces: int) -> st.SearchStrategy[str]:
     return st.lists(piece, min_size=1, max_size=pieces).map("".join)
 
 
-# Made once: hypothesis takes a while to digest an alphabet of this size.
+# Built once: hypothesis needs a while for an alphabet of this size.
 _segments = _texts_of([character for character in LEGAL if character not in "/."], 2)
 _suffixes = _texts_of(LEGAL, 6)
 
@@ -49,25 +49,25 @@ def prefixes() -> st.SearchStrategy[str]:
 
 
 @st.composite
-def _long(draw: st.DrawFn) -> Handle:
-    """A handle of many bytes, often of exactly as many as are allowed."""
+def _long_handles(draw: st.DrawFn) -> Handle:
+    """A handle of many bytes, often of exactly the maximum."""
     prefix, filler = draw(prefixes()), draw(_suffixes)
     data = draw(st.just(MAX_BYTES) | st.integers(300, MAX_BYTES))
-    room = data - len(f"{prefix}/".encode())
-    suffix = filler * (room // len(filler.encode()))
-    return Handle(prefix, suffix + "x" * (room - len(suffix.encode())))
+    available = data - len(f"{prefix}/".encode())
+    suffix = filler * (available // len(filler.encode()))
+    return Handle(prefix, suffix + "x" * (available - len(suffix.encode())))
 
 
 def handles() -> st.SearchStrategy[Handle]:
-    """Legal handles over the whole alphabet, of every length up to the limit; made without any parser."""
+    """Legal handles over the whole alphabet, of every length up to the limit; built without a parser."""
     suffixes = _suffixes.filter(_has_clean_ends)
-    long = _long().filter(lambda handle: _has_clean_ends(handle.suffix))
+    long = _long_handles().filter(lambda handle: _has_clean_ends(handle.suffix))
     return st.builds(Handle, prefixes(), suffixes) | long
 
 
-def kept_handles() -> st.SearchStrategy[Handle]:
-    """Handles that some server may have registered, legal here or not."""
-    # Three bytes for each character at most: that is far from the limit.
+def imported_handles() -> st.SearchStrategy[Handle]:
+    """Handles that other servers can have registered, legal here or not."""
+    # At most three bytes per character: far from the limit.
     anything = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40) | _suffixes.map(lambda text: text[:40])
     prefix = anything.map(lambda text: text.replace("/", "") or ".")
     return handles() | st.builds(Handle, prefix, anything)
@@ -78,7 +78,7 @@ _escapes = st.binary(min_size=1, max_size=1).map(lambda byte: f"%{byte.hex()}")
 
 
 def queries() -> st.SearchStrategy[str | None]:
-    """Queries and fragments as RFC 3986 has them, empty ones and escapes of any byte included."""
+    """Queries and fragments according to RFC 3986, including empty ones and escapes of any byte."""
     return st.none() | st.lists(_query_characters | _escapes, max_size=12).map("".join)
 
 
@@ -93,7 +93,7 @@ def milliseconds() -> st.SearchStrategy[int]:
 
 
 def hexadecimal(length: int) -> st.SearchStrategy[str]:
-    """So many hexadecimal digits in mixed case."""
+    """Hexadecimal digits in mixed case, `length` of them."""
     return st.text(st.sampled_from("0123456789abcdefABCDEF"), min_size=length, max_size=length)
 
 
@@ -112,11 +112,11 @@ def templates(draw: st.DrawFn) -> str:
         return "".join(marks)
     letters = [position for position, mark in enumerate(marks) if mark not in "-._~"]
     cut = next(islice(letters, 29, None), len(marks))
-    kept = "".join(marks[:cut])
-    return f"{kept}k" if "d" in kept or "e" in kept else "dk"
+    body = "".join(marks[:cut])
+    return f"{body}k" if "d" in body or "e" in body else "dk"
 
 
-# Pieces of which parsers are fond, so that arbitrary text gets further than the first test of a parser.
+# Pieces that parsers recognize, so that arbitrary text gets past the first check of a parser.
 _PIECES = [
     *("hdl:", "HDL:", "hdl://", "doi:", "info:hdl/", "http://", "https://", "http\u017f://", "\u0131nfo:hdl/", "://"),
     *("hdl.handle.net", "hdl.handle.net:80", "doi.org:443", "resolver.net.au/hdl/", "10.1", "102.100.272", "0.NA"),
@@ -127,11 +127,11 @@ _PIECES = [
 
 
 def utf_8_texts() -> st.SearchStrategy[str]:
-    """The same without halves of surrogate pairs, so that a handle can hold it."""
+    """Any text without surrogates, so that a handle can contain it."""
     return texts().map(lambda text: re.sub("[\ud800-\udfff]", "\ufffd", text))
 
 
 def texts() -> st.SearchStrategy[str]:
-    """Any text at all: surrogates, control characters, and what looks like a name or nearly so."""
+    """Any text: surrogates, control characters, and text that resembles a name."""
     anything = st.text(st.characters(), max_size=60)
     return anything | st.lists(st.sampled_from(_PIECES) | anything, max_size=8).map("".join)

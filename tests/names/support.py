@@ -16,14 +16,14 @@ NOON = 1_700_000_000_000
 """Start time of the fake clock, in milliseconds of the Unix epoch."""
 
 
-def refused(call: Callable[..., object], *arguments: object) -> InvalidName:
+def name_error(call: Callable[..., object], *arguments: object) -> InvalidName:
     """The InvalidName that the call must raise."""
     with pytest.raises(InvalidName) as caught:
         call(*arguments)
     return caught.value
 
 
-def misused(call: Callable[..., object], *arguments: object, **options: object) -> NameMisuse:
+def misuse_error(call: Callable[..., object], *arguments: object, **options: object) -> NameMisuse:
     """The NameMisuse that the call must raise."""
     with pytest.raises(NameMisuse) as caught:
         call(*arguments, **options)
@@ -38,13 +38,13 @@ def attempt(call: Callable[..., T], *arguments: object) -> T | InvalidName:
         return problem
 
 
-def facts(problem: InvalidName) -> tuple[str, int | None, str | None]:
+def error_fields(problem: InvalidName) -> tuple[str, int | None, str | None]:
     """Rule, position and character of an error."""
     return problem.rule, problem.position, problem.character
 
 
 @dataclass
-class World:
+class FakeClock:
     """A fake clock in milliseconds that moves only on sleep or when the test sets it."""
 
     now: int = NOON

@@ -1,4 +1,4 @@
-"""The table of characters: what the pinned Unicode data says, on every machine, whatever its Python knows."""
+"""The character table matches the pinned Unicode data, whatever Unicode version Python has."""
 
 import ast
 from itertools import pairwise
@@ -12,33 +12,33 @@ from perseid.names import characters
 from perseid.names._unicode_table import BLANKS, UNASSIGNED, UNICODE_VERSION
 from perseid.names.errors import InvalidName, load_rules
 from perseid.names.handle import Handle
-from tests.names.support import attempt, refused
+from tests.names.support import attempt, name_error
 from tests.strategies import BLANK, BMP, LEGAL
 
 PACKAGE = Path(characters.__file__).parent
 
 
-def test_h3_the_table_is_what_the_pinned_unicode_data_gives() -> None:
+def test_h3_table_matches_the_pinned_unicode_data() -> None:
     assert unicode_table.TABLE.read_text() == unicode_table.table()
     assert unicodedata2.unidata_version == UNICODE_VERSION
 
 
-def test_h3_the_table_lists_ascending_ranges_that_do_not_touch() -> None:
+def test_h3_table_lists_ascending_ranges_that_do_not_touch() -> None:
     assert all(first <= last for first, last in UNASSIGNED)
     gaps = [after[0] - before[1] for before, after in pairwise(UNASSIGNED)]
     assert min(gaps) > 1
 
 
-def test_ranges_join_neighbors_only() -> None:
+def test_ranges_join_only_neighbors() -> None:
     assert list(unicode_table.ranges([])) == []
     assert list(unicode_table.ranges([1, 2, 3, 5, 8, 9])) == [(1, 3), (5, 5), (8, 9)]
 
 
-def test_h3_each_of_the_65536_characters_is_decided_as_the_rule_says() -> None:
+def test_h3_rule_applies_to_each_of_the_65536_characters() -> None:
     legal = set(LEGAL)
     wrong = []
     for character in BMP:
-        # Inside the suffix, so that blanks do not stand at an end.
+        # Inside the suffix, so that blanks are not at an end.
         answer = attempt(Handle.parse, f"10.1/a{character}b")
         if isinstance(answer, Handle) != (character in legal):
             wrong.append(f"U+{ord(character):04X}")
@@ -47,14 +47,14 @@ def test_h3_each_of_the_65536_characters_is_decided_as_the_rule_says() -> None:
     assert wrong == []
 
 
-def test_h3_each_character_at_an_end_is_decided_as_the_rule_says() -> None:
+def test_h3_rule_applies_to_each_character_at_either_end() -> None:
     legal = set(LEGAL) - BLANK
-    for text, place in (("10.1/a{}", 6), ("10.1/{}a", 5)):
+    for text, position in (("10.1/a{}", 6), ("10.1/{}a", 5)):
         for character in BMP:
             answer = attempt(Handle.parse, text.format(character))
             assert isinstance(answer, Handle) == (character in legal), ascii(character)
             if isinstance(answer, InvalidName):
-                assert answer.position == place
+                assert answer.position == position
 
 
 def test_h3_spaces_are_the_space_separators() -> None:
@@ -63,20 +63,20 @@ def test_h3_spaces_are_the_space_separators() -> None:
 
 
 @pytest.mark.parametrize("plane", range(1, 17))
-def test_h3_no_plane_above_the_first_is_allowed(plane: int) -> None:
+def test_h3_characters_outside_the_first_plane_are_refused(plane: int) -> None:
     for code_point in (plane << 16, (plane << 16) + 0x8000, (plane << 16) + 0xFFFF):
-        problem = refused(Handle.parse, f"10.1/{chr(code_point)}")
+        problem = name_error(Handle.parse, f"10.1/{chr(code_point)}")
         assert "Basic Multilingual Plane" in problem.message
         assert problem.character == chr(code_point)
 
 
 @pytest.mark.parametrize("character", ["\u0cf3", "\u1c89", "\ua7da"], ids=ascii)
-def test_h3_characters_younger_than_the_oldest_supported_python_are_legal(character: str) -> None:
-    """Assigned in Unicode 15.0 and 16.0; Python 3.11 has 14.0 and thinks them unassigned."""
+def test_h3_characters_newer_than_the_oldest_supported_python_are_legal(character: str) -> None:
+    """Assigned in Unicode 15.0 and 16.0; Python 3.11 has 14.0 and reports them as unassigned."""
     assert Handle.parse(f"10.1/{character}").suffix == character
 
 
-# What consults the interpreter's Unicode table: methods of text, some only without an argument, and functions.
+# Functions and string methods that use the interpreter's Unicode table, some only without an argument.
 BY_TABLE = {
     *("capitalize", "casefold", "isalnum", "isalpha", "isdecimal", "isdigit", "isidentifier", "islower", "isnumeric"),
     *("isprintable", "isspace", "istitle", "isupper", "lower", "splitlines", "swapcase", "title", "upper"),
@@ -86,8 +86,8 @@ BY_TABLE_WITHOUT_ARGUMENT = {"lstrip", "rsplit", "rstrip", "split", "strip"}
 BY_TABLE_AS_FUNCTION = {"float", "int"}
 
 ALLOWED = {
-    ("characters", "isprintable"): "behind isascii",
-    ("characters", "upper"): "behind isascii, and on bytes, where it knows ASCII only",
+    ("characters", "isprintable"): "after isascii",
+    ("characters", "upper"): "after isascii, and on bytes, where it changes only ASCII",
     ("cordra", "upper"): "on hexadecimal digits that a pattern has matched",
     ("errors", "isprintable"): "for showing, not for deciding",
     ("uri", "IGNORECASE"): "together with re.ASCII",
@@ -95,38 +95,38 @@ ALLOWED = {
     ("pilin", "int"): "on digits that a pattern has matched and that were translated to ASCII",
     ("pilin", "lower"): "on the alphabet itself",
     ("pilin", "upper"): "after validation",
-    ("suggest", "capitalize"): "makes candidates, which Handle.parse then judges",
+    ("suggest", "capitalize"): "creates candidates, which Handle.parse then validates",
     ("suggest", "lower"): "the same",
     ("suggest", "normalize"): "the method of a scheme",
     ("suggest", "swapcase"): "the same",
     ("suggest", "upper"): "the same",
     ("uri", "int"): "on the digits of a port that a pattern has matched",
-    ("uri", "lower"): "on http or https, behind isascii, or after a pattern has matched; of no other letter is the "
+    ("uri", "lower"): "on http or https, after isascii, or after a pattern has matched; of no other letter is the "
     "lower case one of h, t, p, s",
     ("uuids", "lower"): "after validation",
 }
 
 
-def asks_of_the_interpreter(source: str) -> set[str]:
-    """By which names a module consults the interpreter's Unicode table."""
-    asked = set()
+def find_unicode_table_uses(source: str) -> set[str]:
+    """Names through which a module uses the interpreter's Unicode table."""
+    uses = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import | ast.ImportFrom):
             modules = {alias.name for alias in node.names} | {getattr(node, "module", None)}
-            asked |= {"unicodedata"} & modules
+            uses |= {"unicodedata"} & modules
         if isinstance(node, ast.Attribute) and node.attr in BY_TABLE:
-            asked.add(node.attr)
+            uses.add(node.attr)
         if isinstance(node, ast.Call) and not (node.args or node.keywords) and isinstance(node.func, ast.Attribute):
-            asked |= BY_TABLE_WITHOUT_ARGUMENT & {node.func.attr}
+            uses |= BY_TABLE_WITHOUT_ARGUMENT & {node.func.attr}
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            asked |= BY_TABLE_AS_FUNCTION & {node.func.id}
-    return asked
+            uses |= BY_TABLE_AS_FUNCTION & {node.func.id}
+    return uses
 
 
-def test_h3_h5_no_module_of_names_uses_the_interpreters_unicode_table_without_a_known_reason() -> None:
-    asked = {(path.stem, name) for path in PACKAGE.glob("*.py") for name in asks_of_the_interpreter(path.read_text())}
-    assert sorted(asked - ALLOWED.keys()) == []
-    assert sorted(ALLOWED.keys() - asked) == [], "no longer needed"
+def test_h3_h5_names_package_uses_the_interpreters_unicode_table_only_where_allowed() -> None:
+    uses = {(path.stem, name) for path in PACKAGE.glob("*.py") for name in find_unicode_table_uses(path.read_text())}
+    assert sorted(uses - ALLOWED.keys()) == []
+    assert sorted(ALLOWED.keys() - uses) == [], "no longer needed"
 
 
 @pytest.mark.parametrize(
@@ -145,23 +145,23 @@ def test_h3_h5_no_module_of_names_uses_the_interpreters_unicode_table_without_a_
         ("re.compile('k', re.IGNORECASE)", "IGNORECASE"),
     ],
 )
-def test_the_guard_detects_violations(source: str, name: str) -> None:
-    assert asks_of_the_interpreter(source) == {name}
+def test_guard_detects_violations(source: str, name: str) -> None:
+    assert find_unicode_table_uses(source) == {name}
 
 
-def test_the_guard_ignores_safe_calls() -> None:
-    assert asks_of_the_interpreter("text.strip(' '); text.split('/'); text.isascii(); int.from_bytes(bytes)") == set()
+def test_guard_ignores_safe_calls() -> None:
+    assert find_unicode_table_uses("text.strip(' '); text.split('/'); text.isascii(); int.from_bytes(bytes)") == set()
 
 
 @pytest.mark.parametrize("character", ["\u200b", "\ufeff", "\u00ad", "\u200e", "\u200f", "\ue000"], ids=ascii)
-def test_h3_format_and_private_use_characters_are_assigned_and_hence_allowed(character: str) -> None:
-    """The rule as it is written, and as rules.toml says it; a namespace may demand more."""
+def test_h3_format_and_private_use_characters_are_allowed(character: str) -> None:
+    """The rule as rules.toml explains it; a namespace can be stricter."""
     assert Handle.parse(f"10.1/a{character}b").suffix == f"a{character}b"
     assert "zero-width" in load_rules()["H3"]["text"]
     assert "private-use" in load_rules()["H3"]["text"]
 
 
-def test_h5_folding_touches_26_letters_of_the_plane() -> None:
+def test_h5_folding_changes_only_26_letters() -> None:
     changed = {character for character in BMP if characters.fold(f"{character}é") != f"{character}é"}
     assert changed == set("abcdefghijklmnopqrstuvwxyz")
     assert characters.fold("azAZ09é\ud800") == "AZAZ09é\ud800"

@@ -1,4 +1,4 @@
-"""CORDRA identifiers: numeric authority, 32 hexadecimal digits, query and fragment kept exact."""
+"""CORDRA identifiers: numeric authority, 32 hexadecimal digits, unchanged query and fragment."""
 
 from uuid import RFC_4122, UUID
 
@@ -11,7 +11,7 @@ from perseid.names.cordra import CordraName, CordraScheme
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.names.uri import Reference, parse_uri
-from tests.names.support import NOON, World, attempt, facts, misused, refused
+from tests.names.support import NOON, FakeClock, attempt, error_fields, misuse_error, name_error
 from tests.strategies import authorities, hexadecimal, queries, utf_8_texts
 
 PATH = "F58FB49EB1F848F0A606E84CEF294BE5"
@@ -27,7 +27,7 @@ PATH = "F58FB49EB1F848F0A606E84CEF294BE5"
         (f"0/{'0' * 32}", f"0/{'0' * 32}"),
     ],
 )
-def test_c1_c2_c4_the_vectors_are_valid_and_normalize_to_uppercase(name: str, normal: str) -> None:
+def test_c1_c2_c4_vectors_are_valid_and_normalize_to_uppercase(name: str, normal: str) -> None:
     handle = Handle.parse(name)
     CordraScheme().validate(handle)
     assert str(CordraScheme().normalize(handle)) == normal
@@ -62,7 +62,7 @@ def test_c1_c2_invalid_cordra_identifier_is_refused_with_its_position(
 ) -> None:
     handle = Handle(prefix, suffix)
     for method in (CordraName.parse, CordraScheme().validate, CordraScheme().normalize, CordraScheme().describe):
-        assert facts(refused(method, handle)) == (rule, position, character)
+        assert error_fields(name_error(method, handle)) == (rule, position, character)
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,7 @@ def test_c1_c2_invalid_cordra_identifier_is_refused_with_its_position(
         ("#f?x/", None, "f?x/"),
     ],
 )
-def test_c2_c4_query_and_fragment_are_distinguished_and_stay_exact(
-    tail: str, query: str | None, fragment: str | None
-) -> None:
+def test_c2_c4_query_and_fragment_are_parsed_and_unchanged(tail: str, query: str | None, fragment: str | None) -> None:
     name = CordraName.parse(Handle("100.102", PATH.lower() + tail))
     assert name == CordraName("100.102", PATH, query, fragment)
     assert name.handle == Handle("100.102", PATH + tail)
@@ -91,7 +89,7 @@ def test_c2_c4_query_and_fragment_are_distinguished_and_stay_exact(
     }
 
 
-def test_u6_joining_query_and_fragment_is_one_explicit_function() -> None:
+def test_u6_join_reference_adds_query_and_fragment_to_the_handle() -> None:
     reference = parse_uri(f"hdl:100.102/{PATH}?a=%41#B")
     assert reference.handle == Handle("100.102", PATH)
     joined = cordra.join_reference(reference)
@@ -100,9 +98,9 @@ def test_u6_joining_query_and_fragment_is_one_explicit_function() -> None:
     assert cordra.join_reference(Reference(Handle("100.102", PATH))) == Handle("100.102", PATH)
 
 
-def test_c3_version_4_is_the_default_and_all_its_bits_are_random_but_six() -> None:
+def test_c3_version_4_is_the_default_and_all_but_six_bits_are_random() -> None:
     for byte in (0x00, 0xFF, 0xA5):
-        (path,) = CordraScheme().mint(World().source(byte))
+        (path,) = CordraScheme().mint(FakeClock().source(byte))
         uuid = UUID(path)
         assert (uuid.version, uuid.variant) == (4, RFC_4122)
         fixed = 0xF << 76 | 0x3 << 62
@@ -110,8 +108,8 @@ def test_c3_version_4_is_the_default_and_all_its_bits_are_random_but_six() -> No
 
 
 @pytest.mark.parametrize("byte", [0x00, 0xFE, 0xFF])
-def test_c3_version_1_has_the_time_and_a_random_node_that_is_nobodys_address(byte: int) -> None:
-    (path,) = CordraScheme(version=1).mint(World().source(byte))
+def test_c3_version_1_has_the_time_and_a_random_multicast_node(byte: int) -> None:
+    (path,) = CordraScheme(version=1).mint(FakeClock().source(byte))
     uuid = UUID(path)
     assert (uuid.version, uuid.variant) == (1, RFC_4122)
     assert uuid.time == NOON * 10_000 + 0x01B21DD213814000
@@ -120,20 +118,20 @@ def test_c3_version_1_has_the_time_and_a_random_node_that_is_nobodys_address(byt
     assert uuid.clock_seq == (byte << 8 | byte) & 0x3FFF
 
 
-def test_c3_what_is_minted_is_valid_in_uppercase_without_hyphens() -> None:
+def test_c3_minted_paths_are_valid_uppercase_without_hyphens() -> None:
     for scheme in (CordraScheme(), CordraScheme(version=1)):
-        minted = scheme.mint(World().source(0xAB), 3)
+        minted = scheme.mint(FakeClock().source(0xAB), 3)
         assert len(minted) == 3
         for path in minted:
             handle = Handle("100.102", path)
             assert scheme.normalize(handle) == handle
             assert "-" not in path
-    assert CordraScheme().mint(World().source(), 0) == []
+    assert CordraScheme().mint(FakeClock().source(), 0) == []
 
 
-def test_c3_other_versions_are_not_dce_uuids() -> None:
+def test_c3_other_uuid_versions_are_misuse() -> None:
     for version in (0, 2, 7, "4"):
-        assert misused(CordraScheme, version).rule == "C3"
+        assert misuse_error(CordraScheme, version).rule == "C3"
 
 
 @given(authorities(), hexadecimal(32), queries(), queries())
@@ -148,7 +146,7 @@ def test_c1_c2_c4_parse_and_handle_are_inverse(
 
 
 @given(authorities() | utf_8_texts(), utf_8_texts() | st.builds(str.__add__, hexadecimal(32), utf_8_texts()))
-def test_c2_an_arbitrary_suffix_is_refused_properly_or_is_kept(prefix: str, suffix: str) -> None:
+def test_c2_arbitrary_suffix_is_refused_with_a_position_or_unchanged(prefix: str, suffix: str) -> None:
     handle = Handle(prefix.replace("/", "") or "1", suffix or "x")
     answer = attempt(CordraName.parse, handle)
     if isinstance(answer, InvalidName):
@@ -168,7 +166,7 @@ def test_c2_an_arbitrary_suffix_is_refused_properly_or_is_kept(prefix: str, suff
     ],
 )
 def test_u6_query_and_fragment_join_only_a_bare_cordra_identifier(handle: Handle) -> None:
-    problem = refused(cordra.join_reference, Reference(handle, "q"))
+    problem = name_error(cordra.join_reference, Reference(handle, "q"))
     assert problem.rule in {"C1", "C2"}
     assert problem.position is not None
     assert problem.character == str(handle)[problem.position]
@@ -192,14 +190,14 @@ def test_u6_query_and_fragment_join_only_a_bare_cordra_identifier(handle: Handle
         ("10.1", PATH, None, "\ud800"),
     ],
 )
-def test_c1_c2_c4_a_program_cannot_create_invalid_cordra_identifier(
+def test_c1_c2_c4_constructor_refuses_invalid_cordra_identifier(
     authority: str, path: str, query: str | None, fragment: str | None
 ) -> None:
-    assert misused(CordraName, authority, path, query, fragment).rule == "C2"
+    assert misuse_error(CordraName, authority, path, query, fragment).rule == "C2"
 
 
-def test_u6_what_is_joined_obeys_the_length_of_handles() -> None:
+def test_u6_joined_handle_obeys_the_length_limit() -> None:
     bare = Handle("10.1", "0" * 32)
-    room = 2048 - len(str(bare)) - 1
-    assert len(str(cordra.join_reference(Reference(bare, "q" * room)))) == 2048
-    assert refused(cordra.join_reference, Reference(bare, "q" * (room + 1))).rule == "H9"
+    available = 2048 - len(str(bare)) - 1
+    assert len(str(cordra.join_reference(Reference(bare, "q" * available)))) == 2048
+    assert name_error(cordra.join_reference, Reference(bare, "q" * (available + 1))).rule == "H9"

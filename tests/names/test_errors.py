@@ -1,4 +1,4 @@
-"""Errors say whose doing it was, which rule, where and which character, in words a librarian understands."""
+"""Errors state the kind of mistake, the rule, the position and the character, in words a librarian understands."""
 
 import ast
 import copy
@@ -21,19 +21,19 @@ from perseid.names.errors import (
 from perseid.names.handle import Handle
 from perseid.names.pattern import PatternScheme
 from perseid.names.uri import parse_uri, parse_user_input
-from tests.names.support import refused
+from tests.names.support import name_error
 
 PACKAGE = Path(names.__file__).parent
-SIDES: list[type[NameProblem]] = [InvalidName, NameMisuse]
+ERROR_CLASSES: list[type[NameProblem]] = [InvalidName, NameMisuse]
 
 
 def raised_rules() -> set[str]:
-    """The rule ids that the package's modules give to errors, read from their source."""
+    """The rule ids that the package's modules pass to errors, read from their source."""
     found = set()
     for path in PACKAGE.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                if node.func.id not in {side.__name__ for side in SIDES}:
+                if node.func.id not in {error_class.__name__ for error_class in ERROR_CLASSES}:
                     continue
                 rule = node.args[0]
                 assert isinstance(rule, ast.Constant), f"{path.name}:{node.lineno}: the rule is not written out"
@@ -42,7 +42,7 @@ def raised_rules() -> set[str]:
     return found
 
 
-def test_every_rule_that_an_error_cites_is_explained() -> None:
+def test_every_cited_rule_is_explained() -> None:
     cited = raised_rules()
     assert {"H1", "H9", "P6", "C2", "U7"} <= cited
     assert cited - load_rules().keys() == set()
@@ -54,7 +54,7 @@ def test_every_explanation_has_a_title_and_a_sentence() -> None:
         assert explanation["text"].endswith("."), rule
 
 
-def test_the_two_kinds_of_errors_are_distinguished_and_share_a_base() -> None:
+def test_error_classes_are_distinct_and_share_a_base() -> None:
     assert issubclass(InvalidName, NameProblem)
     assert issubclass(NameMisuse, NameProblem)
     assert not issubclass(InvalidName, NameMisuse)
@@ -62,35 +62,35 @@ def test_the_two_kinds_of_errors_are_distinguished_and_share_a_base() -> None:
     assert issubclass(NameProblem, ValueError)
 
 
-def test_the_base_refuses_to_be_raised() -> None:
+def test_base_class_cannot_be_raised() -> None:
     with pytest.raises(TypeError, match="raise InvalidName or NameMisuse"):
         raise NameProblem("H1", "nobody's fault")
 
 
-@pytest.mark.parametrize("side", SIDES)
-def test_an_error_carries_rule_message_position_and_character(side: type[NameProblem]) -> None:
-    problem = side("H3", "so it is", position=4, character="x")
+@pytest.mark.parametrize("error_class", ERROR_CLASSES)
+def test_error_has_rule_message_position_and_character(error_class: type[NameProblem]) -> None:
+    problem = error_class("H3", "so it is", position=4, character="x")
     assert (problem.rule, problem.message, problem.position, problem.character) == ("H3", "so it is", 4, "x")
     assert str(problem) == "at character 5: so it is (rule H3)"
-    bare = side("H9", "too long")
+    bare = error_class("H9", "too long")
     assert (bare.position, bare.character) == (None, None)
     assert str(bare) == "too long (rule H9)"
 
 
-@pytest.mark.parametrize("side", SIDES)
-def test_an_error_survives_the_way_between_processes(side: type[NameProblem]) -> None:
-    problem = side("H3", "so it is", position=0, character="\ud800")
+@pytest.mark.parametrize("error_class", ERROR_CLASSES)
+def test_error_can_be_pickled_and_copied(error_class: type[NameProblem]) -> None:
+    problem = error_class("H3", "so it is", position=0, character="\ud800")
     for other in (pickle.loads(pickle.dumps(problem)), copy.copy(problem), copy.deepcopy(problem)):
-        assert type(other) is side
+        assert type(other) is error_class
         assert vars(other) == vars(problem)
         assert (other.args, str(other)) == (problem.args, str(problem))
 
 
-@pytest.mark.parametrize("side", SIDES)
-def test_a_problem_can_be_moved_to_its_position_in_a_longer_text(side: type[NameProblem]) -> None:
-    problem = side("H3", "so it is", position=1, character="x")
+@pytest.mark.parametrize("error_class", ERROR_CLASSES)
+def test_with_position_returns_a_copy_with_the_new_position(error_class: type[NameProblem]) -> None:
+    problem = error_class("H3", "so it is", position=1, character="x")
     moved = problem.with_position(9)
-    assert type(moved) is side
+    assert type(moved) is error_class
     assert (moved.rule, moved.message, moved.position, moved.character) == ("H3", "so it is", 9, "x")
     assert moved.with_position(None).position is None
     assert problem.position == 1
@@ -109,11 +109,11 @@ def test_a_problem_can_be_moved_to_its_position_in_a_longer_text(side: type[Name
         ("\U0001f600", '"\U0001f600" (U+1F600)'),
     ],
 )
-def test_a_character_is_shown_unambiguously(character: str, shown: str) -> None:
+def test_character_is_shown_unambiguously(character: str, shown: str) -> None:
     assert format_character(character) == shown
 
 
-def test_what_was_given_is_repeated_on_one_line_and_cut_when_long() -> None:
+def test_quoted_text_is_on_one_line_and_truncated_when_long() -> None:
     assert quote_text("it's\n\ud800") == '"it\'s\\n\\ud800"'
     assert quote_text("x" * MAX_QUOTED_LENGTH) == repr("x" * MAX_QUOTED_LENGTH)
     assert quote_text("x" * (MAX_QUOTED_LENGTH + 1)) == repr("x" * MAX_QUOTED_LENGTH + "…")
@@ -150,6 +150,6 @@ def test_what_was_given_is_repeated_on_one_line_and_cut_when_long() -> None:
         ),
     ],
 )
-def test_the_message_says_what_is_wrong_and_where(call: object, text: str, sentence: str) -> None:
+def test_message_says_what_is_wrong_and_where(call: object, text: str, sentence: str) -> None:
     assert callable(call)
-    assert str(refused(call, text)) == sentence
+    assert str(name_error(call, text)) == sentence

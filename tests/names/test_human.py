@@ -1,4 +1,4 @@
-"""Names as people type and paste them: every form, its slips, and a bare handle literally."""
+"""Names as people type and paste them: every form, typos, and bare handles read literally."""
 
 import pytest
 from hypothesis import assume, given
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_user_input, to_host, to_http, to_path
-from tests.names.support import attempt, facts, refused
+from tests.names.support import attempt, error_fields, name_error
 from tests.strategies import BLANK, handles, references, texts
 
 BLANKS = st.text(st.sampled_from([*sorted(BLANK), "\t", "\r", "\n"]), max_size=4)
@@ -40,13 +40,13 @@ BLANKS = st.text(st.sampled_from([*sorted(BLANK), "\t", "\r", "\n"]), max_size=4
         "http://arrow.resolver.au.gov:2641/hdl/10.1/a/b",
     ],
 )
-def test_u7_every_form_that_people_use_names_the_same_handle(text: str) -> None:
+def test_u7_every_common_form_is_read_as_the_same_handle(text: str) -> None:
     for typed in (text, f"  {text}\n", f"\u3000{text}\t\u00a0", f"\ufeff{text}", f"\ufeff {text}\r\n"):
         assert parse_user_input(typed) == Reference(Handle("10.1", "a/b"))
 
 
 @pytest.mark.parametrize("suffix", ["a?b", "a#b", "?q=1#f", "100%", "%41", "%2F", "%zz", "%FF", "a%252Fb", "a b", "é"])
-def test_u7_a_bare_handle_is_literal(suffix: str) -> None:
+def test_u7_bare_handle_is_read_literally(suffix: str) -> None:
     assert parse_user_input(f"10.1/{suffix}") == Reference(Handle("10.1", suffix))
 
 
@@ -66,7 +66,7 @@ def test_u7_a_bare_handle_is_literal(suffix: str) -> None:
         ("hdl:10.1/a/b?c/d", "a/b", "c/d", None),
     ],
 )
-def test_u7_a_uri_form_is_decoded_once_and_its_tail_encoded_where_needed(
+def test_u7_uri_form_is_decoded_once_and_its_query_and_fragment_are_encoded(
     text: str, suffix: str, query: str | None, fragment: str | None
 ) -> None:
     assert parse_user_input(text) == Reference(Handle("10.1", suffix), query, fragment)
@@ -103,32 +103,32 @@ def test_u7_a_uri_form_is_decoded_once_and_its_tail_encoded_where_needed(
     ],
     ids=lambda value: ascii(value)[:30],
 )
-def test_u7_every_error_has_its_position_in_what_was_typed(
+def test_u7_every_error_has_its_position_in_the_input(
     text: str, rule: str, position: int | None, character: str | None
 ) -> None:
-    assert facts(refused(parse_user_input, text)) == (rule, position, character)
+    assert error_fields(name_error(parse_user_input, text)) == (rule, position, character)
 
 
-def test_u7_an_unknown_resolver_is_named_and_others_can_be_given() -> None:
+def test_u7_error_names_an_unknown_resolver_and_resolvers_can_be_added() -> None:
     text = "https://id.example.org/hdl/10.1/a/b"
-    assert "id.example.org" in refused(parse_user_input, text).message
+    assert "id.example.org" in name_error(parse_user_input, text).message
     assert parse_user_input(text, [Resolver.parse("https://id.example.org/hdl")]).handle == Handle("10.1", "a/b")
 
 
 @pytest.mark.parametrize("text", ["http\u017f://doi.org/10.1/x", "\u0131nfo:hdl/10.1/x"], ids=ascii)
-def test_u7_letters_outside_ascii_do_not_spell_a_prefix_to_be_cut_off(text: str) -> None:
+def test_u7_non_ascii_letters_do_not_form_a_uri_scheme(text: str) -> None:
     assert str(parse_user_input(text).handle) == text
 
 
 @given(handles(), BLANKS, BLANKS)
-def test_u7_every_legal_handle_is_read_literally_when_it_stands_bare(handle: Handle, before: str, after: str) -> None:
+def test_u7_every_legal_bare_handle_is_read_literally(handle: Handle, before: str, after: str) -> None:
     name = str(handle).lower()
     assume(not name.startswith(("hdl:", "doi:", "info:hdl/", "info:doi/", "http://", "https://", "\ufeff")))
     assert parse_user_input(f"{before}{handle}{after}") == Reference(handle)
 
 
 @given(references(), st.sampled_from(KNOWN_RESOLVERS))
-def test_u7_u8_every_uri_that_machines_write_is_read_by_people_too(reference: Reference, resolver: Resolver) -> None:
+def test_u7_u8_user_input_accepts_every_generated_uri(reference: Reference, resolver: Resolver) -> None:
     for uri in (to_host(reference), to_path(reference), to_http(reference, resolver)):
         assert parse_user_input(f" {uri}\n") == reference
 
@@ -141,19 +141,19 @@ def test_u7_u8_every_uri_that_machines_write_is_read_by_people_too(reference: Re
         ("10..1/\U0001f600", "10..1", "\U0001f600"),
     ],
 )
-def test_u7_a_name_that_is_not_legal_here_can_be_looked_up(text: str, prefix: str, suffix: str) -> None:
+def test_u7_illegal_name_can_be_looked_up(text: str, prefix: str, suffix: str) -> None:
     assert parse_user_input(text, for_lookup=True) == Reference(Handle(prefix, suffix))
-    refused(parse_user_input, text)
+    name_error(parse_user_input, text)
 
 
 @pytest.mark.parametrize("text", ["10.1", "hdl:10.1/", "hdl:10.1/%zz", "https://elsewhere.org/10.1/x", "10.1/\ud800"])
-def test_u7_lookup_still_checks_the_form(text: str) -> None:
+def test_u7_lookup_still_checks_the_syntax(text: str) -> None:
     with pytest.raises(InvalidName):
         parse_user_input(text, for_lookup=True)
 
 
 @given(texts())
-def test_u7_arbitrary_text_is_refused_properly_or_reads_as_a_legal_handle(text: str) -> None:
+def test_u7_arbitrary_text_is_refused_or_read_as_a_legal_handle(text: str) -> None:
     answer = attempt(parse_user_input, text)
     if isinstance(answer, InvalidName):
         assert answer.position is None or 0 <= answer.position <= len(text)

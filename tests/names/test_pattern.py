@@ -11,7 +11,7 @@ from perseid.names.errors import InvalidName, NameMisuse
 from perseid.names.handle import Handle
 from perseid.names.pattern import MAX_TEMPLATE_LENGTH, PatternScheme
 from perseid.names.pilin import check_character
-from tests.names.support import World, attempt, facts, misused, refused
+from tests.names.support import FakeClock, attempt, error_fields, misuse_error, name_error
 from tests.strategies import templates, texts
 
 
@@ -31,19 +31,19 @@ from tests.strategies import templates, texts
         ("Xdk", 5, "X5" + check_character("X5")),
     ],
 )
-def test_a_number_and_its_suffix_give_each_other(template: str, number: int, suffix: str) -> None:
+def test_number_and_suffix_convert_both_ways(template: str, number: int, suffix: str) -> None:
     pattern = PatternScheme(template)
     assert pattern.format(number) == suffix
     assert pattern.parse(suffix) == pattern.parse(suffix.lower()) == number
 
 
 @pytest.mark.parametrize(("template", "capacity"), [("TR-dddd", 10_000), ("eeeek", 923_521), ("de", 310), ("Xdk", 10)])
-def test_a_template_has_a_fixed_number_of_names(template: str, capacity: int) -> None:
+def test_template_has_a_fixed_capacity(template: str, capacity: int) -> None:
     pattern = PatternScheme(template)
     assert pattern.capacity == capacity
     assert pattern.parse(pattern.format(capacity - 1)) == capacity - 1
     for beyond in (-1, capacity):
-        problem = misused(pattern.format, beyond)
+        problem = misuse_error(pattern.format, beyond)
         assert problem.rule == "P4"
         assert f"{capacity:,}" in problem.message
 
@@ -68,22 +68,22 @@ def test_a_template_has_a_fixed_number_of_names(template: str, capacity: int) ->
         ("BCDk", None, None),
     ],
 )
-def test_p4_a_template_means_something_in_every_place_and_has_no_vowel(
+def test_p4_invalid_template_or_vowel_is_misuse_with_its_position(
     template: str, position: int | None, character: str | None
 ) -> None:
-    problem = misused(PatternScheme, template)
+    problem = misuse_error(PatternScheme, template)
     assert (problem.rule, problem.position, problem.character) == ("P4", position, character)
 
 
-def test_p4_no_minted_name_has_a_vowel() -> None:
-    minted = PatternScheme("ek").mint(World().source(), 31)
+def test_p4_minted_names_have_no_vowels() -> None:
+    minted = PatternScheme("ek").mint(FakeClock().source(), 31)
     assert not set("".join(minted)) & set("AEIOUaeiou")
 
 
-def test_a_check_character_serves_29_letters_and_separators_do_not_count() -> None:
+def test_check_character_covers_29_letters_without_separators() -> None:
     longest = "e-" * 29 + "k"
     assert PatternScheme(longest).parse(PatternScheme(longest).format(31**29 - 1)) == 31**29 - 1
-    problem = misused(PatternScheme, "e" * 30 + "k")
+    problem = misuse_error(PatternScheme, "e" * 30 + "k")
     assert problem.rule == "P4"
     assert "30" in problem.message
     assert PatternScheme("e" * 30).capacity == 31**30
@@ -108,59 +108,59 @@ def test_a_check_character_serves_29_letters_and_separators_do_not_count() -> No
         ("d-dk", "1-1\u017f", "P7", 3, "\u017f"),
     ],
 )
-def test_what_does_not_follow_the_template_is_refused_with_its_position(
+def test_suffix_that_does_not_match_the_template_is_refused_with_its_position(
     template: str, suffix: str, rule: str, position: int, character: str | None
 ) -> None:
-    assert facts(refused(PatternScheme(template).parse, suffix)) == (rule, position, character)
+    assert error_fields(name_error(PatternScheme(template).parse, suffix)) == (rule, position, character)
     if suffix:
-        problem = refused(PatternScheme(template).validate, Handle("10.1", suffix))
-        assert facts(problem) == (rule, 5 + position, character)
+        problem = name_error(PatternScheme(template).validate, Handle("10.1", suffix))
+        assert error_fields(problem) == (rule, 5 + position, character)
 
 
 @pytest.mark.parametrize(
     ("suffix", "words"), [("TR-x00", "a digit"), ("TS-000", '"R"'), ("TR-00A", "a PILIN digit"), ("TR-", "6")]
 )
-def test_an_error_says_what_the_template_has_there(suffix: str, words: str) -> None:
-    message = refused(PatternScheme("TR-dde").parse, suffix).message
+def test_error_says_what_the_template_requires(suffix: str, words: str) -> None:
+    message = name_error(PatternScheme("TR-dde").parse, suffix).message
     assert words in message
     assert "TR-dde" in message
 
 
-def test_minting_takes_the_next_numbers_and_ends_with_the_template() -> None:
-    source = World().source()
+def test_minting_uses_the_next_numbers_until_the_template_is_exhausted() -> None:
+    source = FakeClock().source()
     pattern = PatternScheme("dk")
     assert pattern.mint(source, 0) == []
     assert pattern.mint(source) == ["00"]
     assert pattern.mint(source, 9) == [f"{number}{number}" for number in range(1, 10)]
-    assert misused(pattern.mint, source).rule == "P4"
+    assert misuse_error(pattern.mint, source).rule == "P4"
     assert pattern.mint(source, 0) == []
 
 
-def test_a_mint_that_is_refused_loses_no_name() -> None:
-    source = World().source()
+def test_refused_mint_uses_no_names() -> None:
+    source = FakeClock().source()
     pattern = PatternScheme("d")
-    problem = misused(pattern.mint, source, 11)
+    problem = misuse_error(pattern.mint, source, 11)
     assert problem.rule == "P4"
     assert "10 of 10 names left" in problem.message
     assert "11 were requested" in problem.message
     assert pattern.mint(source, 4) == ["0", "1", "2", "3"]
-    assert "6 of 10 names left" in misused(pattern.mint, source, 7).message
+    assert "6 of 10 names left" in misuse_error(pattern.mint, source, 7).message
     assert pattern.mint(source, 6) == ["4", "5", "6", "7", "8", "9"]
 
 
-def test_a_mint_overtaken_by_another_is_refused_and_gives_no_name_twice() -> None:
+def test_mint_is_refused_when_a_concurrent_lease_exhausts_the_template() -> None:
     lease = MemoryLease()
 
-    def crowded(count: int, now: int) -> int:
+    def contended_lease(count: int, now: int) -> int:
         if count:
-            lease(8, now)  # another caller, between look and lease
+            lease(8, now)  # another caller leases between reading and leasing
         return lease(count, now)
 
-    source = replace(World().source(), lease=crowded)
-    assert misused(PatternScheme("d").mint, source, 3).rule == "P4"
+    source = replace(FakeClock().source(), lease=contended_lease)
+    assert misuse_error(PatternScheme("d").mint, source, 3).rule == "P4"
 
 
-def test_a_name_is_normalized_to_uppercase_and_tells_its_number() -> None:
+def test_name_is_normalized_to_uppercase_and_described_with_its_number() -> None:
     handle = Handle("10.1", "tr-7t")
     pattern = PatternScheme("TR-dT")
     assert pattern.normalize(handle) == Handle("10.1", "TR-7T")
@@ -182,14 +182,14 @@ def test_parse_and_format_are_inverse_for_every_template(template: str, data: st
 
 
 @given(templates(), texts())
-def test_arbitrary_text_is_refused_properly_or_formats_back_to_itself(template: str, text: str) -> None:
+def test_arbitrary_text_is_refused_or_round_trips(template: str, text: str) -> None:
     answer = attempt(PatternScheme(template).parse, text)
     if not isinstance(answer, InvalidName):
         assert PatternScheme(template).format(answer) == text.upper()
 
 
 @given(st.text(st.sampled_from("dekDTR0-._~A/ é\n"), max_size=8) | texts())
-def test_p4_an_arbitrary_template_is_misuse_or_names_things(template: str) -> None:
+def test_p4_arbitrary_template_is_misuse_or_round_trips(template: str) -> None:
     try:
         pattern = PatternScheme(template)
     except NameMisuse as problem:
@@ -200,6 +200,6 @@ def test_p4_an_arbitrary_template_is_misuse_or_names_things(template: str) -> No
     assert position is None or template[position] not in "de"
 
 
-def test_p4_a_template_longer_than_any_suffix_is_misuse() -> None:
+def test_p4_template_longer_than_a_suffix_is_misuse() -> None:
     assert PatternScheme("d" * MAX_TEMPLATE_LENGTH).capacity == 10**MAX_TEMPLATE_LENGTH
-    assert misused(PatternScheme, "d" * (MAX_TEMPLATE_LENGTH + 1)).rule == "P4"
+    assert misuse_error(PatternScheme, "d" * (MAX_TEMPLATE_LENGTH + 1)).rule == "P4"

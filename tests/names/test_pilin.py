@@ -1,4 +1,4 @@
-"""PILIN suffixes: the millisecond in base 31, backwards, nine characters; and the kind with a check character."""
+"""PILIN suffixes: the millisecond as nine reversed base 31 digits, with or without a check character."""
 
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -9,7 +9,7 @@ from perseid.names import pilin
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.names.pilin import PilinCheckScheme, PilinScheme, check_character
-from tests.names.support import NOON, World, attempt, facts, misused, refused
+from tests.names.support import NOON, FakeClock, attempt, error_fields, misuse_error, name_error
 from tests.pilin_vectors import PILIN
 from tests.strategies import milliseconds, texts
 
@@ -21,7 +21,7 @@ VECTORS = [
 
 
 @pytest.mark.parametrize(("suffix", "ms", "time"), VECTORS)
-def test_p1_p2_p7_the_vectors_hold_both_ways_and_in_lowercase(suffix: str, ms: int, time: str | None) -> None:
+def test_p1_p2_p7_vectors_convert_both_ways_and_in_lowercase(suffix: str, ms: int, time: str | None) -> None:
     assert pilin.encode(ms) == suffix
     assert pilin.decode(suffix) == pilin.decode(suffix.lower()) == ms
     if time is not None:
@@ -30,7 +30,7 @@ def test_p1_p2_p7_the_vectors_hold_both_ways_and_in_lowercase(suffix: str, ms: i
         assert PilinScheme().describe(Handle("102.100.272", suffix)) == {"milliseconds": ms, "time": time}
 
 
-def test_p1_the_count_begins_with_the_gregorian_calendar_and_is_whole() -> None:
+def test_p1_whole_milliseconds_count_from_the_start_of_the_gregorian_calendar() -> None:
     assert pilin.from_time(datetime(1582, 10, 15, tzinfo=UTC)) == 0
     assert pilin.from_time(datetime(1582, 10, 15, 0, 0, 0, 1999, tzinfo=UTC)) == 1
     assert pilin.from_unix_ns(0) == pilin.from_time(datetime(1970, 1, 1, tzinfo=UTC)) == 12_219_292_800_000
@@ -40,36 +40,36 @@ def test_p1_the_count_begins_with_the_gregorian_calendar_and_is_whole() -> None:
 
 
 @pytest.mark.parametrize("milliseconds", [10**15, -(10**15), 10**30, -(10**30)])
-def test_p1_a_millisecond_outside_the_calendar_is_misuse(milliseconds: int) -> None:
+def test_p1_millisecond_outside_the_calendar_is_misuse(milliseconds: int) -> None:
     for function in (pilin.to_time, pilin.format_time):
-        problem = misused(function, milliseconds)
+        problem = misuse_error(function, milliseconds)
         assert problem.rule == "P1"
         assert str(milliseconds) in problem.message
 
 
-def test_p1_a_moment_is_the_same_in_every_time_zone_and_has_one() -> None:
+def test_p1_time_requires_a_time_zone_and_is_converted_from_it() -> None:
     melbourne = timezone(timedelta(hours=10))
     assert pilin.from_time(datetime(2007, 9, 17, 17, 14, 50, 919000, tzinfo=melbourne)) == 13409306090919
-    assert misused(pilin.from_time, datetime(2007, 9, 17)).rule == "P1"  # noqa: DTZ001 - that is the point
+    assert misuse_error(pilin.from_time, datetime(2007, 9, 17)).rule == "P1"  # noqa: DTZ001 - that is the point
 
 
-def test_p2_p4_the_alphabet_is_the_seeds_31_digits_without_vowels() -> None:
+def test_p2_p4_alphabet_is_the_31_digits_of_the_seed_documents_without_vowels() -> None:
     start = 31**8
     assert "".join(pilin.encode(start + digit)[0] for digit in range(31)) == "0123456789BCDFGHJKLMNPQRSTVWXYZ"
     accepted = {chr(c) for c in range(0x10000) if isinstance(attempt(pilin.decode, f"0{chr(c)}0000001"), int)}
     assert accepted == set("0123456789BCDFGHJKLMNPQRSTVWXYZbcdfghjklmnpqrstvwxyz")
 
 
-def test_p3_the_range_ends_are_exact() -> None:
+def test_p3_range_limits_are_exact() -> None:
     assert (pilin.MIN_MILLISECONDS, pilin.END_MILLISECONDS) == (31**8, 31**9)
     for outside in (pilin.MIN_MILLISECONDS - 1, pilin.END_MILLISECONDS, 0, -1):
-        problem = misused(pilin.encode, outside)
+        problem = misuse_error(pilin.encode, outside)
         assert problem.rule == "P3"
         assert str(outside) in problem.message
-    assert facts(refused(pilin.decode, "ZZZZZZZZ0")) == ("P3", 8, "0")
+    assert error_fields(name_error(pilin.decode, "ZZZZZZZZ0")) == ("P3", 8, "0")
 
 
-def test_p4_there_is_room_for_a_thousand_million_things() -> None:
+def test_p4_more_than_a_billion_suffixes_remain() -> None:
     assert pilin.END_MILLISECONDS - pilin.from_time(datetime(2026, 1, 1, tzinfo=UTC)) > 10**9
 
 
@@ -88,47 +88,47 @@ def test_p4_there_is_room_for_a_thousand_million_things() -> None:
         ("D7J1G0DQ\uff28", "P7", 8, "\uff28"),
     ],
 )
-def test_p3_p7_a_invalid_letter_or_length_is_refused_with_its_position(
+def test_p3_p7_invalid_letter_or_length_is_refused_with_its_position(
     suffix: str, rule: str, position: int, character: str | None
 ) -> None:
-    assert facts(refused(pilin.decode, suffix)) == (rule, position, character)
-    problem = refused(PilinScheme().validate, Handle("10.1", suffix or "x"))
+    assert error_fields(name_error(pilin.decode, suffix)) == (rule, position, character)
+    problem = name_error(PilinScheme().validate, Handle("10.1", suffix or "x"))
     if suffix:
-        assert facts(problem) == (rule, 5 + position, character)
+        assert error_fields(problem) == (rule, 5 + position, character)
 
 
 @pytest.mark.parametrize(("letter", "digit"), [("O", "0"), ("o", "0"), ("I", "1"), ("i", "1")])
-def test_p7_o_and_i_are_refused_with_a_hint_and_never_read_silently(letter: str, digit: str) -> None:
+def test_p7_o_and_i_are_refused_with_a_hint(letter: str, digit: str) -> None:
     for suffix in (f"D7J{letter}G0DQH", f"D7J1G0DQ{letter}"):
-        problem = refused(pilin.decode, suffix)
-        assert facts(problem) == ("P7", suffix.index(letter), letter)
+        problem = name_error(pilin.decode, suffix)
+        assert error_fields(problem) == ("P7", suffix.index(letter), letter)
         assert f"did you mean the digit {digit}?" in problem.message
-        assert refused(PilinScheme().normalize, Handle("10.1", suffix)).rule == "P7"
-    assert "did you mean" not in refused(pilin.decode, "D7JAG0DQH").message
+        assert name_error(PilinScheme().normalize, Handle("10.1", suffix)).rule == "P7"
+    assert "did you mean" not in name_error(pilin.decode, "D7JAG0DQH").message
 
 
-def test_p1_minting_takes_the_millisecond_of_the_request() -> None:
-    world = World()
+def test_p1_minting_uses_the_millisecond_of_the_request() -> None:
+    fake_clock = FakeClock()
     now = pilin.from_unix_ns(NOON * 1_000_000)
-    source = world.source()
+    source = fake_clock.source()
     assert PilinScheme().mint(source) == [pilin.encode(now)]
     assert PilinScheme().mint(source, 2) == [pilin.encode(now + 1), pilin.encode(now + 2)]
-    world.now += 500
+    fake_clock.now += 500
     assert PilinScheme().mint(source) == [pilin.encode(now + 500)]
     assert PilinScheme().mint(source, 0) == []
 
 
-def test_p1_a_strict_clock_waits_for_each_millisecond() -> None:
-    world = World()
-    names = PilinScheme().mint(world.source(max_ahead=0), 10)
+def test_p1_strict_clock_waits_for_each_millisecond() -> None:
+    fake_clock = FakeClock()
+    names = PilinScheme().mint(fake_clock.source(max_ahead=0), 10)
     assert len(set(names)) == 10
-    assert world.now == NOON + 9
-    assert pilin.decode(names[-1]) == pilin.from_unix_ns(world.now * 1_000_000)
+    assert fake_clock.now == NOON + 9
+    assert pilin.decode(names[-1]) == pilin.from_unix_ns(fake_clock.now * 1_000_000)
 
 
-def test_pilin_check_adds_one_character_to_the_same_names() -> None:
-    bodies = PilinScheme().mint(World().source(), 40)
-    names = PilinCheckScheme().mint(World().source(), 40)
+def test_pilin_check_appends_one_character_to_pilin_names() -> None:
+    bodies = PilinScheme().mint(FakeClock().source(), 40)
+    names = PilinCheckScheme().mint(FakeClock().source(), 40)
     assert names == [body + check_character(body) for body in bodies]
     assert {len(name) for name in names} == {10}
     for name in names:
@@ -149,26 +149,30 @@ def test_pilin_check_adds_one_character_to_the_same_names() -> None:
         ("D7J1G0DQH\u017f", "P7", 9),
     ],
 )
-def test_pilin_check_refuses_what_is_not_its_own_with_its_position(suffix: str, rule: str, position: int) -> None:
-    problem = refused(PilinCheckScheme().validate, Handle("10.1", suffix))
+def test_pilin_check_refuses_invalid_suffix_with_its_position(suffix: str, rule: str, position: int) -> None:
+    problem = name_error(PilinCheckScheme().validate, Handle("10.1", suffix))
     assert (problem.rule, problem.position) == (rule, 5 + position)
 
 
-def test_p7_an_o_as_check_character_is_refused_with_the_same_hint() -> None:
-    for place in (0, 9):
-        suffix = "D7J1G0DQHJ"[:place] + "O" + "D7J1G0DQHJ"[place + 1 :]
-        assert "did you mean the digit 0?" in refused(PilinCheckScheme().validate, Handle("10.1", suffix)).message
+def test_p7_o_as_check_character_is_refused_with_the_same_hint() -> None:
+    for position in (0, 9):
+        suffix = "D7J1G0DQHJ"[:position] + "O" + "D7J1G0DQHJ"[position + 1 :]
+        assert "did you mean the digit 0?" in name_error(PilinCheckScheme().validate, Handle("10.1", suffix)).message
 
 
-def test_p7_a_letter_that_only_looks_folded_is_not_a_check_character() -> None:
-    """The capital of the long s is S for Python, but not for us."""
-    body = next(body for body in PilinScheme().mint(World().source(), 400) if check_character(body) == "S")
+def test_p7_non_ascii_letter_is_not_a_check_character() -> None:
+    """Python uppercases the long s to S; PILIN does not."""
+    body = next(body for body in PilinScheme().mint(FakeClock().source(), 400) if check_character(body) == "S")
     PilinCheckScheme().validate(Handle("10.1", f"{body}s"))
-    assert facts(refused(PilinCheckScheme().validate, Handle("10.1", f"{body}\u017f"))) == ("P7", 14, "\u017f")
+    assert error_fields(name_error(PilinCheckScheme().validate, Handle("10.1", f"{body}\u017f"))) == (
+        "P7",
+        14,
+        "\u017f",
+    )
 
 
 @given(milliseconds())
-def test_p1_p2_p7_encoding_is_the_seeds_formula_and_decoding_its_inverse(ms: int) -> None:
+def test_p1_p2_p7_encoding_matches_the_seed_documents_and_decoding_is_its_inverse(ms: int) -> None:
     digits, rest = "", ms
     while rest:
         rest, digit = divmod(rest, 31)
@@ -179,7 +183,7 @@ def test_p1_p2_p7_encoding_is_the_seeds_formula_and_decoding_its_inverse(ms: int
 
 
 @given(texts())
-def test_p7_arbitrary_text_is_refused_properly_or_decodes_to_what_encodes_to_it(text: str) -> None:
+def test_p7_arbitrary_text_is_refused_or_round_trips(text: str) -> None:
     answer = attempt(pilin.decode, text)
     if not isinstance(answer, InvalidName):
         assert pilin.encode(answer) == text.upper()

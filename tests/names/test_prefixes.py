@@ -1,4 +1,4 @@
-"""Prefixes: their form, and who is derived from whom as far as names tell."""
+"""Prefixes: syntax, and derivation as far as names show it."""
 
 import pytest
 from hypothesis import given
@@ -7,11 +7,11 @@ from perseid.names import prefixes
 from perseid.names.errors import InvalidName
 from perseid.names.handle import MAX_BYTES, Handle
 from tests import strategies
-from tests.names.support import attempt, facts, misused, refused
+from tests.names.support import attempt, error_fields, misuse_error, name_error
 
 
 @pytest.mark.parametrize("prefix", ["0", "10.1", "102.100.272", "102.100.pilin2", "0.NA", "é.漢", "1 0.x", "a:b@c%"])
-def test_h2_segments_joined_by_dots_are_a_prefix(prefix: str) -> None:
+def test_h2_prefix_is_segments_joined_by_dots(prefix: str) -> None:
     prefixes.check_prefix(prefix)
     assert Handle.parse(f"{prefix}/x").prefix == prefix
 
@@ -33,7 +33,7 @@ def test_h2_segments_joined_by_dots_are_a_prefix(prefix: str) -> None:
     ],
 )
 def test_h2_invalid_prefix_is_refused_with_its_position(prefix: str, expected: tuple[str, int, str | None]) -> None:
-    assert facts(refused(prefixes.check_prefix, prefix)) == expected
+    assert error_fields(name_error(prefixes.check_prefix, prefix)) == expected
 
 
 def test_h6_parent_and_ancestors_are_computed_from_the_name() -> None:
@@ -44,7 +44,7 @@ def test_h6_parent_and_ancestors_are_computed_from_the_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prefix", "above", "derived"),
+    ("prefix", "ancestor_prefix", "derived"),
     [
         ("12345.1", "12345", True),
         ("12345.1.2", "12345", True),
@@ -56,18 +56,18 @@ def test_h6_parent_and_ancestors_are_computed_from_the_name() -> None:
         ("é.1", "É", False),
     ],
 )
-def test_h6_derived_means_longer_by_whole_segments(prefix: str, above: str, derived: bool) -> None:
-    assert prefixes.is_derived(prefix, above) is derived
+def test_h6_derived_prefix_is_longer_by_whole_segments(prefix: str, ancestor_prefix: str, derived: bool) -> None:
+    assert prefixes.is_derived(prefix, ancestor_prefix) is derived
 
 
-def test_h6_children_are_those_one_segment_longer_in_the_given_order() -> None:
-    among = ["10", "10.2", "10.1", "10.1.1", "100.1", "x.y", "X.z"]
-    assert prefixes.children("10", among) == ["10.2", "10.1"]
-    assert prefixes.children("x", among) == ["x.y", "X.z"]
-    assert prefixes.children("99", among) == []
+def test_h6_children_are_one_segment_longer_and_keep_their_order() -> None:
+    candidates = ["10", "10.2", "10.1", "10.1.1", "100.1", "x.y", "X.z"]
+    assert prefixes.children("10", candidates) == ["10.2", "10.1"]
+    assert prefixes.children("x", candidates) == ["x.y", "X.z"]
+    assert prefixes.children("99", candidates) == []
 
 
-def test_h6_a_derived_prefix_is_a_prefix_in_its_own_right() -> None:
+def test_h6_derived_prefix_is_a_valid_prefix() -> None:
     derived = prefixes.derive("12345", "1")
     assert derived == "12345.1"
     prefixes.check_prefix(derived)
@@ -75,8 +75,8 @@ def test_h6_a_derived_prefix_is_a_prefix_in_its_own_right() -> None:
 
 
 @pytest.mark.parametrize("segment", ["", ".", "1.2", ".1"])
-def test_h6_one_segment_at_a_time_is_derived(segment: str) -> None:
-    assert misused(prefixes.derive, "12345", segment).rule == "H6"
+def test_h6_deriving_requires_exactly_one_segment(segment: str) -> None:
+    assert misuse_error(prefixes.derive, "12345", segment).rule == "H6"
 
 
 @pytest.mark.parametrize(
@@ -88,25 +88,25 @@ def test_h6_one_segment_at_a_time_is_derived(segment: str) -> None:
         ("10.", "1", ("H2", 3, ".")),
     ],
 )
-def test_h6_deriving_makes_legal_prefixes_only(prefix: str, segment: str, expected: tuple[str, int, str]) -> None:
-    assert facts(refused(prefixes.derive, prefix, segment)) == expected
+def test_h6_deriving_an_illegal_prefix_is_refused(prefix: str, segment: str, expected: tuple[str, int, str]) -> None:
+    assert error_fields(name_error(prefixes.derive, prefix, segment)) == expected
 
 
 @given(strategies.prefixes())
-def test_h6_the_relations_agree_with_each_other(prefix: str) -> None:
-    above = list(prefixes.ancestors(prefix))
-    assert len(above) == prefix.count(".")
-    for ancestor in above:
+def test_h6_prefix_relations_are_consistent(prefix: str) -> None:
+    ancestors = list(prefixes.ancestors(prefix))
+    assert len(ancestors) == prefix.count(".")
+    for ancestor in ancestors:
         assert prefixes.is_derived(prefix, ancestor)
         assert not prefixes.is_derived(ancestor, prefix)
-    if above:
-        assert above[0] == prefixes.parent(prefix)
-        assert prefixes.children(above[0], [prefix, *above]) == [prefix]
-        assert prefixes.derive(above[0], prefix.rpartition(".")[2]) == prefix
+    if ancestors:
+        assert ancestors[0] == prefixes.parent(prefix)
+        assert prefixes.children(ancestors[0], [prefix, *ancestors]) == [prefix]
+        assert prefixes.derive(ancestors[0], prefix.rpartition(".")[2]) == prefix
 
 
 @given(strategies.texts())
-def test_h2_arbitrary_text_is_refused_properly_or_is_the_prefix_of_a_handle(text: str) -> None:
+def test_h2_arbitrary_text_is_refused_or_is_a_valid_prefix(text: str) -> None:
     answer = attempt(prefixes.check_prefix, text)
     if isinstance(answer, InvalidName):
         assert answer.rule in {"H1", "H2", "H3", "H9"}
@@ -114,9 +114,9 @@ def test_h2_arbitrary_text_is_refused_properly_or_is_the_prefix_of_a_handle(text
         assert Handle.parse(f"{text}/x") == Handle(text, "x")
 
 
-def test_h9_a_prefix_leaves_room_for_the_handle_that_describes_it() -> None:
+def test_h9_prefix_handle_of_the_longest_prefix_fits_the_limit() -> None:
     assert len(f"0.NA/{'x' * prefixes.MAX_PREFIX_BYTES}") == MAX_BYTES
     prefixes.check_prefix("x" * prefixes.MAX_PREFIX_BYTES)
-    most = prefixes.MAX_PREFIX_BYTES
-    assert facts(refused(prefixes.check_prefix, "x" * (most + 1))) == ("H9", most, "x")
-    assert facts(refused(prefixes.check_prefix, "é" * (most // 2 + 1))) == ("H9", most // 2, "é")
+    limit = prefixes.MAX_PREFIX_BYTES
+    assert error_fields(name_error(prefixes.check_prefix, "x" * (limit + 1))) == ("H9", limit, "x")
+    assert error_fields(name_error(prefixes.check_prefix, "é" * (limit // 2 + 1))) == ("H9", limit // 2, "é")

@@ -1,6 +1,6 @@
-"""Every requirement of the reference on identifiers is proved by a test that says so, or stands in the table below.
+"""Every requirement of the reference on identifiers is proved by a test that cites it, or listed in the table below.
 
-A test says so in its name (`test_h3_…`) or in its docstring (H3). Whoever builds what a requirement asks for moves
+A test cites a requirement in its name (`test_h3_…`) or in its docstring (H3). When a requirement is implemented, move
 its id from the table to a test.
 """
 
@@ -24,7 +24,7 @@ LATER = {
 }
 
 
-def cited(source: str) -> Iterator[tuple[str, str]]:
+def find_citations(source: str) -> Iterator[tuple[str, str]]:
     """Each requirement that the test functions of a module cite, with the function's name."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
@@ -34,30 +34,32 @@ def cited(source: str) -> Iterator[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def proved() -> dict[str, set[str]]:
+def tests_by_requirement() -> dict[str, set[str]]:
     """The tests that prove each requirement."""
     found: dict[str, set[str]] = {}
     for path in TESTS.rglob("test_*.py"):
-        for requirement, test in cited(path.read_text()):
+        for requirement, test in find_citations(path.read_text()):
             found.setdefault(requirement, set()).add(test)
     return found
 
 
-def test_every_requirement_is_proved_or_later(proved: dict[str, set[str]]) -> None:
-    assert sorted(REQUIREMENTS - proved.keys() - LATER.keys()) == []
+def test_every_requirement_is_tested_or_later(tests_by_requirement: dict[str, set[str]]) -> None:
+    assert sorted(REQUIREMENTS - tests_by_requirement.keys() - LATER.keys()) == []
 
 
-def test_no_requirement_is_both_proved_and_later(proved: dict[str, set[str]]) -> None:
-    assert {requirement: tests for requirement, tests in proved.items() if requirement in LATER} == {}
+def test_no_requirement_is_both_tested_and_later(tests_by_requirement: dict[str, set[str]]) -> None:
+    assert {requirement: tests for requirement, tests in tests_by_requirement.items() if requirement in LATER} == {}
 
 
-def test_no_test_and_no_table_cites_a_requirement_that_does_not_exist(proved: dict[str, set[str]]) -> None:
-    assert {requirement: tests for requirement, tests in proved.items() if requirement not in REQUIREMENTS} == {}
+def test_only_existing_requirements_are_cited(tests_by_requirement: dict[str, set[str]]) -> None:
+    assert {
+        requirement: tests for requirement, tests in tests_by_requirement.items() if requirement not in REQUIREMENTS
+    } == {}
     assert LATER.keys() - REQUIREMENTS == set()
     assert all(reason.startswith("later: ") for reason in LATER.values())
 
 
-def test_citations_are_read_from_names_and_docstrings_of_tests_only() -> None:
+def test_citations_are_read_only_from_names_and_docstrings_of_tests() -> None:
     source = '''
 """H1 in a module's docstring does not count."""
 
@@ -72,4 +74,4 @@ async def test_without_any() -> None:
     "c1 C2"
     assert "H8"
 '''
-    assert {requirement for requirement, _ in cited(source)} == {"H4", "U5", "S14", "A1", "A2", "P3", "C2"}
+    assert {requirement for requirement, _ in find_citations(source)} == {"H4", "U5", "S14", "A1", "A2", "P3", "C2"}

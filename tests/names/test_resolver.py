@@ -1,4 +1,4 @@
-"""What an HTTP resolver declares, and which URLs are therefore its own."""
+"""HTTP resolver declarations and the URLs that match them."""
 
 import pytest
 from hypothesis import given
@@ -6,7 +6,7 @@ from hypothesis import given
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.names.uri import Reference, Resolver, match_resolver, parse_uri, to_http
-from tests.names.support import attempt, facts, misused, refused
+from tests.names.support import attempt, error_fields, misuse_error, name_error
 from tests.strategies import texts
 
 HANDLE = Reference(Handle("10.1", "x"))
@@ -29,7 +29,7 @@ HANDLE = Reference(Handle("10.1", "x"))
         ("http://[2001:DB8::1]:1", "[2001:db8::1]:1", None, "http", "http://[2001:db8::1]:1"),
     ],
 )
-def test_u4_a_declaration_is_read_and_written_canonically(
+def test_u4_declaration_is_parsed_and_written_canonically(
     text: str, authority: str, segment: str | None, scheme: str, written: str | None
 ) -> None:
     resolver = Resolver.parse(text)
@@ -44,7 +44,7 @@ def test_u4_a_declaration_is_read_and_written_canonically(
     ["", "example.org", "ftp://example.org", "http://", "https:///hdl", "http://a b", "http://u@h", "http://h:port"],
 )
 def test_u4_invalid_address_is_refused(text: str) -> None:
-    assert refused(Resolver.parse, text).rule == "U4"
+    assert name_error(Resolver.parse, text).rule == "U4"
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,8 @@ def test_u4_invalid_address_is_refused(text: str) -> None:
         ("http://[127.0.0.1]", 8, None),
     ],
 )
-def test_u4_the_position_where_an_address_goes_wrong_is_named(text: str, position: int, character: str | None) -> None:
-    assert facts(refused(Resolver.parse, text)) == ("U4", position, character)
+def test_u4_invalid_address_is_refused_with_its_position(text: str, position: int, character: str | None) -> None:
+    assert error_fields(name_error(Resolver.parse, text)) == ("U4", position, character)
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_u4_the_position_where_an_address_goes_wrong_is_named(text: str, positio
         ("http://h.org/%2/", "U5", 13, "%"),
     ],
 )
-def test_u4_a_segment_that_no_url_can_carry_is_refused(text: str, rule: str, position: int, character: str) -> None:
-    assert facts(refused(Resolver.parse, text)) == (rule, position, character)
+def test_u4_segment_that_is_invalid_in_a_url_is_refused(text: str, rule: str, position: int, character: str) -> None:
+    assert error_fields(name_error(Resolver.parse, text)) == (rule, position, character)
 
 
 @pytest.mark.parametrize(
@@ -105,10 +105,10 @@ def test_u4_a_segment_that_no_url_can_carry_is_refused(text: str, rule: str, pos
         ("[:::]", None, "https"),
     ],
 )
-def test_u4_a_program_cannot_create_a_resolver_that_does_not_know_its_own_urls(
+def test_u4_constructor_refuses_a_resolver_that_would_not_match_its_own_urls(
     authority: str, segment: str | None, scheme: str
 ) -> None:
-    assert misused(Resolver, authority, segment, scheme).rule == "U4"
+    assert misuse_error(Resolver, authority, segment, scheme).rule == "U4"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_u4_a_program_cannot_create_a_resolver_that_does_not_know_its_own_urls(
         ("http://h.org:99/hdl/10.1/x", "https://h.org:99/hdl", 20),
     ],
 )
-def test_u4_both_schemes_and_default_ports_are_read(url: str, declared: str, start: int) -> None:
+def test_u4_both_schemes_and_default_ports_match(url: str, declared: str, start: int) -> None:
     resolver = Resolver.parse(declared)
     assert match_resolver(url, [resolver]) == (resolver, start)
     assert parse_uri(url, [resolver]) == HANDLE
@@ -143,20 +143,20 @@ def test_u4_both_schemes_and_default_ports_are_read(url: str, declared: str, sta
         ("http://h.org", "http://h.org"),
     ],
 )
-def test_u4_other_addresses_are_not_the_resolvers(url: str, declared: str) -> None:
+def test_u4_other_addresses_do_not_match(url: str, declared: str) -> None:
     assert match_resolver(url, [Resolver.parse(declared)]) is None
-    assert facts(refused(parse_uri, url, [Resolver.parse(declared)])) == ("U4", 0, None)
+    assert error_fields(name_error(parse_uri, url, [Resolver.parse(declared)])) == ("U4", 0, None)
 
 
-def test_u4_the_error_names_the_known_resolvers() -> None:
+def test_u4_error_names_the_known_resolvers() -> None:
     known = [Resolver.parse("http://h.org/hdl"), Resolver.parse("https://hdl.handle.net")]
-    message = refused(parse_uri, "http://elsewhere.org/10.1/x", known).message
+    message = name_error(parse_uri, "http://elsewhere.org/10.1/x", known).message
     assert "http://h.org/hdl, https://hdl.handle.net" in message
-    assert "known: none" in refused(parse_uri, "http://elsewhere.org/10.1/x").message
+    assert "known: none" in name_error(parse_uri, "http://elsewhere.org/10.1/x").message
 
 
 @given(texts())
-def test_u4_arbitrary_text_is_refused_properly_or_declares_a_resolver(text: str) -> None:
+def test_u4_arbitrary_text_is_refused_or_declares_a_resolver(text: str) -> None:
     answer = attempt(Resolver.parse, text)
     if isinstance(answer, InvalidName):
         assert answer.rule in {"U4", "U5"}
@@ -165,7 +165,7 @@ def test_u4_arbitrary_text_is_refused_properly_or_declares_a_resolver(text: str)
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_u4_a_required_segment_is_recognized_wherever_its_resolver_stands_in_the_list(order: int) -> None:
+def test_u4_required_segment_is_recognized_in_any_order_of_resolvers(order: int) -> None:
     known = [Resolver.parse("http://h.org"), Resolver.parse("http://h.org/hdl")][::order]
     assert parse_uri("http://h.org/hdl/10.1/x", known).handle == Handle("10.1", "x")
     assert parse_uri("http://h.org/10.1/x", known).handle == Handle("10.1", "x")

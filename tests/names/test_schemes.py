@@ -1,4 +1,4 @@
-"""Suffix schemes behind one protocol: found by name, given options, recognised by shape."""
+"""Suffix schemes: found by name, configured by options, recognized by syntax."""
 
 from importlib.metadata import EntryPoint, EntryPoints
 
@@ -14,7 +14,7 @@ from perseid.names.pilin import PilinCheckScheme, PilinScheme
 from perseid.names.schemes import load_scheme, recognize, scheme_names
 from perseid.names.suffix_scheme import Details, Scheme, Source
 from perseid.names.uuids import UuidScheme
-from tests.names.support import World, attempt, misused, refused
+from tests.names.support import FakeClock, attempt, misuse_error, name_error
 from tests.strategies import handles
 
 BUILT_IN = ["pilin", "pilin-check", "cordra", "uuid", "pattern"]
@@ -32,7 +32,7 @@ PATH = "F58FB49EB1F848F0A606E84CEF294BE5"
 
 
 class Roman:
-    """A third party's scheme."""
+    """A third-party scheme."""
 
     name = "roman"
 
@@ -55,15 +55,15 @@ class Roman:
 
 
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Third parties offer `roman`, and try to replace `pilin`."""
+def third_party_schemes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Third-party packages provide `roman` and try to replace `pilin`."""
     points = EntryPoints(EntryPoint(name, f"{__name__}:Roman", "perseid.schemes") for name in ("roman", "pilin"))
     monkeypatch.setattr(schemes, "entry_points", points.select)
 
 
 @pytest.mark.parametrize("scheme", EVERY_KIND, ids=repr)
-def test_what_a_scheme_mints_is_valid_normal_and_described_by_it(scheme: Scheme) -> None:
-    minted = scheme.mint(World().source(0x5A), 3)
+def test_minted_names_are_valid_normalized_and_described(scheme: Scheme) -> None:
+    minted = scheme.mint(FakeClock().source(0x5A), 3)
     assert len(minted) == 3
     for suffix in minted:
         handle = Handle.parse(f"102.100.272/{suffix}")
@@ -75,17 +75,17 @@ def test_what_a_scheme_mints_is_valid_normal_and_described_by_it(scheme: Scheme)
 
 
 @pytest.mark.parametrize("scheme", EVERY_KIND, ids=repr)
-def test_a_scheme_refuses_what_is_not_its_own_with_a_place_in_the_handle(scheme: Scheme) -> None:
+def test_scheme_refuses_a_foreign_suffix_with_a_position_in_the_handle(scheme: Scheme) -> None:
     for method in (scheme.validate, scheme.normalize):
-        problem = refused(method, Handle("102.100.272", "*"))
+        problem = name_error(method, Handle("102.100.272", "*"))
         assert (problem.position, problem.character) == (12, "*")
 
 
 @pytest.mark.parametrize("scheme", EVERY_KIND, ids=repr)
-def test_a_scheme_mints_one_name_by_default_and_keeps_no_state_of_its_own(scheme: Scheme) -> None:
-    once, again = scheme.mint(World().source()), scheme.mint(World().source(), 1)
-    assert once == again
-    assert len(once) == 1
+def test_scheme_mints_one_name_by_default_and_has_no_state(scheme: Scheme) -> None:
+    first, second = scheme.mint(FakeClock().source()), scheme.mint(FakeClock().source(), 1)
+    assert first == second
+    assert len(first) == 1
 
 
 def test_built_in_schemes_are_found_by_name() -> None:
@@ -97,8 +97,8 @@ def test_built_in_schemes_are_found_by_name() -> None:
     assert load_scheme("uuid", version=7) == UuidScheme(version=7)
 
 
-def test_an_unknown_scheme_is_misuse_that_names_the_known_ones() -> None:
-    problem = misused(load_scheme, "pilim")
+def test_unknown_scheme_is_misuse_and_the_error_names_known_schemes() -> None:
+    problem = misuse_error(load_scheme, "pilim")
     assert problem.rule == "P8"
     assert "'pilim'" in problem.message
     assert all(name in problem.message for name in BUILT_IN)
@@ -116,21 +116,21 @@ def test_an_unknown_scheme_is_misuse_that_names_the_known_ones() -> None:
         ("uuid", {"version": 5}, "version 5"),
     ],
 )
-def test_options_that_a_scheme_does_not_take_are_misuse(name: str, options: dict[str, object], words: str) -> None:
-    assert words in misused(load_scheme, name, **options).message
+def test_unknown_scheme_option_is_misuse(name: str, options: dict[str, object], words: str) -> None:
+    assert words in misuse_error(load_scheme, name, **options).message
 
 
-@pytest.mark.usefixtures("installed")
-def test_a_third_partys_scheme_is_found_and_gets_the_options() -> None:
+@pytest.mark.usefixtures("third_party_schemes")
+def test_third_party_scheme_is_found_and_receives_the_options() -> None:
     assert scheme_names() == [*BUILT_IN, "roman"]
     scheme = load_scheme("roman", numerals="upper")
     assert getattr(scheme, "options", None) == {"numerals": "upper"}
-    assert scheme.mint(World().source(), 3) == ["I", "II", "III"]
-    assert "roman" in misused(load_scheme, "x").message
+    assert scheme.mint(FakeClock().source(), 3) == ["I", "II", "III"]
+    assert "roman" in misuse_error(load_scheme, "x").message
 
 
-@pytest.mark.usefixtures("installed")
-def test_a_third_party_cannot_replace_a_built_in_scheme() -> None:
+@pytest.mark.usefixtures("third_party_schemes")
+def test_third_party_scheme_cannot_replace_a_built_in_scheme() -> None:
     assert load_scheme("pilin") == PilinScheme()
     assert scheme_names().count("pilin") == 1
 
@@ -150,29 +150,29 @@ def test_a_third_party_cannot_replace_a_built_in_scheme() -> None:
         ("10.1/D7J1G0DQO", None),
     ],
 )
-def test_u6_a_scheme_is_recognized_by_shape_and_that_is_advice(name: str, scheme: str | None) -> None:
+def test_u6_scheme_is_recognized_by_syntax(name: str, scheme: str | None) -> None:
     found = recognize(Handle.parse(name))
     assert (None if found is None else found.name) == scheme
 
 
 @given(handles())
-def test_u6_recognizing_never_fails_and_names_a_scheme_that_agrees(handle: Handle) -> None:
+def test_u6_recognized_scheme_accepts_the_handle(handle: Handle) -> None:
     found = recognize(handle)
     if found is not None:
         assert not isinstance(attempt(found.normalize, handle), InvalidName)
 
 
 @pytest.mark.parametrize("name", ["pilin", "pilin-check", "cordra", "uuid", "pattern"])
-def test_a_negative_count_is_misuse_and_none_is_none_in_every_scheme(name: str) -> None:
+def test_negative_count_is_misuse_and_zero_mints_nothing_in_every_scheme(name: str) -> None:
     options = {"template": "dd"} if name == "pattern" else {}
     scheme = load_scheme(name, **options)
-    assert scheme.mint(World().source(), 0) == []
-    assert misused(scheme.mint, World().source(), -1).rule == "P6"
+    assert scheme.mint(FakeClock().source(), 0) == []
+    assert misuse_error(scheme.mint, FakeClock().source(), -1).rule == "P6"
 
 
 @pytest.mark.parametrize("name", ["pilin", "pilin-check", "cordra", "uuid", "pattern"])
 def test_describing_a_foreign_suffix_is_refused_with_a_position_in_the_handle(name: str) -> None:
     options = {"template": "dd"} if name == "pattern" else {}
-    problem = refused(load_scheme(name, **options).describe, Handle("10.1", "!"))
+    problem = name_error(load_scheme(name, **options).describe, Handle("10.1", "!"))
     assert problem.position == 5
     assert problem.character == "!"

@@ -1,4 +1,4 @@
-"""One script or several, as the pinned Unicode data has it, on every machine; a namespace may demand one of names."""
+"""Scripts of a text according to the pinned Unicode data; a namespace can require a single script."""
 
 import pytest
 from fontTools.unicodedata import script_extension
@@ -12,23 +12,23 @@ from tests.strategies import BMP, LEGAL
 _SYSTEMS = {"Hanb", "Jpan", "Kore"}
 
 
-def test_the_table_is_what_the_pinned_unicode_data_gives() -> None:
+def test_table_matches_the_pinned_unicode_data() -> None:
     assert unicode_table.SCRIPTS.read_text() == unicode_table.scripts()
 
 
-def test_data_of_another_version_makes_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_of_another_unicode_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unicode_table, "getsource", lambda _: "# Scripts-17.0.0.txt")
     with pytest.raises(ValueError, match="is not of Unicode"):
         unicode_table.scripts()
 
 
-def test_each_legal_character_goes_with_the_scripts_that_unicode_says() -> None:
+def test_scripts_of_each_legal_character_match_unicode() -> None:
     wrong = []
     for character in LEGAL:
-        said, found = script_extension(character), get_scripts(character)
-        if said & {"Zyyy", "Zinh"}:
-            said = None
-        if (None if found is None else found - _SYSTEMS) != said:
+        expected, found = script_extension(character), get_scripts(character)
+        if expected & {"Zyyy", "Zinh"}:
+            expected = None
+        if (None if found is None else found - _SYSTEMS) != expected:
             wrong.append(character)
     assert wrong == []
 
@@ -41,17 +41,17 @@ def test_each_legal_character_goes_with_the_scripts_that_unicode_says() -> None:
         "paypal",
         "паспорт",
         "Ελλάδα-7",
-        "東京タワーへ",  # Japanese is written in three scripts
+        "東京タワーへ",  # Japanese uses three scripts
         "漢字ㄅㄆ",
         "한국漢字",
-        "e\u0301",  # an accent goes with what stands before it
+        "e\u0301",  # an accent combines with the preceding character
         "a\u200bb",
         "\ue000\ue001",
         "カタカナひらがなー",
     ],
     ids=ascii,
 )
-def test_what_is_written_in_one_script(text: str) -> None:
+def test_single_script_text_is_accepted(text: str) -> None:
     assert find_mixed_scripts(text) is None
 
 
@@ -69,12 +69,12 @@ def test_what_is_written_in_one_script(text: str) -> None:
     ],
     ids=ascii,
 )
-def test_where_scripts_are_mixed_the_place_and_both_are_told(text: str, found: MixedScripts) -> None:
+def test_mixed_scripts_are_reported_with_position_and_both_scripts(text: str, found: MixedScripts) -> None:
     assert find_mixed_scripts(text) == found
 
 
 @given(st.text(BMP, max_size=8))
-def test_a_text_is_mixed_exactly_when_no_script_goes_with_all_of_it(text: str) -> None:
+def test_text_is_mixed_exactly_when_its_characters_share_no_script(text: str) -> None:
     sets = [scripts for character in text if (scripts := get_scripts(character)) is not None]
     found = find_mixed_scripts(text)
     assert (found is not None) == (bool(sets) and not frozenset.intersection(*sets))

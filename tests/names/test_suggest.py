@@ -1,4 +1,4 @@
-"""Did you mean …? Each slip of people who copy names, and work that is bounded whatever they paste."""
+"""Did you mean …? Each typo of people who copy names, and bounded work for any input."""
 
 from collections.abc import Callable
 from zlib import crc32
@@ -15,24 +15,24 @@ from perseid.names.pilin import PilinCheckScheme, PilinScheme
 from perseid.names.suffix_scheme import Scheme
 from perseid.names.suggest import MAX_CANDIDATES, MAX_EDIT_LENGTH, MAX_READINGS, MAX_TRIES, suggest
 from perseid.names.uri import Resolver
-from tests.names.support import World
+from tests.names.support import FakeClock
 from tests.strategies import handles, milliseconds, texts
 
 NAME = "102.100.272/D7J1G0DQH"
 
 
 class Register:
-    """A membership test that counts how often it is asked, and is asked nothing twice and nothing illegal."""
+    """A membership test that records its queries and requires each to be legal and unique."""
 
-    def __init__(self, *names: str, says: Callable[[str], bool] | None = None) -> None:
-        self.asked: dict[str, bool] = {}
-        self._says = says or set(names).__contains__
+    def __init__(self, *names: str, contains: Callable[[str], bool] | None = None) -> None:
+        self.queried: dict[str, bool] = {}
+        self._contains = contains or set(names).__contains__
 
     def __call__(self, name: str) -> bool:
-        assert name not in self.asked
+        assert name not in self.queried
         Handle.parse(name)
-        self.asked[name] = self._says(name)
-        return self.asked[name]
+        self.queried[name] = self._contains(name)
+        return self.queried[name]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ class Register:
         ("102.100.272/D7JG0DQH", NAME),
         ("102.100.72/D7J1G0DQH", NAME),
         ("10100.272/D7J1G0DQH", "10.100.272/D7J1G0DQH"),
-        # one too many, at the end, at the start, inside, in the prefix
+        # one extra, at the end, at the start, inside, in the prefix
         ("10.1/leadss", "10.1/leads"),
         ("102.100.272/DD7J1G0DQH", NAME),
         ("102.100.272/D7J11G0DQH", NAME),
@@ -106,76 +106,76 @@ class Register:
         (f"https://unknown.example/hdl/{NAME}", NAME),
         (f"http://192.0.2.1/hdl/{NAME}", NAME),
         (f"\ufeff{NAME}", NAME),
-        # two slips at once
+        # two typos at once
         (f"(hdl:{NAME}).", NAME),
         (f"hdl:{NAME.lower()};", NAME),
         (f"hdl:{NAME[:-1]}M", NAME),
     ],
 )
-def test_each_typo_leads_to_the_real_name(typed: str, real: str) -> None:
+def test_real_name_is_suggested_for_each_typo(typed: str, real: str) -> None:
     register = Register(real, "99.9/UNRELATED")
     assert suggest(typed, register) == [real]
-    assert len(register.asked) <= MAX_TRIES
+    assert len(register.queried) <= MAX_TRIES
 
 
 @given(st.text("abcXYZ019-_", min_size=1, max_size=8), st.integers(0, 8), st.sampled_from("abcXYZ019-_"))
-def test_any_one_character_missing_or_too_many_is_fixed(suffix: str, place: int, letter: str) -> None:
-    shorter, longer = f"10.1/{suffix}", f"10.1/{suffix[:place]}{letter}{suffix[place:]}"
+def test_any_missing_or_extra_character_is_corrected(suffix: str, position: int, letter: str) -> None:
+    shorter, longer = f"10.1/{suffix}", f"10.1/{suffix[:position]}{letter}{suffix[position:]}"
     assert shorter in suggest(longer, Register(shorter))
     assert longer in suggest(shorter, Register(longer))
 
 
-def test_what_is_after_the_slash_is_never_all_taken_away() -> None:
-    register = Register(says=lambda _: False)
+def test_suffix_is_never_removed_completely() -> None:
+    register = Register(contains=lambda _: False)
     suggest("10.1/x", register)
-    assert "10.1/" not in register.asked
-    assert "10.1/xs" in register.asked
+    assert "10.1/" not in register.queried
+    assert "10.1/xs" in register.queried
 
 
-def test_nothing_near_means_no_suggestion() -> None:
+def test_no_similar_name_means_no_suggestion() -> None:
     assert suggest(NAME, Register("99.9/UNRELATED")) == []
     assert suggest("", Register(NAME)) == []
 
 
-def test_the_name_itself_is_never_suggested_nor_requested() -> None:
-    register = Register(says=lambda _: True)
+def test_input_itself_is_never_suggested_or_looked_up() -> None:
+    register = Register(contains=lambda _: True)
     assert NAME not in suggest(NAME, register, limit=1_000_000)
-    assert NAME not in register.asked
+    assert NAME not in register.queried
 
 
-def test_the_nearest_come_first_and_no_more_than_requested() -> None:
+def test_nearest_names_come_first_up_to_the_limit() -> None:
     typed = "10.1/AB0."
     wrong, lookalike, cut = "10.1/AC0.", "10.1/ABO.", "10.1/AB0"
     register = Register(wrong, lookalike, cut)
     assert suggest(typed, register) == [cut, lookalike, wrong]
     assert suggest(typed, Register(wrong, lookalike, cut), limit=2) == [cut, lookalike]
     assert suggest(typed, Register(wrong, lookalike, cut), limit=0) == []
-    assert len(suggest(NAME, Register(says=lambda _: True))) == 5
+    assert len(suggest(NAME, Register(contains=lambda _: True))) == 5
 
 
 @pytest.mark.parametrize("case", [CaseRule.INSENSITIVE, CaseRule.PATH])
-def test_h5_where_case_does_not_count_no_name_is_suggested_or_requested_in_two_spellings(case: CaseRule) -> None:
-    register = Register(says=lambda name: name.upper() == "10.1/README")
+def test_h5_case_insensitive_names_are_suggested_and_looked_up_in_one_spelling(case: CaseRule) -> None:
+    register = Register(contains=lambda name: name.upper() == "10.1/README")
     assert [name.upper() for name in suggest("10.1/readmx", register, case=case)] == ["10.1/README"]
-    keys = [case.key(Handle.parse(name)) for name in register.asked]
+    keys = [case.key(Handle.parse(name)) for name in register.queried]
     assert len(keys) == len(set(keys))
-    assert suggest("10.1/readme", Register(says=lambda name: name.upper() == "10.1/README"), case=case) == []
+    assert suggest("10.1/readme", Register(contains=lambda name: name.upper() == "10.1/README"), case=case) == []
 
 
-def test_h5_one_name_is_not_suggested_in_two_spellings_of_its_prefix() -> None:
-    register = Register(says=lambda name: name.upper() == "10.ABC/X" and name.endswith("/x"))
+def test_h5_name_is_suggested_in_one_spelling_of_its_prefix() -> None:
+    register = Register(contains=lambda name: name.upper() == "10.ABC/X" and name.endswith("/x"))
     assert suggest("10.Abc/y", register) == ["10.Abc/x"]
 
 
-def test_with_a_scheme_names_are_suggested_as_it_spells_them() -> None:
-    register = Register(says=lambda name: name.upper() == NAME)
+def test_names_are_suggested_in_the_normal_form_of_the_scheme() -> None:
+    register = Register(contains=lambda name: name.upper() == NAME)
     assert suggest("102.100.272/d7jig0dqh", register, scheme=PilinScheme(), case=CaseRule.INSENSITIVE) == [NAME]
-    assert all(name == name.upper() for name in register.asked)
+    assert all(name == name.upper() for name in register.queried)
 
 
 @pytest.mark.parametrize("scheme", [PilinCheckScheme(), PatternScheme("eeeeeek")], ids=repr)
-def test_with_a_check_character_any_two_swapped_characters_are_fixed(scheme: Scheme) -> None:
-    source = World().source()
+def test_any_swap_is_corrected_with_a_check_character(scheme: Scheme) -> None:
+    source = FakeClock().source()
     for suffix in scheme.mint(source, 1_500)[::100]:
         letters = [*suffix]
         letters[0], letters[5] = letters[5], letters[0]
@@ -183,50 +183,50 @@ def test_with_a_check_character_any_two_swapped_characters_are_fixed(scheme: Sch
         assert suggest(typed, Register(real), scheme=scheme) == ([] if typed == real else [real])
 
 
-def test_the_innermost_reading_is_varied_first_so_that_wrapping_does_not_eat_the_tries() -> None:
+def test_innermost_reading_is_varied_first_so_that_wrapping_does_not_use_up_the_tries() -> None:
     real = "10.1/" + "abcdefghij" * 4 + "k"
     wrong = real[:-1] + "Q"
     for typed in (wrong, f"<({wrong})>", f"<(hdl:{wrong})>.", f" <(hdl.handle.net/{wrong})>, "):
         assert suggest(typed, Register(real)) == [real], typed
 
 
-def test_escapes_that_are_not_utf_8_are_not_guessed_at() -> None:
-    register = Register(says=lambda _: False)
+def test_escapes_that_are_not_utf_8_are_not_decoded() -> None:
+    register = Register(contains=lambda _: False)
     suggest("10.1/a%FFb", register)
-    assert not any("\ufffd" in name for name in register.asked)
+    assert not any("\ufffd" in name for name in register.queried)
 
 
-def test_the_bound_is_what_the_documents_say() -> None:
+def test_max_tries_matches_the_documentation() -> None:
     assert MAX_TRIES == 4_000
 
 
-def test_a_resolver_that_is_given_is_used() -> None:
+def test_resolvers_argument_is_used() -> None:
     typed = "http://id.example.org/a/10.1/x%20y"
-    told = [Resolver.parse("http://id.example.org/a")]
+    resolvers = [Resolver.parse("http://id.example.org/a")]
     first = Register("10.1/x y")
-    assert suggest(typed, first, resolvers=told) == ["10.1/x y"]
-    assert list(first.asked) == ["10.1/x y", *list(first.asked)[1:]], "it is tried before anything is guessed"
+    assert suggest(typed, first, resolvers=resolvers) == ["10.1/x y"]
+    assert list(first.queried) == ["10.1/x y", *list(first.queried)[1:]], "it is tried before anything is guessed"
 
 
 @pytest.mark.parametrize("scheme", [PilinCheckScheme(), PatternScheme("eeeeeek")], ids=repr)
-def test_with_a_check_character_few_names_are_looked_up(scheme: Scheme) -> None:
-    """Of the thirty other characters in a place at most one fits the check character."""
-    (suffix,) = scheme.mint(World().source())
+def test_few_names_are_looked_up_with_a_check_character(scheme: Scheme) -> None:
+    """At most one of the thirty other characters at a position matches the check character."""
+    (suffix,) = scheme.mint(FakeClock().source())
     wrong = f"102.100.272/{suffix[:2]}{'X' if suffix[2] != 'X' else 'Y'}{suffix[3:]}"
     real = f"102.100.272/{suffix}"
     register = Register(real)
     assert suggest(wrong, register, scheme=scheme) == [real]
-    assert len(register.asked) <= 2 * len(suffix)
+    assert len(register.queried) <= 2 * len(suffix)
     without = Register(real)
     assert suggest(wrong, without) == [real]
-    assert len(without.asked) > 10 * len(register.asked)
+    assert len(without.queried) > 10 * len(register.queried)
 
 
-def test_with_a_scheme_only_its_names_are_looked_up() -> None:
-    register = Register(says=lambda _: True)
+def test_only_valid_names_of_the_scheme_are_looked_up() -> None:
+    register = Register(contains=lambda _: True)
     assert suggest("102.100.272/D7J1GODQH", register, scheme=PilinScheme(), limit=300)[0] == NAME
-    assert len(register.asked) == 31, "the one wrong place can hold any digit; the other places are right"
-    for name in register.asked:
+    assert len(register.queried) == 31, "the one wrong place can hold any digit; the other places are right"
+    for name in register.queried:
         pilin.decode(name.partition("/")[2])
 
 
@@ -254,37 +254,37 @@ HOSTILE = [
 
 @pytest.mark.parametrize("name", HOSTILE, ids=lambda name: ascii(name[:12]))
 @pytest.mark.parametrize("scheme", [None, PilinCheckScheme()], ids=repr)
-def test_the_work_is_bounded_whatever_the_name(name: str, scheme: Scheme | None) -> None:
+def test_number_of_tries_is_bounded_for_hostile_names(name: str, scheme: Scheme | None) -> None:
     register = Register()
     assert suggest(name, register, scheme=scheme) == []
-    assert len(register.asked) <= MAX_TRIES
+    assert len(register.queried) <= MAX_TRIES
 
 
 @pytest.mark.parametrize("letter", ["x", "O", "0", "%", "/", "."])
-def test_a_long_name_is_not_varied_but_for_look_alikes_at_its_start(letter: str) -> None:
+def test_long_name_is_varied_only_by_look_alikes_at_its_start(letter: str) -> None:
     register = Register()
     assert suggest("10.1/" + letter * 2043, register) == []
-    assert len(register.asked) <= MAX_READINGS + 6 + 2 * MAX_EDIT_LENGTH
+    assert len(register.queried) <= MAX_READINGS + 6 + 2 * MAX_EDIT_LENGTH
 
 
-def test_the_number_of_names_considered_is_bounded_where_a_scheme_refuses_them_all() -> None:
+def test_number_of_candidates_is_bounded_when_the_scheme_refuses_all() -> None:
     considered = 0
 
-    class Nothing(PilinScheme):
+    class RefuseAll(PilinScheme):
         def validate(self, handle: Handle) -> None:
             nonlocal considered
             considered += 1
             PilinScheme().validate(Handle(handle.prefix, "*"))
 
     typed = "(http://h/" + "/".join("aB" for _ in range(14)) + "%2525)."
-    assert suggest(typed, Register(), scheme=Nothing()) == []
+    assert suggest(typed, Register(), scheme=RefuseAll()) == []
     assert 10_000 < considered <= MAX_CANDIDATES
 
 
 @given(
     texts() | handles().map(str), st.sampled_from([None, PilinScheme(), PilinCheckScheme(), PatternScheme("TR-dddd")])
 )
-def test_suggesting_never_fails_and_proposes_existing_names_only(name: str, scheme: Scheme | None) -> None:
+def test_only_existing_names_are_suggested_for_any_input(name: str, scheme: Scheme | None) -> None:
     def exists(candidate: str) -> bool:
         return crc32(candidate.encode()) % 7 == 0
 
@@ -299,14 +299,14 @@ def test_suggesting_never_fails_and_proposes_existing_names_only(name: str, sche
 
 
 @given(milliseconds(), st.integers(0, 8), st.sampled_from("0123456789BCDFGHJKLMNPQRSTVWXYZ"))
-def test_any_one_wrong_pilin_character_is_fixed(ms: int, place: int, letter: str) -> None:
+def test_any_wrong_pilin_character_is_corrected(ms: int, position: int, letter: str) -> None:
     suffix = pilin.encode(ms)
-    typed = f"102.100.272/{suffix[:place]}{letter}{suffix[place + 1 :]}"
+    typed = f"102.100.272/{suffix[:position]}{letter}{suffix[position + 1 :]}"
     real = f"102.100.272/{suffix}"
     assert suggest(typed, Register(real)) == ([] if typed == real else [real])
 
 
-def test_a_misused_scheme_is_not_hidden() -> None:
+def test_scheme_misuse_is_raised() -> None:
     class Broken(PilinScheme):
         def validate(self, handle: Handle) -> None:
             raise NameMisuse("P8", f"cannot judge {handle}")

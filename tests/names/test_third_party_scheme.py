@@ -1,4 +1,4 @@
-"""A third party's scheme, packaged, installed and used the way a third party would."""
+"""A third-party scheme, packaged, installed and used as a third party would."""
 
 import os
 import subprocess
@@ -76,20 +76,20 @@ print(type(load_scheme("pilin")).__module__)
 
 @pytest.fixture(scope="module")
 def plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder into which pip installed the third party's distribution."""
+    """The folder where pip installed the third-party distribution."""
     project = tmp_path_factory.mktemp("colours")
     (project / "pyproject.toml").write_text(PROJECT)
     (project / "perseid_colours.py").write_text(MODULE)
     target = project / "installed"
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-index"]
-    how = ["--no-deps", "--no-build-isolation", "--target", str(target), str(project)]
-    done = subprocess.run([*command, *how], cwd=project, check=False, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    options = ["--no-deps", "--no-build-isolation", "--target", str(target), str(project)]
+    result = subprocess.run([*command, *options], cwd=project, check=False, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
     return target
 
 
 def run(code: str, plugins: Path | None, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run a program in a process of its own that sees the plugins."""
+    """Run code in a separate process with the plugins on its path."""
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     if plugins is not None:
         environ["PYTHONPATH"] = str(plugins)
@@ -97,10 +97,10 @@ def run(code: str, plugins: Path | None, cwd: Path) -> subprocess.CompletedProce
     return subprocess.run(command, cwd=cwd, env=environ, check=False, capture_output=True, text=True, timeout=300)
 
 
-def test_an_installed_scheme_is_loaded_mints_and_cannot_shadow_a_built_in_one(plugins: Path, tmp_path: Path) -> None:
-    done = run(USE, plugins, tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
+def test_installed_scheme_mints_and_cannot_shadow_a_built_in_scheme(plugins: Path, tmp_path: Path) -> None:
+    result = run(USE, plugins, tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == [
         "blue-0 blue-1",
         "{'number': 7}",
         "at character 6: not blue (rule P8)",
@@ -109,21 +109,21 @@ def test_an_installed_scheme_is_loaded_mints_and_cannot_shadow_a_built_in_one(pl
     ]
 
 
-def test_without_the_distribution_the_scheme_is_unknown(tmp_path: Path) -> None:
-    done = run(USE, None, tmp_path)
-    assert done.returncode == 1
-    assert "unknown scheme 'colours'" in done.stderr
+def test_scheme_is_unknown_without_the_distribution(tmp_path: Path) -> None:
+    result = run(USE, None, tmp_path)
+    assert result.returncode == 1
+    assert "unknown scheme 'colours'" in result.stderr
 
 
-def test_options_that_the_scheme_does_not_take_are_misuse(plugins: Path, tmp_path: Path) -> None:
-    done = run("from perseid.names.schemes import load_scheme; load_scheme('colours', flavour=1)", plugins, tmp_path)
-    assert done.returncode == 1
-    assert "NameMisuse" in done.stderr
-    assert "flavour" in done.stderr
+def test_unknown_scheme_option_is_misuse(plugins: Path, tmp_path: Path) -> None:
+    result = run("from perseid.names.schemes import load_scheme; load_scheme('colours', flavour=1)", plugins, tmp_path)
+    assert result.returncode == 1
+    assert "NameMisuse" in result.stderr
+    assert "flavour" in result.stderr
 
 
-def test_a_scheme_that_does_not_load_is_misuse_and_says_which(plugins: Path, tmp_path: Path) -> None:
-    done = run("from perseid.names.schemes import load_scheme; load_scheme('broken')", plugins, tmp_path)
-    assert done.returncode == 1
-    assert "NameMisuse" in done.stderr
-    assert "perseid_colours:Missing" in done.stderr
+def test_scheme_that_does_not_load_is_misuse_and_named(plugins: Path, tmp_path: Path) -> None:
+    result = run("from perseid.names.schemes import load_scheme; load_scheme('broken')", plugins, tmp_path)
+    assert result.returncode == 1
+    assert "NameMisuse" in result.stderr
+    assert "perseid_colours:Missing" in result.stderr

@@ -1,4 +1,4 @@
-"""Handles in URIs, for machines: three forms, strict grammar, exact inverse."""
+"""Handles in URIs: three forms, strict grammar, exact inverse."""
 
 import re
 from collections.abc import Callable
@@ -13,8 +13,8 @@ from perseid import names
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.names.uri import Reference, Resolver, parse_uri, to_host, to_http, to_path
-from tests.names.support import attempt, facts, misused, refused
-from tests.strategies import LEGAL, kept_handles, references, texts
+from tests.names.support import attempt, error_fields, misuse_error, name_error
+from tests.strategies import LEGAL, imported_handles, references, texts
 
 CORDRA = "100.102/F58FB49EB1F848f0A606E84CEF294BE5"
 PILIN = "102.100.272/0N8J991QH"
@@ -61,16 +61,14 @@ def test_u2_u3_u4_u5_u8_every_form_is_written_and_read_back(
         (f"http://resolver.net.au/hdl/{PILIN}", PILIN, lambda reference: to_http(reference, AUSTRALIAN)),
     ],
 )
-def test_u8_the_vectors_of_the_seed_documents_read_and_write(
-    uri: str, name: str, write: Callable[[Reference], str]
-) -> None:
+def test_u8_vectors_of_the_seed_documents_round_trip(uri: str, name: str, write: Callable[[Reference], str]) -> None:
     reference = parse_uri(uri, RESOLVERS)
     assert reference == Reference(Handle.parse(name))
     assert write(reference) == uri
 
 
 @pytest.mark.parametrize("scheme", ["hdl", "HDL", "Hdl", "hDL"])
-def test_u1_the_scheme_is_read_in_any_case_and_written_in_lower(scheme: str) -> None:
+def test_u1_scheme_is_read_in_any_case_and_written_in_lowercase(scheme: str) -> None:
     for uri in (f"{scheme}:10.1/X", f"{scheme}://10.1/X"):
         reference = parse_uri(uri)
         assert reference.handle == Handle("10.1", "X")
@@ -92,9 +90,7 @@ def test_u1_the_scheme_is_read_in_any_case_and_written_in_lower(scheme: str) -> 
         ("?%41%FF#%2f", "%41%FF", "%2f"),
     ],
 )
-def test_u6_query_and_fragment_are_kept_apart_and_as_they_stand(
-    tail: str, query: str | None, fragment: str | None
-) -> None:
+def test_u6_query_and_fragment_are_separate_and_unchanged(tail: str, query: str | None, fragment: str | None) -> None:
     for form in ("hdl:10.1/x", "hdl://10.1/x", "http://hld.handle.net/10.1/x"):
         reference = parse_uri(form + tail, RESOLVERS)
         assert reference == Reference(Handle("10.1", "x"), query, fragment)
@@ -102,13 +98,13 @@ def test_u6_query_and_fragment_are_kept_apart_and_as_they_stand(
 
 
 @pytest.mark.parametrize("text", [CORDRA, "10.1/x", "//10.1/x", "doi:10.1/x", "info:hdl/10.1/x", "hdl", "", "urn:x/y"])
-def test_u7_a_machine_needs_the_scheme(text: str) -> None:
-    assert facts(refused(parse_uri, text, RESOLVERS)) == ("U7", 0, None)
+def test_u7_uri_requires_the_scheme(text: str) -> None:
+    assert error_fields(name_error(parse_uri, text, RESOLVERS)) == ("U7", 0, None)
 
 
 @pytest.mark.parametrize("text", ["http\u017f://hld.handle.net/10.1/x", "\u210edl:10.1/x"], ids=ascii)
-def test_u1_u7_letters_outside_ascii_do_not_spell_a_scheme(text: str) -> None:
-    assert refused(parse_uri, text, RESOLVERS).rule == "U7"
+def test_u1_u7_non_ascii_letters_do_not_form_a_scheme(text: str) -> None:
+    assert name_error(parse_uri, text, RESOLVERS).rule == "U7"
 
 
 @pytest.mark.parametrize(
@@ -170,10 +166,10 @@ def test_u1_u7_letters_outside_ascii_do_not_spell_a_scheme(text: str) -> None:
         ("http://hld.handle.net/10.1/a%C3%A9%0A", "H3", 34, "\n"),
     ],
 )
-def test_u2_u3_u4_u5_u7_every_error_has_its_position_in_the_given_text(
+def test_u2_u3_u4_u5_u7_every_error_has_its_position_in_the_input(
     text: str, rule: str, position: int | None, character: str | None
 ) -> None:
-    assert facts(refused(parse_uri, text, RESOLVERS)) == (rule, position, character)
+    assert error_fields(name_error(parse_uri, text, RESOLVERS)) == (rule, position, character)
 
 
 @given(
@@ -181,17 +177,15 @@ def test_u2_u3_u4_u5_u7_every_error_has_its_position_in_the_given_text(
     st.lists(st.sampled_from(["%", "%4", "%41", "%zz", "a", "10.1", "/", "?", "#", "%C3%A9"]), max_size=9).map("".join),
     st.booleans(),
 )
-def test_u5_a_percent_sign_without_two_hexadecimal_digits_is_never_accepted(
-    form: str, rest: str, for_lookup: bool
-) -> None:
-    """Possessive quantifiers over a group, which this once relied on, are broken in Python 3.11.0 to 3.11.4."""
+def test_u5_percent_sign_without_two_hexadecimal_digits_is_refused(form: str, rest: str, for_lookup: bool) -> None:
+    """Possessive quantifiers over a group, which the parser once used, are broken in Python 3.11.0 to 3.11.4."""
     for text in (form + rest, f"{form}10.1/{rest}"):
         answer = attempt(partial(parse_uri, for_lookup=for_lookup), text, RESOLVERS)
         assert isinstance(answer, InvalidName) or not re.search("%(?![0-9A-Fa-f]{2})", text)
 
 
-def test_u5_no_pattern_of_the_package_has_a_possessive_quantifier() -> None:
-    """Around a group Python 3.11.0 to 3.11.4 gets them wrong; atomic groups do the same and are right everywhere."""
+def test_u5_patterns_of_the_package_have_no_possessive_quantifiers() -> None:
+    """They are broken around groups in Python 3.11.0 to 3.11.4; use atomic groups, which work in every version."""
     modules = [module for module in vars(names).values() if isinstance(module, ModuleType)]
     patterns = [each for module in modules for each in vars(module).values() if isinstance(each, re.Pattern)]
     assert len(patterns) > 15
@@ -201,16 +195,16 @@ def test_u5_no_pattern_of_the_package_has_a_possessive_quantifier() -> None:
 
 
 @pytest.mark.parametrize("letter", ["\u212a", "\u017f", "\u0130"], ids=ascii)
-def test_u4_letters_outside_ascii_do_not_spell_a_host(letter: str) -> None:
-    """Python's lower case of the Kelvin sign is a k, and the capital of the long s an S."""
+def test_u4_non_ascii_letters_do_not_match_a_host(letter: str) -> None:
+    """Python lowercases the Kelvin sign to k and uppercases the long s to S."""
     known = [Resolver.parse("http://kis.example")]
     host = {"\u212a": "\u212ais", "\u017f": "ki\u017f", "\u0130": "k\u0130s"}[letter]
     assert parse_uri("http://KIS.example/10.1/x", known).handle == Handle("10.1", "x")
-    assert refused(parse_uri, f"http://{host}.example/10.1/x", known).rule == "U4"
+    assert name_error(parse_uri, f"http://{host}.example/10.1/x", known).rule == "U4"
 
 
-@given(kept_handles(), st.sampled_from(RESOLVERS))
-def test_h3_u5_u8_every_imported_name_is_reached_by_its_uris(handle: Handle, resolver: Resolver) -> None:
+@given(imported_handles(), st.sampled_from(RESOLVERS))
+def test_h3_u5_u8_uris_of_every_imported_name_round_trip(handle: Handle, resolver: Resolver) -> None:
     reference = Reference(handle, "q", None)
     for uri in (to_host(reference), to_path(reference), to_http(reference, resolver)):
         assert parse_uri(uri, RESOLVERS, for_lookup=True) == reference
@@ -228,27 +222,27 @@ def test_h3_u5_u8_every_imported_name_is_reached_by_its_uris(handle: Handle, res
         ("10.1/x", "U7", 0),
     ],
 )
-def test_u5_lookup_still_checks_the_form(text: str, rule: str, position: int) -> None:
-    problem = refused(partial(parse_uri, for_lookup=True), text)
+def test_u5_lookup_still_checks_the_syntax(text: str, rule: str, position: int) -> None:
+    problem = name_error(partial(parse_uri, for_lookup=True), text)
     assert (problem.rule, problem.position) == (rule, position)
 
 
-def test_u5_the_error_shows_how_to_write_the_character() -> None:
-    assert "%C3%A9" in refused(parse_uri, "hdl:10.1/é").message
-    assert "%2F" in refused(parse_uri, "hdl:10.1/a/b").message
-    assert "cannot be encoded in UTF-8" in refused(parse_uri, "hdl:10.1/\ud800").message
+def test_u5_error_shows_how_to_encode_the_character() -> None:
+    assert "%C3%A9" in name_error(parse_uri, "hdl:10.1/é").message
+    assert "%2F" in name_error(parse_uri, "hdl:10.1/a/b").message
+    assert "cannot be encoded in UTF-8" in name_error(parse_uri, "hdl:10.1/\ud800").message
 
 
-def test_u5_escapes_are_read_in_either_case_also_where_none_is_needed_and_once() -> None:
+def test_u5_escapes_are_decoded_once_in_either_case_even_if_unnecessary() -> None:
     assert parse_uri("hdl:%31%30.1/%2f%2F%41%c3%A9%2541").handle == Handle("10.1", "//Aé%41")
 
 
-@pytest.mark.parametrize("what", ["query", "fragment"])
+@pytest.mark.parametrize("component", ["query", "fragment"])
 @pytest.mark.parametrize("text", ["a b", "é", "#", "%", "%4", "%GG", "[", "\ud800"], ids=ascii)
-def test_u5_a_program_cannot_put_an_unencoded_tail_after_a_handle(what: str, text: str) -> None:
-    problem = misused(Reference, Handle("10.1", "x"), **{what: text})
+def test_u5_constructor_refuses_an_unencoded_query_or_fragment(component: str, text: str) -> None:
+    problem = misuse_error(Reference, Handle("10.1", "x"), **{component: text})
     assert problem.rule == "U5"
-    assert what in problem.message
+    assert component in problem.message
 
 
 @given(references(), st.sampled_from(RESOLVERS))
@@ -267,7 +261,7 @@ def test_u5_every_legal_character_is_encoded_and_decoded_exactly() -> None:
 
 
 @given(texts())
-def test_u5_u7_arbitrary_text_is_refused_properly_or_reads_as_a_legal_handle(text: str) -> None:
+def test_u5_u7_arbitrary_text_is_refused_or_read_as_a_legal_handle(text: str) -> None:
     answer = attempt(parse_uri, text, RESOLVERS)
     if isinstance(answer, InvalidName):
         assert answer.position is None or 0 <= answer.position <= len(text)

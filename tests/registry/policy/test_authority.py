@@ -20,7 +20,7 @@ from perseid.registry.policy.authority import FIRST_INDEX, Change, CompletedReco
 from perseid.registry.policy.authority_metadata import AuthorityMetadata, Party, build_metadata, type_definitions
 from perseid.registry.policy.policy import DEFAULT_OWNER_TYPE, PROFILES, Policy, Refusal, Subject
 from tests import record_strategies
-from tests.strategies import handles, kept_handles
+from tests.strategies import handles, imported_handles
 
 NOW: Final = 1_794_700_800
 HANDLE: Final = Handle.parse("102.100.272/2RDV0T0QH")
@@ -733,7 +733,7 @@ def test_policy_without_authority_changes_no_values(
     assert found == CompletedRecord(wanted.values)
 
 
-@given(record_strategies.records(), kept_handles(), st.none() | st.integers(), st.sampled_from([POLICY, OWNED]))
+@given(record_strategies.records(), imported_handles(), st.none() | st.integers(), st.sampled_from([POLICY, OWNED]))
 def test_metadata_of_any_record_can_be_built(
     record: Record, party: Handle, changed: int | None, policy: Policy
 ) -> None:
