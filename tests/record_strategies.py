@@ -1,4 +1,4 @@
-"""Hypothesis strategies for records: every value, every kind of data, and things that only look like them."""
+"""Hypothesis strategies for records: every value, every kind of data, and objects that resemble them."""
 
 from typing import Any, Final
 from xml.sax.saxutils import escape, quoteattr
@@ -20,12 +20,12 @@ from perseid.records.value import Permission, TtlType, Value, ValueRef
 from tests.vector_files import read_bytes
 
 NOWS: Final = (1_794_700_800, 2_177_452_800, 2_729_376_000)
-"""Instants in 2026, 2039 and 2056: before and after the 32 bits of a signed time have run out."""
+"""Instants in 2026, 2039 and 2056: before and after a signed 32-bit time overflows."""
 
 PUBLIC_KEYS: Final = [read_bytes("keys/rsapub.bin"), read_bytes("keys/dsapub.bin"), read_bytes("keys/pubkey.bin")]
-"""Keys as they stand in values and sites."""
+"""Keys in the form that values and sites contain."""
 
-# The files hold the scheme (1, not encrypted) and then the key.
+# The files contain the scheme (1, not encrypted) and then the key.
 RSA_PRIVATE: Final = PrivateKey.from_bytes(read_bytes("keys/rsapriv.bin")[4:])
 DSA_PRIVATE: Final = PrivateKey.from_bytes(read_bytes("keys/dsapriv.bin")[4:])
 
@@ -34,7 +34,7 @@ _CYCLE = 1 << 32
 I16 = st.integers(-0x8000, 0x7FFF)
 I32 = st.integers(-0x8000_0000, 0x7FFF_FFFF)
 U8 = st.integers(0, 0xFF)
-OCTETS = st.binary(max_size=40)
+BYTES = st.binary(max_size=40)
 _MEANINGFUL = st.sampled_from(list(",:;\\/.{}[]\"'<>&\n\t\x00\x13\x14\x7f\x9f 019aZé\ufeff\U0001f600"))
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]) | _MEANINGFUL, max_size=20)
 NAMES = TEXTS | st.sampled_from(["0.NA/12345", "12345/x", "a/b:c", "a/b,7:c", "a/b\\", "5:x/y"])
@@ -48,7 +48,7 @@ TYPES = TEXTS | st.sampled_from(
 
 
 def instants(now: int) -> st.SearchStrategy[int]:
-    """Instants that 32 bits can tell from each other at `now`; zero is "not set", also in another cycle."""
+    """Instants that 32 bits can distinguish at `now`; zero is "not set", also in another cycle."""
     near = st.integers(now - (1 << 31), now + (1 << 31) - 1)
     return st.just(0) | near.filter(lambda instant: instant % _CYCLE != 0)
 
@@ -58,12 +58,12 @@ refs = st.builds(ValueRef, I32, NAMES)
 
 @st.composite
 def values(draw: st.DrawFn, now: int = NOWS[0], data: st.SearchStrategy[bytes] | None = None) -> Value:
-    """Values with a binary form at `now`, of any type, with data that fits the type or not."""
+    """Values with a binary form at `now`, of any type, with data that is valid for the type or not."""
     ttl_type = draw(st.sampled_from(list(TtlType)) | U8.map(TtlType))
     return Value(
         draw(I32),
         draw(TYPES),
-        draw(data if data is not None else OCTETS | encoded),
+        draw(data if data is not None else BYTES | encoded),
         draw(instants(now) if ttl_type == TtlType.ABSOLUTE else I32),
         ttl_type,
         Permission(draw(U8)),
@@ -76,8 +76,8 @@ def values(draw: st.DrawFn, now: int = NOWS[0], data: st.SearchStrategy[bytes] |
 def records(draw: st.DrawFn, now: int = NOWS[0]) -> Record:
     """Records of a few values."""
     handle = Handle.parse_imported(f"1/{draw(TEXTS) or 'x'}")[0]
-    several = draw(st.lists(values(now), max_size=5, unique_by=lambda value: value.index))
-    return Record(handle, tuple(several))
+    record_values = draw(st.lists(values(now), max_size=5, unique_by=lambda value: value.index))
+    return Record(handle, tuple(record_values))
 
 
 admins = st.builds(
@@ -92,16 +92,16 @@ addresses = st.binary(min_size=16, max_size=16) | st.binary(min_size=4, max_size
     lambda address: st.sampled_from([bytes(12) + address, bytes(10) + b"\xff\xff" + address])
 )
 servers = st.builds(
-    Server, I32, addresses, OCTETS | st.sampled_from(PUBLIC_KEYS), st.lists(interfaces, max_size=4).map(tuple)
+    Server, I32, addresses, BYTES | st.sampled_from(PUBLIC_KEYS), st.lists(interfaces, max_size=4).map(tuple)
 )
 sites = st.builds(
     Site,
     st.lists(servers, max_size=3).map(tuple),
-    st.lists(st.builds(Attribute, TEXTS, OCTETS | TEXTS.map(str.encode)), max_size=3).map(tuple),
+    st.lists(st.builds(Attribute, TEXTS, BYTES | TEXTS.map(str.encode)), max_size=3).map(tuple),
     I16,
     U8.map(PrimaryMask),
     U8.map(HashOption),
-    OCTETS,
+    BYTES,
     st.tuples(U8, U8),
     I16,
 )
@@ -139,8 +139,8 @@ claims = st.builds(
 signatures = st.builds(
     RecordSignature.sign,
     claims,
-    st.lists(st.builds(Value, I32, TEXTS, OCTETS), max_size=3, unique_by=lambda value: value.index),
-    st.just(RSA_PRIVATE),  # DSA signs differently each time, and examples must come back
+    st.lists(st.builds(Value, I32, TEXTS, BYTES), max_size=3, unique_by=lambda value: value.index),
+    st.just(RSA_PRIVATE),  # DSA signatures differ each time, and examples must be reproducible
 )
 certificates = st.builds(
     Certificate.sign,
@@ -174,7 +174,7 @@ DATA: Final[dict[type[Any], st.SearchStrategy[Any]]] = {
     RecordSignature: signatures,
     Certificate: certificates,
 }
-"""Every class of typed data but keys, with what it can hold."""
+"""Every class of typed data except keys, with a strategy for its instances."""
 
 encoded: st.SearchStrategy[bytes] = st.one_of(
     admins.map(Admin.to_bytes),
@@ -215,4 +215,4 @@ plain_objects: st.SearchStrategy[Any] = st.recursive(
     ),
     max_leaves=20,
 )
-"""Anything that JSON can say, above all with the names of members that somebody looks for."""
+"""Any JSON value, mostly with member names that parsers look for."""

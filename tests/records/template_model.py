@@ -1,4 +1,4 @@
-"""Templates once more, slowly and obviously: what they are made of, how they are written, and what they mean."""
+"""A simple, slow model of templates: their elements, their XML and their meaning."""
 
 import re
 from dataclasses import dataclass, field, replace
@@ -15,23 +15,23 @@ EXPRESSIONS = ("", "a", "URL", "(a)(b)?", "[ab]*", "(.*)=(.*)", r"(\d+)", "1", "
 
 @dataclass(frozen=True)
 class Node:
-    """An element: its name, its attributes, and what is in it."""
+    """An element: its name, its attributes and its children."""
 
     name: str
     attributes: dict[str, str] = field(default_factory=dict)
     children: tuple["Node", ...] = ()
 
     def xml(self) -> str:
-        written = "".join(f" {name}={quoteattr(text)}" for name, text in self.attributes.items())
-        return f"<{self.name}{written}>{''.join(child.xml() for child in self.children)}</{self.name}>"
+        attributes = "".join(f" {name}={quoteattr(text)}" for name, text in self.attributes.items())
+        return f"<{self.name}{attributes}>{''.join(child.xml() for child in self.children)}</{self.name}>"
 
 
-class Absent(Exception):
-    """There is no such name."""
+class NameNotFound(Exception):
+    """The name does not exist."""
 
 
 class Model:
-    """What a template means: one parameter table, one list of values, everything done as it is read."""
+    """The meaning of a template: one parameter table and one list of values, evaluated in document order."""
 
     def __init__(self, handle: str, base: str, extension: str, values: tuple[Value, ...], ignore_case: bool) -> None:
         self.values = values
@@ -39,19 +39,19 @@ class Model:
         self.known = {"handle": handle, "base": base, "extension": extension}
         self.groups: dict[str, list[str]] = {}
 
-    def run(self, nodes: tuple[Node, ...], current: Value | None, made: list[Value]) -> None:  # noqa: C901, PLR0912 - as it is read
+    def run(self, nodes: tuple[Node, ...], current: Value | None, output: list[Value]) -> None:  # noqa: C901, PLR0912 - in document order
         outcomes: list[bool] = []
         for node in nodes:
             if node.name == "value":
-                self.value(node, current, made)
+                self.value(node, current, output)
             elif node.name == "foreach" and current is None:
                 known, groups = dict(self.known), dict(self.groups)
                 for value in self.values:
-                    told = {"index": str(value.index), "type": value.type, "data": value.data.decode()}
-                    for name in told:
+                    loop_parameters = {"index": str(value.index), "type": value.type, "data": value.data.decode()}
+                    for name in loop_parameters:
                         self.groups.pop(name, None)
-                    self.known.update(told)
-                    self.run(node.children, value, made)
+                    self.known.update(loop_parameters)
+                    self.run(node.children, value, output)
                 for name in ("index", "type", "data"):
                     self.known.pop(name, None)
                     self.groups.pop(name, None)
@@ -60,52 +60,52 @@ class Model:
                     if name in groups:
                         self.groups[name] = groups[name]
             elif node.name == "if":
-                outcomes.append(self.holds(node))
+                outcomes.append(self.evaluate_test(node))
                 if outcomes[-1]:
-                    self.run(node.children, current, made)
+                    self.run(node.children, current, output)
             elif node.name == "else" and outcomes and not outcomes[-1]:
-                self.run(node.children, current, made)
+                self.run(node.children, current, output)
             elif node.name == "def":
-                apart: list[Value] = []
-                self.run(node.children, current, apart)
-                self.known[node.attributes["parameter"]] = apart[0].data.decode() if apart else ""
+                inner_output: list[Value] = []
+                self.run(node.children, current, inner_output)
+                self.known[node.attributes["parameter"]] = inner_output[0].data.decode() if inner_output else ""
                 self.groups.pop(node.attributes["parameter"], None)
             elif node.name == "notfound":
-                raise Absent
+                raise NameNotFound
 
-    def holds(self, node: Node) -> bool:
+    def evaluate_test(self, node: Node) -> bool:
         name = node.attributes.get("value", "extension")
         text = self.known.get(name, "")
-        wanted = node.attributes["expression"]
+        expression = node.attributes["expression"]
         if node.attributes.get("test") == "matches":
-            found = re.compile(wanted, self.flags).fullmatch(text)
-            held = found is not None
+            found = re.compile(expression, self.flags).fullmatch(text)
+            matched = found is not None
             if found is not None:
                 parameter = node.attributes.get("parameter", name)
                 self.known[parameter] = text
                 self.groups[parameter] = [text, *found.groups("")]
         else:
-            held = text == wanted
-        return held != (node.attributes.get("negate") == "yes")
+            matched = text == expression
+        return matched != (node.attributes.get("negate") == "yes")
 
-    def value(self, node: Node, current: Value | None, made: list[Value]) -> None:
-        given: dict[str, Any] = {}
+    def value(self, node: Node, current: Value | None, output: list[Value]) -> None:
+        fields: dict[str, Any] = {}
         if "index" in node.attributes:
-            given["index"] = int(node.attributes["index"])
+            fields["index"] = int(node.attributes["index"])
         if "type" in node.attributes:
-            given["type"] = self.fill(node.attributes["type"])
+            fields["type"] = self.fill(node.attributes["type"])
         if "data" in node.attributes:
-            given["data"] = self.fill(node.attributes["data"]).encode()
+            fields["data"] = self.fill(node.attributes["data"]).encode()
         if current is None:
-            if "type" not in given or "data" not in given:
+            if "type" not in fields or "data" not in fields:
                 return
-            value = Value(**{"index": 1, **given})
+            value = Value(**{"index": 1, **fields})
         else:
-            value = replace(current, **given)
+            value = replace(current, **fields)
         index = value.index
-        while index in [other.index for other in made]:
+        while index in [other.index for other in output]:
             index += 1
-        made.append(replace(value, index=index))
+        output.append(replace(value, index=index))
 
     def fill(self, text: str) -> str:
         if not text:
@@ -114,18 +114,18 @@ class Model:
             return text[1] + self.fill(text[2:])
         if text[:2] == "${" and "}" in text and "{" not in text[2 : text.index("}")]:
             end = text.index("}")
-            return self.meaning(text[2:end]) + self.fill(text[end + 1 :])
+            return self.look_up(text[2:end]) + self.fill(text[end + 1 :])
         if text[0] == "$" and text[1:2] in set("0123456789"):
             digits = min(len(text) - 1 - len(text[1:].lstrip("0123456789")), 4)
             groups = self.groups.get("extension", [self.known["extension"]])
-            fitting = [n for n in range(2, digits + 1) if int(text[1 : n + 1]) < len(groups)]
-            used = max(fitting, default=1)
-            number = int(text[1 : used + 1])
+            valid_counts = [n for n in range(2, digits + 1) if int(text[1 : n + 1]) < len(groups)]
+            digit_count = max(valid_counts, default=1)
+            number = int(text[1 : digit_count + 1])
             group = groups[number] if number < len(groups) else ""
-            return group + text[used + 1 : digits + 1] + self.fill(text[digits + 1 :])
+            return group + text[digit_count + 1 : digits + 1] + self.fill(text[digits + 1 :])
         return text[0] + self.fill(text[1:])
 
-    def meaning(self, name: str) -> str:
+    def look_up(self, name: str) -> str:
         if name in self.known:
             return self.known[name]
         found = re.fullmatch(r"(.*)\[(\d+)\]", name, re.DOTALL)
@@ -135,7 +135,7 @@ class Model:
         return groups[int(found[2])] if int(found[2]) < len(groups) else ""
 
 
-# Templates of any kind
+# Strategies for templates
 
 _names = st.sampled_from(NAMES)
 _pieces = st.one_of(
@@ -152,7 +152,7 @@ _values = st.fixed_dictionaries(
 _notfound = st.integers(0, 20).map(lambda number: Node("notfound") if number == 0 else Node("value", {"type": "T"}))
 
 
-def _holding(inner: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
+def _containers(inner: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
     children = st.lists(inner, max_size=4).map(tuple)
     tests = st.fixed_dictionaries(
         {"expression": st.sampled_from(EXPRESSIONS)},
@@ -173,9 +173,9 @@ def _holding(inner: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
     )
 
 
-nodes = st.recursive(_values | _notfound, _holding, max_leaves=10)
+nodes = st.recursive(_values | _notfound, _containers, max_leaves=10)
 templates = st.lists(nodes, max_size=5).map(lambda found: Node("template", {"delimiter": "@"}, tuple(found)))
-"""Any template, also one that nobody would be allowed to write."""
+"""Any template, including those that validation refuses."""
 
 base_values = st.lists(
     st.builds(

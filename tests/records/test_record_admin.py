@@ -1,4 +1,4 @@
-"""HS_ADMIN: who administers, in bytes, JSON, text and the order of batch files."""
+"""HS_ADMIN: administrators and permissions in bytes, JSON, text and batch files."""
 
 import pytest
 from hypothesis import given
@@ -8,36 +8,36 @@ from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission, permi
 from perseid.records.errors import InvalidData, RecordMisuse
 from perseid.records.value import ValueRef
 
-WHO = ValueRef(200, "0.NA/12345")
+ADMINISTRATOR = ValueRef(200, "0.NA/12345")
 ADD_AND_MODIFY = AdminPermission.ADD_VALUE | AdminPermission.MODIFY_VALUE
 
 
 @pytest.mark.parametrize(
     ("text", "admin"),
     [
-        ("200:0.NA/12345", Admin(WHO)),
-        ("200:0.NA/12345:modify_value,add_value", Admin(WHO, ADD_AND_MODIFY)),
-        ("200:0.NA/12345:none", Admin(WHO, AdminPermission(0))),
-        ("200:0.NA/12345:all,legacy", Admin(WHO, legacy_length=True)),
-        ("200:0.NA/12345:all,bit_12", Admin(WHO, AdminPermission(0x1FFF))),
-        ("200:0.NA/12345:bit_15", Admin(WHO, AdminPermission(0x8000))),
+        ("200:0.NA/12345", Admin(ADMINISTRATOR)),
+        ("200:0.NA/12345:modify_value,add_value", Admin(ADMINISTRATOR, ADD_AND_MODIFY)),
+        ("200:0.NA/12345:none", Admin(ADMINISTRATOR, AdminPermission(0))),
+        ("200:0.NA/12345:all,legacy", Admin(ADMINISTRATOR, legacy_length=True)),
+        ("200:0.NA/12345:all,bit_12", Admin(ADMINISTRATOR, AdminPermission(0x1FFF))),
+        ("200:0.NA/12345:bit_15", Admin(ADMINISTRATOR, AdminPermission(0x8000))),
         ("0:a/b:c:all", Admin(ValueRef(0, "a/b:c"))),
         ("-1:x", Admin(ValueRef(-1, "x"))),
     ],
 )
-def test_text_is_index_handle_and_words(text: str, admin: Admin) -> None:
+def test_text_is_index_handle_and_permissions(text: str, admin: Admin) -> None:
     assert Admin.from_text(text) == admin
     assert admin.to_text() == text
 
 
-def test_words_come_in_any_order_and_twice() -> None:
+def test_permissions_can_be_in_any_order_and_repeated() -> None:
     text = "200:0.NA/12345:add_value,modify_value,add_value"
-    assert Admin.from_text(text) == Admin(WHO, ADD_AND_MODIFY)
-    assert Admin.from_text("200:0.NA/12345:add_value,all") == Admin(WHO)
+    assert Admin.from_text(text) == Admin(ADMINISTRATOR, ADD_AND_MODIFY)
+    assert Admin.from_text("200:0.NA/12345:add_value,all") == Admin(ADMINISTRATOR)
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         ("", "INDEX:HANDLE"),
         ("0.NA/12345", "INDEX:HANDLE"),
@@ -53,13 +53,13 @@ def test_words_come_in_any_order_and_twice() -> None:
         ("200:x:\ud800", "surrogate"),
     ],
 )
-def test_a_mistyped_text_never_gives_rights_away(text: str, why: str) -> None:
-    with pytest.raises(InvalidData, match=why):
+def test_mistyped_text_never_grants_permissions(text: str, reason: str) -> None:
+    with pytest.raises(InvalidData, match=reason):
         Admin.from_text(text)
 
 
 @pytest.mark.parametrize(
-    ("given_", "bits"),
+    ("permissions", "bits"),
     [
         ("011111110011", 0x7F3),
         ("111111111111", 0xFFF),
@@ -83,19 +83,19 @@ def test_a_mistyped_text_never_gives_rights_away(text: str, why: str) -> None:
         ([], 0),
     ],
 )
-def test_permissions_in_json_have_the_highest_bit_first_and_many_forms(given_: object, bits: int) -> None:
-    plain = {"handle": "0.NA/12345", "index": 200, "permissions": given_}
+def test_json_permissions_have_the_highest_bit_first_and_many_forms(permissions: object, bits: int) -> None:
+    plain = {"handle": "0.NA/12345", "index": 200, "permissions": permissions}
     assert Admin.from_json(plain).permissions == bits
 
 
 def test_permissions_missing_from_json_are_none() -> None:
-    assert Admin.from_json({"handle": "0.NA/12345", "index": "200"}) == Admin(WHO, AdminPermission(0))
+    assert Admin.from_json({"handle": "0.NA/12345", "index": "200"}) == Admin(ADMINISTRATOR, AdminPermission(0))
 
 
-@pytest.mark.parametrize("given_", ["true", "0x7f3", "11111111111x", -1, 0x1000, 1.5, [1] * 13, {}, "१"])
-def test_other_permissions_are_refused(given_: object) -> None:
+@pytest.mark.parametrize("permissions", ["true", "0x7f3", "11111111111x", -1, 0x1000, 1.5, [1] * 13, {}, "१"])
+def test_invalid_permissions_are_refused(permissions: object) -> None:
     with pytest.raises(InvalidData):
-        Admin.from_json({"handle": "0.NA/12345", "index": 200, "permissions": given_})
+        Admin.from_json({"handle": "0.NA/12345", "index": 200, "permissions": permissions})
 
 
 @pytest.mark.parametrize(
@@ -116,16 +116,16 @@ def test_other_permissions_are_refused(given_: object) -> None:
         {"handle": "x", "index": 1, "legacyByteLength": "yes"},
     ],
 )
-def test_json_needs_a_handle_and_an_index(plain: object) -> None:
+def test_json_requires_a_handle_and_an_index(plain: object) -> None:
     with pytest.raises(InvalidData):
         Admin.from_json(plain)
 
 
-def test_json_is_written_as_deployed() -> None:
-    usual = Admin(WHO, AdminPermission(0x7F3))
+def test_json_has_the_deployed_form() -> None:
+    usual = Admin(ADMINISTRATOR, AdminPermission(0x7F3))
     assert usual.to_json() == {"handle": "0.NA/12345", "index": 200, "permissions": "011111110011"}
     assert list(usual.to_json()) == ["handle", "index", "permissions"]
-    old = Admin(WHO, AdminPermission(0x8001), legacy_length=True)
+    old = Admin(ADMINISTRATOR, AdminPermission(0x8001), legacy_length=True)
     assert old.to_json() == {
         "handle": "0.NA/12345",
         "index": 200,
@@ -142,9 +142,9 @@ def test_batch_files_have_the_lowest_bit_first() -> None:
 
 
 @given(st.integers(0, 0xFFF).map(AdminPermission))
-def test_the_orders_of_batch_and_json_are_each_others_reverse(permissions: AdminPermission) -> None:
+def test_batch_and_json_orders_are_reversed(permissions: AdminPermission) -> None:
     assert permissions_from_batch(permissions_to_batch(permissions)) == permissions
-    assert Admin(WHO, permissions).to_json()["permissions"] == permissions_to_batch(permissions)[::-1]
+    assert Admin(ADMINISTRATOR, permissions).to_json()["permissions"] == permissions_to_batch(permissions)[::-1]
 
 
 @pytest.mark.parametrize("text", ["", "1" * 11, "1" * 13, "11111111111x", "rwrwrwrwrwrw"])
@@ -154,21 +154,21 @@ def test_batch_permissions_are_twelve_digits(text: str) -> None:
 
 
 @pytest.mark.parametrize("tail", ["00", "0001", "0100", "000000", "ffff"])
-def test_nothing_but_two_zeros_may_follow(tail: str) -> None:
+def test_only_two_zeros_can_follow_the_index(tail: str) -> None:
     with pytest.raises(InvalidData, match="follow the administrator's index"):
-        Admin.from_bytes(Admin(WHO).to_bytes() + bytes.fromhex(tail))
+        Admin.from_bytes(Admin(ADMINISTRATOR).to_bytes() + bytes.fromhex(tail))
 
 
-def test_an_administrator_has_a_name_in_utf_8() -> None:
+def test_empty_or_malformed_administrator_handle_is_refused() -> None:
     for data in ("0fff 00000000 000000c8", "0fff 00000001 ff 000000c8"):
         with pytest.raises(InvalidData):
             Admin.from_bytes(bytes.fromhex(data))
 
 
-def test_a_program_cannot_create_an_administrator_that_has_no_bytes() -> None:
+def test_constructor_refuses_an_administrator_that_cannot_be_encoded() -> None:
     with pytest.raises(RecordMisuse, match="handle is empty"):
         Admin(ValueRef(1, ""))
     with pytest.raises(RecordMisuse, match="do not fit"):
-        Admin(WHO, AdminPermission(0x1_0000))
+        Admin(ADMINISTRATOR, AdminPermission(0x1_0000))
     with pytest.raises(RecordMisuse):
         Admin(ValueRef(1 << 40, "x")).to_bytes()

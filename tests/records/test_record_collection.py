@@ -1,4 +1,4 @@
-"""Records: ordered, frozen, each index once."""
+"""Records: ordered, frozen, unique indexes."""
 
 import pytest
 from hypothesis import given
@@ -38,44 +38,44 @@ def test_values_are_found_by_index() -> None:
         ([], [""], ()),
     ],
 )
-def test_a_query_finds_the_union_of_indexes_and_types(
+def test_query_finds_the_union_of_indexes_and_types(
     indexes: list[int], types: list[str], found: tuple[Value, ...]
 ) -> None:
     assert RECORD.select(indexes, types) == found
     assert select(iter(RECORD.values), indexes, types) == found
 
 
-def test_types_and_their_subtypes_public_values_and_order() -> None:
+def test_records_filter_by_type_and_visibility_and_sort_by_index() -> None:
     assert RECORD.of_type("url") == (US, URL)
     assert RECORD.public() == Record(HANDLE, (EMAIL, US, URL))
     assert RECORD.ascending().values == (URL, US, EMAIL, NOTE)
     assert ascending([]) == ()
 
 
-def test_a_record_without_values_is_a_record() -> None:
+def test_record_can_be_empty() -> None:
     empty = Record(HANDLE)
     assert bool(empty)
     assert empty.select() == ()
     assert empty.public() == empty.ascending() == empty
 
 
-def test_no_two_values_share_an_index() -> None:
-    twice = (URL, US, Value.text(1, "EMAIL", "x"))
+def test_duplicate_index_is_refused() -> None:
+    duplicates = (URL, US, Value.text(1, "EMAIL", "x"))
     with pytest.raises(RecordMisuse, match="two values have index 1"):
-        Record(HANDLE, twice)
+        Record(HANDLE, duplicates)
     with pytest.raises(InvalidData, match="two values have index 1"):
-        Record.from_untrusted(HANDLE, twice)
+        Record.from_untrusted(HANDLE, duplicates)
 
 
-def test_as_many_values_as_clients_read_and_no_more() -> None:
-    most = [Value(index, "X", b"") for index in range(MAX_VALUES)]
-    assert Record.from_untrusted(HANDLE, most).value(MAX_VALUES - 1) is not None
+def test_number_of_values_is_limited() -> None:
+    allowed = [Value(index, "X", b"") for index in range(MAX_VALUES)]
+    assert Record.from_untrusted(HANDLE, allowed).value(MAX_VALUES - 1) is not None
     with pytest.raises(InvalidData, match="2,049 values; the maximum"):
-        Record.from_untrusted(HANDLE, [*most, Value(-1, "X", b"")])
+        Record.from_untrusted(HANDLE, [*allowed, Value(-1, "X", b"")])
 
 
 @given(records(), st.data())
-def test_what_is_selected_is_in_the_record_and_in_its_order(record: Record, data: st.DataObject) -> None:
+def test_selected_values_are_in_the_order_of_the_record(record: Record, data: st.DataObject) -> None:
     known = [value.index for value in record.values]
     indexes = data.draw(st.lists(st.sampled_from(known) if known else st.integers(), max_size=3))
     types = [value.type for value in record.values][:1]
@@ -91,7 +91,7 @@ def test_records_and_values_are_frozen_and_equal_by_contents() -> None:
         RECORD.values = ()  # type: ignore[misc]
 
 
-def test_what_not_everybody_may_read_is_not_shown() -> None:
+def test_repr_hides_values_that_are_not_public() -> None:
     secret = Value(301, "HS_SECKEY", b"opensesame")
     shown = repr(Record(HANDLE, (NOTE, secret, URL)))
     assert "admins only" not in shown
@@ -102,10 +102,10 @@ def test_what_not_everybody_may_read_is_not_shown() -> None:
 
 @pytest.mark.parametrize("now", NOWS)
 @given(st.data())
-def test_files_of_values_are_read_as_they_were_written(now: int, data: st.DataObject) -> None:
-    several = tuple(data.draw(st.lists(values(now), max_size=3)))
-    raw = values_to_bytes(several)
-    assert values_from_bytes(raw, now) == several
+def test_value_files_round_trip(now: int, data: st.DataObject) -> None:
+    file_values = tuple(data.draw(st.lists(values(now), max_size=3)))
+    raw = values_to_bytes(file_values)
+    assert values_from_bytes(raw, now) == file_values
     for wrong in (raw[:-1], raw + b"\0", b"\xff" * 4 + raw[4:]):
         with pytest.raises(InvalidData):
             values_from_bytes(wrong, now)

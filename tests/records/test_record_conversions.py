@@ -1,4 +1,4 @@
-"""What every class of data keeps: six conversions that are exact inverses, and no error but its own."""
+"""Every class of typed data: six conversions that are exact inverses and raise only their own errors."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -21,10 +21,10 @@ _any_bytes = st.binary(max_size=80) | encoded | xml.map(str.encode)
 _any_text = st.text(st.characters(), max_size=40) | xml
 
 
-def refused(call: Callable[[Any], object], given_: object) -> bool:
-    """Whether the call objects to what came from outside; any other error passes and fails the test."""
+def is_refused(call: Callable[[Any], object], argument: object) -> bool:
+    """Whether the call raises InvalidData; any other error fails the test."""
     try:
-        call(given_)
+        call(argument)
     except InvalidData:
         return True
     return False
@@ -32,7 +32,7 @@ def refused(call: Callable[[Any], object], given_: object) -> bool:
 
 @pytest.mark.parametrize(("class_", "strategy"), KINDS)
 @given(st.data())
-def test_every_conversion_there_and_back_gives_the_same(
+def test_every_conversion_round_trips(
     class_: type[Data], strategy: st.SearchStrategy[Data], data: st.DataObject
 ) -> None:
     found = data.draw(strategy)
@@ -41,26 +41,26 @@ def test_every_conversion_there_and_back_gives_the_same(
     assert class_.from_json(plain) == found
     assert class_.from_json(parse_json(write_json(plain))) == found
     assert class_.from_text(text) == found
-    # canonical: the way back writes the same again
-    again = class_.from_text(text)
-    assert (again.to_bytes(), again.to_json(), again.to_text()) == (raw, plain, text)
+    # canonical: the result is written in the same form
+    reparsed = class_.from_text(text)
+    assert (reparsed.to_bytes(), reparsed.to_json(), reparsed.to_text()) == (raw, plain, text)
 
 
 @pytest.mark.parametrize("class_", CLASSES)
 @given(data=_any_bytes)
-def test_any_bytes_give_data_that_writes_them_again_or_are_refused(class_: type[Data], data: bytes) -> None:
+def test_any_bytes_round_trip_or_are_refused(class_: type[Data], data: bytes) -> None:
     try:
         found = class_.from_bytes(data)
     except InvalidData:
         return
-    if class_ is PublicKey:  # leading zeros, the bytes behind the numbers and the flags are not kept
+    if class_ is PublicKey:  # leading zeros, the bytes after the numbers and the flags are dropped
         found, data = class_.from_bytes(found.to_bytes()), found.to_bytes()
     assert found.to_bytes() == data
 
 
 @pytest.mark.parametrize(("class_", "strategy"), KINDS)
 @given(st.data())
-def test_the_front_of_an_encoding_is_refused_or_is_an_encoding_itself(
+def test_truncated_encoding_is_refused_or_round_trips(
     class_: type[Data], strategy: st.SearchStrategy[Data], data: st.DataObject
 ) -> None:
     raw = data.draw(strategy).to_bytes()
@@ -74,20 +74,20 @@ def test_the_front_of_an_encoding_is_refused_or_is_an_encoding_itself(
 
 @pytest.mark.parametrize("class_", [class_ for class_ in DATA if class_.__name__ in ("Admin", "ValueList", "Site")])
 @given(st.data())
-def test_structures_know_their_end(class_: type[Data], data: st.DataObject) -> None:
+def test_truncated_or_extended_structure_is_refused(class_: type[Data], data: st.DataObject) -> None:
     raw = data.draw(DATA[class_]).to_bytes()
     for end in range(len(raw)):
-        # HS_ADMIN without its two old zeros is an HS_ADMIN
+        # HS_ADMIN without its two legacy zeros is a valid HS_ADMIN
         if class_.__name__ == "Admin" and end == len(raw) - 2 and raw.endswith(b"\0\0"):
             continue
-        assert refused(class_.from_bytes, raw[:end]), end
-    assert refused(class_.from_bytes, raw + b"\1")
+        assert is_refused(class_.from_bytes, raw[:end]), end
+    assert is_refused(class_.from_bytes, raw + b"\1")
 
 
 @pytest.mark.parametrize("class_", CLASSES)
 @given(plain=plain_objects)
-def test_any_plain_object_gives_data_or_is_refused(class_: type[Data], plain: object) -> None:
-    if not refused(class_.from_json, plain):
+def test_any_plain_object_is_converted_or_refused(class_: type[Data], plain: object) -> None:
+    if not is_refused(class_.from_json, plain):
         found = class_.from_json(plain)
         try:
             data = found.to_bytes()
@@ -98,15 +98,15 @@ def test_any_plain_object_gives_data_or_is_refused(class_: type[Data], plain: ob
 
 @pytest.mark.parametrize("class_", CLASSES)
 @given(text=_any_text)
-def test_any_text_gives_data_or_is_refused(class_: type[Data], text: str) -> None:
-    if not refused(class_.from_text, text):
+def test_any_text_is_converted_or_refused(class_: type[Data], text: str) -> None:
+    if not is_refused(class_.from_text, text):
         found = class_.from_text(text)
         assert class_.from_text(found.to_text()) == found
 
 
 @pytest.mark.parametrize(("class_", "strategy"), KINDS)
 @given(st.data())
-def test_data_is_frozen_and_can_be_a_key(
+def test_data_is_frozen_and_hashable(
     class_: type[Data], strategy: st.SearchStrategy[Data], data: st.DataObject
 ) -> None:
     found = data.draw(strategy)

@@ -23,7 +23,7 @@ SCALE = Definition.make("Scale", "The scale of a map.", pattern="1:[1-9][0-9]*",
 SIZE = Definition.make("Size", "How large it is.", schema={"type": "object", "required": ["mm"]}, example='{"mm":3}')
 
 
-def test_a_definition_is_a_value_like_any_other() -> None:
+def test_definition_is_an_ordinary_value() -> None:
     value = Value(2, "PERSEID_TYPE", SCALE.to_bytes())
     assert interpret(value) == SCALE
     assert value_from_json(value_to_json(value)) == value
@@ -42,7 +42,7 @@ def test_a_definition_is_a_value_like_any_other() -> None:
     assert Definition.make("a", "b").syntax is None
 
 
-def test_the_text_is_kept_as_it_is_with_what_nobody_knows_yet() -> None:
+def test_definition_text_is_unchanged_with_unknown_members() -> None:
     text = '{ "name": "a", "description": "", "later": [1] }'
     assert Definition.from_text(text).to_bytes() == text.encode()
 
@@ -62,12 +62,12 @@ def test_the_text_is_kept_as_it_is_with_what_nobody_knows_yet() -> None:
         (json.dumps({"name": "a", "description": "b" * MAX_DEFINITION_BYTES}), "the definition has"),
     ],
 )
-def test_what_has_not_the_form_is_not_a_definition(text: str, reason: str) -> None:
+def test_invalid_definition_is_refused(text: str, reason: str) -> None:
     with pytest.raises(InvalidData, match=reason):
         Definition.from_text(text)
 
 
-def test_data_is_of_the_type_or_a_rule_is_named() -> None:
+def test_violation_names_the_rule() -> None:
     assert SCALE.violation(b"1:50000", ValidationBudget()) is None
     assert str(SCALE.violation(b"1:05", ValidationBudget())) == 'the data violates the rule "pattern": "1:[1-9][0-9]*"'
     assert str(SCALE.violation(b"1:5\n", ValidationBudget())).startswith("the data violates the rule")
@@ -90,7 +90,7 @@ def test_data_is_of_the_type_or_a_rule_is_named() -> None:
         Definition.make("a", "b", schema={"pattern": "(?=a)"}),
     ],
 )
-def test_a_syntax_that_cannot_be_used_is_refused_when_written_and_matches_nothing_when_met(
+def test_unusable_syntax_is_refused_by_check_and_matches_no_data(
     definition: Definition,
 ) -> None:
     with pytest.raises(InvalidData):
@@ -105,7 +105,7 @@ def test_a_syntax_that_cannot_be_used_is_refused_when_written_and_matches_nothin
         Definition.make("a", "b", schema={"$defs": {str(number): {} for number in range(20)}}),
     ],
 )
-def test_making_a_definition_ready_is_paid_for_once_a_record_whether_or_not_it_was_ready(
+def test_preparing_a_definition_is_charged_once_per_record_even_if_cached(
     definition: Definition,
 ) -> None:
     spent = []
@@ -119,7 +119,7 @@ def test_making_a_definition_ready_is_paid_for_once_a_record_whether_or_not_it_w
     assert str(definition.violation(b"x", ValidationBudget(preparing=spent[0] - 1))).startswith("the type definitions")
 
 
-def test_the_example_of_a_type_is_of_the_type() -> None:
+def test_example_must_be_valid_for_the_type() -> None:
     SCALE.check()
     SIZE.check()
     for wrong in (
@@ -130,9 +130,9 @@ def test_the_example_of_a_type_is_of_the_type() -> None:
             wrong.check()
 
 
-def test_the_manual_has_every_limit() -> None:
-    told = dict(re.findall(r"^\| `(MAX_\w+)` \| ([0-9,]+) \|", MANUAL.read_text(), re.MULTILINE))
+def test_manual_documents_every_limit() -> None:
+    documented = dict(re.findall(r"^\| `(MAX_\w+)` \| ([0-9,]+) \|", MANUAL.read_text(), re.MULTILINE))
     modules = (definition_module, patterns, json_parsing, json_schema, json_schema, types)
     known = {name: value for module in modules for name, value in vars(module).items() if name.startswith("MAX_")}
-    elsewhere = {"MAX_JSON_BYTES", "MAX_JSON_ITEMS", "MAX_TYPE_NAME_LENGTH"}
-    assert told == {name: f"{value:,}" for name, value in known.items() if name not in elsewhere}
+    documented_elsewhere = {"MAX_JSON_BYTES", "MAX_JSON_ITEMS", "MAX_TYPE_NAME_LENGTH"}
+    assert documented == {name: f"{value:,}" for name, value in known.items() if name not in documented_elsewhere}

@@ -1,4 +1,4 @@
-"""Values and records as JSON: exact in both directions, and everything that clients send."""
+"""Values and records as JSON: exact round trips, and every form that clients send."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,17 +29,17 @@ from tests.vector_files import load, read_bytes
 URL = {"index": 1, "type": "URL", "data": {"format": "string", "value": "https://example.org/"}}
 
 
-def with_(**changes: object) -> dict[str, Any]:
+def changed_url(**changes: object) -> dict[str, Any]:
     return URL | changes
 
 
 def data_of(plain: object) -> bytes:
-    return value_from_json(with_(data=plain)).data
+    return value_from_json(changed_url(data=plain)).data
 
 
 @pytest.mark.parametrize("now", NOWS)
 @given(st.data())
-def test_every_value_comes_back_from_its_json(now: int, data: st.DataObject) -> None:
+def test_every_value_round_trips_through_json(now: int, data: st.DataObject) -> None:
     value = data.draw(values(now))
     plain = value_to_json(value)
     assert value_from_json(plain) == value
@@ -47,19 +47,19 @@ def test_every_value_comes_back_from_its_json(now: int, data: st.DataObject) -> 
 
 
 @given(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(-(1 << 63), (1 << 63) - 1))
-def test_instants_that_have_no_year_come_back_too(timestamp: int, expiry: int) -> None:
+def test_instants_outside_the_calendar_round_trip(timestamp: int, expiry: int) -> None:
     value = Value(1, "X", b"", timestamp=timestamp, ttl=expiry, ttl_type=TtlType.ABSOLUTE)
     assert value_from_json(parse_json(write_json(value_to_json(value)))) == value
 
 
 @given(records())
-def test_every_record_comes_back_from_its_json(record: Record) -> None:
+def test_every_record_round_trips_through_json(record: Record) -> None:
     assert record_from_json(record_to_json(record)) == record
     assert record_from_text(record_to_text(record)) == record
     assert values_from_json(record_to_json(record)) == record.values
 
 
-def test_a_record_is_written_as_deployed() -> None:
+def test_record_has_the_deployed_form() -> None:
     value = Value(
         1,
         "URL",
@@ -75,12 +75,12 @@ def test_a_record_is_written_as_deployed() -> None:
     )
 
 
-def test_what_is_usual_is_left_out() -> None:
+def test_default_members_are_omitted() -> None:
     assert value_to_json(Value.text(1, "URL", "https://example.org/")) == URL | {"ttl": 86_400}
     assert record_to_json(Record(Handle("1", "x"))) == {"handle": "1/x", "values": []}
 
 
-def test_what_deployed_json_has_no_place_for() -> None:
+def test_unusual_permissions_and_times_have_extended_forms() -> None:
     assert value_to_json(Value(1, "X", b"", permissions=Permission(0xAE)))["permissions"] == "10101110"
     assert value_to_json(Value(1, "X", b"", permissions=Permission(0x1E)))["permissions"] == "00011110"
     odd = value_to_json(Value(1, "X", b"", ttl=-1, ttl_type=TtlType(7)))
@@ -120,7 +120,7 @@ def test_data_has_the_format_of_its_type(type_: str, data: bytes, written: objec
     assert data_of(plain) == data
 
 
-def test_a_key_that_would_come_back_changed_is_written_in_base64() -> None:
+def test_key_that_would_not_round_trip_is_written_in_base64() -> None:
     data = read_bytes("keys/rsapub.bin")
     assert value_to_json(Value(1, "HS_PUBKEY", data))["data"]["format"] == "key"  # type: ignore[index]
     dh = bytes.fromhex(next(v["encoded_hex"] for v in load("codec-records.json") if v["name"] == "hs-pubkey-dh"))
@@ -131,7 +131,7 @@ def test_a_key_that_would_come_back_changed_is_written_in_base64() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_", "data"),
+    ("argument", "data"),
     [
         ("bare", b"bare"),
         ("", b""),
@@ -149,12 +149,12 @@ def test_a_key_that_would_come_back_changed_is_written_in_base64() -> None:
         ({"format": "vlist", "value": []}, bytes(4)),
     ],
 )
-def test_data_is_read_in_every_format_for_every_type(given_: object, data: bytes) -> None:
-    assert data_of(given_) == data
+def test_data_is_read_in_every_format_for_every_type(argument: object, data: bytes) -> None:
+    assert data_of(argument) == data
 
 
 @pytest.mark.parametrize(
-    "given_",
+    "argument",
     [
         None,
         [],
@@ -179,16 +179,16 @@ def test_data_is_read_in_every_format_for_every_type(given_: object, data: bytes
         10**400,
     ],
 )
-def test_other_data_is_refused(given_: object) -> None:
+def test_invalid_data_is_refused(argument: object) -> None:
     with pytest.raises(InvalidData):
-        data_of(given_)
+        data_of(argument)
 
 
 @pytest.mark.parametrize(
-    ("given_", "bits"),
+    ("argument", "bits"),
     [
         ("1110", 0x0E),
-        ("0110", 0x06),  # the deployed reader would say 1110
+        ("0110", 0x06),  # the deployed reader would return 1110
         ("1100", 0x0C),
         ("*", 0x0F),
         ("01", 0x0D),
@@ -209,12 +209,12 @@ def test_other_data_is_refused(given_: object) -> None:
         (1, 0x0F),
     ],
 )
-def test_permissions_are_digits_from_the_right(given_: object, bits: int) -> None:
-    assert value_from_json(with_(permissions=given_)).permissions == bits
+def test_permissions_are_read_as_digits_from_the_right(argument: object, bits: int) -> None:
+    assert value_from_json(changed_url(permissions=argument)).permissions == bits
 
 
 @pytest.mark.parametrize(
-    ("given_", "ttl", "ttl_type"),
+    ("argument", "ttl", "ttl_type"),
     [
         (3600, 3600, TtlType.RELATIVE),
         ("3600", 3600, TtlType.RELATIVE),
@@ -225,8 +225,8 @@ def test_permissions_are_digits_from_the_right(given_: object, bits: int) -> Non
         ("2040-01-01T00:00:00Z", 2_208_988_800, TtlType.ABSOLUTE),
     ],
 )
-def test_a_ttl_is_seconds_or_an_instant(given_: object, ttl: int, ttl_type: TtlType) -> None:
-    value = value_from_json(with_(ttl=given_))
+def test_ttl_is_seconds_or_an_instant(argument: object, ttl: int, ttl_type: TtlType) -> None:
+    value = value_from_json(changed_url(ttl=argument))
     assert (value.ttl, value.ttl_type) == (ttl, ttl_type)
 
 
@@ -265,20 +265,20 @@ def test_a_ttl_is_seconds_or_an_instant(given_: object, ttl: int, ttl_type: TtlT
         {"references": [{"handle": "x"}]},
     ],
 )
-def test_other_values_are_refused(changes: dict[str, object]) -> None:
+def test_invalid_values_are_refused(changes: dict[str, object]) -> None:
     with pytest.raises(InvalidData):
-        value_from_json(with_(**changes))
+        value_from_json(changed_url(**changes))
 
 
-def test_values_are_nested_no_deeper_than_allowed() -> None:
+def test_nesting_depth_is_limited() -> None:
     deep: object = []
     for _ in range(14):
         deep = [deep]
     read: list[Callable[[object], object]] = [value_from_json, values_from_json]
     for call in read:
-        assert call(with_(more=deep))
+        assert call(changed_url(more=deep))
         with pytest.raises(InvalidData, match="nested"):
-            call(with_(more=[deep]))
+            call(changed_url(more=[deep]))
     record = {"handle": "1/x", "values": []}
     assert record_from_json(record | {"more": deep}).values == ()
     with pytest.raises(InvalidData, match="nested"):
@@ -286,29 +286,29 @@ def test_values_are_nested_no_deeper_than_allowed() -> None:
 
 
 @pytest.mark.parametrize("missing", ["index", "type", "data"])
-def test_index_type_and_data_must_be_there(missing: str) -> None:
+def test_index_type_and_data_are_required(missing: str) -> None:
     with pytest.raises(InvalidData, match=f'no "{missing}"'):
         value_from_json({name: plain for name, plain in URL.items() if name != missing})
 
 
-def test_what_clients_send_is_read() -> None:
+def test_lenient_forms_from_clients_are_accepted() -> None:
     value = value_from_json(
         {"index": "5", "type": "T", "data": "bare", "timestamp": "2001-01-01T00:00:00.123+01:00", "more": [None]}
     )
     assert value == Value(5, "T", b"bare", timestamp=978_303_600)
-    assert value_from_json(with_(index=7.9)).index == 7
-    assert value_from_json(with_(timestamp=5)).timestamp == 5
-    # not judged here: records that exist must pass
-    assert value_from_json(with_(index=-5)).index == -5
+    assert value_from_json(changed_url(index=7.9)).index == 7
+    assert value_from_json(changed_url(timestamp=5)).timestamp == 5
+    # not validated here: existing records must pass
+    assert value_from_json(changed_url(index=-5)).index == -5
 
 
 @pytest.mark.parametrize("plain", [{"values": [URL]}, [URL], URL, {"values": [URL], "handle": "1/x", "x": 1}])
-def test_values_are_submitted_in_three_forms(plain: object) -> None:
+def test_values_are_accepted_in_three_forms(plain: object) -> None:
     assert [value.index for value in values_from_json(plain)] == [1]
 
 
 @pytest.mark.parametrize("plain", [None, "x", {}, {"values": {}}, {"values": [None]}, {"index": 1, "type": "URL"}])
-def test_other_submissions_are_refused(plain: object) -> None:
+def test_invalid_submissions_are_refused(plain: object) -> None:
     with pytest.raises(InvalidData):
         values_from_json(plain)
 
@@ -326,24 +326,24 @@ def test_other_submissions_are_refused(plain: object) -> None:
         {"handle": "1/x", "values": [URL, URL]},
     ],
 )
-def test_other_records_are_refused(plain: object) -> None:
+def test_invalid_records_are_refused(plain: object) -> None:
     with pytest.raises(InvalidData):
         record_from_json(plain)
 
 
-def test_a_record_that_another_server_registered_is_taken_as_it_is() -> None:
-    # two dots, a control character: no such name may be registered here, but it exists
+def test_record_from_another_server_is_unchanged() -> None:
+    # two dots, a control character: this name cannot be registered here, but it exists elsewhere
     assert str(record_from_json({"handle": "1..2/a\x01 ", "values": []}).handle) == "1..2/a\x01 "
 
 
-def test_as_many_values_as_a_record_has_and_no_more() -> None:
-    most = [with_(index=index) for index in range(1, MAX_VALUES + 2)]
-    assert len(values_from_json(most[1:])) == MAX_VALUES
+def test_number_of_values_is_limited() -> None:
+    too_many = [changed_url(index=index) for index in range(1, MAX_VALUES + 2)]
+    assert len(values_from_json(too_many[1:])) == MAX_VALUES
     with pytest.raises(InvalidData, match="2,049 values; the maximum"):
-        values_from_json(most)
+        values_from_json(too_many)
 
 
-def test_the_longest_data_of_a_value_passes_and_one_byte_more_does_not() -> None:
+def test_data_length_is_limited() -> None:
     value = Value(1, "X", b"\xff" * 1_048_576)
     assert value_from_json(parse_json(write_json(value_to_json(value)))) == value
     with pytest.raises(InvalidData, match="the maximum is"):
@@ -355,7 +355,7 @@ def test_the_longest_data_of_a_value_passes_and_one_byte_more_does_not() -> None
 
 
 @given(plain_objects)
-def test_any_json_gives_values_or_is_refused(plain: object) -> None:
+def test_any_json_is_converted_or_refused(plain: object) -> None:
     for read, write in ((value_from_json, value_to_json), (record_from_json, record_to_json)):
         try:
             found: Any = read(plain)
@@ -367,13 +367,13 @@ def test_any_json_gives_values_or_is_refused(plain: object) -> None:
 
 
 @given(st.binary(max_size=60) | st.text(st.characters(), max_size=60))
-def test_any_text_gives_a_record_or_is_refused(text: str | bytes) -> None:
+def test_any_text_is_a_record_or_refused(text: str | bytes) -> None:
     with suppress(InvalidData):
         record_from_text(text)
 
 
-def test_what_was_put_over_http_comes_out_as_it_was_recorded() -> None:
-    # put-formats and get-formats of the recorded HTTP exchanges, timestamps aside
+def test_recorded_http_put_returns_the_recorded_response() -> None:
+    # put-formats and get-formats of the recorded HTTP exchanges, without timestamps
     put = parse_json(
         '{"handle": "20.500.99999/VEC-H-W", "values": [{"index": 100, "type": "HS_ADMIN", "data": {"format": "admin",'
         ' "value": {"handle": "0.NA/20.500.99999", "index": "200", "permissions": "*"}}}, {"index": "5", "type": "T",'

@@ -1,4 +1,4 @@
-"""10320/loc: what a record says about several places."""
+"""10320/loc: several locations in a record."""
 
 import pytest
 
@@ -16,7 +16,7 @@ EXAMPLE = """<locations chooseby="locatt,country,weighted" no_legacy="true">
 </locations>"""
 
 
-def test_locations_are_read_in_their_order_with_all_attributes() -> None:
+def test_locations_are_parsed_in_order_with_all_attributes() -> None:
     found = Locations(EXAMPLE)
     assert [one.href for one in found.locations] == ["https://uk.example/", "https://www1.example/", None]
     assert found.locations[0].attributes[2] == ("country", "gb")
@@ -39,21 +39,21 @@ def test_locations_are_read_in_their_order_with_all_attributes() -> None:
         ('chooseby="magic"', ()),
     ],
 )
-def test_how_to_choose(attributes: str, methods: tuple[Method, ...]) -> None:
+def test_selection_methods(attributes: str, methods: tuple[Method, ...]) -> None:
     assert Locations(f"<locations {attributes}/>").choose_by == methods
 
 
-def test_the_default_order_is_the_deployed_one() -> None:
+def test_default_order_is_the_deployed_order() -> None:
     assert [method.value for method in DEFAULT_METHODS] == ["locatt", "address", "country", "score", "weighted"]
 
 
-def test_the_root_is_free_and_the_type_is_read_in_any_case() -> None:
+def test_root_element_and_case_of_the_type_are_free() -> None:
     found = interpret(Value.text(1, "10320/LOC", "<x><location href='y'/></x>"))
     assert isinstance(found, Locations)
     assert found.locations[0].href == "y"
 
 
-def test_what_does_not_parse_is_absent_and_kept() -> None:
+def test_invalid_xml_is_not_interpreted_and_unchanged() -> None:
     value = Value(1, "10320/loc", b"<locations>")
     assert interpret(value) is None
     assert value.data == b"<locations>"

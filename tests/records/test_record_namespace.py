@@ -1,4 +1,4 @@
-"""HS_NAMESPACE: what holds for all handles of a prefix."""
+"""HS_NAMESPACE: properties of all handles under a prefix."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_all_properties_are_read() -> None:
     assert namespace.to_bytes() == FULL.encode()
 
 
-def test_the_root_is_free_and_everything_has_a_default() -> None:
+def test_root_element_is_free_and_every_property_has_a_default() -> None:
     namespace = Namespace("<anything/>")
     assert namespace.status is NamespaceStatus.ACTIVE
     assert namespace.status_message is namespace.contact is namespace.delimiter is None
@@ -41,12 +41,12 @@ def test_the_root_is_free_and_everything_has_a_default() -> None:
     assert Namespace('<n><template/><template delimiter="#"/></n>').delimiter == "#"
 
 
-def test_bytes_are_kept_exactly() -> None:
+def test_bytes_are_unchanged() -> None:
     data = '\ufeff<?xml version="1.0"?>\r\n<n  a = "1" ><!-- é --></n>\n'.encode()
     assert Namespace.from_bytes(data).to_bytes() == data
 
 
-def test_the_lowest_index_counts_and_what_does_not_parse_is_absent() -> None:
+def test_lowest_valid_index_is_used() -> None:
     values = [
         Value.text(9, "HS_NAMESPACE", "<n><contact>nine</contact></n>"),
         Value.text(2, "URL", "<n><contact>two</contact></n>"),
@@ -62,6 +62,6 @@ def test_the_lowest_index_counts_and_what_does_not_parse_is_absent() -> None:
     assert find_namespace([]) is None
 
 
-def test_what_is_not_xml_is_not_a_namespace() -> None:
+def test_namespace_must_be_xml() -> None:
     with pytest.raises(InvalidData):
         Namespace("active")

@@ -1,4 +1,4 @@
-"""Regular expressions of strangers: what is refused, what matches, and that nothing takes long."""
+"""Untrusted regular expressions: refusals, matches and bounded time."""
 
 import pytest
 from hypothesis import given
@@ -33,15 +33,13 @@ from perseid.records.patterns import (
         (r"\C", "single byte", 1),
     ],
 )
-def test_constructs_that_the_engine_lacks_or_reads_differently_are_refused_by_name(
-    pattern: str, construct: str, character: int
-) -> None:
+def test_unsupported_constructs_are_refused_by_name(pattern: str, construct: str, character: int) -> None:
     with pytest.raises(InvalidData, match=rf"{construct}.* at character {character};"):
         compile_pattern(pattern)
 
 
 @pytest.mark.parametrize("pattern", ["(", "a++", "[a", "a{1001}", "((a{100}){100}){10}", r"\pL{100}", "\\", r"(?x)a b"])
-def test_invalid_expression_or_too_large_is_refused(pattern: str) -> None:
+def test_invalid_or_too_large_expression_is_refused(pattern: str) -> None:
     with pytest.raises(InvalidData, match="not a valid RE2 regular expression"):
         compile_pattern(pattern)
     with pytest.raises(InvalidData, match="1,001 characters"):
@@ -66,20 +64,18 @@ def test_invalid_expression_or_too_large_is_refused(pattern: str) -> None:
         ("", "", True, True),
     ],
 )
-def test_an_expression_matches_the_whole_text_or_is_found_in_it(
-    pattern: str, text: str, whole: bool, part: bool
-) -> None:
+def test_expression_matches_the_whole_text_or_a_part(pattern: str, text: str, whole: bool, part: bool) -> None:
     assert compile_pattern(pattern).matches(text, ValidationBudget()) is whole
     assert compile_pattern(pattern).has_match_in(text, ValidationBudget()) is part
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*b", "(.*a){20}", "(a?){50}a{50}"])
-def test_expressions_that_ruin_other_engines_are_matched_like_any_other(pattern: str) -> None:
-    """An engine that tries every way would not come back from these."""
+def test_expressions_with_catastrophic_backtracking_are_matched(pattern: str) -> None:
+    """A backtracking engine would not return from these."""
     assert not compile_pattern(pattern).matches("a" * 20_000 + "!", ValidationBudget())
 
 
-def test_the_work_of_all_matches_together_is_bounded() -> None:
+def test_total_work_of_all_matches_is_bounded() -> None:
     large = compile_pattern(r"[\pL\pN]{1,20}")
     budget = ValidationBudget()
     with pytest.raises(BudgetExceeded, match="too long"):
@@ -96,13 +92,13 @@ def test_the_work_of_all_matches_together_is_bounded() -> None:
     assert (ValidationBudget().steps, ValidationBudget().work) == (MAX_STEPS, MAX_PATTERN_WORK)
 
 
-def test_what_an_expression_costs_grows_with_its_length_and_its_size() -> None:
+def test_cost_grows_with_length_and_compiled_size() -> None:
     assert compile_pattern("a" * 100).cost > compile_pattern("a" * 50).cost > 50
     assert compile_pattern(r"\pL{15}").cost > 300
 
 
 @given(st.text(st.sampled_from("ab[]()^$\\&*+?{}|.1QE-<=!:é"), max_size=20), st.text(max_size=10))
-def test_any_text_is_an_expression_or_refused(pattern: str, text: str) -> None:
+def test_any_text_is_compiled_or_refused(pattern: str, text: str) -> None:
     try:
         found = compile_pattern(pattern)
     except InvalidData:

@@ -1,4 +1,4 @@
-"""Plain objects: bounds on both sides, and what each part may be."""
+"""Plain JSON objects: limits and type checks."""
 
 import time
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def nested(depth: int) -> str:
     return "[" * depth + "]" * depth
 
 
-def test_as_deep_as_allowed_and_no_deeper() -> None:
+def test_nesting_depth_is_limited() -> None:
     assert parse_json(nested(MAX_JSON_DEPTH)) is not None
     for depth in (MAX_JSON_DEPTH + 1, 1_000, 1_000_000):
         with pytest.raises(InvalidData, match="nested more than 16 levels deep"):
@@ -37,7 +37,7 @@ def test_as_deep_as_allowed_and_no_deeper() -> None:
         parse_json('{"a":' * 17 + "1" + "}" * 17)
 
 
-def test_as_long_as_allowed_and_no_longer() -> None:
+def test_length_is_limited() -> None:
     longest = '"' + "x" * (MAX_JSON_BYTES - 2) + '"'
     assert parse_json(longest) == "x" * (MAX_JSON_BYTES - 2)
     for text in (longest + " ", '"' + "é" * (MAX_JSON_BYTES // 2) + '"'):
@@ -45,35 +45,35 @@ def test_as_long_as_allowed_and_no_longer() -> None:
             parse_json(text)
 
 
-def test_as_many_items_as_allowed_and_no_more() -> None:
+def test_number_of_items_is_limited() -> None:
     check_bounds([None] * (MAX_JSON_ITEMS - 1))
     with pytest.raises(InvalidData, match="items"):
         check_bounds([None] * MAX_JSON_ITEMS)
 
 
-def test_the_longest_json_is_judged_in_seconds() -> None:
+def test_longest_json_is_parsed_in_seconds() -> None:
     text = "[" + "1," * (MAX_JSON_BYTES // 2 - 2) + "1]"
-    began = time.process_time()
+    started = time.process_time()
     parse_json(text)
-    assert time.process_time() - began < 5
+    assert time.process_time() - started < 5
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", "[1,]", "{'a':1}", "nul", "1 2", '"\\ud800"', '"\ud800"', b'"\xff"', b"\xff", "\ufeff{}", "NaN"]
 )
-def test_what_is_not_json_is_refused(text: str | bytes) -> None:
+def test_invalid_json_is_refused(text: str | bytes) -> None:
     with pytest.raises(InvalidData):
         parse_json(text)
 
 
-def test_json_is_written_short_and_in_order() -> None:
+def test_json_is_compact_and_in_order() -> None:
     assert write_json({"b": [1, True, None], "a": "é"}) == '{"b":[1,true,null],"a":"é"}'
     with pytest.raises(RecordMisuse, match="surrogate"):
         write_json("\ud800")
 
 
 @pytest.mark.parametrize(
-    ("call", "wrong", "said"),
+    ("call", "wrong", "message"),
     [
         (require_object, [], "the part must be a JSON object, not an array"),
         (require_object, None, "the part must be a JSON object, not null"),
@@ -90,18 +90,18 @@ def test_json_is_written_short_and_in_order() -> None:
         (require_int, "--1", "the part must be an integer"),
     ],
 )
-def test_an_error_says_what_and_why_but_not_the_contents(
-    call: Callable[[object, str], object], wrong: object, said: str
+def test_error_names_the_part_and_the_reason_but_not_the_content(
+    call: Callable[[object, str], object], wrong: object, message: str
 ) -> None:
-    with pytest.raises(InvalidData, match=said):
+    with pytest.raises(InvalidData, match=message):
         call(wrong, "the part")
 
 
-def test_numbers_are_taken_as_clients_send_them() -> None:
-    assert [require_int(given, "x") for given in (5, "5", "-5", 5.9, -5.9, "007")] == [5, 5, -5, 5, -5, 7]
+def test_integers_are_accepted_in_the_forms_of_clients() -> None:
+    assert [require_int(number, "x") for number in (5, "5", "-5", 5.9, -5.9, "007")] == [5, 5, -5, 5, -5, 7]
 
 
-def test_kinds_have_names() -> None:
+def test_json_types_have_names() -> None:
     plain: list[object] = [None, True, False, 1, 1.5, "x", [], {}]
     assert [json_type_name(one) for one in plain] == [
         *("null", "true", "false", "a number", "a number", "a string", "an array", "an object")
@@ -123,11 +123,11 @@ def test_kinds_have_names() -> None:
         (b"\xed\xa0\x80", None),
     ],
 )
-def test_clean_text_is_what_can_be_shown(data: bytes, text: str | None) -> None:
+def test_printable_text_is_decoded(data: bytes, text: str | None) -> None:
     assert decode_printable(data) == text
 
 
-def test_bytes_are_a_string_or_say_how_they_are_written() -> None:
+def test_bytes_are_written_as_string_or_base64() -> None:
     assert to_json("é\0".encode()) == "é\0"
     assert to_json(b"\xff") == {"format": "base64", "value": "/w=="}
     for data in (b"", b"x", b"\xff", bytes(range(256))):
@@ -135,7 +135,7 @@ def test_bytes_are_a_string_or_say_how_they_are_written() -> None:
         assert from_base64(to_base64(data), "x") == data
 
 
-def test_pointers_need_both_parts_in_text_and_json() -> None:
+def test_value_references_require_index_and_handle_in_text_and_json() -> None:
     assert ref_from_text("300:0.NA/1") == ValueRef(300, "0.NA/1")
     assert ref_from_json({"handle": "0.NA/1", "index": "300"}, "x") == ValueRef(300, "0.NA/1")
     for text in ("", "x", ":x", "1", "1.5:x", "99999999999:x", "2147483648:x", "1:\ud800", "\uff11:x"):

@@ -1,4 +1,4 @@
-"""Regular expressions of strangers: read as Java reads them, or refused; compared with Python's, which reads so too."""
+"""Untrusted regular expressions: read as Java reads them, or refused; compared with Python's engine."""
 
 import re
 import time
@@ -25,11 +25,11 @@ def groups(text: str, subject: str, *, ignore_case: bool = False) -> tuple[str, 
     [
         ("", "", ("",)),
         ("a", "b", None),
-        ("a", "ab", None),  # all of it, not a part
+        ("a", "ab", None),  # the whole text, not a part
         (r"(\d+)-(\d+)", "12-7", ("12-7", "12", "7")),
         (r"^box\(([^,]*),([^,]*)\)$", "box(1,2)", ("box(1,2)", "1", "2")),
         ("a$|b$", "b", ("b",)),
-        ("(a)|(b)", "b", ("b", "", "b")),  # a group that took no part is empty
+        ("(a)|(b)", "b", ("b", "", "b")),  # a group that did not match is empty
         ("(?<page>[0-9]+)p", "7p", ("7p", "7")),
         ("(?:ab)+", "abab", ("abab",)),
         (r"\Qa.b\Ec", "a.bc", ("a.bc",)),
@@ -57,7 +57,7 @@ def groups(text: str, subject: str, *, ignore_case: bool = False) -> tuple[str, 
         ("(a*)?", "", ("", "")),
     ],
 )
-def test_what_both_engines_read_alike_matches(text: str, subject: str, found: tuple[str, ...] | None) -> None:
+def test_constructs_that_both_engines_share_match(text: str, subject: str, found: tuple[str, ...] | None) -> None:
     assert groups(text, subject) == found
 
 
@@ -68,24 +68,24 @@ def test_what_both_engines_read_alike_matches(text: str, subject: str, found: tu
         ("[a-c]", "B", True),
         ("[A-C]", "b", True),
         ("[^a]", "A", False),
-        ("[Z-a]", "z", True),  # a range over both kinds of letters, and its partners
+        ("[Z-a]", "z", True),  # a range across both cases, with the folded letters
         ("[Z-a]", "A", True),
         ("[Z-a]", "b", False),
         (r"\x41", "a", True),
         (r"\Qa", "A", True),
         ("(?-i)a", "A", False),
         ("(?-i:a)b", "aB", True),
-        ("é", "É", False),  # ASCII letters fold, and no others
+        ("é", "É", False),  # only ASCII letters are folded
         ("k", "\u212a", False),
         ("s", "\u017f", False),
         ("[é]", "É", False),
     ],
 )
-def test_ascii_letters_fold_where_a_namespace_folds_them(text: str, subject: str, matches: bool) -> None:
+def test_ignore_case_folds_only_ascii_letters(text: str, subject: str, matches: bool) -> None:
     assert (groups(text, subject, ignore_case=True) is not None) is matches
 
 
-def test_flags_hold_to_the_end_of_their_group() -> None:
+def test_flags_apply_to_the_end_of_their_group() -> None:
     assert groups("a(b(?i)c|d)e", "aDe") is not None
     assert groups("a(b(?i)c|d)e", "aDE") is None
     assert groups("(?i)a|b", "B") is not None
@@ -166,7 +166,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("text", REFUSED.values(), ids=REFUSED)
 @pytest.mark.parametrize("ignore_case", [False, True])
-def test_what_the_engine_lacks_or_reads_differently_is_refused(text: str, ignore_case: bool) -> None:
+def test_unsupported_constructs_are_refused(text: str, ignore_case: bool) -> None:
     with pytest.raises(InvalidData, match="in the regular expression"):
         compile_java_regex(text, ignore_case=ignore_case)
 
@@ -181,16 +181,16 @@ def test_what_the_engine_lacks_or_reads_differently_is_refused(text: str, ignore
         ("(a", "a closing parenthesis is missing"),
     ],
 )
-def test_a_refusal_says_what_is_wrong_and_where(text: str, sentence: str) -> None:
+def test_error_says_what_is_wrong_and_where(text: str, sentence: str) -> None:
     with pytest.raises(InvalidData) as caught:
         compile_java_regex(text)
     assert sentence in str(caught.value)
 
 
-# Hostile ones
+# Hostile expressions
 
 
-def test_what_would_take_for_ever_elsewhere_takes_no_time() -> None:
+def test_expressions_with_catastrophic_backtracking_are_fast() -> None:
     start = time.process_time()
     for text in ("(?:a+)+b", "(?:a|aa)+b", "(?:.*a){20}b", "a?" * 200 + "a" * 200):
         compile_java_regex(text).match("a" * 2_000)
@@ -201,12 +201,12 @@ def test_what_would_take_for_ever_elsewhere_takes_no_time() -> None:
     "text",
     [r"\pL{900}", "(?:(?:a{1000}){1000}){1000}", "a{1000}" * 100, r"(?:\pL|\pN){200}", "a{1001}"],
 )
-def test_what_is_small_on_paper_and_large_in_memory_is_refused(text: str) -> None:
+def test_expression_that_is_too_large_when_compiled_is_refused(text: str) -> None:
     with pytest.raises(InvalidData, match="too large when compiled"):
         compile_java_regex(text)
 
 
-def test_the_longest_and_the_deepest_are_taken_and_no_longer_or_deeper() -> None:
+def test_length_and_depth_of_expressions_are_limited() -> None:
     assert groups("a" * MAX_EXPRESSION_LENGTH, "a" * MAX_EXPRESSION_LENGTH) is not None
     with pytest.raises(InvalidData, match="the maximum is"):
         compile_java_regex("a" * (MAX_EXPRESSION_LENGTH + 1))
@@ -218,7 +218,7 @@ def test_the_longest_and_the_deepest_are_taken_and_no_longer_or_deeper() -> None
 
 @given(st.text(max_size=30) | st.text(r"()[]{}^$.*+?|\&-ab19,<=!:iQExpu", max_size=20))
 @settings(max_examples=150, deadline=None)
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_compiled_or_refused(text: str) -> None:
     try:
         found = compile_java_regex(text)
     except InvalidData:
@@ -226,12 +226,12 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     found.match(text)
 
 
-# Compared with Python's engine, which backtracks as Java's does
+# Comparison with Python's engine, which backtracks like Java's
 
 _atoms = st.sampled_from(["a", "b", "C", "-", r"\.", ".", r"\d", r"\W", "[ab]", "[^a]", "[A-b]", r"[\w-]", r"[\s\S]"])
 
 
-def _repeated(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+def _combinations(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     quantifiers = st.sampled_from(["*", "+", "?", "*?", "+?", "??", "{2}", "{1,2}", "{0,}"])
     parts = st.lists(inner, min_size=1, max_size=3)
     return (
@@ -242,22 +242,22 @@ def _repeated(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     )
 
 
-_expressions = st.recursive(_atoms, _repeated, max_leaves=6)
+_expressions = st.recursive(_atoms, _combinations, max_leaves=6)
 
 
 @given(_expressions, st.lists(st.text("abcABC-.1_ \néÉ", max_size=6), max_size=6), st.booleans())
 @settings(max_examples=250, deadline=None)
-def test_matches_and_captures_are_those_of_an_engine_that_backtracks(
+def test_matches_and_captures_equal_those_of_a_backtracking_engine(
     text: str, subjects: list[str], ignore_case: bool
 ) -> None:
     try:
-        ours = compile_java_regex(text, ignore_case=ignore_case)
+        compiled = compile_java_regex(text, ignore_case=ignore_case)
     except InvalidData:
         with pytest.raises(InvalidData, match="repeats a group that can be empty"):
             compile_java_regex(text, ignore_case=ignore_case)
         return
-    theirs = re.compile(text, re.ASCII | (re.IGNORECASE if ignore_case else re.ASCII))
+    reference = re.compile(text, re.ASCII | (re.IGNORECASE if ignore_case else re.ASCII))
     for subject in subjects:
-        found = theirs.fullmatch(subject)
+        found = reference.fullmatch(subject)
         expected = None if found is None else (subject, *found.groups(""))
-        assert ours.match(subject) == expected, (text, subject)
+        assert compiled.match(subject) == expected, (text, subject)

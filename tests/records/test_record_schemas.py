@@ -1,4 +1,4 @@
-"""JSON Schemas of strangers: what they may hold, what is wrong with data, and that checking ends within its bounds."""
+"""Untrusted JSON Schemas: allowed content, violations in data, and bounded validation."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ def violation(schema: object, data: object, budget: ValidationBudget | None = No
     return compile_schema(json.dumps(schema)).violation(json.dumps(data).encode(), budget or ValidationBudget())
 
 
-def told(schema: object, data: object) -> tuple[str, str, str]:
+def violation_fields(schema: object, data: object) -> tuple[str, str, str]:
     found = violation(schema, data)
     assert found is not None
     return found.rule, found.pointer, found.source
@@ -67,11 +67,11 @@ BOOK = {
         ({"title": "A", "parts": ["a", {"title": 1}]}, None),
     ],
 )
-def test_a_violation_names_the_rule_and_the_place(data: object, expected: tuple[str, str, str] | None) -> None:
+def test_violation_names_the_rule_and_the_location(data: object, expected: tuple[str, str, str] | None) -> None:
     if expected is not None:
-        assert told(BOOK, data) == expected
+        assert violation_fields(BOOK, data) == expected
     elif isinstance(data, dict) and isinstance(data["parts"][1]["title"], int):
-        rule, pointer, source = told(BOOK, data)
+        rule, pointer, source = violation_fields(BOOK, data)
         assert (pointer, source) == ("/parts/1", "#/properties/parts/items/anyOf")
         assert rule.startswith('"anyOf": ')
     else:
@@ -98,7 +98,7 @@ def test_a_violation_names_the_rule_and_the_place(data: object, expected: tuple[
         (True, 1, None),
     ],
 )
-def test_the_rules_of_the_dialect_hold(schema: object, good: object, bad: object) -> None:
+def test_rules_of_the_dialect_are_applied(schema: object, good: object, bad: object) -> None:
     assert violation(schema, good) is None
     if bad is not None:
         assert violation(schema, bad) is not None
@@ -112,7 +112,7 @@ def test_the_rules_of_the_dialect_hold(schema: object, good: object, bad: object
         ({"$ref": "file:///etc/passwd"}, "points outside the schema"),
         ({"$ref": 1}, "points outside the schema"),
         ({"$ref": "#/$defs/none"}, "which is not a schema"),
-        # Data inside of a schema is no schema: what stands there was never looked at.
+        # Data inside a schema is not a schema and was not checked.
         (
             {"$ref": "#/default", "default": {"$schema": "http://json-schema.org/draft-07/schema#"}},
             "which is not a schema",
@@ -134,19 +134,19 @@ def test_the_rules_of_the_dialect_hold(schema: object, good: object, bad: object
         ({"$anchor": "/x"}, "invalid or not unique"),
         ({"$anchor": "x", "items": {"$anchor": "x"}}, "invalid or not unique"),
         ({"$anchor": "a/b"}, "invalid schema at /.anchor"),
-        # A percent sign in the name of an anchor is one: nothing is decoded there.
+        # A percent sign in the name of an anchor is literal: nothing is decoded there.
         ({"$ref": "#%41", "$defs": {"x": {"$anchor": "A"}}}, "points to #%41, which is not a schema"),
         ({"$ref": "#A%2F", "$defs": {"x": {"$anchor": "A"}}}, "which is not a schema"),
         ({"type": [{"": number} for number in range(1_000)]}, "at /type: type lists more than the 7 JSON types"),
         ([], "a schema must be an object"),
     ],
 )
-def test_a_schema_that_could_not_be_applied_or_bounded_is_refused(schema: object, reason: str) -> None:
+def test_unsupported_or_unbounded_schema_is_refused(schema: object, reason: str) -> None:
     with pytest.raises(InvalidData, match=reason):
         compile_schema(json.dumps(schema))
 
 
-def test_schemas_are_bounded_in_size_number_and_depth() -> None:
+def test_size_number_and_depth_of_schemas_are_limited() -> None:
     with pytest.raises(InvalidData, match="bytes"):
         compile_schema(json.dumps({"description": "x" * MAX_SCHEMA_BYTES}))
     with pytest.raises(InvalidData, match="more than 1,000 subschemas"):
@@ -162,7 +162,7 @@ def test_schemas_are_bounded_in_size_number_and_depth() -> None:
         compile_schema("{")
 
 
-def test_a_schema_that_takes_too_much_to_be_made_ready_is_refused() -> None:
+def test_schema_that_costs_too_much_to_prepare_is_refused() -> None:
     long = [{"pattern": f"{number:02}" + "x" * 998} for number in range(14)]
     with pytest.raises(InvalidData, match="too many subschemas or too large patterns"):
         compile_schema(json.dumps({"allOf": long}))
@@ -171,7 +171,7 @@ def test_a_schema_that_takes_too_much_to_be_made_ready_is_refused() -> None:
         compile_schema(json.dumps({"allOf": large}))
 
 
-def test_what_a_schema_costs_grows_with_all_that_is_in_it() -> None:
+def test_cost_grows_with_the_content_of_the_schema() -> None:
     def cost(schema: object) -> int:
         return compile_schema(json.dumps(schema)).cost
 
@@ -182,23 +182,23 @@ def test_what_a_schema_costs_grows_with_all_that_is_in_it() -> None:
     assert cost({"enum": list(range(2_000))}) > 500
 
 
-def test_an_expression_that_stands_twice_is_paid_for_once() -> None:
+def test_repeated_expression_is_charged_once() -> None:
     once, twice = ({"allOf": [{"pattern": "a" * 400}] * count} for count in (1, 2))
     assert compile_schema(json.dumps(twice)).cost < compile_schema(json.dumps(once)).cost + 100
 
 
 @pytest.mark.parametrize("name", ["x", "a/b", "a~b", "a%41", "é", "a b"])
-def test_an_anchor_leads_to_its_part_wherever_that_stands(name: str) -> None:
+def test_anchor_is_resolved_anywhere_in_the_schema(name: str) -> None:
     schema = {"items": {"$ref": "#A"}, "$defs": {name: {"$anchor": "A", "type": "integer"}}}
     assert violation(schema, [1]) is None
-    assert told(schema, [1, "a"])[:2] == ('"type": "integer"', "/1")
+    assert violation_fields(schema, [1, "a"])[:2] == ('"type": "integer"', "/1")
     root = {"$anchor": "top", "type": ["array", "integer"], "items": {"$ref": "#top"}}
     assert violation(root, [[1]]) is None
-    assert told(root, [["a"]])[1] == "/0/0"
+    assert violation_fields(root, [["a"]])[1] == "/0/0"
 
 
-def test_the_library_never_looks_for_an_anchor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would go through every part of the schema at each use, which no step counts."""
+def test_library_never_searches_for_an_anchor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would scan the whole schema at each use, which the step budget does not count."""
 
     def anchor(*_: object) -> None:
         raise AssertionError
@@ -208,17 +208,17 @@ def test_the_library_never_looks_for_an_anchor(monkeypatch: pytest.MonkeyPatch) 
     assert violation({"items": {"$ref": "#A"}, "$defs": {"x": {"$anchor": "A", "type": "integer"}}}, [1, 2]) is None
 
 
-def test_a_reference_that_leads_nowhere_after_all_is_invalid_data() -> None:
-    class Lost:
+def test_broken_reference_is_invalid_data() -> None:
+    class BrokenReference:
         def iter_errors(self, _: object) -> Iterator[object]:
             raise Unresolvable("#nowhere")
 
     with pytest.raises(InvalidData, match="broken reference"):
-        Schema(Lost(), {}).violation(b"1", ValidationBudget())
+        Schema(BrokenReference(), {}).violation(b"1", ValidationBudget())
 
 
 def doubling(levels: int) -> object:
-    """A schema of a few lines that asks two to the power of its levels questions."""
+    """A short schema that takes two to the power of `levels` checks."""
     parts: dict[str, object] = {
         f"d{level}": {"allOf": [{"$ref": f"#/$defs/d{level + 1}"}] * 2} for level in range(levels)
     }
@@ -253,20 +253,20 @@ def doubling(levels: int) -> object:
         "expressions",
     ],
 )
-def test_hostile_schemas_are_given_up_within_bounds(schema: object, data: object) -> None:
+def test_hostile_schemas_exceed_the_budget(schema: object, data: object) -> None:
     applied = compile_schema(json.dumps(schema))
     with pytest.raises(BudgetExceeded):
         applied.violation(json.dumps(data).encode(), ValidationBudget())
 
 
-def test_large_data_is_judged_within_bounds() -> None:
+def test_large_data_is_validated_within_the_budget() -> None:
     budget = ValidationBudget()
     assert violation({"items": {"type": "string", "minLength": 1}}, ["a"] * 1_000, budget) is None
     assert violation({"pattern": "(a+)+$"}, "a" * 20_000 + "!", budget) is not None
     assert budget.steps > MAX_STEPS // 2
 
 
-def test_steps_are_shared_by_all_that_is_checked_together() -> None:
+def test_step_budget_is_shared_between_validations() -> None:
     budget = ValidationBudget(steps=10)
     for _ in range(10):
         assert violation({"type": "string"}, "x", budget) is None
@@ -276,7 +276,7 @@ def test_steps_are_shared_by_all_that_is_checked_together() -> None:
         violation({"$ref": "#"}, 1)
 
 
-def test_who_asks_from_deep_within_other_work_is_told_the_same() -> None:
+def test_recursion_error_is_reported_as_exceeded_budget() -> None:
     class Deep:
         def iter_errors(self, _: object) -> Iterator[object]:
             raise RecursionError
@@ -295,7 +295,7 @@ def test_who_asks_from_deep_within_other_work_is_told_the_same() -> None:
         (b'"' + b"a" * MAX_CHECKED_BYTES + b'"', "the maximum for validation"),
     ],
 )
-def test_data_that_cannot_be_judged_is_said_to_be_so(data: bytes, reason: str) -> None:
+def test_data_that_cannot_be_validated_is_invalid_data(data: bytes, reason: str) -> None:
     with pytest.raises(InvalidData, match=reason):
         compile_schema("{}").violation(data, ValidationBudget())
 
@@ -308,7 +308,7 @@ _plain = st.recursive(
 
 
 @given(st.lists(_plain, max_size=5))
-def test_items_are_unique_exactly_if_no_two_are_the_same_json(items: list[object]) -> None:
+def test_items_are_unique_exactly_if_no_two_are_equal_json(items: list[object]) -> None:
     def same(one: object, other: object) -> bool:
         if isinstance(one, bool) or isinstance(other, bool):
             return one is other
@@ -322,17 +322,17 @@ def test_items_are_unique_exactly_if_no_two_are_the_same_json(items: list[object
     assert (violation({"uniqueItems": True}, items) is not None) is repeated
 
 
-_words = st.sampled_from(
+_keywords = st.sampled_from(
     ["type", "$ref", "$anchor", "items", "allOf", "properties", "pattern", "enum", "minLength", "not", "x"]
 )
 _schemas = st.recursive(
     st.booleans() | st.sampled_from(["string", "#", "#/items", "A", "#A", "#%41", "(a", 1, None]),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(_words, inner, max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(_keywords, inner, max_size=3),
     max_leaves=8,
 )
 
 
 @given(_schemas, _plain)
-def test_any_schema_is_refused_or_answers(schema: object, data: object) -> None:
+def test_any_schema_is_refused_or_applied(schema: object, data: object) -> None:
     with contextlib.suppress(InvalidData):
         violation(schema, data)

@@ -1,4 +1,4 @@
-"""HS_SIGNATURE and HS_CERT: tokens, their claims, and whether they hold."""
+"""HS_SIGNATURE and HS_CERT: tokens, their claims and their verification."""
 
 import base64
 import hashlib
@@ -36,12 +36,12 @@ OTHER_KEY = PublicKey.from_bytes(read_bytes("keys/pubkey.bin"))
 KEYS = [pytest.param(RSA_PRIVATE, id="rsa"), pytest.param(DSA_PRIVATE, id="dsa")]
 
 
-def part(plain: object) -> str:
+def encode(plain: object) -> str:
     return base64.urlsafe_b64encode(json.dumps(plain).encode()).decode().rstrip("=")
 
 
-def forged(header: object, payload: object) -> str:
-    return f"{part(header)}.{part(payload)}.AAAA"
+def forge_token(header: object, payload: object) -> str:
+    return f"{encode(header)}.{encode(payload)}.AAAA"
 
 
 def payload_of(token: Jws) -> dict[str, object]:
@@ -50,18 +50,18 @@ def payload_of(token: Jws) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_a_record_is_signed_and_verified(key: PrivateKey) -> None:
+def test_record_is_signed_and_verified(key: PrivateKey) -> None:
     signature = RecordSignature.sign(CLAIMS, [URL, DESC], key)
     assert signature.claimed == CLAIMS
     assert signature.verdict(key.public, NOW) is TokenStatus.GOOD
     assert signature.verdict(OTHER_KEY, NOW) is TokenStatus.WRONG_KEY
     assert signature.compare([URL, DESC]) == Comparison((1, 2), (), (), ())
-    again = interpret_as(Value(400, "HS_SIGNATURE", signature.to_bytes()), RecordSignature)
-    assert again == signature
-    assert again.verdict(key.public, NOW) is TokenStatus.GOOD
+    reparsed = interpret_as(Value(400, "HS_SIGNATURE", signature.to_bytes()), RecordSignature)
+    assert reparsed == signature
+    assert reparsed.verdict(key.public, NOW) is TokenStatus.GOOD
 
 
-def test_the_payload_is_as_deployed() -> None:
+def test_payload_has_the_deployed_form() -> None:
     signature = RecordSignature.sign(CLAIMS, [URL], RSA_PRIVATE)
     # from offset 8: TTL type, TTL, permissions, type, data, references
     signed = bytes.fromhex("00 00015180 0e 00000003 55524c 00000014") + b"https://example.org/" + bytes(4)
@@ -80,7 +80,7 @@ def test_the_payload_is_as_deployed() -> None:
     assert [one.algorithm for one in RecordSignature.sign(CLAIMS, [], DSA_PRIVATE).signatures] == ["DS256"]
 
 
-def test_index_and_timestamp_are_not_signed_and_everything_else_is() -> None:
+def test_everything_but_index_and_timestamp_is_signed() -> None:
     digest = ValueDigest.of(URL).digest
     assert ValueDigest.of(Value.text(9, "URL", "https://example.org/").with_timestamp(5)).digest == digest
     for changed in (
@@ -99,20 +99,20 @@ def test_values_are_compared_one_by_one() -> None:
     assert signature.compare(now) == Comparison((1,), (2,), (3,), (7,))
 
 
-def test_a_digest_given_twice_must_agree_with_itself() -> None:
+def test_conflicting_digests_of_a_value_count_as_changed() -> None:
     plain = payload_of(RecordSignature.sign(CLAIMS, [URL], RSA_PRIVATE))
     listed = plain["digests"]["digests"]  # type: ignore[index]
     listed.append({"index": "1", "digest": "AAAA"})
-    assert RecordSignature(forged({"alg": "RS256"}, plain)).compare([URL]).changed == (1,)
+    assert RecordSignature(forge_token({"alg": "RS256"}, plain)).compare([URL]).changed == (1,)
 
 
 @pytest.mark.parametrize(
     ("name", "verified"), [("SHA-256", True), ("sha256", True), ("SHA-1", False), ("MD5", False), ("", False)]
 )
-def test_only_a_hash_that_is_known_verifies_anything(name: str, verified: bool) -> None:
+def test_only_a_supported_hash_verifies_values(name: str, verified: bool) -> None:
     plain = payload_of(RecordSignature.sign(CLAIMS, [URL], RSA_PRIVATE))
     plain["digests"]["alg"] = name  # type: ignore[index]
-    compared = RecordSignature(forged({"alg": "RS256"}, plain)).compare([URL])
+    compared = RecordSignature(forge_token({"alg": "RS256"}, plain)).compare([URL])
     assert compared == (Comparison((1,), (), (), ()) if verified else Comparison((), (1,), (), ()))
 
 
@@ -125,24 +125,24 @@ def test_only_a_hash_that_is_known_verifies_anything(name: str, verified: bool) 
         (NOW + 100, TokenStatus.EXPIRED),
     ],
 )
-def test_a_token_is_valid_from_and_until(now: int, verdict: TokenStatus) -> None:
+def test_token_is_valid_from_nbf_until_exp(now: int, verdict: TokenStatus) -> None:
     assert RecordSignature.sign(CLAIMS, [], RSA_PRIVATE).verdict(RSA_PRIVATE.public, now) is verdict
 
 
-def test_a_token_without_an_end_is_never_valid_and_one_without_a_beginning_always_was() -> None:
+def test_token_without_exp_is_expired_and_token_without_nbf_is_valid() -> None:
     endless = Claims(CLAIMS.issuer, CLAIMS.subject)
     assert RecordSignature.sign(endless, [], RSA_PRIVATE).verdict(RSA_PRIVATE.public, NOW) is TokenStatus.EXPIRED
     ending = Claims(CLAIMS.issuer, CLAIMS.subject, expires=NOW + 1)
     assert RecordSignature.sign(ending, [], RSA_PRIVATE).verdict(RSA_PRIVATE.public, 0) is TokenStatus.GOOD
 
 
-def test_any_change_of_a_token_shows() -> None:
+def test_changed_token_is_not_verified() -> None:
     token = RecordSignature.sign(CLAIMS, [URL], RSA_PRIVATE)
     header, payload, signature = token.text.split(".")
     plain = payload_of(token) | {"exp": NOW + 10_000}
     for text in (
-        f"{header}.{part(plain)}.{signature}",
-        f"{part({'alg': 'RS256', 'typ': 'JWT'})}.{payload}.{signature}",
+        f"{header}.{encode(plain)}.{signature}",
+        f"{encode({'alg': 'RS256', 'typ': 'JWT'})}.{payload}.{signature}",
         f"{header}.{payload}.{signature[:-4]}AAAA",
         f"{header}.{payload}.",
     ):
@@ -150,15 +150,15 @@ def test_any_change_of_a_token_shows() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["none", "None", "", "HS256", "DS256", "RS512", "rs256"])
-def test_nothing_in_a_token_chooses_how_it_is_checked(algorithm: str) -> None:
+def test_token_cannot_choose_the_algorithm(algorithm: str) -> None:
     # Signed properly, except that the header names an algorithm that is not the key's.
-    signed = f"{part({'alg': algorithm})}.{part({'iss': 'a', 'sub': 'b', 'digests': {'alg': '', 'digests': []}})}"
-    bytes_ = RSA_PRIVATE.sign("SHA-256", signed.encode())
-    token = RecordSignature(f"{signed}.{base64.urlsafe_b64encode(bytes_).decode().rstrip('=')}")
+    signed = f"{encode({'alg': algorithm})}.{encode({'iss': 'a', 'sub': 'b', 'digests': {'alg': '', 'digests': []}})}"
+    signature = RSA_PRIVATE.sign("SHA-256", signed.encode())
+    token = RecordSignature(f"{signed}.{base64.urlsafe_b64encode(signature).decode().rstrip('=')}")
     assert not token.is_signed_by(RSA_PRIVATE.public)
 
 
-def test_a_key_that_cannot_sign_has_signed_nothing() -> None:
+def test_key_that_cannot_sign_verifies_nothing() -> None:
     dh = PublicKey.from_bytes(
         bytes.fromhex("0000000a 44485f5055425f4b4559 0000 00000001 05 00000081 00")
         + b"\xff" * 128
@@ -167,13 +167,13 @@ def test_a_key_that_cannot_sign_has_signed_nothing() -> None:
     assert not RecordSignature.sign(CLAIMS, [], RSA_PRIVATE).is_signed_by(dh)
 
 
-def test_the_json_forms_of_a_token_say_the_same() -> None:
+def test_json_forms_of_a_token_are_equivalent() -> None:
     header, payload, signature = RecordSignature.sign(CLAIMS, [URL], RSA_PRIVATE).text.split(".")
     flat = {"payload": payload, "protected": header, "signature": signature}
     several = {
         "payload": payload,
         "signatures": [
-            {"protected": part({"alg": "DS256"}), "signature": "AAAA"},
+            {"protected": encode({"alg": "DS256"}), "signature": "AAAA"},
             {"protected": header, "signature": signature, "header": {"kid": "x"}},
         ],
     }
@@ -184,7 +184,7 @@ def test_the_json_forms_of_a_token_say_the_same() -> None:
         assert token.verdict(DSA_PRIVATE.public, NOW) is TokenStatus.WRONG_KEY
 
 
-def test_spaces_around_a_token_are_kept_and_passed_over() -> None:
+def test_whitespace_around_a_token_is_ignored_and_unchanged() -> None:
     text = f"\n{RecordSignature.sign(CLAIMS, [URL], RSA_PRIVATE).text} \n"
     token = RecordSignature.from_text(text)
     assert token.verdict(RSA_PRIVATE.public, NOW) is TokenStatus.GOOD
@@ -206,26 +206,26 @@ GOOD = {"iss": "a", "sub": "b", "digests": {"alg": "SHA-256", "digests": []}}
         '{"payload":"e30"}',
         '{"payload":"e30","signatures":[]}',
         '{"payload":"e30","signatures":[null]}',
-        f"{part({'alg': 'RS256'})}.{part(GOOD)}.A",
-        f"{part({'alg': 'RS256'})}.{part(GOOD)}.A+/=",
-        f"{part({'alg': 'RS256'})}=.{part(GOOD)}.AAAA",
-        forged({}, GOOD),
-        forged({"alg": 256}, GOOD),
-        forged({"alg": "RS256", "crit": ["b64"], "b64": False}, GOOD),
-        forged([], GOOD),
-        forged({"alg": "RS256"}, []),
-        forged({"alg": "RS256"}, {}),
-        forged({"alg": "RS256"}, GOOD | {"iss": None}),
-        forged({"alg": "RS256"}, GOOD | {"sub": ""}),
-        forged({"alg": "RS256"}, GOOD | {"sub": "99999999999:x"}),
-        forged({"alg": "RS256"}, GOOD | {"exp": "soon"}),
-        forged({"alg": "RS256"}, GOOD | {"exp": 1 << 60}),
-        forged({"alg": "RS256"}, GOOD | {"chain": "x"}),
-        forged({"alg": "RS256"}, GOOD | {"chain": [None]}),
-        forged({"alg": "RS256"}, {"iss": "a", "sub": "b"}),
-        forged({"alg": "RS256"}, GOOD | {"digests": {"digests": []}}),
-        forged({"alg": "RS256"}, GOOD | {"digests": {"alg": "SHA-256", "digests": [{"index": 1}]}}),
-        forged({"alg": "RS256"}, GOOD | {"digests": {"alg": "SHA-256", "digests": [{"index": 1, "digest": "!"}]}}),
+        f"{encode({'alg': 'RS256'})}.{encode(GOOD)}.A",
+        f"{encode({'alg': 'RS256'})}.{encode(GOOD)}.A+/=",
+        f"{encode({'alg': 'RS256'})}=.{encode(GOOD)}.AAAA",
+        forge_token({}, GOOD),
+        forge_token({"alg": 256}, GOOD),
+        forge_token({"alg": "RS256", "crit": ["b64"], "b64": False}, GOOD),
+        forge_token([], GOOD),
+        forge_token({"alg": "RS256"}, []),
+        forge_token({"alg": "RS256"}, {}),
+        forge_token({"alg": "RS256"}, GOOD | {"iss": None}),
+        forge_token({"alg": "RS256"}, GOOD | {"sub": ""}),
+        forge_token({"alg": "RS256"}, GOOD | {"sub": "99999999999:x"}),
+        forge_token({"alg": "RS256"}, GOOD | {"exp": "soon"}),
+        forge_token({"alg": "RS256"}, GOOD | {"exp": 1 << 60}),
+        forge_token({"alg": "RS256"}, GOOD | {"chain": "x"}),
+        forge_token({"alg": "RS256"}, GOOD | {"chain": [None]}),
+        forge_token({"alg": "RS256"}, {"iss": "a", "sub": "b"}),
+        forge_token({"alg": "RS256"}, GOOD | {"digests": {"digests": []}}),
+        forge_token({"alg": "RS256"}, GOOD | {"digests": {"alg": "SHA-256", "digests": [{"index": 1}]}}),
+        forge_token({"alg": "RS256"}, GOOD | {"digests": {"alg": "SHA-256", "digests": [{"index": 1, "digest": "!"}]}}),
     ],
 )
 def test_invalid_token_is_refused(text: str) -> None:
@@ -233,19 +233,19 @@ def test_invalid_token_is_refused(text: str) -> None:
         RecordSignature.from_text(text)
 
 
-def test_as_many_signatures_links_and_characters_as_allowed_and_no_more() -> None:
-    one = {"protected": part({"alg": "RS256"}), "signature": "AAAA"}
-    for count, fits in ((MAX_JWS_SIGNATURES, True), (MAX_JWS_SIGNATURES + 1, False)):
-        text = json.dumps({"payload": part(GOOD), "signatures": [one] * count})
-        assert _is_token(text) is fits
-    for count, fits in ((MAX_CHAIN, True), (MAX_CHAIN + 1, False)):
-        assert _is_token(forged({"alg": "RS256"}, GOOD | {"chain": ["1:a"] * count})) is fits
-    token = forged({"alg": "RS256"}, GOOD)
+def test_signatures_chain_and_length_of_a_token_are_limited() -> None:
+    one = {"protected": encode({"alg": "RS256"}), "signature": "AAAA"}
+    for count, valid in ((MAX_JWS_SIGNATURES, True), (MAX_JWS_SIGNATURES + 1, False)):
+        text = json.dumps({"payload": encode(GOOD), "signatures": [one] * count})
+        assert _is_token(text) is valid
+    for count, valid in ((MAX_CHAIN, True), (MAX_CHAIN + 1, False)):
+        assert _is_token(forge_token({"alg": "RS256"}, GOOD | {"chain": ["1:a"] * count})) is valid
+    token = forge_token({"alg": "RS256"}, GOOD)
     assert _is_token(token + " " * (MAX_JWS_LENGTH - len(token)))
     assert not _is_token(token + " " * (MAX_JWS_LENGTH - len(token) + 1))
 
 
-def test_a_signature_over_as_many_values_as_a_record_has_fits() -> None:
+def test_signature_can_cover_the_maximum_number_of_values() -> None:
     values = [Value.text(index, "URL", "x") for index in range(1_000_000, 1_002_048)]
     token = RecordSignature.sign(CLAIMS, values, RSA_PRIVATE)
     assert len(token.compare(values).verified) == 2_048
@@ -268,23 +268,23 @@ def _is_token(text: str) -> bool:
         (ValueRef(0, "5:"), "0:5:"),
     ],
 )
-def test_identities_in_claims_leave_out_an_index_that_means_nothing(ref: ValueRef, text: str) -> None:
+def test_identities_in_claims_omit_index_zero(ref: ValueRef, text: str) -> None:
     plain = Claims(ref, ref).to_json()
     assert plain == {"iss": text, "sub": text}
     assert Claims.from_json(plain) == Claims(ref, ref)
 
 
 @given(claims)
-def test_claims_come_back(made: Claims) -> None:
-    assert Claims.from_json(made.to_json()) == made
+def test_claims_round_trip(claims_: Claims) -> None:
+    assert Claims.from_json(claims_.to_json()) == claims_
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_a_key_is_certified(key: PrivateKey) -> None:
+def test_key_is_certified(key: PrivateKey) -> None:
     permissions = [CertPermission("everything", "0.NA/12345"), CertPermission("thisHandle")]
-    made = Claims(CLAIMS.issuer, ValueRef(300, "0.NA/1"), expires=NOW + 9, chain=(ValueRef(0, "0.0/0.0"),))
-    certificate = Certificate.sign(made, DSA_PRIVATE.public, permissions, key)
-    assert certificate.claimed == made
+    claims_ = Claims(CLAIMS.issuer, ValueRef(300, "0.NA/1"), expires=NOW + 9, chain=(ValueRef(0, "0.0/0.0"),))
+    certificate = Certificate.sign(claims_, DSA_PRIVATE.public, permissions, key)
+    assert certificate.claimed == claims_
     assert certificate.public_key == DSA_PRIVATE.public
     assert certificate.permissions == tuple(permissions)
     assert certificate.verdict(key.public, NOW) is TokenStatus.GOOD
@@ -298,6 +298,6 @@ def test_a_key_is_certified(key: PrivateKey) -> None:
 )
 def test_invalid_certificate_is_refused(change: dict[str, object]) -> None:
     good = payload_of(Certificate.sign(CLAIMS, OTHER_KEY, [], RSA_PRIVATE))
-    assert Certificate(forged({"alg": "RS256"}, good)).public_key == OTHER_KEY
+    assert Certificate(forge_token({"alg": "RS256"}, good)).public_key == OTHER_KEY
     with pytest.raises(InvalidData):
-        Certificate(forged({"alg": "RS256"}, good | change))
+        Certificate(forge_token({"alg": "RS256"}, good | change))

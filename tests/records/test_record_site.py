@@ -1,4 +1,4 @@
-"""Sites: what clients look for in them, and their JSON in all its varieties."""
+"""Sites: the fields that clients use, and all forms of their JSON."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def with_interface(**changes: object) -> dict[str, Any]:
     return with_server(interfaces=[{"protocol": "TCP", "port": 1} | changes])
 
 
-def test_everything_but_the_servers_may_be_missing() -> None:
+def test_only_servers_are_required() -> None:
     site = Site.from_json({"servers": []})
     assert site == Site((), serial=0)
     assert (site.version, site.protocol_version, site.hash_option) == (1, (2, 11), HashOption.ALL)
@@ -43,7 +43,7 @@ def test_everything_but_the_servers_may_be_missing() -> None:
         Site.from_json({"version": 1})
 
 
-def test_what_has_its_default_is_left_out_as_deployed() -> None:
+def test_default_members_are_omitted() -> None:
     assert list(SITE.to_json()) == [
         *("version", "protocolVersion", "serialNumber", "primarySite", "multiPrimary", "attributes", "servers")
     ]
@@ -52,7 +52,7 @@ def test_what_has_its_default_is_left_out_as_deployed() -> None:
     assert (other.to_json()["hashOption"], other.to_json()["hashFilter"]) == (0, "x")
 
 
-def test_what_json_has_no_place_for_has_a_member_of_its_own() -> None:
+def test_unusual_fields_have_extended_json_members() -> None:
     odd = Site(
         (Server(1, bytes(16), b"", (Interface(Purpose(0x84), Transport(9), -1),)),),
         (Attribute("a", b"\xff"),),
@@ -72,7 +72,7 @@ def test_what_json_has_no_place_for_has_a_member_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_", "pairs"),
+    ("argument", "pairs"),
     [
         ([{"name": "a", "value": "1"}, {"name": "a", "value": "2"}], [("a", b"1"), ("a", b"2")]),
         ({"a": "1", "b": ["2", "é"], "c": []}, [("a", b"1"), ("b", b"2"), ("b", "é".encode())]),
@@ -81,12 +81,12 @@ def test_what_json_has_no_place_for_has_a_member_of_its_own() -> None:
         (None, []),
     ],
 )
-def test_attributes_are_an_array_or_an_object(given_: object, pairs: list[tuple[str, bytes]]) -> None:
-    site = Site.from_json({"servers": [], "attributes": given_})
+def test_attributes_are_an_array_or_an_object(argument: object, pairs: list[tuple[str, bytes]]) -> None:
+    site = Site.from_json({"servers": [], "attributes": argument})
     assert [(one.name, one.value) for one in site.attributes] == pairs
 
 
-def test_old_spellings_begin_with_capitals_and_keys_are_hexadecimal() -> None:
+def test_legacy_member_names_and_hexadecimal_keys_are_accepted() -> None:
     old = {
         "Version": 1,
         "ProtocolVersion": "2.11",
@@ -113,21 +113,21 @@ def test_old_spellings_begin_with_capitals_and_keys_are_hexadecimal() -> None:
     assert Site.from_json({"serverList": [renamed]}).servers == (SERVER,)
 
 
-def test_keys_come_in_four_formats() -> None:
+def test_keys_are_accepted_in_four_formats() -> None:
     key = PublicKey.from_bytes(KEY)
-    for given_ in (
+    for argument in (
         {"format": "key", "value": key.to_json()},
         {"format": "KEY", "value": key.to_json()},
         {"Format": "hex", "Value": KEY.hex().upper()},
         {"format": "base64", "value": Server(1, bytes(16), KEY + b"x").to_json()["publicKey"]["value"]},  # type: ignore[index]
         KEY.hex(),
     ):
-        found = Site.from_json(with_server(publicKey=given_)).servers[0].public_key
+        found = Site.from_json(with_server(publicKey=argument)).servers[0].public_key
         assert found.removesuffix(b"x") == KEY
     assert Server(1, bytes(16), KEY).key == key
 
 
-def test_a_key_that_would_come_back_changed_is_written_as_it_is() -> None:
+def test_key_that_would_not_round_trip_is_written_in_base64() -> None:
     # Without the four zeros, which readers ignore: the same key, but not the same bytes.
     plain = Server(1, bytes(16), KEY[:-4]).to_json()
     assert plain["publicKey"]["format"] == "base64"  # type: ignore[index]
@@ -145,17 +145,17 @@ def test_a_key_that_would_come_back_changed_is_written_as_it_is() -> None:
         ("::ffff:192.0.2.1", "00000000000000000000ffffc0000201", "::ffff:192.0.2.1"),
     ],
 )
-def test_ipv4_stands_after_twelve_zeros(text: str, address: str, written: str) -> None:
+def test_ipv4_address_follows_twelve_zeros(text: str, address: str, written: str) -> None:
     server = Site.from_json(with_server(address=text)).servers[0]
     assert server.address.hex() == address
     assert server.to_json()["address"] == written
 
 
 @pytest.mark.parametrize(
-    ("given_", "serial"), [(5, 5), ("5", 5), (-1, -1), (65_535, -1), (32_768, -32_768), (32_767, 32_767)]
+    ("argument", "serial"), [(5, 5), ("5", 5), (-1, -1), (65_535, -1), (32_768, -32_768), (32_767, 32_767)]
 )
-def test_serial_numbers_have_sixteen_bits(given_: object, serial: int) -> None:
-    site = Site.from_json({"servers": [], "serialNumber": given_})
+def test_serial_numbers_have_sixteen_bits(argument: object, serial: int) -> None:
+    site = Site.from_json({"servers": [], "serialNumber": argument})
     assert site.serial == serial
     assert Site.from_bytes(site.to_bytes()) == site
 
@@ -209,18 +209,18 @@ def test_serial_numbers_have_sixteen_bits(given_: object, serial: int) -> None:
         with_interface(type=256),
     ],
 )
-def test_other_json_is_refused(plain: object) -> None:
+def test_invalid_json_is_refused(plain: object) -> None:
     with pytest.raises(InvalidData):
         Site.from_json(plain)
 
 
-def test_a_trailing_comma_is_refused() -> None:
+def test_trailing_comma_is_refused() -> None:
     for text in ('{"servers":[],}', '{"servers":[null]}', '{"servers":[,]}'):
         with pytest.raises(InvalidData):
             Site.from_text(text)
 
 
-def test_a_file_is_binary_unless_it_is_clean_text() -> None:
+def test_file_is_binary_unless_it_is_printable_text() -> None:
     assert Site.from_file(SITE.to_bytes()) == SITE
     assert Site.from_file(SITE.to_text().encode()) == SITE
     assert Site.from_file(b"\xef\xbb\xbf" + SITE.to_text().encode()) == SITE
@@ -245,7 +245,7 @@ def test_attributes_are_found_by_name() -> None:
     assert site.attribute("c") is None
 
 
-def test_a_program_cannot_create_a_site_that_has_no_bytes() -> None:
+def test_constructor_refuses_a_site_that_cannot_be_encoded() -> None:
     with pytest.raises(RecordMisuse, match="16 bytes"):
         Server(1, b"\x7f\0\0\1", b"")
     with pytest.raises(RecordMisuse, match="must fit in one byte"):

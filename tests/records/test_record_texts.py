@@ -7,7 +7,7 @@ from perseid.records.errors import InvalidData, RecordMisuse
 from perseid.records.text_types import Alias, Email, ServiceHandle, Text, Url
 
 
-def test_text_is_itself_in_every_form() -> None:
+def test_text_is_the_same_in_every_form() -> None:
     url = Url.from_bytes("https://example.org/日本".encode())
     assert url.to_text() == url.to_json() == "https://example.org/日本"
     assert url == Url.from_text("https://example.org/日本") == Url.from_json("https://example.org/日本")
@@ -15,7 +15,7 @@ def test_text_is_itself_in_every_form() -> None:
     assert Email("a@example.org") == Email.from_bytes(b"a@example.org")
 
 
-def test_what_is_not_utf_8_is_not_a_text() -> None:
+def test_text_that_is_not_utf_8_is_refused() -> None:
     with pytest.raises(InvalidData, match="at byte 1: the data is not valid UTF-8"):
         Url.from_bytes(b"a\xff")
     for call in (Url.from_text, Url.from_json):
@@ -27,7 +27,7 @@ def test_what_is_not_utf_8_is_not_a_text() -> None:
         Url.from_json(1)
 
 
-def test_names_of_other_handles_are_handles_if_they_can_be() -> None:
+def test_references_to_handles_are_parsed_if_valid() -> None:
     assert ServiceHandle("0.NA/0.NA").handle == Handle("0.NA", "0.NA")
     assert Alias("12345/x").handle == Handle("12345", "x")
     assert Alias("no slash").handle is None

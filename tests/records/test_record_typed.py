@@ -1,4 +1,4 @@
-"""Which class reads which type, and data as people write it."""
+"""The class of each type, and data as people write it."""
 
 from contextlib import suppress
 
@@ -58,11 +58,11 @@ from tests.vector_files import read_bytes
         ("", None),
     ],
 )
-def test_a_type_is_read_by_what_stands_before_its_first_dot(type_: str, class_: type | None) -> None:
+def test_data_class_depends_on_the_type_before_the_first_dot(type_: str, class_: type | None) -> None:
     assert find_data_class(type_) is class_
 
 
-def test_values_are_interpreted_or_left_alone() -> None:
+def test_values_are_interpreted_or_unchanged() -> None:
     admin = Value(100, "HS_ADMIN", Admin(ValueRef(200, "0.NA/1")).to_bytes())
     assert interpret(admin) == Admin(ValueRef(200, "0.NA/1"))
     assert interpret_as(admin, Admin) == Admin(ValueRef(200, "0.NA/1"))
@@ -73,7 +73,7 @@ def test_values_are_interpreted_or_left_alone() -> None:
 
 
 @given(values())
-def test_interpreting_never_fails_and_never_changes_anything(value: Value) -> None:
+def test_interpreting_never_fails_and_changes_nothing(value: Value) -> None:
     found = interpret(value)
     if found is not None and not isinstance(found, PublicKey):
         assert found.to_bytes() == value.data
@@ -94,7 +94,7 @@ def test_interpreting_never_fails_and_never_changes_anything(value: Value) -> No
         ("10320/loc", "<locations/>", b"<locations/>"),
     ],
 )
-def test_data_is_written_in_the_natural_form_of_its_type(type_: str, text: str, data: bytes) -> None:
+def test_data_is_parsed_from_the_natural_form_of_its_type(type_: str, text: str, data: bytes) -> None:
     assert data_from_text(type_, text) == data
 
 
@@ -113,12 +113,12 @@ def test_data_is_written_in_the_natural_form_of_its_type(type_: str, text: str, 
         ("URL", "base64:" + "A" * (MAX_BYTES // 3 * 4 + 8)),
     ],
 )
-def test_other_text_is_refused(type_: str, text: str) -> None:
+def test_invalid_text_is_refused(type_: str, text: str) -> None:
     with pytest.raises(InvalidData):
         data_from_text(type_, text)
 
 
-def test_as_much_data_as_one_value_holds_and_no_more() -> None:
+def test_data_length_is_limited() -> None:
     assert len(data_from_text("URL", "x" * MAX_BYTES)) == MAX_BYTES
     with pytest.raises(InvalidData, match="the data has 1,048,577 bytes"):
         data_from_text("URL", "x" * (MAX_BYTES + 1))
@@ -127,18 +127,18 @@ def test_as_much_data_as_one_value_holds_and_no_more() -> None:
 
 
 @given(values())
-def test_what_is_shown_as_text_is_read_as_the_same_data(value: Value) -> None:
+def test_data_round_trips_through_text(value: Value) -> None:
     assert data_from_text(value.type, data_to_text(value)) == value.data
 
 
-def test_text_that_would_be_taken_for_base64_and_secrets_that_are_not_text_are_shown_in_base64() -> None:
+def test_ambiguous_text_and_binary_secrets_are_shown_in_base64() -> None:
     assert data_to_text(Value(1, "URL", b"base64:x")) == "base64:YmFzZTY0Ong="
     assert data_to_text(Value(1, "HS_SECKEY", b"\xff")) == "base64:/w=="
     # the same key, but not the same bytes
     assert data_to_text(Value(1, "HS_PUBKEY", read_bytes("keys/rsapub.bin")[:-4])).startswith("base64:")
 
 
-def test_data_comes_from_the_json_of_its_type() -> None:
+def test_data_is_parsed_from_the_json_of_its_type() -> None:
     assert (
         data_from_json("HS_ADMIN", {"handle": "0.NA/P", "index": 200, "permissions": "*"})
         == Admin(ValueRef(200, "0.NA/P")).to_bytes()
@@ -149,7 +149,7 @@ def test_data_comes_from_the_json_of_its_type() -> None:
 
 
 @given(TYPES, st.text(st.characters(), max_size=20), plain_objects)
-def test_any_text_and_any_json_give_data_or_are_refused(type_: str, text: str, plain: object) -> None:
+def test_any_text_and_any_json_are_converted_or_refused(type_: str, text: str, plain: object) -> None:
     with suppress(InvalidData):
         assert isinstance(data_from_text(type_, text), bytes)
     with suppress(InvalidData):
@@ -157,6 +157,6 @@ def test_any_text_and_any_json_give_data_or_are_refused(type_: str, text: str, p
 
 
 @given(encoded)
-def test_a_secret_is_not_shown(data: bytes) -> None:
+def test_repr_hides_a_secret(data: bytes) -> None:
     shown = repr(interpret(Value(1, "HS_SECKEY", data + b"secret")))
     assert "secret" not in shown.replace("secret=", "").lower().replace("secretkey", "")

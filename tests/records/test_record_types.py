@@ -1,4 +1,4 @@
-"""Type names and how they match; also how letters fold, which the same file of vectors holds."""
+"""Type names and how they match; also case folding, which is in the same vector file."""
 
 import time
 
@@ -24,8 +24,8 @@ VECTOR_FILES = ("codec-text.json",)
 @pytest.mark.parametrize("vector", parameters("codec-text.json"))
 def test_vector_of_text(vector: Vector) -> None:
     if vector["function"] == "Util.upperCase":
-        given_, folded = bytes.fromhex(vector["in"]), bytes.fromhex(vector["out"])
-        assert fold(given_.decode()).encode() == folded
+        original, folded = bytes.fromhex(vector["in"]), bytes.fromhex(vector["out"])
+        assert fold(original.decode()).encode() == folded
     else:
         assert vector["function"] == "Util.isParentTypeInArray"
         assert matches(vector["query"], vector["type"]) is vector["match"]
@@ -59,11 +59,11 @@ def test_vectors_of_text_are_of_two_kinds() -> None:
         ("*", "URL", False),
     ],
 )
-def test_a_query_finds_its_type_and_with_a_dot_its_subtypes(query: str, type_: str, found: bool) -> None:
+def test_query_matches_its_type_and_with_a_trailing_dot_its_subtypes(query: str, type_: str, found: bool) -> None:
     assert matches(query, type_) is found
 
 
-def test_several_queries_find_what_one_of_them_finds() -> None:
+def test_several_queries_match_what_any_of_them_matches() -> None:
     query = TypeQuery(["EMAIL", "url.", "HS_"])
     assert [query.finds(type_) for type_ in ("URL.x", "email", "EMAIL.x", "HS_ADMIN", "DESC")] == [
         *(True, True, False, False, False)
@@ -72,20 +72,20 @@ def test_several_queries_find_what_one_of_them_finds() -> None:
 
 
 @given(TEXTS, TEXTS)
-def test_a_type_has_itself_and_what_is_below_it(base: str, below: str) -> None:
+def test_type_includes_itself_and_its_subtypes(base: str, subtype: str) -> None:
     assert has_type(base, base)
-    assert has_type(f"{base}.{below}", fold(base))
-    assert matches(f"{base}.", f"{base}.{below}")
-    assert not has_type(f"{base}x{below}", f"{base}y")
+    assert has_type(f"{base}.{subtype}", fold(base))
+    assert matches(f"{base}.", f"{base}.{subtype}")
+    assert not has_type(f"{base}x{subtype}", f"{base}y")
 
 
-def test_what_stands_before_the_first_dot_says_how_data_is_read() -> None:
+def test_base_type_is_the_part_before_the_first_dot() -> None:
     assert [get_base_type(type_) for type_ in ("hs_site.6", "HS_SITE", "10320/loc", ".x", "")] == [
         *("HS_SITE", "HS_SITE", "10320/LOC", "", "")
     ]
 
 
-def test_names_that_resolvers_act_on_are_exact() -> None:
+def test_types_that_resolvers_use_are_exact() -> None:
     assert "HS_SITE.6" in SITE_TYPES
     assert "hs_site.6" not in SITE_TYPES
     assert "HS_SERV" in SERVICE_TYPES
@@ -93,11 +93,11 @@ def test_names_that_resolvers_act_on_are_exact() -> None:
     assert {"HS_SITE.PREFIX", "HS_NA_DELEGATE", "HS_SERV.PREFIX"} == DELEGATION_TYPES
 
 
-def test_many_queries_for_many_long_types_take_no_longer_than_their_lengths_allow() -> None:
-    # As many as fit a message: tens of thousands of families, few of the same length would help nobody.
+def test_many_queries_for_many_long_types_are_fast() -> None:
+    # As many as fit in a message: tens of thousands of type families.
     queries = [f"{number:x}." for number in range(40_000)]
     types = ["." * 1_000] * 2_000
     query = TypeQuery(queries)
-    began = time.process_time()
+    started = time.process_time()
     assert not any(query.finds(type_) for type_ in types)
-    assert time.process_time() - began < 2
+    assert time.process_time() - started < 2

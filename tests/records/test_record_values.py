@@ -1,4 +1,4 @@
-"""Values: their bytes, their permissions, and times that outlive 32 bits."""
+"""Values: bytes, permissions, and times beyond 32 bits."""
 
 import pytest
 from hypothesis import given
@@ -27,32 +27,32 @@ def test_vector_of_a_value(vector: Vector) -> None:
     data = bytes.fromhex(vector["encoded_hex"])
     value = Value.from_bytes(data, NOW)
     assert value.to_bytes() == data
-    given_ = fields(vector)
-    assert value.index == given_["v.index"]
-    assert to_wire(value.timestamp) == given_["v.timestamp"]
-    assert f"{value.ttl_type:d} ({value.ttl_type.name.lower()})" == given_["v.ttlType"]
-    assert value.ttl == given_["v.ttl"]
-    assert value.permissions == int(str(given_["v.permissions"]).split()[0], 16)
-    assert value.type == given_["v.type"]
-    assert given_["v.data"] in (value.data.hex(), value.data.decode("latin-1"))
-    assert len(value.references) == given_["v.referenceCount"]
+    expected = fields(vector)
+    assert value.index == expected["v.index"]
+    assert to_wire(value.timestamp) == expected["v.timestamp"]
+    assert f"{value.ttl_type:d} ({value.ttl_type.name.lower()})" == expected["v.ttlType"]
+    assert value.ttl == expected["v.ttl"]
+    assert value.permissions == int(str(expected["v.permissions"]).split()[0], 16)
+    assert value.type == expected["v.type"]
+    assert expected["v.data"] in (value.data.hex(), value.data.decode("latin-1"))
+    assert len(value.references) == expected["v.referenceCount"]
     for number, reference in enumerate(value.references):
-        assert reference.handle == given_[f"v.reference[{number}].handle"]
-        assert reference.index == given_[f"v.reference[{number}].index"]
+        assert reference.handle == expected[f"v.reference[{number}].handle"]
+        assert reference.index == expected[f"v.reference[{number}].index"]
     if "perm" in vector:
         assert permissions_to_text(value.permissions) == vector["perm"]
     if "value" in vector:
-        made = vector["value"]
+        source = vector["value"]
         assert value == Value(
-            made["index"],
-            made["type"],
-            bytes.fromhex(made["data_hex"]),
-            made["ttl"],
-            TtlType(made["ttlType"]),
-            permissions_from_text(made["perm"]),
-            # one of them has -1 here and 4294967295 in its description: the same 32 bits
-            from_wire(made["timestamp"] % (1 << 32), NOW),
-            tuple([ValueRef.parse(reference) for reference in made["references"]]),
+            source["index"],
+            source["type"],
+            bytes.fromhex(source["data_hex"]),
+            source["ttl"],
+            TtlType(source["ttlType"]),
+            permissions_from_text(source["perm"]),
+            # one vector has -1 here and 4294967295 in its description: the same 32 bits
+            from_wire(source["timestamp"] % (1 << 32), NOW),
+            tuple([ValueRef.parse(reference) for reference in source["references"]]),
         )
 
 
@@ -66,20 +66,20 @@ def test_vectors_of_values_cover_every_permission() -> None:
 
 @pytest.mark.parametrize("now", NOWS)
 @given(st.data())
-def test_a_value_round_trips_through_bytes_at_any_time(now: int, data: st.DataObject) -> None:
+def test_value_round_trips_through_bytes_at_any_time(now: int, data: st.DataObject) -> None:
     value = data.draw(values(now))
     raw = value.to_bytes()
     assert Value.from_bytes(raw, now) == value
-    front = raw[: data.draw(st.integers(0, len(raw) - 1))]
+    truncated = raw[: data.draw(st.integers(0, len(raw) - 1))]
     with pytest.raises(InvalidData):
-        Value.from_bytes(front, now)
+        Value.from_bytes(truncated, now)
     with pytest.raises(InvalidData):
         Value.from_bytes(raw + b"\0", now)
 
 
 @pytest.mark.parametrize("now", NOWS)
 @given(data=st.binary(min_size=26, max_size=60))
-def test_any_bytes_are_a_value_that_writes_them_again_or_refused(now: int, data: bytes) -> None:
+def test_any_bytes_round_trip_or_are_refused(now: int, data: bytes) -> None:
     try:
         value = Value.from_bytes(data, now)
     except InvalidData:
@@ -93,7 +93,7 @@ def test_32_bits_are_the_instant_nearest_to_now(now: int, distance: int) -> None
     assert from_wire(to_wire(now + distance), now) == now + distance
 
 
-def test_32_bits_beyond_half_a_cycle_are_another_instant() -> None:
+def test_32_bits_beyond_half_a_cycle_are_a_different_instant() -> None:
     now = NOWS[1]
     assert from_wire(to_wire(now + (1 << 31)), now) == now - (1 << 31)
     assert from_wire(0, now) == 0
@@ -101,7 +101,7 @@ def test_32_bits_beyond_half_a_cycle_are_another_instant() -> None:
     assert from_wire(to_wire(1 << 32), NOWS[2]) == 0
 
 
-def test_a_value_written_in_2039_shows_its_year() -> None:
+def test_value_written_in_2039_has_the_correct_year() -> None:
     value = Value(1, "X", b"", timestamp=NOWS[1], ttl=NOWS[1] + 60, ttl_type=TtlType.ABSOLUTE)
     read = Value.from_bytes(value.to_bytes(), NOWS[1])
     assert to_iso(read.timestamp) == "2039-01-01T00:00:00Z"
@@ -122,18 +122,18 @@ def test_a_value_written_in_2039_shows_its_year() -> None:
         ("0001-01-01T00:00:00+23:59", -62_135_683_140),
     ],
 )
-def test_iso_times_are_read_in_every_form(text: str, seconds: int) -> None:
+def test_iso_times_are_parsed_in_every_form(text: str, seconds: int) -> None:
     assert from_iso(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2017-13-01", "2017-07-14T25:00Z", "3600", "\ud800", "٢٠١٧-07-14"])
-def test_other_times_are_refused(text: str) -> None:
+def test_invalid_times_are_refused(text: str) -> None:
     with pytest.raises(InvalidData, match="ISO 8601"):
         from_iso(text)
 
 
 @given(st.integers(-62_135_596_800, 253_402_300_799))
-def test_every_second_of_ten_thousand_years_has_a_text(instant: int) -> None:
+def test_every_second_of_ten_thousand_years_round_trips(instant: int) -> None:
     assert from_iso(to_iso(instant)) == instant
 
 
@@ -144,12 +144,12 @@ def test_permissions_are_letters_or_digits(text: str, bits: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "rwr", "rwr--", "wrwr", "1112", "****", "r w-"])
-def test_other_permissions_are_refused(text: str) -> None:
+def test_invalid_permissions_are_refused(text: str) -> None:
     with pytest.raises(InvalidData, match="four characters"):
         permissions_from_text(text)
 
 
-def test_a_value_is_as_deployed_tools_make_it_unless_somebody_says_otherwise() -> None:
+def test_defaults_of_a_value_match_deployed_tools() -> None:
     value = Value.text(1, "URL", "x")
     assert (value.ttl, value.ttl_type, value.permissions, value.timestamp) == (86_400, 0, DEFAULT_PERMISSIONS, 0)
     assert value.is_public
@@ -171,6 +171,6 @@ def test_identities_are_written_as_index_and_handle(text: str, ref: ValueRef) ->
 
 
 @pytest.mark.parametrize("text", ["", "300:", "2147483648:x", "9" * 5_000 + ":x", "00000000300:x"])
-def test_other_identities_are_refused(text: str) -> None:
+def test_invalid_identities_are_refused(text: str) -> None:
     with pytest.raises(InvalidData):
         ValueRef.parse(text)

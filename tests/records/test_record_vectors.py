@@ -1,4 +1,4 @@
-"""Vectors of typed data: the recorded ones, those of the protocol's description (21.2), and a site in both forms."""
+"""Vectors of typed data: recorded vectors, vectors of the protocol description (21.2), and a site in both forms."""
 
 import json
 
@@ -25,7 +25,7 @@ TYPES = {
 
 
 @pytest.mark.parametrize("vector", parameters("codec-records.json"))
-def test_vector_of_a_record_comes_back_through_every_conversion(vector: Vector) -> None:
+def test_vector_of_a_record_round_trips_through_every_conversion(vector: Vector) -> None:
     encoded = bytes.fromhex(vector["encoded_hex"])
     class_ = find_data_class(TYPES[vector["function"]])
     assert class_ is not None
@@ -44,24 +44,24 @@ def test_vector_of_a_record_comes_back_through_every_conversion(vector: Vector) 
 
 
 @pytest.mark.parametrize("vector", parameters("codec-records.json"))
-def test_vector_of_a_record_says_what_its_description_says(vector: Vector) -> None:
+def test_vector_of_a_record_matches_its_description(vector: Vector) -> None:
     encoded = bytes.fromhex(vector["encoded_hex"])
-    given = fields(vector)
+    expected = fields(vector)
     if vector["function"] == "Encoder.encodeAdminRecord":
         admin = Admin.from_bytes(encoded)
-        assert describe_permissions(admin.permissions) == given["v.permissions"]
-        assert admin.administrator == ValueRef(int(given["v.adminIdIndex"]), str(given["v.adminId"]))
-        assert admin.legacy_length is ("TRAILING" in given)
+        assert describe_permissions(admin.permissions) == expected["v.permissions"]
+        assert admin.administrator == ValueRef(int(expected["v.adminIdIndex"]), str(expected["v.adminId"]))
+        assert admin.legacy_length is ("TRAILING" in expected)
     elif vector["function"] == "Encoder.encodeValueReferenceList":
         entries = ValueList.from_bytes(encoded).entries
-        assert len(entries) == given["v.count"]
+        assert len(entries) == expected["v.count"]
         for number, entry in enumerate(entries):
-            assert entry == ValueRef(int(given[f"v[{number}].index"]), str(given[f"v[{number}].handle"]))
+            assert entry == ValueRef(int(expected[f"v[{number}].index"]), str(expected[f"v[{number}].handle"]))
     elif vector["function"] == "Encoder.encodeSiteInfoRecord":
-        assert describe_site(Site.from_bytes(encoded)).items() <= given.items()
+        assert describe_site(Site.from_bytes(encoded)).items() <= expected.items()
     else:
         key = PublicKey.from_bytes(encoded)
-        assert given["v.keyType"] == key.KIND
+        assert expected["v.keyType"] == key.KIND
 
 
 def describe_permissions(permissions: AdminPermission) -> str:
@@ -70,7 +70,7 @@ def describe_permissions(permissions: AdminPermission) -> str:
 
 
 def describe_site(site: Site) -> dict[str, int | str]:
-    """The fields of a site under the names that the vectors give them."""
+    """The fields of a site under the names that the vectors use."""
     primary, multi = site.is_primary, PrimaryMask.MULTI_PRIMARY in site.primary
     found: dict[str, int | str] = {
         "v.dataFormatVersion": site.version,

@@ -22,18 +22,18 @@ PAIR = ValueList((ValueRef(300, "0.NA/12345"), ValueRef(301, "0.NA/12345")))
         ("1:a\n", ValueList((ValueRef(1, "a\n"),))),
     ],
 )
-def test_text_is_entries_with_commas_between_them(text: str, found: ValueList) -> None:
+def test_text_is_entries_separated_by_commas(text: str, found: ValueList) -> None:
     assert ValueList.from_text(text) == found
     assert found.to_text() == text
 
 
 @pytest.mark.parametrize("text", [",", "1:a,", ",1:a", "1:a,b", "a", "1:a\\", "1:a,,2:b", "9999999999:a", "1:\ud800"])
-def test_other_text_is_refused(text: str) -> None:
+def test_invalid_text_is_refused(text: str) -> None:
     with pytest.raises(InvalidData):
         ValueList.from_text(text)
 
 
-def test_a_backslash_before_any_character_is_that_character() -> None:
+def test_backslash_escapes_any_character() -> None:
     assert ValueList.from_text(r"1:\a\:") == ValueList((ValueRef(1, "a:"),))
 
 
@@ -44,12 +44,12 @@ def test_json_is_a_list_of_handles_and_indexes() -> None:
 
 
 @pytest.mark.parametrize("plain", [None, {}, [None], [1], [{"handle": "x"}], [{"handle": "x", "index": 1}, None]])
-def test_other_json_is_refused(plain: object) -> None:
+def test_invalid_json_is_refused(plain: object) -> None:
     with pytest.raises(InvalidData):
         ValueList.from_json(plain)
 
 
-def test_a_count_that_cannot_be_is_refused_before_anything_is_made() -> None:
+def test_impossible_count_is_refused() -> None:
     for data in ("7fffffff", "ffffffff", "00000002 00000000 00000001"):
         with pytest.raises(InvalidData):
             ValueList.from_bytes(bytes.fromhex(data))
