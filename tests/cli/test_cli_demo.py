@@ -88,7 +88,7 @@ def test_demonstration_changes_nothing_if_a_namespace_exists() -> None:
         assert len(first) == 10
         with registry.snapshot() as snapshot:
             size = snapshot.reading.size
-        with pytest.raises(Refused, match=r"102\.100\.TYPE already"):
+        with pytest.raises(Refused, match=r"102\.100\.TYPE of the demonstration already exists"):
             create_demonstration(registry, OPERATOR, "cli")
         with registry.snapshot() as snapshot:
             assert snapshot.reading.size == size

@@ -319,7 +319,7 @@ def test_new_certificate_after_sighup_keeps_open_connections(tmp_path: Path) -> 
     files = {"PERSEID_HTTP_CERTIFICATE_FILE": "web.pem", "PERSEID_HTTP_KEY_FILE": "web.key"}
     url = "https://second.example.org"
     with serving(directory, "--resolvers", "1", PERSEID_HTTP_PUBLIC_URL=url, **files) as server:
-        assert "is not for second.example.org, the host of http.public_url" in server.errors
+        assert "is not valid for second.example.org, the host of http.public_url" in server.errors
         assert shown_certificate(server) == first
         with connected(server, client_context()) as pending:
             assert ask(pending, "/healthz")[0].status == 200
@@ -329,7 +329,7 @@ def test_new_certificate_after_sighup_keeps_open_connections(tmp_path: Path) -> 
             assert ask(pending, "/healthz")[0].status == 200
             (directory / "web.key").write_text("nothing")
             reload(server, "reload failed, nothing was changed: ")
-            assert "web.key holds no private key in PEM" in server.errors
+            assert "web.key contains no PEM private key" in server.errors
             assert shown_certificate(server) == second
             assert ask(pending, "/healthz")[0].status == 200
         # A control process that is started anew goes on without TLS rather than not at all.
@@ -407,14 +407,17 @@ def run(directory: Path, **environment: str) -> "subprocess.CompletedProcess[str
 def test_unusable_certificate_is_reported_at_start(tmp_path: Path) -> None:
     done = run(copy_to(tmp_path), PERSEID_HTTP_PORT="0", PERSEID_HTTP_CERTIFICATE_FILE="absent.pem")
     assert done.returncode == 1
-    assert re.search(r"perseid: .*absent\.pem cannot be read: No such file .*http\.certificate_file", done.stderr)
+    assert re.search(r"perseid: Cannot read .*absent\.pem: No such file .*http\.certificate_file", done.stderr)
     assert "Traceback" not in done.stderr
 
 
 def test_port_in_use_is_reported(running: Serving, tmp_path: Path) -> None:
     done = run(copy_to(tmp_path), PERSEID_HTTP_PORT=str(running.http[1]))
     assert done.returncode == 1
-    assert f"HTTP cannot be served at 127.0.0.1:{running.http[1]}: Address already in use; process " in done.stderr
+    assert (
+        f"Cannot serve HTTP at 127.0.0.1:{running.http[1]}: Address already in use. The port is used by process "
+        in done.stderr
+    )
     assert "choose another port with http.port" in done.stderr
     assert "Traceback" not in done.stderr
 

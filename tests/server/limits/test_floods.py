@@ -113,7 +113,7 @@ def test_resolution_continues_during_a_flood_of_expensive_requests(
         command = [sys.executable, "-m", "tests.server.faults.flood", kind.value, *map(str, server.native)]
         with subprocess.Popen([*command, str(FLOOD_SECONDS + 0.5)], stdout=subprocess.PIPE) as flood:
             assert flood.stdout is not None
-            assert flood.stdout.readline() == b"begun\n"
+            assert flood.stdout.readline() == b"started\n"
             before, begun = _used(server), time.monotonic()
             done = resolve_for(server, FLOOD_SECONDS)
             sent, _ = flood.communicate()

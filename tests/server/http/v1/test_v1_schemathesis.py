@@ -78,7 +78,7 @@ VALUE: Final = {"index": 1, "type": "URL", "data": {"format": "string", "value":
 
 def likely(operation: str, token: str) -> Likely:
     return {
-        "operation": st.just(operation),
+        "job": st.just(operation),
         "token": st.just(token),
         "handle": NEW,
         "handles": st.lists(NEW, max_size=2),

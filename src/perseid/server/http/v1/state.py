@@ -85,6 +85,10 @@ MAX_CLIENTS: Final = 10_000
 POLICY_NAME: Final = "requests"
 
 
+ROUNDING: Final = 1e-9
+"""The part of a request that sums of floating-point numbers may be off by."""
+
+
 @dataclass(frozen=True, slots=True)
 class Allowance:
     """The remaining requests of a client."""
@@ -122,13 +126,14 @@ class RateLimiter:
             return NO_LIMIT
         cost = WINDOW / limit
         due = max(self._due.pop(client, 0.0), now)
-        allowed = due + cost - now <= WINDOW
+        remaining = max(0, int((WINDOW - (due - now)) / cost + ROUNDING))
+        allowed = remaining > 0
         if allowed:
             due += cost
+            remaining -= 1
         self._due[client] = due
         if len(self._due) > MAX_CLIENTS:
             del self._due[next(iter(self._due))]
-        remaining = max(0, int((WINDOW - (due - now)) / cost + 1e-9))
         reset = due - now if remaining else due + cost - now - WINDOW
         return Allowance(allowed, limit, remaining, max(1, ceil(reset)))
 
