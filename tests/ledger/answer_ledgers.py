@@ -187,7 +187,7 @@ def limited(pipe: Connection, folder: Path, limit: int) -> None:
         pipe.send((refused, followed, answers.ready, answers.differences(ledger.look)))
 
 
-def read_until_told(pipe: Connection, folder: Path, name: bytes) -> None:
+def report_reads(pipe: Connection, folder: Path, name: bytes) -> None:
     """Read one handle and prefix `10.1` repeatedly; report what a read sees that starts after a request."""
     with AnswersReader(folder) as reader:
 

@@ -31,8 +31,8 @@ from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.rebuild import Superseded, rebuild
 from tests.ledger.ledgers import SIGNER, change, key, log_of_today, open_store, secret, url
 
-PAIR = 3  # entries that are minted together, all or none
-LONGEST = 1.0  # seconds that a worker lives at most
+PAIR = 3  # entries minted together, all or none
+LONGEST = 1.0  # maximum lifetime of a worker, in seconds
 
 
 @dataclass(frozen=True)
@@ -57,21 +57,21 @@ def write(place: Place, identity: str, chance: random.Random, tell: Callable[[st
                 tell(f"pair {identity}-{number} {outcome.seq}")
             else:
                 name = f"shared-{chance.randrange(20)}" if kind < 0.6 else f"{identity}-{number}"
-                told = f"{identity}-{number}"
-                request = change(name, url(f"https://example.org/{told}"), secret(told.encode()))
+                label = f"{identity}-{number}"
+                request = change(name, url(f"https://example.org/{label}"), secret(label.encode()))
                 done = ledger.append(request)[0]
                 assert isinstance(done, Appended)
-                tell(f"one {told} {done.seq}")
+                tell(f"one {label} {done.seq}")
             item = ledger.find(b"10.1/shared-1")
             assert item is None or item.values
 
 
-def _pair(told: str) -> Mint:
+def _pair(label: str) -> Mint:
     def make(lender: LeaseProvider) -> Sequence[Draft]:
         first = lender.lease(b"crash", PAIR, 0)
         handles = [f"10.1/pair-{first + number}" for number in range(PAIR)]
         assert not any(lender.exists(handle.upper().encode()) for handle in handles)
-        return [change("", url(f"https://example.org/{told}"), handle=handle).draft for handle in handles]
+        return [change("", url(f"https://example.org/{label}"), handle=handle).draft for handle in handles]
 
     return Mint(make)
 
@@ -120,7 +120,7 @@ def start(place: Place, role: str, identity: str, chance: random.Random) -> Work
         return Worker(role, pid, reader, dies_after)
     try:
         os.close(reader)
-        # Sign all the time, so that some are killed while signing.
+        # Sign continuously, so that some workers are killed while signing.
         signing.INTERVAL = 1_000  # type: ignore[misc]
         ledgers.RETRY_DELAY = 0.005  # type: ignore[misc]
         WORKERS[role](place, identity, random.Random(seed), lambda text: _tell(writing, text))
@@ -137,18 +137,18 @@ def work(place: Place, chance: random.Random, number: int) -> list[str]:
     """Run workers, kill them, and return what they acknowledged."""
     roles = ["write", "write", chance.choice(["write", "follow", "build"]), chance.choice(["follow", "build", "build"])]
     workers = [start(place, role, f"r{number}w{which}", chance) for which, role in enumerate(roles)]
-    begun = time.monotonic()
+    started = time.monotonic()
     for worker in sorted(workers, key=lambda one: one.dies_after):
-        time.sleep(max(0.0, begun + worker.dies_after - time.monotonic()))
+        time.sleep(max(0.0, started + worker.dies_after - time.monotonic()))
         os.kill(worker.pid, signal.SIGKILL)
-    told: list[str] = []
+    reported: list[str] = []
     for worker in workers:
         _, status = os.waitpid(worker.pid, 0)
         with os.fdopen(worker.pipe, encoding="utf-8") as pipe:
             said = pipe.read()
         assert os.WIFSIGNALED(status), f"a worker ({worker.role}) failed before it was killed"
-        told += [line for line in said.splitlines(keepends=True) if line.endswith("\n")]
-    return told
+        reported += [line for line in said.splitlines(keepends=True) if line.endswith("\n")]
+    return reported
 
 
 def check(place: Place, acknowledged: Sequence[str]) -> int:
@@ -160,9 +160,9 @@ def check(place: Place, acknowledged: Sequence[str]) -> int:
                 what, *rest = line.split()
                 if what not in {"one", "pair"}:
                     continue
-                told, seq = rest[0], int(rest[1])
+                label, seq = rest[0], int(rest[1])
                 for entry in reader.log(seq - 1, seq + (PAIR if what == "pair" else 1) - 1):
-                    assert f"https://example.org/{told}" in str(entry.record()[0].data), f"{line} is entry {entry}"
+                    assert f"https://example.org/{label}" in str(entry.record()[0].data), f"{line} is entry {entry}"
             pairs = [entry.seq for entry in reader.log(0) if entry.handle.startswith("10.1/pair-")]
             assert len(pairs) % PAIR == 0, "a minted group is partial"
             assert reader.latest(key("shared-1")) <= size

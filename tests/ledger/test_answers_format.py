@@ -113,7 +113,7 @@ def test_items_of_several_spellings_share_a_key(several: list[HandleItem], name:
 
 @given(items, st.binary(max_size=80))
 @example(HandleItem(b"A", State.NORMAL), b"")
-@example(HandleItem(b"A", State.NORMAL), b"\x01\x80\x00")  # a number longer than it needs to be
+@example(HandleItem(b"A", State.NORMAL), b"\x01\x80\x00")  # a number longer than necessary
 @example(HandleItem(b"A", State.NORMAL), b"\x01\x80\x80\x80\x80\x80\x01")
 @example(HandleItem(b"A", State.NORMAL), b"\x00\x00")  # absent
 @example(HandleItem(b"A", State.NORMAL), b"\x81\x01A\x00")  # spelled like the key
@@ -229,7 +229,7 @@ def items_after(*changes: tuple[str, tuple[Value, ...], State]) -> dict[bytes, P
         ("0.site/homed/0.na/0.na/10", b"10", PrefixItem(marker=True)),
     ],
 )
-def test_a_homed_prefix_is_homed_while_the_record_is_normal(handle: str, prefix: bytes, item: PrefixItem) -> None:
+def test_homed_prefix_is_homed_while_the_record_is_normal(handle: str, prefix: bytes, item: PrefixItem) -> None:
     assert items_after((handle, (), State.NORMAL)) == {prefix: item}
     assert items_after((handle, (), State.NORMAL), (handle, (), State.ABSENT)) == {}
     assert items_after((handle, (), State.RESERVED)) == {}

@@ -15,8 +15,8 @@ from tests.ledger.answer_ledgers import (
     limited,
     numbered_ledger,
     process,
-    read_until_told,
     rebuild_slowly,
+    report_reads,
     url,
 )
 
@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_another_process_reads_applied_entries_at_once(folder: Path) -> None:
     ledger = MemoryLedger()
-    with Answers(folder) as answers, process(read_until_told, folder, b"10.1/x") as (_, pipe):
+    with Answers(folder) as answers, process(report_reads, folder, b"10.1/x") as (_, pipe):
         assert pipe.recv() == "reading"
         pipe.send("look")
         assert pipe.recv() == "unavailable"
@@ -114,7 +114,7 @@ def test_rebuild_in_another_process_misses_no_entry(folder: Path) -> None:
             looks = 0
             while pipe.recv() == "look":
                 looks += 1
-                if looks != 3:  # at the third, which is the last before the switch, nobody can apply
+                if looks != 3:  # the third is the last before the switch; entries cannot be applied then
                     size += 10
                     assert answers.apply(numbered_ledger(size).entries[-10:])
                 pipe.send(size)
@@ -129,7 +129,7 @@ def test_rebuild_in_another_process_misses_no_entry(folder: Path) -> None:
 def test_reader_of_a_removed_generation_opens_the_new_one(folder: Path) -> None:
     ledger = MemoryLedger()
     ledger.append("10.1/x", url("1"))
-    with Answers(folder) as answers, process(read_until_told, folder, b"10.1/x") as (_, pipe):
+    with Answers(folder) as answers, process(report_reads, folder, b"10.1/x") as (_, pipe):
         assert pipe.recv() == "reading"
         for _ in range(3):
             assert answers.rebuild(ledger.look)

@@ -49,7 +49,7 @@ def test_every_field_is_at_the_specified_offset(path: Path) -> None:
 def test_second_creator_opens_the_file_of_the_first(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = StateFile.create(path)
     first.switch(5)
-    monkeypatch.setattr(Path, "exists", lambda _: False)  # as it was a moment ago
+    monkeypatch.setattr(Path, "exists", lambda _: False)  # as if the file did not exist yet
     second = StateFile.create(path)
     assert second.words[WORD_GENERATION] == 5
     assert [each.name for each in path.parent.iterdir()] == ["state"]
@@ -117,7 +117,7 @@ def test_required_entry_only_increases_until_reached(path: Path) -> None:
     state.close()
 
 
-def test_only_the_given_generation_is_invalidated(path: Path) -> None:
+def test_only_the_named_generation_is_invalidated(path: Path) -> None:
     state = StateFile.create(path)
     state.switch(4)
     state.invalidate(3)
@@ -129,16 +129,16 @@ def test_only_the_given_generation_is_invalidated(path: Path) -> None:
 
 def test_generation_numbers_are_unique(path: Path) -> None:
     states = [StateFile.create(path) for _ in range(4)]
-    given: list[int] = []
+    generations: list[int] = []
     threads = [
-        threading.Thread(target=lambda state=state: given.extend(state.next_generation() for _ in range(200)))
+        threading.Thread(target=lambda state=state: generations.extend(state.next_generation() for _ in range(200)))
         for state in states
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(given) == list(range(1, 801))
+    assert sorted(generations) == list(range(1, 801))
     for state in states:
         state.close()
 

@@ -275,7 +275,7 @@ def test_another_ledger_is_recognized_by_its_id(answers: Answers) -> None:
     assert answers.differences(other.look) is None
 
 
-# Want of room
+# Full storage
 
 
 def test_full_map_does_not_fail_the_ledger_and_stale_view_is_not_read(
@@ -372,15 +372,15 @@ def test_dirty_mark_is_on_disk_before_lmdb_writes(
     happened: list[str] = []
     dirty, write = StateFile.mark_dirty, Generation.write
 
-    def told(word: str, method: Callable[..., None]) -> Callable[..., None]:
+    def recorder(word: str, method: Callable[..., None]) -> Callable[..., None]:
         def call(*arguments: object) -> None:
             happened.append(word)
             method(*arguments)
 
         return call
 
-    monkeypatch.setattr(StateFile, "mark_dirty", told("dirty", dirty))
-    monkeypatch.setattr(Generation, "write", told("write", write))
+    monkeypatch.setattr(StateFile, "mark_dirty", recorder("dirty", dirty))
+    monkeypatch.setattr(Generation, "write", recorder("write", write))
     with Answers(folder, boot=BOOT) as answers:
         assert answers.catch_up(ledger.look)
         for _ in range(2):
@@ -392,7 +392,7 @@ def test_view_not_closed_before_a_reboot_is_rebuilt(folder: Path, ledger: Memory
     first = Answers(folder, boot=BOOT)
     assert first.catch_up(ledger.look)
     assert first.apply([ledger.append("10.1/x", url("1"))])
-    AnswersReader.close(first)  # the process is gone, the mark was never made
+    AnswersReader.close(first)  # the process died without marking the view clean
     with AnswersReader(folder, boot=bytes(16)) as reader, pytest.raises(AnswersUnavailable):
         reader.get(b"10.1/x")
     with Answers(folder, boot=bytes(16)) as answers:
@@ -492,7 +492,7 @@ def test_damaged_item_leads_to_a_rebuild(answers: Answers, ledger: MemoryLedger,
 
 
 @pytest.mark.parametrize(
-    ("database", "key", "raw", "told"),
+    ("database", "key", "raw", "expected"),
     [
         ("handles", b"10.1/A", b"\x01\x00", "handles 10.1/A"),
         ("handles", b"10.1/X", None, "handles 10.1/X"),
@@ -502,7 +502,7 @@ def test_damaged_item_leads_to_a_rebuild(answers: Answers, ledger: MemoryLedger,
     ],
 )
 def test_any_difference_from_the_ledger_is_reported(
-    answers: Answers, ledger: MemoryLedger, database: str, key: bytes, raw: bytes | None, told: str
+    answers: Answers, ledger: MemoryLedger, database: str, key: bytes, raw: bytes | None, expected: str
 ) -> None:
     assert answers.apply([ledger.append("10.1/x", url("1")), ledger.append("0.SITE/HOMED/10.1", url("1"))])
     assert answers.differences(ledger.look) is None
@@ -512,7 +512,7 @@ def test_any_difference_from_the_ledger_is_reported(
             txn.delete(key, db=getattr(generation, database))
         else:
             txn.put(key, raw, db=getattr(generation, database))
-    assert answers.differences(ledger.look) == told
+    assert answers.differences(ledger.look) == expected
     assert generations(answers.folder) == [1]
 
 
@@ -522,7 +522,7 @@ def test_comparison_runs_during_writes(answers: Answers, ledger: MemoryLedger) -
     assert answers.differences(ledger.look) is None
 
 
-# Failures of LMDB that are hard to bring about
+# LMDB failures that are hard to cause
 
 
 def failing(error: Callable[[], Exception]) -> Callable[..., None]:
@@ -564,9 +564,9 @@ def test_generation_is_reopened_after_a_broken_transaction(
         assert answers.apply([entry]) is ApplyResult.FAILED
     assert answers.apply([entry])
     assert data(answers, "10.1/x") == [b"1"]
-    held = answers._current()
-    held.env.close()
-    del held
+    generation_in_use = answers._current()
+    generation_in_use.env.close()
+    del generation_in_use
     assert data(answers, "10.1/x") == [b"1"]
 
 
@@ -679,10 +679,10 @@ def test_rebuild_reports_progress_and_leaves_one_generation(folder: Path, monkey
     ledger = MemoryLedger()
     for number in range(25):
         ledger.append(f"10.1/{number}", url("x"))
-    told: list[int] = []
+    progress: list[int] = []
     with Answers(folder) as answers:
-        assert answers.catch_up(ledger.look, told.append)
-        assert told == [10, 20, 25]
+        assert answers.catch_up(ledger.look, progress.append)
+        assert progress == [10, 20, 25]
         (folder / "77").mkdir()
         (folder / "77" / "data.mdb").write_bytes(b"what an interrupted rebuild left")
         (folder / "note").write_text("of somebody")

@@ -80,10 +80,10 @@ def target(request: pytest.FixtureRequest, tmp_path: Path, machine: Machine) -> 
     if request.param == "sqlite":
         folder = tmp_path / "target"
         folder.mkdir()
-        made = sqlite_with_tables(folder / "ledger.db")
+        new_store = sqlite_with_tables(folder / "ledger.db")
     else:
-        made = open_store(postgres_with_tables(request.getfixturevalue("postgres")))
-    with closing(made) as store:
+        new_store = open_store(postgres_with_tables(request.getfixturevalue("postgres")))
+    with closing(new_store) as store:
         yield Log(store, machine.clock(), random.Random(2).randbytes)
 
 
@@ -122,7 +122,7 @@ def fill(log: Log, machine: Machine) -> None:
     log.append([change("last")])
 
 
-# Whole, and in parts
+# Full and incremental backups
 
 
 def test_restored_ledger_has_the_same_content_and_a_new_identity(
@@ -156,7 +156,7 @@ def test_increments_are_restored_in_order(log: Log, machine: Machine, target: Lo
     for file in files[1:3]:
         log.append([change(str(number), url(f"{file.name}/{number}")) for number in range(300)])
         since = save_backup(log, file, since).until
-    log.append([Lease(b"10.1 another", 9, 0)])  # nothing but side state
+    log.append([Lease(b"10.1 another", 9, 0)])  # only other tables
     assert save_backup(log, files[3], since).until == since == 1_303
     result = restored(target, *files)
     assert contents(target)["entries"][:-1] == contents(log)["entries"]
@@ -204,13 +204,13 @@ def test_backup_is_consistent_during_writes(where: str, store: Store, target: Lo
 
 def test_backup_goes_to_any_stream_and_reports_progress(log: Log, machine: Machine) -> None:
     fill(log, machine)
-    stream, told = io.BytesIO(), list[int]()
-    write_backup(log, stream, progress=told.append)
+    stream, progress = io.BytesIO(), list[int]()
+    write_backup(log, stream, progress=progress.append)
     first, second, third, _ = stream.getvalue().split(b"\n", 3)
     assert first + b"\n" == FIRST_LINE
     assert b"secrets" in second
     assert ORIGIN.encode() in third
-    assert told == [200, 400, 600, 703]
+    assert progress == [200, 400, 600, 703]
 
 
 def test_a_restored_ledger_can_be_backed_up_and_restored(
@@ -310,14 +310,18 @@ def test_wrong_tree_is_not_backed_up(log: Log, machine: Machine) -> None:
         write_backup(log, io.BytesIO(), 300)
 
 
-# What was erased stays so
+# Redacted data stays redacted
 
 
 def erase_after_a_backup(log: Log, folder: Path, mark: bytes = b"") -> list[Path]:
     """A full backup with two planted secrets, and increments that redact them."""
     files = [folder / f"part-{number}" for number in range(3)]
-    planted, private, kept = PLANTED + mark, f"https://example.org/planted{mark.decode()}", url(f"kept{mark.decode()}")
-    log.append([change("a", secret(planted), kept), change("b", url(private))])
+    planted, private, remaining = (
+        PLANTED + mark,
+        f"https://example.org/planted{mark.decode()}",
+        url(f"kept{mark.decode()}"),
+    )
+    log.append([change("a", secret(planted), remaining), change("b", url(private))])
     log.append([change("a", secret(planted), url("changed")), change("b")])
     since = save_backup(log, files[0]).until
     log.append([change("a", secret(b"another"), url("changed"))])
@@ -345,7 +349,7 @@ def test_redacted_data_never_reaches_the_files_of_the_restored_ledger(
     log: Log, target: Log, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     is_postgres = target.store.dialect == "postgresql"
-    # In PostgreSQL that goes for its write-ahead log as well, to which everything is written that is written at all.
+    # In PostgreSQL this includes the write-ahead log, which contains every write.
     folder = request.getfixturevalue("postgres").folder if is_postgres else tmp_path / "target"
     mark = random.randbytes(8).hex().encode()
     files = erase_after_a_backup(log, tmp_path, mark)
@@ -359,7 +363,7 @@ def traces(folder: Path, raw: bytes) -> list[Path]:
     """The files below a folder that contain the bytes."""
     found = []
     for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):  # the server removes files as it likes
+        with suppress(FileNotFoundError):  # the server removes files at any time
             if path.is_file() and raw in path.read_bytes():
                 found.append(path)
     return found
@@ -402,7 +406,7 @@ def test_increments_before_the_redaction_restore_the_data(log: Log, target: Log,
     assert look(target).entry(1).record() == (secret(PLANTED), url("kept"))
 
 
-# What is refused
+# Refused backups
 
 
 def small_backup(log: Log, path: Path) -> bytes:
@@ -491,7 +495,7 @@ def test_an_increment_of_another_ledger_is_refused(log: Log, target: Log, machin
         foreign.create(SIGNER)
         _, second, *_ = parts(foreign, other)
         refused(target, first, second, match="part-1: belongs to another ledger")
-        with store.writing() as connection:  # a copy of the first ledger that went its own way
+        with store.writing() as connection:  # a copy of the first ledger with different later entries
             connection.execute(update(ledger).values(id=look(log).ledger_id))
         second.unlink()
         save_backup(foreign, second, 2)
@@ -511,7 +515,7 @@ def test_checkpoint_of_other_entries_is_refused(log: Log, target: Log, tmp_path:
     note = sign_checkpoint(log, SIGNER)
     path = tmp_path / "full"
 
-    def kept(note: str) -> Callable[[], None]:
+    def replace_note(note: str) -> Callable[[], None]:
         def change_rows() -> None:
             with log.store.writing() as connection:
                 connection.execute(update(checkpoints).values(note=note))
@@ -527,9 +531,9 @@ def test_checkpoint_of_other_entries_is_refused(log: Log, target: Log, tmp_path:
         (other.sign(lying), "invalid checkpoint: the checkpoint is not signed"),
         (note.replace("\n\u2014", "\n\u2014\u2014"), "invalid checkpoint"),
     ):
-        rewritten(log, path, kept(wrong))
+        rewritten(log, path, replace_note(wrong))
         refused(target, path, match=words)
-    rewritten(log, path, kept(note))
+    rewritten(log, path, replace_note(note))
     assert restored(target, path).seq == 3
 
 
@@ -563,10 +567,10 @@ def test_wrong_clock_is_reported_before_the_restore(log: Log, machine: Machine, 
     log.append([change("a")])
     save_backup(log, tmp_path / "full")
     machine.run(MAX_GAP + SECOND)
-    told: list[int] = []
+    progress: list[int] = []
     with pytest.raises(ClockError):
-        restore([tmp_path / "full"], target, new_key, BY, progress=told.append)
-    assert told == []
+        restore([tmp_path / "full"], target, new_key, BY, progress=progress.append)
+    assert progress == []
     assert is_empty(target)
     target.clock.accept()
     assert restored(target, tmp_path / "full").seq == 2
@@ -583,7 +587,7 @@ def test_restore_refuses_the_old_key(log: Log, target: Log, tmp_path: Path) -> N
 def test_rows_of_a_newer_version_are_refused(log: Log, target: Log, tmp_path: Path) -> None:
     path = tmp_path / "full"
     save_backup(log, path)
-    # Lengths stay, so the frames are whole; the hash is looked at in the end only.
+    # The lengths are unchanged, so the frames are complete; the hash is checked last.
     path.write_bytes(path.read_bytes().replace(b'"table":"ledger"', b'"table":"LEDGER"'))
     refused(target, path, match="newer program version")
 
@@ -612,31 +616,35 @@ def test_forged_backup_with_a_correct_hash_is_refused(log: Log, target: Log, mac
     first, second, *_ = [content for kind, content in ArchiveReader("whole", whole).frames() if kind == ENTRY]
     path = tmp_path / "forged"
 
-    def told(words: str, *frames: tuple[bytes, bytes], state: bytes = b"", **header: object) -> None:
+    def check_refusal(words: str, *frames: tuple[bytes, bytes], state: bytes = b"", **header: object) -> None:
         forged(log, path, header, *frames, state=state)
         refused(target, path, match=f"^forged: {words}")
 
-    told("the tree root of its entries up to 2 does not match", root_until=bytes(32))
-    told("ends with entry 2; its header says 3", until=3)
-    told("ends with entry 2", at=at - 1)
-    told("entry 2: after the last entry of its header, 1", until=1)
-    told("invalid header", origin="")
-    told("invalid header", signer="nonsense")
-    told("entry 1: found entry 2 instead", (ENTRY, second))
-    told("entry 1: too short", (ENTRY, first[:48]))
-    told("entry 1: cannot be read", (ENTRY, first[:-1]))
-    told("damaged: redacted entry too short", (REDACTED, b"1234567"))
-    told("damaged: unexpected frame", (ENTRY, first), (REDACTED, first))
-    told("damaged: frame too long", (CHECKPOINT, bytes(MAX_NOTE + 1)))
-    told("damaged: invalid rows of table leases", state=b'{"table":"leases","columns":["scope"],"rows":[[7]]}')
-    told(
+    check_refusal("the tree root of its entries up to 2 does not match", root_until=bytes(32))
+    check_refusal("ends with entry 2; its header says 3", until=3)
+    check_refusal("ends with entry 2", at=at - 1)
+    check_refusal("entry 2: after the last entry of its header, 1", until=1)
+    check_refusal("invalid header", origin="")
+    check_refusal("invalid header", signer="nonsense")
+    check_refusal("entry 1: found entry 2 instead", (ENTRY, second))
+    check_refusal("entry 1: too short", (ENTRY, first[:48]))
+    check_refusal("entry 1: cannot be read", (ENTRY, first[:-1]))
+    check_refusal("damaged: redacted entry too short", (REDACTED, b"1234567"))
+    check_refusal("damaged: unexpected frame", (ENTRY, first), (REDACTED, first))
+    check_refusal("damaged: frame too long", (CHECKPOINT, bytes(MAX_NOTE + 1)))
+    check_refusal("damaged: invalid rows of table leases", state=b'{"table":"leases","columns":["scope"],"rows":[[7]]}')
+    check_refusal(
         "damaged: invalid rows of table leases",
         state=b'{"table":"leases","columns":["last"],"rows":[[%d]]}' % (1 << 63),
     )
-    told("damaged: invalid rows of table leases", state=b'{"table":"leases","columns":["scope"],"rows":[["YQ=="]]}')
-    told("damaged: invalid rows of table leases", state=b'{"table":"leases","columns":["scope"],"rows":[["YQ==",1]]}')
-    told("damaged", state=b"\xff")
-    told("written by a newer program version", state=b'{"table":"leases","columns":["until"],"rows":[]}')
+    check_refusal(
+        "damaged: invalid rows of table leases", state=b'{"table":"leases","columns":["scope"],"rows":[["YQ=="]]}'
+    )
+    check_refusal(
+        "damaged: invalid rows of table leases", state=b'{"table":"leases","columns":["scope"],"rows":[["YQ==",1]]}'
+    )
+    check_refusal("damaged", state=b"\xff")
+    check_refusal("written by a newer program version", state=b'{"table":"leases","columns":["until"],"rows":[]}')
     forged(log, path, {})
     assert restored(target, path).seq == 3
 
@@ -646,7 +654,7 @@ def test_entries_whose_dates_go_back_are_refused(log: Log, target: Log, tmp_path
     log.append([change("a")])
     with log.store.writing() as connection:
         connection.execute(text("UPDATE head SET at = at - 60000000"))
-    target.clock._wall = log.clock._wall = lambda: NOW - 60 * SECOND  # a program without rules for the clock
+    target.clock._wall = log.clock._wall = lambda: NOW - 60 * SECOND  # a program without clock checks
     log.append([change("b")])
     save_backup(log, tmp_path / "full")
     refused(target, tmp_path / "full", match="entry 2: dated before the previous entry")
@@ -710,8 +718,8 @@ def test_the_new_ledger_contradicts_no_checkpoint_of_the_old_one(
     check_consistency(old.size, old.root, new.size, new.root, look(target).consistency(old.size, new.size))
     assert new.root != lost.root, "the same size, another history, and another origin"
     with target.store.reading() as connection:
-        kept = connection.execute(select(checkpoints.c.size).order_by(checkpoints.c.size)).scalars().all()
-    assert kept == [702, 704]
+        sizes = connection.execute(select(checkpoints.c.size).order_by(checkpoints.c.size)).scalars().all()
+    assert sizes == [702, 704]
 
 
 @from_sqlite
@@ -742,14 +750,14 @@ def test_numbers_leased_after_the_backup_are_not_leased_again(
     def lease(which: Log, scope: bytes = b"10.1 pilin", count: int = 1_000) -> set[int]:
         return numbers(which.append([Lease(scope, count, millisecond(machine))])[0])
 
-    given_out = lease(log)
+    leased = lease(log)
     save_backup(log, tmp_path / "full")
-    while max(given_out) < millisecond(machine) + HOUR - 200_000:
-        given_out |= lease(log, count=200_000)
+    while max(leased) < millisecond(machine) + HOUR - 200_000:
+        leased |= lease(log, count=200_000)
     machine.run(5 * SECOND)
     assert restored(target, tmp_path / "full").closed == ()
     again = lease(target)
-    assert not again & given_out
+    assert not again & leased
     assert min(again) == millisecond(machine) + HOUR + 1
 
 
@@ -785,7 +793,7 @@ def test_scope_unknown_to_the_backup_can_be_reopened(log: Log, target: Log, mach
 
 _steps = st.lists(
     st.tuples(st.integers(1, 4_000), st.integers(0, 3_000)), min_size=1, max_size=5
-)  # numbers leased, then milliseconds that pass
+)  # numbers leased, then milliseconds until the next lease
 
 
 @settings(max_examples=25, deadline=None)
@@ -795,7 +803,7 @@ def test_no_number_is_leased_again_after_any_restore(
 ) -> None:
     ahead = 10_000
     machine = Machine()
-    given_out: set[int] = set()
+    leased: set[int] = set()
 
     def lease(which: Log, steps: list[tuple[int, int]], *, bounded: bool = True) -> None:
         for count, pause in steps:
@@ -804,8 +812,8 @@ def test_no_number_is_leased_again_after_any_restore(
             assert isinstance(outcome, Leased)
             if outcome.first + count <= now + ahead or not bounded:
                 new = numbers(which.append([Lease(b"10.1 pilin", count, now)])[0])
-                assert not new & given_out
-                given_out.update(new)
+                assert not new & leased
+                leased.update(new)
             machine.run(pause * 1_000)
 
     with tempfile.TemporaryDirectory() as folder:

@@ -46,12 +46,12 @@ def read_independently(note: str, name: str, public: bytes) -> tuple[str, int, b
     raise AssertionError("not signed by this key")
 
 
-def test_a_reader_written_from_the_formats_text_reads_our_checkpoint() -> None:
+def test_independent_reader_reads_our_checkpoint() -> None:
     found = read_independently(SIGNER.sign(CHECKPOINT), SIGNER.name, SIGNER.public.public)
     assert found == ("ledger.example.org", 1234, ROOT)
 
 
-def test_the_form_is_fixed() -> None:
+def test_checkpoint_form_is_fixed() -> None:
     lines = SIGNER.sign(CHECKPOINT).splitlines()
     assert lines[:4] == ["ledger.example.org", "1234", base64.b64encode(ROOT).decode(), ""]
     assert lines[4].startswith("\N{EM DASH} ledger.example.org ")
@@ -75,7 +75,7 @@ def test_changed_note_is_refused(position: int, character: str) -> None:
         found = open_checkpoint(changed, SIGNER.public)
     except InvalidProof:
         return
-    assert found == CHECKPOINT  # unused bits of base64 may differ; what is said may not
+    assert found == CHECKPOINT  # unused base64 bits may differ; the content may not
 
 
 @given(st.text())

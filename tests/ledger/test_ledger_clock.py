@@ -11,7 +11,7 @@ from tests.ledger.ledgers import NOW, Machine
 YEAR = 365 * 86_400 * SECOND
 
 
-def test_a_right_clock_dates_entries() -> None:
+def test_correct_clock_dates_entries() -> None:
     machine = Machine()
     clock = machine.clock()
     assert clock.date(None) == NOW
@@ -49,7 +49,7 @@ def test_the_limits_themselves_are_allowed(wall: int, last: int | None) -> None:
 
 
 @pytest.mark.parametrize("jump", [TOLERANCE + 1, -TOLERANCE - 1, YEAR, -YEAR // 2])
-def test_a_jump_while_running_is_noticed_by_the_monotonic_clock(jump: int) -> None:
+def test_jump_while_running_is_detected_by_the_monotonic_clock(jump: int) -> None:
     machine = Machine()
     clock = machine.clock()
     clock.date(None)
@@ -94,7 +94,7 @@ def test_any_year_after_the_release_is_an_ordinary_year(year: int) -> None:
 
 
 @given(st.lists(st.integers(-2 * TOLERANCE, 2 * TOLERANCE), max_size=30))
-def test_dates_never_go_back_whatever_the_clock_does(jumps: list[int]) -> None:
+def test_dates_never_go_back_with_any_clock(jumps: list[int]) -> None:
     machine = Machine()
     clock = machine.clock()
     last = clock.date(None)

@@ -45,7 +45,7 @@ def shared_folder() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-# Making it
+# Creation
 
 
 @pytest.mark.usefixtures("open_umask")
@@ -55,7 +55,7 @@ def test_a_new_directory_is_for_its_owner_only(tmp_path: Path) -> None:
     prepare(tmp_path / "new")
 
 
-def test_its_parents_are_not_touched(tmp_path: Path) -> None:
+def test_parents_of_the_directory_are_unchanged(tmp_path: Path) -> None:
     with pytest.raises(UnsuitableDirectory, match="absent does not exist"):
         prepare(tmp_path / "absent" / "new")
     assert list(tmp_path.iterdir()) == []
@@ -79,7 +79,7 @@ def test_directory_writable_by_others_is_refused_with_the_fix(tmp_path: Path, wr
     prepare(path)
 
 
-# Its owner
+# Owner
 
 AS_ANOTHER = textwrap.dedent(
     """
@@ -112,14 +112,14 @@ def prepared_as(user: int, path: Path) -> str:
 
 def test_process_of_another_user_is_refused_with_the_command(shared_folder: Path) -> None:
     if IS_ROOT:
-        # Root's directory and nobody's process.
+        # A directory of root and a process of user nobody.
         ours = shared_folder / "ours"
         prepare(ours)
         ours.chmod(0o755)
-        told = prepared_as(NOBODY.pw_uid, ours)
-        assert told.endswith("run it as the owner: sudo -u root perseid …")
-        assert "belongs to root" in told
-        assert "runs as nobody" in told
+        message = prepared_as(NOBODY.pw_uid, ours)
+        assert message.endswith("run it as the owner: sudo -u root perseid …")
+        assert "belongs to root" in message
+        assert "runs as nobody" in message
         assert prepared_as(0, ours) == "prepared"
     else:
         with pytest.raises(ReadOnlyStore, match="sudo -u root perseid"):
@@ -136,14 +136,14 @@ def test_root_is_another_user_as_well(shared_folder: Path, monkeypatch: pytest.M
         assert list(theirs.iterdir()) == []
         assert prepared_as(NOBODY.pw_uid, theirs) == "prepared"
     else:
-        # Only root can become root; what is decided is decided by this number all the same.
+        # Only root can become root, but the decision depends on this number alone.
         owner = pwd.getpwuid(os.geteuid()).pw_name
         monkeypatch.setattr(os, "geteuid", lambda: 0)
         with pytest.raises(ReadOnlyStore, match=f"runs as root; run it as the owner: sudo -u {owner} perseid"):
             prepare(shared_folder)
 
 
-def test_a_user_without_a_name_is_called_by_number(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_without_a_name_is_shown_by_number(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(user: int) -> pwd.struct_passwd:
         raise KeyError(user)
 
@@ -154,7 +154,7 @@ def test_a_user_without_a_name_is_called_by_number(shared_folder: Path, monkeypa
         prepare(shared_folder)
 
 
-# Its disk
+# File system
 
 MOUNTS = """\
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
@@ -188,18 +188,18 @@ def mounts(tmp_path: Path) -> Path:
         ("/var/lib/perseid", "ext4", "/"),
         ("/net", "nfs4", "/net"),
         ("/net/perseid/deep", "nfs4", "/net"),
-        ("/network", "ext4", "/"),  # begins with the same letters, and is another folder
+        ("/network", "ext4", "/"),  # another folder that starts with the same letters
         ("/net/local", "xfs", "/net/local"),
         ("/net/local/x", "xfs", "/net/local"),
         ("/net/locally", "nfs4", "/net"),
         ("/media/two words\\and\tmore/x", "cifs", "/media/two words\\and\tmore"),
-        ("/data/remote", "btrfs", "/data"),  # hidden by what was mounted over /data later
-        ("/over/below", "nfs", "/over"),  # the same, by a mount beside it
+        ("/data/remote", "btrfs", "/data"),  # hidden by a later mount over /data
+        ("/over/below", "nfs", "/over"),  # also hidden, by a mount next to it
         ("/stack/x", "ceph", "/stack"),
         ("/late/x", "ext4", "/late"),
     ],
 )
-def test_the_mount_that_holds_a_path_is_found(mounts: Path, path: str, kind: str, point: str) -> None:
+def test_mount_that_contains_a_path_is_found(mounts: Path, path: str, kind: str, point: str) -> None:
     mount = find_mount(Path(path), mounts)
     assert mount is not None
     assert (mount.kind, mount.point) == (kind, Path(point))
@@ -215,12 +215,12 @@ def test_root_mounted_on_itself_is_the_root(tmp_path: Path) -> None:
 
 def test_mount_is_unknown_without_a_mount_table(tmp_path: Path) -> None:
     assert find_mount(tmp_path, tmp_path / "absent") is None
-    (tmp_path / "mountinfo").write_text("23 22 0:21 / /proc rw - proc proc rw\n")  # in a changed root
+    (tmp_path / "mountinfo").write_text("23 22 0:21 / /proc rw - proc proc rw\n")  # in a chroot
     assert find_mount(tmp_path, tmp_path / "mountinfo") is None
     prepare(tmp_path / "new", tmp_path / "absent")
 
 
-def test_the_mount_of_a_real_path_is_the_one_that_the_kernel_says(tmp_path: Path) -> None:
+def test_mount_of_a_real_path_matches_the_kernel(tmp_path: Path) -> None:
     handle = os.open(tmp_path, os.O_RDONLY)
     said = Path(f"/proc/self/fdinfo/{handle}").read_text()
     os.close(handle)
@@ -232,7 +232,7 @@ def test_the_mount_of_a_real_path_is_the_one_that_the_kernel_says(tmp_path: Path
 @pytest.mark.parametrize(
     "kind", ["nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "fuse.sshfs", "fuse.s3fs", "lustre", "ocfs2", "glusterfs"]
 )
-def test_a_network_file_system_is_refused_before_anything_is_made(tmp_path: Path, kind: str) -> None:
+def test_network_file_system_is_refused_before_anything_is_created(tmp_path: Path, kind: str) -> None:
     mounts = tmp_path / "mountinfo"
     mounts.write_text(f"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n30 22 0:40 / {tmp_path} rw - {kind} server:/export rw\n")
     words = f"network file system .{kind}, mounted at {tmp_path}.*local disk, or .* PostgreSQL"
@@ -241,7 +241,7 @@ def test_a_network_file_system_is_refused_before_anything_is_made(tmp_path: Path
     assert not (tmp_path / "new").exists()
 
 
-def test_a_link_is_followed_to_the_disk_it_leads_to(tmp_path: Path) -> None:
+def test_link_is_followed_to_its_disk(tmp_path: Path) -> None:
     (tmp_path / "remote").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "remote")
     mounts = tmp_path / "mountinfo"
@@ -250,7 +250,7 @@ def test_a_link_is_followed_to_the_disk_it_leads_to(tmp_path: Path) -> None:
         prepare(tmp_path / "link" / "new", mounts)
 
 
-# Its files
+# Files
 
 
 @pytest.mark.usefixtures("open_umask")
@@ -262,9 +262,9 @@ def test_the_files_of_a_ledger_are_for_their_owner_only(tmp_path: Path, machine:
     log = Log(store, machine.clock(), os.urandom)
     log.create(SIGNER)
     log.append([change("a")])
-    made = {path.name: mode(path) for path in folder.iterdir()}
+    modes = {path.name: mode(path) for path in folder.iterdir()}
     store.close()
-    assert made == {"ledger.db": 0o600, "ledger.db-wal": 0o600, "ledger.db-shm": 0o600}
+    assert modes == {"ledger.db": 0o600, "ledger.db-wal": 0o600, "ledger.db-shm": 0o600}
 
 
 @pytest.mark.usefixtures("open_umask")

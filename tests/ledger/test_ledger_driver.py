@@ -17,11 +17,13 @@ from perseid.ledger.store.sqlite import READERS, SqliteDriver
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[SqliteDriver]:
-    made = SqliteDriver(str(tmp_path / "some.db"), ("PRAGMA journal_mode = WAL", "PRAGMA busy_timeout = 50"), 0.05)
-    with made.writing() as cursor:
+    new_driver = SqliteDriver(
+        str(tmp_path / "some.db"), ("PRAGMA journal_mode = WAL", "PRAGMA busy_timeout = 50"), 0.05
+    )
+    with new_driver.writing() as cursor:
         cursor.execute("CREATE TABLE numbers (number INTEGER)")
-    yield made
-    made.close()
+    yield new_driver
+    new_driver.close()
 
 
 def numbers(driver: SqliteDriver) -> list[int]:
@@ -51,7 +53,7 @@ def test_failed_transaction_is_rolled_back_and_the_next_one_writes(driver: Sqlit
 def test_read_transaction_sees_one_state_until_the_block_ends(driver: SqliteDriver) -> None:
     add(driver, 1, 2, 3)
     with driver.reading() as cursor:
-        assert next(cursor.execute("SELECT number FROM numbers")) == (1,)  # and it is not read to its end
+        assert next(cursor.execute("SELECT number FROM numbers")) == (1,)  # the result is not read completely
         add(driver, 4)
         assert cursor.execute("SELECT count(*) FROM numbers").fetchone() == (3,)
         cursor.execute("SELECT number FROM numbers")
@@ -106,10 +108,11 @@ def test_one_writes_at_a_time(driver: SqliteDriver) -> None:
 
 def test_a_connection_that_cannot_be_prepared_is_closed(tmp_path: Path) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
-    made = SqliteDriver(str(tmp_path / "some.db"), ("PRAGMA journal_mode = WAL", "nonsense"), 0.05)
-    with pytest.raises(sqlite3.OperationalError) as kept, made.reading():  # whose frames hold what was not closed
+    new_driver = SqliteDriver(str(tmp_path / "some.db"), ("PRAGMA journal_mode = WAL", "nonsense"), 0.05)
+    # The frames of the error reference what was not closed.
+    with pytest.raises(sqlite3.OperationalError) as caught, new_driver.reading():
         pass
-    assert "nonsense" in str(kept.value)
+    assert "nonsense" in str(caught.value)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 

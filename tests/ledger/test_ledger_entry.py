@@ -45,9 +45,9 @@ def entry(*values: Value, seq: int = 1, handle: str = "10.1/x", before: Entry | 
     draft = Draft(Action.CREATE, State.NORMAL, handle, "cli", "local:alice", "first", values)
     contents = [value.to_bytes() for value in values]
     body, leaf = encode_entry(draft, contents, seq, AT, {} if before is None else before.salts(), Counted(seq))
-    made = Entry.from_body(seq, AT, body)
-    assert made.leaf_hash() == leaf
-    return made
+    result = Entry.from_body(seq, AT, body)
+    assert result.leaf_hash() == leaf
+    return result
 
 
 handles = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -96,7 +96,7 @@ def test_entry_round_trips(one: Entry) -> None:
 
 
 @given(entries)
-def test_the_verifier_reads_from_the_leaf_what_the_entry_says(one: Entry) -> None:
+def test_verifier_reads_the_entry_from_its_leaf(one: Entry) -> None:
     leaf = Leaf.parse(one.leaf())
     assert (leaf.seq, leaf.at, leaf.action, leaf.state) == (one.seq, one.at, one.action, one.state)
     assert (leaf.exact, leaf.handle) == (one.exact, one.handle)
@@ -137,7 +137,7 @@ def test_record_of_an_entry_does_not_depend_on_the_current_year(values: list[Val
     now = AT // 1_000_000
     dated = [replace(value, timestamp=now, ttl_type=type(value.ttl_type).RELATIVE, ttl=60) for value in values]
     one = entry(*dated)
-    # Times have 32 bits in a value; the entry's own date places them, not the reader's clock.
+    # Times in a value have 32 bits; they are decoded relative to the date of the entry, not the reader's clock.
     assert one.record() == tuple(dated)
 
 
@@ -147,7 +147,7 @@ def test_a_body_of_a_newer_format_is_refused_with_its_number() -> None:
         Entry.from_body(7, AT, body)
 
 
-def test_the_forms_are_those_of_the_written_specification() -> None:
+def test_encoded_forms_match_the_specification() -> None:
     """Composed by hand from docs/reference/ledger-format.md, without code of the ledger."""
     random = Counted(1)(64)
     nonce, actor_salt, note_salt, value_salt = (random[start : start + 16] for start in range(0, 64, 16))
@@ -199,7 +199,7 @@ def test_commitment_can_be_checked_with_the_salt() -> None:
     leaf.check_note(one.note.salt, one.note.content)
 
 
-def test_an_actor_does_not_pass_for_a_note() -> None:
+def test_actor_is_not_accepted_as_a_note() -> None:
     salt = bytes(SALT_LENGTH)
     kinds = {Slot.commit(kind, salt, b"same").commitment for kind in Kind}
     assert len(kinds) == len(Kind)
@@ -239,7 +239,7 @@ def test_actor_and_note_are_readable_until_redacted() -> None:
     assert gone.why is None
 
 
-def test_no_secret_is_shown_by_printing_an_entry() -> None:
+def test_printed_entry_shows_no_secret() -> None:
     shown = repr(entry(SECRET))
     assert "opensesame" not in shown
     assert "alice" not in shown

@@ -73,7 +73,7 @@ def rows(log: Log) -> int:
         return int(connection.execute(select(func.count()).select_from(idempotency)).scalar_one())
 
 
-# Carried out once
+# Executed once
 
 
 def test_repeated_request_is_not_executed(log: Log) -> None:
@@ -81,10 +81,10 @@ def test_repeated_request_is_not_executed(log: Log) -> None:
     assert isinstance(one(log, request), Appended)
     again = one(log, request)
     assert isinstance(again, RepeatedRequest)
-    kept = again.record
-    assert (kept.digest, kept.seq, kept.count, kept.status, kept.body) == (DIGEST, 1, 1, 201, b"made 1")
+    stored = again.record
+    assert (stored.digest, stored.seq, stored.count, stored.status, stored.body) == (DIGEST, 1, 1, 201, b"made 1")
     assert look(log).size == 1
-    assert find(log, CALLER, b"k") == kept
+    assert find(log, CALLER, b"k") == stored
     verify(log)
 
 
@@ -131,8 +131,8 @@ def test_failed_request_does_not_use_its_key(log: Log) -> None:
 
 
 def test_repeated_mint_is_executed_once(log: Log) -> None:
-    made = one(log, minting(once()))
-    assert isinstance(made, Minted)
+    minted = one(log, minting(once()))
+    assert isinstance(minted, Minted)
     again = one(log, minting(once()))
     assert isinstance(again, RepeatedRequest)
     assert (again.record.seq, again.record.count) == (1, 2)
@@ -140,8 +140,8 @@ def test_repeated_mint_is_executed_once(log: Log) -> None:
 
 
 def test_key_is_stored_even_without_entries(log: Log) -> None:
-    made = one(log, minting(once(), 0))
-    assert isinstance(made, Minted)
+    minted = one(log, minting(once(), 0))
+    assert isinstance(minted, Minted)
     again = one(log, minting(once(), 0))
     assert isinstance(again, RepeatedRequest)
     assert (again.record.seq, again.record.count, look(log).size) == (0, 0, 0)
@@ -151,10 +151,10 @@ def test_long_response_is_not_stored_but_the_result_is(log: Log) -> None:
     for number, length in enumerate((MAX_BODY, MAX_BODY + 1), 1):
         name = b"%d" % number
         one(log, with_key(change(str(number)), once(name, body=bytes(length))))
-        kept = find(log, CALLER, name)
-        assert kept is not None
-        assert (kept.seq, kept.count, kept.status) == (number, 1, 201)
-        assert kept.body == (bytes(length) if length <= MAX_BODY else None)
+        stored = find(log, CALLER, name)
+        assert stored is not None
+        assert (stored.seq, stored.count, stored.status) == (number, 1, 201)
+        assert stored.body == (bytes(length) if length <= MAX_BODY else None)
 
 
 def test_concurrent_repetitions_get_the_same_result(where: str, tmp_path: Path) -> None:
@@ -180,10 +180,10 @@ def test_concurrent_repetitions_get_the_same_result(where: str, tmp_path: Path) 
     store.close()
 
 
-# Kept for a day, within bounds
+# Stored for a day, limited in number
 
 
-def test_a_key_is_kept_for_a_day(log: Log, machine: Machine) -> None:
+def test_key_is_stored_for_a_day(log: Log, machine: Machine) -> None:
     one(log, with_key(change("x"), once()))
     machine.run(KEY_LIFETIME - 1)
     assert find(log, CALLER, b"k") is not None
@@ -192,9 +192,9 @@ def test_a_key_is_kept_for_a_day(log: Log, machine: Machine) -> None:
     machine.run(1)
     assert find(log, CALLER, b"k") is None
     assert isinstance(one(log, with_key(change("x"), once(digest=ANOTHER))), Appended), "the key is free again"
-    kept = find(log, CALLER, b"k")
-    assert kept is not None
-    assert (kept.digest, rows(log)) == (ANOTHER, 1)
+    stored = find(log, CALLER, b"k")
+    assert stored is not None
+    assert (stored.digest, rows(log)) == (ANOTHER, 1)
 
 
 def test_expired_keys_are_purged(log: Log, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,16 +256,16 @@ def test_capacity_check_has_constant_cost(log: Log) -> None:
         row = {"digest": DIGEST, "at": 1, "seq": 1, "count": 1, "status": 200, "body": bytes(9)}
         several = [{"number": n, "caller": CALLER, "key": b"%d" % n, **row} for n in range(1, 2_000)]
         connection.execute(insert(idempotency), several)
-        wanted = select(idempotency.c.number).where(idempotency.c.caller >= CALLER, idempotency.c.caller <= CALLER)
+        query = select(idempotency.c.number).where(idempotency.c.caller >= CALLER, idempotency.c.caller <= CALLER)
         plan = connection.exec_driver_sql(
-            "EXPLAIN QUERY PLAN " + str(wanted.compile(connection.engine, compile_kwargs={"literal_binds": False})),
+            "EXPLAIN QUERY PLAN " + str(query.compile(connection.engine, compile_kwargs={"literal_binds": False})),
             (CALLER, CALLER),
         ).all()
     assert "COVERING INDEX idempotency_key" in plan[0][3]
     assert check_capacity(log, CALLER) is KeyCapacity.AVAILABLE
 
 
-# Erased, backed up
+# Redaction and backup
 
 
 def test_redaction_clears_responses_but_keeps_results(log: Log) -> None:
@@ -274,9 +274,9 @@ def test_redaction_clears_responses_but_keeps_results(log: Log) -> None:
     with log.reading() as reader:
         request = build_redaction(reader, key("x"), 1, 1, ("cli", "local:alice"), "law")
     log.append([request])
-    kept = find(log, CALLER, b"k")
-    assert kept is not None
-    assert (kept.body, kept.seq, kept.status) == (None, 1, 201)
+    stored = find(log, CALLER, b"k")
+    assert stored is not None
+    assert (stored.body, stored.seq, stored.status) == (None, 1, 201)
 
 
 def test_replaced_secret_is_removed_from_responses(log: Log, where: str) -> None:
@@ -289,22 +289,22 @@ def test_replaced_secret_is_removed_from_responses(log: Log, where: str) -> None
         for path in Path(where).parent.glob("ledger.db*"):
             assert planted not in path.read_bytes()
     else:
-        kept = find(log, CALLER, b"k")
-        assert kept is not None
-        assert kept.body is None
+        stored = find(log, CALLER, b"k")
+        assert stored is not None
+        assert stored.body is None
 
 
 def test_a_backup_has_keys_and_days_of_use(log: Log, machine: Machine, tmp_path: Path) -> None:
     one(log, with_key(change("x"), once()))
     one(log, with_key(change("y"), once(b"long", body=bytes(MAX_BODY + 1))))
     token_uses.record_use(log, "abcdefgh", 20_000)
-    kept = [find(log, CALLER, name) for name in (b"k", b"long")]
+    stored = [find(log, CALLER, name) for name in (b"k", b"long")]
     save_backup(log, tmp_path / "backup")
     store = Store.sqlite(tmp_path / "again.db")
     store.upgrade()
     again = Log(store, machine.clock(), random.Random(2).randbytes)
     restore([tmp_path / "backup"], again, lambda origin: Signer.generate(origin, bytes(32)), ("cli", "local:alice"))
-    assert [find(again, CALLER, name) for name in (b"k", b"long")] == kept
+    assert [find(again, CALLER, name) for name in (b"k", b"long")] == stored
     assert isinstance(one(again, with_key(change("x"), once())), RepeatedRequest)
     assert isinstance(one(again, with_key(change("z"), once(b"new"))), Appended)
     assert token_uses.last_used_days(again) == {"abcdefgh": 20_000}

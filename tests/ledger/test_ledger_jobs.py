@@ -32,7 +32,7 @@ TOKEN = "token:k7qpx2ma by {}"
 PACKAGE = versions.__name__.partition(".")[0]
 
 
-def made(number: int, actor: str, *, undoes: str = "", ended: int = 1, by_token: bool = False) -> Job:
+def new_job(number: int, actor: str, *, undoes: str = "", ended: int = 1, by_token: bool = False) -> Job:
     name = TOKEN.format(actor) if by_token else actor
     return Job(f"{number:04}", "test", "{}", undoes, "cli", name, "", begun=number // 3, ended=ended, maker=actor)
 
@@ -52,7 +52,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
     log = Log(store, Machine().clock(), bytes)
     log.create(Signer.generate("x", bytes(32)))
     identity = list(ACTORS.values())
-    put(log, *[made(number, identity[number % 5 % 3], by_token=number % 4 == 0) for number in range(120)])
+    put(log, *[new_job(number, identity[number % 5 % 3], by_token=number % 4 == 0) for number in range(120)])
     yield log
     store.close()
 
@@ -84,7 +84,7 @@ def test_jobs_of_an_owner_are_listed_newest_first(
 
 
 def test_empty_issuer_does_not_match_jobs_without_an_owner() -> None:
-    assert not JobOwner("300:1/ann", ("",)).owns(replace(made(1, "300:1/bob"), maker=""))
+    assert not JobOwner("300:1/ann", ("",)).owns(replace(new_job(1, "300:1/bob"), maker=""))
 
 
 @pytest.mark.parametrize(
@@ -99,17 +99,17 @@ def test_empty_issuer_does_not_match_jobs_without_an_owner() -> None:
 )
 def test_job_queries_use_an_index(filled: Log, ask: Callable[[Log], object], index: str) -> None:
     """The cost depends on the result, not on the number of jobs."""
-    asked: list[tuple[str, Any]] = []
+    statements: list[tuple[str, Any]] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-        asked.append((statement, parameters))
+        statements.append((statement, parameters))
 
     engine = filled.store.engine
     event.listen(engine, "before_cursor_execute", note)
     ask(filled)
     event.remove(engine, "before_cursor_execute", note)
     with filled.store.reading() as connection:
-        explained = [connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {each}", values) for each, values in asked]
+        explained = [connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {each}", values) for each, values in statements]
         plans = [row[3] for found in explained for row in found]
     assert any(index in plan for plan in plans), plans
     assert not [plan for plan in plans if plan.startswith("SCAN operations") and "USING INDEX" not in plan], plans
@@ -119,12 +119,12 @@ def test_job_queries_use_an_index(filled: Log, ask: Callable[[Log], object], ind
 def test_only_related_undos_are_read(log: Log) -> None:
     put(
         log,
-        made(1, "a"),
-        made(2, "a", undoes="0001"),
-        made(3, "a", undoes="0002"),
-        made(4, "a", undoes="0001", ended=0),
-        made(5, "a"),
-        made(6, "a", undoes="0005"),
+        new_job(1, "a"),
+        new_job(2, "a", undoes="0001"),
+        new_job(3, "a", undoes="0002"),
+        new_job(4, "a", undoes="0001", ended=0),
+        new_job(5, "a"),
+        new_job(6, "a", undoes="0005"),
     )
     about_one = {UndoJob("0002", "0001", True), UndoJob("0003", "0002", True), UndoJob("0004", "0001", False)}
     assert set(jobs.find_undos(log, ["0001"])) == about_one
@@ -156,8 +156,8 @@ def test_jobs_of_older_tables_get_an_owner(where: str) -> None:
     with store.writing() as connection:
         config.attributes["connection"] = connection
         alembic.command.upgrade(config, "0004")
-        for begun, actor in enumerate(owner):
-            connection.execute(text(row), {"id": str(begun), "actor": actor, "begun": begun})
+        for number, actor in enumerate(owner):
+            connection.execute(text(row), {"id": str(number), "actor": actor, "begun": number})
     store.upgrade()
     found = jobs.newest_first(Log(store, Machine().clock(), bytes))
     assert {each.actor: each.maker for each in found} == owner
@@ -197,5 +197,5 @@ def test_jobs_of_older_backups_have_no_owner(log: Log) -> None:
     """A restore fills the columns that the backup has."""
     names = [column.name for column in table.columns if column.name != "maker"]
     with log.store.writing() as connection:
-        connection.execute(insert(table), [{name: getattr(made(1, "a"), name) for name in names}])
+        connection.execute(insert(table), [{name: getattr(new_job(1, "a"), name) for name in names}])
     assert [each.maker for each in jobs.newest_first(log)] == [""]

@@ -32,7 +32,7 @@ def lease(log: Log, count: int, now: int) -> int:
     return outcome.first
 
 
-def test_numbers_follow_the_clock_or_the_last_one_given(log: Log) -> None:
+def test_numbers_follow_the_clock_or_the_last_lease(log: Log) -> None:
     assert lease(log, 5, 1_000) == 1_000
     assert lease(log, 5, 1_000) == 1_005
     assert lease(log, 1, 2_000) == 2_000
@@ -54,8 +54,8 @@ def names(lender: LeaseProvider, count: int, now: int) -> list[str]:
     found: list[str] = []
     while len(found) < count:
         first = lender.lease(SCOPE, count - len(found), now)
-        made = [str(number) for number in range(first, first + count - len(found))]
-        found += [name for name in made if not lender.exists(key(name))]
+        minted = [str(number) for number in range(first, first + count - len(found))]
+        found += [name for name in minted if not lender.exists(key(name))]
     return found
 
 
@@ -73,14 +73,14 @@ def mint(count: int, now: int, **preconditions: int) -> Mint:
 def test_no_handle_is_minted_twice_or_over_an_existing_one(steps: list[tuple[int, int]], taken: set[int]) -> None:
     log = memory_log()
     log.append([change(str(number)) for number in taken])
-    made: list[str] = []
+    minted: list[str] = []
     for count, now in steps:
         outcome = log.append([mint(count, now)])[0]
         assert isinstance(outcome, Minted)
         assert len(outcome.handles) == count
-        made += outcome.handles
-    assert len(set(made)) == len(made)
-    assert not set(made) & {f"10.1/{number}" for number in taken}
+        minted += outcome.handles
+    assert len(set(minted)) == len(minted)
+    assert not set(minted) & {f"10.1/{number}" for number in taken}
     log.store.close()
 
 
@@ -97,7 +97,7 @@ def test_minting_leases_and_appends_in_one_commit(log: Log) -> None:
 
 
 def test_invalid_request_fails_alone_and_loses_only_numbers(log: Log) -> None:
-    values = (Value(1, "URL", b"x", ttl=1 << 40),)  # more than a TTL can be
+    values = (Value(1, "URL", b"x", ttl=1 << 40),)  # larger than any TTL
 
     def make(lender: LeaseProvider) -> list[Draft]:
         return [replace(change(name).draft, values=values) for name in names(lender, 2, 10)]

@@ -69,10 +69,10 @@ def test_a_load_is_appended_with_all_views(opened: Ledger, run_size: int, monkey
     monkeypatch.setattr(bulk_load.BulkLoad.__init__, "__defaults__", (run_size,))
     monkeypatch.setattr(bulk_load, "CHUNK", 100)
     opened.append(change("before", url("1")), change("x", url("2"), handle="99.9/behind"))
-    told: list[int] = []
-    loaded = opened.load(drafts(shuffled(250)), {key("before"): 1}, told.append)
+    progress: list[int] = []
+    loaded = opened.load(drafts(shuffled(250)), {key("before"): 1}, progress.append)
     assert (loaded.first, loaded.count, loaded.last) == (3, 250, 252)
-    assert told == [100, 200, 250]
+    assert progress == [100, 200, 250]
     sound(opened, 252)
     assert appended(opened.append(change("n7", url("3"), n7=loaded.first + shuffled(250).index("n7")))[0]).seq == 253
     item = opened.find(b"10.1/N7")
@@ -129,7 +129,7 @@ def test_load_with_a_failed_precondition_is_refused(opened: Ledger) -> None:
     sound(opened, 2)
 
 
-def test_names_that_differ_in_case_only_meet_under_one_key_of_the_view(opened: Ledger) -> None:
+def test_names_that_differ_only_in_case_share_a_view_key(opened: Ledger) -> None:
     opened.append(change("B", url("1"), exact=True))
     opened.load(drafts(["aa", "aA", "b", "AA", "c"], exact=True))
     sound(opened, 6)
@@ -343,7 +343,7 @@ def test_maintenance_does_not_wait_for_a_load(opened: Ledger, monkeypatch: pytes
     def source() -> Iterator[Draft]:
         yield from drafts(["a"])
         seen = len(rounds)
-        until(lambda: len(rounds) > seen + 1)  # whatever it had begun before the load is done
+        until(lambda: len(rounds) > seen + 1)  # everything started before the load is finished
         done.clear()
         until(lambda: len(rounds) > seen + 5)
         assert done == []
@@ -370,11 +370,11 @@ def test_large_records_are_processed_in_smaller_chunks(opened: Ledger, monkeypat
 
     monkeypatch.setattr(answers, "BATCH_BYTES", 20_000)
     monkeypatch.setattr(Generation, "write_sorted", watched)
-    told: list[int] = []
+    progress: list[int] = []
     large = [change(f"large-{number:02}", url("x" * 4_000)).draft for number in range(7)]
-    opened.load([*large, *drafts(shuffled(100))], progress=told.append)
-    assert told[:2] == [3, 6], "the third one makes it large enough"
-    assert told[2:] == [107]
+    opened.load([*large, *drafts(shuffled(100))], progress=progress.append)
+    assert progress[:2] == [3, 6], "the third one makes it large enough"
+    assert progress[2:] == [107]
     assert batches[0] == 5
     assert sum(batches) == 107
     sound(opened, 107)
@@ -452,6 +452,6 @@ VALUES = st.builds(
 def test_fast_encoding_of_items_is_equal(handle: str, exact: bool, state: State, values: list[Value]) -> None:
     contents = [value.to_bytes() for value in values]
     place = store_key(record_key(handle, exact=exact))
-    told = Change(1, bytes(32), record_key(handle, exact=exact), handle, exact, state, contents)
-    item = HandleItem.of(told)
-    assert encode_item(told, place) == (None if item is None else item.to_bytes(place))
+    change_ = Change(1, bytes(32), record_key(handle, exact=exact), handle, exact, state, contents)
+    item = HandleItem.of(change_)
+    assert encode_item(change_, place) == (None if item is None else item.to_bytes(place))

@@ -62,7 +62,7 @@ def test_failed_precondition_fails_one_request_alone(log: Log) -> None:
     outcomes = log.append(
         [
             change("new", new=0),
-            change("new", new=0),  # somebody was faster, in the same commit
+            change("new", new=0),  # another request was earlier in the same commit
             change("a", a=2, group=1),
             change("b", group=9),
             change("c", group=1),
@@ -76,7 +76,7 @@ def test_failed_precondition_fails_one_request_alone(log: Log) -> None:
     assert verified(log) == 5
 
 
-def test_a_group_in_which_nothing_succeeds_changes_nothing(log: Log) -> None:
+def test_group_without_a_success_changes_nothing(log: Log) -> None:
     log.append([change("a")])
     log.append([change("a", a=0)])
     log.append([])
@@ -99,9 +99,9 @@ def test_group_size_is_limited(log: Log) -> None:
 
 
 def test_an_unchanged_value_keeps_its_commitment_from_entry_to_entry(log: Log) -> None:
-    kept, old, new = url("kept", 1), url("old", 2), url("new", 2)
-    log.append([change("a", kept, old)])
-    log.append([change("a", kept, new), change("a", kept, new, url("more", 3))])
+    unchanged, old, new = url("kept", 1), url("old", 2), url("new", 2)
+    log.append([change("a", unchanged, old)])
+    log.append([change("a", unchanged, new), change("a", unchanged, new, url("more", 3))])
     first, second, third = (look(log).entry(seq).values for seq in (1, 2, 3))
     assert first[0] == second[0] == third[0]
     assert first[1] != second[1] == third[1]
@@ -122,7 +122,7 @@ def test_every_entry_is_proved_against_a_signed_checkpoint(log: Log, machine: Ma
     check_consistency(0, look(log).root(0), late.size, late.root, look(log).consistency(0, 677))
 
 
-def test_an_unchanged_ledger_signs_nothing_new(log: Log, store: Store) -> None:
+def test_unchanged_ledger_signs_no_new_checkpoint(log: Log, store: Store) -> None:
     log.append([change("a")])
     assert sign_checkpoint(log, SIGNER) == sign_checkpoint(log, SIGNER)
     with store.reading() as connection:

@@ -42,7 +42,7 @@ class Wire:
         self.where = address.set(query={"host": str(folder)}).render_as_string(hide_password=False)
         self.breaks: str | None = None
         self.broken = 0
-        self.gone_then = False  # whether nobody can connect any more once it has broken
+        self.gone_then = False  # whether new connections fail after the break
         self._sockets = [self._listener]
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
@@ -67,7 +67,7 @@ class Wire:
             server = socket.socket(socket.AF_UNIX)
             server.connect(self._server)
             self._sockets += [client, server]
-            deaf = threading.Event()  # set when what the database says is to be lost
+            deaf = threading.Event()  # set when responses of the database must be lost
             for work in (self._to_server, self._to_client):
                 self._threads.append(threading.Thread(target=work, args=(client, server, deaf)))
                 self._threads[-1].start()
@@ -95,7 +95,7 @@ class Wire:
         with contextlib.suppress(OSError):
             while (raw := server.recv(65536)) and not deaf.is_set():
                 client.sendall(raw)
-        for one in (client, server):  # however it ended: a server that is gone may reset the connection
+        for one in (client, server):  # a server that stopped may reset the connection
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
 
@@ -104,9 +104,9 @@ class Wire:
 def wire(where: str) -> Iterator[Wire]:
     folder = Path(f"/tmp/perseid-wire-{os.getpid()}-{time.monotonic_ns()}")  # a socket's path must be short
     folder.mkdir(mode=0o700)
-    made = Wire(where, folder)
-    yield made
-    made.close()
+    new_wire = Wire(where, folder)
+    yield new_wire
+    new_wire.close()
     (folder / ".s.PGSQL.5432").unlink()
     folder.rmdir()
 
@@ -168,7 +168,7 @@ def loader(store: Store, wire: Wire, tmp_path: Path) -> Iterator[BulkLoad]:
 NAMES = [change("a", url("1")).draft, change("b").draft]
 
 
-def unheard(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+def make_unreachable(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     """Make the database unreachable for a number of attempts to settle a load."""
     ask, left = BulkLoad._has_token, [True] * times
     monkeypatch.setattr("perseid.ledger.log.log._RETRY_DELAYS", (0.0,) * 3)
@@ -186,7 +186,7 @@ def unheard(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
 def test_load_lost_after_its_commit_is_found(
     store: Store, wire: Wire, loader: BulkLoad, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unheard(monkeypatch, times)
+    make_unreachable(monkeypatch, times)
     wire.breaks = "behind"
     loaded = loader.append(NAMES, {})
     assert (wire.broken, loaded.first, loaded.count) == (1, 2, 2)
@@ -197,7 +197,7 @@ def test_load_lost_after_its_commit_is_found(
 def test_load_lost_before_its_commit_is_reported_as_unwritten(
     store: Store, wire: Wire, loader: BulkLoad, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unheard(monkeypatch, times)
+    make_unreachable(monkeypatch, times)
     wire.breaks = "before"
     with pytest.raises(TooBusy, match="Nothing was loaded"):
         loader.append(NAMES, {})
@@ -206,7 +206,7 @@ def test_load_lost_before_its_commit_is_reported_as_unwritten(
 
 
 def test_unsettled_load_is_reported_as_unknown(wire: Wire, loader: BulkLoad, monkeypatch: pytest.MonkeyPatch) -> None:
-    unheard(monkeypatch, 4)
+    make_unreachable(monkeypatch, 4)
     wire.breaks = "behind"
     with pytest.raises(OutcomeUnknown, match="outcome is unknown"):
         loader.append(NAMES, {})
@@ -269,9 +269,9 @@ def test_hung_writer_delays_others_by_seconds_only(store: Store, where: str) -> 
     stopper = subprocess.Popen([sys.executable, "-c", STOPPER, where], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert stopper.stdout is not None
     assert stopper.stdout.readline() == "holding the head\n"
-    begun = time.monotonic()
+    started = time.monotonic()
     assert appended(log.append([change("other")])[0]).seq == 1
-    delay = time.monotonic() - begun
+    delay = time.monotonic() - started
     print(f"delayed by {delay:.1f} s")
     assert delay < 3 * BUSY_SECONDS
     stopper.send_signal(signal.SIGCONT)
@@ -280,7 +280,7 @@ def test_hung_writer_delays_others_by_seconds_only(store: Store, where: str) -> 
     assert verified(log) == 2
 
 
-def test_writer_without_the_head_is_told_to_retry(
+def test_writer_without_the_head_must_retry(
     store: Store, log: Log, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("perseid.ledger.log.log._RETRY_DELAYS", ())

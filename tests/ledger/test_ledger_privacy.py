@@ -1,7 +1,7 @@
-"""What the ledger gives away, what it does with a clock that is wrong, and what it notices of tampering.
+"""Privacy of proofs and logs, wrong clocks, and detection of tampering.
 
-Proofs are for everybody. So whoever has all of them, and guesses right what a private value or a hidden name is, must
-not find the guess confirmed. The attacks here are tried on a ledger without randomness as well, where they succeed.
+Proofs are public. They must not confirm a correct guess of a private value or a hidden name. The same attacks are also
+tried on a ledger without randomness, where they succeed.
 """
 
 import base64
@@ -57,14 +57,14 @@ def private(data: bytes, index: int = 7, type_: str = "EMAIL") -> Value:
     return Value(index, type_, data, permissions=PRIVATE)
 
 
-# What proofs give away
+# What proofs reveal
 
 
 @dataclass(frozen=True)
 class Proof:
     """The public data of a proof of one entry."""
 
-    entry: Entry  # not handed out: for the test itself
+    entry: Entry  # not public: for the test itself
     leaf: bytes
     path: list[bytes]
     consistency: list[bytes]
@@ -123,7 +123,7 @@ class Adversary:
         self.salts = [b"", bytes(16), *sorted(salts)]
 
     def confirms_entry(self, guess: Entry, nonce: bytes | None = None, salts: list[bytes] | None = None) -> bool:
-        """Whether a hash that was handed out is that of the entry guessed."""
+        """Whether a public hash matches the guessed entry."""
         slots = len(guess.slots())
         if nonce is not None and salts is not None:
             return leaf_of(guess, nonce, salts) in self.hashes
@@ -131,7 +131,7 @@ class Adversary:
         return any(leaf_of(guess, nonce, [salt] * slots) in self.hashes for nonce, salt in tries)
 
     def confirms_content(self, kind: bytes, content: bytes, salt: bytes | None = None) -> bool:
-        """Whether a commitment that was handed out is that of the content guessed."""
+        """Whether a public commitment matches the guessed content."""
         tries = self.salts if salt is None else [salt]
         return any(sha256(kind, salt, content) in self.hashes for salt in tries)
 
@@ -182,7 +182,7 @@ def test_the_proofs_of_all_other_handles_do_not_confirm_a_hidden_name(log: Log, 
     for entry in hidden:
         assert not others.confirms_entry(entry)
         assert others.confirms_entry(entry, entry.nonce, known_salts(entry)), "the guess was right, and its hash there"
-        # Each of the two protects alone: the nonce, and the salts of actor and note.
+        # The nonce protects alone, and so do the salts of actor and note.
         assert not others.confirms_entry(entry, bytes(16), known_salts(entry))
         assert not others.confirms_entry(entry, entry.nonce, [bytes(16)] * len(entry.slots()))
 
@@ -212,7 +212,7 @@ def test_public_value_does_not_reveal_a_private_copy(log: Log) -> None:
     ]
     assert len(same) == 4
     assert len({slot.salt for slot in same}) == len({slot.commitment for slot in same}) == 4
-    # A value that was public and is private now is another one: the old opening does not open it.
+    # A public value that becomes private gets a new commitment: the old salt does not open it.
     before, after = (look(log).entry(seq).values[0] for seq in (4, 11))
     assert before.salt != after.salt
     assert not Adversary(everything).confirms_content(b"V", after.content or b"")
@@ -288,7 +288,7 @@ class Life:
         self.log.create(PLANTED_SIGNER)
         self.folder = folder
         self.secrets = dict(PLANTED)
-        """With the salts and nonces that nobody is told."""
+        """With the secret salts and nonces."""
 
     def refused(self, error: BaseException) -> None:
         self.said += [str(error), repr(error), "".join(traceback.format_exception(error))]
@@ -335,7 +335,7 @@ class Life:
         self.machine.wall += HOUR
         self.expect(ClockError, lambda: self.log.append([draft("a", *planted_values())]))
         self.machine.wall -= HOUR
-        # A database that fails while it is asked about private things
+        # A database that fails during queries with private data
         with self.store.writing() as connection:
             connection.execute(text("ALTER TABLE targets RENAME TO elsewhere"))
         self.expect(CorruptData, lambda: verify(self.log))
@@ -398,7 +398,7 @@ class Life:
 
 @pytest.fixture
 def life(where: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Life]:
-    """A whole life with full logging."""
+    """All events of a ledger with full logging."""
     caplog.set_level(logging.DEBUG)
     lived = Life(where, tmp_path)
     lived.run()
@@ -406,7 +406,7 @@ def life(where: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterat
     lived.store.close()
 
 
-def told(caplog: pytest.LogCaptureFixture, ours: bool) -> list[str]:
+def log_texts(caplog: pytest.LogCaptureFixture, ours: bool) -> list[str]:
     records = [record for when in ("setup", "call") for record in caplog.get_records(when)]
     formatter = logging.Formatter("%(name)s %(message)s")
     return [formatter.format(record) for record in records if record.name.startswith("perseid") == ours]
@@ -418,13 +418,13 @@ def test_planted_secrets_are_in_no_error(life: Life) -> None:
 
 
 def test_planted_secrets_are_in_no_log_record_of_ours(life: Life, caplog: pytest.LogCaptureFixture) -> None:
-    records = told(caplog, ours=True)
+    records = log_texts(caplog, ours=True)
     assert any("cannot update" in record for record in records), "the full map was logged"
     assert [(leaks(record, life.secrets), record) for record in records if leaks(record, life.secrets)] == []
 
 
 def test_planted_secrets_are_in_no_log_record_of_the_libraries(life: Life, caplog: pytest.LogCaptureFixture) -> None:
-    records = told(caplog, ours=False)
+    records = log_texts(caplog, ours=False)
     assert any("alembic" in record for record in records), "libraries were listened to"
     assert [(leaks(record, life.secrets), record) for record in records if leaks(record, life.secrets)] == []
 
@@ -475,7 +475,7 @@ class Interface:
         return self._log
 
     def open(self, machine: Machine, *, accepted: bool = False) -> None:
-        """Begin as a new process would."""
+        """Start like a new process."""
         self.close()
         self._log = Log(open_store(self._where), machine.clock(accepted=accepted), random.Random(3).randbytes)
         if self._kind == "ledger":
@@ -492,11 +492,11 @@ class Interface:
         return self.log.append(requests) if self._ledger is None else self._ledger.append(*requests)
 
     def date(self, name: str, *values: Value) -> int:
-        """Append an entry; its date."""
+        """Append an entry and return its date."""
         return appended(self.append(change(name, *values))[0]).at
 
     def values(self, name: str, now: int) -> list[Value]:
-        """What a reader finds: in the answers, where there are any."""
+        """The values that a reader finds, in the answers view if there is one."""
         if self._ledger is None:
             entry = look(self.log).record(key(name))
             return list(entry.record())
@@ -506,43 +506,43 @@ class Interface:
 
 
 @pytest.fixture(params=["log", "ledger"])
-def door(request: pytest.FixtureRequest, log: Log, where: str, tmp_path: Path) -> Iterator[Interface]:
+def interface(request: pytest.FixtureRequest, log: Log, where: str, tmp_path: Path) -> Iterator[Interface]:
     log.store.close()
-    made = Interface(request.param, where, tmp_path)
-    yield made
-    made.close()
+    new_interface = Interface(request.param, where, tmp_path)
+    yield new_interface
+    new_interface.close()
 
 
-def lease(door: Interface, count: int, now: int) -> int:
-    (outcome,) = door.append(Lease(b"10.1 pilin", count, now))
+def lease(interface: Interface, count: int, now: int) -> int:
+    (outcome,) = interface.append(Lease(b"10.1 pilin", count, now))
     assert isinstance(outcome, Leased)
     return outcome.first
 
 
-def refuses(door: Interface, words: str) -> None:
+def refuses(interface: Interface, words: str) -> None:
     """Check that nothing is written and nothing has changed."""
-    before = look(door.log).size
+    before = look(interface.log).size
     for request in (change("refused", url("x")), Lease(b"10.1 pilin", 5, 1)):
         with pytest.raises(ClockError, match=words):
-            door.append(request)
-    assert look(door.log).size == verified(door.log) == before
-    assert look(door.log).record(key("refused")) is None
-    with door.log.store.reading() as connection:
+            interface.append(request)
+    assert look(interface.log).size == verified(interface.log) == before
+    assert look(interface.log).record(key("refused")) is None
+    with interface.log.store.reading() as connection:
         assert connection.execute(text("SELECT count(*) FROM leases WHERE last = 5")).scalar_one() == 0
 
 
-def test_a_clock_in_1970_writes_nothing_until_it_is_set_or_accepted(door: Interface) -> None:
+def test_clock_in_1970_refuses_writes_until_set_or_accepted(interface: Interface) -> None:
     machine = Machine(5 * SECOND)
-    door.open(machine)
-    refuses(door, "before the release")
+    interface.open(machine)
+    refuses(interface, "before the release")
     machine.wall = NOW
-    refuses(door, "jumped")  # right now, but who is to say
-    door.log.clock.accept()
-    assert door.date("a") == NOW
+    refuses(interface, "jumped")  # correct again, but this cannot be known
+    interface.log.clock.accept()
+    assert interface.date("a") == NOW
     machine.run(SECOND)
-    door.open(machine)
-    assert door.date("b") == NOW + SECOND
-    assert verified(door.log) == 2
+    interface.open(machine)
+    assert interface.date("b") == NOW + SECOND
+    assert verified(interface.log) == 2
 
 
 def instant(year: int) -> int:
@@ -550,128 +550,128 @@ def instant(year: int) -> int:
 
 
 @pytest.mark.parametrize("year", [2039, 2056, 2090])
-def test_years_after_2038_work(door: Interface, year: int) -> None:
+def test_years_after_2038_work(interface: Interface, year: int) -> None:
     start = instant(year)
     machine = Machine(start)
-    door.open(machine)
+    interface.open(machine)
     seconds = start // SECOND
     first = url("https://example.org/1").with_timestamp(seconds)
     lasting = replace(url("x", 2), ttl_type=TtlType.ABSOLUTE, ttl=seconds + 86_400, timestamp=seconds - 86_400)
-    assert door.date("a", first, lasting) == start
-    early = open_checkpoint(sign_checkpoint(door.log, SIGNER), SIGNER.public)
+    assert interface.date("a", first, lasting) == start
+    early = open_checkpoint(sign_checkpoint(interface.log, SIGNER), SIGNER.public)
     machine.run(HOUR)
     second = first.with_timestamp(seconds + 3_600)
-    assert door.date("a", second) == start + HOUR
-    late = open_checkpoint(sign_checkpoint(door.log, SIGNER), SIGNER.public)
-    # As of any instant
-    assert [look(door.log).seq_at(start + delta) for delta in (-1, 0, HOUR - 1, HOUR, DAY)] == [0, 1, 1, 2, 2]
-    assert look(door.log).as_of(key("a"), 1).record() == (first, lasting)
-    assert [entry.at for entry in look(door.log).history(key("a"))] == [start + HOUR, start]
-    assert door.values("a", machine.wall // SECOND) == [second]
+    assert interface.date("a", second) == start + HOUR
+    late = open_checkpoint(sign_checkpoint(interface.log, SIGNER), SIGNER.public)
+    # At any time
+    assert [look(interface.log).seq_at(start + delta) for delta in (-1, 0, HOUR - 1, HOUR, DAY)] == [0, 1, 1, 2, 2]
+    assert look(interface.log).as_of(key("a"), 1).record() == (first, lasting)
+    assert [entry.at for entry in look(interface.log).history(key("a"))] == [start + HOUR, start]
+    assert interface.values("a", machine.wall // SECOND) == [second]
     # Checkpoints
     assert (early.size, late.size) == (1, 2)
-    check_consistency(1, early.root, 2, late.root, look(door.log).consistency(1, 2))
-    with door.log.store.reading() as connection:
-        kept = connection.execute(text("SELECT at FROM checkpoints ORDER BY size")).scalars().all()
-    assert kept == [start, start + HOUR]
+    check_consistency(1, early.root, 2, late.root, look(interface.log).consistency(1, 2))
+    with interface.log.store.reading() as connection:
+        dates_signed = connection.execute(text("SELECT at FROM checkpoints ORDER BY size")).scalars().all()
+    assert dates_signed == [start, start + HOUR]
     # Leases
-    wanted = pilin.from_unix_ns(machine.wall * 1_000)
-    assert [lease(door, 3, wanted), lease(door, 1, wanted), lease(door, 1, wanted + 9)] == [
-        wanted,
-        wanted + 3,
-        wanted + 9,
+    number_now = pilin.from_unix_ns(machine.wall * 1_000)
+    assert [lease(interface, 3, number_now), lease(interface, 1, number_now), lease(interface, 1, number_now + 9)] == [
+        number_now,
+        number_now + 3,
+        number_now + 9,
     ]
-    assert pilin.format_time(pilin.decode(pilin.encode(wanted))) == f"{year}-03-01T13:00:00.000Z"
-    # And the next day, by another process
+    assert pilin.format_time(pilin.decode(pilin.encode(number_now))) == f"{year}-03-01T13:00:00.000Z"
+    # The next day, by another process
     machine.run(DAY)
-    door.open(machine)
-    assert door.date("b") == start + HOUR + DAY
-    assert lease(door, 1, 0) == wanted + 10
-    assert verified(door.log) == 3
+    interface.open(machine)
+    assert interface.date("b") == start + HOUR + DAY
+    assert lease(interface, 1, 0) == number_now + 10
+    assert verified(interface.log) == 3
 
 
 @pytest.mark.parametrize("hours", [1, 7, 24 * 365, -1, -7, -24 * 365])
-def test_a_clock_that_jumps_while_running_writes_nothing_until_it_is_back(door: Interface, hours: int) -> None:
+def test_clock_jump_while_running_refuses_writes_until_corrected(interface: Interface, hours: int) -> None:
     machine = Machine(NOW)
-    door.open(machine)
-    assert door.date("a", url("1")) == NOW
-    assert lease(door, 1, 10) == 10
+    interface.open(machine)
+    assert interface.date("a", url("1")) == NOW
+    assert lease(interface, 1, 10) == 10
     machine.run(SECOND)
     machine.wall += hours * HOUR
-    refuses(door, "before the release" if machine.wall < RELEASE_DATE else f"jumped by {hours * 3_600:,} s")
-    assert [value.data for value in door.values("a", 0)] == [b"1"]
+    refuses(interface, "before the release" if machine.wall < RELEASE_DATE else f"jumped by {hours * 3_600:,} s")
+    assert [value.data for value in interface.values("a", 0)] == [b"1"]
     machine.wall -= hours * HOUR
-    assert door.date("b") == NOW + SECOND
-    assert lease(door, 1, 10) == 11
-    assert verified(door.log) == 2
+    assert interface.date("b") == NOW + SECOND
+    assert lease(interface, 1, 10) == 11
+    assert verified(interface.log) == 2
 
 
 @pytest.mark.parametrize("hours", [-1, -7])
-def test_a_process_that_starts_hours_behind_the_last_entry_writes_nothing(door: Interface, hours: int) -> None:
+def test_process_started_hours_before_the_last_entry_refuses_writes(interface: Interface, hours: int) -> None:
     machine = Machine(NOW)
-    door.open(machine)
-    door.date("a")
+    interface.open(machine)
+    interface.date("a")
     machine.wall += hours * HOUR
-    door.open(machine)
-    refuses(door, f"{-hours * 3_600:,} s behind the last entry")
+    interface.open(machine)
+    refuses(interface, f"{-hours * 3_600:,} s behind the last entry")
     machine.wall -= hours * HOUR
-    door.open(machine)
-    assert door.date("b") == NOW
+    interface.open(machine)
+    assert interface.date("b") == NOW
 
 
-def test_a_process_that_starts_years_ahead_of_the_last_entry_writes_nothing_unless_accepted(door: Interface) -> None:
+def test_process_started_years_after_the_last_entry_refuses_writes_unless_accepted(interface: Interface) -> None:
     machine = Machine(NOW)
-    door.open(machine)
-    door.date("a")
+    interface.open(machine)
+    interface.date("a")
     machine.wall = instant(2090)
-    door.open(machine)
-    refuses(door, "days ahead of the last entry")
-    door.open(machine, accepted=True)
-    assert door.date("b") == machine.wall
-    assert lease(door, 1, 5) == 5
+    interface.open(machine)
+    refuses(interface, "days ahead of the last entry")
+    interface.open(machine, accepted=True)
+    assert interface.date("b") == machine.wall
+    assert lease(interface, 1, 5) == 5
 
 
-def test_small_steps_back_are_clamped_and_counted(door: Interface) -> None:
+def test_small_steps_back_are_clamped_and_counted(interface: Interface) -> None:
     machine = Machine(NOW)
-    door.open(machine)
-    dates = [door.date("a")]
+    interface.open(machine)
+    dates = [interface.date("a")]
     machine.wall -= TOLERANCE
-    dates += [door.date("b"), door.date("c")]
-    assert door.log.clock.clamped == 2
+    dates += [interface.date("b"), interface.date("c")]
+    assert interface.log.clock.clamped == 2
     machine.run(TOLERANCE - 1)
-    dates.append(door.date("d"))
+    dates.append(interface.date("d"))
     machine.run(2)
-    dates.append(door.date("e"))
+    dates.append(interface.date("e"))
     assert dates == [NOW, NOW, NOW, NOW, NOW + 1]
-    assert door.log.clock.clamped == 3
-    assert [look(door.log).seq_at(instant) for instant in (NOW - 1, NOW, NOW + 1)] == [0, 4, 5]
-    assert verified(door.log) == 5
+    assert interface.log.clock.clamped == 3
+    assert [look(interface.log).seq_at(instant) for instant in (NOW - 1, NOW, NOW + 1)] == [0, 4, 5]
+    assert verified(interface.log) == 5
 
 
-def test_accepted_clock_continues(door: Interface) -> None:
+def test_accepted_clock_continues(interface: Interface) -> None:
     machine = Machine(NOW)
-    door.open(machine)
-    door.date("a")
+    interface.open(machine)
+    interface.date("a")
     machine.wall += 7 * HOUR
-    refuses(door, "jumped")
-    door.log.clock.accept()
-    assert door.date("b") == NOW + 7 * HOUR
+    refuses(interface, "jumped")
+    interface.log.clock.accept()
+    assert interface.date("b") == NOW + 7 * HOUR
     machine.wall -= 9 * HOUR
-    door.log.clock.accept()
-    assert door.date("c") == NOW + 7 * HOUR, "dates never go back, and the clock is bridged"
-    assert door.log.clock.clamped == 1
+    interface.log.clock.accept()
+    assert interface.date("c") == NOW + 7 * HOUR, "dates never go back, and the clock is bridged"
+    assert interface.log.clock.clamped == 1
     machine.run(10 * HOUR)
-    assert door.date("d") == NOW + 8 * HOUR
+    assert interface.date("d") == NOW + 8 * HOUR
 
 
-def test_a_clock_is_accepted_once(door: Interface) -> None:
+def test_a_clock_is_accepted_once(interface: Interface) -> None:
     machine = Machine(NOW)
-    door.open(machine)
+    interface.open(machine)
     machine.wall += 7 * HOUR
-    door.log.clock.accept()
-    door.date("a")
+    interface.log.clock.accept()
+    interface.date("a")
     machine.wall += 24 * 365 * HOUR
-    refuses(door, "jumped")
+    refuses(interface, "jumped")
 
 
 # Tampering
@@ -685,7 +685,7 @@ def tampered(value: Cell, is_key: bool) -> Iterator[Cell]:
     if isinstance(value, int):
         yield from (value + 1, value - 1)
         if is_key:
-            yield value + 1_000  # the neighbours may be taken
+            yield value + 1_000  # the neighboring numbers may be in use
         return
     raw = value.encode() if isinstance(value, str) else value
     for at, byte in enumerate(raw):
@@ -753,7 +753,7 @@ class Tampering:
         self._connection.close()
 
     def changes(self) -> Iterator[tuple[dict[str, Cell], Cell]]:
-        """Each change, while it is made: the row as it was, and what stands in its column."""
+        """Apply each change in turn; yield the original row and the new value."""
         for row in (dict(zip(self._names, values, strict=True)) for values in self._rows):
             before = row[self._column]
             for after in tampered(before, self._column in self._keys):

@@ -126,7 +126,7 @@ def _address(log: Log) -> str:
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3)), max_size=25), st.data())
 def test_reader_agrees_with_a_model_in_memory(steps: list[tuple[str, int]], data: st.DataObject) -> None:
     """Compared with a plain list."""
-    from tests.ledger.memory import memory_log  # noqa: PLC0415 - made anew for each example
+    from tests.ledger.memory import memory_log  # noqa: PLC0415 - a new log for each example
 
     log = memory_log()
     log.append([change(name, *([url(str(number))] if number else [])) for name, number in steps])

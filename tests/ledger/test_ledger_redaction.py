@@ -23,13 +23,27 @@ def redact(log: Log, name: str, seq: int, index: int) -> int:
 
 
 def test_all_copies_and_nothing_else_are_redacted(log: Log) -> None:
-    kept, gone = url("https://example.org/kept", 1), url("https://example.org/gone-8841", 2)
-    log.append([change("a", kept), change("a", kept, gone), change("b", gone), change("a", kept, gone, url("c", 3))])
-    log.append([change("a", kept)])
+    remaining, gone = url("https://example.org/kept", 1), url("https://example.org/gone-8841", 2)
+    log.append(
+        [
+            change("a", remaining),
+            change("a", remaining, gone),
+            change("b", gone),
+            change("a", remaining, gone, url("c", 3)),
+        ]
+    )
+    log.append([change("a", remaining)])
     root = look(log).root(5)
     assert redact(log, "a", 4, 2) == 6
-    for seq, held in ((1, [kept]), (2, [kept]), (3, [gone]), (4, [kept, url("c", 3)]), (5, [kept]), (6, [kept])):
-        assert list(look(log).entry(seq).record()) == held
+    for seq, expected in (
+        (1, [remaining]),
+        (2, [remaining]),
+        (3, [gone]),
+        (4, [remaining, url("c", 3)]),
+        (5, [remaining]),
+        (6, [remaining]),
+    ):
+        assert list(look(log).entry(seq).record()) == expected
     assert look(log).root(5) == root
     entry = look(log).entry(6)
     assert (entry.action, entry.origin) == (Action.REDACT, WHO)

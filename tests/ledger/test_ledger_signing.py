@@ -58,7 +58,7 @@ def test_key_is_rotated_by_an_entry_it_signs(log: Log, machine: Machine) -> None
     machine.run(2 * SECOND)
     with pytest.raises(WrongKey):
         sign_checkpoint(log, SIGNER)
-    # What a verifier does who trusts the first key only, given the entry with its note opened.
+    # What a verifier does that trusts only the first key and has the entry with its opened note.
     entry = look(log).entry(2)
     assert entry.action is Action.ROTATE_KEY
     assert entry.note.content is not None

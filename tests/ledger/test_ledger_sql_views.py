@@ -29,7 +29,7 @@ def test_damaged_view_is_repaired_by_rebuild(log: Log, store: Store, view: str, 
     size = fill(log)
     with store.writing() as connection:
         connection.execute(text(harm.format(view)))
-        if harm.startswith("DROP"):  # so that there is something to look at
+        if harm.startswith("DROP"):  # so that the view is not empty
             connection.execute(text(f"CREATE TABLE {view} AS SELECT * FROM views"))
     if not harm.startswith("DROP"):
         with pytest.raises(CorruptData, match="rebuild"):

@@ -58,7 +58,7 @@ def test_a_reader_of_an_earlier_state_delays_the_erasure_only(log: Log, tmp_path
     assert old.data not in bytes_on_disk(tmp_path)
 
 
-def test_a_secret_replaced_twice_in_one_commit_leaves_nothing_either(log: Log, tmp_path: Path) -> None:
+def test_secret_replaced_twice_in_one_commit_leaves_no_trace(log: Log, tmp_path: Path) -> None:
     log.append([change("a", secret(b"first-4410")), change("a", secret(b"second-4411")), change("a")])
     assert b"first-4410" not in bytes_on_disk(tmp_path)
     assert b"second-4411" not in bytes_on_disk(tmp_path)
@@ -125,7 +125,7 @@ def test_field_of_the_wrong_type_is_reported_as_damage(log: Log, tmp_path: Path,
 
 
 @pytest.mark.parametrize("name", ["a%20b", "what?", "a#b", "x?mode=ro", "ü &=+", "%", "file:x"])
-def test_any_name_of_a_directory_means_that_directory(back_end: str, tmp_path: Path, name: str) -> None:
+def test_every_spelling_of_a_directory_opens_it(back_end: str, tmp_path: Path, name: str) -> None:
     assert back_end == "sqlite"
     folder = tmp_path / name
     folder.mkdir()
@@ -152,23 +152,25 @@ def test_file_that_cannot_be_opened_is_reported(log: Log, store: Store, tmp_path
         log.append([change("b")])
 
 
-def ask(store: Store, door: str, words: str) -> None:
+def fail_query(store: Store, method: str, words: str) -> None:
     """Make a query fail with a message of SQLite."""
-    with getattr(store, door)():
+    with getattr(store, method)():
         raise sqlite3.OperationalError(words)
 
 
-@pytest.mark.parametrize("door", ["reading", "reading_cursor", "writing", "writing_cursor"])
-def test_disk_error_is_reported_as_full_only_if_it_is(store: Store, door: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", ["reading", "reading_cursor", "writing", "writing_cursor"])
+def test_disk_error_is_reported_as_full_only_if_it_is(
+    store: Store, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(StoreUnavailable, match=r"I/O error on the disk"):
-        ask(store, door, "disk I/O error")
+        fail_query(store, method, "disk I/O error")
     with pytest.raises(StorageFull, match="full"):
-        ask(store, door, "database or disk is full")
+        fail_query(store, method, "database or disk is full")
     with pytest.raises(CorruptData, match="verify"):
-        ask(store, door, "database disk image is malformed")
+        fail_query(store, method, "database disk image is malformed")
     monkeypatch.setattr(stores, "has_free_space", lambda _: False)
     with pytest.raises(StorageFull, match="full"):
-        ask(store, door, "disk I/O error")
+        fail_query(store, method, "disk I/O error")
 
 
 @pytest.mark.parametrize(("error", "room"), [(errno.ENOSPC, False), (errno.EDQUOT, False), (errno.EACCES, True)])
@@ -186,7 +188,7 @@ def test_free_space_is_probed(
     assert has_free_space(str(tmp_path / "ledger.db")) == room
 
 
-def test_erased_data_is_not_kept_in_memory_either(log: Log) -> None:
+def test_erased_data_is_not_in_memory(log: Log) -> None:
     log.append([change("a", secret(b"the-old-secret"))])
     assert look(log).entry(1).record() == (secret(b"the-old-secret"),)
     log.append([change("a")])

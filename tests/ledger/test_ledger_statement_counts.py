@@ -20,7 +20,7 @@ def test_handles_are_counted_by_state(log: Log) -> None:
 
 def test_handles_of_some_states_are_listed_with_an_offset(log: Log) -> None:
     log.append([change(f"{number:03}", state=STATES[number % 5]) for number in range(100)])
-    wanted = [f"10.1/{number:03}" for number in range(100) if number % 5 in (0, 3)]
+    expected = [f"10.1/{number:03}" for number in range(100) if number % 5 in (0, 3)]
     for skip in (0, 1, 7, 39, 40, 1 << 30):
         found, _ = look(log).names_in_states(FIRST, END, [State.NORMAL, State.TOMBSTONE], 10, skip)
-        assert [entry.handle for entry in found] == wanted[skip : skip + 10]
+        assert [entry.handle for entry in found] == expected[skip : skip + 10]

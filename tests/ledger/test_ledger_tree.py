@@ -95,7 +95,7 @@ def test_one_node_per_complete_tile_is_stored(grown: Grown) -> None:
 
 
 @given(st.data())
-def test_every_leaf_is_proved_in_every_tree_that_holds_it(grown: Grown, data: st.DataObject) -> None:
+def test_every_leaf_is_proved_in_every_tree_that_contains_it(grown: Grown, data: st.DataObject) -> None:
     size = data.draw(st.integers(1, len(grown.leaves)))
     index = data.draw(st.integers(0, size - 1))
     path = inclusion_path(grown.read, index, size)

@@ -155,7 +155,7 @@ def test_full_view_keeps_writes_durable_and_resolution_correct(opened: Ledger, w
             assert data is not None
             assert data[1] == str(number).encode()
         assert not node.answers.ready
-    # With room again the same folder is made right.
+    # With free space the same folder is repaired.
     with second_node(where, small) as node:
         until(lambda: node.answers.ready)
         assert found(node, "59") is not None
@@ -192,7 +192,7 @@ def test_unfinished_redaction_is_finished_at_the_next_start(store: Store, where:
     with log.reading() as reading:
         request = build_redaction(reading, key("a"), 1, 1, ("cli", "local:alice"), "a reason")
     assert answers.apply(log.commit([request]).changes)
-    answers.close()  # as if the process had died here, and the view had not
+    answers.close()  # as if the process had died here with an intact view
     with second_node(where, tmp_path / "answers") as ledger:
         assert ledger.wait_until_erased(DEADLINE)
         files = [path.read_bytes() for path in (tmp_path / "answers").rglob("*") if path.is_file()]
@@ -329,7 +329,7 @@ FULL_DISK = textwrap.dedent(
 
 
 @pytest.mark.parametrize("back_end", ["sqlite"], indirect=True)
-def test_a_full_disk_refuses_writes_with_the_reason_and_writing_resumes(store: Store, tmp_path: Path) -> None:
+def test_full_disk_refuses_writes_with_the_reason_and_writing_resumes(store: Store, tmp_path: Path) -> None:
     log_of_today(store).create(SIGNER)
     command = [sys.executable, "-c", FULL_DISK, str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)

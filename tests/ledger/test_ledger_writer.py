@@ -37,7 +37,7 @@ class Gate:
         return self.log.append(group)
 
 
-def test_many_callers_get_numbers_of_their_own_without_gaps(writer: Writer, log: Log) -> None:
+def test_many_callers_get_separate_numbers_without_gaps(writer: Writer, log: Log) -> None:
     def work(identity: int) -> list[int]:
         requests = [change(f"{identity}-{number}", url(str(number))) for number in range(50)]
         return [appended(writer.submit(request)[0].result(DEADLINE)).seq for request in requests]

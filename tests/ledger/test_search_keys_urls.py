@@ -25,13 +25,13 @@ def content(data: str | bytes, type_: str = "URL") -> bytes:
     return Value(1, type_, data if isinstance(data, bytes) else data.encode()).to_bytes()
 
 
-def answers(asked: KeyRange, *urls: str | bytes) -> bool:
+def answers(key_range: KeyRange, *urls: str | bytes) -> bool:
     """Whether a record with these URLs is found by its keys, and by its values if keys are truncated."""
     contents = [content(url) for url in urls]
-    found = any(asked.first <= key < asked.end for key in target_keys(contents))
-    if not found or not asked.is_truncated:
-        assert found == asked.matches_values(contents), "values say something else than keys"
-    return found and asked.matches_values(contents)
+    found = any(key_range.first <= key < key_range.end for key in target_keys(contents))
+    if not found or not key_range.is_truncated:
+        assert found == key_range.matches_values(contents), "values say something else than keys"
+    return found and key_range.matches_values(contents)
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Url:
 
 DEFAULT_PORTS = {"https": "443", "http": "80", "ftp": "21"}
 
-# Few and short parts, so that one is often the beginning of another.
+# Few and short parts, so that one is often a prefix of another.
 labels = st.sampled_from(["a", "aa", "b", "org", "example", "ample", "-", "1", "a1", "xn--bcher-kva"])
 hosts = st.lists(labels, min_size=1, max_size=4).map(tuple).filter(lambda found: found != ("1",) * 4)
 addresses = st.sampled_from([("192", "0", "2", "1"), ("192", "0", "2", "10"), ("1", "2", "0", "192")])
@@ -72,10 +72,10 @@ def test_an_exact_url_is_found_and_no_other(one: Url, other: Url) -> None:
 @given(urls, urls, st.data())
 def test_url_prefix_matches_the_whole_host_and_the_path_prefix(one: Url, other: Url, data: st.DataObject) -> None:
     part = replace(one, rest=one.rest[: data.draw(st.integers(1, len(one.rest)))])
-    asked = url_prefix_range(str(part))
-    assert answers(asked, str(one))
+    key_range = url_prefix_range(str(part))
+    assert answers(key_range, str(one))
     same = replace(other, rest="") == replace(part, rest="") and other.rest.startswith(part.rest)
-    assert answers(asked, str(other)) == same
+    assert answers(key_range, str(other)) == same
 
 
 def is_address(labels: tuple[str, ...]) -> bool:
@@ -85,11 +85,11 @@ def is_address(labels: tuple[str, ...]) -> bool:
 @given(hosts, urls)
 @example(("ample", "org"), Url("https", ("example", "org"), "", "/"))
 @example(("example", "org"), Url("https", ("www", "example", "org"), "", "/"))
-def test_a_host_is_found_alone_or_with_its_subdomains(wanted: tuple[str, ...], url: Url) -> None:
-    assume(not is_address(wanted) and not is_address(url.labels))  # an address has no subdomains, and is none
-    name = ".".join(wanted)
-    assert answers(host_range(name, subdomains=False), str(url)) == (url.labels == wanted)
-    assert answers(host_range(name, subdomains=True), str(url)) == (url.labels[-len(wanted) :] == wanted)
+def test_a_host_is_found_alone_or_with_its_subdomains(labels: tuple[str, ...], url: Url) -> None:
+    assume(not is_address(labels) and not is_address(url.labels))  # an address has no subdomains and is not a subdomain
+    name = ".".join(labels)
+    assert answers(host_range(name, subdomains=False), str(url)) == (url.labels == labels)
+    assert answers(host_range(name, subdomains=True), str(url)) == (url.labels[-len(labels) :] == labels)
 
 
 @given(urls)
@@ -102,8 +102,8 @@ def test_every_parent_domain_finds_a_host(url: Url) -> None:
 
 
 @given(addresses, urls, st.booleans())
-def test_an_address_has_no_subdomains(wanted: tuple[str, ...], url: Url, subdomains: bool) -> None:
-    assert answers(host_range(".".join(wanted), subdomains=subdomains), str(url)) == (url.labels == wanted)
+def test_an_address_has_no_subdomains(labels: tuple[str, ...], url: Url, subdomains: bool) -> None:
+    assert answers(host_range(".".join(labels), subdomains=subdomains), str(url)) == (url.labels == labels)
 
 
 @given(rests, urls)
@@ -200,13 +200,13 @@ def test_bytes_that_are_not_utf8_are_found() -> None:
 
 
 def test_lone_surrogate_is_not_found() -> None:
-    asked = (
+    ranges = (
         exact_url_range("https://a/\ud800"),
         url_prefix_range("\udc80"),
         host_range("\ud800", subdomains=True),
         path_prefix_range("\ud800"),
     )
-    assert not any(answers(each, "https://a/\ufffd") for each in asked)
+    assert not any(answers(each, "https://a/\ufffd") for each in ranges)
 
 
 @given(st.binary(max_size=40) | st.text(max_size=40).map(lambda text: text.encode("utf-8", "replace")))
@@ -245,13 +245,13 @@ def test_long_hosts_are_distinguished_by_their_values() -> None:
 
 @given(urls, st.text("/a", max_size=5))
 def test_short_queries_do_not_need_the_values(url: Url, path: str) -> None:
-    asked = (
+    ranges = (
         exact_url_range(str(url)),
         url_prefix_range(str(url)),
         path_prefix_range(path),
         host_range("example.org", subdomains=True),
     )
-    assert not any(each.is_truncated for each in asked)
+    assert not any(each.is_truncated for each in ranges)
 
 
 @pytest.mark.parametrize("type_", ["URL", "url", "Url", "URL.", "url.us", "URL.a.b", "URL." + "x" * 300])
@@ -308,7 +308,7 @@ def test_a_record_has_the_keys_of_all_its_values_and_one_row_for_a_shared_path()
     assert target_keys(contents) == {b"Uorg.a.:/x", b"Uorg.b.:/x", b"P/x"}
 
 
-def test_a_typical_url_takes_little_more_than_its_own_length_twice() -> None:
+def test_typical_url_keys_take_about_twice_its_length() -> None:
     keys = target_keys([content("https://repository.example.org/items/2024/0001234")])
     assert sum(map(len, keys)) <= 70
 

@@ -41,8 +41,8 @@ def url(text: str | bytes) -> bytes:
 
 
 @given(types, types, st.booleans(), st.sampled_from([ADMIN, b"odd", b""]))
-def test_type_is_found_with_subtypes_on_request(asked: str, type_: str, dot: bool, data: bytes) -> None:
-    query = asked + "." * dot
+def test_type_is_found_with_subtypes_on_request(query_type: str, type_: str, dot: bool, data: bytes) -> None:
+    query = query_type + "." * dot
     if matches(query, type_):
         assert contains_any(type_ranges(query), content(type_, data))
 
@@ -101,7 +101,7 @@ def test_matches_of_a_pattern_are_in_its_range(pattern: str, other: str, data: s
             glob = UrlGlob.parse(text)
             ranges = glob.ranges()
         except ValueError:
-            continue  # that is no host
+            continue  # not a host
         if glob.matches_values(url(other)) and ranges is not None:
             assert contains_any(ranges, url(other)), (text, other)
 
