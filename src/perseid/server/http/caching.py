@@ -3,8 +3,8 @@
 Conditions use entity tags (RFC 9110, 8.8.3 and 13.1). The tag of a page is computed from its bytes; a client that
 sends it again gets 304. Redirects have no tag, because HTTP ignores conditions on them.
 
-A response may be cached for the smallest TTL of its values, but at most two days, as deployed proxies do. `Expires` is
-for old caches, `Cache-Control` for all others. The state after an earlier ledger entry never changes, except when
+How long a response may be cached follows from its values (`registry.policy.cache_lifetime`). `Expires` is for old
+caches, `Cache-Control` for all others. The state after an earlier ledger entry never changes, except when
 data is hidden or redacted later, and that must disappear from caches too. It is cached for the same two days,
 whatever its TTLs, without revalidation.
 
@@ -15,12 +15,12 @@ and `*` works for all sites and caches.
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from email.utils import formatdate
 from typing import Final
 
-from perseid.records.value import TtlType, Value
 from perseid.registry.commands.conditions import Condition
+from perseid.registry.policy.cache_lifetime import MAX_CACHE_LIFETIME
 
 from .messages import OPTIONS, SAFE_METHODS, HeaderList, Request, Response
 from .targets import BadRequest
@@ -61,9 +61,6 @@ def _parse_tags(name: str, text: str) -> tuple[str, ...]:
     return tuple(_TAG.findall(text))
 
 
-MAX_AGE: Final = 172_800
-"""Seconds for which a response is cached at most: two days, so that a changed target takes effect in that time."""
-
 PAGE_AGE: Final = 300
 """Seconds for which the server's own pages are cached; they change with the settings."""
 
@@ -74,12 +71,6 @@ _TAG_DIGITS: Final = 32
 _NOT_MODIFIED_HEADERS: Final = frozenset(
     ("cache-control", "content-location", "etag", "expires", "link", "memento-datetime", "vary")
 )
-
-
-def min_ttl(values: Iterable[Value], now: float) -> int | None:
-    """The smallest TTL of values in seconds, at most `MAX_AGE`; None for no values."""
-    times = [_remaining(value, int(now)) for value in values]
-    return max(0, min((*times, MAX_AGE))) if times else None
 
 
 def cache_headers(
@@ -93,7 +84,7 @@ def cache_headers(
     if no_cache or (seconds is None and not fixed):
         return (("Cache-Control", "no-cache"),)
     if seconds is None or fixed:
-        seconds = MAX_AGE
+        seconds = MAX_CACHE_LIFETIME
     scope = "public" if shared else "private"
     return (
         ("Expires", formatdate(int(now) + seconds, usegmt=True)),
@@ -127,12 +118,6 @@ def compute_etag(type_: str, data: bytes) -> str:
     digest = hashlib.sha256(type_.encode("latin-1") + b"\0")
     digest.update(data)
     return digest.hexdigest()[:_TAG_DIGITS]
-
-
-def _remaining(value: Value, now: int) -> int:
-    """Seconds for which a value may be cached; 0 for an unknown TTL type."""
-    ends = {TtlType.RELATIVE: value.ttl, TtlType.ABSOLUTE: value.ttl - now}
-    return ends.get(value.ttl_type, 0)
 
 
 ALLOWED_METHODS: Final = ("GET", "POST", "HEAD", "PUT", "DELETE")

@@ -295,19 +295,28 @@ def test_records_of_the_installation_cannot_be_read(shared: Harness) -> None:
 
 
 def test_public_values_are_cached_by_ttl(server: Harness) -> None:
+    now = int(server.place.time())
     name = f"{PREFIX}/ttl"
     make(
         server,
         name,
         Value(1, "A", b"x", 60),
         Value(2, "B", b"y", 600),
-        Value(3, "C", b"z", 1_900_000_000, TtlType.ABSOLUTE),
+        Value(3, "C", b"z", now + 300, TtlType.ABSOLUTE),
+        Value(4, "D", b"z", 400_000),
+        Value(5, "E", b"z", now + 400_000, TtlType.ABSOLUTE),
+        Value(6, "F", b"z", 1, TtlType.ABSOLUTE),
     )
+    server.hold_time()
+    lifetime = now + 300 - int(server.place.time())
     target = f"/api/handles/{name}"
     kept = {
         "?index=1&index=2": "public, max-age=60",
         "?index=2": "public, max-age=600",
-        "": "no-cache",
+        "?index=2&index=3": f"public, max-age={lifetime}",
+        "?index=4": "public, max-age=172800",
+        "?index=5": "public, max-age=172800",
+        "": "public, max-age=0",
         "?index=2&auth": "no-cache",
         "?index=2&auth=true": "no-cache",
         "?index=99": "no-cache",

@@ -17,8 +17,8 @@ from perseid.names.handle import Handle
 from perseid.registry.commands.lifecycle import Revive, Tombstone, Unpublish
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Delete, Modify
+from perseid.registry.policy.cache_lifetime import MAX_CACHE_LIFETIME
 from perseid.registry.policy.policy import PROFILES
-from perseid.server.http.caching import MAX_AGE
 from tests.registry.queries.link_parser import read_links
 from tests.server.http.contexts import basic, header_of, json_of
 from tests.server.http.resolver.resolver_records import location_of, page_of, text
@@ -67,13 +67,13 @@ def test_handle_redirects_to_earlier_target(machine: Machine, moved: Moved) -> N
 
 def test_state_after_entry_is_cacheable(machine: Machine, moved: Moved) -> None:
     fixed = machine.get(f"/{moved.name}?at={moved.seqs[0]}")
-    assert header_of(fixed, "Cache-Control") == f"public, max-age={MAX_AGE}, immutable"
+    assert header_of(fixed, "Cache-Control") == f"public, max-age={MAX_CACHE_LIFETIME}, immutable"
     assert header_of(fixed, "Vary") == "Accept", "whatever time a header names"
     by_time = machine.get(f"/{moved.name}?at={iso(moved.times[0])}")
     assert header_of(by_time, "Cache-Control") == "public, max-age=60"
     assert header_of(machine.get(f"/{moved.name}?at={moved.seqs[0]}&auth"), "Cache-Control") == "no-cache"
     api = machine.get(f"/api/handles/{moved.name}?at={moved.seqs[0]}")
-    assert header_of(api, "Cache-Control") == f"public, max-age={MAX_AGE}, immutable"
+    assert header_of(api, "Cache-Control") == f"public, max-age={MAX_CACHE_LIFETIME}, immutable"
 
 
 def test_memento_headers(machine: Machine, moved: Moved) -> None:

@@ -19,12 +19,13 @@ from perseid.records.json_parsing import JsonObject
 from perseid.records.value import Value
 from perseid.registry.commands.conditions import public_tag
 from perseid.registry.context import Context
+from perseid.registry.policy.cache_lifetime import cache_lifetime
 from perseid.registry.queries.history import as_of
 from perseid.registry.queries.memento import Memento, MementoNeighbors, MementoUrls
 from perseid.registry.queries.resolve import Query
 from perseid.registry.results import Refused, Resolution
 from perseid.server.http import caching
-from perseid.server.http.caching import cache_headers, min_ttl
+from perseid.server.http.caching import cache_headers
 from perseid.server.http.messages import SAFE_METHODS, HeaderList, Response
 from perseid.server.http.resolver.addresses import get_api_addresses
 from perseid.server.http.resolver.time_travel import (
@@ -194,5 +195,5 @@ def _cache_headers(call: Call, values: tuple[Value, ...], *, fixed: bool, is_neg
     if is_negotiated:  # the version of that time can change until the time has passed
         return ("Cache-Control", "no-cache"), VARY
     now = call.request_context.place.time()
-    age = cache_headers(min_ttl(values, now), now, no_cache=call.parameters.flag("auth"), fixed=fixed)
+    age = cache_headers(cache_lifetime(values, now), now, no_cache=call.parameters.flag("auth"), fixed=fixed)
     return (*age, _VARY_HISTORY)

@@ -11,10 +11,11 @@ from typing import Final
 from perseid.names.characters import fold
 from perseid.records.json_form import value_to_json
 from perseid.records.record import select
-from perseid.records.value import TtlType, Value
+from perseid.records.value import Value
 from perseid.registry.access import permissions
 from perseid.registry.commands.conditions import entry_tag, public_tag
 from perseid.registry.context import Context
+from perseid.registry.policy.cache_lifetime import cache_lifetime
 from perseid.registry.queries.memento import MementoNeighbors
 from perseid.registry.queries.resolve import Query, resolve
 from perseid.registry.results import Refused, Resolution
@@ -190,7 +191,7 @@ def _is_read(call: Call) -> bool:
 def _cache_headers(call: Call, values: tuple[Value, ...]) -> HeaderList:
     if not call.is_public:
         return (NO_STORE,)
-    if call.parameters.flag("auth") or any(value.ttl_type != TtlType.RELATIVE for value in values) or not values:
+    seconds = cache_lifetime(values, call.request_context.place.time())
+    if seconds is None or call.parameters.flag("auth"):
         return ("Cache-Control", NO_CACHE), VARY
-    seconds = max(0, min(value.ttl for value in values))
     return ("Cache-Control", f"public, max-age={seconds}"), VARY

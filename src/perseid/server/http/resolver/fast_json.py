@@ -14,6 +14,7 @@ from typing import Final
 from perseid.records.encoding import from_wire, to_iso
 from perseid.records.json_form import value_to_json
 from perseid.records.value import DEFAULT_PERMISSIONS, TtlType, Value
+from perseid.registry.policy.cache_lifetime import MAX_CACHE_LIFETIME, value_lifetime
 from perseid.server.http.responses import encode_json
 
 CACHED_FORMS: Final = 1_024
@@ -38,13 +39,13 @@ _PERMISSIONS: Final = [
 ]
 
 
-def record_json(name: bytes, raw: bytes, at: int, lengths: Sequence[int], now: int) -> tuple[bytes, int | None]:
-    """The API response for a name without special characters, and its cache lifetime; None for no caching.
+def record_json(name: bytes, raw: bytes, at: int, lengths: Sequence[int], now: int) -> tuple[bytes, int]:
+    """The API response for a name without special characters, and its cache lifetime.
 
     The values are consecutive in `raw` from `at` on and have these lengths.
     """
     parts = []
-    min_ttl: int | None = 0x7FFF_FFFF
+    lifetime = MAX_CACHE_LIFETIME
     for length in lengths:
         end = at + length
         index, stamp, ttl_type, ttl, permissions, size = HEAD.unpack_from(raw, at)
@@ -53,8 +54,8 @@ def record_json(name: bytes, raw: bytes, at: int, lengths: Sequence[int], now: i
         data_end = data_at + int.from_bytes(raw[type_end:data_at], "big")
         type_ = raw[at + _HEAD_SIZE : type_end]
         if ttl_type == _RELATIVE:
-            if min_ttl is not None and ttl < min_ttl:
-                min_ttl = ttl
+            if ttl < lifetime:  # noqa: PLR1730 - a call per value would take longer
+                lifetime = ttl
             if raw[data_end:end] == _NO_REFERENCES and _PLAIN.fullmatch(type_):
                 data = raw[data_at:data_end]
                 parts.append(
@@ -70,12 +71,12 @@ def record_json(name: bytes, raw: bytes, at: int, lengths: Sequence[int], now: i
                 )
                 at = end
                 continue
-        else:
-            min_ttl = None
-        parts.append(encode_json(value_to_json(Value.from_bytes(raw[at:end], now))))
+        value = Value.from_bytes(raw[at:end], now)
+        lifetime = min(lifetime, value_lifetime(value, now))
+        parts.append(encode_json(value_to_json(value)))
         at = end
     body = b'{"responseCode":1,"handle":"%b","values":[%b]}' % (name, b",".join(parts))
-    return body, None if min_ttl is None else max(0, min_ttl)
+    return body, max(0, lifetime)
 
 
 def _timestamp_member(stamp: int, now: int) -> bytes:

@@ -28,9 +28,10 @@ from perseid.ledger.errors import LedgerError
 from perseid.ledger.log.entry import State
 from perseid.records.value import TtlType
 from perseid.registry.commands.conditions import TAG_LENGTH
+from perseid.registry.policy.cache_lifetime import MAX_CACHE_LIFETIME
 from perseid.server.http import responses
-from perseid.server.http.caching import MAX_AGE, etag_header
-from perseid.server.http.compat.reading import NO_CACHE, VARY
+from perseid.server.http.caching import etag_header
+from perseid.server.http.compat.reading import VARY
 from perseid.server.http.connection.requests import ParsedRequest
 from perseid.server.http.connection.responses import encode_head, format_date
 from perseid.server.http.context import HANDLE_SEGMENT, HttpSettings
@@ -117,8 +118,7 @@ class FastPath:
         self._links = [piece.encode() for piece in pieces]
         self._api_link = f"<{settings.public_url}{API_HANDLES_PATH}".encode() if settings.public_url else b""
         linked: HeaderList = (("Link", _PLACEHOLDERS[3]),) if self._api_link else ()
-        self._cached_record = _record_template(("Cache-Control", f"public, max-age={_PLACEHOLDERS[0]}"), linked)
-        self._uncached_record = _record_template(("Cache-Control", NO_CACHE), linked)
+        self._record_head = _record_template(("Cache-Control", f"public, max-age={_PLACEHOLDERS[0]}"), linked)
         self._redirection = _template(
             Response(
                 settings.redirect_status,
@@ -174,14 +174,11 @@ class FastPath:
             return None
         _, at, lengths = item
         now = self._time()
-        body, min_ttl = record_json(name, items, at, lengths, int(now))
+        body, lifetime = record_json(name, items, at, lengths, int(now))
         tag = hashlib.sha256(items[at:]).hexdigest()[:TAG_LENGTH].encode()
         link = (b'%b%b>; rel="original timegate"' % (self._api_link, name),) if self._api_link else ()
         date, length = _date(int(now)), b"%d" % len(body)
-        if min_ttl is None:
-            head = self._uncached_record % (tag, *link, date, length)
-        else:
-            head = self._cached_record % (b"%d" % min_ttl, tag, *link, date, length)
+        head = self._record_head % (b"%d" % lifetime, tag, *link, date, length)
         return head + body if with_body else head
 
     def _redirect(self, prefix: bytes, name: bytes, *, with_body: bool) -> bytes | None:
@@ -282,7 +279,7 @@ def _plain_item(data: bytes) -> tuple[int, int, Sequence[int]] | None:
 def _first_url(data: bytes, at: int, lengths: Sequence[int]) -> tuple[bytes, int] | None:
     """Return the first URL and the cache lifetime in seconds; None if other values affect the redirect."""
     url: bytes | None = None
-    min_ttl = MAX_AGE
+    lifetime = MAX_CACHE_LIFETIME
     unpack = HEAD.unpack_from
     for length in lengths:
         _, _, ttl_type, ttl, _, size = unpack(data, at)
@@ -291,13 +288,13 @@ def _first_url(data: bytes, at: int, lengths: Sequence[int]) -> tuple[bytes, int
         type_ = data[type_at:type_end].upper()
         if ttl_type != _RELATIVE or type_.startswith(_SPECIAL_TYPE_PREFIX):
             return None
-        if ttl < min_ttl:  # noqa: PLR1730 - a call per value would take longer than everything else here
-            min_ttl = ttl
+        if ttl < lifetime:  # noqa: PLR1730 - a call per value would take longer than everything else here
+            lifetime = ttl
         if url is None and type_ in _URL_TYPES:
             data_at = type_end + 4
             url = data[data_at : data_at + int.from_bytes(data[type_end:data_at], "big")]
         at += length
-    return None if url is None else (url, max(0, min_ttl))
+    return None if url is None else (url, max(0, lifetime))
 
 
 def _with_ancestors(prefix: bytes) -> list[bytes]:

@@ -29,8 +29,9 @@ from perseid.records.record import ascending
 from perseid.records.types import has_type
 from perseid.records.value import Value
 from perseid.records.xml import MAX_XML_BYTES, is_true
+from perseid.registry.policy.cache_lifetime import cache_lifetime
 from perseid.registry.queries.signposting import RELATIONS
-from perseid.server.http.caching import cache_headers, min_ttl
+from perseid.server.http.caching import cache_headers
 from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import HeaderList, Response
 from perseid.server.http.negotiation import VARY, VARY_HISTORY, AcceptHeader, Preference
@@ -441,7 +442,7 @@ def redirect_response(
     target = parse_target(redirect.target.text, settings.schemes, wanted.append) if wanted.append else redirect.target
     is_private = any(each.location.get(name) is not None for each in candidates.places for name in _BY_LOCATION)
     age = cache_headers(
-        min_ttl(source.used, now), now, shared=not is_private, no_cache=wanted.no_cache, fixed=source.fixed
+        cache_lifetime(source.used, now), now, shared=not is_private, no_cache=wanted.no_cache, fixed=source.fixed
     )
     return Response(
         200 if wanted.headers_only else redirect.status,

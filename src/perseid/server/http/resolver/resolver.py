@@ -14,9 +14,10 @@ from urllib.parse import quote, urlencode
 
 from perseid.records.location_choice import parse_address, parse_locatt
 from perseid.records.locations import Candidates
+from perseid.registry.policy.cache_lifetime import cache_lifetime
 from perseid.registry.queries.memento import MementoNeighbors
 from perseid.registry.results import Refused
-from perseid.server.http.caching import cache_headers, min_ttl
+from perseid.server.http.caching import cache_headers
 from perseid.server.http.clients import request_base_url
 from perseid.server.http.compat import api
 from perseid.server.http.context import HttpSettings, RequestContext
@@ -365,7 +366,7 @@ class _RecordResponse:
     @property
     def age(self) -> HeaderList:
         return cache_headers(
-            min_ttl(self.found.used, self.now), self.now, no_cache=self.parsed.wanted.no_cache, fixed=self.fixed
+            cache_lifetime(self.found.used, self.now), self.now, no_cache=self.parsed.wanted.no_cache, fixed=self.fixed
         )
 
     @property
