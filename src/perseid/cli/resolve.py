@@ -14,8 +14,8 @@ from perseid.records.json_parsing import JsonObject
 from perseid.records.record import Record
 from perseid.records.value import Value
 from perseid.registry.context import Context
-from perseid.registry.policy.aliases import resolve_aliases
 from perseid.registry.policy.authority_metadata import AuthorityMetadata
+from perseid.registry.queries.aliases import resolve_aliases
 from perseid.registry.queries.history import as_of, seq_at_time
 from perseid.registry.queries.resolve import Query, get_authority_metadata
 from perseid.registry.queries.resolve import resolve as resolved

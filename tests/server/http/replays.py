@@ -10,9 +10,12 @@ from typing import Final
 
 from perseid.names.handle import Handle
 from perseid.registry.commands.records import Create
+from perseid.registry.installation.installation import Installation
+from perseid.registry.registry import Registry
+from perseid.registry.snapshot import Rules
 from tests.registry.registries import OPERATOR
 from tests.server.http.contexts import PUBLIC_URL, STRANGER, Harness, recorded_harness
-from tests.server.http.http_vectors import VECTORS, Received, Replay, Sent
+from tests.server.http.http_vectors import VECTORS, Received, Replay, Sent, import_state
 from tests.server.native.live_vectors import make_installation
 from tests.server.native.native_servers import NOW, Clock
 from tests.server.native.recorded_answers import Found
@@ -33,6 +36,7 @@ def hold_in_process() -> dict[str, list[Found]]:
     clock = Clock()
     clock.show(NOW)
     with recorded_harness(clock) as server:
+        import_state(server.registry)
         replay = Replay(lambda sent: carried(server, sent))
         replay.load_state()
         (listed,) = [vector["response"]["body"]["handles"] for vector in VECTORS if vector["name"] == "list"]
@@ -48,7 +52,10 @@ def hold_in_process() -> dict[str, list[Found]]:
 
 def hold_over_network(folder: Path) -> dict[str, list[Found]]:
     """Replay every recorded exchange with a running server in the recorded state, over HTTP and TLS."""
-    with serving(make_installation(folder, "tcp"), "--resolvers", "1", **SETTINGS) as server:
+    directory = make_installation(folder, "tcp")
+    with Installation.open(directory, environ={}) as installation:
+        import_state(Registry(installation.ledger, Rules(installation.administration)))
+    with serving(directory, "--resolvers", "1", **SETTINGS) as server:
         replay = Replay(over_network(server.http))
         replay.load_state()
         return {vector["name"]: replay.hold(vector) for vector in VECTORS}

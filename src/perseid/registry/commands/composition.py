@@ -1,7 +1,8 @@
 """Composition of a record: the requested values, with what the policy adds, requires and forbids, and timestamps.
 
 All changes of every interface go through `compose`: administrators for a new record without any, authority metadata,
-the policy's types, timestamps.
+the policy's types, aliases, timestamps. Rules for new values do not apply to values that the record has or had, nor to
+an import: what another server accepted stays as it is, and does not block other corrections of the record.
 
 The server sets timestamps, and an unchanged value keeps its own. So a client that replaces a whole record with what it
 read changes no date, and authority metadata can derive the last update from the values (A3).
@@ -15,6 +16,7 @@ from perseid.names.characters import fold
 from perseid.names.handle import Handle
 from perseid.records.value import Value
 from perseid.registry.context import Context, add_administrators, check_count
+from perseid.registry.policy.aliases import check_aliases
 from perseid.registry.policy.authority import Change, CompletedRecord, PartyStatus, complete_record
 from perseid.registry.policy.templates import check_namespaces
 from perseid.registry.policy.types import check_definitions, check_types
@@ -54,12 +56,13 @@ def compose(
     whole: bool = False,
     creates: bool = False,
     state: State | None = None,
+    restored: Sequence[Value] = (),
 ) -> tuple[Value, ...]:
     """The values of the record after a change; refused if they violate the policy.
 
     `whole` means that the request has the whole record, `creates` that it creates the record, `state` is the state
-    afterwards. A reserved handle has neither a date of creation nor the required values; a tombstone need not have the
-    required values either.
+    afterwards, and `restored` are values of an earlier version, which are not new. A reserved handle has neither a date
+    of creation nor the required values; a tombstone need not have the required values either.
     """
     is_import = context.is_import
     after = (State.NORMAL if creates else stored.state) if state is None else state
@@ -80,6 +83,7 @@ def compose(
     check_count(values)
     if not is_import:
         check_namespaces(stored.values, values)
+        check_aliases(context.snapshot, stored, values, (*stored.values, *restored))
     if refusals := stored.policy.check_values(values, complete=after not in (State.RESERVED, State.TOMBSTONE)):
         raise Refused.from_refusals(refusals)
     check_definitions(stored.values, values)

@@ -144,7 +144,8 @@ class Revive:
             raise Refused(ResponseCode.INVALID_VALUE, reason, "Change its values directly", "S8")
         before = _before_tombstone(context, stored)
         earlier = _other_values(before.record(), _permanent_types(stored.policy))
-        values = compose(context, stored, (*earlier, *reindex(tombstone_values(stored), earlier)), state=before.state)
+        values = (*earlier, *reindex(tombstone_values(stored), earlier))
+        values = compose(context, stored, values, state=before.state, restored=earlier)
         return plan_change(context, stored, Action.UPDATE, values, before.state)
 
 

@@ -32,7 +32,6 @@ from perseid.registry.access.permissions import Differences, display_name
 from perseid.registry.access.scopes import Scope
 from perseid.registry.context import FIRST_ADMIN_INDEX, Context, Plan, check_indexes, not_found
 from perseid.registry.identity import Anonymous
-from perseid.registry.policy.aliases import check_aliases
 from perseid.registry.policy.keys import Audience
 from perseid.registry.results import ChangeResult, Refused
 from perseid.registry.snapshot import SITE_PREFIX, StoredRecord, values_of_type
@@ -488,9 +487,7 @@ class CreateRecord:
         values = (*self.complete, *assign_indexes(self.values, self.complete, ttl))
         if self.overwrite:
             values = keep_administrators(context.get_hosted(self.handle), values)
-        plan = Create(self.handle, values, self.overwrite, self.reuse_deleted, self.published).decide(context)
-        check_aliases(context.snapshot, self.handle, values)
-        return plan
+        return Create(self.handle, values, self.overwrite, self.reuse_deleted, self.published).decide(context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -504,9 +501,7 @@ class AddValues:
         """As for `Add`."""
         stored = context.get_hosted(self.handle)
         values = assign_indexes(self.values, stored.values, stored.policy.default_ttl)
-        plan = Add(self.handle, values).decide(context)
-        check_aliases(context.snapshot, self.handle, values)
-        return plan
+        return Add(self.handle, values).decide(context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -523,9 +518,7 @@ class SetValues:
         values = merge_values(self.values, stored.values, stored.policy.default_ttl)
         replaces_all = {value.index for value in values} <= {value.index for value in stored.values}
         change = Modify(self.handle, values) if replaces_all else Add(self.handle, values, overwrite=True)
-        plan = change.decide(context)
-        check_aliases(context.snapshot, self.handle, values)
-        return plan
+        return change.decide(context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -540,9 +533,7 @@ class ReplaceRecord:
         stored = context.get_hosted(self.handle)
         require_record(context, stored)
         values = keep_administrators(stored, self.values)
-        plan = Create(self.handle, values, overwrite=True).decide(context)
-        check_aliases(context.snapshot, self.handle, values)
-        return plan
+        return Create(self.handle, values, overwrite=True).decide(context)
 
 
 def keep_administrators(stored: StoredRecord, values: tuple[Value, ...]) -> tuple[Value, ...]:

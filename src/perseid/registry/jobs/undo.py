@@ -343,7 +343,14 @@ class _Step:
             )
             action = f"undo the change of {display_name(stored.handle)}"
             context.require(Requirement(action, needs, public=not needed, required_scope=required_scope))
-        values = compose(context, stored, values_before, creates=not stored.exists, state=before.state)
+        values = compose(
+            context,
+            stored,
+            values_before,
+            creates=not stored.exists,
+            state=before.state,
+            restored=values_before,
+        )
         return (context.draft(stored, _inverse_action(stored.state, before.state), values, before.state),)
 
 

@@ -1,11 +1,9 @@
-"""Aliases: where HS_ALIAS values lead.
+"""Rules for HS_ALIAS values: which one is followed, how many, and which ones a record cannot have.
 
-Each handle is found by the rules of its own namespace, all in one snapshot, now or at one time. Only public values of
-public records are followed, and of the history only what is still public. Of several aliases the one with the lowest
-index is followed.
+`queries.aliases` follows them in a snapshot. The web resolver follows the requested values, with the same rules.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Final
 
@@ -14,19 +12,15 @@ from perseid.names.handle import Handle
 from perseid.records.data_types import interpret_as
 from perseid.records.record import ascending
 from perseid.records.text_types import Alias
-from perseid.records.types import HS_ALIAS
+from perseid.records.types import HS_ALIAS, has_type
 from perseid.records.value import Value
 from perseid.registry.access.permissions import display_name
-from perseid.registry.context import Context
-from perseid.registry.identity import Anonymous
-from perseid.registry.queries.history import as_of
-from perseid.registry.queries.resolve import Query, resolve
-from perseid.registry.results import Refused, Resolution
-from perseid.registry.snapshot import SITE_PREFIX, Snapshot, values_of_type
+from perseid.registry.results import Refused
+from perseid.registry.snapshot import Snapshot, StoredRecord
 from perseid.wire.codes import ResponseCode
 
-MAX_ALIASES: Final = 10
-"""How many aliases are followed. People create one, or two after a merge; more is a mistake or an attack."""
+MAX_ALIASES: Final = 20
+"""How many aliases are followed, as in deployed resolvers. People create one, or two after a merge."""
 
 
 class AliasOutcome(Enum):
@@ -46,112 +40,56 @@ class AliasOutcome(Enum):
     """At an alias that is not a valid handle."""
 
 
-class AliasError(Refused):
-    """The requested handle exists, but its aliases do not lead to a record here."""
+class AliasTrail:
+    """The aliases that were followed for one request."""
+
+    def __init__(self, limit: int = MAX_ALIASES) -> None:
+        self._limit = limit
+        self._visited: set[bytes] = set()
+
+    def follow(self, key: bytes) -> AliasOutcome | None:
+        """Follow the alias in the record with this key; returns why it cannot be followed, or None."""
+        if key in self._visited:
+            return AliasOutcome.LOOP
+        if len(self._visited) >= self._limit:
+            return AliasOutcome.TOO_LONG
+        self._visited.add(key)
+        return None
 
 
-@dataclass(frozen=True, slots=True)
-class AliasChain:
-    """The handles that aliases lead to."""
-
-    chain: tuple[Handle, ...]
-    """The handles in order, from the requested one to the last."""
-    end: AliasOutcome
-
-    @property
-    def last(self) -> Handle:
-        """The last handle."""
-        return self.chain[-1]
+def has_alias(values: Iterable[Value]) -> bool:
+    """Whether there is an alias among values, readable or not."""
+    return any(has_type(value.type, HS_ALIAS) for value in values)
 
 
-def follow_aliases(snapshot: Snapshot, handle: Handle, at: int | None = None, limit: int = MAX_ALIASES) -> AliasChain:
-    """Follow aliases, now or as of an earlier entry (see `history.seq_at_time`)."""
-    chain: list[Handle] = []
-    visited: set[bytes] = set()
-    while True:
-        if fold(handle.prefix) == SITE_PREFIX:
-            return AliasChain((*chain, handle), AliasOutcome.NOT_FOUND)
-        if not snapshot.is_responsible(handle):
-            return AliasChain((*chain, handle), AliasOutcome.ELSEWHERE)
-        stored = snapshot.stored(handle)
-        # The registered spelling of a handle that is not public is not revealed.
-        chain.append(
-            stored.handle if stored.is_public else stored.policy.normalize(stored.policy.lookup_form(handle)[0])
-        )
-        if stored.key in visited:
-            return AliasChain(tuple(chain), AliasOutcome.LOOP)
-        visited.add(stored.key)
-        try:
-            resolution = _resolve_public(snapshot, handle, at)
-        except Refused as refused:
-            end = AliasOutcome.FOUND if refused.code is ResponseCode.VALUES_NOT_FOUND else AliasOutcome.NOT_FOUND
-            return AliasChain(tuple(chain), end)
-        # The values from a template may depend on the requested spelling.
-        chain[-1] = handle if resolution.by_template else resolution.registered
-        aliases = ascending(values_of_type(resolution.values, HS_ALIAS))
-        if not aliases:
-            return AliasChain(tuple(chain), AliasOutcome.FOUND)
-        target = _target(aliases[0])
-        if target is None:
-            return AliasChain(tuple(chain), AliasOutcome.UNREADABLE)
-        if len(chain) > limit:
-            return AliasChain(tuple(chain), AliasOutcome.TOO_LONG)
-        handle = target
+def alias_target(values: Iterable[Value]) -> str | None:
+    """The name that values are an alias of: the readable alias with the lowest index. None if there is none."""
+    for value in ascending(value for value in values if has_type(value.type, HS_ALIAS)):
+        alias = interpret_as(value, Alias)
+        if alias is not None and (text := alias.text.strip()):
+            return text
+    return None
 
 
-def resolve_aliases(snapshot: Snapshot, handle: Handle, at: int | None = None) -> AliasChain:
-    """Follow aliases to the final record; refused if there is none here."""
-    aliases = follow_aliases(snapshot, handle, at)
-    if aliases.end is AliasOutcome.FOUND or (aliases.end is AliasOutcome.NOT_FOUND and len(aliases.chain) == 1):
-        return aliases  # the handle is not an alias: resolving it gives the error
-    last = display_name(aliases.last)
-    subject = f"{display_name(handle)} is an alias"
-    if aliases.end is AliasOutcome.NOT_FOUND:
-        reason = f"{subject} of {last}, which does not exist"
-        raise AliasError(ResponseCode.HANDLE_NOT_FOUND, reason, "Fix the alias, or create that record", "S2")
-    if aliases.end is AliasOutcome.ELSEWHERE:
-        if len(aliases.chain) == 1:
-            return aliases
-        advice = f"Ask the service that hosts {display_name(aliases.last.prefix)}"
-        raise AliasError(ResponseCode.SERVER_NOT_RESP, f"{subject} of {last}, which is not hosted here", advice, "S2")
-    reasons = {
-        AliasOutcome.LOOP: f"{subject} in a loop: {last} leads back to itself",
-        AliasOutcome.TOO_LONG: f"{subject} with more than {MAX_ALIASES} steps: {last} is an alias too",
-        AliasOutcome.UNREADABLE: f"The alias of {last} is not a valid handle",
-    }
-    advice = "Resolve the records on the way without following aliases"
-    raise AliasError(ResponseCode.ERROR, reasons[aliases.end], advice, "S2")
-
-
-def check_aliases(snapshot: Snapshot, handle: Handle, values: tuple[Value, ...]) -> None:
-    """Refuse a new alias that points to its own record.
-
-    Deployed servers accept it, so the native protocol and the compatible HTTP API do too; other interfaces do not.
-    """
-    aliases = values_of_type(values, HS_ALIAS)
+def check_aliases(
+    snapshot: Snapshot, stored: StoredRecord, values: Sequence[Value], known: Iterable[Value] = ()
+) -> None:
+    """Refuse a new alias that points to its own record. `known` are values that are not new."""
+    aliases = [value for value in values if has_type(value.type, HS_ALIAS)]
     if not aliases:
         return
-    stored = snapshot.stored(handle)
-    existing = {value.data for value in values_of_type(stored.values, HS_ALIAS)}
-    targets = [_target(alias) for alias in aliases if alias.data not in existing]
-    for target in targets:
+    existing = {value.data for value in known if has_type(value.type, HS_ALIAS)}
+    for alias in aliases:
+        target = None if alias.data in existing else _target(alias)
         if (
             target is not None
-            and fold(target.prefix) == fold(handle.prefix)
+            and fold(target.prefix) == fold(stored.handle.prefix)
             and snapshot.stored(target).key == stored.key
         ):
-            reason = f"Handle {display_name(handle)} cannot be an alias of itself"
+            reason = f"Handle {display_name(stored.requested)} cannot be an alias of itself"
             raise Refused(ResponseCode.INVALID_VALUE, reason, "Name another handle as target", "S2")
-
-
-def _resolve_public(snapshot: Snapshot, handle: Handle, at: int | None) -> Resolution:
-    """The public values of a handle. Raises `Refused`."""
-    query = Query(handle, refer=False)
-    if at is None:
-        return resolve(query, Context(snapshot, Anonymous(), "read", 0))
-    return as_of(snapshot, Anonymous(), query, at).resolved
 
 
 def _target(alias: Value) -> Handle | None:
     name = interpret_as(alias, Alias)
-    return None if name is None else name.handle
+    return None if name is None else Handle.for_lookup(name.text.strip())

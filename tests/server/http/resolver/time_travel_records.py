@@ -33,16 +33,17 @@ class Machine:
     clock: Clock
     now: int = START
 
-    def do(self, operation: Any) -> int:
+    def do(self, operation: Any, interface: str = "cli") -> int:
         """Change something a while later; return the number of the entry."""
         self.now += STEP
         self.clock.show(self.now)
-        self.server.registry.do(operation, OPERATOR, "cli")
+        self.server.registry.do(operation, OPERATOR, interface)
         with self.server.registry.snapshot() as snapshot:
             return snapshot.reading.size
 
-    def put(self, name: str, *values: Value) -> int:
-        return self.do(Create(Handle.parse(name), (*values, BY_ADMINS), overwrite=True, reuse_deleted=True))
+    def put(self, name: str, *values: Value, interface: str = "cli") -> int:
+        create = Create(Handle.parse(name), (*values, BY_ADMINS), overwrite=True, reuse_deleted=True)
+        return self.do(create, interface)
 
     def get(self, target: str, seconds: int | None = None, headers: Mapping[str, str] | None = None) -> Response:
         """Send a request; with `seconds`, for that time."""

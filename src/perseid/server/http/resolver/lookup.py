@@ -1,7 +1,7 @@
 """Lookup of a name in one snapshot of the ledger, with everything a response needs.
 
-Only public data is read: callers are anonymous here. Aliases are followed by the rules of web resolvers (§9.6): while
-the requested values contain one, and at most twenty. For a handle that another service hosts, only its namespace is
+Only public data is read: callers are anonymous here. Aliases are followed by the rules of the registry, while the
+requested values contain one (§9.6). For a handle that another service hosts, only its namespace is
 read.
 
 For an earlier time, the record, the aliases on the way and everything else that affects the target are as of that time.
@@ -22,19 +22,18 @@ from perseid.names.cordra import join_reference
 from perseid.names.errors import NameProblem
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.names.uri import QUERY_SAFE, Reference
-from perseid.records.data_types import interpret_as
 from perseid.records.errors import InvalidData
 from perseid.records.locations import Candidates, find_locations
 from perseid.records.namespace import Namespace, NamespaceStatus
 from perseid.records.record import Record, ascending
-from perseid.records.text_types import Alias
-from perseid.records.types import EMAIL, HS_ALIAS, HS_NAMESPACE
+from perseid.records.types import EMAIL, HS_NAMESPACE
 from perseid.records.value import Value
 from perseid.registry.access.permissions import display_name
 from perseid.registry.commands.composition import get_party_status
 from perseid.registry.context import Context
 from perseid.registry.identity import Anonymous
 from perseid.registry.policy import case_rules
+from perseid.registry.policy.aliases import MAX_ALIASES, AliasTrail, alias_target
 from perseid.registry.policy.authority import PartyStatus
 from perseid.registry.policy.authority_metadata import AuthorityMetadata, build_metadata
 from perseid.registry.policy.authority_metadata import values_of_exact_type as of_exact_type
@@ -52,9 +51,6 @@ from perseid.wire.partition import find_server_index
 
 from .paths import RequestedName
 from .time_travel import find_alias_entry, find_versions, negotiate_entry
-
-MAX_ALIASES: Final = 20
-"""Aliases that are followed, as in deployed resolvers."""
 
 CHAIN_TOO_LONG: Final = "Alias chain too long"
 """The words of deployed resolvers for longer chains and loops."""
@@ -186,20 +182,18 @@ class RecordReader:
         """Look up a name, adding each resolution on the way to `resolutions`."""
         name = self._lookup_name(named, selection)
         aliases: list[str] = []
-        visited: set[bytes] = set()
+        trail = AliasTrail()
         while True:
             handle = self._handle(name, tuple(aliases))
             resolved, tombstone = self._resolve(handle, name, selection, tuple(aliases))
             resolutions.append(resolved)
             self._used += resolved.values
-            target = self._alias(resolved) if selection.follow and tombstone is None else None
+            target = alias_target(resolved.values) if selection.follow and tombstone is None else None
             if target is None:
                 return LookupResult(name, resolved, tuple(aliases), tuple(self._used), resolutions[0], tombstone)
-            key = self.snapshot.stored(handle).key
-            if key in visited or len(aliases) >= MAX_ALIASES:
+            if trail.follow(self.snapshot.stored(handle).key) is not None:
                 reason = f"the aliases at {display_name(name)} form a loop or a chain of more than {MAX_ALIASES}"
                 raise LookupFailure(Refused(ResponseCode.HANDLE_NOT_FOUND, reason), name, tuple(aliases), is_loop=True)
-            visited.add(key)
             aliases.append(name)
             name = target
 
@@ -340,14 +334,6 @@ class RecordReader:
 
     def _namespace_info(self, handle: Handle, refused: Refused) -> NamespaceInfo:
         return NamespaceInfo() if refused.code is ResponseCode.SERVER_NOT_RESP else self.space(handle)
-
-    def _alias(self, resolved: Resolution) -> str | None:
-        """The name that a record is an alias of; an invalid alias is ignored."""
-        for value in ascending(values_of_type(resolved.values, HS_ALIAS)):
-            alias = interpret_as(value, Alias)
-            if alias is not None and alias.text.strip():
-                return alias.text.strip()
-        return None
 
     def _tombstone(self, handle: Handle) -> Tombstone:
         policy = self.snapshot.stored(handle).policy

@@ -19,6 +19,7 @@ from perseid.registry.access import permissions
 from perseid.registry.access.permissions import display_name
 from perseid.registry.commands.namespaces import homed_prefixes
 from perseid.registry.context import Command, Context, Plan
+from perseid.registry.policy.aliases import MAX_ALIASES
 from perseid.registry.queries.memento import Memento, MementoNeighbors
 from perseid.registry.queries.suggest import PrefixStatus, Suggestion, Suggestions, suggestions
 from perseid.registry.results import PrefixNotHosted, ReferralError, Refused
@@ -34,7 +35,7 @@ from perseid.server.native.decisions import WRONG_PREFIX, Busy
 from perseid.server.native.steps import WorkKind
 from perseid.wire.codes import OpCode, ResponseCode
 
-from .lookup import CHAIN_TOO_LONG, MAX_ALIASES, LookupFailure, NamespaceInfo
+from .lookup import CHAIN_TOO_LONG, LookupFailure, NamespaceInfo
 from .paths import get_resolvers, path_to
 from .time_travel import AT_PARAMETER, memento_json
 

@@ -13,7 +13,7 @@ import msgspec
 
 from perseid.registry.access.permissions import display_name
 from perseid.registry.identity import quota_key
-from perseid.registry.policy.aliases import AliasError
+from perseid.registry.queries.aliases import AliasError
 from perseid.server.http.auth.authentication import (
     AuthResult,
     authenticate,

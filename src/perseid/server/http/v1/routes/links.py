@@ -5,7 +5,7 @@ from typing import Annotated, Final
 from perseid.records.types import HS_ALIAS
 from perseid.registry.commands.records import CreateRecord, PartialValue
 from perseid.registry.commands.transfer import LinkMetadata, LinkResult, LinkVersion
-from perseid.registry.policy.aliases import follow_aliases
+from perseid.registry.queries.aliases import follow_aliases
 from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.changes import CREATED, HANDLE_PARAMETERS, CreatedRecord, Name, create_record
 from perseid.server.http.v1.routing import Reply, Routes

@@ -17,7 +17,7 @@ from perseid.registry.commands.records import (
     assign_indexes,
 )
 from perseid.registry.context import Context, Plan
-from perseid.registry.policy.aliases import resolve_aliases
+from perseid.registry.queries.aliases import resolve_aliases
 from perseid.registry.queries.history import as_of, seq_at_time
 from perseid.registry.queries.resolve import Query, resolve
 from perseid.registry.results import ChangeResult, Refused, Resolution

@@ -1,0 +1,102 @@
+"""Aliases: where HS_ALIAS values lead.
+
+Each handle is found by the rules of its own namespace, all in one snapshot, now or at one time. Only public values of
+public records are followed, and of the history only what is still public. Which alias is followed, and how many, is in
+`policy.aliases`.
+"""
+
+from dataclasses import dataclass
+
+from perseid.names.characters import fold
+from perseid.names.handle import Handle
+from perseid.registry.access.permissions import display_name
+from perseid.registry.context import Context
+from perseid.registry.identity import Anonymous
+from perseid.registry.policy.aliases import MAX_ALIASES, AliasOutcome, AliasTrail, alias_target, has_alias
+from perseid.registry.results import Refused, Resolution
+from perseid.registry.snapshot import SITE_PREFIX, Snapshot
+from perseid.wire.codes import ResponseCode
+
+from .history import as_of
+from .resolve import Query, resolve
+
+
+class AliasError(Refused):
+    """The requested handle exists, but its aliases do not lead to a record here."""
+
+
+@dataclass(frozen=True, slots=True)
+class AliasChain:
+    """The handles that aliases lead to."""
+
+    chain: tuple[Handle, ...]
+    """The handles in order, from the requested one to the last."""
+    end: AliasOutcome
+
+    @property
+    def last(self) -> Handle:
+        """The last handle."""
+        return self.chain[-1]
+
+
+def follow_aliases(snapshot: Snapshot, handle: Handle, at: int | None = None, limit: int = MAX_ALIASES) -> AliasChain:
+    """Follow aliases, now or as of an earlier entry (see `history.seq_at_time`)."""
+    chain: list[Handle] = []
+    trail = AliasTrail(limit)
+    while True:
+        if fold(handle.prefix) == SITE_PREFIX:
+            return AliasChain((*chain, handle), AliasOutcome.NOT_FOUND)
+        if not snapshot.is_responsible(handle):
+            return AliasChain((*chain, handle), AliasOutcome.ELSEWHERE)
+        stored = snapshot.stored(handle)
+        # The registered spelling of a handle that is not public is not revealed.
+        chain.append(
+            stored.handle if stored.is_public else stored.policy.normalize(stored.policy.lookup_form(handle)[0])
+        )
+        try:
+            resolution = _resolve_public(snapshot, handle, at)
+        except Refused as refused:
+            end = AliasOutcome.FOUND if refused.code is ResponseCode.VALUES_NOT_FOUND else AliasOutcome.NOT_FOUND
+            return AliasChain(tuple(chain), end)
+        # The values from a template may depend on the requested spelling.
+        chain[-1] = handle if resolution.by_template else resolution.registered
+        if not has_alias(resolution.values):
+            return AliasChain(tuple(chain), AliasOutcome.FOUND)
+        target = Handle.for_lookup(alias_target(resolution.values) or "")
+        if target is None:
+            return AliasChain(tuple(chain), AliasOutcome.UNREADABLE)
+        if problem := trail.follow(stored.key):
+            return AliasChain(tuple(chain), problem)
+        handle = target
+
+
+def resolve_aliases(snapshot: Snapshot, handle: Handle, at: int | None = None) -> AliasChain:
+    """Follow aliases to the final record; refused if there is none here."""
+    aliases = follow_aliases(snapshot, handle, at)
+    if aliases.end is AliasOutcome.FOUND or (aliases.end is AliasOutcome.NOT_FOUND and len(aliases.chain) == 1):
+        return aliases  # the handle is not an alias: resolving it gives the error
+    last = display_name(aliases.last)
+    subject = f"{display_name(handle)} is an alias"
+    if aliases.end is AliasOutcome.NOT_FOUND:
+        reason = f"{subject} of {last}, which does not exist"
+        raise AliasError(ResponseCode.HANDLE_NOT_FOUND, reason, "Fix the alias, or create that record", "S2")
+    if aliases.end is AliasOutcome.ELSEWHERE:
+        if len(aliases.chain) == 1:
+            return aliases
+        advice = f"Ask the service that hosts {display_name(aliases.last.prefix)}"
+        raise AliasError(ResponseCode.SERVER_NOT_RESP, f"{subject} of {last}, which is not hosted here", advice, "S2")
+    reasons = {
+        AliasOutcome.LOOP: f"{subject} in a loop: {last} leads back to itself",
+        AliasOutcome.TOO_LONG: f"{subject} with more than {MAX_ALIASES} steps: {last} is an alias too",
+        AliasOutcome.UNREADABLE: f"The alias of {last} is not a valid handle",
+    }
+    advice = "Resolve the records on the way without following aliases"
+    raise AliasError(ResponseCode.ERROR, reasons[aliases.end], advice, "S2")
+
+
+def _resolve_public(snapshot: Snapshot, handle: Handle, at: int | None) -> Resolution:
+    """The public values of a handle. Raises `Refused`."""
+    query = Query(handle, refer=False)
+    if at is None:
+        return resolve(query, Context(snapshot, Anonymous(), "read", 0))
+    return as_of(snapshot, Anonymous(), query, at).resolved
