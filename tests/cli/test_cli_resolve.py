@@ -46,7 +46,7 @@ def test_broken_alias_is_reported(here: Site) -> None:
     here.ok("create 12345/round --value HS_ALIAS=12345/circle")
     refused(here("resolve 12345/lost --follow"), "of 12345/none, which does not exist", code=3)
     refused(here("resolve 12345/away --follow"), "Ask the service that hosts 99", code=3)
-    refused(here("resolve 12345/circle --follow"), "leads back to itself", code=1)
+    refused(here("resolve 12345/circle --follow"), "leads back to itself", code=3)
     refused(here("resolve 12345/none --follow"), "Handle 12345/none does not exist", code=3)
 
 

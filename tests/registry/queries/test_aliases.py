@@ -65,7 +65,7 @@ def test_s2_aliases_are_followed_by_the_rules_of_each_namespace(registry: Regist
 @pytest.mark.parametrize(
     ("target", "end", "code", "words"),
     [
-        ("10.1/A", AliasOutcome.LOOP, ResponseCode.ERROR, "10.1/a leads back to itself"),
+        ("10.1/A", AliasOutcome.LOOP, ResponseCode.VALUES_NOT_FOUND, "10.1/a leads back to itself"),
         (
             "10.1/none",
             AliasOutcome.NOT_FOUND,
@@ -73,7 +73,12 @@ def test_s2_aliases_are_followed_by_the_rules_of_each_namespace(registry: Regist
             "of 10.1/none, which does not exist",
         ),
         ("10.77/elsewhere", AliasOutcome.ELSEWHERE, ResponseCode.SERVER_NOT_RESP, "which is not hosted here"),
-        ("no name", AliasOutcome.UNREADABLE, ResponseCode.ERROR, "The alias of 10.1/a is not a valid handle"),
+        (
+            "no name",
+            AliasOutcome.UNREADABLE,
+            ResponseCode.VALUES_NOT_FOUND,
+            "alias of 10.1/a is not a valid handle",
+        ),
         ("0.SITE/POLICY/10.1", AliasOutcome.NOT_FOUND, ResponseCode.HANDLE_NOT_FOUND, "which does not exist"),
     ],
 )

@@ -91,7 +91,8 @@ def resolve_aliases(snapshot: Snapshot, handle: Handle, at: int | None = None) -
         AliasOutcome.UNREADABLE: f"The alias of {last} is not a valid handle",
     }
     advice = "Resolve the records on the way without following aliases"
-    raise AliasError(ResponseCode.ERROR, reasons[aliases.end], advice, "S2")
+    # The record exists, but its target does not.
+    raise AliasError(ResponseCode.VALUES_NOT_FOUND, reasons[aliases.end], advice, "S2")
 
 
 def _resolve_public(snapshot: Snapshot, handle: Handle, at: int | None) -> Resolution:

@@ -20,7 +20,7 @@ from perseid.registry.context import Context, Plan
 from perseid.registry.queries.aliases import resolve_aliases
 from perseid.registry.queries.history import as_of, seq_at_time
 from perseid.registry.queries.resolve import Query, resolve
-from perseid.registry.results import ChangeResult, Refused, Resolution
+from perseid.registry.results import ChangeResult, Resolution
 from perseid.server.http import caching
 from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.changes import (
@@ -42,7 +42,6 @@ from perseid.server.http.v1.changes import (
 from perseid.server.http.v1.routing import Reply, Routes
 from perseid.server.http.v1.schemas import Doc, Note, RequestBody, ResponseBody, Seq
 from perseid.server.http.v1.values import Index, Type, ValueInput, ValueResponse, Values, dump_values, parse_values
-from perseid.wire.codes import ResponseCode
 
 SECTION: Final = Routes("Records", "Create, read, change and delete records.")
 
@@ -173,7 +172,7 @@ async def get(call: ApiCall) -> Reply:
         aliases: tuple[str, ...] = ()
         target = query
         if selection.follow:
-            chain = _follow_aliases(context, handle, entry)
+            chain = resolve_aliases(snapshot, handle, entry).chain
             if len(chain) > 1:
                 aliases, target = tuple(map(str, chain[:-1])), replace(query, handle=chain[-1])
         result = (
@@ -356,17 +355,6 @@ class _Replace:
     def decide(self, context: Context) -> Plan[ChangeResult]:
         stored = context.get_hosted(self.handle)
         return ReplaceRecord(self.handle, assign_indexes(self.values, ttl=stored.policy.default_ttl)).decide(context)
-
-
-def _follow_aliases(context: Context, handle: Handle, entry: int | None) -> tuple[Handle, ...]:
-    """Return the alias chain up to the record; raises `Refused` if it has no end."""
-    try:
-        return resolve_aliases(context.snapshot, handle, entry).chain
-    except Refused as refused:
-        if refused.code is not ResponseCode.ERROR:
-            raise
-        # The record exists, but its target does not.
-        raise Refused(ResponseCode.VALUES_NOT_FOUND, refused.reason, refused.advice, refused.rule) from refused
 
 
 def _to_record(resolution: Resolution, entry: int | None, aliases: tuple[str, ...]) -> Record:
