@@ -326,7 +326,9 @@ def test_private_values_require_an_administrator() -> None:
     assert SECRET not in repr([asked, refused])
 
 
-@pytest.mark.parametrize("identity", [Anonymous(), ALICE, LOCAL])
+@pytest.mark.parametrize(
+    "identity", [Anonymous(), ALICE, LOCAL, Anonymous(session=True), holder("300:0.NA/12345", session=True)]
+)
 def test_unreadable_value_is_refused_before_authentication(identity: Identity) -> None:
     decision = authorize_read(identity, TARGET, [url(1), url(2, permissions="-w--"), secret()], Records({}), Settings())
     assert decision.code is ResponseCode.INSUFFICIENT_PERMISSIONS

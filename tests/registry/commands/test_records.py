@@ -941,7 +941,8 @@ def test_public_responses_omit_private_values(world: World, prefix: str) -> None
         (in_session(STRANGER), (1,), RC.INVALID_ADMIN),
         (in_session(OWNER), (1,), (1,)),
         (in_session(OWNER), (1, 5, 6), (1, 5)),
-        (in_session(OWNER), (6,), RC.VALUES_NOT_FOUND),
+        (in_session(OWNER), (6,), RC.INSUFFICIENT_PERMISSIONS),
+        (Anonymous(session=True), (6,), RC.INSUFFICIENT_PERMISSIONS),
         (Anonymous(session=True), (77,), RC.VALUES_NOT_FOUND),
     ],
 )

@@ -148,17 +148,16 @@ def authorize_read(
 ) -> Decision:
     """Check that the caller can read the selected values of a record, unless only public ones were requested.
 
-    Within a session the permission is required even for public values: deployed clients do not restrict a request to
-    public values only when they want to authenticate.
+    The first private value decides whether anybody can. Within a session the permission is required even for public
+    values: deployed clients do not restrict a request to public values only when they want to authenticate.
     """
-    if not identity.session:
-        private = next((value for value in selected if not value.is_public), None)
-        if private is None:
-            return Decision(True, None, f"everybody can read these values of {display_name(handle)}")
-        if Permission.ADMIN_READ not in private.permissions:
-            reason = f"Value {private.index} of {display_name(handle)} is not readable by anybody"
-            advice = "Request other values, or public values only"
-            return Decision(False, ResponseCode.INSUFFICIENT_PERMISSIONS, reason, advice)
+    private = next((value for value in selected if not value.is_public), None)
+    if private is None and not identity.session:
+        return Decision(True, None, f"everybody can read these values of {display_name(handle)}")
+    if private is not None and Permission.ADMIN_READ not in private.permissions:
+        reason = f"Value {private.index} of {display_name(handle)} is not readable by anybody"
+        advice = "Request other values, or public values only"
+        return Decision(False, ResponseCode.INSUFFICIENT_PERMISSIONS, reason, advice)
     return authorize(identity, requirements.read(handle), lookup, settings, usage)
 
 
