@@ -19,8 +19,7 @@ fractions, a number for a timestamp), except where the deployed reader guesses o
 `permissions` are read (it skips the first), a TTL in digits is seconds (not a year), and base64 with other characters
 and numbers beyond 32 bits are rejected.
 
-Negative indexes and TTLs are accepted, because existing records can have them; interfaces that accept new values check
-that.
+Negative indexes and TTLs are accepted, because existing records can have them; the registry refuses new ones.
 """
 
 import re

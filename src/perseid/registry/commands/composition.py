@@ -1,8 +1,8 @@
 """Composition of a record: the requested values, with what the policy adds, requires and forbids, and timestamps.
 
 All changes of every interface go through `compose`: administrators for a new record without any, authority metadata,
-the policy's types, aliases, timestamps. Rules for new values do not apply to values that the record has or had, nor to
-an import: what another server accepted stays as it is, and does not block other corrections of the record.
+the policy's types, aliases, TTLs, timestamps. Rules for aliases and TTLs do not apply to values that the record has or
+had, nor to an import: what another server accepted stays, and does not block other corrections of the record.
 
 The server sets timestamps, and an unchanged value keeps its own. So a client that replaces a whole record with what it
 read changes no date, and authority metadata can derive the last update from the values (A3).
@@ -18,6 +18,7 @@ from perseid.records.value import Value
 from perseid.registry.context import Context, add_administrators, check_count
 from perseid.registry.policy.aliases import check_aliases
 from perseid.registry.policy.authority import Change, CompletedRecord, PartyStatus, complete_record
+from perseid.registry.policy.cache_lifetime import check_ttls
 from perseid.registry.policy.templates import check_namespaces
 from perseid.registry.policy.types import check_definitions, check_types
 from perseid.registry.results import Refused
@@ -83,7 +84,9 @@ def compose(
     check_count(values)
     if not is_import:
         check_namespaces(stored.values, values)
-        check_aliases(context.snapshot, stored, values, (*stored.values, *restored))
+        known = (*stored.values, *restored)
+        check_aliases(context.snapshot, stored, values, known)
+        check_ttls(values, known, context.now)
     if refusals := stored.policy.check_values(values, complete=after not in (State.RESERVED, State.TOMBSTONE)):
         raise Refused.from_refusals(refusals)
     check_definitions(stored.values, values)

@@ -18,7 +18,7 @@ from perseid.names.errors import quote_text
 from perseid.records.errors import InvalidData
 from perseid.records.json_form import value_from_json
 from perseid.records.json_parsing import JsonObject, json_type_name, parse_json
-from perseid.records.value import MAX_VALUES, TtlType, Value
+from perseid.records.value import MAX_VALUES, Value
 
 from .messages import Request
 from .responses import CONTENT_TOO_LARGE, UNSUPPORTED_MEDIA_TYPE
@@ -55,7 +55,6 @@ CHARSETS: Final = MappingProxyType(
 _CHARSET: Final = re.compile(r""";\s*charset\s*=\s*(?:"([^"\\]*)"|([^\s;"]+))""", re.IGNORECASE)
 _BOM: Final = "\ufeff"
 _ONE_VALUE: Final = frozenset(("index", "type", "data"))
-_MAX_TTL_DISTANCE: Final = 1 << 31  # times have 32 bits on the wire, and mean the one nearest to now
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,27 +79,27 @@ def parse_json_body(request: Request) -> object:
         raise BadRequest(f"the body cannot be parsed: {problem}") from problem
 
 
-def parse_submission(request: Request, now: int) -> Submission:
-    """Parse the values in a body; `now` in seconds since 1970. Raises `BadRequest`."""
+def parse_submission(request: Request) -> Submission:
+    """Parse the values in a body; raises `BadRequest`."""
     if media_type(request) != JSON_TYPE:
         actual = quote_text(media_type(request)) if media_type(request) else "missing"
         raise BadRequest(f"the Content-Type must be {JSON_TYPE}; it is {actual}", UNSUPPORTED_MEDIA_TYPE)
     plain = parse_json_body(request)
     if isinstance(plain, list):
-        return Submission(_values(plain, now))
+        return Submission(_values(plain))
     if not isinstance(plain, dict):
         raise BadRequest(
             f'the body must be {{"values": […]}}, an array of values or one value, not {json_type_name(plain)}'
         )
     if "values" not in plain and plain.keys() >= _ONE_VALUE:
-        return Submission((_value(plain, 0, now),))
+        return Submission((_value(plain, 0),))
     if not isinstance(plain.get("values"), list):
         actual = json_type_name(plain["values"]) if "values" in plain else "missing"
         raise BadRequest(f'"values" must be an array of values; it is {actual}')
     handle = plain.get("handle")
     if handle is not None and not isinstance(handle, str):
         raise BadRequest(f'"handle" must be a string, not {json_type_name(handle)}')
-    return Submission(_values(plain["values"], now), handle)
+    return Submission(_values(plain["values"]), handle)
 
 
 def parse_parameters(request: Request) -> Iterable[tuple[str, str]]:
@@ -165,27 +164,17 @@ def _decode_text(request: Request) -> str | bytes:
         raise BadRequest(f"byte {problem.start + 1} of the body is not valid {charset.upper()}") from None
 
 
-def _values(items: list[object], now: int) -> tuple[Value, ...]:
+def _values(items: list[object]) -> tuple[Value, ...]:
     if len(items) > MAX_VALUES:
         raise BadRequest(f"too many values: {len(items):,}; a record can have at most {MAX_VALUES:,}")
-    return tuple([_value(item, position, now) for position, item in enumerate(items)])
+    return tuple([_value(item, position) for position, item in enumerate(items)])
 
 
-def _value(plain: object, position: int, now: int) -> Value:
+def _value(plain: object, position: int) -> Value:
     try:
-        value = value_from_json(plain)
-        _check_ttl(value, now)
+        return value_from_json(plain)
     except InvalidData as problem:
         raise BadRequest(f"{_describe_value(plain, position)}: {problem}") from problem
-    return value
-
-
-def _check_ttl(value: Value, now: int) -> None:
-    """Refuse TTLs that other servers or clients would read differently."""
-    if value.ttl_type == TtlType.RELATIVE and value.ttl < 0:
-        raise InvalidData("the TTL must not be negative")
-    if value.ttl_type == TtlType.ABSOLUTE and not -_MAX_TTL_DISTANCE <= value.ttl - now < _MAX_TTL_DISTANCE:
-        raise InvalidData("the absolute TTL must be less than 68 years from now")
 
 
 def _describe_value(plain: object, position: int) -> str:

@@ -48,7 +48,7 @@ class Both:
 
     def write(self, name: str, *values: Value) -> None:
         create = Create(Handle.parse(name), values, overwrite=True, reuse_deleted=True)
-        self.server.registry.do(create, OPERATOR, "test")
+        self.server.registry.do(create, OPERATOR, "import")  # which may have negative TTLs
         self.seconds = float(self.server.registry.now())
 
     def handle_fast(self, target: str, headers: Mapping[str, str] | None = None, method: str = "GET") -> bytes | None:

@@ -99,11 +99,11 @@ async def _delete(call: Call, name: Name) -> Response:
 
 async def _read_submission(call: Call) -> bodies.Submission:
     """Parse the body; a large one in a thread. Raises `BadRequest`."""
-    request, now = call.request, int(call.request_context.place.time())
+    request = call.request
     if len(request.body) <= bodies.MAX_INLINE_BYTES:
-        return bodies.parse_submission(request, now)
+        return bodies.parse_submission(request)
     price = len(request.body) * bodies.SECONDS_PER_BYTE
-    return await call.request_context.do(WorkKind.READ, lambda: bodies.parse_submission(request, now), price=price)
+    return await call.request_context.do(WorkKind.READ, lambda: bodies.parse_submission(request), price=price)
 
 
 # Rules of this API
