@@ -191,9 +191,7 @@ class Modify:
             if old is None:
                 reason = f"{display_name(self.handle)} has no value with index {value.index}"
                 raise Refused(ResponseCode.VALUES_NOT_FOUND, reason)
-            decision = authorize_write(context.identity, stored.handle, old, value)
-            if not decision.allowed:
-                raise Refused.from_decision(decision)
+            _require_writable(context, stored, old, value)
         context.require(permissions.modify(stored.handle, [(before[value.index], value) for value in self.values]))
         after = {value.index: value for value in self.values}
         if len(after) < len(self.values):
@@ -348,6 +346,13 @@ def was_deleted(stored: StoredRecord) -> Refused:
     reason = f"Handle {display_name(stored.requested)} was deleted, and a deleted handle is not reused by default"
     advice = "Choose another handle, or confirm with --reuse-deleted"
     return Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, advice, "S8")
+
+
+def _require_writable(context: Context, stored: StoredRecord, old: Value, new: Value) -> None:
+    """Refuse to replace a read-only value."""
+    decision = authorize_write(context.identity, stored.handle, old, new)
+    if not decision.allowed:
+        raise Refused.from_decision(decision)
 
 
 def plan_change(
@@ -512,13 +517,17 @@ class SetValues:
     values: tuple[PartialValue, ...]
 
     def decide(self, context: Context) -> Plan[ChangeResult]:
-        """As for `Modify` if every value replaces another, otherwise as for `Add`."""
+        """As for `Modify` if every value replaces another, otherwise as for `Add`; never replaces read-only values."""
         stored = context.get_hosted(self.handle)
         require_record(context, stored)
         values = merge_values(self.values, stored.values, stored.policy.default_ttl)
-        replaces_all = {value.index for value in values} <= {value.index for value in stored.values}
-        change = Modify(self.handle, values) if replaces_all else Add(self.handle, values, overwrite=True)
-        return change.decide(context)
+        before = {value.index: value for value in stored.values}
+        if all(value.index in before for value in values):
+            return Modify(self.handle, values).decide(context)
+        for value in values:
+            if value.index in before:
+                _require_writable(context, stored, before[value.index], value)
+        return Add(self.handle, values, overwrite=True).decide(context)
 
 
 @dataclass(frozen=True, slots=True)
