@@ -171,7 +171,7 @@ def caller_identity(proved: ProvenIdentity | None, *, session: bool) -> CallerId
 def find_keys(snapshot: Snapshot, identity: KeyIdentity) -> tuple[Value, ...]:
     """Return the values that can prove an identity, by index; raise `Refused` if its record is not stored here.
 
-    As with groups, records left over from a prefix that is no longer homed here are ignored.
+    Records left over from a prefix that this server has stopped hosting are ignored, as with groups.
     """
     values = snapshot.group(identity.reference.handle)
     if values is None:
