@@ -12,10 +12,12 @@ from typing import Final
 
 import pytest
 
-from perseid.records.value import MAX_VALUES, Permission, Value
+from perseid.records.value import MAX_VALUES, Permission, TtlType, Value
 from perseid.registry.policy.aliases import MAX_ALIASES
+from perseid.registry.policy.cache_lifetime import MAX_CACHE_LIFETIME
 from perseid.wire.codes import ResponseCode
-from tests.interfaces.callers import ACCEPTED, ANN, Interface, Request, all_interfaces
+from tests.interfaces.callers import ACCEPTED, ANN, CompatibleApi, Interface, Request, all_interfaces
+from tests.server.http.contexts import Harness, header_of
 
 RC = ResponseCode
 MANUAL: Final = Path(__file__).resolve().parents[2] / "docs" / "reference" / "interfaces.md"
@@ -193,6 +195,29 @@ FOLLOWING: Final = ("cli", "v1")
 """Interfaces that follow aliases; the others return them as values, as deployed servers do."""
 
 
+CACHED: Final = {
+    "cached-short": 60,
+    "cached-long": MAX_CACHE_LIFETIME,
+    "cached-until": MAX_CACHE_LIFETIME,
+    "cached-past": 0,
+}
+"""Seconds for which records with these TTLs are cached."""
+
+CACHED_VALUES: Final = (
+    Value(1, "URL", b"https://example.org/", 60),
+    Value(1, "URL", b"https://example.org/", 400_000),
+    Value(1, "URL", b"https://example.org/", 2_208_988_800, TtlType.ABSOLUTE),
+    Value(1, "URL", b"https://example.org/", 1, TtlType.ABSOLUTE),
+)
+
+
+def server_of(interfaces: dict[str, Interface]) -> Harness:
+    """The server behind the HTTP interfaces."""
+    api = interfaces["compat"]
+    assert isinstance(api, CompatibleApi)
+    return api.server
+
+
 def handle_for(case: str, interface: str) -> str:
     """The handle of a case: each interface changes its own."""
     return f"12345/{case}.{interface}"
@@ -210,6 +235,7 @@ def interfaces() -> Iterator[dict[str, Interface]]:
     records = {handle: case.stored or () for case, handle in pairs}
     records |= _chain("long", MAX_ALIASES, "12345/n0") | _chain("longer", MAX_ALIASES + 1, "12345/n0")
     records |= _chain("circle", 3, "12345/circle0")
+    records |= {f"12345/{name}": (value,) for name, value in zip(CACHED, CACHED_VALUES, strict=True)}
     with all_interfaces(records, tuple(handle for case, handle in pairs if case.deleted)) as opened:
         yield opened
 
@@ -230,6 +256,17 @@ def test_request_has_the_same_outcome(interfaces: dict[str, Interface], name: st
 )
 def test_aliases_are_followed_alike(interfaces: dict[str, Interface], interface: str, first: str, outcome: RC) -> None:
     assert interfaces[interface].send(Request("follow"), f"12345/{first}") == outcome
+
+
+@pytest.mark.parametrize(("first", "status"), [("long0", 301), ("longer0", 404), ("circle0", 404)])
+def test_the_web_follows_as_many_aliases(interfaces: dict[str, Interface], first: str, status: int) -> None:
+    assert server_of(interfaces).get(f"/12345/{first}").status == status
+
+
+@pytest.mark.parametrize(("name", "seconds"), CACHED.items())
+def test_the_web_and_the_api_are_cached_alike(interfaces: dict[str, Interface], name: str, seconds: int) -> None:
+    for path in (f"/12345/{name}?index=1", f"/api/handles/12345/{name}?index=1"):
+        assert header_of(server_of(interfaces).get(path), "Cache-Control") == f"public, max-age={seconds}"
 
 
 def test_exceptions_are_documented() -> None:
