@@ -156,10 +156,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="kill processes that run jobs, and check that the jobs can be resumed")
     parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--chunk", type=int, default=runner.CHUNK_SIZE)
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
     options = parser.parse_args()
     with sqlite_place() as place:
-        run(place, options.records, options.kills, runner.CHUNK_SIZE, options.seed)
+        run(place, options.records, options.kills, options.chunk, options.seed)
 
 
 if __name__ == "__main__":
