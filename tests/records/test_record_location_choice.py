@@ -77,7 +77,7 @@ def selected_href(values: Iterable[Value], *criteria: str, number: float = 0.5, 
         tuple(map(parse_locatt, criteria)), more.get("country"), parse_address(more.get("address", ""))
     )
     chosen = select_location(candidates(values), known, number)
-    return None if chosen is None else chosen.place.href
+    return None if chosen is None else chosen.candidate.href
 
 
 # Selection
@@ -100,10 +100,10 @@ def test_recorded_examples() -> None:
     assert selected_href(values, "id:0") == "https://a.example/"
     turtle = selected_href(values, "ctype:text/turtle", "media-type:text/turtle", "http_role:conneg")
     assert turtle == "https://c.example/20.500.99999/vec-h-loc?h=20.500.99999%2Fvec-h-loc"
-    summary = [(place.href, place.weight, place.is_url) for place in candidates(values).places]
+    summary = [(each.href, each.weight, each.is_url) for each in candidates(values).locations]
     assert summary[0] == ("https://a.example/", 0.0, False)
     assert summary[-1] == ("https://url.example/", 0.0, True)
-    assert candidates(values).places[0].location.get("http_sc") == "303"
+    assert candidates(values).locations[0].location.get("http_sc") == "303"
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_each_selection_method(attributes: tuple[str, str], criteria: SelectionC
     written = "".join(f'<location href="{number}" {text}/>' for number, text in enumerate(attributes))
     chosen = select_location(candidates([loc(f"<l>{written}</l>")]), criteria, 0.9 if expected == "1" else 0.1)
     assert chosen is not None
-    assert chosen.place.href == expected
+    assert chosen.candidate.href == expected
 
 
 def test_methods_are_applied_in_the_order_of_the_list() -> None:
@@ -141,14 +141,14 @@ def test_methods_are_applied_in_the_order_of_the_list() -> None:
     def select_by(attribute: str) -> tuple[str, Method | None]:
         chosen = select_location(candidates([loc(text.format(attribute))]), criteria, 0.0)
         assert chosen is not None
-        return chosen.place.href, chosen.by
+        return chosen.candidate.href, chosen.by
 
     assert select_by("") == ("b", Method.COUNTRY)
     assert select_by('chooseby="score,country"') == ("a", Method.SCORE)
     assert select_by('chooseby="Score" choose_by=" COUNTRY , nonsense"') == ("b", Method.COUNTRY)
     assert select_by('chooseby=""') == ("a", Method.WEIGHTED)
     assert select_location(candidates([url("x")]), criteria, 0.0) == SelectedLocation(
-        candidates([url("x")]).places[0], None
+        candidates([url("x")]).locations[0], None
     )
 
 
@@ -198,7 +198,7 @@ def test_no_location_is_selected_without_candidates() -> None:
 def test_candidates_are_locations_and_urls_of_the_record(
     values: list[Value], expected: list[tuple[str, float]]
 ) -> None:
-    assert [(place.href, place.weight) for place in candidates(values).places] == expected
+    assert [(each.href, each.weight) for each in candidates(values).locations] == expected
 
 
 def test_handle_is_encoded_in_a_template() -> None:
@@ -220,7 +220,7 @@ def test_lists_include_lists() -> None:
     )
     own = loc('<l include="1/A" http_sc="303"><location href="own"/><includeNamespace>1/c</includeNamespace></l>')
     found = candidates([own, url("u")], look_up)
-    assert [place.href for place in found.places] == ["own", "a", "d", "b", "u"]
+    assert [each.href for each in found.locations] == ["own", "a", "d", "b", "u"]
     assert (found.methods, found.get("http_sc"), found.get("nothing"), found.truncated) == (
         (Method.SCORE,),
         "303",
@@ -241,7 +241,7 @@ def test_namespaces_add_locations() -> None:
     )
 
     def hrefs(*values: Value, handle: Handle = NAME) -> list[str]:
-        return [place.href for place in candidates(values, look_up, handle).places]
+        return [each.href for each in candidates(values, look_up, handle).locations]
 
     namespace = ["near/{hdl}", "near/20.500.99999%2Fvec-h-loc", "middle"]
     assert hrefs(url("u")) == ["u", *namespace]
@@ -272,7 +272,7 @@ def test_attribute_comes_from_the_first_list_own_included_or_of_the_namespace(wr
     expected = [("u", known.get("urlWeight", 0)), ("sub", known.get("urlSubtypeWeight", 0))]
     if known.get("no_legacy") == 1:
         expected = []
-    assert [(place.href, place.weight) for place in found.places] == [*expected, ("near", 1)]
+    assert [(each.href, each.weight) for each in found.locations] == [*expected, ("near", 1)]
     assert found.get("http_sc") == (str(known["http_sc"]) if "http_sc" in known else None)
 
 
@@ -284,7 +284,7 @@ def test_namespace_controls_urls_when_the_record_has_no_list(attribute: str, exp
         na_20_500_99999=[Value.text(1, "HS_NAMESPACE", "<n><locs>1/near</locs></n>")],
         near=[loc(f'<l {attribute} no_nslocs="yes" nshdl="1/x"><location href="n"/></l>')],
     )
-    assert [(place.href, place.weight) for place in candidates([url("u")], look_up).places] == expected
+    assert [(each.href, each.weight) for each in candidates([url("u")], look_up).locations] == expected
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_namespace_is_parsed_once_and_counts_like_a_list(monkeypatch: pytest.Mon
     lists = [loc(including, index) for index in range(1, 6)]
     found = candidates(lists, lambda name: space if "space" in name else [loc(f"<l><location href='{name}'/></l>")])
     assert len(parsed) == 5
-    assert [place.href for place in found.places] == [f"1/{n}" for n in range(50)], "and each list counts once"
+    assert [each.href for each in found.locations] == [f"1/{n}" for n in range(50)], "and each list counts once"
 
     parsed.clear()
     padded = [Value.text(1, "HS_NAMESPACE", f"<n>{' ' * 60_000}</n>")]
@@ -336,7 +336,7 @@ def test_record_included_and_named_by_the_namespace_counts_once() -> None:
         a=[loc('<l><location href="a"/></l>')],
         na_20_500_99999=[Value.text(1, "HS_NAMESPACE", "<n><locs>1/A</locs></n>")],
     )
-    assert [place.href for place in candidates([loc('<l include="1/a"/>')], look_up).places] == ["a"]
+    assert [each.href for each in candidates([loc('<l include="1/a"/>')], look_up).locations] == ["a"]
 
 
 def test_expanded_template_obeys_the_length_limit() -> None:
@@ -344,13 +344,13 @@ def test_expanded_template_obeys_the_length_limit() -> None:
     allowed = (MAX_HREF_LENGTH // len(expand_template("{hdl}", handle))) * "{hdl}"
     text = f'<l><location href_template="{allowed}"/><location href_template="{"{hdl}" * 1_600}"/></l>'
     found = candidates([loc(text)], handle=handle)
-    assert [len(place.href) for place in found.places] == [len(expand_template(allowed, handle))]
+    assert [len(each.href) for each in found.locations] == [len(expand_template(allowed, handle))]
 
 
 def test_circular_includes_terminate() -> None:
     look_up = record_lookup(a=[loc('<l include="1/b"><location href="a"/></l>')], b=[loc('<l include="1/a"/>')])
     found = candidates([loc('<l include="1/a"/>')], look_up)
-    assert ([place.href for place in found.places], found.truncated) == (["a"], False)
+    assert ([each.href for each in found.locations], found.truncated) == (["a"], False)
 
 
 def test_include_depth_is_limited() -> None:
@@ -359,7 +359,7 @@ def test_include_depth_is_limited() -> None:
         return [] if number is None else [loc(f'<l include="1/n{number + 1}"><location href="{number}"/></l>')]
 
     found = candidates([loc('<l include="1/n1"/>')], look_up)
-    assert [place.href for place in found.places] == [str(number) for number in range(1, MAX_INCLUDE_DEPTH + 1)]
+    assert [each.href for each in found.locations] == [str(number) for number in range(1, MAX_INCLUDE_DEPTH + 1)]
     assert found.truncated
 
 
@@ -378,13 +378,13 @@ def test_number_of_included_records_is_limited() -> None:
 
 def test_lists_bytes_and_locations_are_limited() -> None:
     lists = [loc('<l><location href="x"/></l>', index) for index in range(1, 2_000)]
-    assert (len(candidates(lists).places), candidates(lists).truncated) == (MAX_LOCATION_LISTS, True)
+    assert (len(candidates(lists).locations), candidates(lists).truncated) == (MAX_LOCATION_LISTS, True)
     long = f"<l><location href='x'/>{' ' * (MAX_XML_BYTES - 40)}</l>"
     many = candidates([loc(long, index) for index in range(1, 100)])
-    assert (len(many.places), many.truncated) == (MAX_LOCATION_BYTES // len(long), True)
+    assert (len(many.locations), many.truncated) == (MAX_LOCATION_BYTES // len(long), True)
     full = "<l>" + "<location href='x'/>" * 600 + "</l>"
     assert (
-        len(candidates([loc(full, 1), loc(full, 2)]).places),
+        len(candidates([loc(full, 1), loc(full, 2)]).locations),
         candidates([loc(full, 1), loc(full, 2)]).truncated,
     ) == (
         MAX_LOCATIONS,
@@ -513,4 +513,4 @@ def test_selection_matches_the_model(
     named = ",".join(method.value for method in methods)
     found = candidates([loc(f'<l chooseby="{named}">{inner}</l>')])
     chosen = select_location(found, criteria, number)
-    assert (None if chosen is None else chosen.place.href) == model(written, methods, criteria, number)
+    assert (None if chosen is None else chosen.candidate.href) == model(written, methods, criteria, number)

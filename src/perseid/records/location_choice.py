@@ -37,7 +37,7 @@ class SelectionCriteria:
 class SelectedLocation:
     """The selected location."""
 
-    place: Candidate
+    candidate: Candidate
     by: Method | None
     """The method that decided; None if there was only one candidate."""
 
@@ -52,58 +52,58 @@ def select_location(candidates: Candidates, criteria: SelectionCriteria, number:
     """Select the location for a request; None if there is none. `number` is random, 0 ≤ number < 1."""
     if not 0.0 <= number < 1.0:
         raise ValueError(f"{number} is not a random number in 0 ≤ number < 1")
-    places, by = candidates.places, None
+    remaining, by = candidates.locations, None
     for method in (*candidates.methods, Method.WEIGHTED):
-        if len(places) <= 1:
+        if len(remaining) <= 1:
             break
-        matching = _apply_method(method, places, criteria, number)
-        if matching and len(matching) < len(places):
-            places, by = matching, method
-    return SelectedLocation(places[0], by) if places else None
+        matching = _apply_method(method, remaining, criteria, number)
+        if matching and len(matching) < len(remaining):
+            remaining, by = matching, method
+    return SelectedLocation(remaining[0], by) if remaining else None
 
 
 def _apply_method(
-    method: Method, places: _CandidateTuple, criteria: SelectionCriteria, number: float
+    method: Method, candidates: _CandidateTuple, criteria: SelectionCriteria, number: float
 ) -> _CandidateTuple:
     """Filter candidates by a method; all of them if it does not apply."""
     match method:
         case Method.LOCATT:
-            return _by_attributes(places, criteria)
+            return _by_attributes(candidates, criteria)
         case Method.ADDRESS:
-            return places if criteria.address is None else _by_address(places, criteria.address)
+            return candidates if criteria.address is None else _by_address(candidates, criteria.address)
         case Method.COUNTRY:
-            return places if criteria.country is None else _by_country(places, criteria.country)
+            return candidates if criteria.country is None else _by_country(candidates, criteria.country)
         case Method.SCORE:
-            scores = [parse_number(place.location.get("score"), 0.0) for place in places]
+            scores = [parse_number(candidate.location.get("score"), 0.0) for candidate in candidates]
             highest = max(scores)
-            return tuple([place for place, score in zip(places, scores, strict=True) if score == highest])
-    return (_by_weight(places, number),)
+            return tuple([candidate for candidate, score in zip(candidates, scores, strict=True) if score == highest])
+    return (_by_weight(candidates, number),)
 
 
-def _by_attributes(places: _CandidateTuple, criteria: SelectionCriteria) -> _CandidateTuple:
+def _by_attributes(candidates: _CandidateTuple, criteria: SelectionCriteria) -> _CandidateTuple:
     """Filter by attributes; an attribute that no candidate has is ignored."""
     for name, value in criteria.attributes:
-        matching = [place for place in places if _has_attribute(place, name, value)]
-        places = tuple(matching) or places
-    return places
+        matching = [candidate for candidate in candidates if _has_attribute(candidate, name, value)]
+        candidates = tuple(matching) or candidates
+    return candidates
 
 
-def _has_attribute(place: Candidate, name: str, value: str | None) -> bool:
-    actual = place.location.get(name)
+def _has_attribute(candidate: Candidate, name: str, value: str | None) -> bool:
+    actual = candidate.location.get(name)
     return actual is not None and value in (None, actual)
 
 
-def _by_address(places: _CandidateTuple, address: Address) -> _CandidateTuple:
+def _by_address(candidates: _CandidateTuple, address: Address) -> _CandidateTuple:
     known = {address, _unmap_ipv4(address)}
     remaining = MAX_TOTAL_NETWORKS
     matching = []
-    for place in places:
-        text = place.location.get("addresses")
+    for candidate in candidates:
+        text = candidate.location.get("addresses")
         limit = min(remaining, MAX_NETWORKS)
         networks = text.split(",", limit)[:limit] if text else []
         remaining -= len(networks)
         if any(_contains(network, known) for network in networks):
-            matching.append(place)
+            matching.append(candidate)
     return tuple(matching)
 
 
@@ -121,27 +121,27 @@ def _unmap_ipv4(address: Address) -> Address:
     return address if mapped is None else mapped
 
 
-def _by_country(places: _CandidateTuple, country: str) -> _CandidateTuple:
+def _by_country(candidates: _CandidateTuple, country: str) -> _CandidateTuple:
     """Candidates of the country; if there are none, those without a country."""
-    countries = [(place.location.get("country") or "").strip().lower() for place in places]
+    countries = [(candidate.location.get("country") or "").strip().lower() for candidate in candidates]
     expected = country.strip().lower()
     if expected not in countries:
         expected = ""
-    return tuple([place for place, code in zip(places, countries, strict=True) if code == expected])
+    return tuple([candidate for candidate, code in zip(candidates, countries, strict=True) if code == expected])
 
 
-def _by_weight(places: _CandidateTuple, number: float) -> Candidate:
+def _by_weight(candidates: _CandidateTuple, number: float) -> Candidate:
     """Choose one candidate in proportion to the weights; with equal probability if all are zero."""
-    total = sum(place.weight for place in places)
+    total = sum(candidate.weight for candidate in candidates)
     if total <= 0.0:
-        return places[int(number * len(places))]
+        return candidates[int(number * len(candidates))]
     point = number * total
-    for place in places:
-        point -= place.weight
+    for candidate in candidates:
+        point -= candidate.weight
         if point < 0.0:
-            return place
+            return candidate
     # Rounding can leave a remainder, which belongs to the last candidate with a weight.
-    return next(place for place in reversed(places) if place.weight > 0.0)
+    return next(candidate for candidate in reversed(candidates) if candidate.weight > 0.0)
 
 
 def parse_address(text: str) -> Address | None:

@@ -163,7 +163,7 @@ class Candidate:
 class Candidates:
     """All locations of a handle and how to choose between them."""
 
-    places: tuple[Candidate, ...]
+    locations: tuple[Candidate, ...]
     """In order: own, included, URLs, from the namespace."""
     methods: tuple[Method, ...]
     lists: tuple[Locations, ...]
@@ -197,10 +197,10 @@ def find_locations(handle: Handle, values: Iterable[Value], lookup: RecordLookup
     candidates += [
         _make_candidate(location, replacements, from_namespace=True) for each in more for location in each.locations
     ]
-    places = [place for place in candidates if place is not None]
+    found = [each for each in candidates if each is not None]
     methods = next((each.choose_by for each in lists if _has_methods(each)), DEFAULT_METHODS)
-    truncated = collector.truncated or len(places) > MAX_LOCATIONS
-    return Candidates(tuple(places[:MAX_LOCATIONS]), methods, tuple(lists), truncated)
+    truncated = collector.truncated or len(found) > MAX_LOCATIONS
+    return Candidates(tuple(found[:MAX_LOCATIONS]), methods, tuple(lists), truncated)
 
 
 def expand_template(template: str, handle: Handle) -> str:

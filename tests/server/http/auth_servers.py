@@ -36,7 +36,7 @@ USER: Final = f"{PREFIX}/user"
 class AuthServer:
     """A server context to which requests are made."""
 
-    place: ServerContext
+    context: ServerContext
     now: list[float]
     """The time that it has, alone in its list."""
     kinds: list[WorkKind] = field(default_factory=list)
@@ -46,14 +46,14 @@ class AuthServer:
 
     @property
     def registry(self) -> Registry:
-        return self.place.registry
+        return self.context.registry
 
     @property
     def table(self) -> SessionTable:
-        return self.place.sessions
+        return self.context.sessions
 
     def configure(self, **settings: Any) -> None:
-        self.place = replace(self.place, settings=replace(self.place.settings, **settings))
+        self.context = replace(self.context, settings=replace(self.context.settings, **settings))
 
     def request_context(
         self,
@@ -72,7 +72,7 @@ class AuthServer:
             pairs.append(("authorization", authorization))
         octets = body.encode() if isinstance(body, str) else body or b""
         client = client or Client(host, secure=True, certificate=certificate)
-        return RequestContext(Request(method, target.encode(), pairs, octets, client), self.place)
+        return RequestContext(Request(method, target.encode(), pairs, octets, client), self.context)
 
     def identify(self, authorization: str | None = None, **how: Any) -> AuthResult:
         return asyncio.run(authentication.authenticate(self.request_context(authorization, **how)))
@@ -132,7 +132,7 @@ def make_auth_server(registry: Registry) -> AuthServer:
     def record_proof(result: ProofResult, client: Client) -> None:  # noqa: ARG001 - of everybody
         verdicts.append(result)
 
-    place = ServerContext(
+    context = ServerContext(
         registry=registry,
         site=SITE,
         position=0,
@@ -144,7 +144,7 @@ def make_auth_server(registry: Registry) -> AuthServer:
         ready=lambda: "",
         record_proof=record_proof,
     )
-    return AuthServer(place, now, kinds, secrets, verdicts)
+    return AuthServer(context, now, kinds, secrets, verdicts)
 
 
 def basic_header(name: str, secret: str | bytes) -> str:

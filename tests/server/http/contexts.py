@@ -80,21 +80,21 @@ class Harness:
     """What came of each proof of an identity, in that order."""
 
     @property
-    def place(self) -> ServerContext:
-        return self.service.place
+    def context(self) -> ServerContext:
+        return self.service.server
 
     @property
     def registry(self) -> Registry:
-        return self.service.place.registry
+        return self.service.server.registry
 
     def configure(self, **settings: Any) -> None:
         """Change the HTTP settings."""
-        self.service.place = replace(self.place, settings=replace(self.place.settings, **settings))
+        self.service.server = replace(self.context, settings=replace(self.context.settings, **settings))
 
     def hold_time(self) -> None:
         """Stop the clock."""
-        now = self.place.time()
-        self.service.place = replace(self.place, time=lambda: now)
+        now = self.context.time()
+        self.service.server = replace(self.context, time=lambda: now)
 
     def ask(
         self,
@@ -188,7 +188,7 @@ def serve(registry: Registry, site: Site = SITE, key: PrivateKey = SERVER_KEY) -
     def time() -> float:
         return float(registry.now())
 
-    place = ServerContext(
+    context = ServerContext(
         registry=registry,
         site=site,
         position=0,
@@ -202,7 +202,7 @@ def serve(registry: Registry, site: Site = SITE, key: PrivateKey = SERVER_KEY) -
         suggestion_budget=Budget(NO_LIMIT, NO_LIMIT),
         native=Messages(NativeServer(registry, make_server(), site), time),
     )
-    return Harness(HttpService(place), kinds, verdicts)
+    return Harness(HttpService(context), kinds, verdicts)
 
 
 @contextmanager

@@ -45,7 +45,7 @@ def hold_in_process() -> dict[str, list[Found]]:
         held = {}
         for vector in VECTORS:
             moment = parsedate_to_datetime(vector["response"]["headers"]["Date"]).timestamp()
-            clock.show(max(moment, server.place.time()))  # some were recorded anew, and time does not go back
+            clock.show(max(moment, server.context.time()))  # some were recorded anew, and time does not go back
             held[vector["name"]] = replay.hold(vector)
         return held
 
@@ -66,7 +66,7 @@ def carried(server: Harness, sent: Sent) -> Received:
     headers: dict[str, str | list[str]] = dict(sent.headers)
     answer = server.ask(sent.method, sent.path, sent.body, headers=headers, secure=sent.secure, version=sent.version)
     body = b"" if sent.method == "HEAD" else answer.body
-    return Received(answer.status, list(answer.headers), body, server.place.time())
+    return Received(answer.status, list(answer.headers), body, server.context.time())
 
 
 def over_network(address: Address) -> Callable[[Sent], Received]:

@@ -58,7 +58,7 @@ def test_large_records_are_limited_per_address(server: Harness) -> None:
         request = Request("PUT", target, headers, body, Client(host, secure=True))
         return [each.status for each in await asyncio.gather(*[server.answer(request) for _ in range(number)])]
 
-    server.service.place = replace(server.place, do=do)
+    server.service.server = replace(server.context, do=do)
     try:
         found = asyncio.run(many("198.51.100.1", 16))
         assert set(found) == {401, 503}

@@ -104,7 +104,7 @@ def test_response_size_is_limited(server: Harness, monkeypatch: pytest.MonkeyPat
 
 
 def test_messages_are_refused_without_native_protocol(server: Harness) -> None:
-    server.service.place = replace(server.place, native=None)
+    server.service.server = replace(server.context, native=None)
     assert server.post("/", REQUEST, headers=BOTH).status == 404
 
 
@@ -113,7 +113,7 @@ def test_messages_are_refused_without_native_protocol(server: Harness) -> None:
 
 def test_not_ready_server_gives_reason(server: Harness) -> None:
     assert (server.get("/readyz").status, server.get("/readyz").body) == (200, b"ready\n")
-    server.service.place = replace(server.place, ready=lambda: "stopping")
+    server.service.server = replace(server.context, ready=lambda: "stopping")
     answer = server.get("/readyz")
     assert (answer.status, answer.body) == (503, b"not ready: stopping\n")
     assert header_of(answer, "Retry-After") == "5"

@@ -122,7 +122,7 @@ class DescribedRecord:
     """The resolver in the addresses of identifiers."""
     authority: AuthorityMetadata | None = None
     """Authority metadata: see `resolve.get_authority_metadata`."""
-    places: tuple[Candidate, ...] | None = None
+    candidates: tuple[Candidate, ...] | None = None
     """All locations, if already resolved; otherwise those in the record itself are used."""
     page: str | None = None
     """Address of the record page, which does not redirect."""
@@ -166,9 +166,9 @@ class DescribedRecord:
 
     def locations(self) -> tuple[Candidate, ...]:
         """Return all locations."""
-        if self.places is not None:
-            return self.places
-        return find_locations(self.resolved.handle, self.values, lambda _: None).places
+        if self.candidates is not None:
+            return self.candidates
+        return find_locations(self.resolved.handle, self.values, lambda _: None).locations
 
     def find_address(self, text: str) -> str | None:
         """Return the address in a text: a web address or an identifier in URI form."""
@@ -240,9 +240,9 @@ def _form_links(described: DescribedRecord) -> Iterator[Link]:
 
 
 def _location_links(described: DescribedRecord) -> Iterator[Link]:
-    places = [(place.href, place.location) for place in described.locations()]
-    hrefs = {location.get("id"): href for href, location in reversed(places)}
-    for href, location in (*places, *_extra_locations(described)):
+    locations = [(each.href, each.location) for each in described.locations()]
+    hrefs = {location.get("id"): href for href, location in reversed(locations)}
+    for href, location in (*locations, *_extra_locations(described)):
         address = normalize_url(href)
         if address is None:
             continue
@@ -395,7 +395,7 @@ def _types(described: DescribedRecord, otherwise: str) -> tuple[str, object]:
 
 def _urls(described: DescribedRecord) -> list[str]:
     """Return the web addresses of the target."""
-    hrefs = [place.href for place in described.locations() if place.is_url][:MAX_PER_TYPE]
+    hrefs = [each.href for each in described.locations() if each.is_url][:MAX_PER_TYPE]
     return [address for href in hrefs if (address := normalize_url(href)) is not None]
 
 

@@ -77,7 +77,7 @@ class HttpServer:
         self._record_proof = make_proof_recorder(native.pools)
         self._trusted = NetworkSet(())
         self.manager = ConnectionManager(limited=native.counts.limited)
-        self._monitor = ServiceMonitor(HttpService(self._place(installed)), native.counts)
+        self._monitor = ServiceMonitor(HttpService(self._server_context(installed)), native.counts)
         self.front = HttpListener(
             listener,
             native.connections,
@@ -91,16 +91,16 @@ class HttpServer:
     def configure(self, installed: HttpConfig) -> None:
         """Apply the current settings and files."""
         config = installed.config
-        place = self._place(installed)
+        server = self._server_context(installed)
         self._api.rules = installed.registry.rules
         self._trusted = NetworkSet(config.http_trusted_proxies)
         self.manager.times = Timeouts(body=config.limits_message_time, take=config.limits_take_time)
         self.manager.unfinished.limit = config.limits_tcp_unfinished_octets
         self.front.context, self.front.listen = installed.context, config.http_listen
-        self._monitor.service.place = place
+        self._monitor.service.server = server
         self._monitor.access = installed.access
         site = installed.server_identity.resolution_settings()
-        self._monitor.fast = FastPath(self._view, site, place.settings, place.time)
+        self._monitor.fast = FastPath(self._view, site, server.settings, server.time)
         self._monitor.max_fast = config.limits_http_at_once
         self._monitor.exempt = NetworkSet(config.limits_exempt_networks)
 
@@ -118,7 +118,7 @@ class HttpServer:
 
     def purge_expired(self) -> None:
         """Remove expired sessions; called once per minute."""
-        self._sessions.purge(time(), self._monitor.service.place.settings.session_timeout)
+        self._sessions.purge(time(), self._monitor.service.server.settings.session_timeout)
 
     def stop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Stop accepting connections, and end those without a request in progress."""
@@ -159,7 +159,7 @@ class HttpServer:
     def _run_handshake(self, call: Callable[[], object], host: str) -> Awaitable[object]:
         return self._native.pools.do(Work(WorkKind.HANDSHAKE, call), host, Transport.HTTPS)
 
-    def _place(self, installed: HttpConfig) -> ServerContext:
+    def _server_context(self, installed: HttpConfig) -> ServerContext:
         server_identity = installed.server_identity
         return ServerContext(
             registry=installed.registry,

@@ -162,7 +162,7 @@ def is_cross_site(request_context: RequestContext) -> bool:
 
 def _is_same_origin(origin: str, request_context: RequestContext) -> bool:
     """Whether an origin is this server, as named in the settings or in the request."""
-    declared = urlsplit(request_context.place.settings.public_url)
+    declared = urlsplit(request_context.server.settings.public_url)
     named = request_context.request.header("host")
     own = {f"{declared.scheme}://{declared.netloc}"} if declared.netloc else set()
     if named:

@@ -214,10 +214,10 @@ class RequestContext:
     """One request and the server that handles it."""
 
     request: Request
-    place: ServerContext
+    server: ServerContext
 
     async def do(
         self, kind: WorkKind, call: Callable[[], T], *, secret_of: bytes | None = None, price: float | None = None
     ) -> T:
         """Run a call in a thread of the pool for its kind; raises what the call raises, or `Busy`."""
-        return cast("T", await self.place.do(Work(kind, call, secret_of, price), self.request.client))
+        return cast("T", await self.server.do(Work(kind, call, secret_of, price), self.request.client))

@@ -227,7 +227,7 @@ def to_failure(problem: Exception, request_context: RequestContext) -> Failure:
         code, message = known
         status = status_of(code)
         return Failure(status, code, message, (_retry_after(RETRY_SECONDS),) if status == SERVICE_UNAVAILABLE else ())
-    message = internal_error(problem, request_context.place.random(4).hex())
+    message = internal_error(problem, request_context.server.random(4).hex())
     return Failure(SERVER_ERROR, ResponseCode.ERROR, message)
 
 

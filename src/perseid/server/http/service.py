@@ -49,7 +49,7 @@ _NO_STORE_HEADERS: HeaderList = (("Cache-Control", "no-store"),)
 async def handle_health(request_context: RequestContext) -> Response:
     """Handle a health check."""
     if request_context.request.path == READY_PATH:
-        reason = request_context.place.ready()
+        reason = request_context.server.ready()
         fields: dict[str, object] = {"ready": not reason} | ({"reason": reason} if reason else {})
         return _health_response(
             request_context, 503 if reason else 200, fields, f"not ready: {reason}" if reason else "ready"
@@ -86,8 +86,8 @@ _REDIRECTIONS: Final = range(300, 400)
 class HttpService:
     """Handles requests; shared by all connections."""
 
-    def __init__(self, place: ServerContext) -> None:
-        self.place = place
+    def __init__(self, server: ServerContext) -> None:
+        self.server = server
         """The server's settings and state; replaced on reload."""
         application.get_router()  # loads it now, so that no request waits for it
 
@@ -97,7 +97,7 @@ class HttpService:
 
     async def answer(self, request: Request) -> Response:
         """Handle a request; never raises."""
-        request_context = RequestContext(request, self.place)
+        request_context = RequestContext(request, self.server)
         try:
             response = await _dispatch(request_context)
         except Exception as problem:  # noqa: BLE001 - every exception must become a response
@@ -111,7 +111,7 @@ class HttpService:
         """Create the response for bytes that are not a valid request."""
         request = Request("GET", path)
         if application.is_api_path(request.path):
-            return with_default_headers(request, v1_problems.error_response(self.place.settings, status, problem))
+            return with_default_headers(request, v1_problems.error_response(self.server.settings, status, problem))
         return with_default_headers(request, responses.plain(request, status, problem))
 
 

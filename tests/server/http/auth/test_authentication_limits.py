@@ -44,7 +44,7 @@ class Limited:
         async def do(work: Work, client: Client) -> object:
             return await self.pools.do(work, client.host, Transport.HTTPS)
 
-        server.service.place = replace(server.place, do=do, record_proof=context.make_proof_recorder(self.pools))
+        server.service.server = replace(server.context, do=do, record_proof=context.make_proof_recorder(self.pools))
         self.server = server
 
     def basic(self, secret: bytes = SECRET, identity: str = SEC, host: str = ATTACKER) -> Response:
@@ -105,7 +105,7 @@ def test_missing_secrets_are_limited_alike(limited: Limited) -> None:
 def test_signatures_by_secrets_are_limited(limited: Limited) -> None:
     for number in range(MOST):
         host = f"198.51.100.{number}"
-        session = limited.server.place.sessions.begin(host, limited.server.place.time())
+        session = limited.server.context.sessions.begin(host, limited.server.context.time())
         header = handle_header(
             sessionId=session.id, id=SEC, type="HS_SECKEY", cnonce=bytes(8), alg="SHA256", signature=bytes(32)
         )
@@ -114,7 +114,7 @@ def test_signatures_by_secrets_are_limited(limited: Limited) -> None:
 
 
 def test_wrong_public_key_signatures_count_for_address_only(limited: Limited) -> None:
-    session = limited.server.place.sessions.begin(ATTACKER, limited.server.place.time())
+    session = limited.server.context.sessions.begin(ATTACKER, limited.server.context.time())
     signature = RSA_KEYS[0].sign("SHA-256", session.nonce + bytes(8))
     header = handle_header(
         sessionId=session.id, id=f"300:{ADMIN}", type="HS_PUBKEY", cnonce=bytes(8), alg="SHA256", signature=signature

@@ -97,7 +97,7 @@ def exchanges() -> Iterator[dict[str, Exchange]]:
             for text, nonce in nonces.items():
                 if text in text_of_request(vector) and text not in known:
                     known.add(text)
-                    put_in(server.place.sessions, text, from_base64(nonce, "nonce"), server.place.time())
+                    put_in(server.context.sessions, text, from_base64(nonce, "nonce"), server.context.time())
             request = vector["request"]
             ours = server.ask(
                 request["method"],

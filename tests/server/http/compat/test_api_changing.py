@@ -317,7 +317,7 @@ def test_handles_of_the_installation_cannot_be_changed(server: Harness) -> None:
 
 
 def test_non_primary_site_refuses_changes(server: Harness) -> None:
-    server.service.place = replace(server.place, site=replace(server.place.site, primary=PrimaryMask(0)))
+    server.service.server = replace(server.context, site=replace(server.context.site, primary=PrimaryMask(0)))
     assert code(put(server, NEW, URL)) == (400, 301, f"{PREFIX}/new")
     assert server.get(N0).status == 200
 

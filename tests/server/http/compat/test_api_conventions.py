@@ -224,7 +224,7 @@ def failing(server: Harness, problem: Exception) -> None:
     async def fail(_work: object, _client: object) -> object:
         raise problem
 
-    object.__setattr__(server.place, "do", fail)
+    object.__setattr__(server.context, "do", fail)
 
 
 def test_busy_server_sends_retry_after(server: Harness) -> None:
@@ -266,7 +266,7 @@ def test_every_exception_becomes_a_response(server: Harness, monkeypatch: pytest
     for target in (N0, "/api/prefixes"):
         answer = server.get(target, headers=basic())
         assert (answer.status, json_of(answer)["responseCode"]) == (500, 2)
-    object.__setattr__(server.place, "sessions", None)
+    object.__setattr__(server.context, "sessions", None)
     answer = server.put(N0, [])
     assert (answer.status, json_of(answer)["responseCode"]) == (500, 2)
     assert header_of(answer, "X-Content-Type-Options") == "nosniff"

@@ -191,7 +191,7 @@ def test_hidden_handles_are_skipped(server: Harness, monkeypatch: pytest.MonkeyP
 def test_permission_is_checked_for_each_page(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api_listing, "MAX_PAGE", 10)
     assert history.MAX_PAGE == 1_000
-    do = server.place.do
+    do = server.context.do
     count = 0
 
     async def losing(work: Any, client: Any) -> object:
@@ -202,6 +202,6 @@ def test_permission_is_checked_for_each_page(server: Harness, monkeypatch: pytes
             server.registry.do(put, OPERATOR, "cli")
         return await do(work, client)
 
-    object.__setattr__(server.service.place, "do", losing)
+    object.__setattr__(server.service.server, "do", losing)
     with pytest.raises(Exception, match="was changed"):
         server.get(LIST, headers=basic())

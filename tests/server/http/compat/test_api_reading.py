@@ -295,7 +295,7 @@ def test_records_of_the_installation_cannot_be_read(shared: Harness) -> None:
 
 
 def test_public_values_are_cached_by_ttl(server: Harness) -> None:
-    now = int(server.place.time())
+    now = int(server.context.time())
     name = f"{PREFIX}/ttl"
     make(
         server,
@@ -308,7 +308,7 @@ def test_public_values_are_cached_by_ttl(server: Harness) -> None:
         Value(6, "F", b"z", 1, TtlType.ABSOLUTE),
     )
     server.hold_time()
-    lifetime = now + 300 - int(server.place.time())
+    lifetime = now + 300 - int(server.context.time())
     target = f"/api/handles/{name}"
     kept = {
         "?index=1&index=2": "public, max-age=60",
@@ -369,11 +369,11 @@ def test_head_equals_get_without_body(shared: Harness) -> None:
 
 def test_wrong_server_of_site_is_reported() -> None:
     with harness() as server:
-        (one,) = server.place.site.servers
-        shared_site = replace(server.place.site, servers=(one, replace(one, server_id=2)))
+        (one,) = server.context.site.servers
+        shared_site = replace(server.context.site, servers=(one, replace(one, server_id=2)))
         answers = set()
         for position in (0, 1):
-            server.service.place = replace(server.place, site=shared_site, position=position)
+            server.service.server = replace(server.context, site=shared_site, position=position)
             answers.add(server.get(N0).status)
         assert answers == {200, 400}
 
@@ -415,7 +415,7 @@ def test_template_creates_values_without_record(server: Harness) -> None:
 def test_key_changed_meanwhile_is_refused(server: Harness) -> None:
     """The record with the key may change between authentication and execution."""
     for headers in (basic(), in_session(server)):
-        do = server.place.do
+        do = server.context.do
         count = 0
 
         async def changing(work: Work, client: Client, do: WorkRunner = do) -> object:
@@ -427,9 +427,9 @@ def test_key_changed_meanwhile_is_refused(server: Harness) -> None:
                 server.registry.do(Modify(name, (new,)), OPERATOR, "cli")
             return await do(work, client)
 
-        object.__setattr__(server.service.place, "do", changing)
+        object.__setattr__(server.service.server, "do", changing)
         answer = server.get(HIDDEN, headers=headers)
-        object.__setattr__(server.service.place, "do", do)
+        object.__setattr__(server.service.server, "do", do)
         plain = json_of(answer)
         assert (answer.status, plain["responseCode"], plain["handle"]) == (401, 403, f"{PREFIX}/private")
         assert list(answer.values("WWW-Authenticate"))

@@ -53,7 +53,7 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("pyhandle")
     installation = make_installation(folder, "tcp")
     key, made = folder / "key.pem", folder / "certificate.pem"

@@ -464,7 +464,7 @@ def test_many_challenges_of_one_address_are_bounded(server: Harness) -> None:
     mine = begin(server, host="192.0.2.9")
     for _ in range(MAX_UNPROVED_PER_ADDRESS + 10):
         assert server.put(f"/api/handles/{PREFIX}/new", [{"index": 1, "type": "URL", "data": "x"}]).status == 401
-    assert len(server.place.sessions) == MAX_UNPROVED_PER_ADDRESS + 1
+    assert len(server.context.sessions) == MAX_UNPROVED_PER_ADDRESS + 1
     assert within(server, "PUT", proof(mine)).status == 200
 
 

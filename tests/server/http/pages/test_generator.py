@@ -260,13 +260,13 @@ def test_clock_wait_sends_retry_after(server: Harness, monkeypatch: pytest.Monke
 
 
 def test_non_primary_server_refuses(server: Harness) -> None:
-    place = server.place
-    site = replace(place.site, primary=PrimaryMask(0))
+    context = server.context
+    site = replace(context.site, primary=PrimaryMask(0))
     try:
-        server.service.place = replace(place, site=site)
+        server.service.server = replace(context, site=site)
         assert send(server).status == 400
     finally:
-        server.service.place = place
+        server.service.server = context
 
 
 # Forgery
@@ -332,9 +332,9 @@ def test_form_in_progress_is_not_executed_again(server: Harness) -> None:
     token, registry = form_of(server), server.registry
     with registry.snapshot() as snapshot:
         tokens = FormTokens(snapshot.reading.secret(PURPOSE))
-    number = tokens.read(token, ADMINISTRATOR, server.place.time())
+    number = tokens.read(token, ADMINISTRATOR, server.context.time())
     identity = KeyIdentity(ValueRef.parse(ADMINISTRATOR), Proof.SECRET_KEY, verified_index=300)
-    with server.place.api.keys(registry).claim(identity, number, bytes(32)):
+    with server.context.api.keys(registry).claim(identity, number, bytes(32)):
         answer = send(server, token=token)
     assert answer.status == 409
     assert "in a moment" in page_of(answer).text
@@ -356,14 +356,14 @@ def test_result_is_not_repeated_after_redaction(server: Harness) -> None:
 
 def test_form_expires(server: Harness) -> None:
     token = form_of(server)
-    place = server.place
+    context = server.context
     try:
-        server.service.place = replace(place, time=lambda: place.time() + LIFETIME + 1)
+        server.service.server = replace(context, time=lambda: context.time() + LIFETIME + 1)
         answer = send(server, token=token)
         assert answer.status == 403
         assert "2 hours" in page_of(answer).text
     finally:
-        server.service.place = place
+        server.service.server = context
 
 
 @given(identity=st.text(min_size=1, max_size=20), other=st.text(min_size=1, max_size=20), now=st.integers(0, 2**33))

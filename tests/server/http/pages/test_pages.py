@@ -160,12 +160,12 @@ def test_declaration_as_json(server: Harness) -> None:
     ],
 )
 def test_forms_follow_settings(server: Harness, settings: HttpSettings, forms: list[str]) -> None:
-    place = server.place
+    context = server.context
     server.configure(public_url=settings.public_url, bare=settings.bare, segments=settings.segments)
     plain = json_of(server.get("/resolver.json"))
     front = page_of(server.get("/"))
     shown = server.get("/hdl/12345/url?noredirect")
-    server.service.place = place
+    server.service.server = context
     assert [form["template"] for form in plain["forms"]] == forms
     assert all(form in front.text for form in forms)
     assert shown.status == 200

@@ -87,14 +87,14 @@ def resolver() -> Iterator[Harness]:
 @contextmanager
 def without_suggestions(server: Harness) -> Iterator[None]:
     """Disable suggestions while the block runs."""
-    place = server.place
+    context = server.context
     used_up = Budget(Rate(1e-6, 1), Rate(1e-6, 1))
-    assert used_up.take((), place.time())
-    server.service.place = replace(place, suggestion_budget=used_up)
+    assert used_up.take((), context.time())
+    server.service.server = replace(context, suggestion_budget=used_up)
     try:
         yield
     finally:
-        server.service.place = place
+        server.service.server = context
 
 
 def add_namespace(server: Harness, prefix: str, profile: str = "free", *values: Value) -> None:

@@ -37,14 +37,14 @@ class Both:
         self.server = server
         ledger = server.registry.ledger
         assert ledger.answers.catch_up(ledger.reading)
-        self.seconds = server.place.time()  # which stand still, so that both answer in the same
-        server.service.place = replace(server.place, time=lambda: self.seconds)
+        self.seconds = server.context.time()  # which stand still, so that both answer in the same
+        server.service.server = replace(server.context, time=lambda: self.seconds)
         self.configure()
 
     def configure(self, **settings: object) -> None:
         self.server.configure(**settings)
-        place = self.server.place
-        self.fast = FastPath(self.server.registry.ledger.answers, ResolutionSettings(), place.settings, place.time)
+        context = self.server.context
+        self.fast = FastPath(self.server.registry.ledger.answers, ResolutionSettings(), context.settings, context.time)
 
     def write(self, name: str, *values: Value) -> None:
         create = Create(Handle.parse(name), values, overwrite=True, reuse_deleted=True)
@@ -58,7 +58,7 @@ class Both:
     def usual(self, target: str, headers: Mapping[str, str] | None = None, method: str = "GET") -> bytes:
         request = arrived(target, headers or {}, method)
         response = asyncio.run(self.server.answer(request))
-        head = encode_head(response, version="1.1", keep=True, seconds=self.server.place.time())
+        head = encode_head(response, version="1.1", keep=True, seconds=self.server.context.time())
         return head + response.body if has_body(response.status, method) else head
 
     def agree(self, target: str, headers: Mapping[str, str] | None = None, method: str = "GET") -> bool:

@@ -34,9 +34,9 @@ def shared() -> Iterator[Harness]:
 @pytest.fixture
 def server(shared: Harness) -> Iterator[Harness]:
     """The same with default settings."""
-    place = shared.place
+    context = shared.context
     yield shared
-    shared.service.place = place
+    shared.service.server = context
 
 
 # Redirects
@@ -424,7 +424,7 @@ def test_query_of_other_handles_is_ignored(server: Harness) -> None:
 def expires_in(server: Harness, path: str) -> tuple[int, str]:
     answer = server.get(path)
     expires = parsedate_to_datetime(header_of(answer, "Expires") or "").timestamp()
-    return round(expires - server.place.time()), header_of(answer, "Cache-Control") or ""
+    return round(expires - server.context.time()), header_of(answer, "Cache-Control") or ""
 
 
 @pytest.mark.parametrize(

@@ -48,17 +48,17 @@ def test_derived_prefix_of_another_service(server: Harness) -> None:
 
 
 def test_handle_of_another_server_of_the_site(server: Harness) -> None:
-    place = server.place
-    site = replace(place.site, servers=place.site.servers * 2)
+    context = server.context
+    site = replace(context.site, servers=context.site.servers * 2)
     mine = find_server_index(b"12345/url", site.hash_option, 2)
     try:
-        server.service.place = replace(place, site=site, position=mine)
+        server.service.server = replace(context, site=site, position=mine)
         assert location_of(server.get("/12345/url")) == "https://example.org/a"
-        server.service.place = replace(place, site=site, position=1 - mine)
+        server.service.server = replace(context, site=site, position=1 - mine)
         answer = server.get("/12345/url")
         assert (answer.status, page_of(answer).title) == (400, "Resolution Error")
     finally:
-        server.service.place = place
+        server.service.server = context
 
 
 def test_invalid_policy_reveals_nothing(server: Harness) -> None:

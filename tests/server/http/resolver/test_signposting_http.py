@@ -96,7 +96,7 @@ def test_link_headers_are_limited(server: Harness) -> None:
 
 
 def test_no_links_without_public_url(server: Harness) -> None:
-    place = server.place
+    context = server.context
     try:
         server.configure(public_url="")
         for query in ("", "?noredirect", "?action=json-ld"):
@@ -105,7 +105,7 @@ def test_no_links_without_public_url(server: Harness) -> None:
         assert json.loads(server.get(f"/{NAME}?action=json-ld").body)["@id"] == f"https://hdl.handle.net/{NAME}"
         assert server.get(f"/{NAME}", headers={"Accept": BIBTEX}).status == 200
     finally:
-        server.service.place = place
+        server.service.server = context
 
 
 # Other forms

@@ -164,11 +164,11 @@ def test_api_returns_suggestions_on_request(server: Harness) -> None:
 @pytest.fixture
 def limited(server: Harness) -> Iterator[Harness]:
     """The server with its production budget, and a stopped clock."""
-    place = server.place
-    now = place.time()
-    server.service.place = replace(place, suggestion_budget=make_suggestion_budget(), time=lambda: now)
+    context = server.context
+    now = context.time()
+    server.service.server = replace(context, suggestion_budget=make_suggestion_budget(), time=lambda: now)
     yield server
-    server.service.place = place
+    server.service.server = context
 
 
 def test_suggestions_per_address_are_limited(limited: Harness) -> None:
@@ -186,8 +186,8 @@ def test_suggestions_per_address_are_limited(limited: Harness) -> None:
     assert names(told(limited, "12345/reprot-2021", host="198.51.100.7")), "others are not concerned"
     for _ in range(burst):
         assert names(told(limited, "12345/reprot-2021", host="127.0.0.1", local=True)), "nor is the machine itself"
-    place = limited.place
-    limited.service.place = replace(place, time=lambda: place.time() + 1 / SUGGESTIONS_PER_ADDRESS.per_second)
+    context = limited.context
+    limited.service.server = replace(context, time=lambda: context.time() + 1 / SUGGESTIONS_PER_ADDRESS.per_second)
     assert names(told(limited, "12345/reprot-2021")), "after a while there is one more"
     assert "suggestions" not in told(limited, "12345/reprot-2021")
 
@@ -204,7 +204,7 @@ def test_network_shares_suggestion_limit(limited: Harness) -> None:
 
 
 def test_busy_server_omits_suggestions(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    place, asked = server.place, []
+    context, asked = server.context, []
 
     async def do(work: Work, client: object) -> object:  # noqa: ARG001 - of everybody
         asked.append(work.kind)
@@ -212,7 +212,7 @@ def test_busy_server_omits_suggestions(server: Harness, monkeypatch: pytest.Monk
             raise Busy
         return work.call()
 
-    monkeypatch.setattr(server.service, "place", replace(place, do=do))
+    monkeypatch.setattr(server.service, "server", replace(context, do=do))
     plain = told(server, "12345/reprot-2021")
     assert plain == {"responseCode": 100, "message": "Not Found", "handle": "12345/reprot-2021"}
     assert asked == [WorkKind.READ, WorkKind.READ]

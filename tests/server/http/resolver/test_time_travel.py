@@ -171,7 +171,7 @@ def test_not_found_before_creation(machine: Machine, moved: Moved) -> None:
 
 
 def test_no_links_without_public_url(machine: Machine, moved: Moved) -> None:
-    place = machine.server.place
+    context = machine.server.context
     try:
         machine.server.configure(public_url="")
         then = machine.get(f"/{moved.name}?at={moved.seqs[0]}")
@@ -182,7 +182,7 @@ def test_no_links_without_public_url(machine: Machine, moved: Moved) -> None:
         assert machine.get(f"/api/handles/{moved.name}?at={moved.seqs[0]}").status == 200
         page_of(machine.get(f"/{moved.name}?noredirect&at={moved.seqs[0]}"))
     finally:
-        machine.server.service.place = place
+        machine.server.service.server = context
 
 
 # Other parts of earlier states

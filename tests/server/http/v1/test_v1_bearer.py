@@ -104,7 +104,7 @@ def test_token_is_refused_after_the_key_changed(server: Harness) -> None:
 
 def test_token_that_ends_before_the_decision_changes_nothing(server: Harness) -> None:
     token = make(server.registry, "create", "delete")
-    authenticate = server.place.api.tokens(server.registry).authenticate
+    authenticate = server.context.api.tokens(server.registry).authenticate
     shown = authenticate(token.text())
     server.registry.do(RevokeToken(token.id), OPERATOR, "cli")
     with pytest.raises(Refused, match="revoked"):
@@ -163,7 +163,7 @@ def test_guessing_address_is_blocked_alone(server: Harness) -> None:
     async def do(work: Work, client: Client) -> object:
         return await pools.do(work, client.host, Transport.HTTPS)
 
-    server.service.place = replace(server.place, do=do, record_proof=context.make_proof_recorder(pools))
+    server.service.server = replace(server.context, do=do, record_proof=context.make_proof_recorder(pools))
     token = make(server.registry, "create")
     for number in range(MOST):
         wrong = Secret(token.id, bytes([number]) * 32)

@@ -109,13 +109,13 @@ def test_too_long_url_for_a_qr_code_is_refused(server: Harness) -> None:
 def test_qr_codes_are_small_and_charged(server: Harness) -> None:
     """The largest code takes a tenth of a second, in which everybody waits."""
     prices: list[float | None] = []
-    do = server.place.do
+    do = server.context.do
 
     async def paying(work: Work, client: Client) -> object:
         prices.append(work.price)
         return await do(work, client)
 
-    server.service.place = replace(server.place, do=paying)
+    server.service.server = replace(server.context, do=paying)
     name = "12345/" + "x" * (MAX_URL_SIZE - len("https://hdl.example.org/12345/"))
     for each in (name, f"{name}x"):
         record = Create(Handle.parse(each), (Value.text(1, "URL", "https://example.org/"),))

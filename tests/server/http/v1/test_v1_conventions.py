@@ -206,7 +206,7 @@ def test_internal_error_has_a_reference(server: Harness, caplog: pytest.LogCaptu
     async def broken(*_: object) -> object:
         raise KeyError("a secret")
 
-    object.__setattr__(server.place, "do", broken)
+    object.__setattr__(server.context, "do", broken)
     found = problem(send(server, "GET", "/handles/12345%2Fn0/citation"), "internal-error")
     assert found["status"] == 500
     assert found["instance"] in caplog.text
@@ -217,7 +217,7 @@ def test_busy_server_sends_retry_after(server: Harness) -> None:
     async def busy(*_: object) -> object:
         raise Busy
 
-    object.__setattr__(server.place, "do", busy)
+    object.__setattr__(server.context, "do", busy)
     answer = send(server, "GET", "/handles/12345%2Fn0/citation")
     assert problem(answer, "busy")["status"] == 503
     assert header_of(answer, "Retry-After") == "1"
@@ -357,7 +357,7 @@ def test_refused_request_releases_its_key(server: Harness) -> None:
 def test_request_in_progress_is_not_repeated(server: Harness) -> None:
     index, _, handle = ADMINISTRATOR.partition(":")
     identity = KeyIdentity(ValueRef(int(index), handle), Proof.SECRET_KEY)
-    with server.place.api.keys(server.registry).claim(identity, b"k1", hashlib.sha256().digest()):
+    with server.context.api.keys(server.registry).claim(identity, b"k1", hashlib.sha256().digest()):
         for path, plain in (("/types", TYPE), ("/namespaces", {"prefix": "99"})):
             answer = send(server, "POST", path, plain, headers=keyed("k1"))
             assert problem(answer, "in-progress")["status"] == 409

@@ -54,7 +54,7 @@ def test_retry_after_is_documented(server: Harness) -> None:
     async def busy(work: Work, client: Client) -> object:  # noqa: ARG001 - for nobody
         raise Busy
 
-    server.service.place = replace(server.place, do=busy)
+    server.service.server = replace(server.context, do=busy)
     assert header_of(send(server, "GET", at("12345/n0")), "Retry-After") == "1"
     for status in (409, 429, 503):
         assert "Retry-After" in names("createRecord", status)

@@ -174,7 +174,7 @@ def test_running_job_uses_new_settings(slowly: Harness) -> None:
     async def scenario() -> None:
         told = got(await ask(server, "POST", "/transfers", {"where": "12345", "to": BEA}, **BEAS), 202)
         assert told["state"] == "running"
-        server.place.api.rules = rules  # as when they are read again
+        server.context.api.rules = rules  # as when they are read again
         left = await ended(server, told["job"], **BEAS)
         assert (left["state"], left["done"] < 80) == ("unfinished", True)
         assert "LIST_HANDLES" in left["problem"]["detail"]
@@ -201,7 +201,7 @@ def test_concurrent_listeners_are_counted(slowly: Harness) -> None:
             if each.stream is None:
                 assert (problem(each, "too-many-requests")["status"], header_of(each, "Retry-After")) == (429, "10")
         await asyncio.gather(*[events_of(each.stream) for each in listening])
-        assert not server.place.api.listeners._all
+        assert not server.context.api.listeners._all
 
     in_one_loop(scenario)
 
@@ -210,7 +210,7 @@ def test_failed_listeners_do_not_count(slowly: Harness) -> None:
     """They are not there, they ask for something else, or they have gone before anything was sent."""
     server = slowly
     fill(server, 80)
-    all_of_them = server.place.api.listeners._all
+    all_of_them = server.context.api.listeners._all
 
     async def scenario() -> None:
         told = got(await ask(server, "POST", "/rewrites", ORDER), 202)

@@ -178,7 +178,7 @@ def test_interrupted_job_is_resumed(slowly: Harness) -> None:
 
     async def interrupted() -> None:
         begun.update(got(await ask(server, "POST", "/rewrites", ORDER), 202))
-        server.place.api.stop()
+        server.context.api.stop()
         stream = await ask(server, "GET", f"/jobs/{begun['job']}/events")
         heard = await events_of(stream.stream)
         assert "end" not in [name for name, _, _ in heard], "who watches shall come again"
@@ -421,7 +421,7 @@ def test_number_of_running_jobs_is_limited(server: Harness) -> None:
     with runner.reserve(somebody):
         pass
     fill(server)
-    server.service.place.api.runner = runner
+    server.service.server.api.runner = runner
     with ExitStack() as others:
         for number in range(job_runner.MAX_RUNNING):
             others.enter_context(runner.reserve(LocalIdentity(f"other {number}")))
@@ -440,7 +440,7 @@ def test_number_of_listeners_is_limited(slowly: Harness) -> None:
         head = await ask(server, "HEAD", path)
         assert head.status == 200
         assert [name for name, _, _ in await events_of(head.stream)] == []
-        assert not server.place.api.listeners._all, "whoever wants to know what there is does not listen"
+        assert not server.context.api.listeners._all, "whoever wants to know what there is does not listen"
         answers = [await ask(server, "GET", path) for _ in range(job_events.MAX_LISTENERS_PER_SOURCE)]
         heads = [encode_head(each, version="1.1", keep=True, seconds=0).decode() for each in (head, *answers)]
         alike = {re.sub("(?m)^RateLimit.*$", "", each) for each in heads}
@@ -457,7 +457,7 @@ def test_number_of_listeners_is_limited(slowly: Harness) -> None:
         assert (await ask(server, "GET", path)).status == 200
 
     in_one_loop(scenario)
-    assert not server.place.api.listeners._all
+    assert not server.context.api.listeners._all
 
 
 def test_listening_to_an_idle_job_ends(slowly: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

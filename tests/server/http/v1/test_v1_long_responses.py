@@ -201,7 +201,7 @@ def held_by(server: Harness, target: str, **headers: str) -> tuple[Response, set
         async def do(work: Work, client: Client) -> object:  # noqa: ARG001 - everybody may have everything done
             return await asyncio.get_running_loop().run_in_executor(pool, work.call)
 
-        server.service.place = replace(server.place, do=do)
+        server.service.server = replace(server.context, do=do)
         return asyncio.run(answered()), held
 
 

@@ -241,7 +241,7 @@ def test_unknown_page_is_not_found(shared: Harness) -> None:
 
 
 def test_missing_pages_are_not_cached(shared: Harness) -> None:
-    settings = shared.place.settings
+    settings = shared.context.settings
     before = [docs_pages.render(path[1:], settings, "") for path in PAGES]
     for number in range(docs_pages.MAX_CACHED_PAGES + 1):
         assert docs_pages.render(f"docs/nothing-{number}", settings, "") is None

@@ -87,8 +87,8 @@ def test_existing_handles_get_no_suggestions(server: Harness) -> None:
     create(server, "12345/report-2022")
     dangling = [{"type": "HS_ALIAS", "data": "12345/report-2023"}]
     create(server, "12345/report-2024", values=dangling)
-    before = server.service.place
-    server.service.place = replace(before, suggestion_budget=make_suggestion_budget())
+    before = server.service.server
+    server.service.server = replace(before, suggestion_budget=make_suggestion_budget())
     try:
         for _ in range(int(SUGGESTIONS_PER_ADDRESS.burst)):
             for name, more in (
@@ -103,7 +103,7 @@ def test_existing_handles_get_no_suggestions(server: Harness) -> None:
                 assert "prefix" not in found
         assert names(told(server, "12345/report-2025", "?follow=true")), "nothing was used up by that"
     finally:
-        server.service.place = before
+        server.service.server = before
 
 
 def test_only_reads_get_suggestions(server: Harness) -> None:
@@ -112,8 +112,8 @@ def test_only_reads_get_suggestions(server: Harness) -> None:
 
 
 def test_suggestions_share_the_budget_of_other_interfaces(server: Harness) -> None:
-    before = server.service.place
-    server.service.place = replace(before, suggestion_budget=make_suggestion_budget())
+    before = server.service.server
+    server.service.server = replace(before, suggestion_budget=make_suggestion_budget())
     try:
         for _ in range(int(SUGGESTIONS_PER_ADDRESS.burst) - 1):
             assert names(told(server, MISSPELT))
@@ -123,4 +123,4 @@ def test_suggestions_share_the_budget_of_other_interfaces(server: Harness) -> No
         assert "prefix" not in spent
         assert names(told(server, MISSPELT, host="192.0.2.77"))
     finally:
-        server.service.place = before
+        server.service.server = before

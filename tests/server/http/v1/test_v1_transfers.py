@@ -129,7 +129,7 @@ def test_interrupted_job_is_resumed(slowly: Harness) -> None:
 
     async def interrupted() -> None:
         begun.update(got(await ask(server, "POST", "/transfers", {"where": "12345", "to": BOB}), 202))
-        server.place.api.stop()
+        server.context.api.stop()
 
     in_one_loop(interrupted)
     other = serve(server.registry)

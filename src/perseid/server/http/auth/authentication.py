@@ -128,8 +128,8 @@ async def verify_claim(
 
     `header` is where they came from. The header that proved the session's identity needs no second verification.
     """
-    table = request_context.place.sessions
-    claim = handle_scheme.parse_claim(fields, weak_digests=request_context.place.settings.weak_digests)
+    table = request_context.server.sessions
+    claim = handle_scheme.parse_claim(fields, weak_digests=request_context.server.settings.weak_digests)
     if session is None:
         return AuthFailure("a signature requires the nonce of a session; start a session and send its sessionId")
     if session.proved is not None and table.is_proved_by(session, header):
@@ -145,7 +145,7 @@ async def _authenticate_session(
 ) -> AuthResult:
     """Find the caller by session or certificate. No browser sends the header automatically, so it is not ambient."""
     if session is not None and session.proved is not None:
-        request_context.place.record_proof(ProofResult(succeeded=True), request_context.request.client)
+        request_context.server.record_proof(ProofResult(succeeded=True), request_context.request.client)
         return _to_auth_result(ProvenIdentity(session.proved, session.claimed), session)
     if wants_certificate and request_context.request.client.certificate is None:
         reason = "there is no client certificate; send one in the TLS handshake, where this server requests it"
@@ -161,7 +161,7 @@ async def _authenticate_certificate(
         return AuthResult(session=session)
     proof = await authenticate_certificate(request_context, data)
     if session is not None and isinstance(proof, ProvenIdentity):
-        request_context.place.sessions.prove(session, proof.proved, proof.written)
+        request_context.server.sessions.prove(session, proof.proved, proof.written)
     return _to_auth_result(proof, session, ambient=ambient)
 
 
@@ -180,23 +180,23 @@ def _to_auth_result(
 
 def find_session(request_context: RequestContext, text: str) -> Session | None:
     """Find the session of an id; None if there is none, which counts as a failed guess."""
-    place = request_context.place
-    session = place.sessions.find(text, place.time(), place.settings.session_timeout)
+    server = request_context.server
+    session = server.sessions.find(text, server.time(), server.settings.session_timeout)
     if session is None:
-        place.record_proof(ProofResult(succeeded=False), request_context.request.client)
+        server.record_proof(ProofResult(succeeded=False), request_context.request.client)
     return session
 
 
 def start_session(request_context: RequestContext) -> Session:
     """Start a session for the client."""
-    place = request_context.place
-    return place.sessions.begin(request_context.request.client.host, place.time(), place.settings.session_timeout)
+    server = request_context.server
+    return server.sessions.begin(request_context.request.client.host, server.time(), server.settings.session_timeout)
 
 
 async def with_server_signature(request_context: RequestContext, auth: AuthResult, cnonce: bytes) -> AuthResult:
     """Add the server's proof of identity for a client nonce; starts a session if there is none."""
     session = auth.session or start_session(request_context)
-    key = request_context.place.key
+    key = request_context.server.key
     signature = await request_context.do(WorkKind.SIGN, lambda: handle_scheme.sign(key, session.nonce, cnonce))
     return replace(auth, session=session, signature=signature)
 
@@ -204,7 +204,7 @@ async def with_server_signature(request_context: RequestContext, auth: AuthResul
 def end_stale_session(request_context: RequestContext, auth: AuthResult, gone: KeyChanged) -> AuthResult:
     """Return the anonymous result after a `Guard` found the key missing; the session ends."""
     if auth.session is not None:
-        request_context.place.sessions.end(auth.session)
+        request_context.server.sessions.end(auth.session)
     return AuthResult(problem=AuthFailure(gone.reason))
 
 

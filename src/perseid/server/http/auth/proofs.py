@@ -309,7 +309,7 @@ async def authenticate_basic(request_context: RequestContext, text: str) -> Prov
 async def _authenticate_credentials(
     request_context: RequestContext, credentials: Credentials
 ) -> ProvenIdentity | AuthFailure:
-    reference, registry = credentials.reference, request_context.place.registry
+    reference, registry = credentials.reference, request_context.server.registry
     target = context.own_secret_id(reference.handle)
 
     def load_keys() -> tuple[Value | None, bool]:
@@ -318,7 +318,7 @@ async def _authenticate_credentials(
 
     # The comparison is fast, so it is part of the read; the budgets must know whose secret is guessed.
     key, elsewhere = await request_context.do(WorkKind.READ, load_keys, secret_of=target)
-    request_context.place.record_proof(ProofResult(key is not None, target), request_context.request.client)
+    request_context.server.record_proof(ProofResult(key is not None, target), request_context.request.client)
     if key is None:
         return _auth_failure(reference, credentials.remark, elsewhere=elsewhere)
     return _proven_identity(reference, Proof.SECRET_KEY, key, credentials.written)
@@ -328,7 +328,7 @@ async def authenticate_claim(
     request_context: RequestContext, claim: Claim, nonce: bytes
 ) -> ProvenIdentity | AuthFailure:
     """Verify a claim of the Handle scheme for one of our nonces."""
-    reference, kind, registry = claim.reference, claim.kind, request_context.place.registry
+    reference, kind, registry = claim.reference, claim.kind, request_context.server.registry
     target = context.own_secret_id(reference.handle) if kind is Proof.SECRET_KEY else None
     keys = await request_context.do(WorkKind.READ, lambda: _find_keys(registry, reference, kind), secret_of=target)
     check, price = (
@@ -336,7 +336,7 @@ async def authenticate_claim(
         handle_scheme.verification_cost(claim),
     )
     key = await request_context.do(WorkKind.VERIFY, check, secret_of=target, price=price)
-    request_context.place.record_proof(ProofResult(key is not None, target), request_context.request.client)
+    request_context.server.record_proof(ProofResult(key is not None, target), request_context.request.client)
     if key is None:
         return _auth_failure(reference, f"the id was read as {display_name(str(reference))}", elsewhere=keys.elsewhere)
     return _proven_identity(reference, kind, key, claim.written)
@@ -348,7 +348,7 @@ async def authenticate_certificate(request_context: RequestContext, raw: bytes) 
     A rejected certificate does not count as a guess: nobody guesses keys that way, and a browser may offer one that is
     meant for another server.
     """
-    now, registry = request_context.place.time(), request_context.place.registry
+    now, registry = request_context.server.time(), request_context.server.registry
 
     def load_keys() -> tuple[Subject, Value | None, bool, str]:
         subject = parse_subject(raw)
@@ -369,13 +369,13 @@ async def authenticate_certificate(request_context: RequestContext, raw: bytes) 
         _log_rejection(request_context, now, reason)
         remark = f"the key of the certificate is not a key of {display_name(str(subject.reference))} here"
         return _auth_failure(subject.reference, remark, elsewhere=elsewhere)
-    request_context.place.record_proof(ProofResult(succeeded=True), request_context.request.client)
+    request_context.server.record_proof(ProofResult(succeeded=True), request_context.request.client)
     return _proven_identity(subject.reference, Proof.PUBLIC_KEY, key, subject.written)
 
 
 def _log_rejection(request_context: RequestContext, now: float, reason: str) -> None:
     host = request_context.request.client.host
-    request_context.place.certificate_log.info(_logger, now, f"certificate from {host} not accepted: {reason}")
+    request_context.server.certificate_log.info(_logger, now, f"certificate from {host} not accepted: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,13 +434,13 @@ async def authenticate_token(request_context: RequestContext, text: str) -> Toke
         Secret.parse(text)
     except InvalidToken as problem:
         return AuthFailure(f"the token was not accepted: {problem}", in_challenge=False)
-    place = request_context.place
+    server = request_context.server
     target = _TOKEN_ID_PREFIX + hashlib.sha256(text.encode("utf-8", "replace")).digest()
-    tokens = place.api.tokens(place.registry)
+    tokens = server.api.tokens(server.registry)
     try:
         identity = await request_context.do(WorkKind.READ, lambda: tokens.authenticate(text), secret_of=target)
     except Refused as refused:
-        place.record_proof(ProofResult(succeeded=False, secret_of=target), request_context.request.client)
+        server.record_proof(ProofResult(succeeded=False, secret_of=target), request_context.request.client)
         return AuthFailure(f"the token was not accepted: {refused}", in_challenge=False)
-    place.record_proof(ProofResult(succeeded=True, secret_of=target), request_context.request.client)
+    server.record_proof(ProofResult(succeeded=True, secret_of=target), request_context.request.client)
     return identity

@@ -87,7 +87,7 @@ class Call:
         if writes and not name.is_text:
             raise Refused(ResponseCode.INVALID_HANDLE, "the handle is not valid UTF-8")
         data = full_name(name.text).encode("utf-8")
-        check_partition(data, self.request_context.place)
+        check_partition(data, self.request_context.server)
         return parse_lenient(data, code)
 
     # Execution
@@ -102,13 +102,13 @@ class Call:
 
     async def read_and_convert(self, command: Command[T], about: str, convert: Callable[[T], R]) -> R:
         """Execute a command that changes nothing, and convert its result in the same thread after the snapshot ends."""
-        registry, identity = self.request_context.place.registry, self.identity
+        registry, identity = self.request_context.server.registry, self.identity
         guarded = GuardedCommand(AdvisedCommand(command, about), self.auth.guard, self.allow_referrals)
         return await self.request_context.do(WorkKind.READ, lambda: convert(registry.do(guarded, identity, INTERFACE)))
 
     async def change(self, make: Callable[[int | None], Command[T]], about: str = "", note: str = "") -> T:
         """Execute a command that may change something; `make` is as in `execute_with_wait`."""
-        registry, identity = self.request_context.place.registry, self.identity
+        registry, identity = self.request_context.server.registry, self.identity
         return await self.execute_with(make, about, lambda command: registry.do(command, identity, INTERFACE, note))
 
     async def execute_with(
@@ -116,7 +116,7 @@ class Call:
     ) -> R:
         """The same with `do` as the function that executes the guarded command."""
         registry, identity, guard, allow_referrals = (
-            self.request_context.place.registry,
+            self.request_context.server.registry,
             self.identity,
             self.auth.guard,
             self.allow_referrals,
@@ -137,7 +137,7 @@ class Call:
 
     def check_can_change(self) -> None:
         """Refuse changes on a server that is not primary, and by ambient credentials of a browser."""
-        if not self.request_context.place.site.is_primary:
+        if not self.request_context.server.site.is_primary:
             raise Refused(ResponseCode.SERVER_NOT_RESP, NOT_PRIMARY)
         if self.auth.ambient and (reason := clients.check_ambient_credentials(self.request_context)):
             raise BadRequest(reason, FORBIDDEN, ResponseCode.AUTHENTICATION_NEEDED, echo_name=True)

@@ -77,7 +77,7 @@ def gate_headers(call: Call, name: Name) -> HeaderList:
     """Links to the history of a record, for a response to a read of the present."""
     if call.request.method not in SAFE_METHODS:
         return ()
-    return gate_links(get_api_addresses(name.text, call.request_context.place.settings))
+    return gate_links(get_api_addresses(name.text, call.request_context.server.settings))
 
 
 def gone_headers(call: Call, versions: MementoNeighbors | None) -> HeaderList:
@@ -146,7 +146,7 @@ def _find(call: Call, context: Context, query: Query, at: str | None, time: int 
         seq, versions = negotiate_entry(context, handle, time)
         moment = Moment(seq, fixed=True)
     else:
-        moment = parse_moment(at or "", snapshot, call.request_context.place.registry)
+        moment = parse_moment(at or "", snapshot, call.request_context.server.registry)
         versions = find_versions(snapshot, handle, moment.seq, identity)
     try:
         resolved = as_of(snapshot, identity, query, moment.seq).resolved
@@ -174,7 +174,7 @@ def _memento_headers(
 ) -> HeaderList:
     versions = found.versions
     if versions is None:
-        addresses, seq = get_api_addresses(name.text, call.request_context.place.settings), found.moment.seq
+        addresses, seq = get_api_addresses(name.text, call.request_context.server.settings), found.moment.seq
         links = gate_links(addresses)
     else:
         addresses, seq = _addresses(call, versions.handle), shown.seq
@@ -186,7 +186,7 @@ def _memento_headers(
 
 
 def _addresses(call: Call, handle: Handle) -> MementoUrls | None:
-    return get_api_addresses(str(handle), call.request_context.place.settings)
+    return get_api_addresses(str(handle), call.request_context.server.settings)
 
 
 def _cache_headers(call: Call, values: tuple[Value, ...], *, fixed: bool, is_negotiated: bool) -> HeaderList:
@@ -194,6 +194,6 @@ def _cache_headers(call: Call, values: tuple[Value, ...], *, fixed: bool, is_neg
         return (NO_STORE,)
     if is_negotiated:  # the version of that time can change until the time has passed
         return ("Cache-Control", "no-cache"), VARY
-    now = call.request_context.place.time()
+    now = call.request_context.server.time()
     age = cache_headers(cache_lifetime(values, now), now, no_cache=call.parameters.flag("auth"), fixed=fixed)
     return (*age, _VARY_HISTORY)

@@ -195,7 +195,7 @@ LINKS: Final[JsonObject] = {
 
 async def handle_site(call: Call) -> Response:
     """Return the site record."""
-    return _public_response(call, {"site": call.request_context.place.site.to_json()})
+    return _public_response(call, {"site": call.request_context.server.site.to_json()})
 
 
 async def handle_description(call: Call) -> Response:

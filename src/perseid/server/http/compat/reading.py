@@ -168,7 +168,7 @@ def _status(
     if public_only:
         raise Refused(ResponseCode.VALUES_NOT_FOUND, "the server status is not public")
     context.require(permissions.status())
-    values = select(status_values(call.request_context.place.registry), indexes, types)
+    values = select(status_values(call.request_context.server.registry), indexes, types)
     if not values:
         raise Refused(ResponseCode.VALUES_NOT_FOUND, "the server status has no values of these types or indexes")
     return ReadResult(values, "", has_past=False)
@@ -191,7 +191,7 @@ def _is_read(call: Call) -> bool:
 def _cache_headers(call: Call, values: tuple[Value, ...]) -> HeaderList:
     if not call.is_public:
         return (NO_STORE,)
-    seconds = cache_lifetime(values, call.request_context.place.time())
+    seconds = cache_lifetime(values, call.request_context.server.time())
     if seconds is None or call.parameters.flag("auth"):
         return ("Cache-Control", NO_CACHE), VARY
     return ("Cache-Control", f"public, max-age={seconds}"), VARY

@@ -106,7 +106,7 @@ async def _handle_existing(request_context: RequestContext, parsed: _SessionRequ
             return _json_response(request_context, {"authenticated": False}, 200)
         return _error_response(request_context, responses.FORBIDDEN, "the session does not exist or has ended")
     if method == "DELETE":
-        request_context.place.sessions.end(session)
+        request_context.server.sessions.end(session)
         return Response(204, (responses.NO_STORE,))
     proof = None if method in SAFE_METHODS else await _prove(request_context, session, parsed)
     auth = await _with_signature(request_context, AuthResult(session=session), parsed)
@@ -123,7 +123,7 @@ async def _is_alive(request_context: RequestContext, session: Session) -> bool:
     """Whether the key that proved the session's identity still exists; otherwise the session ends."""
     if session.proved is None:
         return True
-    guard, registry = Guard(session.proved, session=True), request_context.place.registry
+    guard, registry = Guard(session.proved, session=True), request_context.server.registry
 
     def check_key() -> None:
         with registry.snapshot() as snapshot:
@@ -132,7 +132,7 @@ async def _is_alive(request_context: RequestContext, session: Session) -> bool:
     try:
         await request_context.do(WorkKind.READ, check_key)
     except KeyChanged:
-        request_context.place.sessions.end(session)
+        request_context.server.sessions.end(session)
         return False
     return True
 
@@ -143,7 +143,7 @@ async def _prove(
     """Check the credentials of a request; None if it has none."""
     proof = await _authenticate(request_context, session, parsed)
     if isinstance(proof, ProvenIdentity):
-        request_context.place.sessions.prove(session, proof.proved, proof.written)
+        request_context.server.sessions.prove(session, proof.proved, proof.written)
     return proof
 
 

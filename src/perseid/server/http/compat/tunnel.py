@@ -35,7 +35,7 @@ def is_message(request: Request) -> bool:
 
 async def handle_request(request_context: RequestContext) -> Response:
     """Handle a native message; the status is always 200."""
-    native = request_context.place.native
+    native = request_context.server.native
     if native is None:
         return Response(404, (("Content-Type", "text/plain;charset=utf-8"),), b"native messages are not supported\n")
     frame = _parse_frame(request_context.request.body)

@@ -54,7 +54,7 @@ async def handle_request(call: Call, name: Name) -> Response:
         parameters = parameters.plus(bodies.parse_parameters(request))
         call = replace(call, parameters=parameters, form=JsonFormat.of(parameters))
     verification = _parse_verification(
-        name.text, parameters, weak_digests=call.request_context.place.settings.weak_digests
+        name.text, parameters, weak_digests=call.request_context.server.settings.weak_digests
     )
     try:
         is_valid = await _is_valid(call.request_context, verification)
@@ -65,9 +65,9 @@ async def handle_request(call: Call, name: Name) -> Response:
 
 
 async def _is_valid(request_context: RequestContext, verification: _Verification) -> bool:
-    place, reference = request_context.place, verification.claim.reference
+    server, reference = request_context.server, verification.claim.reference
     target = full_name(reference.handle).encode("utf-8", "replace")
-    native = NativeContext(place.registry, place.site, place.position, tuple)
+    native = NativeContext(server.registry, server.site, server.position, tuple)
     challenge = VerifyChallenge(target, reference.index, b"", b"", b"")
 
     def load_keys() -> list[Value]:
@@ -77,7 +77,7 @@ async def _is_valid(request_context: RequestContext, verification: _Verification
     check = partial(handle_scheme.matching_signature_key, verification.claim, verification.nonce, keys)
     price = handle_scheme.verification_cost(verification.claim)
     is_valid = await request_context.do(WorkKind.VERIFY, check, secret_of=target, price=price) is not None
-    place.record_proof(ProofResult(is_valid, target, own=False), request_context.request.client)
+    server.record_proof(ProofResult(is_valid, target, own=False), request_context.request.client)
     return is_valid
 
 

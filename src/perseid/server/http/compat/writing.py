@@ -78,7 +78,7 @@ async def _mint(call: Call, name: Name, submitted: bodies.Submission) -> Respons
         raise Refused(ResponseCode.INVALID_HANDLE, f"{display_name(stub)} is not the start of a handle", advice)
     if submitted.handle is not None and fold(submitted.handle) != fold(stub):
         raise _mismatch_error(submitted.handle, stub)
-    inputs = MintInputs.of(call.request_context.place.registry)
+    inputs = MintInputs.of(call.request_context.server.registry)
     minted = await call.change(lambda since: Mint(inputs, stub, since=since, values=submitted.values), stub)
     return _change_response(call, str(minted.handles[0]), overwritten=False)
 

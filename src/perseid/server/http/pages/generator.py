@@ -231,7 +231,7 @@ _NAMES: Final = msgspec.json.Decoder(list[str])
 
 async def handle_request(request_context: RequestContext, form: Parameters | None) -> Response:
     """Return the page, or the result of its form."""
-    settings, is_get = request_context.place.settings, form is None
+    settings, is_get = request_context.server.settings, form is None
     if not request_context.request.client.private:
         return closed_page(HTTPS_REQUIRED, settings, 200 if is_get else FORBIDDEN)
     auth = await authenticate(request_context)
@@ -259,7 +259,7 @@ class _GeneratorPage:
     @classmethod
     def of(cls, request_context: RequestContext, auth: AuthResult) -> "_GeneratorPage":
         """Read what the page needs from the ledger."""
-        registry = request_context.place.registry
+        registry = request_context.server.registry
         with registry.snapshot() as snapshot:
             context = Context(snapshot, auth.identity, INTERFACE, registry.now())
             return cls(request_context, auth, _find_offers(context), FormTokens(snapshot.reading.secret(PURPOSE)))
@@ -272,10 +272,10 @@ class _GeneratorPage:
 
     def form(self, filled: FormData, problem: str = "", status: int = 200, headers: HeaderList = ()) -> Response:
         """Return the form, with what was wrong with the last submission."""
-        place = self.request_context.place
-        token = self.tokens.make(self.identity, place.time(), place.random)
+        server = self.request_context.server
+        token = self.tokens.make(self.identity, server.time(), server.random)
         shown = GeneratorForm(self.identity, self.offers, token, filled, problem)
-        return form_page(shown, place.settings, status, headers)
+        return form_page(shown, server.settings, status, headers)
 
     async def submit(self, form: Parameters) -> Response:
         """Execute a submitted form."""
@@ -292,7 +292,7 @@ class _GeneratorPage:
 
     def _key(self, form: Parameters) -> bytes:
         try:
-            return self.tokens.read(form.first(_TOKEN) or "", self.identity, self.request_context.place.time())
+            return self.tokens.read(form.first(_TOKEN) or "", self.identity, self.request_context.server.time())
         except InvalidFormToken as problem:
             raise BadRequest(str(problem), FORBIDDEN) from problem
 
@@ -310,7 +310,7 @@ class _GeneratorPage:
         url = ""
         if filled.mode is MintMode.MINT:
             try:
-                url = parse_target(filled.url, self.request_context.place.settings.schemes).text
+                url = parse_target(filled.url, self.request_context.server.settings.schemes).text
             except InvalidTarget as problem:
                 reason = f"the target URL is invalid: {problem}"
                 raise BadRequest(f"{reason}; enter another URL, or reserve the identifiers") from problem
@@ -320,9 +320,9 @@ class _GeneratorPage:
     # Execution, in a writing thread
 
     def _mint(self, request: "_MintRequest", filled: FormData, key: bytes) -> Response:
-        place, auth = self.request_context.place, self.auth
-        registry = place.registry
-        if not place.site.is_primary:
+        server, auth = self.request_context.server, self.auth
+        registry = server.registry
+        if not server.site.is_primary:
             raise Refused(ResponseCode.SERVER_NOT_RESP, NOT_PRIMARY)
         command = self._build_command(request)
 
@@ -331,7 +331,7 @@ class _GeneratorPage:
                 AdvisedCommand(replace(command, since=since), request.prefix), auth.guard, allow_referrals=True
             )
 
-        keys = place.api.keys(registry)
+        keys = server.api.keys(registry)
         with keys.claim(auth.identity, key, request.digest()) as claim:
             done: Executed | Replayed | None = None
             if isinstance(claim, NewClaim):
@@ -352,11 +352,11 @@ class _GeneratorPage:
         names = tuple([Handle.parse_lenient(name) for name in _NAMES.decode(body)])
         with registry.snapshot() as snapshot:
             policy = snapshot.policy(names[0].prefix)
-        result = result_page(self.identity, request.mode, names, policy, place.settings)
+        result = result_page(self.identity, request.mode, names, policy, server.settings)
         return replace(result, code=int(ResponseCode.SUCCESS), name=str(names[0]), identity=self.identity)
 
     def _build_command(self, request: "_MintRequest") -> Generate:
-        registry = self.request_context.place.registry
+        registry = self.request_context.server.registry
         values = [Value.text(URL_INDEX, "URL", request.url)] if request.url else []
         if request.creator:
             with registry.snapshot() as snapshot:

@@ -76,7 +76,7 @@ def _listed_locations(candidates: Candidates, values: tuple[Value, ...]) -> list
     plain = sum(value.is_public and fold(value.type) in _URL_TYPES for value in values)
     listed = []
     urls = 0
-    for candidate in candidates.places:
+    for candidate in candidates.locations:
         urls += candidate.is_url
         if not candidate.is_url or not plain or urls <= plain:
             listed.append(candidate)
@@ -105,9 +105,9 @@ def _explanation(
             "from": "URL value" if candidate.is_url else "location",
             "attributes": dict(candidate.location.attributes),
             "problem": redirect.invalid_targets.get(candidate.href),
-            "chosen": chosen is not None and candidate is chosen.place,
+            "chosen": chosen is not None and candidate is chosen.candidate,
         }
-        for candidate in candidates.places
+        for candidate in candidates.locations
     ]
     by = None
     if chosen is not None:

@@ -160,7 +160,7 @@ class RecordReader:
     """Reads one snapshot of the ledger for one request."""
 
     snapshot: Snapshot
-    place: ServerContext
+    server: ServerContext
     now: int
     at: int | None = None
     """The ledger entry after which to read; None for the present."""
@@ -294,10 +294,10 @@ class RecordReader:
         """Parse a name as a handle that this server is responsible for. Raises `LookupFailure`."""
         raw = RequestedName(name).handle.encode("utf-8", "replace")
         try:
-            site = self.place.site
+            site = self.server.site
             if (
                 len(site.servers) > 1
-                and find_server_index(raw, site.hash_option, len(site.servers)) != self.place.position
+                and find_server_index(raw, site.hash_option, len(site.servers)) != self.server.position
             ):
                 raise Refused(ResponseCode.SERVER_NOT_RESP, WRONG_SERVER)
             handle = parse_lenient(raw)

@@ -50,12 +50,12 @@ async def find_suggestions(request_context: RequestContext, text: str) -> Sugges
 
     Clients on this machine have no budget of their own.
     """
-    place, client = request_context.place, request_context.request.client
-    if not place.suggestion_budget.take(EXEMPT if client.local else get_source(client.host), place.time()):
+    server, client = request_context.server, request_context.request.client
+    if not server.suggestion_budget.take(EXEMPT if client.local else get_source(client.host), server.time()):
         return None
-    resolvers = (*KNOWN_RESOLVERS, *get_resolvers(place.settings))
+    resolvers = (*KNOWN_RESOLVERS, *get_resolvers(server.settings))
     try:
-        return await request_context.do(WorkKind.READ, lambda: suggestions(place.registry, text, resolvers))
+        return await request_context.do(WorkKind.READ, lambda: suggestions(server.registry, text, resolvers))
     except Busy:
         return None  # the error page works without suggestions
 

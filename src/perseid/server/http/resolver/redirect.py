@@ -193,9 +193,9 @@ def extra_headers(
 ) -> tuple[Header, ...]:
     """The headers that a record adds, lines first, as far as they are allowed."""
     record = [value for value in ascending(values) if value.is_public]
-    hrefs = {each.location.get("id"): each.href for each in reversed(candidates.places)}
-    own = [each for each in candidates.places if not each.from_namespace]
-    others = [each for each in candidates.places if each.from_namespace]
+    hrefs = {each.location.get("id"): each.href for each in reversed(candidates.locations)}
+    own = [each for each in candidates.locations if not each.from_namespace]
+    others = [each for each in candidates.locations if each.from_namespace]
     headers = [
         *_header_lines(handle, record, schemes),
         *_link_headers(_linked_locations(handle, record, own), hrefs, schemes),
@@ -392,7 +392,7 @@ def choose_redirect(candidates: Candidates, wanted: RedirectRequest, settings: H
     """Choose the target of a request. `number` is random, in [0, 1)."""
     targets: dict[str, Target] = {}
     invalid_targets: dict[str, str] = {}
-    for candidate in candidates.places:
+    for candidate in candidates.locations:
         if candidate.href in targets or candidate.href in invalid_targets:
             continue
         try:
@@ -400,12 +400,12 @@ def choose_redirect(candidates: Candidates, wanted: RedirectRequest, settings: H
         except InvalidTarget as problem:
             invalid_targets[candidate.href] = str(problem)
     if invalid_targets:
-        valid = tuple([candidate for candidate in candidates.places if candidate.href in targets])
-        candidates = replace(candidates, places=valid)
+        valid = tuple([candidate for candidate in candidates.locations if candidate.href in targets])
+        candidates = replace(candidates, locations=valid)
     chosen = select_location(candidates, wanted.preferences, number)
     status, status_from = _status(candidates, chosen, wanted, settings)
     return Redirect(
-        chosen, None if chosen is None else targets[chosen.place.href], status, status_from, invalid_targets
+        chosen, None if chosen is None else targets[chosen.candidate.href], status, status_from, invalid_targets
     )
 
 
@@ -437,10 +437,10 @@ def redirect_response(
     """
     candidates = source.candidates
     redirect = choose_redirect(candidates, wanted, settings, number)
-    if redirect.chosen is None or redirect.target is None or _is_record_wanted(redirect.chosen.place, wanted):
+    if redirect.chosen is None or redirect.target is None or _is_record_wanted(redirect.chosen.candidate, wanted):
         return None
     target = parse_target(redirect.target.text, settings.schemes, wanted.append) if wanted.append else redirect.target
-    is_private = any(each.location.get(name) is not None for each in candidates.places for name in _BY_LOCATION)
+    is_private = any(each.location.get(name) is not None for each in candidates.locations for name in _BY_LOCATION)
     age = cache_headers(
         cache_lifetime(source.used, now), now, shared=not is_private, no_cache=wanted.no_cache, fixed=source.fixed
     )
@@ -462,7 +462,7 @@ def redirect_response(
 
 def vary_header(candidates: Candidates, accepted: AcceptHeader, *, past: bool = False) -> str:
     """The `Vary` header of a response."""
-    attributes = {name for each in candidates.places for name, _ in each.location.attributes}
+    attributes = {name for each in candidates.locations for name, _ in each.location.attributes}
     headers = [VARY_HISTORY if past else VARY]
     if "language" in attributes:
         headers.append("Accept-Language")
@@ -483,7 +483,7 @@ def _status(
 ) -> tuple[int, str]:
     """The status of a redirect, and what determined it."""
     texts = (
-        (None if chosen is None else chosen.place.location.get("http_sc"), "location"),
+        (None if chosen is None else chosen.candidate.location.get("http_sc"), "location"),
         (candidates.get("http_sc"), "list"),
     )
     valid = [(int(text), origin) for text, origin in texts if text is not None and text.strip() in _STATUS_TEXTS]

@@ -146,7 +146,7 @@ class _NotFound:
 
 async def handle_request(request_context: RequestContext) -> Response:
     """Handle a request for a name, or for one of the server's own pages."""
-    settings, accepted = request_context.place.settings, parse_accept(request_context.request.all("accept"))
+    settings, accepted = request_context.server.settings, parse_accept(request_context.request.all("accept"))
     try:
         return await with_etag(request_context, await _dispatch(request_context, accepted))
     except BadRequest as problem:
@@ -158,7 +158,7 @@ async def handle_request(request_context: RequestContext) -> Response:
 
 
 async def _dispatch(request_context: RequestContext, accepted: AcceptHeader) -> Response:
-    request, settings = request_context.request, request_context.place.settings
+    request, settings = request_context.request, request_context.server.settings
     form = _parse_form(request)
     located = parse_path(request.path, settings)
     if located == OwnPage("") and form is not None:
@@ -195,7 +195,7 @@ async def _handle_name(request_context: RequestContext, parsed: _ResolverRequest
     if isinstance(result, Response):
         return result
     if isinstance(result, _NotFound):
-        settings = request_context.place.settings
+        settings = request_context.server.settings
         suggestions = await find_suggestions(request_context, result.text)
         problem = problems.with_suggestions(result.problem, suggestions, settings)
         return problems.to_response(problem, parsed.wanted.accepted, settings)
@@ -260,11 +260,11 @@ def _parse_request(
 
 def _resolve(request_context: RequestContext, parsed: _ResolverRequest) -> Response | _AsJson | _NotFound:
     """Look up a name and create the response."""
-    place, accepted = request_context.place, parsed.wanted.accepted
-    settings, registry = place.settings, place.registry
+    server, accepted = request_context.server, parsed.wanted.accepted
+    settings, registry = server.settings, server.registry
     with registry.snapshot() as snapshot:
         moment = None if parsed.at is None else time_travel.parse_moment(parsed.at, snapshot, registry)
-        reader = RecordReader(snapshot, place, registry.now(), None if moment is None else moment.seq)
+        reader = RecordReader(snapshot, server, registry.now(), None if moment is None else moment.seq)
         try:
             if parsed.time is not None:
                 return _time_gate_redirect(reader, parsed, parsed.time, settings)
@@ -352,11 +352,11 @@ class _RecordResponse:
 
     @property
     def settings(self) -> HttpSettings:
-        return self.request_context.place.settings
+        return self.request_context.server.settings
 
     @property
     def now(self) -> float:
-        return self.request_context.place.time()
+        return self.request_context.server.time()
 
     @property
     def fixed(self) -> bool:
@@ -395,7 +395,7 @@ class _RecordResponse:
         if parsed.action is not None and parsed.action in FORMS:
             return self.record(FORMS[parsed.action], gone=found.tombstone is not None, located=True)
         candidates = self.reader.candidates(found)
-        number = int.from_bytes(self.request_context.place.random(_RANDOM_BYTES), "big") / (1 << 8 * _RANDOM_BYTES)
+        number = int.from_bytes(self.request_context.server.random(_RANDOM_BYTES), "big") / (1 << 8 * _RANDOM_BYTES)
         if parsed.action is Action.LOCATIONS:
             headers = (*self.cache_headers, *self.time_headers, ("Content-Security-Policy", POLICY))
             return _with_headers(locations_response(candidates, found.values, found.name), headers)
@@ -493,7 +493,7 @@ async def _from_api(
     client = replace(request.client, certificate=None)
     method = request.method if request.method == "HEAD" else "GET"
     forwarded = Request(method, target.encode("ascii"), headers, b"", client, request.version)
-    return await api.handle_request(RequestContext(forwarded, request_context.place))
+    return await api.handle_request(RequestContext(forwarded, request_context.server))
 
 
 def _api_path(name: str) -> str:

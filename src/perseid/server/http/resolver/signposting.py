@@ -52,7 +52,7 @@ def describe(
         Reference(resolved.registered, resolved.query, resolved.fragment),
         get_resolver(settings),
         reader.authority(found),
-        reader.candidates(found).places if candidates is None else candidates,
+        reader.candidates(found).locations if candidates is None else candidates,
         record_url(found.name, settings, "noredirect", *then) if settings.public_url else None,
         get_forms(found.name, settings, reader.at),
         fixed=reader.at is not None,

@@ -35,7 +35,7 @@ _NO_PUBLIC_URL: Final = "TimeMaps are not available: this server has no public U
 
 async def handle_request(request_context: RequestContext, path: str, accepted: AcceptHeader) -> Response:
     """Return the TimeMap for a path without leading slash."""
-    settings = request_context.place.settings
+    settings = request_context.server.settings
     form, _, name = path.partition("/")[2].partition("/")
     media_type = TIME_MAP_FORMS.get(form)
     name = name.lstrip("/")
@@ -56,10 +56,10 @@ async def handle_request(request_context: RequestContext, path: str, accepted: A
 def _build_response(
     request_context: RequestContext, named: RequestedName, media_type: str, before: int | None, accepted: AcceptHeader
 ) -> Response:
-    place = request_context.place
-    settings = place.settings
-    with place.registry.snapshot() as snapshot:
-        reader = RecordReader(snapshot, place, place.registry.now())
+    server = request_context.server
+    settings = server.settings
+    with server.registry.snapshot() as snapshot:
+        reader = RecordReader(snapshot, server, server.registry.now())
         try:
             handle = reader.find_handle(named)
             space = reader.space(handle)

@@ -88,7 +88,7 @@ class ApiCall:
     @property
     def registry(self) -> Registry:
         """For use inside `do` only; everything else goes through `read`, `respond` and `change`."""
-        return self.call.request_context.place.registry
+        return self.call.request_context.server.registry
 
     @property
     def identity(self) -> Identity:
@@ -96,7 +96,7 @@ class ApiCall:
 
     @property
     def settings(self) -> HttpSettings:
-        return self.call.request_context.place.settings
+        return self.call.request_context.server.settings
 
     def query_as(self, type_: type[S]) -> S:
         """Return the query parameters as the type declared by the route."""
@@ -119,7 +119,7 @@ class ApiCall:
         """
         with locate_name_error(where, text, new=new):
             handle = Handle.parse(text) if new else Handle.parse_lenient(text)
-        check_partition(handle.to_bytes(), self.request_context.place)
+        check_partition(handle.to_bytes(), self.request_context.server)
         return handle
 
     def parse_reference(self, text: str, where: str, *, legal: bool = False) -> Handle:
@@ -220,7 +220,7 @@ class ApiCall:
 
     @property
     def _keys(self) -> IdempotencyKeys:
-        return self.request_context.place.api.keys(self.registry)
+        return self.request_context.server.api.keys(self.registry)
 
     def _key(self) -> bytes | None:
         """Return the idempotency key of the request; None if it has none."""
@@ -246,7 +246,7 @@ class ApiCall:
         cursor = self.query_as(Paging).cursor
         if not cursor:
             return None
-        cipher = await self.do(WorkKind.READ, lambda: self.request_context.place.api.cursors(self.registry))
+        cipher = await self.do(WorkKind.READ, lambda: self.request_context.server.api.cursors(self.registry))
         return cipher.open(cursor, self._cursor_context(), type_)
 
     async def cursor(self, position: object) -> str | None:
@@ -257,7 +257,7 @@ class ApiCall:
         """Like `cursor`, for code that runs in a pool: it may wait for the ledger."""
         if position is None:
             return None
-        return self.request_context.place.api.cursors(self.registry).seal(position, self._cursor_context())
+        return self.request_context.server.api.cursors(self.registry).seal(position, self._cursor_context())
 
     def _cursor_context(self) -> bytes:
         """A cursor is bound to the route, the path and query parameters, and the identity."""

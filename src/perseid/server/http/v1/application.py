@@ -120,15 +120,15 @@ def _rate_limit_error(allowance: Allowance) -> ApiError:
 
 def _count_request(request_context: RequestContext, auth: AuthResult) -> Allowance:
     """Count a request for its identity; requests with a token count for the issuer of the token."""
-    settings, limiter = request_context.place.settings, request_context.place.api.limiter
+    settings, limiter = request_context.server.settings, request_context.server.api.limiter
     call = make_call(request_context, auth)
     if call.is_anonymous:
         return limiter.take(
             get_source(request_context.request.client.host)[:1],
             settings.api_requests_anonymous,
-            request_context.place.time(),
+            request_context.server.time(),
         )
-    return limiter.take(quota_key(auth.identity), settings.api_requests, request_context.place.time())
+    return limiter.take(quota_key(auth.identity), settings.api_requests, request_context.server.time())
 
 
 async def _call_route(
@@ -203,7 +203,7 @@ def _next_page_url(call: ApiCall, cursor: str) -> str:
     parameters = Parameters.parse(request.query).pairs
     pairs = [(name, value) for name, value in parameters if name != _CURSOR_PARAMETER]
     query = urlencode([*pairs, (_CURSOR_PARAMETER, cursor)])
-    return absolute_url(f"{quote(request.path, safe=_SAFE_CHARACTERS)}?{query}", call.request_context.place.settings)
+    return absolute_url(f"{quote(request.path, safe=_SAFE_CHARACTERS)}?{query}", call.request_context.server.settings)
 
 
 # Errors
@@ -212,7 +212,7 @@ def _next_page_url(call: ApiCall, cursor: str) -> str:
 def _unauthenticated(request_context: RequestContext, auth: AuthResult) -> Response:
     denied = denial(request_context, auth)
     slug = "authentication-failed" if denied.status == UNAUTHORIZED else "https-required"
-    problem = problems.make_problem(request_context.place.settings, slug, denied.message, code=int(denied.code))
+    problem = problems.make_problem(request_context.server.settings, slug, denied.message, code=int(denied.code))
     return problems.problem_response(ProblemResponse(problem, _with_bearer(denied.headers)))
 
 

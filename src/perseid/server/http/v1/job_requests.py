@@ -49,7 +49,7 @@ def check_authenticated(call: ApiCall) -> None:
 
 def authorize_registry(call: ApiCall) -> AuthorizedRegistry:
     """Bind the registry to the identity of a call."""
-    api, registry = call.request_context.place.api, call.registry
+    api, registry = call.request_context.server.api, call.registry
     return AuthorizedRegistry(registry, call.identity, call.call.auth.guard, lambda: api.rules or registry.rules)
 
 
@@ -57,7 +57,7 @@ def authorize_registry(call: ApiCall) -> AuthorizedRegistry:
 def reserve_slot(call: ApiCall, *, undoes: bool = False) -> Iterator[Slot]:
     """Reserve a slot for a job; raises `ApiError` if there is none."""
     try:
-        with call.request_context.place.api.runner.reserve(call.identity, undoes=undoes) as slot:
+        with call.request_context.server.api.runner.reserve(call.identity, undoes=undoes) as slot:
             yield slot
     except LimitReached as error:
         raise ApiError("busy", str(error), "Retry when a job has ended", headers=RETRY_LATER) from error
@@ -81,7 +81,7 @@ async def run_job(call: ApiCall, registry: AuthorizedRegistry, slot: Slot, job: 
 
     Raises the error of the first step; with `discard` the job is then discarded, because it changed nothing.
     """
-    runner = call.request_context.place.api.runner
+    runner = call.request_context.server.api.runner
     work = partial(resume.run_steps, registry, replace(job, door=INTERFACE), call.identity)
     public_problem = make_problem(call.settings, "job-failed", "The user who ran the job could not complete it")
     run = JobRun(
@@ -128,7 +128,7 @@ async def count_handles(call: ApiCall, page: Callable[[P | None], tuple[int, P |
 
 async def load_undo_preview(call: ApiCall, registry: AuthorizedRegistry, job_id: str) -> UndoPreview:
     """Load the complete preview of an undo."""
-    runner = call.request_context.place.api.runner
+    runner = call.request_context.server.api.runner
     preview = await call.do(WorkKind.READ, lambda: UndoPreview(registry, job_id, call.identity, MAX_CONFLICTS))
     while await retry_when_busy(lambda: call.do(WorkKind.READ, preview.advance), runner):
         pass
@@ -146,7 +146,7 @@ async def load_job(call: ApiCall, registry: AuthorizedRegistry, job_id: str) -> 
         return job, UndoIndex.of(registry, job.id)
 
     job, undos = await call.do(WorkKind.READ, read)
-    return to_job_response(job, undos, call.request_context.place.api.runner, call.identity)
+    return to_job_response(job, undos, call.request_context.server.api.runner, call.identity)
 
 
 def accepted_reply(call: ApiCall, response: JobResponse) -> Reply:

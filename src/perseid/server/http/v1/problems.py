@@ -203,7 +203,7 @@ class ApiError(Exception):
 
 def to_problem(error: Exception, request_context: RequestContext) -> ProblemResponse:
     """Convert an error to a problem; unexpected errors are logged."""
-    settings = request_context.place.settings
+    settings = request_context.server.settings
     match error:
         case ApiError():
             problem = make_problem(settings, error.slug, error.detail, advice=error.advice, code=error.code)
@@ -255,7 +255,7 @@ def _refusal_problem(refused: Refused, request_context: RequestContext) -> Probl
     cause = refused.__cause__  # `AdvisedCommand` replaces the reason by the text of deployed servers
     detail = cause.reason if isinstance(cause, PrefixNotHosted) else refused.reason
     problem = make_problem(
-        request_context.place.settings, slug, detail, advice=advice, rule=refused.rule, code=int(code)
+        request_context.server.settings, slug, detail, advice=advice, rule=refused.rule, code=int(code)
     )
     return ProblemResponse(problem, headers)
 
@@ -266,7 +266,7 @@ def _failure_problem(error: Exception, request_context: RequestContext) -> Probl
     where, advice = (error.where, error.advice) if isinstance(error, InvalidParameter) else ("", "")
     instance = failure.message.partition("(reference ")[2].rstrip(")")
     problem = make_problem(
-        request_context.place.settings,
+        request_context.server.settings,
         slug or "internal-error",
         failure.message,
         advice=advice,

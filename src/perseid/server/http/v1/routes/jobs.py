@@ -159,7 +159,7 @@ async def list_jobs(call: ApiCall) -> Reply:
     limit, before = call.query_as(Paging).limit, await call.after(tuple[int, str])
     registry = authorize_registry(call)
 
-    runner = call.request_context.place.api.runner
+    runner = call.request_context.server.api.runner
 
     def read() -> Reply:
         page = jobs_page(registry, call.identity, before, limit)
@@ -224,7 +224,7 @@ async def watch_job(call: ApiCall) -> Reply:
 
 def _add_listener(call: ApiCall) -> Listener:
     try:
-        return call.request_context.place.api.listeners.add_listener(get_source(call.request.client.host))
+        return call.request_context.server.api.listeners.add_listener(get_source(call.request.client.host))
     except LimitReached as error:
         advice = "Close another connection, or poll GET /api/v1/jobs/{job}"
         raise ApiError("too-many-requests", str(error), advice, headers=RETRY_LATER) from error
@@ -249,7 +249,7 @@ async def resume_job(call: ApiCall) -> Reply:
     check_authenticated(call)
     registry, name = authorize_registry(call), call.names["job"]
     known = await call.do(WorkKind.READ, lambda: find_job(registry, call.identity, name))
-    if call.request_context.place.api.runner.is_running(known.id):
+    if call.request_context.server.api.runner.is_running(known.id):
         return accepted_reply(call, await load_job(call, registry, known.id))
 
     async def start(slot: Slot) -> Job:
@@ -313,7 +313,7 @@ async def undo_job(call: ApiCall) -> Reply:
     async def start(slot: Slot) -> Job:
         preview = await load_undo_preview(call, registry, call.names["job"])
         job = await call.do(WorkKind.WRITE, lambda: preview.start(INTERFACE, note))
-        if not call.request_context.place.api.runner.is_running(job.id):
+        if not call.request_context.server.api.runner.is_running(job.id):
             await run_job(call, registry, slot, job)
         return job
 

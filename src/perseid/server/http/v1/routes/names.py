@@ -253,7 +253,7 @@ async def forms(call: ApiCall) -> Reply:
     reference = _parse_name(query.text, _known_resolvers(call, query.resolver))
     declared = [
         *map(_parse_resolver, query.resolver),
-        *get_resolvers(call.request_context.place.settings),
+        *get_resolvers(call.request_context.server.settings),
         KNOWN_RESOLVERS[0],
     ]
     links = list(dict.fromkeys(to_http(reference, resolver) for resolver in declared))
@@ -301,7 +301,7 @@ async def pilin_suffix(call: ApiCall) -> Reply:
     at = call.query_as(PilinQuery).at
     if not at:
         return Reply(
-            _pilin_response(pilin.from_unix_ns(int(call.request_context.place.time() * 1e9))), headers=(NO_STORE,)
+            _pilin_response(pilin.from_unix_ns(int(call.request_context.server.time() * 1e9))), headers=(NO_STORE,)
         )
     return Reply(_pilin_response(_parse_milliseconds(at)), headers=_CACHE_HEADERS)
 
@@ -326,9 +326,9 @@ async def decode_pilin(call: ApiCall) -> Reply:
 async def cordra_suffix(call: ApiCall) -> Reply:
     """Generate a UUID as 32 uppercase hexadecimal digits. Nothing is registered."""
     version = call.query_as(CordraQuery).version
-    place = call.request_context.place
+    server = call.request_context.server
     scheme = CordraScheme(version)
-    source = Source(lambda: int(place.time() * 1e9), secrets.token_bytes, MemoryLease(), lambda _: None)
+    source = Source(lambda: int(server.time() * 1e9), secrets.token_bytes, MemoryLease(), lambda _: None)
     (suffix,) = scheme.mint(source)
     uuid = scheme.describe(Handle(_ANY_PREFIX, suffix))["uuid"]
     return Reply(CordraSuffix(suffix, version, str(uuid)), headers=(NO_STORE,))
@@ -382,7 +382,7 @@ def _locate_error(problem: InvalidName, handle: Handle) -> InvalidNameParameter:
 
 def _known_resolvers(call: ApiCall, more: Sequence[str] = ()) -> list[Resolver]:
     """The resolvers whose URLs are accepted."""
-    return [*map(_parse_resolver, more), *get_resolvers(call.request_context.place.settings), *KNOWN_RESOLVERS]
+    return [*map(_parse_resolver, more), *get_resolvers(call.request_context.server.settings), *KNOWN_RESOLVERS]
 
 
 def _parse_name(text: str, resolvers: Sequence[Resolver]) -> Reference:
