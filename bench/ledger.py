@@ -36,7 +36,7 @@ def _requests(number: int) -> list[Append]:
 
 
 def _read(log: Log, read: Callable[[LogReader], _T]) -> _T:
-    with log.reading() as reader:
+    with log.open_reader() as reader:
         return read(reader)
 
 

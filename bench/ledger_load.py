@@ -194,7 +194,7 @@ def load(where: str, records: int, order: str) -> Figures:
     """Append in groups: entries, tree and SQL views in one commit, then the answers view; one checkpoint per second."""
     log = _create_log(_file(where))
     answers = Answers(_answers(where))
-    answers.catch_up(log.reading)
+    answers.catch_up(log.open_reader)
     answers.apply(log.commit([_request("first")]).changes)  # warm-up
     own = [_own()]
     whole, tenth = Stopwatch(), Stopwatch()
@@ -235,7 +235,7 @@ def prove(where: str, records: int, order: str) -> Figures:
     log = _log(_file(where))
     wanted = [record_key(name.decode()) for name in _sample(order, records, _QUESTIONS)]
     proving, checking, consistent = Stopwatch(), Stopwatch(), Stopwatch()
-    with log.reading() as reader:
+    with log.open_reader() as reader:
         size = reader.size
         root = reader.root(size)
         for key in wanted:
@@ -271,7 +271,7 @@ def build(where: str, records: int, _order: str) -> Figures:
     connection.close()
     log, watch = _log(_file(where)), Stopwatch()
     with Answers(_answers(where)) as answers, watch.running():
-        if not answers.rebuild(log.reading):
+        if not answers.rebuild(log.open_reader):
             raise RuntimeError("the answers could not be built")
     found |= watch.figures("rebuild answers", records, "record")
     log.store.close()
@@ -383,7 +383,7 @@ def history(where: str, _records: int, _order: str) -> Figures:
 def _as_of(log: Log, changes: int) -> float:
     """The time to find a record as of an entry."""
     key, watch = record_key(f"{PREFIX}/changed-{changes}"), Stopwatch()
-    with log.reading() as reader:
+    with log.open_reader() as reader:
         latest = reader.latest(key)
         moments = [random.Random(number).randint(latest - changes + 1, latest) for number in range(_QUESTIONS)]
         for moment in moments:
@@ -574,12 +574,12 @@ def benches() -> dict[str, Callable[[], object]]:
         log.append(group)
     log.append([_request("changed", str(number)) for number in range(1_000)])
     answers = Answers(_answers(_folder.name))
-    answers.catch_up(log.reading)
+    answers.catch_up(log.open_reader)
     name = f"{PREFIX}/{next(_pilin(77))}".encode()
     key = record_key(f"{PREFIX}/changed")
 
     def as_of() -> object:
-        with log.reading() as reader:
+        with log.open_reader() as reader:
             return reader.as_of(key, records + 77)
 
     return {

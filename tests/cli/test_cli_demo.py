@@ -87,11 +87,11 @@ def test_demonstration_changes_nothing_if_a_namespace_exists() -> None:
         first = create_demonstration(registry, OPERATOR, "cli")
         assert len(first) == 10
         with registry.snapshot() as snapshot:
-            size = snapshot.reading.size
+            size = snapshot.reader.size
         with pytest.raises(Refused, match=r"102\.100\.TYPE of the demonstration already exists"):
             create_demonstration(registry, OPERATOR, "cli")
         with registry.snapshot() as snapshot:
-            assert snapshot.reading.size == size
+            assert snapshot.reader.size == size
 
 
 def values(demo: Site, name: str) -> list[dict[str, Any]]:

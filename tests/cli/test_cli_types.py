@@ -117,8 +117,8 @@ def test_types_are_listed_without_scanning_all_handles(demo: Site, monkeypatch: 
     counts: list[int] = []
     names = LogReader.names
 
-    def count_names(reading: LogReader, *arguments: Any) -> list[Entry]:
-        found = names(reading, *arguments)
+    def count_names(reader: LogReader, *arguments: Any) -> list[Entry]:
+        found = names(reader, *arguments)
         counts.append(len(found))
         return found
 

@@ -91,7 +91,7 @@ def build(place: Place, _identity: str, chance: random.Random, tell: Callable[[s
         while True:
             view = chance.choice(["answers", "records", "targets"])
             if view == "answers":
-                ledger.answers.rebuild(ledger.log.reading)
+                ledger.answers.rebuild(ledger.log.open_reader)
             else:
                 with contextlib.suppress(Superseded):
                     rebuild(ledger.log, view)
@@ -155,7 +155,7 @@ def check(place: Place, acknowledged: Sequence[str]) -> int:
     """Check that nothing is missing or partial; return the number of entries."""
     with place.open() as ledger:
         size = verify(ledger.log).entries
-        with ledger.reading() as reader:
+        with ledger.open_reader() as reader:
             for line in acknowledged:
                 what, *rest = line.split()
                 if what not in {"one", "pair"}:
@@ -166,8 +166,8 @@ def check(place: Place, acknowledged: Sequence[str]) -> int:
             pairs = [entry.seq for entry in reader.log(0) if entry.handle.startswith("10.1/pair-")]
             assert len(pairs) % PAIR == 0, "a minted group is partial"
             assert reader.latest(key("shared-1")) <= size
-        assert ledger.answers.catch_up(ledger.log.reading)
-        difference = ledger.answers.differences(ledger.log.reading)
+        assert ledger.answers.catch_up(ledger.log.open_reader)
+        difference = ledger.answers.differences(ledger.log.open_reader)
         assert difference is None, f"the answers view differs from the records: {difference}"
     return size
 

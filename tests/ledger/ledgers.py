@@ -91,13 +91,13 @@ class Look:
         self._log = log
 
     def __getattr__(self, name: str) -> Any:
-        with self._log.reading() as reader:
+        with self._log.open_reader() as reader:
             attribute = getattr(reader, name)
             if not callable(attribute):
                 return attribute
 
         def call(*arguments: object) -> Any:
-            with self._log.reading() as reader:
+            with self._log.open_reader() as reader:
                 result = getattr(reader, name)(*arguments)
                 return list(result) if isinstance(result, Iterator) else result
 

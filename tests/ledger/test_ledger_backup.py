@@ -326,7 +326,7 @@ def erase_after_a_backup(log: Log, folder: Path, mark: bytes = b"") -> list[Path
     since = save_backup(log, files[0]).until
     log.append([change("a", secret(b"another"), url("changed"))])
     since = save_backup(log, files[1], since).until
-    with log.reading() as reader:
+    with log.open_reader() as reader:
         request = build_redaction(reader, key("b"), 2, 1, BY, "a court said so")
     log.append([request])
     save_backup(log, files[2], since)

@@ -271,7 +271,7 @@ def test_capacity_check_has_constant_cost(log: Log) -> None:
 def test_redaction_clears_responses_but_keeps_results(log: Log) -> None:
     one(log, with_key(change("x", url("https://example.org/private")), once(body=b"https://example.org/private")))
     one(log, change("x", url("https://example.org/2")))
-    with log.reading() as reader:
+    with log.open_reader() as reader:
         request = build_redaction(reader, key("x"), 1, 1, ("cli", "local:alice"), "law")
     log.append([request])
     stored = find(log, CALLER, b"k")

@@ -55,7 +55,7 @@ def sound(ledger: Ledger, entries: int) -> None:
     """Check that the ledger verifies and all views match its entries."""
     assert verify(ledger.log).entries == entries
     assert ledger.answers.ready
-    assert ledger.answers.differences(ledger.log.reading) is None
+    assert ledger.answers.differences(ledger.log.open_reader) is None
 
 
 def shuffled(number: int) -> list[str]:
@@ -78,7 +78,7 @@ def test_a_load_is_appended_with_all_views(opened: Ledger, run_size: int, monkey
     item = opened.find(b"10.1/N7")
     assert item is not None
     assert item.private is False
-    with opened.reading() as reader:
+    with opened.open_reader() as reader:
         assert [entry.handle for entry in reader.names(key("n"), key("n10"), 9)] == ["10.1/n0", "10.1/n1"]
         assert reader.entry(3).at == reader.entry(252).at == loaded.at
     sound(opened, 253)
@@ -179,7 +179,7 @@ def test_another_process_may_apply_a_load_first(opened: Ledger) -> None:
     apply_sorted = opened.answers.apply_sorted
 
     def late(*arguments: object) -> ApplyResult:
-        assert opened.answers.follow(opened.log.reading)
+        assert opened.answers.follow(opened.log.open_reader)
         return apply_sorted(*arguments)  # type: ignore[arg-type]
 
     opened.answers.apply_sorted = late  # type: ignore[assignment,method-assign]
@@ -272,7 +272,7 @@ def test_a_load_that_fails_leaves_no_write_ahead_log_of_its_size(opened: Ledger,
 @pytest.mark.parametrize("back_end", ["sqlite"], indirect=True)
 def test_write_ahead_log_is_shortened_after_a_long_reader(opened: Ledger, store: Store) -> None:
     opened.append(change("before", url("1")))
-    with opened.reading() as reader:
+    with opened.open_reader() as reader:
         assert reader.size == 1
         opened.load(drafts(shuffled(4_000)))
         assert write_ahead_log(store) > 1_000_000

@@ -82,14 +82,14 @@ def proofs(log: Log) -> list[Proof]:
     note = sign_checkpoint(log, SIGNER)
     checkpoint = open_checkpoint(note, SIGNER.public)
     found = []
-    with log.reading() as reading:
-        for entry in list(reading.log(0)):
-            path = reading.inclusion(entry.seq, checkpoint.size)
+    with log.open_reader() as reader:
+        for entry in list(reader.log(0)):
+            path = reader.inclusion(entry.seq, checkpoint.size)
             check_inclusion(entry.seq - 1, checkpoint.size, checkpoint.root, leaf_hash(entry.leaf()), path)
             opened = [(slot.salt, slot.content) for slot in entry.values if slot.content and is_public(slot.content)]
             for salt, content in opened:
                 Leaf.parse(entry.leaf()).check_value(salt, content)
-            consistency = reading.consistency(entry.seq, checkpoint.size)
+            consistency = reader.consistency(entry.seq, checkpoint.size)
             found.append(Proof(entry, entry.leaf(), path, consistency, note, opened))
     return found
 
@@ -344,10 +344,10 @@ class Life:
 
     def redact(self) -> None:
         by = ("native", ACTOR)
-        with self.log.reading() as reading:
-            entry = reading.entry(1)
-            self.expect(NothingToRedact, lambda: build_redaction(reading, key("a"), 3, 4, by, NOTE))
-            request = build_redaction(reading, key("a"), 1, 2, by, NOTE)
+        with self.log.open_reader() as reader:
+            entry = reader.entry(1)
+            self.expect(NothingToRedact, lambda: build_redaction(reader, key("a"), 3, 4, by, NOTE))
+            request = build_redaction(reader, key("a"), 1, 2, by, NOTE)
         self.secrets |= {f"salt {number}": slot.salt for number, slot in enumerate(entry.values) if number > 0}
         self.secrets |= {"salt of the actor": entry.actor.salt, "salt of the note": entry.note.salt}
         del self.secrets["salt 4"]  # empty: the old secret key was redacted when it was replaced
@@ -366,8 +366,8 @@ class Life:
         for view in ("records", "targets"):
             rebuild(self.log, view)
         with Answers(self.folder / "answers") as answers:
-            assert answers.rebuild(self.log.reading)
-            assert answers.differences(self.log.reading) is None
+            assert answers.rebuild(self.log.open_reader)
+            assert answers.differences(self.log.open_reader) is None
             self.shown.append(answers)
         report = verify(self.log)
         assert report.redacted > 0
@@ -375,7 +375,7 @@ class Life:
 
     def fill_the_map(self) -> None:
         with Answers(self.folder / "small", map_size=100_000) as answers:
-            answers.catch_up(self.log.reading)
+            answers.catch_up(self.log.open_reader)
             for number in range(20):
                 committed = self.commit(draft(f"large-{number}", url("x" * 9_000), *planted_values(1)[1:]))
                 self.shown.append(answers.apply(committed.changes))
@@ -709,8 +709,8 @@ def small_ledger(log: Log, machine: Machine) -> None:
     machine.run(70 * SECOND)
     log.append([change("a", url("https://example.org/1"), private(b"x")), change("b"), change("a")])
     log.append([change("b", url("https://example.org/1")), change("b", action=Action.DELETE, state=State.ABSENT)])
-    with log.reading() as reading:
-        request = build_redaction(reading, key("a"), 1, 7, ("cli", "local:alice"), "reason")
+    with log.open_reader() as reader:
+        request = build_redaction(reader, key("a"), 1, 7, ("cli", "local:alice"), "reason")
     log.append([request])
     sign_checkpoint(log, SIGNER)
     assert verify(log).redacted == 3

@@ -108,7 +108,7 @@ def test_the_log_is_read_between_two_points(log: Log) -> None:
 
 def test_reader_sees_one_state(log: Log) -> None:
     log.append([change("a", url("1"))])
-    with log.reading() as reader:
+    with log.open_reader() as reader:
         assert reader.size == 1
         second = log_of_today(open_store(_address(log)))
         second.clock.accept()
@@ -131,7 +131,7 @@ def test_reader_agrees_with_a_model_in_memory(steps: list[tuple[str, int]], data
     log = memory_log()
     log.append([change(name, *([url(str(number))] if number else [])) for name, number in steps])
     reader: LogReader
-    with log.reading() as reader:
+    with log.open_reader() as reader:
         for name in "abc":
             until = data.draw(st.integers(0, len(steps) + 1))
             mine = [seq for seq, (other, _) in enumerate(steps, 1) if other == name and seq <= until]

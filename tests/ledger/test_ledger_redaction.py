@@ -17,7 +17,7 @@ WHO = ("cli", "local:alice")
 
 
 def redact(log: Log, name: str, seq: int, index: int) -> int:
-    with log.reading() as reader:
+    with log.open_reader() as reader:
         request = build_redaction(reader, key(name), seq, index, WHO, "by order of a court")
     return appended(log.append([request])[0]).seq
 
@@ -91,7 +91,7 @@ def test_refused_redaction_says_why(log: Log, name: str, seq: int, index: int, w
 
 def test_redaction_of_a_changed_record_fails_its_precondition(log: Log) -> None:
     log.append([change("a", url("x")), change("a")])
-    with log.reading() as reader:
+    with log.open_reader() as reader:
         request = build_redaction(reader, key("a"), 1, 1, WHO, "reason")
     log.append([change("a", url("z"))])
     assert isinstance(log.append([request])[0], PreconditionFailed)

@@ -129,7 +129,7 @@ def test_data_redacted_during_a_rebuild_is_not_in_the_view(log: Log, store: Stor
     def erase(done: int) -> None:
         if done == 300 and not erased:
             erased.append(done)
-            with log.reading() as reader:
+            with log.open_reader() as reader:
                 request = build_redaction(reader, key("gone"), 302, 1, ("cli", "local:alice"), "a reason")
             log.append([request])
 

@@ -63,8 +63,8 @@ def found(ledger: Ledger, name: str) -> list[bytes] | None:
 
 def signed_size(ledger: Ledger, signer: Signer) -> int:
     """The number of entries under the latest checkpoint, if that key signed it."""
-    with ledger.reading() as reading:
-        note = reading.checkpoint()
+    with ledger.open_reader() as reader:
+        note = reader.checkpoint()
     try:
         return open_checkpoint(note or "", signer.public).size
     except InvalidProof:
@@ -79,7 +79,7 @@ def test_acknowledged_writes_are_visible_at_once(opened: Ledger) -> None:
     opened.append(change("0", action=Action.DELETE, state=State.ABSENT))
     assert found(opened, "0") is None
     until(lambda: opened.ready)
-    assert opened.answers.differences(opened.log.reading) is None
+    assert opened.answers.differences(opened.log.open_reader) is None
 
 
 def test_one_node_sees_what_another_appends(opened: Ledger, where: str, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_view_in_one_folder_serves_several_processes(opened: Ledger, where: st
         assert found(opened, f"z-{number}") == [str(number).encode()]
     assert [other.wait(DEADLINE) for other in others] == [0, 0]
     until(lambda: opened.answers.applied == 120)
-    assert opened.answers.differences(opened.log.reading) is None
+    assert opened.answers.differences(opened.log.open_reader) is None
     assert verified(opened.log) == 120
 
 
@@ -159,7 +159,7 @@ def test_full_view_keeps_writes_durable_and_resolution_correct(opened: Ledger, w
     with second_node(where, small) as node:
         until(lambda: node.answers.ready)
         assert found(node, "59") is not None
-        assert node.answers.differences(node.log.reading) is None
+        assert node.answers.differences(node.log.open_reader) is None
     assert verified(opened.log) == 60
 
 
@@ -170,8 +170,8 @@ def test_a_redacted_public_value_is_in_no_file_of_the_views(opened: Ledger, tmp_
     def files() -> bytes:
         return b"".join(path.read_bytes() for path in (tmp_path / "answers").rglob("*") if path.is_file())
 
-    with opened.reading() as reading:
-        request = build_redaction(reading, key("a"), 1, 1, ("cli", "local:alice"), "a reason")
+    with opened.open_reader() as reader:
+        request = build_redaction(reader, key("a"), 1, 1, ("cli", "local:alice"), "a reason")
     assert appended(opened.append(request)[0]).seq == 4
     assert opened.wait_until_erased(DEADLINE)
     assert b"planted-6631" not in files()
@@ -186,11 +186,11 @@ def test_unfinished_redaction_is_finished_at_the_next_start(store: Store, where:
     log = log_of_today(store)
     log.create(SIGNER)
     answers = Answers(tmp_path / "answers")
-    answers.catch_up(log.reading)
+    answers.catch_up(log.open_reader)
     assert answers.apply(log.commit([change("a", url("https://example.org/planted-2207")), change("b")]).changes)
     assert answers.apply(log.commit([change("a")]).changes)
-    with log.reading() as reading:
-        request = build_redaction(reading, key("a"), 1, 1, ("cli", "local:alice"), "a reason")
+    with log.open_reader() as reader:
+        request = build_redaction(reader, key("a"), 1, 1, ("cli", "local:alice"), "a reason")
     assert answers.apply(log.commit([request]).changes)
     answers.close()  # as if the process had died here with an intact view
     with second_node(where, tmp_path / "answers") as ledger:
@@ -237,7 +237,7 @@ def test_maintenance_survives_a_lost_connection(opened: Ledger, where: str, tmp_
 def test_many_readers_do_not_block_writers(opened: Ledger) -> None:
     with ExitStack() as readings:
         for _ in range(READERS - 4):
-            assert readings.enter_context(opened.reading()).size == 0
+            assert readings.enter_context(opened.open_reader()).size == 0
         assert appended(opened.append(change("a", url("1")))[0]).seq == 1
 
 
@@ -251,7 +251,7 @@ def test_too_many_readers_are_refused(opened: Ledger, monkeypatch: pytest.Monkey
 
         def read() -> None:
             for _ in range(READERS + 1):
-                readings.enter_context(opened.reading())
+                readings.enter_context(opened.open_reader())
 
         with pytest.raises(TooBusy, match="readers"):
             read()
@@ -319,9 +319,9 @@ FULL_DISK = textwrap.dedent(
         assert ledger.find(f"10.1/n{written}".encode()) is None
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
         assert appended(ledger.append(change("after", url("2")))[0]).seq == written + 2
-        ledger.answers.catch_up(ledger.log.reading)
+        ledger.answers.catch_up(ledger.log.open_reader)
         assert ledger.answers.ready
-        assert ledger.answers.differences(ledger.log.reading) is None
+        assert ledger.answers.differences(ledger.log.open_reader) is None
         assert verified(ledger.log) == written + 2
         print(written)
     """

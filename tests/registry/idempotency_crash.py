@@ -124,10 +124,10 @@ def die_after_commit(place: Place, number: int) -> None:
 def check(place: Place, answers: dict[int, str]) -> None:
     """Every key has created one handle, the one in the response."""
     with place.open() as ledger:
-        with ledger.reading() as reading:
+        with ledger.open_reader() as reader:
             leads = {
-                change.handle: reading.entry(change.seq).record()[0].data.decode()
-                for change in reading.current()
+                change.handle: reader.entry(change.seq).record()[0].data.decode()
+                for change in reader.current()
                 if change.handle.startswith("12345/")
             }
         assert {name: f"https://example.org/{number}" for number, name in answers.items()} == leads

@@ -46,13 +46,13 @@ def registry() -> Iterator[Registry]:
 def readings(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Collects one item for every opened snapshot."""
     entered: list[str] = []
-    really = registry.ledger.reading
+    really = registry.ledger.open_reader
 
-    def reading() -> AbstractContextManager[LogReader]:
+    def open_reader() -> AbstractContextManager[LogReader]:
         entered.append("read")
         return really()
 
-    monkeypatch.setattr(registry.ledger, "reading", reading)
+    monkeypatch.setattr(registry.ledger, "open_reader", open_reader)
     return entered
 
 
@@ -72,8 +72,8 @@ def set_policy(registry: Registry, policy: object) -> None:
 
 def remember(registry: Registry, seen: Mapping[bytes, Entry | None]) -> None:
     """Cache entries as a decision that has read them."""
-    with registry.ledger.reading() as reading:
-        registry._entry_cache.note(seen, (), reading.size, erased=False)
+    with registry.ledger.open_reader() as reader:
+        registry._entry_cache.note(seen, (), reader.size, erased=False)
 
 
 def remembered(registry: Registry, name: str) -> Entry | None:
@@ -174,7 +174,7 @@ def test_changed_entry_is_dropped_by_all_threads(registry: Registry) -> None:
     key = record_key("10.1/a")
     with registry.snapshot() as snapshot:
         seen = {key: snapshot.entry(key)}
-        before = snapshot.reading.size
+        before = snapshot.reader.size
     remember(registry, seen)
     assert holding(registry, SECRET.data)
     registry.do(Remove(handle("10.1/a"), (SECRET.index,)), ADMIN, "native")
@@ -216,7 +216,7 @@ class Interrupted:
     meanwhile: Callable[[], object]
 
     def decide(self, context: Context) -> Plan[ChangeResult]:
-        assert context.snapshot.reading.size  # as for rights that are not remembered
+        assert context.snapshot.reader.size  # as for rights that are not remembered
         self.meanwhile()
         return self.operation.decide(context)
 

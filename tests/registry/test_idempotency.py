@@ -83,8 +83,8 @@ def ask(
 
 
 def size(registry: Registry) -> int:
-    with registry.ledger.reading() as reading:
-        return reading.size
+    with registry.ledger.open_reader() as reader:
+        return reader.size
 
 
 # Answered again
@@ -244,8 +244,8 @@ def test_same_request_in_another_process_is_executed_once(here: Registry, first:
         assert found == KeyReused()
     else:
         assert found == Replayed(201, other.answer.body, size(here), 1)
-    with here.ledger.reading() as reading:
-        assert len(list(reading.history(b"12345/NEW"))) == 1
+    with here.ledger.open_reader() as reader:
+        assert len(list(reader.history(b"12345/NEW"))) == 1
 
 
 def test_concurrent_requests_are_executed_once(here: Registry) -> None:
@@ -373,10 +373,10 @@ def test_killed_after_commit_and_before_the_response(where: str, tmp_path: Path)
     idempotency_crash.die_after_commit(place, 7)
     with place.open() as ledger:
         before = ledger.log
-        with before.reading() as reading:
-            entries = reading.size
+        with before.open_reader() as reader:
+            entries = reader.size
         registry = Registry(ledger, RULES)
         name = idempotency_crash.ask(registry, IdempotencyKeys(registry), 7)
-        with before.reading() as reading:
-            assert reading.size == entries, "it was not carried out again"
-            assert reading.entry(entries).handle == name
+        with before.open_reader() as reader:
+            assert reader.size == entries, "it was not carried out again"
+            assert reader.entry(entries).handle == name

@@ -110,8 +110,8 @@ def all_at_once(number: int, work: Callable[[int], None]) -> None:
 
 
 def size(registry: Registry) -> int:
-    with registry.ledger.reading() as reading:
-        return reading.size
+    with registry.ledger.open_reader() as reader:
+        return reader.size
 
 
 def data(registry: Registry, name: str) -> str:
@@ -385,9 +385,9 @@ def test_endless_contention_raises_too_busy(registry: Registry, monkeypatch: pyt
         registry.do(operation, identity, "native")
     assert between.decisions == MAX_ATTEMPTS
     assert size(registry) == before + MAX_ATTEMPTS
-    with registry.ledger.reading() as reading:
-        assert reading.record(record_key(str(NEW))) is None
-        record = reading.record(record_key(str(OLD)))
+    with registry.ledger.open_reader() as reader:
+        assert reader.record(record_key(str(NEW))) is None
+        record = reader.record(record_key(str(OLD)))
     assert record is not None
     assert EMAIL.index not in [value.index for value in record.record()]
     between.times = 0

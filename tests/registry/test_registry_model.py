@@ -435,8 +435,8 @@ class Registered(RuleBasedStateMachine):
             add_namespace(self.registry, prefix, profile, maker)
 
     def entries(self) -> int:
-        with self.registry.ledger.reading() as reading:
-            return reading.size
+        with self.registry.ledger.open_reader() as reader:
+            return reader.size
 
     def check(self, operation: Command[ChangeResult], who: str, expected: Answer) -> None:
         """Ask the registry, first for an explanation, and compare; also how many entries there are then."""

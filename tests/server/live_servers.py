@@ -120,7 +120,10 @@ def client_of(server: Serving, via: Via = Via.TCP, identity: str | None = None, 
 @contextmanager
 def reading_of(directory: Path) -> Iterator[LogReader]:
     """Read the ledger of a server."""
-    with Installation.open(directory, writable=False, environ={}) as installation, installation.log.reading() as found:
+    with (
+        Installation.open(directory, writable=False, environ={}) as installation,
+        installation.log.open_reader() as found,
+    ):
         yield found
 
 
@@ -136,9 +139,9 @@ def entries(directory: Path) -> int:
     """The number of entries in the ledger of a server."""
     with (
         Installation.open(directory, writable=False, environ={}) as installation,
-        installation.log.reading() as reading,
+        installation.log.open_reader() as reader,
     ):
-        return reading.size
+        return reader.size
 
 
 def indexes(answer: VerifiedResponse) -> list[int]:

@@ -203,8 +203,8 @@ def _check_names(scene: Scene, server: Serving) -> None:
 def _check_ledger(scene: Scene, directory: Path) -> None:
     """Check that each acknowledged change is in the ledger once and in order, nothing else, and that it verifies."""
     entries: dict[str, list[State]] = {history.name: [] for history in scene.book}
-    with Installation.open(directory, environ={}) as installation, installation.ledger.reading() as reading:
-        for entry in reading.log(0):
+    with Installation.open(directory, environ={}) as installation, installation.ledger.open_reader() as reader:
+        for entry in reader.log(0):
             if entry.handle in entries:
                 values = {value.index: value.data for value in entry.record()}
                 entries[entry.handle].append(values[2].decode() if 2 in values else None)

@@ -64,13 +64,13 @@ def opened(here: Site) -> Iterator[Registry]:
 
 def entries(registry: Registry, until: int) -> list[list[Any]]:
     """The log."""
-    with registry.ledger.reading() as reader:
+    with registry.ledger.open_reader() as reader:
         return [_entry(reader.entry(seq)) for seq in range(1, until + 1)]
 
 
 def ledger(registry: Registry, until: int) -> list[Any]:
     """The ledger's identity, its key, and the root of its entries."""
-    with registry.ledger.reading() as reader:
+    with registry.ledger.open_reader() as reader:
         root = reader.root(until).hex()
         return [reader.ledger_id.hex(), reader.origin, reader.signer, root]
 
@@ -82,7 +82,7 @@ def public(registry: Registry, names: list[str]) -> Facts:
 
 def names(registry: Registry) -> list[str]:
     """All handles that ever existed, without the installation's own records."""
-    with registry.ledger.reading() as reader:
+    with registry.ledger.open_reader() as reader:
         found = {entry.handle for entry in reader.log(0)}
     return sorted(name for name in found if not name.startswith(OWN_RECORDS))
 

@@ -90,7 +90,7 @@ def test_every_entry_is_unchanged(registry: Registry, told: Facts) -> None:
     for entry, expected in zip(found, told["entries"], strict=True):
         assert entry == expected
     assert stored.ledger(registry, told["size"]) == told["ledger"]
-    with registry.ledger.reading() as reader:
+    with registry.ledger.open_reader() as reader:
         assert reader.size == told["size"]
 
 
@@ -324,7 +324,7 @@ def test_repeated_request_gets_the_stored_response(registry: Registry, told: Fac
             assert isinstance(claim, KeyReused)
     with keys.claim(who, b"another one", bytes(32)) as claim:
         assert isinstance(claim, NewClaim)
-    with registry.ledger.reading() as reader:
+    with registry.ledger.open_reader() as reader:
         assert reader.size == told["size"]
 
 
@@ -415,7 +415,7 @@ def test_new_entries_have_the_same_forms(here: Site, told: Facts, tmp_path: Path
     here.ok("key rotate checkpoint")
     here.ok("prove 12345/kept -o", str(tmp_path / "proof.json"))
     here.ok("backup", str(tmp_path / "backup"))
-    with opened(here) as registry, registry.ledger.reading() as reader:
+    with opened(here) as registry, registry.ledger.open_reader() as reader:
         made = stored.entries(registry, reader.size)[told["size"] :]
         token = json.loads(stored.last(reader, made[2][5]).record()[0].data)
         policy = tomllib.loads(stored.last(reader, "0.SITE/POLICY/20.500").record()[0].data.decode())

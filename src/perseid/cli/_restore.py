@@ -113,7 +113,7 @@ def _lease_scope(prefix: str, scheme: Scheme) -> bytes:
 
 
 def _counted_namespaces(snapshot: Snapshot) -> Iterator[tuple[str, Scheme]]:
-    for prefix in namespaces(snapshot.reading):
+    for prefix in namespaces(snapshot.reader):
         try:
             scheme = snapshot.policy(prefix).suffix_scheme()
         except InvalidPolicy:

@@ -57,8 +57,8 @@ def backup(
     """
     with Installation.open(resolve_directory(directory), writable=False) as installation:
         log = installation.log
-        with log.reading() as reading:
-            size = reading.size
+        with log.open_reader() as reader:
+            size = reader.size
         if file == STANDARD_OUTPUT:
             _write_to_stdout(log, since)
             return
@@ -180,13 +180,13 @@ def _reopen(prefix: str, last: str, directory: Path | None, json: bool) -> None:
 
 def _rebuild(ledger: Ledger, view: View) -> int:
     """Rebuild one view and return its last entry."""
-    with ledger.reading() as reading:
-        size = reading.size
+    with ledger.open_reader() as reader:
+        size = reader.size
     if view is not View.ANSWERS:
         with progress(f"rebuilding {view.value}", size) as update:
             return rebuild_view(ledger.log, _SQL_VIEWS[view], update)
     with progress("rebuilding answers", unit="records") as update:
-        if not ledger.answers.rebuild(ledger.reading, update):
+        if not ledger.answers.rebuild(ledger.open_reader, update):
             raise StorageFull("the view answers cannot be built: storage is full or not writable; nothing is lost")
     return ledger.answers.applied
 

@@ -155,9 +155,9 @@ def _settings_findings(directory: Path) -> Iterator[Finding]:
 
 
 def _clock_findings(installation: Installation) -> Iterator[Finding]:
-    with installation.log.reading() as reading:
-        size = reading.size
-        last = reading.entry(size).at if size else None
+    with installation.log.open_reader() as reader:
+        size = reader.size
+        last = reader.entry(size).at if size else None
     try:
         installation.log.clock.date(last)
     except LedgerError as problem:
@@ -195,8 +195,8 @@ def _key_findings(installation: Installation) -> Iterator[Finding]:
 
 def _has_signed(installation: Installation, signer: Signer) -> bool:
     """Whether this key signed the latest checkpoint; true also without a checkpoint, or if keys were rotated."""
-    with installation.log.reading() as reading:
-        note = reading.checkpoint()
+    with installation.log.open_reader() as reader:
+        note = reader.checkpoint()
     if note is None:
         return True
     try:
@@ -212,8 +212,8 @@ def _ledger_findings(installation: Installation, *, quick: bool) -> Iterator[Fin
         old = branch.predecessor
         message = f"restored from a backup: continues {old.origin} after entry {old.size:,} as {branch.new.name}"
         yield Finding("ledger", Level.NOTE, message, "send the new key to users of the old one: perseid key list")
-    with log.reading() as reading:
-        size = reading.size
+    with log.open_reader() as reader:
+        size = reader.size
     if quick:
         yield Finding("ledger", Level.OK, f"{size:,} entries, not verified (--quick)")
         return
@@ -232,14 +232,14 @@ def _ledger_findings(installation: Installation, *, quick: bool) -> Iterator[Fin
 def _answers_findings(session: OpenInstallation, *, quick: bool) -> Iterator[Finding]:
     ledger = session.registry.ledger
     fix = "rebuild the view with: perseid rebuild answers"
-    if not ledger.answers.catch_up(ledger.reading):
+    if not ledger.answers.catch_up(ledger.open_reader):
         yield Finding("answers", Level.ERROR, "the view cannot follow the ledger", f"free disk space, then {fix}")
         return
     if quick:
         yield Finding("answers", Level.OK, f"up to entry {ledger.answers.applied:,}")
         return
     with progress("comparing answers", unit="records"):
-        difference = ledger.answers.differences(ledger.reading)
+        difference = ledger.answers.differences(ledger.open_reader)
     if difference is not None:
         yield Finding("answers", Level.ERROR, f"the view differs from the ledger at {difference}", fix)
     else:
@@ -260,7 +260,7 @@ def _counter_findings(session: OpenInstallation) -> Iterator[Finding]:
 
 def _policy_findings(session: OpenInstallation, *, quick: bool) -> Iterator[Finding]:
     with session.registry.snapshot() as snapshot:
-        prefixes = list(namespaces(snapshot.reading))
+        prefixes = list(namespaces(snapshot.reader))
         valid = 0
         for prefix in prefixes:
             try:
@@ -280,7 +280,7 @@ def _record_findings(snapshot: Snapshot, prefix: str, policy: Policy) -> Iterato
     """Report the records that the policy of their namespace no longer allows."""
     count, first = 0, ""
     with progress(f"checking {prefix}", unit="records") as update:
-        for number, entry in enumerate(_iter_entries(snapshot.reading, prefix), 1):
+        for number, entry in enumerate(_iter_entries(snapshot.reader, prefix), 1):
             if number % CHUNK == 0:
                 update(number)
             if problem := _policy_problem(snapshot, policy, entry):
@@ -291,10 +291,10 @@ def _record_findings(snapshot: Snapshot, prefix: str, policy: Policy) -> Iterato
         yield Finding("policy", Level.NOTE, message, "they stay unchanged; the next change has to follow the policy")
 
 
-def _iter_entries(reading: LogReader, prefix: str) -> Iterator[Entry]:
+def _iter_entries(reader: LogReader, prefix: str) -> Iterator[Entry]:
     first = record_key(f"{prefix}/")
     end = first[:-1] + bytes((first[-1] + 1,))
-    while page := reading.names(first, end, CHUNK):
+    while page := reader.names(first, end, CHUNK):
         yield from page
         first = page[-1].key + b"\0"
 

@@ -81,7 +81,7 @@ def search(  # noqa: PLR0913 - options
 
 def _parse_moment(session: OpenInstallation, text: str) -> int:
     with session.registry.snapshot() as snapshot:
-        return seq_at_time(snapshot.reading, text, session.registry.ledger.log.clock.now())
+        return seq_at_time(snapshot.reader, text, session.registry.ledger.log.clock.now())
 
 
 def _print_results(

@@ -112,7 +112,7 @@ def log(
     """
     with open_installation(directory, acting_as) as session:
         with session.registry.snapshot() as snapshot:
-            after = seq_at_time(snapshot.reading, since, session.registry.ledger.log.clock.now())
+            after = seq_at_time(snapshot.reader, since, session.registry.ledger.log.clock.now())
         try:
             after = _print_log(session, after, json)
             if follow:
@@ -170,13 +170,13 @@ def verify_all(directory: Path | None, json: bool) -> None:
     """Verify the whole ledger and the view `answers`."""
     with open_installation(directory) as session:
         ledger = session.registry.ledger
-        with ledger.reading() as reading:
-            size = reading.size
+        with ledger.open_reader() as reader:
+            size = reader.size
         with progress("checking entries", size) as update:
             report = verify(ledger.log, update)
         with progress("comparing answers", unit="records"):
-            ledger.answers.catch_up(ledger.reading)
-            difference = ledger.answers.differences(ledger.reading)
+            ledger.answers.catch_up(ledger.open_reader)
+            difference = ledger.answers.differences(ledger.open_reader)
         if difference is not None:
             raise CorruptData(
                 f"the {report.entries:,} entries are valid, but the view answers differs at {printable(difference)}; "
@@ -300,7 +300,7 @@ def _make_proof(session: OpenInstallation, handle: Handle, at: str | None, *, pu
     def make() -> proving.Proof:
         with session.registry.snapshot() as snapshot:
             now = session.registry.ledger.log.clock.now()
-            seq = None if at is None else seq_at_time(snapshot.reading, at, now)
+            seq = None if at is None else seq_at_time(snapshot.reader, at, now)
             return proving.prove(snapshot, session.identity, handle, seq, public_only=public_only)
 
     try:

@@ -131,8 +131,8 @@ def rotate(
     if current is None:
         with open_installation(directory) as session:
             ledger = session.registry.ledger
-            with ledger.reading() as reading:
-                origin = reading.origin
+            with ledger.open_reader() as reader:
+                origin = reader.origin
             new = Signer.generate(origin, secrets.token_bytes(_SEED_SIZE))
             _write_next(folder, new)
             outcome = ledger.rotate_key(new, INTERFACE, str(get_identity(None)))
@@ -234,6 +234,6 @@ def _activate_next(directory: Path) -> None:
 
 def _key_changes(installation: Installation) -> list[_KeyChange]:
     """Return the changes of the key, oldest first."""
-    with installation.log.reading() as reading:
-        entries = list(reading.history(record_key(LEDGER)))[::-1]
+    with installation.log.open_reader() as reader:
+        entries = list(reader.history(record_key(LEDGER)))[::-1]
     return [_KeyChange(entry, *change) for entry in entries if (change := parse_key_change(entry)) is not None]

@@ -109,7 +109,7 @@ class _Result:
 
 def _find(session: OpenInstallation, query: Query, at: str | None, *, follow: bool, authority: bool) -> _Result:
     with session.registry.snapshot() as snapshot:
-        entry = None if at is None else seq_at_time(snapshot.reading, at, session.registry.ledger.log.clock.now())
+        entry = None if at is None else seq_at_time(snapshot.reader, at, session.registry.ledger.log.clock.now())
         aliases: tuple[str, ...] = ()
         if follow:
             chain = resolve_aliases(snapshot, query.handle, entry).chain

@@ -143,7 +143,7 @@ def _find_types(session: OpenInstallation, prefix: str | None) -> list[Registere
         bare = fold(prefix).removeprefix(f"{PREFIX_OF_PREFIXES}/")
         return [each for each in _all_types(session) if fold(each.handle.prefix) == bare]
     with session.registry.snapshot() as snapshot:
-        prefixes = list(namespaces(snapshot.reading))
+        prefixes = list(namespaces(snapshot.reader))
     for each in prefixes:
         try:
             _check_listing(session, each)

@@ -74,7 +74,7 @@ class Ledger:
         self._wake.set()
         self._builder: threading.Thread | None = None
         self._in_load = False
-        answers.follow(log.reading)
+        answers.follow(log.open_reader)
         self._writer = Writer(self._commit)
         self._maintenance = threading.Thread(target=self._run_maintenance, name="ledger maintenance")
         self._maintenance.start()
@@ -147,7 +147,7 @@ class Ledger:
         try:
             items = load.items.sorted()
             if self.answers.apply_sorted(loaded.first - 1, loaded.last, load.leaf, items) is ApplyResult.BEHIND:
-                self.answers.follow(self.log.reading)
+                self.answers.follow(self.log.open_reader)
         except Exception:
             _logger.exception("cannot update the answers view after a load")
             self.answers.mark_behind(loaded.last)
@@ -167,12 +167,12 @@ class Ledger:
 
         At most one checkpoint is signed per second, so this may wait.
         """
-        with self.reading() as reader:
+        with self.open_reader() as reader:
             size = reader.size
         deadline = monotonic() + 2 * RETRY_DELAY
         while True:
             self._sign()
-            with self.reading() as reader:
+            with self.open_reader() as reader:
                 if (reader.checkpoint_size() or 0) >= size:
                     return True
             if self._signer is None or monotonic() > deadline or self._stop.wait(INTERVAL):
@@ -192,7 +192,7 @@ class Ledger:
         # The requests have succeeded, whatever happens to the view.
         try:
             if self.answers.apply(committed.changes) is ApplyResult.BEHIND:
-                self.answers.follow(self.log.reading)
+                self.answers.follow(self.log.open_reader)
         except Exception:
             _logger.exception("cannot update the answers view")
             self.answers.mark_behind(committed.changes[-1].seq)
@@ -202,9 +202,9 @@ class Ledger:
 
     # Reading
 
-    def reading(self) -> AbstractContextManager[LogReader]:
+    def open_reader(self) -> AbstractContextManager[LogReader]:
         """Open a consistent snapshot of the log to read and prove from."""
-        return self.log.reading()
+        return self.log.open_reader()
 
     def find(self, name: bytes) -> HandleItem | None:
         """Find the public data of a handle: in the answers view, or in the records if that is unavailable."""
@@ -234,7 +234,7 @@ class Ledger:
         if is_local(raw):
             return None
         items = []
-        with self.reading() as reader:
+        with self.open_reader() as reader:
             for exact in (True, False):
                 entry = reader.record(record_key(name, exact=exact))
                 item = None if entry is None or entry.exact != exact else HandleItem.of(change_from_entry(entry))
@@ -249,7 +249,7 @@ class Ledger:
             return None
         homed = (HOMED + before for before in ("0.NA/", "", "0.NA/0.NA/"))
         merged: bytes | None = None
-        with self.reading() as reader:
+        with self.open_reader() as reader:
             for before in ("0.NA/", POLICY, *homed):
                 entry = reader.record(record_key(before + prefix))
                 part = None if entry is None else PrefixPart.of(change_from_entry(entry))
@@ -284,7 +284,7 @@ class Ledger:
                 self._erase_traces()  # first, because it may free the space that the rest needs
             if self._wake.is_set() or now >= due:
                 self._wake.clear()
-                if not self.answers.follow(self.log.reading) or self._erasure_due():
+                if not self.answers.follow(self.log.open_reader) or self._erasure_due():
                     self._start_building()
             if now >= due:
                 due = now + RETRY_DELAY
@@ -316,7 +316,7 @@ class Ledger:
             self._stop.wait(RETRY_DELAY)
 
     def _build_once(self) -> bool:
-        if not self.answers.catch_up(self.log.reading, self._check_closing):
+        if not self.answers.catch_up(self.log.open_reader, self._check_closing):
             return False
         return self._erase(self._check_closing)
 
@@ -327,11 +327,11 @@ class Ledger:
             return True
         clear_entry_cache()
         drop_unfinished(self.log)
-        return self.answers.rebuild(self.log.reading, progress, last)
+        return self.answers.rebuild(self.log.open_reader, progress, last)
 
     def _erasure_due(self) -> int:
         """The last redaction that the answers view was not rebuilt after; 0 if there is none."""
-        with self.reading() as reader:
+        with self.open_reader() as reader:
             last = reader.last_erasure()
         try:
             return last if last and last > self.answers.built else 0
@@ -354,7 +354,7 @@ class Ledger:
         with self._signing:
             if self._signer is None:
                 return
-            with self.reading() as reader:
+            with self.open_reader() as reader:
                 if reader.checkpoint_size() == reader.size:
                     return
             try:

@@ -106,12 +106,12 @@ class CachedSnapshot(Snapshot):
             self._entered.__exit__(None, None, None)
 
     @property
-    def reading(self) -> LogReader:
+    def reader(self) -> LogReader:
         """The ledger's snapshot, opened on first use."""
-        if self._reading is None:
+        if self._reader is None:
             self._entered = self._read()
-            self._reading = self._entered.__enter__()
-        return self._reading
+            self._reader = self._entered.__enter__()
+        return self._reader
 
     def entry(self, key: bytes, *, new: bool = False) -> Entry | None:
         """The latest known entry of a record; a `new` handle has none.
@@ -121,9 +121,9 @@ class CachedSnapshot(Snapshot):
         """
         if key in self._entries:
             return self._entries[key]
-        cached = None if self._reading is not None else self._entry_cache.get(key)
+        cached = None if self._reader is not None else self._entry_cache.get(key)
         if cached is None:
-            if self._reading is not None or not new:
+            if self._reader is not None or not new:
                 return super().entry(key)
             self._entries[key] = None
         else:

@@ -143,7 +143,7 @@ class Registry:
         self, command: Command[T], identity: Identity, interface: str, note: str, extra: Preconditions | None
     ) -> "_DecidedCommand[T] | None":
         """Decide on cached entries; None if only the ledger can tell: see `decision_cache`."""
-        with CachedSnapshot(self.ledger.reading, self.rules, self._entry_cache) as snapshot:
+        with CachedSnapshot(self.ledger.open_reader, self.rules, self._entry_cache) as snapshot:
             try:
                 plan = _decide_command(command, Context(snapshot, identity, interface, self.now(), note))
             except Exception:
@@ -163,8 +163,8 @@ class Registry:
     @contextmanager
     def snapshot(self) -> Iterator[Snapshot]:
         """One state of the ledger."""
-        with self.ledger.reading() as reading:
-            yield Snapshot(reading, self.rules)
+        with self.ledger.open_reader() as reader:
+            yield Snapshot(reader, self.rules)
 
     def resolve(self, query: Query, identity: Identity, at: int | None = None) -> Resolution:
         """The record that a handle resolves to, now or after an earlier entry. Raises `Refused`."""

@@ -108,8 +108,8 @@ class CaseRulePeriod:
 class Snapshot:
     """One state of the ledger, and what was read of it."""
 
-    def __init__(self, reading: LogReader | None, rules: Rules) -> None:
-        self._reading = reading
+    def __init__(self, reader: LogReader | None, rules: Rules) -> None:
+        self._reader = reader
         self.rules = rules
         self._entries: dict[bytes, Entry | None] = {}
         self._assumed: dict[str, Policy] = {}
@@ -120,10 +120,10 @@ class Snapshot:
         """How much was searched for permissions."""
 
     @property
-    def reading(self) -> LogReader:
+    def reader(self) -> LogReader:
         """The state of the ledger itself, for what is not looked up by handle."""
-        assert self._reading is not None  # noqa: S101 - CachedSnapshot opens it on first use
-        return self._reading
+        assert self._reader is not None  # noqa: S101 - CachedSnapshot opens it on first use
+        return self._reader
 
     @property
     def seen(self) -> Mapping[bytes, Entry | None]:
@@ -143,7 +143,7 @@ class Snapshot:
     def entry(self, key: bytes, *, new: bool = False) -> Entry | None:  # noqa: ARG002 - used by CachedSnapshot
         """The latest entry of a record. `new` means that none is expected; the result does not depend on it."""
         if key not in self._entries:
-            self._entries[key] = self.reading.record(key)
+            self._entries[key] = self.reader.record(key)
         return self._entries[key]
 
     def track(self, entry: Entry) -> None:
@@ -174,7 +174,7 @@ class Snapshot:
 
     def last_readable_policy(self, prefix: str) -> Policy | None:
         """The latest readable policy of a namespace; None if there never was one."""
-        policies = map(stored_policy, self.reading.history(record_key(policy_name(prefix))))
+        policies = map(stored_policy, self.reader.history(record_key(policy_name(prefix))))
         return next((policy for policy in policies if policy is not None), None)
 
     def case_rule_periods(self, prefix: str) -> list[CaseRulePeriod]:
@@ -187,7 +187,7 @@ class Snapshot:
         periods: list[CaseRulePeriod] = []
         exact: bool | None = None
         since, last = 0, _LAST_ENTRY
-        for entry in self.reading.history(record_key(policy_name(prefix))):
+        for entry in self.reader.history(record_key(policy_name(prefix))):
             policy = stored_policy(entry)
             if policy is None:
                 continue  # a policy that cannot be read has changed nothing

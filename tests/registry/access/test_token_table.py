@@ -208,7 +208,7 @@ OTHER = "20.500"
 
 def first_of(registry: Registry) -> int:
     with registry.snapshot() as snapshot:
-        return min(entry.seq for entry in snapshot.reading.history(b"12345/CHANGED"))
+        return min(entry.seq for entry in snapshot.reader.history(b"12345/CHANGED"))
 
 
 def fill(registry: Registry) -> None:

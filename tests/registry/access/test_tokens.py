@@ -99,8 +99,8 @@ def entry_of(registry: Registry, name: str) -> Entry:
 
 
 def size(registry: Registry) -> int:
-    with registry.ledger.reading() as reading:
-        return reading.size
+    with registry.ledger.open_reader() as reader:
+        return reader.size
 
 
 # Made and shown
@@ -119,8 +119,8 @@ def test_create_and_revoke_are_ledger_entries(here: Registry) -> None:
     secret = make(here, ANN, scope("create", "read"), label="the catalogue")
     here.do(RevokeToken(secret.id), SERVER, "native", "it was found in a repository")
     name = token_name(secret.id)
-    with here.ledger.reading() as reading:
-        revoked, made = reading.history(record_key(name))
+    with here.ledger.open_reader() as reader:
+        revoked, made = reader.history(record_key(name))
     assert (made.action, made.state, made.origin) == (Action.CREATE, State.NORMAL, ("cli", "300:0.NA/12345"))
     assert (revoked.action, revoked.state, revoked.origin) == (
         Action.DELETE,

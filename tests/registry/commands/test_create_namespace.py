@@ -50,13 +50,13 @@ def make(registry: Registry, order: AddNamespace, identity: Identity = OPERATOR)
 
 
 def size(registry: Registry) -> int:
-    with registry.ledger.reading() as reading:
-        return reading.size
+    with registry.ledger.open_reader() as reader:
+        return reader.size
 
 
 def history(registry: Registry, name: str) -> list[Action]:
-    with registry.ledger.reading() as reading:
-        return [entry.action for entry in reading.history(record_key(name))]
+    with registry.ledger.open_reader() as reader:
+        return [entry.action for entry in reader.history(record_key(name))]
 
 
 # All of it
@@ -69,7 +69,7 @@ def test_a4_creator_is_created_in_the_same_commit(registry: Registry) -> None:
     assert made.seq == before + 1
     with registry.snapshot() as snapshot:
         assert snapshot.policy("777") == made.policy
-        entries = [snapshot.reading.entry(seq) for seq in range(before + 1, size(registry) + 1)]
+        entries = [snapshot.reader.entry(seq) for seq in range(before + 1, size(registry) + 1)]
         assert {(entry.origin, entry.at) for entry in entries} == {(("cli", "local:alice"), entries[0].at)}
     assert [entry.handle for entry in entries] == [policy_name("777"), "0.SITE/HOMED/0.NA/777", "0.NA/777", creator]
     assert history(registry, policy_name("777")) == [Action.CREATE], "the policy names it from the beginning"

@@ -79,7 +79,7 @@ def says(found: StoredRecord, type_: str) -> list[str]:
 
 def action(registry: Registry, seq: int) -> Action:
     with registry.snapshot() as snapshot:
-        return snapshot.reading.entry(seq).action
+        return snapshot.reader.entry(seq).action
 
 
 def permitted(registry: Registry, permissions: AdminPermission) -> Handle:
@@ -369,8 +369,8 @@ def test_redaction_is_permanent_and_recorded(registry: Registry) -> None:
     registry.do(Remove(NAME, (1,)), ALICE, "cli")
     by = registry.do(Redact(NAME, 1, seq, "by order of a court"), OPERATOR, "cli").seq
     with registry.snapshot() as snapshot:
-        assert [value.type for value in snapshot.reading.entry(seq).record()] == ["NOTE", "HS_ADMIN"]
-        entry = snapshot.reading.entry(by)
+        assert [value.type for value in snapshot.reader.entry(seq).record()] == ["NOTE", "HS_ADMIN"]
+        entry = snapshot.reader.entry(by)
         assert (entry.action, entry.state, entry.why) == (
             Action.REDACT,
             State.NORMAL,

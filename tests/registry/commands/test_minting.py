@@ -397,12 +397,12 @@ def creator(name: str) -> ValuesFactory:
 def test_a4_every_creator_must_resolve(registry: Registry) -> None:
     """Nothing is written if one of them is refused."""
     with registry.snapshot() as snapshot:
-        before = snapshot.reading.size
+        before = snapshot.reader.size
     refused = refusal(registry, "102.100.272", 2, values=creator("10.1/nobody"))
     assert refused.code is ResponseCode.INVALID_VALUE
     assert "10.1/nobody" in refused.reason
     with registry.snapshot() as snapshot:
-        assert snapshot.reading.size == before
+        assert snapshot.reader.size == before
     assert minted(registry, "102.100.272", 2, values=creator("10.77/elsewhere")).seq == before + 1
 
 
@@ -567,7 +567,7 @@ def test_s1_chosen_handles_can_be_reserved_together(registry: Registry) -> None:
     assert [stored(registry, name).state for name in names] == [State.RESERVED] * 2
     assert of_admin(stored(registry, names[0])) == ["300:0.NA/10.1"], "whoever reserves owns"
     with registry.snapshot() as snapshot:
-        assert [snapshot.reading.entry(made.seq + at).action for at in (0, 1)] == [Action.RESERVE] * 2
+        assert [snapshot.reader.entry(made.seq + at).action for at in (0, 1)] == [Action.RESERVE] * 2
 
 
 def test_s1_reserving_fails_as_a_whole_if_one_is_taken(registry: Registry) -> None:

@@ -129,6 +129,6 @@ def test_namespaces_and_homed_prefixes_are_listed_in_order() -> None:
     with registry_in_memory() as registry:
         for prefix in ("10.2", "10.1", "abc"):
             add_namespace(registry, prefix)
-        with registry.ledger.reading() as reading:
-            assert list(namespaces(reading)) == ["10.1", "10.2", "ABC"]
-            assert list(homed_prefixes(reading)) == ["0.NA/0.NA", "0.NA/10.1", "0.NA/10.2", "0.NA/ABC"]
+        with registry.ledger.open_reader() as reader:
+            assert list(namespaces(reader)) == ["10.1", "10.2", "ABC"]
+            assert list(homed_prefixes(reader)) == ["0.NA/0.NA", "0.NA/10.1", "0.NA/10.2", "0.NA/ABC"]

@@ -66,8 +66,8 @@ class World:
 
     @property
     def size(self) -> int:
-        with self.registry.ledger.reading() as reading:
-            return reading.size
+        with self.registry.ledger.open_reader() as reader:
+            return reader.size
 
     @property
     def now(self) -> int:
@@ -138,14 +138,14 @@ class World:
         return tuple(value.with_timestamp(0) for value in self.timed(name, exact=exact))
 
     def timed(self, name: str, *, exact: bool = False) -> tuple[Value, ...]:
-        with self.registry.ledger.reading() as reading:
-            entry = reading.record(record_key(name, exact=exact))
+        with self.registry.ledger.open_reader() as reader:
+            entry = reader.record(record_key(name, exact=exact))
         assert entry is not None
         return entry.record()
 
     def state(self, name: str, *, exact: bool = False) -> State:
-        with self.registry.ledger.reading() as reading:
-            entry = reading.record(record_key(name, exact=exact))
+        with self.registry.ledger.open_reader() as reader:
+            entry = reader.record(record_key(name, exact=exact))
         assert entry is not None
         return entry.state
 
@@ -716,8 +716,8 @@ def test_anonymous_can_modify_a_publicly_writable_value(world: World, prefix: st
     world.done(Modify(handle(name), (new,)), NOBODY)
     world.done(Modify(handle(name), (replace(new, data=b"me too"),)), STRANGER)
     assert world.stored(name)[1].data == b"me too"
-    with world.registry.ledger.reading() as reading:
-        actors = [entry.origin for entry in reading.history(record_key(name))]
+    with world.registry.ledger.open_reader() as reader:
+        actors = [entry.origin for entry in reader.history(record_key(name))]
     assert ("native", "anonymous") in actors
 
 
@@ -1666,8 +1666,8 @@ def test_a3_only_server_administrators_can_import_timestamps(world: World, prefi
 def test_entry_records_actor_interface_and_note(world: World, prefix: str) -> None:
     name = handle(f"{prefix}/x")
     world.registry.do(Create(name, (URL,)), administrator(prefix), "http", "because")
-    with world.registry.ledger.reading() as reading:
-        entry = reading.record(record_key(str(name)))
+    with world.registry.ledger.open_reader() as reader:
+        entry = reader.record(record_key(str(name)))
     assert entry is not None
     assert (entry.origin, entry.why) == (("http", f"300:0.NA/{prefix}"), "because")
     assert entry.action is Action.CREATE
@@ -1689,6 +1689,6 @@ def test_each_change_is_one_entry_of_its_kind(
     name = world.record(prefix, URL)
     before = world.size
     world.done(make(handle(name)), OWNER)
-    with world.registry.ledger.reading() as reading:
-        entry = reading.entry(before + 1)
+    with world.registry.ledger.open_reader() as reader:
+        entry = reader.entry(before + 1)
     assert (entry.action, entry.handle, world.size) == (action, name, before + 1)

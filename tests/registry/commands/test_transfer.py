@@ -72,7 +72,7 @@ def test_s9_transfer_replaces_all_administrators(registry: Registry) -> None:
     assert refusal(registry, change).code is ResponseCode.INVALID_ADMIN
     registry.do(change, BOB, "cli")
     with registry.snapshot() as snapshot:
-        assert snapshot.reading.entry(found.seq).action is Action.UPDATE
+        assert snapshot.reader.entry(found.seq).action is Action.UPDATE
 
 
 def test_s9_transfer_to_the_same_owner_writes_nothing(registry: Registry) -> None:

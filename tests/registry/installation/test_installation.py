@@ -76,13 +76,13 @@ def append(directory: Path, name: str) -> None:
 
 
 def size(directory: Path) -> int:
-    with opened(directory, writable=False) as installation, installation.log.reading() as reading:
-        return reading.size
+    with opened(directory, writable=False) as installation, installation.log.open_reader() as reader:
+        return reader.size
 
 
 def signed(log: Log) -> str | None:
-    with log.reading() as reading:
-        return reading.checkpoint()
+    with log.open_reader() as reader:
+        return reader.checkpoint()
 
 
 def fail(*_: object, **__: object) -> Any:
@@ -144,9 +144,9 @@ def test_ledger_signs_under_given_origin(tmp_path: Path) -> None:
         while signed(installation.log) is None and time.monotonic() < until:
             time.sleep(0.01)
     key = Signer.from_bytes((tmp_path / "new" / "keys" / "checkpoint.key").read_bytes())
-    with opened(tmp_path / "new", writable=False) as installation, installation.log.reading() as reading:
-        assert reading.origin == key.name == "example.org/names"
-        assert open_checkpoint(reading.checkpoint() or "", key.public).size == 1
+    with opened(tmp_path / "new", writable=False) as installation, installation.log.open_reader() as reader:
+        assert reader.origin == key.name == "example.org/names"
+        assert open_checkpoint(reader.checkpoint() or "", key.public).size == 1
 
 
 @pytest.mark.parametrize("origin", ["", "a b", "a+b", "a\nb", "x" * 201])
@@ -269,8 +269,8 @@ def test_concurrent_creation_refuses_one(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(UnsuitableDirectory, match="cannot write to"):
         create(directory, origin="slower", environ={})
     append(directory, "a")
-    with opened(directory, writable=False) as installation, installation.log.reading() as reading:
-        assert reading.origin == "faster"
+    with opened(directory, writable=False) as installation, installation.log.open_reader() as reader:
+        assert reader.origin == "faster"
     assert [path.name for path in tmp_path.rglob(".*")] == []
 
 
@@ -301,8 +301,8 @@ def test_committed_entries_survive_reopening(made: Path) -> None:
 
 def test_read_only_opening_creates_nothing(made: Path) -> None:
     with opened(made, writable=False) as installation:
-        with installation.log.reading() as reading:
-            assert reading.size == 0
+        with installation.log.open_reader() as reader:
+            assert reader.size == 0
         with pytest.raises(ReadOnlyStore, match="open for reading only"):
             installation.ledger.close()
     assert sorted(path.name for path in made.iterdir()) == sorted(["keys", *MADE, "perseid.toml"])
@@ -329,8 +329,8 @@ def test_root_reads_installation_of_another_user_without_traces(made: Path, monk
         monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(ReadOnlyStore, match=f"sudo -u {owner.pw_name} perseid"):
         opened(made)
-    with opened(made, writable=False) as installation, installation.log.reading() as reading:
-        assert reading.size == 1
+    with opened(made, writable=False) as installation, installation.log.open_reader() as reader:
+        assert reader.size == 1
         assert {path.stat().st_uid for path in made.rglob("*")} == {owner.pw_uid}
 
 

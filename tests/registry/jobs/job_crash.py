@@ -121,14 +121,14 @@ def check(place: Place, job: Job, records: int, expected: str, nth: int) -> None
         steps = jobs.load_steps(ledger.log, job.id)
         assert len(steps) == records
         count = 0
-        with ledger.reading() as reading:
-            for change in reading.current():
+        with ledger.open_reader() as reader:
+            for change in reader.current():
                 if change.handle.startswith("12345/"):
                     count += 1
-                    entry = reading.entry(change.seq)
+                    entry = reader.entry(change.seq)
                     assert entry.record()[0].data.decode() == expected + change.handle
                     assert entry.seq in steps
-                    assert len(list(reading.history(entry.key))) == nth, f"{entry.handle} was changed twice"
+                    assert len(list(reader.history(entry.key))) == nth, f"{entry.handle} was changed twice"
         assert count == records
 
 

@@ -114,8 +114,8 @@ def test_rewrite_is_previewed_and_done_as_one_job(here: Registry) -> None:
         *[f"https://new.example/x/{name}" for name in names],
         "http://other.example/",
     ]
-    with here.ledger.reading() as reading:
-        entries = list(reading.log(job.since))
+    with here.ledger.open_reader() as reader:
+        entries = list(reader.log(job.since))
     assert {each.why for each in entries} == {f"rewrite {job.id}: the host has moved"}
     assert [each.seq in load_steps(here.ledger.log, job.id) for each in entries] == [True] * 10
     assert list(rewrite.preview(here, ORDER, OPERATOR)) == []
@@ -324,8 +324,8 @@ def test_undo_restores_records_with_new_entries(here: Registry) -> None:
     undone = run_undo(here, job)
     assert (undone.kind, undone.undoes, undone.done, undone.total) == ("undo", job.id, 10, 10)
     assert [stored(here, name) for name in names] == before
-    with here.ledger.reading() as reading:
-        assert reading.size == undone.since + 10 == job.since + 20
+    with here.ledger.open_reader() as reader:
+        assert reader.size == undone.since + 10 == job.since + 20
     with pytest.raises(Refused, match=f"{job.id} was undone by job {undone.id}"):
         run_undo(here, job)
     again = run_undo(here, undone)
@@ -341,16 +341,16 @@ def test_later_changes_prevent_undo(here: Registry) -> None:
         put(here, *BOTH, value(1, "https://third.example/"), name=name)
     last = put(here, *BOTH, value(1, "https://fourth.example/"), name=names[7])
     size = here.ledger.log
-    with size.reading() as reading:
-        entries = reading.size
+    with size.open_reader() as reader:
+        entries = reader.size
     with pytest.raises(UndoConflict, match="25 records have conflicting changes") as caught:
         run_undo(here, job)
     assert sorted(each.handle for each in caught.value.conflicts) == names[:25]
     why = f"12345/07: changed later, in entry {last} (the last of 2 changes)"
     assert why in {f"{each.handle}: {each.why}" for each in caught.value.conflicts}
     assert "and 5 more" in caught.value.advice
-    with size.reading() as reading:
-        assert reading.size == entries, "nothing is undone"
+    with size.open_reader() as reader:
+        assert reader.size == entries, "nothing is undone"
 
 
 def test_conflicts_are_counted_and_limited(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,7 +392,7 @@ def test_change_during_undo_ends_it(here: Registry) -> None:
 
 def old_values(registry: Registry, job: Job, name: str) -> tuple[Value, ...]:
     with registry.snapshot() as snapshot:
-        entry = snapshot.reading.as_of(snapshot.stored(Handle.parse(name)).key, job.since)
+        entry = snapshot.reader.as_of(snapshot.stored(Handle.parse(name)).key, job.since)
     assert entry is not None
     return tuple([each for each in entry.record() if each.type != "HS_ADMIN"])
 
@@ -585,14 +585,14 @@ def test_ended_job_accepts_no_steps(registry: Registry) -> None:
 
     assert isinstance(append(job.id), Appended)
     runner.complete_job(registry, job)
-    with log.reading() as reading:
-        size = reading.size
+    with log.open_reader() as reader:
+        size = reader.size
     for name in (job.id, "unknown"):
         outcome = append(name)
         assert isinstance(outcome, Failed)
         assert isinstance(outcome.error, JobEnded)
-    with log.reading() as reading:
-        assert (reading.size, reading.steps(job.id), reading.steps(job.id, size)) == (size, [(size, 1)], [])
+    with log.open_reader() as reader:
+        assert (reader.size, reader.steps(job.id), reader.steps(job.id, size)) == (size, [(size, 1)], [])
 
 
 def test_job_without_changes_is_discarded(here: Registry) -> None:

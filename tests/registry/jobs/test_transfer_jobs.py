@@ -101,7 +101,7 @@ def test_s9_whole_prefix_is_transferred_as_one_job(registry: Registry) -> None:
     """In steps whose entries all name the job (S11); the prefix handle is included."""
     names = [*fill(registry), NAME]
     with registry.snapshot() as snapshot:
-        before = snapshot.reading.size
+        before = snapshot.reader.size
     job = transfer.start(registry, TransferAll("10.1", TO_BOB), ALICE, "cli", "merger of two institutes")
     pieces = list(transfer.run_steps(registry, job, ALICE))
     own = [name for name in names if name.prefix == "10.1"]
@@ -113,7 +113,7 @@ def test_s9_whole_prefix_is_transferred_as_one_job(registry: Registry) -> None:
     for name in (handle("10.1.5/a"), handle("0.NA/10.1.5"), handle("10.12/other"), handle("0.NA/10.12")):
         assert admins(registry, name) == ["300:10.9/alice"], name
     with registry.snapshot() as snapshot:
-        entries = list(snapshot.reading.log(before))
+        entries = list(snapshot.reader.log(before))
         assert snapshot.stored(own[3]).state is State.UNPUBLISHED
     assert len(entries) == len(own) + 1
     assert {entry.why for entry in entries} == {f"transfer {job.id}: merger of two institutes"}
@@ -129,7 +129,7 @@ def test_s9_derived_prefixes_are_included_on_request(registry: Registry) -> None
     assert job.done == len(names) + 3
     assert admins(registry, "10.12/other") == ["300:10.9/alice"]
     with registry.snapshot() as snapshot:
-        last = snapshot.reading.entry(snapshot.reading.size)
+        last = snapshot.reader.entry(snapshot.reader.size)
     assert last.handle == "0.NA/10.1", "after the derived prefixes"
 
 
@@ -176,7 +176,7 @@ def test_s9_interrupted_transfer_is_resumed(registry: Registry) -> None:
     assert [step.done for step in steps] == [20, 27, 28]
     assert (job.kind, runner.find_job(registry, ALICE, job.id).done) == ("transfer", 28)
     with registry.snapshot() as snapshot:
-        assert snapshot.reading.entry(snapshot.reading.size).origin == ("http", "300:10.9/alice"), (
+        assert snapshot.reader.entry(snapshot.reader.size).origin == ("http", "300:10.9/alice"), (
             "the interface of the caller who resumes"
         )
     with pytest.raises(Refused, match="is already complete"):
@@ -421,7 +421,7 @@ def test_preview_of_transfer(registry: Registry, limit: int) -> None:
     registry.do(Transfer(names[0], TO_BOB), OPERATOR, "cli")
     registry.do(Transfer(names[1], TO_CAROL), OPERATOR, "cli")
     with registry.snapshot() as snapshot:
-        size = snapshot.reading.size
+        size = snapshot.reader.size
     planned = preview(registry, TransferAll("10.1", TO_BOB, derived=True), ALICE, limit)
     expected = [*names[1:25], names[-1], NAME, *names[25:27], handle("0.NA/10.1.5"), PREFIX_HANDLE]
     assert sorted(each.handle for each in planned) == sorted(map(str, expected))
@@ -430,7 +430,7 @@ def test_preview_of_transfer(registry: Registry, limit: int) -> None:
     assert "cannot transfer 10.1/01" in str(by_name["10.1/01"].refused)
     assert [each.handle for each in planned if each.refused is not None] == ["10.1/01"]
     with registry.snapshot() as snapshot:
-        assert snapshot.reading.size == size, "nothing changed"
+        assert snapshot.reader.size == size, "nothing changed"
     done = run_transfer(registry, TransferAll("10.1", TO_BOB, derived=True), OPERATOR).done
     assert done == len(planned)
     assert preview(registry, TransferAll("10.1", TO_BOB, derived=True), OPERATOR, limit) == []

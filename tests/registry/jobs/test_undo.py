@@ -42,7 +42,7 @@ def run_rewrite(registry: Registry, identity: Identity) -> str:
 
 def size(registry: Registry) -> int:
     with registry.snapshot() as snapshot:
-        return snapshot.reading.size
+        return snapshot.reader.size
 
 
 def url(registry: Registry, name: Handle) -> str:

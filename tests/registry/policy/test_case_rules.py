@@ -89,8 +89,8 @@ def listed(registry: Registry, identity: Identity = OPERATOR, *, deleted: bool =
 
 
 def size(registry: Registry) -> int:
-    with registry.ledger.reading() as reading:
-        return reading.size
+    with registry.ledger.open_reader() as reader:
+        return reader.size
 
 
 def refusal(registry: Registry, policy: Policy, *, change_case: bool = True) -> Refused:
@@ -143,8 +143,8 @@ def test_h5_namespace_becomes_case_insensitive_in_one_audited_commit(exact: Regi
         told = list_log(snapshot, OPERATOR, before)
     assert {each.actor for each in told.items} == {"local:alice"}
     assert [each.note for each in told.items] == ["as agreed", *["case rule: as agreed"] * 4]
-    exact.ledger.answers.catch_up(exact.ledger.reading)
-    assert exact.ledger.answers.differences(exact.ledger.reading) is None
+    exact.ledger.answers.catch_up(exact.ledger.open_reader)
+    assert exact.ledger.answers.differences(exact.ledger.open_reader) is None
     assert verified(exact.ledger.log) == size(exact)
 
 
@@ -296,8 +296,8 @@ def test_value_is_redacted_under_every_key_of_the_handle(exact: Registry) -> Non
         exact.do(Redact(name, 2, seq, "no"), OPERATOR, "cli")
     exact.do(Remove(name, (1,)), OPERATOR, "cli")
     exact.do(Redact(handle("10.1/ABC"), 1, seq, "at the person's request"), OPERATOR, "cli")
-    with exact.ledger.reading() as reading:
-        stored = [content for entry in reading.log(0) for content in entry.contents()]
+    with exact.ledger.open_reader() as reader:
+        stored = [content for entry in reader.log(0) for content in entry.contents()]
     assert not [content for content in stored if b"personal" in content]
     assert [content for content in stored if b"kept" in content]
     assert verified(exact.ledger.log) == size(exact)
@@ -323,9 +323,9 @@ def test_value_is_redacted_under_all_keys_or_none(exact: Registry, monkeypatch: 
     monkeypatch.setattr(exact.ledger, "append", broken_off)
     before = size(exact)
     done = exact.do(Redact(name, 1, seq, "by order of a court"), OPERATOR, "cli")
-    with exact.ledger.reading() as reading:
-        bodies = [entry.body() for entry in reading.log(0)]
-        added = list(reading.log(before))
+    with exact.ledger.open_reader() as reader:
+        bodies = [entry.body() for entry in reader.log(0)]
+        added = list(reader.log(before))
     assert not [body for body in bodies if b"personal" in body]
     assert done.seq == before + 1
     assert [(each.action, each.key) for each in added] == [(Action.REDACT, b"10.1/abc"), (Action.REDACT, b"10.1/ABC")]
@@ -382,9 +382,9 @@ def test_secret_under_the_old_key_is_redacted(exact: Registry) -> None:
     secret = Value(300, "HS_SECKEY", b"open sesame", permissions=ADMIN.permissions & ~2)
     exact.do(Create(handle("10.1/abc"), (secret,)), OPERATOR, "cli")
     change(exact, FOLDED)
-    with exact.ledger.reading() as reading:
-        holding = [entry.seq for entry in reading.log(0) if any(b"sesame" in content for content in entry.contents())]
-        assert holding == [reading.size]
+    with exact.ledger.open_reader() as reader:
+        holding = [entry.seq for entry in reader.log(0) if any(b"sesame" in content for content in entry.contents())]
+        assert holding == [reader.size]
 
 
 def test_concurrent_changes_are_not_lost(exact: Registry, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -285,7 +285,7 @@ def test_template_that_exceeds_its_budget_is_refused(registry: Registry) -> None
 
 def test_template_and_base_are_those_of_the_requested_time(registry: Registry) -> None:
     with registry.snapshot() as snapshot:
-        first = snapshot.reading.size
+        first = snapshot.reader.size
     put(registry, "10.1/a", Value.text(1, "URL", "https://example.org/b"))
     changed = '<n><template delimiter="@"><foreach><value data="${data}#${extension}"/></foreach></template></n>'
     second = put(registry, "0.NA/10.1", namespace(changed))
@@ -306,7 +306,7 @@ def test_template_and_base_are_those_of_the_requested_time(registry: Registry) -
 
 def test_templates_do_not_use_versions_hidden_since(registry: Registry) -> None:
     with registry.snapshot() as snapshot:
-        first = snapshot.reading.size
+        first = snapshot.reader.size
     registry.do(Modify(handle("10.1/a"), (replace(URL, permissions=PRIVATE),)), OPERATOR, "cli")
     assert code("10.1/a@x", registry, first) == NO_VALUES
     unpublish(registry, namespace(), name="0.NA/10.1")
@@ -361,7 +361,7 @@ def test_refusal_of_a_long_history_names_the_requested_handle(
 
 def test_history_of_template_and_base_shares_one_budget(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     with registry.snapshot() as snapshot:
-        first = snapshot.reading.size
+        first = snapshot.reader.size
     for number in range(10):
         put(registry, "10.1/a", Value.text(1, "URL", str(number)))
         put(registry, "0.NA/10.1", namespace(), Value.text(1, "DESC", str(number)))
@@ -440,7 +440,7 @@ def test_existing_template_does_not_block_other_changes(registry: Registry) -> N
 
 def flag(registry: Registry, prefix: str) -> bool:
     answers = registry.ledger.answers
-    assert answers.catch_up(registry.ledger.log.reading)
+    assert answers.catch_up(registry.ledger.log.open_reader)
     item = answers.get_prefix(prefix.encode())
     return item is not None and bool(item[0] & 0x08)
 

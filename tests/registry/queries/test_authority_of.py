@@ -113,5 +113,5 @@ def test_a1_no_metadata_without_record_or_policy(registry: Registry) -> None:
     assert about(registry, other) is None
     registry.do(Delete(other), OPERATOR, "cli")
     with registry.snapshot() as snapshot:
-        assert last_change(snapshot.reading.history(snapshot.stored(other).key)) == START
+        assert last_change(snapshot.reader.history(snapshot.stored(other).key)) == START
         assert last_change([]) is None

@@ -132,7 +132,7 @@ def whole_scan(registry: Registry, identity: Identity, search: Search) -> set[tu
     """Return what `find` should return, by an independent scan of every record."""
     found = set()
     with registry.snapshot() as snapshot:
-        for entry in snapshot.reading.names(b"", b"\xff", 100_000):
+        for entry in snapshot.reader.names(b"", b"\xff", 100_000):
             prefix = entry.handle.partition("/")[0]
             administers = identity is OPERATOR or (identity is LISTER and prefix == CLOSED)
             is_seen = administers or (prefix in (OPEN, OWNED) and entry.state in (State.NORMAL, State.TOMBSTONE))
@@ -206,8 +206,8 @@ def matches(glob: str, text: str) -> bool:
 @given(st.data())
 def test_s4_s5_results_match_full_scan(registry: Registry, data: st.DataObject) -> None:
     """On both databases, for all callers and combinations of criteria (S4, S5)."""
-    with registry.ledger.reading() as reading:
-        is_new = reading.latest(record_key(f"0.NA/{OWNED}")) == 0
+    with registry.ledger.open_reader() as reader:
+        is_new = reader.latest(record_key(f"0.NA/{OWNED}")) == 0
     if is_new:
         prepare(registry)
     for prefix, suffix, values, state in data.draw(st.lists(changes, max_size=4)):
@@ -432,7 +432,7 @@ def test_unknown_cursor_is_refused(site: Registry) -> None:
     made_up = ("x", "1.x", "-1", "", "9" * 30, "99999", "é" * 32, "0" * 64, "g" * 64, "1", f"{seq}.0")
     for asked in (Search(host="example.org"), Search(prefix="54321"), Search(since=0)):
         with site.snapshot() as snapshot:
-            of_another_history = CursorCodec(snapshot.reading, asked).encode(10_000)
+            of_another_history = CursorCodec(snapshot.reader, asked).encode(10_000)
         for after in (*made_up, of_another_history):
             with site.snapshot() as snapshot, pytest.raises(Refused, match="is not valid for this search"):
                 find(snapshot, OPERATOR, asked, after)

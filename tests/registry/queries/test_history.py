@@ -87,7 +87,7 @@ NOT_FOUND = (ResponseCode.HANDLE_NOT_FOUND, "Handle 12345/x does not exist")
 
 def at(registry: Registry, when: str | int, now: int = NOW + 10 * SECOND) -> int:
     with registry.snapshot() as snapshot:
-        return seq_at_time(snapshot.reading, when, now)
+        return seq_at_time(snapshot.reader, when, now)
 
 
 def test_time_selects_last_entry_not_after_it(registry: Registry, machine: Machine) -> None:

@@ -274,11 +274,11 @@ def test_changes_report_each_record_once(registry: Registry) -> None:
 
 def test_changes_show_public_records_only(here: Registry) -> None:
     with here.snapshot() as snapshot:
-        start = snapshot.reading.size
+        start = snapshot.reader.size
     all_kinds(here)
     opened(here, Audience.PUBLIC)
     with here.snapshot() as snapshot:
-        end = snapshot.reading.size
+        end = snapshot.reader.size
     assert [each.handle for each in altered(here, NOBODY, start, end)] == [f"12345/{name}" for name in "aefg"]
     assert [each.handle for each in altered(here, LISTER, start, end)] == [f"12345/{name}" for name in "abcdefgh"]
     # From a moment at which it was public, and hidden, and before it was deleted:

@@ -493,7 +493,7 @@ def test_all_interfaces_parse_times_alike(here: Registry, machine: Machine) -> N
     """`at` accepts a time or an entry; the result is the memento of that entry."""
     _, second, _ = three(here, machine)
     with here.snapshot() as snapshot:
-        seq = seq_at_time(snapshot.reading, "2027-11-03T00:00:12Z", machine.wall)
+        seq = seq_at_time(snapshot.reader, "2027-11-03T00:00:12Z", machine.wall)
         found = find_at_entry(snapshot, NOBODY, X, seq)
         assert found.memento.seq == as_of(snapshot, NOBODY, Query(X), seq).resolved.seq == second
-        assert seq_at_time(snapshot.reading, str(second), machine.wall) == second
+        assert seq_at_time(snapshot.reader, str(second), machine.wall) == second

@@ -113,7 +113,7 @@ def listed_log(registry: Registry, identity: Identity, after: Place) -> tuple[Se
 def listed_changes(registry: Registry, identity: Identity, after: Place) -> tuple[Sequence[object], Place]:
     assert after is None or isinstance(after, int)
     with registry.snapshot() as snapshot:
-        found = listing.list_changes(snapshot, identity, 0, snapshot.reading.size, after)
+        found = listing.list_changes(snapshot, identity, 0, snapshot.reader.size, after)
     return found.items, found.last if found.more else None
 
 

@@ -322,9 +322,9 @@ def test_missing_or_moved_rotation_is_detected(here: Registry) -> None:
 def branch(registry: Registry, old: Signer, new: Signer) -> None:
     """Continue as a restored ledger does."""
     log = registry.ledger.log
-    with log.reading() as reading:
-        size = reading.size
-        predecessor = Checkpoint(old.name, size, reading.root(size))
+    with log.open_reader() as reader:
+        size = reader.size
+        predecessor = Checkpoint(old.name, size, reader.root(size))
     note = Branch(predecessor, old.public, new.public).note()
 
     def rename(connection: Connection) -> None:
@@ -365,17 +365,17 @@ def hand_over(registry: Registry, note: str, handle: str = LEDGER, action: Actio
 def forged(registry: Registry, signer: Signer, *links: int) -> str:
     """Return a proof of 12345/x with any checkpoint signer and the given rotation entries."""
     with registry.snapshot() as snapshot:
-        reading = snapshot.reading
-        size = reading.size
-        note = signer.sign(Checkpoint(signer.name, size, reading.root(size)))
+        reader = snapshot.reader
+        size = reader.size
+        note = signer.sign(Checkpoint(signer.name, size, reader.root(size)))
         stored = snapshot.stored(X)
         assert stored.entry is not None
         keys = [
-            proving._inclusion_proof(reading, entry, size) | proving._dump_slot("note", entry.note)
-            for entry in map(reading.entry, links)
+            proving._inclusion_proof(reader, entry, size) | proving._dump_slot("note", entry.note)
+            for entry in map(reader.entry, links)
         ]
         document = {"format": proof_document.FORMAT, "handle": "12345/x", "seq": stored.seq, "values": []}
-        entry = {"entry": proving._inclusion_proof(reading, stored.entry, size)}
+        entry = {"entry": proving._inclusion_proof(reader, stored.entry, size)}
     return json.dumps(document | entry | {"checkpoint": note, "keys": keys})
 
 

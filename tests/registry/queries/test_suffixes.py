@@ -134,7 +134,7 @@ def test_cordra_handles_are_generated() -> None:
 
 def _size(registry: Registry) -> int:
     with registry.snapshot() as snapshot:
-        return snapshot.reading.size
+        return snapshot.reader.size
 
 
 # Nine characters

@@ -83,7 +83,7 @@ def test_large_record_is_encoded_in_a_thread(server: Harness, query: str) -> Non
     for name, values in (("small", small), ("large", large), ("many", many)):
         server.registry.do(Create(Handle.parse(f"{PREFIX}/{name}"), values), OPERATOR, "cli")
     with server.registry.snapshot() as snapshot:
-        query = query.replace("LATEST", str(snapshot.reading.seq_at(1 << 62)))
+        query = query.replace("LATEST", str(snapshot.reader.seq_at(1 << 62)))
     threads = {}
     for name in ("small", "large", "many"):
         server.kinds.clear()

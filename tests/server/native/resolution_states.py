@@ -168,7 +168,7 @@ def world(settings: ResolutionSettings | None = None, profile: str = "free") -> 
     """An empty registry, for a site with these settings and prefixes with this default profile."""
     settings = settings or ResolutionSettings()
     with registry_in_memory(rules=Rules(default_policy=PROFILES[profile])) as registry:
-        assert registry.ledger.answers.catch_up(registry.ledger.log.reading)
+        assert registry.ledger.answers.catch_up(registry.ledger.log.open_reader)
         made = World(registry, settings)
         made.records_by_key = {homed("0.NA/0.NA").key: homed("0.NA/0.NA")}
         yield made

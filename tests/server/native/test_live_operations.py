@@ -341,8 +341,8 @@ def test_administrator_creates_a_checkpoint(server: Serving, directory: Path, vi
         size = entries(directory)
         assert anybody.do(OpCode.BACKUP_SERVER, HandleRequest()).code is ResponseCode.AUTHENTICATION_NEEDED
         assert client.do(OpCode.BACKUP_SERVER, HandleRequest()).code is ResponseCode.SUCCESS
-        with reading_of(directory) as reading:
-            assert (reading.checkpoint_size() or 0) >= size
+        with reading_of(directory) as reader:
+            assert (reader.checkpoint_size() or 0) >= size
 
 
 @BOTH

@@ -242,15 +242,15 @@ def test_challenge_cannot_be_used_twice(registry: Registry, visitor: Visitor) ->
     first = visitor.ask(answer, about=request)
     assert first.code is ResponseCode.SUCCESS
     size = registry.ledger.log
-    with size.reading() as reading:
-        entries = reading.size
+    with size.open_reader() as reader:
+        entries = reader.size
     # The same octets get the same answer; executed again it would be a conflict.
     assert visitor.ask(answer, about=request).message.to_bytes() == first.message.to_bytes()
     other = rewritten(answer)
     other = replace(other, envelope=replace(other.envelope, request_id=other.envelope.request_id ^ 1))
     assert visitor.ask(other, about=request).code is ResponseCode.AUTHEN_TIMEOUT
-    with size.reading() as reading:
-        assert reading.size == entries
+    with size.open_reader() as reader:
+        assert reader.size == entries
 
 
 def test_concurrent_repeated_response_is_executed_once(registry: Registry, visitor: Visitor) -> None:

@@ -30,8 +30,8 @@ def visitor(registry: Registry) -> Visitor:
 
 
 def entries(registry: Registry) -> int:
-    with registry.ledger.reading() as reading:
-        return reading.size
+    with registry.ledger.open_reader() as reader:
+        return reader.size
 
 
 def proved_session(visitor: Visitor) -> Session:

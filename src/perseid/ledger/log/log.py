@@ -66,7 +66,7 @@ class UnsettledCommit(OutcomeUnknown):
 
 
 class Log:
-    """The log of one ledger in one store. One thread at a time appends; each reader uses its own `reading()`."""
+    """The log of one ledger in one store. One thread at a time appends; each reader uses its own `open_reader()`."""
 
     def __init__(self, store: Store, clock: CheckedClock, random: Callable[[int], bytes]) -> None:
         self.store = store
@@ -167,7 +167,7 @@ class Log:
             self.has_traces = not self.store.purge_deleted()
 
     @contextmanager
-    def reading(self) -> Iterator[LogReader]:
+    def open_reader(self) -> Iterator[LogReader]:
         """Open a consistent snapshot of the log to read and prove from."""
         with self.store.reading_cursor() as cursor:
             yield LogReader(cursor, self.statements)

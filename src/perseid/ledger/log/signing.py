@@ -143,7 +143,7 @@ def restored_origin(origin: str, ledger_id: bytes) -> str:
 
 def find_branch(log: Log) -> Branch | None:
     """Find which ledger this one continues; None if it was never restored. The last restore wins."""
-    with log.reading() as reader:
+    with log.open_reader() as reader:
         for entry in reader.history(record_key(LEDGER)):
             if entry.action == Action.BRANCH:
                 try:

@@ -60,7 +60,7 @@ def follow(log: Log, after: int, stop: threading.Event) -> Iterator[Entry]:
     watcher = ChangeWatcher(log)
     try:
         while not stop.is_set():
-            with log.reading() as reader:
+            with log.open_reader() as reader:
                 entries = list(reader.log(after, after + 1_000))
             yield from entries
             if entries:

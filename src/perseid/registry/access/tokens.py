@@ -238,7 +238,7 @@ def list_tokens(
     last: str | None = None
     with registry.snapshot() as snapshot:
         visibility = _TokenVisibility(snapshot, identity)
-        entries, more = snapshot.reading.names_page(first, end, MAX_SCANNED)
+        entries, more = snapshot.reader.names_page(first, end, MAX_SCANNED)
         for entry in entries:
             if budget.is_full:
                 return tuple(tokens), last
@@ -307,8 +307,8 @@ def _creation_entry(snapshot: Snapshot, entry: Entry) -> Entry | None:
     """The entry that created a token: this one, or the one before its revocation."""
     if entry.state is State.NORMAL:
         return entry
-    previous = snapshot.reading.previous(entry.seq)
-    return snapshot.reading.entry(previous) if previous else None
+    previous = snapshot.reader.previous(entry.seq)
+    return snapshot.reader.entry(previous) if previous else None
 
 
 def _find_token(snapshot: Snapshot, token: str) -> tuple[Token, Entry]:

@@ -126,9 +126,9 @@ class _ProjectedSnapshot(Snapshot):
         self.usage = snapshot.usage
 
     @property
-    def reading(self) -> LogReader:
+    def reader(self) -> LogReader:
         """The state of the ledger itself, without those entries."""
-        return self._snapshot.reading
+        return self._snapshot.reader
 
     def entry(self, key: bytes, *, new: bool = False) -> Entry | None:
         """The latest entry of a record, noted as a precondition, or the one that will replace it."""

@@ -186,7 +186,7 @@ class Redact:
 
         They are one commit: after a partial redaction the named entry would be empty, and could not identify the value.
         """
-        reading = context.snapshot.reading
+        reader = context.snapshot.reader
         named = case_rules.as_of(context.snapshot, stored, self.seq)
         positions = {stored.key if named is None else named.key: (self.seq, self.index)}
         if named is not None:
@@ -199,9 +199,9 @@ class Redact:
                         positions.setdefault(entry.key, (entry.seq, value.index))
         by = (context.interface, str(context.identity))
         for key in positions:
-            if (latest := reading.record(key)) is not None:
+            if (latest := reader.record(key)) is not None:
                 context.snapshot.track(latest)  # its values are copied, so the commit depends on it
-        return [build_redaction(reading, key, *position, by, reason) for key, position in positions.items()]
+        return [build_redaction(reader, key, *position, by, reason) for key, position in positions.items()]
 
 
 # Shared by the commands

@@ -236,7 +236,7 @@ def _check_policy_change(context: Context, prefix: str, policy: Policy, *, chang
     try:
         before, is_known = context.snapshot.policy(prefix), True
     except Refused:  # it cannot be read; the new one replaces it unless that hides a record
-        if not context.snapshot.reading.names(*names, 1):
+        if not context.snapshot.reader.names(*names, 1):
             return _PolicyChange(_KeyChange.IF_EMPTY, policy, policy)
         before, is_known = _last_known_policy(context.snapshot, prefix)
     has_same_lookup = before.scheme == policy.scheme or "cordra" not in (before.scheme, policy.scheme)
@@ -248,7 +248,7 @@ def _check_policy_change(context: Context, prefix: str, policy: Policy, *, chang
         return _PolicyChange(_KeyChange.AS_BEFORE, before, policy)
     if has_same_lookup and change_case:
         return _PolicyChange(_KeyChange.MOVED, before, policy)
-    if context.snapshot.reading.names(*names, 1):
+    if context.snapshot.reader.names(*names, 1):
         raise _has_records(prefix, before)
     return _PolicyChange(_KeyChange.IF_EMPTY, before, policy)
 
@@ -306,20 +306,20 @@ def types_elsewhere(snapshot: Snapshot, policy: Policy) -> tuple[str, ...]:
     return tuple([type_ for type_, handle in types if handle is not None and not snapshot.stored(handle).exists])
 
 
-def homed_prefixes(reading: LogReader) -> Iterator[str]:
+def homed_prefixes(reader: LogReader) -> Iterator[str]:
     """The entries of the table of homed prefixes."""
-    return _names(reading, HOMED)
+    return _names(reader, HOMED)
 
 
-def namespaces(reading: LogReader) -> Iterator[str]:
+def namespaces(reader: LogReader) -> Iterator[str]:
     """The prefixes with a policy, in order."""
-    return _names(reading, POLICY)
+    return _names(reader, POLICY)
 
 
-def _names(reading: LogReader, start: str) -> Iterator[str]:
+def _names(reader: LogReader, start: str) -> Iterator[str]:
     first = record_key(start)
     end = first[:-1] + bytes((first[-1] + 1,))
-    while page := reading.names(first, end, CHUNK):
+    while page := reader.names(first, end, CHUNK):
         yield from (entry.handle.removeprefix(start) for entry in page if entry.state is State.NORMAL)
         first = page[-1].key + b"\0"
 

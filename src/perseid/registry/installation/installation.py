@@ -249,8 +249,8 @@ def _load_signer(directory: Path, log: Log) -> Signer:
     with suppress(InstallationError):  # an incomplete key never took effect
         if next_key.exists():
             signer = _read_signer(next_key)
-            with log.reading() as reading:
-                if reading.signer == str(signer.public):
+            with log.open_reader() as reader:
+                if reader.signer == str(signer.public):
                     return signer
     return _read_signer(keys / CHECKPOINT_KEY)
 

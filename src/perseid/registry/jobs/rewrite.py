@@ -331,7 +331,7 @@ class _Step:
         require_identity(context, f"rewrite {display_name(self.names[0])}")
         done = self.known
         if self.rewrite.repeats:  # records rewritten meanwhile, also by concurrent runs, must not be rewritten twice
-            done = done.refresh(context.snapshot.reading, self.job.id)
+            done = done.refresh(context.snapshot.reader, self.job.id)
         chunk = runner.Chunk(context)
         chunk.take(self.names, lambda name: self._drafts(chunk.context, name, done))
         reason = context.reasons[-1] if context.reasons else ""

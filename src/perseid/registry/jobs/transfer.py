@@ -190,7 +190,7 @@ def preview_page(
         return ()
 
     while number < len(names):
-        entries, more = context.snapshot.reading.names_page(
+        entries, more = context.snapshot.reader.names_page(
             max(first, names[number][0]), names[number][1], runner.CHUNK_SIZE
         )
         before = chunk.processed
@@ -286,7 +286,7 @@ class _Start:
     def _prefixes(self, snapshot: Snapshot, access: "_TransferAccess") -> Iterator[str]:
         """Iterate over the prefixes to transfer."""
         yield self.order.prefix
-        for derived in namespaces(snapshot.reading) if self.order.derived else ():
+        for derived in namespaces(snapshot.reader) if self.order.derived else ():
             if is_derived(derived, self.order.prefix) and not access.belongs_to_new_owner(derived):
                 yield derived
 
@@ -324,13 +324,13 @@ class _Step:
     def decide(self, context: Context) -> Plan[_StepResult]:
         """Requires permission to change the administrators of each record."""
         require_identity(context, f"transfer {display_name(self.order.where)}")
-        reading = context.snapshot.reading
-        done = self.known.refresh(reading, self.job.id)
+        reader = context.snapshot.reader
+        done = self.known.refresh(reader, self.job.id)
         chunk = runner.Chunk(context)
         access = _TransferAccess(chunk.context, self.order, self.job, done)
         access.require(self.order.prefix)
         owner = check_owner(chunk.context, self.order.to)
-        entries, more = reading.names_page(self.first, self.end, runner.CHUNK_SIZE)
+        entries, more = reader.names_page(self.first, self.end, runner.CHUNK_SIZE)
         following = entries[-1].key + b"\0" if more and entries else None
         examined: list[StoredRecord] = []
 
@@ -397,7 +397,7 @@ class _TransferAccess:
     def belongs_to_new_owner(self, prefix: str) -> bool:
         """Whether a derived prefix was created after its parent was transferred."""
         since = self._prefix_transferred_at(parent(prefix) or "")
-        return since > 0 and self._context.snapshot.reading.as_of(record_key(policy_name(prefix)), since) is None
+        return since > 0 and self._context.snapshot.reader.as_of(record_key(policy_name(prefix)), since) is None
 
     def needs_transfer(self, stored: StoredRecord, owner: Admin) -> bool:
         """Whether a record remains to be transferred; refuses callers who may not know of it."""

@@ -109,7 +109,7 @@ class UndoPreview:
 
     def _check_change(self, context: Context, seq: int) -> tuple[()]:
         """Examine the change that starts with an entry, if one does."""
-        change = _Change.of(context.snapshot.reading, seq, self._past)
+        change = _Change.of(context.snapshot.reader, seq, self._past)
         if change is None:
             return ()
         if change.conflict is not None:
@@ -221,25 +221,25 @@ class _Change:
     is_undone: bool
 
     @classmethod
-    def of(cls, reading: LogReader, seq: int, past: _JobSteps) -> "_Change | None":
+    def of(cls, reader: LogReader, seq: int, past: _JobSteps) -> "_Change | None":
         """Return the change that starts with an entry; None if an earlier entry of the job started it."""
-        previous = reading.previous(seq)
-        before = reading.entry(previous) if previous and previous not in past.original else None
-        if _last_change_before(reading, previous, before) in past.original:
+        previous = reader.previous(seq)
+        before = reader.entry(previous) if previous and previous not in past.original else None
+        if _last_change_before(reader, previous, before) in past.original:
             return None
-        entry = reading.entry(seq)
+        entry = reader.entry(seq)
         later: list[int] = []
-        at = reading.latest(entry.key)
+        at = reader.latest(entry.key)
         while at > seq:
             if at in past.undo:
                 return cls(entry, None, None, is_undone=True)
             is_own = at in past.original or at in past.reverted
             # A redaction only erases history; the record stays unchanged.
-            if len(later) < MAX_LATER_CHANGES and not is_own and reading.entry(at).action is not Action.REDACT:
+            if len(later) < MAX_LATER_CHANGES and not is_own and reader.entry(at).action is not Action.REDACT:
                 later.append(at)
             if len(later) == MAX_LATER_CHANGES and not past.undo:
                 break  # enough, and no step of the undo is among them
-            at = reading.previous(at)
+            at = reader.previous(at)
         return cls(entry, before, _find_conflict(entry, before, later), is_undone=False)
 
     @property
@@ -249,11 +249,11 @@ class _Change:
         return before is State.ABSENT or (before is State.RESERVED and self.entry.state is not State.RESERVED)
 
 
-def _last_change_before(reading: LogReader, previous: int, before: Entry | None) -> int:
+def _last_change_before(reader: LogReader, previous: int, before: Entry | None) -> int:
     """Return the entry that last changed a record before another one; redactions do not count."""
     while before is not None and before.action is Action.REDACT:
-        previous = reading.previous(previous)
-        before = reading.entry(previous) if previous else None
+        previous = reader.previous(previous)
+        before = reader.entry(previous) if previous else None
     return previous
 
 
@@ -292,8 +292,8 @@ class _Step:
         The result is the steps done and the number of entries handled.
         """
         require_identity(context, f"undo {self.original_id}")
-        reading = context.snapshot.reading
-        steps = self.past.undo.refresh(reading, self.undo.id)
+        reader = context.snapshot.reader
+        steps = self.past.undo.refresh(reader, self.undo.id)
         past = replace(self.past, undo=steps)
         chunk = runner.Chunk(context)
         chunk.take(self.entries, lambda seq: self._drafts(chunk.context, seq, past))
@@ -303,7 +303,7 @@ class _Step:
 
     def _drafts(self, context: Context, seq: int, past: _JobSteps) -> tuple[Draft, ...]:
         """Return the entry that reverts the change that starts with `seq`; none if there is none, or it is reverted."""
-        change = _Change.of(context.snapshot.reading, seq, past)
+        change = _Change.of(context.snapshot.reader, seq, past)
         if change is None or change.is_undone:
             return ()
         stored = context.snapshot.stored(Handle.parse_lenient(change.entry.handle))

@@ -31,7 +31,7 @@ _LAST: Final = (1 << 63) - 1
 def history(snapshot: Snapshot, stored: StoredRecord, until: int = _LAST) -> Iterator[Entry]:
     """The entries of a handle, newest first, up to and including an entry of the ledger."""
     if stored.entry is None or _ignores_case_rule(stored.handle):
-        return snapshot.reading.history(stored.key, until)
+        return snapshot.reader.history(stored.key, until)
     return _history_across_periods(snapshot, stored, snapshot.case_rule_periods(stored.handle.prefix), until)
 
 
@@ -57,7 +57,7 @@ def _history_across_periods(
     is_current = True
     for period in case_rule_periods:
         key = record_key(str(stored.handle), exact=period.exact)
-        for entry in snapshot.reading.history(key, min(until, period.last)):
+        for entry in snapshot.reader.history(key, min(until, period.last)):
             if entry.seq < period.first:
                 break
             if entry.exact != period.exact:
@@ -121,7 +121,7 @@ def detect_case_sensitivity(snapshot: Snapshot, prefix: str) -> bool | None:
     """
     deleted: set[bool] = set()
     first, end = key_range(prefix)
-    while page := snapshot.reading.names(first, end, CHUNK):
+    while page := snapshot.reader.names(first, end, CHUNK):
         for entry in page:
             if entry.state is not State.ABSENT:
                 return entry.exact
@@ -140,7 +140,7 @@ def _entries(context: Context, prefix: str) -> list[Entry]:
     """The latest entries of all handles there ever were, noted as preconditions."""
     entries: list[Entry] = []
     first, end = key_range(prefix)
-    while page := context.snapshot.reading.names(first, end, CHUNK):
+    while page := context.snapshot.reader.names(first, end, CHUNK):
         entries += page
         if len(entries) > MAX_NAMES:
             reason = f"{display_name(prefix)} has more than {MAX_NAMES:,} handles, too many to change the case rule"

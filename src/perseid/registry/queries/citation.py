@@ -356,7 +356,7 @@ def get_citation(
     if at is None:
         resolved = resolve(query, context)
     else:
-        resolved = as_of(snapshot, context.identity, query, seq_at_time(snapshot.reading, at, clock)).resolved
+        resolved = as_of(snapshot, context.identity, query, seq_at_time(snapshot.reader, at, clock)).resolved
     tail = _with_tail(reference.handle, reference, resolved)
     return build_citation(snapshot.policy(resolved.registered.prefix), resolved, tail, resolver, fixed=at is not None)
 

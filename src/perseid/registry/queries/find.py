@@ -298,7 +298,7 @@ def find(  # noqa: PLR0913 - the last ones are for tests and jobs
     """
     prepared = search.prepared()
     results = _ResultFilter(snapshot, identity, prepared)
-    scan = _IndexScan(snapshot.reading, search, prepared.plan(), min(max(_MIN_BATCH, limit), _MAX_BATCH))
+    scan = _IndexScan(snapshot.reader, search, prepared.plan(), min(max(_MIN_BATCH, limit), _MAX_BATCH))
     budget = PageBudget(page_size(limit))
     items: list[SearchResult] = []
     started = clock()
@@ -427,10 +427,10 @@ class _Match:
 class _IndexScan:
     """Iterates over candidate records in the order of an index."""
 
-    def __init__(self, reading: LogReader, search: Search, plan: SearchPlan, batch_size: int) -> None:
-        self._reading = reading
+    def __init__(self, reader: LogReader, search: Search, plan: SearchPlan, batch_size: int) -> None:
+        self._reader = reader
         self._batch_size = batch_size
-        self._cursors = CursorCodec(reading, search)
+        self._cursors = CursorCodec(reader, search)
         self._first: dict[int, tuple[int, bytes] | None] = {}  # where an entry is met first
         self.plan = plan
 
@@ -458,9 +458,9 @@ class _IndexScan:
 
     def _decode_cursor(self, cursor: str) -> Position:
         decoded = self._cursors.decode(cursor)
-        if decoded is None or decoded[0] > self._reading.size:  # an older backup was restored
+        if decoded is None or decoded[0] > self._reader.size:  # an older backup was restored
             raise _unknown_cursor(cursor)
-        entry = self._reading.entry(decoded[0])
+        entry = self._reader.entry(decoded[0])
         if not self.plan.ranges:
             return 0, entry.key, entry.seq
         for number, key in self._keys(entry.contents()):
@@ -482,7 +482,7 @@ class _IndexScan:
             after = (key, seq) if index == number else (b"", 0)
             more = True
             while more:
-                rows, more = self._reading.find_by_keys(one.first, one.end, self._batch_size, after)
+                rows, more = self._reader.find_by_keys(one.first, one.end, self._batch_size, after)
                 yield from (((index, found_key, entry.seq), entry) for found_key, entry in rows)
                 after = (rows[-1][0], rows[-1][1].seq) if rows else after
 
@@ -492,9 +492,9 @@ class _IndexScan:
             if index < number:
                 continue
             after = (key, seq) if index == number else (b"", 0)
-            while rows := self._reading.target_rows(one.first, one.end, _SCAN_BATCH, after):
+            while rows := self._reader.target_rows(one.first, one.end, _SCAN_BATCH, after):
                 for found_key, found_seq in rows:
-                    entry = self._reading.entry(found_seq) if self._is_candidate(found_key) else None
+                    entry = self._reader.entry(found_seq) if self._is_candidate(found_key) else None
                     yield (index, found_key, found_seq), entry
                 if len(rows) < _SCAN_BATCH:
                     break
@@ -512,15 +512,15 @@ class _IndexScan:
             first = position[1] + b"\0"
         more = True
         while more:
-            entries, more = self._reading.names_page(first, end, self._batch_size)
+            entries, more = self._reader.names_page(first, end, self._batch_size)
             yield from (((0, entry.key, entry.seq), entry) for entry in entries)
             first = entries[-1].key + b"\0" if entries else first
 
     def _by_log(self, position: Position) -> Iterator[tuple[Position, Entry | None]]:
-        since, size = max(self.plan.since or 0, position[2]), self._reading.size
+        since, size = max(self.plan.since or 0, position[2]), self._reader.size
         for first in range(since, size, self._batch_size):
-            for entry in self._reading.log(first, min(first + self._batch_size, size)):
-                is_latest = self._reading.latest(entry.key) == entry.seq
+            for entry in self._reader.log(first, min(first + self._batch_size, size)):
+                is_latest = self._reader.latest(entry.key) == entry.seq
                 yield (0, entry.key, entry.seq), entry if is_latest else None
 
 

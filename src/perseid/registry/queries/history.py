@@ -244,7 +244,7 @@ class VisibleVersion:
     values: tuple[Value, ...]
 
 
-def seq_at_time(reading: LogReader, when: str | int, now: int) -> int:
+def seq_at_time(reader: LogReader, when: str | int, now: int) -> int:
     """Return the last entry of the ledger at a time; 0 if there was none yet.
 
     `when` is an entry number, microseconds since 1970, or an ISO 8601 time (UTC if it has no zone). `now` is the clock
@@ -254,13 +254,13 @@ def seq_at_time(reading: LogReader, when: str | int, now: int) -> int:
     if number is None:
         number = _parse_time(str(when))
     elif number < MIN_TIMESTAMP:
-        if not 0 <= number <= reading.size:
-            reason = f"Entry {number} does not exist; the last entry is {reading.size}"
+        if not 0 <= number <= reader.size:
+            reason = f"Entry {number} does not exist; the last entry is {reader.size}"
             raise InvalidQuery(reason, "Give an existing entry, or a time")
         return number
     if number > now:
         raise InvalidQuery(f"Time {display_name(str(when))} is in the future", "Give a time in the past")
-    return reading.seq_at(number)
+    return reader.seq_at(number)
 
 
 def get_history(

@@ -110,8 +110,8 @@ def list_log(snapshot: Snapshot, identity: Identity, after: int = 0, limit: int 
     visibility = Visibility(snapshot, identity)
     budget = PageBudget(page_size(limit))
     items: list[LogEntry] = []
-    last, size = after, snapshot.reading.size
-    for entry in snapshot.reading.log(after, after + MAX_SCANNED):
+    last, size = after, snapshot.reader.size
+    for entry in snapshot.reader.log(after, after + MAX_SCANNED):
         access = visibility.access(entry.handle)
         if access is None:
             break
@@ -142,7 +142,7 @@ def list_changes(
     limit = page_size(limit)
     items: list[ChangedRecord] = []
     last = max(earlier, after or 0)
-    for entry in snapshot.reading.log(last, min(later, last + MAX_SCANNED)):
+    for entry in snapshot.reader.log(last, min(later, last + MAX_SCANNED)):
         access = visibility.access(entry.handle)
         if access is None:
             break
@@ -151,7 +151,7 @@ def list_changes(
             items.append(change)
         if len(items) == limit:
             break
-    return Page(tuple(items), last, last < min(later, snapshot.reading.size))
+    return Page(tuple(items), last, last < min(later, snapshot.reader.size))
 
 
 def list_handles(
@@ -171,12 +171,12 @@ def list_handles(
     first, end, administers = _check_listing(snapshot, identity, name)
     limit = page_size(limit)
     is_exact = snapshot.policy(first.decode().partition("/")[0]).case is CaseRule.SENSITIVE
-    first = _key_after(snapshot.reading, after, first, end)
+    first = _key_after(snapshot.reader, after, first, end)
     items: list[ListedHandle] = []
     last, more, scanned = after, True, 0
     while more and len(items) < limit and scanned < MAX_SCANNED:
         batch_size = max(limit - len(items), _MIN_BATCH)
-        entries, more = snapshot.reading.names_page(first, end, batch_size)
+        entries, more = snapshot.reader.names_page(first, end, batch_size)
         scanned += len(entries)
         for number, entry in enumerate(entries, 1):
             last, first = entry.seq, entry.key + b"\0"
@@ -202,7 +202,7 @@ def list_by_offset(
     items: list[ListedHandle] = []
     more = True
     while more and len(items) < limit:
-        entries, more = snapshot.reading.names_in_states(first, end, states, limit - len(items), skip)
+        entries, more = snapshot.reader.names_in_states(first, end, states, limit - len(items), skip)
         items += [ListedHandle(entry.handle, entry.state, entry.seq) for entry in entries]
         first, skip = entries[-1].key + b"\0" if entries else first, 0
     return tuple(items)
@@ -211,7 +211,7 @@ def list_by_offset(
 def count_handles(snapshot: Snapshot, identity: Identity, name: str) -> int:
     """Return the number of handles on all pages of `list_handles`. Raises `Refused`."""
     first, end, administers = _check_listing(snapshot, identity, name)
-    return snapshot.reading.count_names(first, end, _visible_states(administers=administers))
+    return snapshot.reader.count_names(first, end, _visible_states(administers=administers))
 
 
 def list_homed(snapshot: Snapshot, identity: Identity) -> tuple[str, ...]:
@@ -225,7 +225,7 @@ def list_homed(snapshot: Snapshot, identity: Identity) -> tuple[str, ...]:
     )
     if not decision.allowed:
         raise Refused.from_decision(decision)
-    return tuple(homed_prefixes(snapshot.reading))
+    return tuple(homed_prefixes(snapshot.reader))
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,12 +414,12 @@ def _key_range(name: str) -> tuple[str, bytes, bytes, tuple[str, ...]]:
     return prefix, first, first[:-1] + bytes((first[-1] + 1,)), homed
 
 
-def _key_after(reading: LogReader, after: int, first: bytes, end: bytes) -> bytes:
+def _key_after(reader: LogReader, after: int, first: bytes, end: bytes) -> bytes:
     """Return the first key of a page that follows the record of an entry."""
     if not after:
         return first
     try:
-        key = reading.entry(after).key
+        key = reader.entry(after).key
     except KeyError:
         key = b""
     if not first <= key < end:

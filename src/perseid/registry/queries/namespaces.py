@@ -45,7 +45,7 @@ def list_prefixes(snapshot: Snapshot, identity: Identity) -> Iterator[str]:
     """Iterate over prefixes with their own policy, then homed prefixes without one. Raises `Refused`."""
     homed = list_homed(snapshot, identity)
     listed = set()
-    for prefix in namespaces(snapshot.reading):
+    for prefix in namespaces(snapshot.reader):
         listed.add(fold(prefix))
         yield prefix
     for name in homed:

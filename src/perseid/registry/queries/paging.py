@@ -33,9 +33,9 @@ _HEXADECIMAL: Final = frozenset("0123456789abcdef")
 class CursorCodec:
     """Encodes and decodes the cursors of one search."""
 
-    def __init__(self, reading: LogReader, search: object) -> None:
+    def __init__(self, reader: LogReader, search: object) -> None:
         """`search` identifies the search by its `repr`."""
-        self._reading = reading
+        self._reader = reader
         self._search = repr(search).encode("utf-8", "surrogatepass")
 
     def encode(self, seq: int, mark: bytes = b"") -> str:
@@ -53,7 +53,7 @@ class CursorCodec:
         return seq, mark
 
     def _cipher(self) -> AESSIV:
-        return AESSIV(self._reading.secret(_PURPOSE))
+        return AESSIV(self._reader.secret(_PURPOSE))
 
 
 def mark(number: int, key: bytes) -> bytes:

@@ -72,15 +72,15 @@ def prove(
     history = RecordHistory(snapshot, Anonymous() if public_only else identity, handle)
     version = _latest(history) if seq is None else history.version_at(seq)
     entry = version.entry
-    reading = snapshot.reading
-    note, size = reading.checkpoint(), reading.checkpoint_size() or 0
+    reader = snapshot.reader
+    note, size = reader.checkpoint(), reader.checkpoint_size() or 0
     if note is None or size < entry.seq:
         raise NotCheckpointed(entry.seq, size)
     document: JsonObject = {
         "format": FORMAT,
         "handle": entry.handle,
         "seq": entry.seq,
-        "entry": _inclusion_proof(reading, entry, size),
+        "entry": _inclusion_proof(reader, entry, size),
         "values": _open_slots(_visible_slots(version)),
     }
     if history.shows_actors:
@@ -89,7 +89,7 @@ def prove(
         document |= _dump_slot("note", entry.note)
     document["checkpoint"] = note
     document["keys"] = [
-        _inclusion_proof(reading, link, size) | _dump_slot("note", link.note) for link in _key_changes(reading, size)
+        _inclusion_proof(reader, link, size) | _dump_slot("note", link.note) for link in _key_changes(reader, size)
     ]
     proof = Proof(history.stored.handle, entry.seq, document)
     if len(proof.to_json().encode()) > MAX_DOCUMENT:
@@ -121,12 +121,12 @@ class SigningKey:
     """The entry that replaced it; None if it signs now."""
 
 
-def signing_keys(reading: LogReader) -> list[SigningKey]:
+def signing_keys(reader: LogReader) -> list[SigningKey]:
     """Return the keys of the ledger, the current one last; at most the last `MAX_LINKS`."""
-    entries = list(islice(reading.history(record_key(LEDGER)), MAX_LINKS))[::-1]
+    entries = list(islice(reader.history(record_key(LEDGER)), MAX_LINKS))[::-1]
     changes = [(entry, change) for entry in entries if (change := parse_key_change(entry)) is not None]
     if not changes:
-        return [SigningKey(LogKey.parse(reading.signer), None, None)]
+        return [SigningKey(LogKey.parse(reader.signer), None, None)]
     keys = [changes[0][1][0], *[new for _, (_, new) in changes]]
     starts = [None, *[entry for entry, _ in changes]]
     return [SigningKey(key, *ends) for key, ends in zip(keys, pairwise([*starts, None]), strict=True)]
@@ -144,20 +144,20 @@ class Consistency:
     """The hashes that connect both roots."""
 
 
-def consistency(reading: LogReader, old: int, new: int | None = None) -> Consistency:
+def consistency(reader: LogReader, old: int, new: int | None = None) -> Consistency:
     """Prove that a tree extends a smaller one; by default the tree of the last checkpoint.
 
     Raises `Refused` for sizes that no signed checkpoint covers yet.
     """
-    signed = reading.checkpoint_size() or 0
+    signed = reader.checkpoint_size() or 0
     size = signed if new is None else new
     if max(old, size) > signed:
         raise _beyond_checkpoint(signed, max(old, size))
     if not 0 <= old <= size:
         reason = f"A tree of {size} entries cannot extend one of {old}"
         raise InvalidQuery(reason, "Give the smaller size first")
-    path = tuple(reading.consistency(old, size))
-    return Consistency(old, reading.root(old), size, reading.root(size), path)
+    path = tuple(reader.consistency(old, size))
+    return Consistency(old, reader.root(old), size, reader.root(size), path)
 
 
 def _beyond_checkpoint(signed: int, size: int) -> Refused:
@@ -193,19 +193,19 @@ def _visible_slots(version: VisibleVersion) -> list[Slot]:
     ]
 
 
-def _key_changes(reading: LogReader, size: int) -> list[Entry]:
+def _key_changes(reader: LogReader, size: int) -> list[Entry]:
     """Return the entries that led to today's key, oldest first, since the last restore."""
     entries = []
-    for entry in reading.history(record_key(LEDGER), size):
+    for entry in reader.history(record_key(LEDGER), size):
         entries.append(entry)
         if entry.action is Action.BRANCH or len(entries) == MAX_LINKS:
             break
     return entries[::-1]
 
 
-def _inclusion_proof(reading: LogReader, entry: Entry, size: int) -> JsonObject:
+def _inclusion_proof(reader: LogReader, entry: Entry, size: int) -> JsonObject:
     """Return the leaf of an entry and its path to the root of a tree."""
-    path = [_base64(each) for each in reading.inclusion(entry.seq, size)]
+    path = [_base64(each) for each in reader.inclusion(entry.seq, size)]
     return {"leaf": _base64(entry.leaf()), "path": path}
 
 

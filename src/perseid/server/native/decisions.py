@@ -330,7 +330,7 @@ class _WithoutReferrals(Snapshot):
     """The same snapshot for a client that cannot be referred: derived prefixes elsewhere are not hosted."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        super().__init__(snapshot.reading, snapshot.rules)
+        super().__init__(snapshot.reader, snapshot.rules)
         self._snapshot = snapshot
         self.usage = snapshot.usage
 

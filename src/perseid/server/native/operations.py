@@ -133,8 +133,8 @@ def find_secrets(native: NativeContext, body: VerifyChallenge, *, refer: bool) -
 
 def status_values(registry: Registry, **counts: int) -> tuple[Value, ...]:
     """Return the status of the server: whether it is ready, and counts."""
-    with registry.ledger.reading() as reading:
-        counts = {"entries": reading.size} | counts
+    with registry.ledger.open_reader() as reader:
+        counts = {"entries": reader.size} | counts
     lines = [("DESC", "a Perseid server"), ("READY", "yes" if registry.ledger.ready else "no")]
     lines += [(name.upper(), str(count)) for name, count in counts.items()]
     now = registry.now()

@@ -113,8 +113,8 @@ class LedgerState:
 
 def get_ledger_state(ledger: "Ledger") -> LedgerState:
     """Read the state of a ledger from its database; blocks, so do not call it in an event loop."""
-    with ledger.reading() as reading:
-        entries, checkpoint = reading.size, reading.checkpoint_size() or 0
+    with ledger.open_reader() as reader:
+        entries, checkpoint = reader.size, reader.checkpoint_size() or 0
     ready = ledger.ready
     return LedgerState(entries, checkpoint, ledger.answers.applied if ready else 0, ready)
 

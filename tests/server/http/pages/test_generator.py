@@ -274,7 +274,7 @@ def test_non_primary_server_refuses(server: Harness) -> None:
 
 def test_form_without_token_is_refused(server: Harness) -> None:
     with server.registry.snapshot() as snapshot:
-        before = snapshot.reading.size
+        before = snapshot.reader.size
     theirs = token_of(server.get("/generate", headers=basic(OTHER, "other-secret")))
     good = form_of(server)
     for token in ("", "x", "A" * 75, theirs, good[:-1], good + "A", good.swapcase(), "é", "A" * 10_000):
@@ -282,7 +282,7 @@ def test_form_without_token_is_refused(server: Harness) -> None:
         assert answer.status == 403
         assert "use the new form below" in page_of(answer).text
     with server.registry.snapshot() as snapshot:
-        assert snapshot.reading.size == before
+        assert snapshot.reader.size == before
 
 
 @pytest.mark.parametrize(
@@ -308,12 +308,12 @@ def test_own_form_is_accepted(server: Harness) -> None:
 def test_get_changes_nothing(server: Harness) -> None:
     fields = urlencode({"prefix": "12345", "mode": "reserve", "count": "1", "token": form_of(server)})
     with server.registry.snapshot() as snapshot:
-        before = snapshot.reading.size
+        before = snapshot.reader.size
     assert made(server.get(f"/generate?{fields}", headers=basic())) == []
     as_json = server.post("/generate", fields, headers={"Content-Type": "text/plain", **basic()})
     assert made(as_json) == []
     with server.registry.snapshot() as snapshot:
-        assert snapshot.reading.size == before
+        assert snapshot.reader.size == before
 
 
 def test_form_sent_twice_is_executed_once(server: Harness) -> None:
@@ -331,7 +331,7 @@ def test_form_sent_twice_is_executed_once(server: Harness) -> None:
 def test_form_in_progress_is_not_executed_again(server: Harness) -> None:
     token, registry = form_of(server), server.registry
     with registry.snapshot() as snapshot:
-        tokens = FormTokens(snapshot.reading.secret(PURPOSE))
+        tokens = FormTokens(snapshot.reader.secret(PURPOSE))
     number = tokens.read(token, ADMINISTRATOR, server.context.time())
     identity = KeyIdentity(ValueRef.parse(ADMINISTRATOR), Proof.SECRET_KEY, verified_index=300)
     with server.context.api.keys(registry).claim(identity, number, bytes(32)):
@@ -346,7 +346,7 @@ def test_result_is_not_repeated_after_redaction(server: Harness) -> None:
     made(send(server, token=token))
     create(server, "12345/erased", Value.text(1, "DESC", "what must go"))
     with server.registry.snapshot() as snapshot:
-        seq = snapshot.reading.size
+        seq = snapshot.reader.size
     server.registry.do(Remove(Handle.parse("12345/erased"), (1,)), OPERATOR, "cli")
     server.registry.do(Redact(Handle.parse("12345/erased"), 1, seq, "by order"), OPERATOR, "cli")
     answer = send(server, token=token)

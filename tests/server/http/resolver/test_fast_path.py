@@ -36,7 +36,7 @@ class Both:
     def __init__(self, server: Harness) -> None:
         self.server = server
         ledger = server.registry.ledger
-        assert ledger.answers.catch_up(ledger.reading)
+        assert ledger.answers.catch_up(ledger.open_reader)
         self.seconds = server.context.time()  # which stand still, so that both answer in the same
         server.service.server = replace(server.context, time=lambda: self.seconds)
         self.configure()

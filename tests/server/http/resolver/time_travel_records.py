@@ -39,7 +39,7 @@ class Machine:
         self.clock.show(self.now)
         self.server.registry.do(operation, OPERATOR, interface)
         with self.server.registry.snapshot() as snapshot:
-            return snapshot.reading.size
+            return snapshot.reader.size
 
     def put(self, name: str, *values: Value, interface: str = "cli") -> int:
         create = Create(Handle.parse(name), (*values, BY_ADMINS), overwrite=True, reuse_deleted=True)

@@ -26,9 +26,9 @@ ALLOWED = [
 
 @pytest.mark.parametrize("wanted", ALLOWED, ids=json.dumps)
 def test_explain_depends_on_the_caller(shared: Harness, wanted: dict[str, object]) -> None:
-    size = shared.registry.ledger.reading
-    with size() as reading:
-        before = reading.size
+    size = shared.registry.ledger.open_reader
+    with size() as reader:
+        before = reader.size
     mine = got(send(shared, "POST", "/explain", wanted, headers=basic()))
     assert mine["allowed"], mine
     assert mine["code"] is None
@@ -37,8 +37,8 @@ def test_explain_depends_on_the_caller(shared: Harness, wanted: dict[str, object
     assert others["code"] == 402
     assert others["reason"]
     assert others["advice"]
-    with size() as reading:
-        assert reading.size == before
+    with size() as reader:
+        assert reader.size == before
 
 
 @pytest.mark.parametrize(

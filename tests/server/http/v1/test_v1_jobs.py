@@ -348,14 +348,14 @@ def test_later_changes_are_undo_conflicts(server: Harness) -> None:
     assert sorted((each["handle"], each["seq"]) for each in plan["conflicts"]) == sorted(
         zip(names[:25], later, strict=True)
     )
-    with server.registry.ledger.reading() as reading:
-        size = reading.size
+    with server.registry.ledger.open_reader() as reader:
+        size = reader.size
     refused = problem(send(server, "POST", path, {}, headers=basic()), "undo-conflict")
     assert (refused["status"], "25 records have conflicting changes" in refused["detail"]) == (409, True)
     assert "changed later, in entry" in refused["advice"]
     assert "and 5 more" in refused["advice"]
-    with server.registry.ledger.reading() as reading:
-        assert reading.size == size, "nothing is undone then"
+    with server.registry.ledger.open_reader() as reader:
+        assert reader.size == size, "nothing is undone then"
 
 
 def test_running_job_can_be_undone(slowly: Harness) -> None:

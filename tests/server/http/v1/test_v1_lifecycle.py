@@ -45,7 +45,7 @@ def test_history_can_be_kept(server: Harness) -> None:
     change(server, "POST", at("12345/n2", "/publish"))
     assert texts(record(server, "12345/n2", f"?at={first}"))["DESC"] == "the thing with the number 2"
     with server.registry.snapshot() as snapshot:
-        assert (snapshot.reading.entry(hidden["seq"]).why or "").endswith("\nfor a while")
+        assert (snapshot.reader.entry(hidden["seq"]).why or "").endswith("\nfor a while")
 
 
 def test_optional_body_can_be_empty(shared: Harness) -> None:
@@ -167,9 +167,9 @@ def test_u7_alias_target_is_stored_as_a_handle(server: Harness, form: str) -> No
 @pytest.mark.parametrize("form", FORMS)
 def test_u7_replacement_is_stored_as_a_handle(server: Harness, form: str) -> None:
     change(server, "POST", at("12345/n4", "/tombstone"), {"reason": "gone", "replaced_by": form})
-    held = server.registry.ledger.reading
-    with held() as reading:
-        stored = [value.data for value in reading.entry(reading.size).record()]
+    held = server.registry.ledger.open_reader
+    with held() as reader:
+        stored = [value.data for value in reader.entry(reader.size).record()]
     assert b"12345/n9" in stored
     assert form.encode() not in stored or form == "12345/n9"
 

@@ -235,7 +235,7 @@ def laden(server: Harness) -> Harness:
 @pytest.mark.parametrize("accepts", ["application/json", "text/html"])
 def test_long_response_does_not_block_the_event_loop(laden: Harness, target: str, accepts: str) -> None:
     with laden.registry.snapshot() as snapshot:
-        seq = snapshot.reading.size
+        seq = snapshot.reader.size
     target = target.format(name=quote(NAME, safe=""), seq=seq, first=seq - 1)
     answer, held = held_by(laden, target, Accept=accepts, **basic())
     assert answer.status == 200

@@ -44,7 +44,7 @@ def test_minted_handle_resolves(server: Harness) -> None:
     assert (found["handle"], found["seq"], found["state"]) == (name, made["seq"], "normal")
     assert found["values"][0]["data"]["value"] == "https://example.org/"
     with server.registry.snapshot() as snapshot:
-        entry = snapshot.reading.entry(made["seq"])
+        entry = snapshot.reader.entry(made["seq"])
     assert (entry.handle, entry.origin, entry.why) == (name, ("http", "300:0.NA/12345"), "new")
 
 
@@ -52,7 +52,7 @@ def test_thousand_handles_are_minted_in_one_request(server: Harness) -> None:
     made = mint(server, count=1_000, values=[URL])
     assert len(set(made["handles"])) == 1_000
     with server.registry.snapshot() as snapshot:
-        entries = [snapshot.reading.entry(made["seq"] + number) for number in range(1_000)]
+        entries = [snapshot.reader.entry(made["seq"] + number) for number in range(1_000)]
     assert [entry.handle for entry in entries] == made["handles"]
     assert {entry.at for entry in entries} == {entries[0].at}  # of one commit
     assert record(server, made["handles"][-1])["seq"] == made["seq"] + 999
@@ -205,12 +205,12 @@ def test_ambiguous_reservations_are_refused(shared: Harness, more: dict[str, Any
 def test_generated_handles_are_unique_and_have_no_record(server: Harness) -> None:
     namespace(server, "77", scheme="pilin")
     with server.registry.snapshot() as snapshot:
-        size = snapshot.reading.size
+        size = snapshot.reader.size
     answer = send(server, "POST", "/generate", {"prefix": "77", "count": 1_000}, headers=basic())
     made = got(answer, 201)
     assert (len(set(made["handles"])), "seq" in made, header_of(answer, "Location")) == (1_000, False, None)
     with server.registry.snapshot() as snapshot:
-        assert snapshot.reading.size == size
+        assert snapshot.reader.size == size
     later = mint(server, prefix="77", count=1_000)["handles"] + mint(server, "/generate", prefix="77")["handles"]
     assert not {*made["handles"]} & {*later}
 

@@ -42,8 +42,8 @@ SPACE = {"prefix": "99", "profile": "pilin", "administrators": [ADMINISTRATOR]}
 
 
 def size(server: Harness) -> int:
-    with server.registry.ledger.reading() as reading:
-        return reading.size
+    with server.registry.ledger.open_reader() as reader:
+        return reader.size
 
 
 def test_token_without_mint_scope_creates_no_namespace(server: Harness) -> None:
@@ -67,7 +67,7 @@ def test_repeated_namespace_request_gets_its_response(server: Harness) -> None:
     made = got(first, 201)
     assert (made["seq"], header_of(first, "Location")) == (before + 1, "/api/v1/namespaces/99")
     with server.registry.snapshot() as snapshot:
-        moments = {snapshot.reading.entry(seq).at for seq in range(before + 1, snapshot.reading.size + 1)}
+        moments = {snapshot.reader.entry(seq).at for seq in range(before + 1, snapshot.reader.size + 1)}
     assert len(moments) == 1
     after = size(server)
     again = send(server, "POST", "/namespaces", SPACE, headers=keyed("k"))

@@ -190,8 +190,8 @@ def fetched(address: tuple[str, int], path: str) -> str:
 
 def test_proof_is_valid_without_the_server(tmp_path: Path) -> None:
     directory = copy_to(tmp_path)
-    with Installation.open(directory, environ={}) as installation, installation.log.reading() as reading:
-        key = reading.signer
+    with Installation.open(directory, environ={}) as installation, installation.log.open_reader() as reader:
+        key = reader.signer
     with serving(directory) as running:
         names = ("12345/n0", "12345/private", "0.NA/12345")
         proofs = {name: fetched_octets(running.http, at(name, "/proof")) for name in names}

@@ -207,8 +207,8 @@ def test_values_are_added_set_and_removed(server: Harness) -> None:
     gone = change(server, "DELETE", f"{path}?index=1&index=4&note=as%20agreed")
     assert list(data(record(server, "12345/n7"))) == [2, 3, 100]
     with server.registry.snapshot() as snapshot:
-        assert snapshot.reading.entry(added["seq"]).why == "a note"
-        assert snapshot.reading.entry(gone["seq"]).why == "as agreed"
+        assert snapshot.reader.entry(added["seq"]).why == "a note"
+        assert snapshot.reader.entry(gone["seq"]).why == "as agreed"
 
 
 def test_hidden_value_is_hidden_in_history_by_default(server: Harness) -> None:

@@ -43,7 +43,7 @@ def test_token_is_created_and_acts_for_its_issuer(server: Harness) -> None:
         "last_used": shown["created"][:10],
     }
     with server.registry.snapshot() as snapshot:
-        assert snapshot.reading.entry(shown["seq"]).why == "for spring"
+        assert snapshot.reader.entry(shown["seq"]).why == "for spring"
 
 
 def test_token_is_shown_once(server: Harness) -> None:

@@ -137,7 +137,7 @@ async def _find(
             resolved = resolve(query, context)
         except Refused as refused:
             if refused.code is ResponseCode.HANDLE_NOT_FOUND and _is_read(call):
-                deleted.versions = find_versions(context.snapshot, handle, context.snapshot.reading.size)
+                deleted.versions = find_versions(context.snapshot, handle, context.snapshot.reader.size)
             raise
         return ReadResult(resolved.values, _compute_etag(context, resolved, shows_all=shows_all))
 

@@ -262,7 +262,7 @@ class _GeneratorPage:
         registry = request_context.server.registry
         with registry.snapshot() as snapshot:
             context = Context(snapshot, auth.identity, INTERFACE, registry.now())
-            return cls(request_context, auth, _find_offers(context), FormTokens(snapshot.reading.secret(PURPOSE)))
+            return cls(request_context, auth, _find_offers(context), FormTokens(snapshot.reader.secret(PURPOSE)))
 
     @property
     def identity(self) -> str:
@@ -387,7 +387,7 @@ def _encode_result(minted: MintResult) -> StoredResponse:
 
 def _find_offers(context: Context) -> tuple[Offer, ...]:
     """Find namespaces in which the caller can create identifiers."""
-    prefixes = (name.partition("/")[2] for name in homed_prefixes(context.snapshot.reading))
+    prefixes = (name.partition("/")[2] for name in homed_prefixes(context.snapshot.reader))
     offers = (_find_offer(context, prefix) for prefix in islice(prefixes, MAX_SCANNED))
     return tuple(islice((offer for offer in offers if offer is not None), MAX_OFFERED))
 

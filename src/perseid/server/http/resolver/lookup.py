@@ -240,7 +240,7 @@ class RecordReader:
     def versions_of(self, failure: "LookupFailure") -> MementoNeighbors | None:
         """Return the versions around the requested time of a handle without record; None if it never had one."""
         handle = Handle.for_lookup(RequestedName(failure.name).handle)
-        at = self.snapshot.reading.size if self.at is None else self.at
+        at = self.snapshot.reader.size if self.at is None else self.at
         return None if handle is None else find_versions(self.snapshot, handle, at)
 
     def negotiated(self, named: RequestedName, selection: Selection, seconds: int) -> NegotiatedVersion:

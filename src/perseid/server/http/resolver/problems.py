@@ -102,7 +102,7 @@ def prefix_advice(name: str, context: Context) -> str:
 
 def _prefixes(snapshot: Snapshot) -> Iterator[str]:
     """The hosted prefixes under which identifiers are created, in order."""
-    for name in homed_prefixes(snapshot.reading):
+    for name in homed_prefixes(snapshot.reader):
         prefix = name.removeprefix(f"{PREFIX_OF_PREFIXES}/")
         if "/" not in prefix and fold(prefix) != PREFIX_OF_PREFIXES:
             yield prefix

@@ -70,7 +70,7 @@ def parse_moment(text: str, snapshot: Snapshot, registry: Registry) -> Moment:
     if "T" in text:
         text = _ZONE.sub("+", text)
     fixed = text.isascii() and text.isdecimal() and len(text) < len(str(MIN_TIMESTAMP))
-    return Moment(seq_at_time(snapshot.reading, text, registry.ledger.log.clock.now()), fixed)
+    return Moment(seq_at_time(snapshot.reader, text, registry.ledger.log.clock.now()), fixed)
 
 
 def parse_accept_datetime(request: Request) -> int | None:
@@ -126,7 +126,7 @@ def find_alias_entry(snapshot: Snapshot, handle: Handle, seq: int, seconds: int)
 
 
 def _last_entry(snapshot: Snapshot, seconds: int) -> int:
-    return snapshot.reading.seq_at((seconds + 1) * _MICROSECOND - 1)
+    return snapshot.reader.seq_at((seconds + 1) * _MICROSECOND - 1)
 
 
 def memento_headers(found: MementoNeighbors, addresses: MementoUrls | None, *, is_memento: bool = True) -> HeaderList:

@@ -120,7 +120,7 @@ async def replay(call: ApiCall, reply: Reply, respond: Callable[[Sequence[str], 
 
     def handles() -> list[str]:
         with registry.snapshot() as snapshot:
-            return [snapshot.reading.entry(number).handle for number in range(seq, seq + count)]
+            return [snapshot.reader.entry(number).handle for number in range(seq, seq + count)]
 
     repeated = respond(await call.do(WorkKind.READ, handles), seq)
     return replace(repeated, headers=(*repeated.headers, REPLAYED_HEADER))

@@ -176,7 +176,7 @@ class ApiState:
         state = self._state_for(registry)
         if state.cursors is None:
             with registry.snapshot() as snapshot:
-                state.cursors = CursorCipher(snapshot.reading.secret(SECRET_PURPOSE))
+                state.cursors = CursorCipher(snapshot.reader.secret(SECRET_PURPOSE))
         return state.cursors
 
     def stop(self) -> None:

@@ -177,7 +177,7 @@ async def list_namespace_handles(call: ApiCall) -> Reply:
 def _parse_since(call: ApiCall, context: Context, query: FindQuery) -> int | None:
     if query.changed_since is None:
         return None
-    return seq_at_time(context.snapshot.reading, query.changed_since, call.registry.ledger.log.clock.now())
+    return seq_at_time(context.snapshot.reader, query.changed_since, call.registry.ledger.log.clock.now())
 
 
 def _build_search(call: ApiCall, query: FindQuery, since: int | None) -> Search:

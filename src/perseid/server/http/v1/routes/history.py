@@ -347,12 +347,12 @@ async def show_changes(call: ApiCall) -> Reply:
 
 def _parse_moment(call: ApiCall, context: Context, text: str) -> int:
     """Return the last ledger entry at a time; raises `Refused`."""
-    return seq_at_time(context.snapshot.reading, text, call.registry.ledger.log.clock.now())
+    return seq_at_time(context.snapshot.reader, text, call.registry.ledger.log.clock.now())
 
 
 def _parse_moments(call: ApiCall, context: Context, earlier: str, later: str | None) -> tuple[int, int]:
     first = _parse_moment(call, context, earlier)
-    last = context.snapshot.reading.size if later is None else _parse_moment(call, context, later)
+    last = context.snapshot.reader.size if later is None else _parse_moment(call, context, later)
     if first > last:
         reason = f"`earlier` (entry {first}) is after `later` (entry {last})"
         raise InvalidQuery(reason, "Swap earlier and later")

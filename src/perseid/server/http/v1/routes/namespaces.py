@@ -265,7 +265,7 @@ async def _replay(call: ApiCall, prefix: str, reply: Reply) -> Reply:
 
     def read() -> namespaces.Namespace | None:
         with registry.snapshot() as snapshot:
-            policy = stored_policy(snapshot.reading.entry(seq))
+            policy = stored_policy(snapshot.reader.entry(seq))
             if policy is None:
                 return None
             return namespaces.Namespace(prefix, policy, seq, namespaces.types_elsewhere(snapshot, policy))

@@ -136,7 +136,7 @@ async def show_proof(call: ApiCall) -> Reply:
 
     def read(context: Context) -> bytes:
         snapshot = context.snapshot
-        seq = None if query.at is None else seq_at_time(snapshot.reading, query.at, clock.now())
+        seq = None if query.at is None else seq_at_time(snapshot.reader, query.at, clock.now())
         return prove(snapshot, context.identity, handle, seq, public_only=not query.everything).to_json().encode()
 
     polls = 0
@@ -162,7 +162,7 @@ async def show_checkpoint(call: ApiCall) -> Reply:
 
     Keep it: a consistency proof can later show that the ledger still contains all its entries.
     """
-    note = await call.read(lambda context: context.snapshot.reading.checkpoint())
+    note = await call.read(lambda context: context.snapshot.reader.checkpoint())
     if note is None:
         raise ApiError("busy", "No checkpoint is signed yet; the first one takes a second", headers=_RETRY_HEADERS)
     return Reply(note.encode(), media_type=f"{NOTE_TYPE};charset=utf-8")
@@ -184,7 +184,7 @@ async def show_consistency(call: ApiCall) -> Reply:
     none.
     """
     query = call.query_as(ConsistencyQuery)
-    proof = await call.read(lambda context: consistency(context.snapshot.reading, query.old, query.new))
+    proof = await call.read(lambda context: consistency(context.snapshot.reader, query.old, query.new))
     return Reply(_to_consistency_proof(proof))
 
 
@@ -196,8 +196,8 @@ async def show_key(call: ApiCall) -> Reply:
     """
 
     def read(context: Context) -> tuple[str, list[SigningKey]]:
-        reading = context.snapshot.reading
-        return reading.origin, signing_keys(reading)
+        reader = context.snapshot.reader
+        return reader.origin, signing_keys(reader)
 
     origin, keys = await call.read(read)
     return Reply(LedgerKeys(origin, str(keys[-1].key), [_to_ledger_key(each) for each in keys]))

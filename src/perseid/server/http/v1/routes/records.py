@@ -168,7 +168,7 @@ async def get(call: ApiCall) -> Reply:
 
     def read(context: Context) -> tuple[Resolution, int | None, tuple[str, ...]]:
         snapshot = context.snapshot
-        entry = seq_at_time(snapshot.reading, selection.at, clock.now()) if selection.at else None
+        entry = seq_at_time(snapshot.reader, selection.at, clock.now()) if selection.at else None
         aliases: tuple[str, ...] = ()
         target = query
         if selection.follow:

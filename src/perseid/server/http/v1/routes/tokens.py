@@ -231,7 +231,7 @@ async def _replay(call: ApiCall, reply: Reply) -> Reply:
 
     def read() -> Token | None:
         with registry.snapshot() as snapshot:
-            return Token.from_entry(snapshot.reading.entry(seq))
+            return Token.from_entry(snapshot.reader.entry(seq))
 
     token = await call.do(WorkKind.READ, read)
     if token is None:
