@@ -104,7 +104,7 @@ def test_namespace_with_a_custom_policy(demo: Site, tmp_path: Path) -> None:
     rules.write_text('profil = "free"\n')
     done = demo(f"namespace add 12346 --policy {rules}")
     assert (done.code, done.out) == (1, "")
-    assert done.err == "perseid: profil: unknown key. Did you mean profile?\n"
+    assert done.err == "perseid: profil: unknown key; did you mean profile?\n"
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,19 @@ from perseid.names.handle import CaseRule, Handle
 from perseid.names.pattern import PatternScheme
 from perseid.names.pilin import PilinCheckScheme, PilinScheme
 from perseid.names.suffix_scheme import Scheme
-from perseid.names.suggest import MAX_CANDIDATES, MAX_EDIT_LENGTH, MAX_READINGS, MAX_TRIES, suggest
-from perseid.names.uri import Resolver
+from perseid.names.suggest import (
+    MAX_CANDIDATES,
+    MAX_EDIT_LENGTH,
+    MAX_READINGS,
+    MAX_TEXT,
+    MAX_TRIES,
+    compare,
+    did_you_mean,
+    find_readings,
+    nearest,
+    suggest,
+)
+from perseid.names.uri import KNOWN_RESOLVERS, Resolver
 from tests.names.support import FakeClock
 from tests.strategies import handles, milliseconds, texts
 
@@ -313,3 +324,54 @@ def test_scheme_misuse_is_raised() -> None:
 
     with pytest.raises(NameMisuse):
         suggest(NAME, Register(), scheme=Broken())
+
+
+# Readings
+
+
+@given(texts())
+def test_readings_start_with_text_and_are_unique(text: str) -> None:
+    found = find_readings(text, KNOWN_RESOLVERS)
+    assert (found[0].text, found[0].done) == (text, ())
+    assert len({reading.text for reading in found}) == len(found) <= MAX_READINGS
+    assert all(reading.done and reading.text for reading in found[1:])
+
+
+def test_overlong_text_is_not_repaired() -> None:
+    assert len(find_readings("(" * (MAX_TEXT + 1), KNOWN_RESOLVERS)) == 1
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ("12345/ABC", "uppercase and lowercase"),
+        ("12345/abd", "character 9"),
+        ("12345/acb", "swapped"),
+        ("12345/axy", "similar"),
+        ("12345/abcd", "it has an extra character 10"),
+        ("12345/abbc", "it has an extra character 9"),
+        ("12345/ab", "it lacks character 9"),
+        ("1234/abc", "it lacks character 5"),
+        ("12345/abcde", "similar"),
+        ("12345/xabd", "similar"),
+    ],
+)
+def test_spelling_differences_are_explained(found: str, words: str) -> None:
+    """Third-party schemes may spell handles in unforeseen ways."""
+    assert words in compare(Handle.parse("12345/abc"), Handle.parse(found))[1]
+
+
+# Words
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("prot", "did you mean port?"),
+        ("hosts", "did you mean host?"),
+        ("zzz", "use host or port"),
+        ("", "use host or port"),
+    ],
+)
+def test_nearest_word_is_offered(word: str, hint: str) -> None:
+    assert did_you_mean(nearest(word, ("host", "port")), "use host or port") == hint

@@ -17,6 +17,7 @@ from .allocator import Allocator
 from .errors import InvalidName, NameMisuse, format_character
 from .handle import Handle
 from .suffix_scheme import Details, Source, relocate_error
+from .suggest import LOOKALIKES, did_you_mean
 
 ALPHABET = "0123456789BCDFGHJKLMNPQRSTVWXYZ"
 """The PILIN digits by value, without vowels (P2, P4)."""
@@ -24,9 +25,6 @@ ALPHABET = "0123456789BCDFGHJKLMNPQRSTVWXYZ"
 BASE = len(ALPHABET)
 DIGIT_VALUES = {spelling: value for value, letter in enumerate(ALPHABET) for spelling in (letter, letter.lower())}
 """Value of each digit, in either case."""
-
-LOOKALIKES = {"O": "0", "o": "0", "I": "1", "i": "1", "l": "1"}
-"""Letters that people confuse with digits; they are never replaced silently (P7)."""
 
 MAX_BODY_LENGTH = 29
 """Maximum length of a body (without check character) in which every swap is detected."""
@@ -64,7 +62,7 @@ def alphabet_error(text: str) -> InvalidName:
     """Error for the first character of `text` that is not in the alphabet (P7)."""
     position, letter = next((i, c) for i, c in enumerate(text) if c not in DIGIT_VALUES)
     digit = LOOKALIKES.get(letter)
-    hint = f"; did you mean the digit {digit}?" if digit else f" ({ALPHABET})"
+    hint = f"; {did_you_mean(f'the digit {digit}')}" if digit else f" ({ALPHABET})"
     message = f"{format_character(letter)} is not in the PILIN alphabet{hint}"
     return InvalidName("P7", message, position=position, character=letter)
 

@@ -1,14 +1,15 @@
-"""Suggestions ("did you mean …?") for a name that does not exist.
+"""Suggestions ("did you mean …?"): existing names near a text, and known words near a mistyped one.
 
-Typos are tried in this order:
+People copy names from documents, mail and address bars, with spaces, punctuation, a resolver's address, typographic
+dashes or double encoding. Each repair removes one such thing; repairs combine as long as new readings appear, the
+outermost first. Then typos are tried in this order:
 
-1. extra text: spaces, punctuation, brackets, `hdl:`, a resolver's address, double encoding;
-2. O for 0, I or l for 1, and wrong case: of the prefix or suffix, of the first letter, of any one letter;
-3. two neighboring characters swapped; any two if names have a check character, which identifies the right ones;
-4. one extra character, or one missing at either end;
-5. one wrong character in the suffix, then one missing inside it, then the same in the prefix.
+1. O for 0, I or l for 1, and wrong case: of the prefix or suffix, of the first letter, of any one letter;
+2. two neighboring characters swapped; any two if names have a check character, which identifies the right ones;
+3. one extra character, or one missing at either end;
+4. one wrong character in the suffix, then one missing inside it, then the same in the prefix.
 
-Readings with the least extra text are edited first. The work is limited to `MAX_TRIES` lookups. With a scheme, only
+The most repaired readings are edited first. The work is limited to `MAX_TRIES` lookups. With a scheme, only
 names valid in it are looked up, so that a check character rules out nearly all wrong candidates.
 """
 
@@ -16,14 +17,18 @@ import re
 import string
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import combinations, islice
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import Enum
+from itertools import combinations, islice, zip_longest
+from typing import Final
 from urllib.parse import unquote
 
-from .errors import InvalidName
+from .characters import fold
+from .errors import InvalidName, format_character
 from .handle import CaseRule, Handle
-from .pilin import LOOKALIKES
 from .suffix_scheme import Scheme
-from .uri import KNOWN_RESOLVERS, STRIPPED_CHARACTERS, Resolver, parse_user_input
+from .uri import BYTE_ORDER_MARK, KNOWN_RESOLVERS, STRIPPED_CHARACTERS, Resolver, parse_user_input
 
 MAX_TRIES = 4_000
 """Lookups per call: one wrong character in a 50-letter name needs some 3,500. At 2 µs each, 8 ms."""
@@ -34,13 +39,47 @@ MAX_CANDIDATES = 20_000
 MAX_EDIT_LENGTH = 64
 """Maximum length of a name whose characters are edited: each character costs 65 tries."""
 
-MAX_READINGS = 12
-"""Maximum number of readings of the input (without brackets, without resolver …) to start from."""
+MAX_TEXT = 8_192
+"""Maximum length of a text that is repaired: as long as a request can be."""
 
-_OPENING = "([{<\"'«“‘„‹"  # noqa: RUF001 - quotation marks of several languages
-_CLOSING = ")]}>\"'»”’“›.,;:!?"  # noqa: RUF001
-_TO_DIGITS = str.maketrans(LOOKALIKES)
-_NUMERIC = re.compile("[0-9.]+")
+MAX_READINGS = 16
+"""Maximum number of readings of a text (without brackets, without resolver …): a fourth repair hardly ever helps."""
+
+WITHOUT_ADDRESS = "without the address before it"
+"""The clause of a reading without what is either a resolver's address or the start of the handle."""
+
+LOOKALIKES = {"O": "0", "o": "0", "I": "1", "i": "1", "l": "1"}
+"""Letters that people confuse with digits; they are never replaced silently (P7)."""
+
+_OPENING: Final = "([{<\"'«“‘„‹"  # noqa: RUF001 - quotation marks of several languages
+_CLOSING: Final = ")]}>\"'»”’“›.,;:!?…"  # noqa: RUF001
+_DASHES: Final = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"
+_SLASHES: Final = "\u2044\u2215\u29f8\uff0f"
+_BLANKS: Final = "\u00a0\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
+_INVISIBLE: Final = "\u00ad\u200b\u200c\u200d\u200e\u200f\u2060" + BYTE_ORDER_MARK
+_TO_ASCII: Final = str.maketrans(
+    dict.fromkeys(_DASHES, "-")
+    | dict.fromkeys(_SLASHES, "/")
+    | dict.fromkeys(_BLANKS, " ")
+    | dict.fromkeys(_INVISIBLE, "")
+    # Fullwidth letters and digits from East Asian keyboards.
+    | {chr(0xFF01 + offset): chr(0x21 + offset) for offset in range(0x5E) if chr(0xFF01 + offset) not in _DASHES}
+)
+_BLANK: Final = re.compile(r"\s+")
+_TAIL: Final = re.compile("[?#]")
+_NUMERIC: Final = re.compile("[0-9.]+")
+_TO_DIGITS: Final = str.maketrans(LOOKALIKES)
+_FOLDED_TO_DIGITS: Final = str.maketrans({fold(letter): digit for letter, digit in LOOKALIKES.items()})
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return the known word that is most similar to a mistyped one; empty if none is."""
+    return "".join(get_close_matches(word, known, 1))
+
+
+def did_you_mean(meant: str, otherwise: str = "") -> str:
+    """Return the hint for what was probably meant; `otherwise` if that is empty."""
+    return f"did you mean {meant}?" if meant else otherwise
 
 
 def suggest(
@@ -79,6 +118,99 @@ def suggest(
     return list(suggestions.values())
 
 
+# Readings
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A possible reading of a text."""
+
+    text: str
+    done: tuple[str, ...] = ()
+    """The repairs, as clauses for people; empty for the text itself."""
+
+    @property
+    def why(self) -> str:
+        """How it follows from the text, as a clause."""
+        return f"your text {', '.join(self.done)}"
+
+
+def find_readings(text: str, resolvers: Sequence[Resolver]) -> tuple[Reading, ...]:
+    """Return the text itself, then its repaired forms, without duplicates."""
+    readings = [Reading(text)]
+    if len(text) > MAX_TEXT:
+        return tuple(readings)
+    known = {text}
+    for reading in readings:  # grows while iterating
+        for other, clause in _repairs(reading.text, resolvers):
+            if len(readings) < MAX_READINGS and other and other not in known:
+                known.add(other)
+                readings.append(Reading(other, reading.done if clause in reading.done else (*reading.done, clause)))
+    return tuple(readings)
+
+
+def _repairs(text: str, resolvers: Sequence[Resolver]) -> Iterator[tuple[str, str]]:
+    yield text.strip(STRIPPED_CHARACTERS), "without surrounding spaces"
+    yield text.translate(_TO_ASCII), "with plain hyphens, slashes, spaces and letters"
+    yield text.lstrip(_OPENING).rstrip(_CLOSING), "without surrounding punctuation"
+    yield text.rstrip("/"), "without the trailing slash"
+    with suppress(InvalidName):
+        yield str(parse_user_input(text, resolvers, for_lookup=True).handle), "without the rest of the URI"
+    if "%" in text:
+        with suppress(UnicodeDecodeError):
+            yield unquote(text, errors="strict"), "with percent-encoding decoded again"
+    yield _TAIL.split(text, maxsplit=1)[0], "without the query or fragment"
+    yield from _without_address(text)
+    yield _BLANK.sub("", text), "without spaces inside"
+
+
+def _without_address(text: str) -> Iterator[tuple[str, str]]:
+    """Remove a resolver's address without scheme, or of an unknown resolver: the host, or host and segment."""
+    address = text.partition("://")[2]
+    first, _, path = (address or text).partition("/")
+    if "/" in path.strip("/") and (address or not _NUMERIC.fullmatch(first)):  # digits and dots are a prefix
+        yield path, WITHOUT_ADDRESS
+
+
+# Typos
+
+
+class Typo(Enum):
+    """How two spellings differ."""
+
+    CASE = "only uppercase and lowercase differ"
+    LOOKALIKE = "0 and O, or 1, I and l, are easily confused"
+    SWAPPED = "two characters are swapped"
+    ONE = "one character differs"
+    MORE = "one character is missing"
+    LESS = "one character is extra"
+    OTHER = "the spelling is similar"
+
+
+def compare(requested: Handle, found: Handle) -> tuple[Typo, str]:
+    """Compare a handle with the text; return the kind of typo and an explanation."""
+    one, other = fold(str(requested)), fold(str(found))
+    if one == other:
+        return Typo.CASE, Typo.CASE.value
+    if one.translate(_FOLDED_TO_DIGITS) == other.translate(_FOLDED_TO_DIGITS):
+        return Typo.LOOKALIKE, Typo.LOOKALIKE.value
+    positions = [position for position, pair in enumerate(zip_longest(one, other)) if pair[0] != pair[1]]
+    position = positions[0]
+    if one == other[:position] + other[position + 1 :]:
+        return Typo.MORE, f"it has an extra character {position + 1}: {format_character(str(found)[position])}"
+    if other == one[:position] + one[position + 1 :]:
+        return Typo.LESS, f"it lacks character {position + 1}: {format_character(str(requested)[position])}"
+    typo, why = Typo.OTHER, ""
+    if len(one) == len(other) and len(positions) == 1:
+        right, wrong = format_character(str(found)[position]), format_character(str(requested)[position])
+        typo, why = Typo.ONE, f"character {position + 1} is {right} instead of {wrong}"
+    elif len(one) == len(other) and len(positions) == 2:
+        first, second = positions
+        if (one[first], one[second]) == (other[second], other[first]):
+            typo = Typo.SWAPPED
+    return typo, why or typo.value
+
+
 def _parse_candidate(candidate: str, scheme: Scheme | None) -> Handle | None:
     try:
         handle = Handle.parse(candidate)
@@ -91,7 +223,7 @@ def _parse_candidate(candidate: str, scheme: Scheme | None) -> Handle | None:
 
 
 def _candidates(name: str, resolvers: Sequence[Resolver], has_check: bool) -> Iterator[str]:
-    readings = _readings(name, resolvers)
+    readings = [reading.text for reading in find_readings(name, resolvers)]
     yield from readings
     readings.reverse()  # the innermost first
     for reading in readings:
@@ -102,31 +234,6 @@ def _candidates(name: str, resolvers: Sequence[Resolver], has_check: bool) -> It
     for edit in (_change_case, swap, _delete_one, _insert_at_ends, *suffix_edits, *prefix_edits):
         for reading in short:
             yield from edit(reading)
-
-
-def _readings(name: str, resolvers: Sequence[Resolver]) -> list[str]:
-    """Possible readings of the whole text, `name` first; each step is applied to all before it."""
-    readings = [name]
-    for reading in readings:  # the list grows during the loop
-        for other in _strip_wrapping(reading, resolvers):
-            if other and other not in readings and len(readings) < MAX_READINGS:
-                readings.append(other)
-    return readings
-
-
-def _strip_wrapping(text: str, resolvers: Sequence[Resolver]) -> Iterator[str]:
-    yield text.strip(STRIPPED_CHARACTERS)
-    yield text.lstrip(_OPENING).rstrip(_CLOSING)
-    with suppress(InvalidName):
-        yield str(parse_user_input(text, resolvers).handle)
-    if "%" in text:
-        with suppress(UnicodeDecodeError):
-            yield unquote(text, errors="strict")
-    # A resolver's address without scheme, or an unknown one: keep what follows the host, or host and segment.
-    address = text.partition("://")[2]
-    first, _, path = (address or text).partition("/")
-    if "/" in path.strip("/") and (address or not _NUMERIC.fullmatch(first)):  # digits and dots are a prefix
-        yield path
 
 
 def _respell(reading: str) -> Iterator[str]:

@@ -158,9 +158,9 @@ def test_typo_in_a_profile_name_is_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "key", "words"),
     [
-        ('forbiden_types = ["EMAIL"]', "forbiden_types", "unknown key. Did you mean forbidden_types?"),
-        ("Case = 1", "Case", "Did you mean case?"),
-        ("zzz = 1", "zzz", "Keys: profile, purpose, scheme"),
+        ('forbiden_types = ["EMAIL"]', "forbiden_types", "unknown key; did you mean forbidden_types?"),
+        ("Case = 1", "Case", "did you mean case?"),
+        ("zzz = 1", "zzz", "keys: profile, purpose, scheme"),
         ('"\\u001b[2J" = 1', "\\x1b[2J", "unknown key"),
         ("colour = true", "colour", "unknown key"),
         ('max_ahead = "1h"', "max_ahead", "expected an integer from 0 to 2,592,000,000, not a string"),

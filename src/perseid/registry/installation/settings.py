@@ -12,13 +12,13 @@ import textwrap
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Self
 
 from perseid.names.errors import quote_text
+from perseid.names.suggest import did_you_mean, nearest
 from perseid.records.value import ValueRef
 from perseid.registry.access.authorization import Settings
 from perseid.registry.policy.text import format_toml
@@ -324,13 +324,15 @@ def _unknown_setting(name: str) -> str:
     for other in SETTINGS:
         if other.rpartition(".")[2] == key:
             place = f"in section [{section_name(other)}]" if section_name(other) else "before the first section"
-            return f"{problem}; did you mean {other}, {place}?"
+            return f"{problem}; {did_you_mean(f'{other}, {place}')}"
     return f"{problem}; {_hint(name, SETTINGS)}"
 
 
+_ALL_SETTINGS = "list all settings with: perseid config"
+
+
 def _hint(name: str, known: Iterable[str]) -> str:
-    matches = get_close_matches(name, known, 1)
-    return f"did you mean {matches[0]}?" if matches else "list all settings with: perseid config"
+    return did_you_mean(nearest(name, known), _ALL_SETTINGS)
 
 
 def _printable(name: str) -> str:
@@ -343,8 +345,6 @@ def _remarks(environ: Mapping[str, str]) -> Iterator[str]:
     for variable in sorted(environ):
         name = variable.removeprefix(VARIABLE_PREFIX)
         if name != variable and name not in known and variable not in OTHER_VARIABLES:
-            matches = get_close_matches(name, known, 1)  # compared without the common prefix
-            hint = (
-                f"did you mean {VARIABLE_PREFIX}{matches[0]}?" if matches else "list all settings with: perseid config"
-            )
+            meant = nearest(name, known)  # compared without the common prefix
+            hint = did_you_mean(meant and VARIABLE_PREFIX + meant, _ALL_SETTINGS)
             yield f"environment variable {_printable(variable)} has no effect; {hint}"

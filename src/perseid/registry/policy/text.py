@@ -16,13 +16,13 @@ import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
 from perseid.names.characters import check_blanks, check_characters, fold
 from perseid.names.errors import InvalidName, quote_text
 from perseid.names.handle import Handle
+from perseid.names.suggest import did_you_mean, nearest
 from perseid.names.uri import parse_user_input
 from perseid.records.admin import Admin
 from perseid.records.errors import InvalidData
@@ -340,9 +340,8 @@ def parse(text: str, keys: Mapping[str, Key]) -> dict[str, object]:
         raise InvalidPolicy(None, f"Invalid TOML: {problem}") from None
     for name in plain:
         if name not in keys:
-            near = get_close_matches(name, keys, 1)
-            hint = f"Did you mean {near[0]}?" if near else f"Keys: {', '.join(keys)}"
-            raise InvalidPolicy(quote_text(name)[1:-1], f"unknown key. {hint}")
+            hint = did_you_mean(nearest(name, keys), f"keys: {', '.join(keys)}")
+            raise InvalidPolicy(quote_text(name)[1:-1], f"unknown key; {hint}")
     return {name: keys[name].kind.read(name, item) for name, item in plain.items()}
 
 

@@ -1,11 +1,8 @@
 """Suggestions ("did you mean …?") for a text that is not found as a handle.
 
-People copy handles from documents, mail and address bars, with blanks, punctuation, a resolver's address, typographic
-dashes or double escaping. Each repair removes one such thing; repairs combine as long as new candidates appear, the
-outermost first. Typos are corrected by `perseid.names.suggest`.
-
-Only public handles of this server are suggested: reserved and unpublished ones look free. Each candidate is looked up
-by name; nothing is listed.
+`perseid.names.suggest` repairs the text and corrects typos; this module decides what is looked up and shown. Only
+public handles of this server are suggested: reserved and unpublished ones look free. Each candidate is looked up by
+name; nothing is listed.
 
 Anybody can ask, so lookups, time and results are limited. It helps people with a nearly correct handle and must not be
 a cheaper way to enumerate handles than asking for them one by one: a request tries a single typo and returns a few
@@ -14,26 +11,21 @@ them is suggested. Interfaces also limit the rate. The work is the same whether 
 all candidates were looked up.
 """
 
-import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import islice, zip_longest
+from itertools import islice
 from typing import Final
-from urllib.parse import unquote
 
 from perseid.ledger.log.entry import State
 from perseid.ledger.views.answers_format import HandleItem
 from perseid.names import prefixes
 from perseid.names.characters import fold
-from perseid.names.errors import InvalidName, format_character
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
-from perseid.names.pilin import LOOKALIKES
 from perseid.names.suffix_scheme import Scheme
-from perseid.names.suggest import suggest
-from perseid.names.uri import BYTE_ORDER_MARK, KNOWN_RESOLVERS, STRIPPED_CHARACTERS, Resolver, parse_user_input
+from perseid.names.suggest import WITHOUT_ADDRESS, Reading, Typo, compare, find_readings, suggest
+from perseid.names.uri import KNOWN_RESOLVERS, Resolver
 from perseid.records.json_parsing import JsonObject
 from perseid.records.value import Value
 from perseid.registry.access.permissions import display_name
@@ -45,87 +37,6 @@ from perseid.registry.results import Refused
 from perseid.registry.snapshot import MAX_ANCESTORS, SITE_PREFIX
 
 from .citation import to_single_line
-
-MAX_TEXT: Final = 8_192
-"""Characters of the longest text: as long as a request can be."""
-
-WITHOUT_ADDRESS: Final = "without the address before it"
-"""The clause of a candidate without what is either a resolver's address or the start of the handle."""
-
-MAX_CANDIDATES: Final = 16
-"""Maximum number of candidates: each is looked up, and a fourth repair hardly ever helps."""
-
-_OPENING: Final = "([{<\"'«“‘„‹"  # noqa: RUF001 - quotation marks of several languages
-_CLOSING: Final = ")]}>\"'»”’“›.,;:!?…"  # noqa: RUF001
-_DASHES: Final = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"
-_SLASHES: Final = "\u2044\u2215\u29f8\uff0f"
-_BLANKS: Final = "\u00a0\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
-_INVISIBLE: Final = "\u00ad\u200b\u200c\u200d\u200e\u200f\u2060" + BYTE_ORDER_MARK
-_TO_ASCII: Final = str.maketrans(
-    dict.fromkeys(_DASHES, "-")
-    | dict.fromkeys(_SLASHES, "/")
-    | dict.fromkeys(_BLANKS, " ")
-    | dict.fromkeys(_INVISIBLE, "")
-    # Fullwidth letters and digits from East Asian keyboards.
-    | {chr(0xFF01 + offset): chr(0x21 + offset) for offset in range(0x5E) if chr(0xFF01 + offset) not in _DASHES}
-)
-_BLANK: Final = re.compile(r"\s+")
-_TAIL: Final = re.compile("[?#]")
-_NUMERIC: Final = re.compile("[0-9.]+")
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A possible reading of a text."""
-
-    text: str
-    done: tuple[str, ...] = ()
-    """The repairs, as clauses for people; empty for the text itself."""
-
-    @property
-    def why(self) -> str:
-        """How it follows from the text, as a clause."""
-        return f"your text {', '.join(self.done)}"
-
-
-def find_candidates(text: str, resolvers: Sequence[Resolver]) -> tuple[Candidate, ...]:
-    """Return the text itself, then its repaired forms, without duplicates."""
-    candidates = [Candidate(text)]
-    if len(text) > MAX_TEXT:
-        return tuple(candidates)
-    known = {text}
-    for candidate in candidates:  # grows while iterating
-        for other, clause in _repairs(candidate.text, resolvers):
-            if len(candidates) < MAX_CANDIDATES and other and other not in known:
-                known.add(other)
-                candidates.append(
-                    Candidate(other, candidate.done if clause in candidate.done else (*candidate.done, clause))
-                )
-    return tuple(candidates)
-
-
-def _repairs(text: str, resolvers: Sequence[Resolver]) -> Iterator[tuple[str, str]]:
-    yield text.strip(STRIPPED_CHARACTERS), "without surrounding spaces"
-    yield text.translate(_TO_ASCII), "with plain hyphens, slashes, spaces and letters"
-    yield text.lstrip(_OPENING).rstrip(_CLOSING), "without surrounding punctuation"
-    yield text.rstrip("/"), "without the trailing slash"
-    with suppress(InvalidName):
-        yield str(parse_user_input(text, resolvers, for_lookup=True).handle), "without the rest of the URI"
-    if "%" in text:
-        with suppress(UnicodeDecodeError):
-            yield unquote(text, errors="strict"), "with percent-encoding decoded again"
-    yield _TAIL.split(text, maxsplit=1)[0], "without the query or fragment"
-    yield from _without_address(text)
-    yield _BLANK.sub("", text), "without spaces inside"
-
-
-def _without_address(text: str) -> Iterator[tuple[str, str]]:
-    """Remove a resolver's address without scheme, or of an unknown resolver: the host, or host and segment."""
-    address = text.partition("://")[2]
-    first, _, path = (address or text).partition("/")
-    if "/" in path.strip("/") and (address or not _NUMERIC.fullmatch(first)):  # digits and dots are a prefix
-        yield path, WITHOUT_ADDRESS
-
 
 MAX_SUGGESTIONS: Final = 5
 """Maximum number of suggested handles."""
@@ -142,7 +53,6 @@ MAX_NEIGHBORS: Final = 3
 chance."""
 
 _PUBLIC: Final = (State.NORMAL, State.TOMBSTONE)
-_TO_DIGITS: Final = str.maketrans({fold(letter): digit for letter, digit in LOOKALIKES.items()})
 
 
 class PrefixStatus(Enum):
@@ -253,19 +163,7 @@ class _LimitReached(Exception):
     """The limit of lookups or time is reached."""
 
 
-class _Typo(Enum):
-    """How two spellings differ."""
-
-    CASE = "only uppercase and lowercase differ"
-    LOOKALIKE = "0 and O, or 1, I and l, are easily confused"
-    SWAPPED = "two characters are swapped"
-    ONE = "one character differs"
-    MORE = "one character is missing"
-    LESS = "one character is extra"
-    OTHER = "the spelling is similar"
-
-
-_NEIGHBOR_TYPOS: Final = (_Typo.ONE, _Typo.MORE, _Typo.LESS)
+_NEIGHBOR_TYPOS: Final = (Typo.ONE, Typo.MORE, Typo.LESS)
 
 
 class _SuggestionSearch:
@@ -286,21 +184,19 @@ class _SuggestionSearch:
 
     def look_up_repairs(self, text: str, resolvers: Sequence[Resolver]) -> None:
         """Look up the repaired forms of a text and choose the most likely reading."""
-        candidates = find_candidates(text, resolvers)
-        names = [
-            (candidate, handle) for candidate in candidates if (handle := Handle.for_lookup(candidate.text)) is not None
-        ]
+        readings = find_readings(text, resolvers)
+        names = [(reading, handle) for reading in readings if (handle := Handle.for_lookup(reading.text)) is not None]
         self._likely = self._likeliest(names[::-1])
         if self._likely is not None:
             self._prefix = self._known(self._likely.prefix)
-        elif bare := [candidate.text for candidate in candidates if _is_prefix(candidate.text)]:
+        elif bare := [reading.text for reading in readings if _is_prefix(reading.text)]:
             self._prefix = self._known(bare[-1])
-        for candidate, handle in names:
-            if candidate.done:
-                self._add(self._look_up(handle), candidate.why)
+        for reading, handle in names:
+            if reading.done:
+                self._add(self._look_up(handle), reading.why)
         self._is_certain = bool(self._found)
 
-    def _likeliest(self, names: Sequence[tuple[Candidate, Handle]]) -> Handle | None:
+    def _likeliest(self, names: Sequence[tuple[Reading, Handle]]) -> Handle | None:
         """Return the most repaired reading: of those hosted here, or else of all.
 
         The part before a slash is certainly an address only if the text says so, or if removing it leads to a hosted
@@ -309,7 +205,7 @@ class _SuggestionSearch:
         for _, handle in names:
             if self._answers_for(handle):
                 return handle
-        whole = [handle for candidate, handle in names if WITHOUT_ADDRESS not in candidate.done]
+        whole = [handle for reading, handle in names if WITHOUT_ADDRESS not in reading.done]
         return next(iter(whole or [handle for _, handle in names]), None)
 
     def look_up_typos(self) -> None:
@@ -323,7 +219,7 @@ class _SuggestionSearch:
             handle = Handle.parse(name)
             item = self._look_up(handle)
             if item is not None:
-                typo, why = _compare(requested, _item_handle(item))
+                typo, why = compare(requested, _item_handle(item))
                 if typo in _NEIGHBOR_TYPOS:
                     self._neighbors.add(item.key)
                 if not self._is_certain:
@@ -431,38 +327,3 @@ def _parent_prefixes(prefix: str) -> Sequence[str]:
 
 def _item_handle(item: HandleItem) -> Handle:
     return Handle.parse_lenient(item.spelling)
-
-
-def _compare(requested: Handle, found: Handle) -> tuple[_Typo, str]:
-    """Compare a handle with the text; return the kind of typo and an explanation."""
-    one, other = fold(str(requested)), fold(str(found))
-    if one == other:
-        return _Typo.CASE, _Typo.CASE.value
-    if one.translate(_TO_DIGITS) == other.translate(_TO_DIGITS):
-        return _Typo.LOOKALIKE, _Typo.LOOKALIKE.value
-    positions = [position for position, pair in enumerate(zip_longest(one, other)) if pair[0] != pair[1]]
-    position = positions[0]
-    if one == other[:position] + other[position + 1 :]:
-        return (
-            _Typo.MORE,
-            f"it has an extra character {position + 1}: {format_character(str(found)[position])}",
-        )
-    if other == one[:position] + one[position + 1 :]:
-        return (
-            _Typo.LESS,
-            f"it lacks character {position + 1}: {format_character(str(requested)[position])}",
-        )
-    if len(one) != len(other) or len(positions) > 2:
-        return _Typo.OTHER, _Typo.OTHER.value
-    if len(positions) == 1:
-        return (
-            _Typo.ONE,
-            (
-                f"character {position + 1} is {format_character(str(found)[position])} instead of "
-                f"{format_character(str(requested)[position])}"
-            ),
-        )
-    first, second = positions
-    is_swapped = (one[first], one[second]) == (other[second], other[first])
-    typo = _Typo.SWAPPED if is_swapped else _Typo.OTHER
-    return typo, typo.value
