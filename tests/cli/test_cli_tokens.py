@@ -11,11 +11,11 @@ import pytest
 from perseid.cli import check_server
 from perseid.cli._installation import open_registry
 from perseid.ledger.store import token_uses
-from perseid.registry.access.scopes import SCOPES
 from perseid.registry.access.token_records import PATTERN, Secret
 from perseid.registry.access.tokens import TokenAuthenticator
 from perseid.registry.installation.installation import Installation
 from perseid.registry.results import Refused
+from perseid.schema.namespaces import SCOPES
 from tests.cli.installation import Site, refused, site
 
 

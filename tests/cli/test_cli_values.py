@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import typer
 
-from perseid.cli._values import PRIVATE, format_data, parse_value, printable, read_record, read_text
+from perseid.cli._values import format_data, parse_value, printable, read_record, read_text
 from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.errors import InvalidData
-from perseid.records.value import DEFAULT_PERMISSIONS, DEFAULT_TTL, Permission, Value, ValueRef
+from perseid.records.value import DEFAULT_PERMISSIONS, DEFAULT_TTL, PRIVATE_PERMISSIONS, Permission, Value, ValueRef
 from perseid.registry.commands.records import PartialValue, assign_indexes, merge_values
 from perseid.registry.results import Refused
 
@@ -22,10 +22,10 @@ from perseid.registry.results import Refused
         ("7:DESC=Bücher = books", PartialValue("DESC", "Bücher = books".encode(), 7)),
         ("10320/loc=<locations/>", PartialValue("10320/loc", b"<locations/>")),
         ("2147483647:X=y", PartialValue("X", b"y", 2147483647)),
-        ("EMAIL!private=a@b.org", PartialValue("EMAIL", b"a@b.org", None, PRIVATE)),
+        ("EMAIL!private=a@b.org", PartialValue("EMAIL", b"a@b.org", None, PRIVATE_PERMISSIONS)),
         ("3:EMAIL!public=a@b.org", PartialValue("EMAIL", b"a@b.org", 3, DEFAULT_PERMISSIONS)),
         ("X=base64:AAECfw==", PartialValue("X", b"\x00\x01\x02\x7f")),
-        ("HS_SECKEY=open sesame", PartialValue("HS_SECKEY", b"open sesame", None, PRIVATE)),
+        ("HS_SECKEY=open sesame", PartialValue("HS_SECKEY", b"open sesame", None, PRIVATE_PERMISSIONS)),
         ("HS_ADMIN=200:0.NA/12345", PartialValue("HS_ADMIN", Admin(ValueRef(200, "0.NA/12345")).to_bytes())),
         (
             "100:HS_ADMIN=200:0.NA/12345:add_value,modify_value",

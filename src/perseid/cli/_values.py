@@ -21,17 +21,15 @@ from perseid.records.errors import InvalidData
 from perseid.records.json_form import values_from_json
 from perseid.records.json_parsing import MAX_JSON_BYTES, parse_json
 from perseid.records.types import HS_SECKEY, URL, has_type
-from perseid.records.value import DEFAULT_PERMISSIONS, Permission, Value
+from perseid.records.value import DEFAULT_PERMISSIONS, PRIVATE_PERMISSIONS, Value
 from perseid.registry.commands.records import PartialValue
 
 FILE_PREFIX: Final = "@"
 STANDARD_INPUT: Final = "-"
-PRIVATE: Final = Permission.ADMIN_READ | Permission.ADMIN_WRITE
-"""The permissions of a value that only administrators can read."""
 
 _SYNTAX = "[INDEX:]TYPE=DATA, as in URL=https://example.org/ or 2:EMAIL=help@example.org"
 _VALUE = re.compile(r"(?:(?P<index>[0-9]{1,10}):)?(?P<type>[^=!]+)(?:!(?P<mark>[^=]*))?=(?P<data>.*)", re.DOTALL)
-_PERMISSIONS = {"private": PRIVATE, "public": DEFAULT_PERMISSIONS}
+_PERMISSIONS = {"private": PRIVATE_PERMISSIONS, "public": DEFAULT_PERMISSIONS}
 _MAX_INDEX = 0x7FFF_FFFF
 
 ValueOption: TypeAlias = Annotated[
@@ -74,8 +72,7 @@ def parse_value(text: str) -> PartialValue:
         data = _parse_data(type_, match["data"])
     except InvalidData as problem:
         raise typer.BadParameter(f"{quote_text(type_)}: {problem}") from problem
-    permissions = _PERMISSIONS[mark] if mark else PRIVATE if has_type(type_, HS_SECKEY) else None
-    return PartialValue(type_, data, index, permissions)
+    return PartialValue(type_, data, index, _PERMISSIONS[mark] if mark else None)
 
 
 def parse_values(texts: Iterable[str] | None, url: str | None = None) -> tuple[PartialValue, ...]:

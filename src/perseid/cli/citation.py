@@ -9,8 +9,9 @@ import typer
 from perseid.names.errors import InvalidName
 from perseid.names.uri import KNOWN_RESOLVERS, Resolver, to_http
 from perseid.registry.context import Context
-from perseid.registry.queries.citation import FORMATTERS, Style, find_printable_name, get_citation, to_json
-from perseid.registry.queries.qr import MAX_SCALE, ImageFormat, QrImage
+from perseid.registry.queries.citation import FORMATTERS, find_printable_name, get_citation, to_json
+from perseid.registry.queries.qr import MAX_SCALE, QrImage
+from perseid.schema.queries import ImageFormat, Style
 
 from ._installation import INTERFACE, ActingAs, Directory, HandleArgument, open_installation, parse_reference
 from ._output import AsJson, print_json

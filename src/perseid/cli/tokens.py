@@ -10,10 +10,11 @@ import typer
 from perseid.names.errors import quote_text
 from perseid.records.json_parsing import JsonObject
 from perseid.registry.access import tokens
-from perseid.registry.access.scopes import SCOPES, InvalidScope, ScopeSet
+from perseid.registry.access.scopes import InvalidScope, ScopeSet
 from perseid.registry.access.token_records import InvalidToken, Secret, Token
-from perseid.registry.access.tokens import DAY, DEFAULT_DAYS, MAX_DAYS, CreateToken, RevokeToken, TokenStatus
+from perseid.registry.access.tokens import DAY, CreateToken, RevokeToken, TokenStatus
 from perseid.registry.results import Refused
+from perseid.schema.namespaces import DEFAULT_DAYS, MAX_DAYS, SCOPES
 from perseid.wire.codes import ResponseCode
 
 from ._commands import Group, register_command

@@ -60,7 +60,8 @@ class Permission(IntFlag):
     ADMIN_READ = 0x08
 
 
-DEFAULT_PERMISSIONS: Final = Permission.ADMIN_READ | Permission.ADMIN_WRITE | Permission.PUBLIC_READ
+PRIVATE_PERMISSIONS: Final = Permission.ADMIN_READ | Permission.ADMIN_WRITE
+DEFAULT_PERMISSIONS: Final = PRIVATE_PERMISSIONS | Permission.PUBLIC_READ
 _LETTERS: Final = (
     (Permission.ADMIN_READ, "r"),
     (Permission.ADMIN_WRITE, "w"),

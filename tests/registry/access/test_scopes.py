@@ -6,17 +6,8 @@ from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
 from perseid.records.value import Value
-from perseid.registry.access.scopes import (
-    MAX_NAMESPACES,
-    NO_TOKEN,
-    SCOPES,
-    InvalidScope,
-    RequiredScope,
-    Scope,
-    ScopeSet,
-    controls_access,
-    scopes_for,
-)
+from perseid.registry.access.scopes import NO_TOKEN, InvalidScope, RequiredScope, ScopeSet, controls_access, scopes_for
+from perseid.schema.namespaces import MAX_NAMESPACES, SCOPES, Scope
 
 ALL = ScopeSet.of(Scope, None)
 PLACES = ("12345", "12345.1", "12345.1.2", "123456", "20.500", "")

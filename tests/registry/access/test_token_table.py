@@ -14,7 +14,7 @@ import perseid.registry
 from perseid.names.handle import Handle
 from perseid.records.value import Permission, Value
 from perseid.registry.access import permissions
-from perseid.registry.access.scopes import Scope, ScopeSet
+from perseid.registry.access.scopes import ScopeSet
 from perseid.registry.access.token_records import Secret
 from perseid.registry.access.tokens import CreateToken, RevokeToken
 from perseid.registry.commands.create_namespace import CopyPrefixHandle, CreateNamespace
@@ -45,6 +45,7 @@ from perseid.registry.queries.namespaces import ChangePolicy
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
+from perseid.schema.namespaces import Scope
 from perseid.wire.codes import OpCode, ResponseCode
 from tests.registry.access.token_identities import ANN, BEA, RULES, SERVER, furnish, key, make, scope, shown
 from tests.registry.administration import ref

@@ -26,9 +26,9 @@ from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.value import Value, ValueRef
 from perseid.registry.access import authorization, tokens
-from perseid.registry.access.scopes import Scope, ScopeSet
+from perseid.registry.access.scopes import ScopeSet
 from perseid.registry.access.token_records import TOKEN_TYPE, Secret
-from perseid.registry.access.tokens import DAY, DEFAULT_DAYS, MAX_DAYS, CreateToken, RevokeToken, TokenAuthenticator
+from perseid.registry.access.tokens import DAY, CreateToken, RevokeToken, TokenAuthenticator
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Add, Create, Home, Modify, Remove
 from perseid.registry.context import Command, Context, Plan
@@ -42,6 +42,7 @@ from perseid.registry.queries import history
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
 from perseid.registry.results import ChangeResult, Refused
+from perseid.schema.namespaces import DEFAULT_DAYS, MAX_DAYS, Scope
 from perseid.wire.codes import ResponseCode
 from tests.ledger.ledgers import Machine, open_store
 from tests.registry.access.token_identities import ANN, BEA, RULES, SERVER, furnish, key, make, scope, shown

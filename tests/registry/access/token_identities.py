@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from perseid.records.admin import AdminPermission
 from perseid.records.value import Permission, Value
 from perseid.registry.access.authorization import Settings
-from perseid.registry.access.scopes import Scope, ScopeSet
+from perseid.registry.access.scopes import ScopeSet
 from perseid.registry.access.token_records import Secret
 from perseid.registry.access.tokens import CreateToken, TokenAuthenticator
 from perseid.registry.commands.records import Create
 from perseid.registry.identity import Identity, TokenIdentity
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
+from perseid.schema.namespaces import Scope
 from tests.registry.administration import ref
 from tests.registry.registries import OPERATOR, add_namespace, admin, handle, key_holder
 

@@ -24,16 +24,7 @@ from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
 from perseid.records.encoding import to_iso
 from perseid.records.value import Value, ValueRef
 from perseid.registry.commands import minting
-from perseid.registry.commands.minting import (
-    MAX_NAMES,
-    Generate,
-    Mint,
-    MintInputs,
-    Reserve,
-    RetryLater,
-    ValuesFactory,
-    mint,
-)
+from perseid.registry.commands.minting import Generate, Mint, MintInputs, Reserve, RetryLater, ValuesFactory, mint
 from perseid.registry.commands.records import Create, Delete, Home
 from perseid.registry.identity import Identity
 from perseid.registry.policy.keys import Audience
@@ -42,6 +33,7 @@ from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
 from perseid.registry.results import MintResult, Refused
 from perseid.registry.snapshot import Rules, StoredRecord
+from perseid.schema.records import MAX_NAMES
 from perseid.wire.codes import ResponseCode
 from tests.ledger.ledgers import NOW, SIGNER, Machine, log_of_today, open_store
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory

@@ -16,7 +16,8 @@ from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
 from perseid.registry.policy import keys
 from perseid.registry.policy.keys import KEYS, Audience, Deletion
 from perseid.registry.policy.policy import DEFAULTS, PROFILES, Policy
-from perseid.registry.policy.text import MAX_LINE_LENGTH, MAX_TEXT_BYTES, MAX_TYPE, InvalidPolicy, format_toml
+from perseid.registry.policy.text import MAX_LINE_LENGTH, MAX_TYPE, InvalidPolicy, format_toml
+from perseid.schema.namespaces import MAX_TEXT_BYTES
 from tests.strategies import handles, templates, texts
 
 REFERENCE = Path(__file__).resolve().parents[3] / "docs" / "reference"

@@ -20,8 +20,9 @@ from perseid.registry.policy.keys import Audience
 from perseid.registry.queries import listing, paging
 from perseid.registry.queries.find import Search, find
 from perseid.registry.queries.history import get_history
-from perseid.registry.queries.paging import ITEM_OVERHEAD, MAX_PAGE_BYTES, VALUE_OVERHEAD, PageBudget, values_size
+from perseid.registry.queries.paging import ITEM_OVERHEAD, VALUE_OVERHEAD, PageBudget, values_size
 from perseid.registry.registry import Registry
+from perseid.schema.common import MAX_PAGE_BYTES
 from tests.registry.commands.records_in_every_state import (
     ADMIN,
     ANN,

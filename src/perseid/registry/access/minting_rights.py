@@ -5,10 +5,11 @@ from perseid.registry.context import Context
 from perseid.registry.policy.keys import Audience
 from perseid.registry.policy.policy import Policy
 from perseid.registry.results import Refused
+from perseid.schema.namespaces import Scope
 
 from . import permissions
 from .permissions import HasRole, Requirement, Role, display_name
-from .scopes import RequiredScope, Scope
+from .scopes import RequiredScope
 
 
 def require_mint(context: Context, policy: Policy, prefix: str, scope: Scope = Scope.MINT) -> None:

@@ -32,9 +32,10 @@ from perseid.names.prefixes import parent
 from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
 from perseid.records.types import HS_ADMIN, has_type
 from perseid.records.value import Permission, Value
+from perseid.schema.namespaces import Scope
 from perseid.wire.codes import OpCode
 
-from .scopes import NO_TOKEN, RequiredScope, Scope, scopes_for
+from .scopes import NO_TOKEN, RequiredScope, scopes_for
 
 _NO_PERMISSIONS: Final = AdminPermission(0)
 Modification: TypeAlias = tuple[Value, Value]

@@ -23,7 +23,6 @@ single changes.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Final, Self
 
 from perseid.names import prefixes
@@ -32,30 +31,12 @@ from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.records.types import HS_ADMIN, HS_PUBKEY, HS_SECKEY, HS_VLIST, has_type
 from perseid.records.value import Value
-
-MAX_NAMESPACES: Final = 100
-"""Namespaces in one scope. For more, use all namespaces or several tokens."""
+from perseid.schema.namespaces import MAX_NAMESPACES, SCOPES, Scope
 
 DERIVED_SUFFIX: Final = ".*"
 """After a prefix in a scope: all prefixes derived from it, without itself."""
 
 _ACCESS_TYPES: Final = (HS_ADMIN, HS_VLIST, HS_PUBKEY, HS_SECKEY)
-
-
-class Scope(Enum):
-    """What a token can be used for."""
-
-    READ = "read"
-    FIND = "find"
-    MINT = "mint"
-    CREATE = "create"
-    UPDATE = "update"
-    PUBLISH = "publish"
-    TOMBSTONE = "tombstone"
-    DELETE = "delete"
-    TRANSFER = "transfer"
-    NAMESPACES = "namespaces"
-    ADMIN = "admin"
 
 
 READ_SCOPES: Final = frozenset((Scope.READ, Scope.FIND))
@@ -158,10 +139,6 @@ class ScopeSet:
     def scope_names(self) -> list[str]:
         """The scopes, in the order of `Scope`."""
         return [scope.value for scope in Scope if scope in self.scopes]
-
-
-SCOPES: Final = tuple([scope.value for scope in Scope])
-"""The names of all scopes."""
 
 
 def controls_access(value: Value) -> bool:

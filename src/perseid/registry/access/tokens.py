@@ -31,6 +31,7 @@ from perseid.registry.queries.paging import PageBudget
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import Snapshot
+from perseid.schema.namespaces import DEFAULT_DAYS, MAX_DAYS, MAX_LABEL
 from perseid.wire.codes import ResponseCode
 
 from .authorization import SearchUsage
@@ -49,15 +50,6 @@ from .token_records import (
 )
 
 DAY: Final = 86_400
-
-DEFAULT_DAYS: Final = 90
-"""Default lifetime: a quarter, after which somebody checks whether the token is still needed."""
-
-MAX_DAYS: Final = 400
-"""Longest lifetime: a year, and a month to notice. A token that never expires is found by somebody one day."""
-
-MAX_LABEL: Final = 200
-"""Characters of the longest label: one line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,12 @@ from perseid.ledger.log.requests import LeaseProvider
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.value import Value
 from perseid.registry.access.permissions import HasRole, Requirement, Role, display_name
-from perseid.registry.access.scopes import RequiredScope, Scope
+from perseid.registry.access.scopes import RequiredScope
 from perseid.registry.context import Context, Plan
 from perseid.registry.policy.policy import Policy
 from perseid.registry.results import ChangeResult, MintResult, Refused
 from perseid.registry.snapshot import Snapshot
+from perseid.schema.namespaces import Scope
 from perseid.wire.codes import ResponseCode
 
 from .composition import compose

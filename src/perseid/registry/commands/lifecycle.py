@@ -22,7 +22,7 @@ from perseid.records.types import HS_ADMIN
 from perseid.records.value import Value
 from perseid.registry.access import permissions as requirements
 from perseid.registry.access.permissions import HasRole, Requirement, Role, display_name, is_admin
-from perseid.registry.access.scopes import RequiredScope, Scope
+from perseid.registry.access.scopes import RequiredScope
 from perseid.registry.context import Context, Plan, not_found, still_reserved
 from perseid.registry.policy import case_rules
 from perseid.registry.policy.authority import PartyStatus
@@ -30,6 +30,7 @@ from perseid.registry.policy.authority_metadata import values_of_exact_type as o
 from perseid.registry.policy.policy import Policy
 from perseid.registry.results import ChangeResult, Refused
 from perseid.registry.snapshot import SITE_PREFIX, StoredRecord, values_of_type
+from perseid.schema.namespaces import Scope
 from perseid.wire.codes import ResponseCode
 
 from .composition import compose, get_party_status, reindex

@@ -44,6 +44,7 @@ from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.registry import Registry
 from perseid.registry.results import MintResult, Refused
 from perseid.registry.snapshot import Snapshot, StoredRecord, values_of_type
+from perseid.schema.records import MAX_NAMES
 from perseid.wire.codes import ResponseCode
 
 from .composition import compose
@@ -51,9 +52,6 @@ from .lifecycle import add_value
 from .namespaces import check_prefix
 from .records import already_exists, was_deleted
 from .transfer import check_owner, find_minters
-
-MAX_NAMES: Final = 1_000
-"""Handles in one commit: enough to share the cost of a sync, few enough that others wait little."""
 
 MAX_CANDIDATES: Final = 10_000
 """Handles tried in one commit, including those that exist. Each costs a lookup while nobody else can write."""

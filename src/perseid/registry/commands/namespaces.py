@@ -23,13 +23,14 @@ from perseid.records.types import DEFINITION, HS_ADMIN, HS_VLIST, has_type
 from perseid.records.value import Value
 from perseid.registry.access.minting_rights import mint_requirement
 from perseid.registry.access.permissions import HasPermissions, HasRole, Requirement, Role, display_name
-from perseid.registry.access.scopes import RequiredScope, Scope
+from perseid.registry.access.scopes import RequiredScope
 from perseid.registry.context import Context, Plan, check_indexes
 from perseid.registry.policy import case_rules
 from perseid.registry.policy.authority_metadata import TypeDefinition, type_definitions
 from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import POLICY_INDEX, POLICY_TYPE, SITE_PREFIX, Snapshot, StoredRecord
+from perseid.schema.namespaces import Scope
 from perseid.wire.codes import ResponseCode
 
 from .composition import compose

@@ -23,18 +23,26 @@ from perseid.names import prefixes
 from perseid.names.characters import fold
 from perseid.names.errors import InvalidName, quote_text
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
-from perseid.records.types import HS_ADMIN, has_type
-from perseid.records.value import DEFAULT_PERMISSIONS, DEFAULT_TTL, Permission, TtlType, Value, ValueRef
+from perseid.records.types import HS_ADMIN, HS_SECKEY, has_type
+from perseid.records.value import (
+    DEFAULT_PERMISSIONS,
+    DEFAULT_TTL,
+    PRIVATE_PERMISSIONS,
+    Permission,
+    TtlType,
+    Value,
+    ValueRef,
+)
 from perseid.registry.access import permissions
 from perseid.registry.access.authorization import authorize_write
 from perseid.registry.access.minting_rights import require_mint
 from perseid.registry.access.permissions import Differences, display_name
-from perseid.registry.access.scopes import Scope
 from perseid.registry.context import FIRST_ADMIN_INDEX, Context, Plan, check_indexes, not_found
 from perseid.registry.identity import Anonymous
 from perseid.registry.policy.keys import Audience
 from perseid.registry.results import ChangeResult, Refused
 from perseid.registry.snapshot import SITE_PREFIX, StoredRecord, values_of_type
+from perseid.schema.namespaces import Scope
 from perseid.wire.codes import OpCode, ResponseCode
 
 from .composition import compose, policy_values, reindex
@@ -396,6 +404,10 @@ class PartialValue:
     permissions: Permission | None = None
     ttl: Ttl | None = None
     references: tuple[ValueRef, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.permissions is None and has_type(self.type, HS_SECKEY):  # never published by accident
+            object.__setattr__(self, "permissions", PRIVATE_PERMISSIONS)
 
     @property
     def first_index(self) -> int:

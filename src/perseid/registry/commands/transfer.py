@@ -18,7 +18,6 @@ from perseid.records.types import HS_ADMIN
 from perseid.records.value import Value, ValueRef
 from perseid.registry.access import permissions
 from perseid.registry.access.permissions import Differences, Requirement, display_name, is_admin, permission_to_add
-from perseid.registry.access.scopes import Scope
 from perseid.registry.context import Context, Plan, admin_values, not_found, still_reserved
 from perseid.registry.identity import KeyIdentity, effective_identity
 from perseid.registry.policy.authority_metadata import first_valid, name_key, parse_stored_party, values_of_exact_type
@@ -26,6 +25,7 @@ from perseid.registry.policy.policy import Policy
 from perseid.registry.results import ChangeResult, Refused
 from perseid.registry.snapshot import StoredRecord
 from perseid.registry.snapshot import values_of_type as of_base_type
+from perseid.schema.namespaces import Scope
 from perseid.wire.codes import ResponseCode
 
 from .composition import compose

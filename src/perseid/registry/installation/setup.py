@@ -23,7 +23,7 @@ from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.admin import Admin, ValueList
 from perseid.records.encoding import from_iso
 from perseid.records.types import HS_ADMIN, HS_SECKEY, HS_VLIST
-from perseid.records.value import Permission, Value, ValueRef
+from perseid.records.value import PRIVATE_PERMISSIONS, Value, ValueRef
 from perseid.registry.access.permissions import display_name
 from perseid.registry.commands.create_namespace import CreateNamespace
 from perseid.registry.commands.minting import DEFAULT_TIMEOUT, MintInputs, retry_until_ready
@@ -46,8 +46,6 @@ SECRET_BYTES: Final = 32
 GROUP: Final = f"{GROUP_INDEX}:{PREFIX_OF_PREFIXES}/{PREFIX_PLACEHOLDER}"
 """Administrators of new records, as a policy names them: the group on the prefix handle."""
 
-_PRIVATE: Final = Permission.ADMIN_READ | Permission.ADMIN_WRITE
-
 
 def new_secret() -> str:
     """Return a new secret as text, which deployed clients ask for."""
@@ -65,7 +63,7 @@ def administrator_values(prefix: str, members: Sequence[ValueRef], secret: str |
     values = [Value(ADMIN_INDEX, HS_ADMIN, Admin(group).to_bytes())]
     values.append(Value(GROUP_INDEX, HS_VLIST, ValueList(tuple(members)).to_bytes()))
     if secret is not None:
-        values.append(Value(KEY_INDEX, HS_SECKEY, secret.encode(), permissions=_PRIVATE))
+        values.append(Value(KEY_INDEX, HS_SECKEY, secret.encode(), permissions=PRIVATE_PERMISSIONS))
     return tuple(values)
 
 

@@ -26,7 +26,7 @@ from perseid.records.errors import InvalidData
 from perseid.records.value import Permission, ValueRef
 from perseid.registry.access import permissions
 from perseid.registry.access.permissions import HasRole, Requirement, Role, display_name, is_admin
-from perseid.registry.access.scopes import RequiredScope, Scope
+from perseid.registry.access.scopes import RequiredScope
 from perseid.registry.commands.namespaces import check_prefix, namespaces
 from perseid.registry.commands.records import require_identity
 from perseid.registry.commands.transfer import (
@@ -43,6 +43,7 @@ from perseid.registry.queries.paging import PageBudget
 from perseid.registry.registry import Registry, check_text
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import Snapshot, StoredRecord
+from perseid.schema.namespaces import Scope
 from perseid.wire.codes import ResponseCode
 
 from . import runner

@@ -27,7 +27,7 @@ from perseid.records.admin import AdminPermission
 from perseid.registry.access import permissions
 from perseid.registry.access.authorization import authorize_write
 from perseid.registry.access.permissions import Differences, HasPermissions, Requirement, display_name
-from perseid.registry.access.scopes import RequiredScope, Scope
+from perseid.registry.access.scopes import RequiredScope
 from perseid.registry.commands.composition import compose
 from perseid.registry.commands.lifecycle import Tombstone
 from perseid.registry.commands.records import require_identity
@@ -37,6 +37,7 @@ from perseid.registry.queries.history import SEE_ALL
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import StoredRecord
+from perseid.schema.namespaces import Scope
 from perseid.wire.codes import ResponseCode
 
 from . import runner

@@ -27,6 +27,7 @@ from perseid.names.uri import parse_user_input
 from perseid.records.admin import Admin
 from perseid.records.errors import InvalidData
 from perseid.records.json_parsing import JsonObject, write_json
+from perseid.schema.namespaces import MAX_TEXT_BYTES
 
 MAX_DOTS: Final = 32
 """Dots outside of strings, which separate the parts of keys; flat text hardly needs any. With this many, 16 KiB are
@@ -61,9 +62,6 @@ def validate_toml(text: str) -> str | None:
             return f"lists and tables are nested more than {MAX_NESTING} levels deep"
     return None
 
-
-MAX_TEXT_BYTES: Final = 16_384
-"""The longest text of a policy: three times the longest sensible one."""
 
 MAX_TYPE: Final = 255
 """The longest name of a type, in characters; the longest in use have about 50."""

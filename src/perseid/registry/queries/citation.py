@@ -14,7 +14,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
-from enum import StrEnum
 from typing import Final
 
 from perseid.ledger.log.entry import State
@@ -33,6 +32,7 @@ from perseid.registry.policy.authority_metadata import build_metadata
 from perseid.registry.policy.policy import Policy
 from perseid.registry.results import Refused, Resolution
 from perseid.registry.snapshot import StoredRecord
+from perseid.schema.queries import Style
 
 from .history import as_of, seq_at_time
 from .resolve import Query, resolve
@@ -273,16 +273,6 @@ def to_json(citation: Citation) -> JsonObject:
         "version": None if version is None else {"seq": version.seq, "at": version.at},
     }
     return {name: value for name, value in fields.items() if value}
-
-
-class Style(StrEnum):
-    """Citation styles."""
-
-    TEXT = "text"
-    HDL = "hdl"
-    HTTP = "http"
-    BIBTEX = "bibtex"
-    CSL_JSON = "csl-json"
 
 
 FORMATTERS: Final[Mapping[str, Callable[[Citation], str]]] = {

@@ -31,12 +31,13 @@ from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.access import permissions
 from perseid.registry.access.authorization import authorize, authorize_read
 from perseid.registry.access.permissions import Differences, HasRole, Requirement, Role, display_name
-from perseid.registry.access.scopes import RequiredScope, Scope
+from perseid.registry.access.scopes import RequiredScope
 from perseid.registry.context import Context, not_found
 from perseid.registry.identity import Anonymous, Identity
 from perseid.registry.policy import case_rules, templates
 from perseid.registry.results import InvalidQuery, Refused, Resolution
 from perseid.registry.snapshot import SITE_PREFIX, Snapshot, StoredRecord
+from perseid.schema.namespaces import Scope
 from perseid.wire.codes import ResponseCode
 
 from .paging import PageBudget, values_size

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
 from perseid.ledger.log.reader import LogReader
 from perseid.records.value import Value
+from perseid.schema.common import MAX_PAGE_BYTES
 
 DIGEST_BYTES: Final = 8
 """Length of the digest that distinguishes the keys of one entry."""
@@ -60,11 +61,6 @@ def mark(number: int, key: bytes) -> bytes:
     """Return the digest that distinguishes a key of this range from the other keys of an entry."""
     return blake2b(number.to_bytes(2, "big") + key, digest_size=DIGEST_BYTES).digest()
 
-
-MAX_PAGE_BYTES: Final = 1 << 22
-"""Bytes on a page, as stored; binary data takes a third more in JSON. A thousand usual records are a quarter of it, so
-only pages of large records end here. It takes a tenth of a second to write and some seconds to send over a slow line.
-"""
 
 ITEM_OVERHEAD: Final = 256
 VALUE_OVERHEAD: Final = 128

@@ -3,7 +3,6 @@
 import struct
 import zlib
 from dataclasses import dataclass
-from enum import StrEnum
 from io import BytesIO
 from typing import TYPE_CHECKING, Final, Self
 
@@ -19,13 +18,6 @@ QUIET_ZONE: Final = 4
 """Light modules around a code, as the standard requires; some readers fail without them."""
 
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
-
-
-class ImageFormat(StrEnum):
-    """Image formats."""
-
-    SVG = "svg"
-    PNG = "png"
 
 
 @dataclass(frozen=True, slots=True)

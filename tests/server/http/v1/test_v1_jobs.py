@@ -18,11 +18,11 @@ from perseid.registry.access.tokens import RevokeToken
 from perseid.registry.commands.records import Add, Create
 from perseid.registry.identity import LocalIdentity
 from perseid.registry.jobs import runner
+from perseid.schema.common import ResponseBody
 from perseid.server.http.connection.responses import encode_head
 from perseid.server.http.messages import Client, Request, Response
 from perseid.server.http.v1 import job_events, job_requests, job_runner
 from perseid.server.http.v1.job_events import JobEvent, format_event
-from perseid.server.http.v1.schemas import ResponseBody
 from tests.server.http.contexts import STRANGER, Harness, basic, header_of, serve
 from tests.server.http.v1.apis import JSON, got, problem, send
 from tests.server.http.v1.callers import keyed, with_token

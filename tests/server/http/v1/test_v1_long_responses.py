@@ -24,7 +24,7 @@ from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Add, Create
 from perseid.registry.jobs import runner
 from perseid.registry.policy.policy import PROFILES
-from perseid.registry.queries.paging import MAX_PAGE_BYTES
+from perseid.schema.common import MAX_PAGE_BYTES
 from perseid.server.http.caching import compute_etag
 from perseid.server.http.long_responses import LONG_BODY_BYTES
 from perseid.server.http.messages import Client, Request, Response

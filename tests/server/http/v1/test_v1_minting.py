@@ -7,9 +7,9 @@ import pytest
 
 from perseid.ledger.log.requests import MAX_BODY
 from perseid.names import pilin
-from perseid.registry.commands.minting import MAX_NAMES
 from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
 from perseid.registry.policy.policy import PROFILES
+from perseid.schema.records import MAX_NAMES
 from tests.server.http.contexts import Harness, basic, header_of
 from tests.server.http.v1.apis import got, problem, send
 from tests.server.http.v1.callers import URL, at, create, keyed, record, with_token

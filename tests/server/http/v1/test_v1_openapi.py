@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
-from perseid.registry.access.scopes import SCOPES
+from perseid.schema.namespaces import SCOPES
 from perseid.server.http.pages.pages import POLICY
 from perseid.server.http.v1 import docs_pages
 from perseid.server.http.v1.application import get_router

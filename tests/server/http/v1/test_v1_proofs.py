@@ -17,7 +17,7 @@ from perseid.records.value import Permission, Value
 from perseid.registry.commands.lifecycle import Unpublish
 from perseid.registry.commands.records import Add, Create
 from perseid.registry.installation.installation import Installation
-from perseid.server.http.v1.routes.proofs import ProofDocument
+from perseid.schema.queries import ProofDocument
 from tests.cli.installation import call
 from tests.server.http.contexts import Harness, basic, harness, header_of
 from tests.server.http.v1.apis import JSON, got, problem, send

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from perseid.registry.access.scopes import SCOPES
 from perseid.registry.access.token_records import Secret
+from perseid.schema.namespaces import SCOPES
 from tests.server.http.contexts import Harness, basic, header_of
 from tests.server.http.v1.apis import got, problem, send
 from tests.server.http.v1.callers import at, change, clear_responses, create, keyed, with_token

@@ -22,6 +22,7 @@ from perseid.registry.context import Command, Context
 from perseid.registry.idempotency import Executed, IdempotencyKeys, InProgress, KeyReused, NewClaim, Replayed
 from perseid.registry.identity import Identity
 from perseid.registry.registry import Registry
+from perseid.schema.common import AlreadyDone, Paging
 from perseid.server.http.auth.authentication import AuthResult
 from perseid.server.http.caching import compute_etag
 from perseid.server.http.compat.call import Call
@@ -36,7 +37,6 @@ from perseid.server.native.steps import WorkKind
 
 from .problems import ApiError
 from .routing import Reply, Route
-from .schemas import AlreadyDone, Paging
 from .validation import InvalidParameter, locate_name_error
 
 KEY_HEADER: Final = "idempotency-key"

@@ -1,64 +1,44 @@
-"""Schemas and helpers shared by the routes that change records."""
+"""Helpers shared by the routes that change records."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 from urllib.parse import quote
 
+import msgspec
+
+from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
+from perseid.records.data_types import data_from_text
+from perseid.records.encoding import to_base64
+from perseid.records.errors import InvalidData
+from perseid.records.json_form import value_from_json
+from perseid.records.json_parsing import json_type_name
+from perseid.records.value import ValueRef, ref_from_text
 from perseid.registry.access.permissions import display_name
 from perseid.registry.commands.conditions import Conditional
-from perseid.registry.commands.records import require_identity
+from perseid.registry.commands.records import PartialValue, Ttl, require_identity
 from perseid.registry.context import Command, Context, Plan
 from perseid.registry.queries.history import keep_history_note
 from perseid.registry.results import ChangeResult
+from perseid.schema.common import HANDLE_PARAMETER, AlreadyDone
+from perseid.schema.records import CreatedRecord, Data, RecordChanged, ValueInput
 from perseid.server.http import caching
 from perseid.server.native.steps import WorkKind
 
 from .api_call import REPLAYED_HEADER, ApiCall
 from .routing import BASE, Reply
-from .schemas import HANDLE_PARAMETER, AlreadyDone, Doc, Note, RequestBody, ResponseBody, Seq
+from .validation import InvalidParameter
 
 CREATED: Final = 201
 
 HANDLE_PARAMETERS: Final = {"handle": HANDLE_PARAMETER}
 
-Name = Annotated[str, Doc("A handle.", min_length=1, max_length=4_096, examples=["12345/x"])]
-
-IdentityText = Annotated[
-    str,
-    Doc("A key or group, as `INDEX:HANDLE`.", min_length=1, max_length=4_096, examples=["300:12345/ann"]),
-]
-
-KeepHistory = Annotated[
-    bool,
-    Doc("Keep earlier versions public. By default, values that become private are hidden in earlier versions too."),
-]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 T = TypeVar("T")
-
-
-class ChangeNote(RequestBody, frozen=True):
-    """A note about a change."""
-
-    note: Note = ""
-
-
-class RecordChanged(ResponseBody, frozen=True):
-    """A changed record, or one that needed no change."""
-
-    handle: Annotated[str, Doc("The handle as registered.", examples=["12345/x"])]
-    seq: Annotated[Seq, Doc("The ledger entry of the change; the latest entry of the record if nothing changed.")]
-
-
-class CreatedRecord(ResponseBody, frozen=True):
-    """A created record."""
-
-    handle: Annotated[str, Doc("The handle as registered.", examples=["12345/x"])]
-    seq: Seq
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,3 +117,54 @@ async def create_record(call: ApiCall, command: Command[ChangeResult], handle: H
         lambda _: guarded, lambda created: respond(str(created.handle), created.seq), handle, note
     )
     return await replay(call, reply, lambda handles, seq: respond(handles[0], seq))
+
+
+# Requests
+
+
+_TEXT_FORMATS: Final = frozenset(("string", "base64", "hex"))
+"""Formats whose value is a string."""
+
+
+def parse_value_ref(text: str, where: str) -> ValueRef:
+    """Parse a key or group, `INDEX:HANDLE`; raises `InvalidParameter`."""
+    try:
+        reference = ref_from_text(text)
+        Handle.parse(reference.handle)
+    except (InvalidData, InvalidName) as problem:
+        raise InvalidParameter(str(problem), where, "Use INDEX:HANDLE, as in 300:0.NA/12345") from problem
+    return reference
+
+
+def parse_values(values: Iterable[ValueInput], where: str = "$.values") -> tuple[PartialValue, ...]:
+    """Parse the values of a request; raises `InvalidParameter` with their path."""
+    return tuple([_parse_value(value, f"{where}[{number}]") for number, value in enumerate(values)])
+
+
+def _check_data(data: str | Data, where: str) -> None:
+    """Refuse non-string data in a string format: its meaning would be a guess."""
+    if isinstance(data, Data) and data.format.lower() in _TEXT_FORMATS and not isinstance(data.value, str):
+        message = f"Data in the format {data.format} must be a string, not {json_type_name(data.value)}"
+        raise InvalidParameter(message, f"{where}.data.value", "Write it as a string, in quotes")
+
+
+def _parse_value(item: ValueInput, where: str) -> PartialValue:
+    _check_data(item.data, where)
+    plain = {name: member for name, member in msgspec.to_builtins(item).items() if member is not None}
+    try:
+        if item.references is not None:
+            plain["references"] = [*plain["references"]]
+        if isinstance(item.data, str):
+            plain["data"] = {"format": "base64", "value": to_base64(data_from_text(item.type, item.data))}
+        value = value_from_json({"index": 1, **plain, "timestamp": 0})
+    except InvalidData as problem:
+        advice = "See /docs/schemas#ValueInput"
+        raise InvalidParameter(f"Invalid value: {problem}", where, advice) from problem
+    return PartialValue(
+        value.type,
+        value.data,
+        item.index,
+        None if item.permissions is None else value.permissions,
+        None if item.ttl is None else Ttl(value.ttl, value.ttl_type),
+        None if item.references is None else value.references,
+    )

@@ -21,11 +21,11 @@ import msgspec
 
 from perseid.ledger.errors import LedgerError
 from perseid.registry.results import Refused
+from perseid.schema.common import ResponseBody
 from perseid.server.limits.budgets import Source
 from perseid.server.native.decisions import Busy
 
 from .job_runner import LimitReached
-from .schemas import ResponseBody
 
 MEDIA_TYPE: Final = "text/event-stream"
 

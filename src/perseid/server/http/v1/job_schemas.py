@@ -8,12 +8,12 @@ from perseid.records.value import Value
 from perseid.registry.identity import Identity
 from perseid.registry.jobs.rewrite import PlannedRewrite
 from perseid.registry.jobs.runner import UndoIndex, load_parameters
+from perseid.schema.common import Doc, NextCursor, Note, Paging, RequestBody, ResponseBody, Seq
+from perseid.schema.records import Data, Index, Type, dump_values
 
 from .changes import iso_time
 from .job_runner import JobRunner
 from .problems import Problem
-from .schemas import Doc, NextCursor, Note, Paging, RequestBody, ResponseBody, Seq
-from .values import Data, Index, Type, dump_values
 
 MAX_CONFLICTS: Final = 1_000
 """Most undo conflicts in a response; the total is always given."""

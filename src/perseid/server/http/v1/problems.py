@@ -33,6 +33,7 @@ from perseid.registry.commands.minting import RetryLater
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.queries.suggest import PrefixStatus
 from perseid.registry.results import InvalidQuery, PrefixNotHosted, ReferralError, Refused
+from perseid.schema.common import Doc, ResponseBody
 from perseid.server.http import responses
 from perseid.server.http.context import HttpSettings, RequestContext
 from perseid.server.http.messages import SAFE_METHODS, HeaderList, Response
@@ -43,7 +44,6 @@ from perseid.server.native.decisions import Busy
 from perseid.wire.codes import ResponseCode
 
 from .routing import BASE
-from .schemas import Doc, ResponseBody
 from .state import InvalidCursor
 from .validation import InvalidNameParameter, InvalidParameter
 

@@ -1,29 +1,25 @@
 """Citations and QR codes."""
 
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 
 from perseid.names.errors import InvalidName
 from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, to_http
-from perseid.registry.queries.citation import FORMATTERS, Style, find_printable_name, get_citation, to_json
-from perseid.registry.queries.qr import ImageFormat, QrImage
+from perseid.registry.queries.citation import FORMATTERS, find_printable_name, get_citation, to_json
+from perseid.registry.queries.qr import QrImage
+from perseid.schema.common import HANDLE_PARAMETER
+from perseid.schema.queries import CitationQuery, CitationResponse, ImageFormat, QrQuery
 from perseid.server.http.resolver.paths import get_resolvers
 from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.problems import ApiError
 from perseid.server.http.v1.routing import Reply, Routes
-from perseid.server.http.v1.schemas import HANDLE_PARAMETER, Doc, RequestBody, ResponseBody, Seq
 from perseid.server.http.v1.validation import InvalidParameter
 from perseid.server.native.steps import WorkKind
 from perseid.wire.codes import ResponseCode
 
 SECTION: Final = Routes("Citations", "Citations and QR codes of identifiers.")
 
-MAX_SCALE: Final = 20
-"""Most pixels per module: the largest code then has 1,700 per side. For larger prints use SVG."""
-
-MAX_RESOLVER: Final = 300
-"""Characters of a resolver URL: the longest host name has 253."""
 
 MAX_URL_SIZE: Final = 400
 """Bytes of a URL in a QR code: 77 modules per side, near the limit of what scans easily. The largest codes take a tenth
@@ -34,56 +30,6 @@ DRAW_SECONDS_PER_BYTE: Final = 0.000_05
 """CPU seconds to draw a code, plus those for each byte of the URL: most of them to choose the best of eight masks."""
 
 _PARAMETERS: Final = {"handle": HANDLE_PARAMETER}
-
-ResolverText = Annotated[
-    str,
-    Doc(
-        "The resolver in the HTTP form; by default this server's public URL, or else the global resolver.",
-        max_length=MAX_RESOLVER,
-        examples=["https://hdl.handle.net"],
-    ),
-]
-
-
-class CitationQuery(RequestBody, frozen=True):
-    """How to cite a handle."""
-
-    style: Annotated[Style, Doc("The citation style.")] = Style.TEXT
-    resolver: ResolverText = ""
-    at: Annotated[str, Doc("Cite the version at a time or ledger entry.", max_length=100, examples=["30"])] = ""
-
-
-class QrQuery(RequestBody, frozen=True):
-    """How to draw a QR code."""
-
-    format: Annotated[ImageFormat, Doc("The image format.")] = ImageFormat.SVG
-    scale: Annotated[int, Doc("Pixels or units per module.", ge=1, le=MAX_SCALE)] = 8
-    resolver: ResolverText = ""
-
-
-class CitedVersion(ResponseBody, frozen=True):
-    """The cited version of a record."""
-
-    seq: Seq
-    at: Annotated[str, Doc("Time of the version, in ISO 8601.", examples=["2026-11-15T10:00:00Z"])]
-
-
-class CitationResponse(ResponseBody, frozen=True):
-    """A citation and its parts. Missing information is omitted."""
-
-    citation: Annotated[str, Doc("The citation.")]
-    style: Annotated[Style, Doc("The citation style.")]
-    hdl: Annotated[str, Doc("The identifier as a `hdl:` URI.", examples=["hdl:12345/x"])]
-    http: Annotated[str, Doc("The identifier as a URL of the resolver.", examples=["https://hdl.handle.net/12345/x"])]
-    title: Annotated[str, Doc("Title of the object.")] = ""
-    creators: Annotated[tuple[str, ...], Doc("Creators of the object.")] = ()
-    date: Annotated[str, Doc("Date of the object, as stored in the record.")] = ""
-    publisher: Annotated[str, Doc("Publisher of the object.")] = ""
-    description: Annotated[str, Doc("Description of the object.")] = ""
-    created: Annotated[str, Doc("When the identifier was first associated with the object.")] = ""
-    creator: Annotated[str, Doc("Who created the identifier, as a `hdl:` URI.")] = ""
-    gone: Annotated[str, Doc("Why the object is gone, if the handle has a tombstone.")] = ""
-    version: Annotated[CitedVersion | None, Doc("The cited version, if `at` was given.")] = None
 
 
 @SECTION.add(

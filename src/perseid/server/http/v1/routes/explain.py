@@ -1,6 +1,6 @@
 """Explain whether a change would be allowed, without executing it."""
 
-from typing import Annotated, Final
+from typing import Final
 
 from perseid.registry.access.permissions import display_name
 from perseid.registry.commands.lifecycle import Publish, Revive, Tombstone, Unpublish
@@ -8,103 +8,29 @@ from perseid.registry.commands.minting import Mint, MintInputs
 from perseid.registry.commands.records import AddValues, CreateRecord, Delete, Remove, SetValues, assign_indexes
 from perseid.registry.commands.transfer import Transfer
 from perseid.registry.context import Command
+from perseid.schema.records import (
+    ExplainRequest,
+    Explanation,
+    ToAdd,
+    ToCreate,
+    ToDelete,
+    ToMint,
+    ToPublish,
+    ToRemove,
+    ToSet,
+    ToTombstone,
+    ToTransfer,
+    ToUnpublish,
+)
 from perseid.server.http.context import INTERFACE
 from perseid.server.http.v1.api_call import ApiCall
-from perseid.server.http.v1.changes import RequireIdentity
+from perseid.server.http.v1.changes import RequireIdentity, parse_value_ref, parse_values
 from perseid.server.http.v1.problems import to_http_advice
 from perseid.server.http.v1.routing import Reply, Routes
-from perseid.server.http.v1.schemas import Doc, RequestBody, ResponseBody
-from perseid.server.http.v1.values import Index, Values, parse_value_ref, parse_values
 from perseid.server.native.decisions import GuardedCommand
 from perseid.server.native.steps import WorkKind
 
 SECTION: Final = Routes("Explain", "Check whether a change would be allowed, without making it.")
-
-Name = Annotated[str, Doc("The handle concerned.", min_length=1, max_length=4_096, examples=["12345/x"])]
-
-
-class ToCreate(RequestBody, frozen=True, tag_field="operation", tag="create"):
-    """Create a record under a chosen handle."""
-
-    handle: Name
-    values: Values = ()
-    overwrite: Annotated[bool, Doc("Replace an existing record completely.")] = False
-    reuse_deleted: Annotated[bool, Doc("Use a deleted handle again.")] = False
-
-
-class ToSet(RequestBody, frozen=True, tag_field="operation", tag="set"):
-    """Set values of a record."""
-
-    handle: Name
-    values: Values
-
-
-class ToAdd(RequestBody, frozen=True, tag_field="operation", tag="add"):
-    """Add values to a record."""
-
-    handle: Name
-    values: Values
-
-
-class ToRemove(RequestBody, frozen=True, tag_field="operation", tag="remove"):
-    """Remove values from a record."""
-
-    handle: Name
-    indexes: Annotated[list[Index], Doc("Indexes of the values.", min_length=1, max_length=10_000)]
-
-
-class ToDelete(RequestBody, frozen=True, tag_field="operation", tag="delete"):
-    """Delete a record."""
-
-    handle: Name
-
-
-class ToMint(RequestBody, frozen=True, tag_field="operation", tag="mint"):
-    """Mint handles."""
-
-    prefix: Annotated[str, Doc("The prefix of the namespace.", min_length=1, max_length=2_048, examples=["12345"])]
-    values: Values = ()
-
-
-class ToPublish(RequestBody, frozen=True, tag_field="operation", tag="publish"):
-    """Publish a handle."""
-
-    handle: Name
-
-
-class ToUnpublish(RequestBody, frozen=True, tag_field="operation", tag="unpublish"):
-    """Unpublish a handle."""
-
-    handle: Name
-
-
-class ToTombstone(RequestBody, frozen=True, tag_field="operation", tag="tombstone"):
-    """Create or remove a tombstone."""
-
-    handle: Name
-    undo: Annotated[bool, Doc("Remove the tombstone.")] = False
-
-
-class ToTransfer(RequestBody, frozen=True, tag_field="operation", tag="transfer"):
-    """Transfer a handle to another owner."""
-
-    handle: Name
-    to: Annotated[str, Doc("The new owner, `INDEX:HANDLE`.", max_length=4_096, examples=["200:0.NA/12345"])]
-
-
-ExplainRequest = (
-    ToCreate | ToSet | ToAdd | ToRemove | ToDelete | ToMint | ToPublish | ToUnpublish | ToTombstone | ToTransfer
-)
-
-
-class Explanation(ResponseBody, frozen=True, omit_defaults=False):
-    """Whether a change would be allowed, and why."""
-
-    allowed: Annotated[bool, Doc("Whether the change would be made.")]
-    reason: Annotated[str, Doc("The reason.")]
-    advice: Annotated[str | None, Doc("How to fix it.")] = None
-    rule: Annotated[str | None, Doc("The broken rule, or the line of the namespace's policy.")] = None
-    code: Annotated[int | None, Doc("The response code of the Handle System for the refusal.")] = None
 
 
 @SECTION.add(

@@ -4,7 +4,7 @@ The criteria are those of `perseid find`; `registry.queries.find` decides what a
 (`state.CursorCipher`), because the end of a page may be a handle that the caller cannot see.
 """
 
-from typing import Annotated, Final
+from typing import Final
 
 from perseid.names.handle import PREFIX_OF_PREFIXES
 from perseid.names.uri import KNOWN_RESOLVERS, parse_user_input
@@ -14,16 +14,15 @@ from perseid.registry.queries.find import Search, SearchPage, SearchResult, find
 from perseid.registry.queries.history import seq_at_time
 from perseid.registry.queries.listing import ListedHandle, Page, list_handles
 from perseid.registry.results import Refused
+from perseid.schema.queries import FindQuery, FoundHandle, FoundHandlePage, HandlePage, HandlesQuery, HandleSummary
+from perseid.schema.records import dump_values
 from perseid.server.http.resolver.paths import get_resolvers
 from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.changes import iso_time
 from perseid.server.http.v1.routing import Reply, Routes
-from perseid.server.http.v1.schemas import Doc, NextCursor, Paging, ResponseBody, Seq
 from perseid.server.http.v1.validation import locate_name_error
-from perseid.server.http.v1.values import ValueResponse, dump_values
 from perseid.wire.codes import ResponseCode
 
-from .history import Moment
 from .namespaces import PREFIX_PARAMETER
 
 SECTION: Final = Routes(
@@ -40,65 +39,6 @@ SCAN_REMARK: Final = (
 ANONYMOUS_REMARK: Final = (
     "Anonymous searches cover only public lists of handles. Authenticate to search your namespaces."
 )
-
-
-class FindQuery(Paging, frozen=True):
-    """Search criteria. All of them must match; at least one is required."""
-
-    url: Annotated[str | None, Doc("URL; `*` matches any characters.", examples=["https://example.org/*"])] = None
-    host: Annotated[str | None, Doc("Host of the URL, or a parent domain.", examples=["example.org"])] = None
-    path: Annotated[str | None, Doc("Beginning of the path of the URL, on any host.", examples=["/maps/"])] = None
-    type: Annotated[str | None, Doc("Type of a value; `URL.` includes subtypes.", examples=["EMAIL"])] = None
-    value: Annotated[str | None, Doc("Exact data of a value.", examples=["keeper@example.org"])] = None
-    prefix: Annotated[str | None, Doc("Prefix of the namespace.", examples=["12345"])] = None
-    owner: Annotated[
-        str | None,
-        Doc("Handle of the owner or creator, in any form.", examples=["12345/ann"]),
-    ] = None
-    changed_since: Annotated[Moment | None, Doc("Changed after this time or ledger entry.")] = None
-
-
-class FoundHandle(ResponseBody, frozen=True):
-    """A search result."""
-
-    handle: Annotated[str, Doc("The handle.", examples=["12345/x"])]
-    state: Annotated[str, Doc("`normal`, `tombstone`, `unpublished` or `reserved`.", examples=["normal"])]
-    seq: Annotated[Seq, Doc("The latest ledger entry of the handle.")]
-    changed: Annotated[str, Doc("Time of that entry, in ISO 8601.")]
-    values: Annotated[list[ValueResponse], Doc("The matching values, if the search was about values.")]
-
-
-class FoundHandlePage(ResponseBody, frozen=True, omit_defaults=False):
-    """Search results, in the order of the index."""
-
-    results: Annotated[list[FoundHandle], Doc("The results of the page. It can be empty without being the last.")]
-    scans: Annotated[bool, Doc("Whether all records are scanned because no index supports the search.")]
-    remark: Annotated[str | None, Doc("A remark about the search.")] = None
-    next: NextCursor = None
-
-
-class HandlesQuery(Paging, frozen=True):
-    """Which handles of a namespace to list."""
-
-    deleted: Annotated[bool, Doc("Include deleted handles, for administrators of the namespace.")] = False
-    derived: Annotated[bool, Doc("List the prefix handles of derived prefixes instead.")] = False
-
-
-class HandleSummary(ResponseBody, frozen=True):
-    """A handle in a list."""
-
-    handle: Annotated[str, Doc("The handle.", examples=["12345/x"])]
-    state: Annotated[
-        str, Doc("`normal`, `tombstone`, `unpublished`, `reserved` or `absent` (deleted).", examples=["normal"])
-    ]
-    seq: Annotated[Seq, Doc("The latest ledger entry of the handle.")]
-
-
-class HandlePage(ResponseBody, frozen=True, omit_defaults=False):
-    """The handles of a namespace, sorted."""
-
-    handles: Annotated[list[HandleSummary], Doc("The handles of the page. It can be empty without being the last.")]
-    next: NextCursor = None
 
 
 @SECTION.add(

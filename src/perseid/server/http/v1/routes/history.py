@@ -5,7 +5,7 @@ matter of `routes.records`, with `at`.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Final
 
 from perseid.records.value import Value
 from perseid.registry.access.permissions import Differences
@@ -13,175 +13,30 @@ from perseid.registry.context import Context, not_found
 from perseid.registry.queries.history import History, RecordHistory, Version, VisibleVersion, get_history, seq_at_time
 from perseid.registry.queries.listing import ChangedRecord, LogEntry, Page, list_changes, list_log
 from perseid.registry.results import InvalidQuery
+from perseid.schema.common import Paging
+from perseid.schema.queries import (
+    BetweenQuery,
+    ChangedHandle,
+    ChangedHandlePage,
+    ChangesQuery,
+    DifferencesResponse,
+    EntryResponse,
+    HistoryPage,
+    LogPage,
+    LogQuery,
+    ModifiedValue,
+    StateAt,
+    ValueChanges,
+    VersionResponse,
+)
+from perseid.schema.records import ValueResponse, dump_values
 from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.changes import HANDLE_PARAMETERS, iso_time
 from perseid.server.http.v1.routing import Reply, Routes
-from perseid.server.http.v1.schemas import Doc, NextCursor, Paging, RequestBody, ResponseBody, Seq
-from perseid.server.http.v1.values import Index, ValueResponse, dump_values
 
 SECTION: Final = Routes(
     "History", "Earlier versions of records: what changed, when, and for administrators by whom and why."
 )
-
-MAX_MOMENT: Final = 100
-"""Characters of a time or entry number: the longest ISO 8601 form has about forty."""
-
-Moment = Annotated[
-    str,
-    Doc(
-        "A time in ISO 8601, by default in UTC, or the number of a ledger entry.",
-        min_length=1,
-        max_length=MAX_MOMENT,
-        examples=["2026-11-15T10:00:00Z"],
-    ),
-]
-At = Annotated[str, Doc("Time of the entry, in ISO 8601.", examples=["2026-11-15T10:00:00.123456Z"])]
-Action = Annotated[
-    str,
-    Doc(
-        "The action: `create`, `update`, `delete`, `reserve`, `publish`, `unpublish`, `tombstone`, `redact` …",
-        examples=["update"],
-    ),
-]
-State = Annotated[
-    str,
-    Doc(
-        "The state of the handle: `normal`, `reserved`, `unpublished`, `tombstone`, or `absent` if it has no record.",
-        examples=["normal"],
-    ),
-]
-Interface = Annotated[str | None, Doc("The interface: `http`, `native`, `cli` …")]
-Actor = Annotated[str | None, Doc("Who made the change; omitted if you cannot see it or it was redacted.")]
-NoteText = Annotated[str | None, Doc("The note of the change; omitted if you cannot see it.")]
-
-
-class LogQuery(Paging, frozen=True):
-    """Where the log starts."""
-
-    since: Annotated[Moment, Doc("Only entries after this entry or time.")] = "0"
-
-
-class BetweenQuery(RequestBody, frozen=True):
-    """Two times to compare."""
-
-    earlier: Annotated[Moment, Doc("The earlier time or entry.", examples=["1"])]
-    later: Annotated[Moment | None, Doc("The later time or entry; now if omitted.")] = None
-
-
-class ChangesQuery(Paging, frozen=True, kw_only=True):
-    """Two times to compare."""
-
-    earlier: Annotated[Moment, Doc("The earlier time or entry.", examples=["1"])]
-    later: Annotated[Moment | None, Doc("The later time or entry; now if omitted.")] = None
-
-
-class ModifiedValue(ResponseBody, frozen=True):
-    """A modified value."""
-
-    index: Index
-    old: Annotated[ValueResponse, Doc("The old value.")]
-    new: Annotated[ValueResponse, Doc("The new value.")]
-
-
-class ValueChanges(ResponseBody, frozen=True, omit_defaults=False):
-    """Differences between values, as far as you can see them."""
-
-    added: Annotated[list[ValueResponse], Doc("Added values.")]
-    removed: Annotated[list[ValueResponse], Doc("Removed values.")]
-    modified: Annotated[list[ModifiedValue], Doc("Modified values.")]
-
-
-class VersionResponse(ResponseBody, frozen=True):
-    """A version of a record, as far as you can see it."""
-
-    seq: Seq
-    at: At
-    action: Action
-    state: State
-    values: Annotated[list[ValueResponse], Doc("The values, by index.")]
-    changed: Annotated[
-        ValueChanges | None, Doc("Differences from the previous version; omitted if that is not visible.")
-    ] = None
-    redacted: Annotated[int, Doc("Number of permanently redacted values.")] = 0
-    interface: Interface = None
-    actor: Actor = None
-    note: NoteText = None
-
-
-class HistoryPage(ResponseBody, frozen=True, omit_defaults=False):
-    """Versions of a record, newest first."""
-
-    handle: Annotated[str, Doc("The handle as registered.", examples=["12345/x"])]
-    versions: Annotated[list[VersionResponse], Doc("The versions of the page.")]
-    complete: Annotated[
-        bool,
-        Doc(
-            "False if versions on this page or before were withheld, because of the policy or the length "
-            "of the history."
-        ),
-    ]
-    next: NextCursor = None
-
-
-class StateAt(ResponseBody, frozen=True, omit_defaults=False):
-    """The state of a handle at a time."""
-
-    as_of: Annotated[int, Doc("The last ledger entry at that time.")]
-    seq: Annotated[int, Doc("The last entry of the handle at that time; 0 if it had no record that you can see.")] = 0
-    at: Annotated[str | None, Doc("Time of that entry, in ISO 8601; null if there is none.")] = None
-    state: State = "absent"
-
-
-class DifferencesResponse(ResponseBody, frozen=True, omit_defaults=False):
-    """Differences of a record between two times."""
-
-    handle: Annotated[str, Doc("The handle as registered.", examples=["12345/x"])]
-    earlier: Annotated[StateAt, Doc("The state at the earlier time.")]
-    later: Annotated[StateAt, Doc("The state at the later time.")]
-    changed: Annotated[ValueChanges, Doc("The differences.")]
-
-
-class EntryResponse(ResponseBody, frozen=True):
-    """A ledger entry, as far as you can see it."""
-
-    seq: Seq
-    at: At
-    action: Action
-    handle: Annotated[str, Doc("The changed handle.", examples=["12345/x"])]
-    state: State
-    interface: Interface = None
-    actor: Actor = None
-    note: NoteText = None
-
-
-class LogPage(ResponseBody, frozen=True, omit_defaults=False):
-    """Ledger entries, oldest first."""
-
-    entries: Annotated[list[EntryResponse], Doc("The entries of the page that you can see.")]
-    last: Annotated[
-        int | None, Doc("On the last page, the last ledger entry: send it as `since` to get later entries.")
-    ] = None
-    next: NextCursor = None
-
-
-class ChangedHandle(ResponseBody, frozen=True):
-    """A handle that changed between two times."""
-
-    handle: Annotated[str, Doc("The handle.", examples=["12345/x"])]
-    before: Annotated[int, Doc("Its entry at the earlier time; 0 if it had none that you can see.")]
-    after: Annotated[int, Doc("Its entry at the later time.")]
-    state_before: Annotated[State, Doc("The state at the earlier time.")]
-    state_after: Annotated[State, Doc("The state at the later time.")]
-    at: Annotated[str, Doc("Time of its entry at the later time, in ISO 8601.")]
-
-
-class ChangedHandlePage(ResponseBody, frozen=True, omit_defaults=False):
-    """Handles that changed between two times, in the order of their first change."""
-
-    earlier: Annotated[int, Doc("The last ledger entry at the earlier time.")]
-    later: Annotated[int, Doc("The last ledger entry at the later time.")]
-    handles: Annotated[list[ChangedHandle], Doc("The handles of the page.")]
-    next: NextCursor = None
 
 
 # One handle

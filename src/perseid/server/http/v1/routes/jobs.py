@@ -13,6 +13,7 @@ from perseid.registry.jobs import resume, undo
 from perseid.registry.jobs import rewrite as rewriting
 from perseid.registry.jobs.rewrite import Rewrite, RewritePage
 from perseid.registry.jobs.runner import UndoIndex, find_job, jobs_page
+from perseid.schema.common import Paging
 from perseid.server.http.context import INTERFACE
 from perseid.server.http.responses import NO_STORE
 from perseid.server.http.v1.api_call import ApiCall, encode_reply
@@ -47,7 +48,6 @@ from perseid.server.http.v1.job_schemas import (
 )
 from perseid.server.http.v1.problems import ApiError
 from perseid.server.http.v1.routing import Reply, Routes
-from perseid.server.http.v1.schemas import Paging
 from perseid.server.limits.budgets import get_source
 from perseid.server.native.steps import WorkKind
 

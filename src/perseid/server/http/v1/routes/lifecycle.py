@@ -1,58 +1,18 @@
 """Publish, unpublish, tombstone and transfer handles."""
 
-from typing import Annotated, Final
+from typing import Final
 
 from perseid.registry.commands.lifecycle import Publish, Revive, Tombstone, Unpublish
 from perseid.registry.commands.transfer import Transfer
+from perseid.schema.common import ChangeNote
+from perseid.schema.records import NewOwner, NewTombstone, RecordChanged, UnpublishRequest
 from perseid.server.http.v1.api_call import ApiCall
-from perseid.server.http.v1.changes import (
-    HANDLE_PARAMETERS,
-    ChangeNote,
-    IdentityText,
-    KeepHistory,
-    Name,
-    RecordChanged,
-    change_record,
-)
+from perseid.server.http.v1.changes import HANDLE_PARAMETERS, change_record, parse_value_ref
 from perseid.server.http.v1.routing import Reply, Routes
-from perseid.server.http.v1.schemas import Doc, Note, RequestBody
-from perseid.server.http.v1.values import parse_value_ref
 
 SECTION: Final = Routes("Lifecycle", "Publish, unpublish, tombstone and transfer handles.")
 
 _PROBLEMS: Final = (401, 403, 404, 412, 422)
-
-
-class UnpublishRequest(ChangeNote, frozen=True):
-    """Options of an unpublish request."""
-
-    keep_history: KeepHistory = False
-
-
-class NewTombstone(RequestBody, frozen=True):
-    """A tombstone to create."""
-
-    reason: Annotated[
-        str,
-        Doc(
-            "Why the object is gone; public.", min_length=1, max_length=10_000, examples=["Withdrawn by its publisher"]
-        ),
-    ]
-    replaced_by: Annotated[
-        Name | None,
-        Doc(
-            "The handle to use replacement, hosted here or elsewhere: a handle, a `hdl:` URI, or a URL of a "
-            "known resolver. The handle is stored."
-        ),
-    ] = None
-    note: Note = ""
-
-
-class NewOwner(RequestBody, frozen=True):
-    """The new owner of a handle."""
-
-    to: Annotated[IdentityText, Doc("The key or group that will own the handle, as `INDEX:HANDLE`.")]
-    note: Note = ""
 
 
 @SECTION.add(

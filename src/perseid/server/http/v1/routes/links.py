@@ -1,72 +1,19 @@
 """Links between handles: aliases, versions of a work, and metadata."""
 
-from typing import Annotated, Final
+from typing import Final
 
 from perseid.records.types import HS_ALIAS
 from perseid.registry.commands.records import CreateRecord, PartialValue
 from perseid.registry.commands.transfer import LinkMetadata, LinkResult, LinkVersion
 from perseid.registry.queries.aliases import follow_aliases
+from perseid.schema.records import Aliases, CreatedRecord, LinkedHandles, MetadataLink, NewAlias, VersionLink
 from perseid.server.http.v1.api_call import ApiCall
-from perseid.server.http.v1.changes import CREATED, HANDLE_PARAMETERS, CreatedRecord, Name, create_record
+from perseid.server.http.v1.changes import CREATED, HANDLE_PARAMETERS, create_record
 from perseid.server.http.v1.routing import Reply, Routes
-from perseid.server.http.v1.schemas import Doc, Note, RequestBody, ResponseBody, Seq
 
 SECTION: Final = Routes("Links", "Aliases, versions of a work, and metadata.")
 
 _PROBLEMS: Final = (401, 403, 404, 422)
-
-
-class NewAlias(RequestBody, frozen=True):
-    """An alias to create."""
-
-    handle: Annotated[Name, Doc("The new handle.")]
-    of: Annotated[
-        Name,
-        Doc(
-            "The target, hosted here or elsewhere: a handle, a `hdl:` URI, or a URL of a known resolver. "
-            "The handle is stored.",
-            examples=["12345/x"],
-        ),
-    ]
-    note: Note = ""
-
-
-class Aliases(ResponseBody, frozen=True):
-    """The alias chain of a handle."""
-
-    chain: Annotated[list[str], Doc("The handles in order, starting with the requested one.")]
-    end: Annotated[
-        str,
-        Doc(
-            "How the chain ends: `found`, `not_found`, `elsewhere` (another service hosts the last "
-            "handle), `loop`, `too_long` or `unreadable`.",
-            examples=["found"],
-        ),
-    ]
-
-
-class VersionLink(RequestBody, frozen=True):
-    """A link between a work and a version."""
-
-    work: Annotated[Name, Doc("The handle of the work, which resolves to the latest version.", examples=["12345/map"])]
-    version: Annotated[Name, Doc("The handle of one fixed version.", examples=["12345/map-1"])]
-    note: Note = ""
-
-
-class MetadataLink(RequestBody, frozen=True):
-    """A link between an object and its metadata."""
-
-    thing: Annotated[Name, Doc("The handle of the object.", examples=["12345/map"])]
-    metadata: Annotated[Name, Doc("The handle of the metadata record.", examples=["12345/about-map"])]
-    note: Note = ""
-
-
-class LinkedHandles(ResponseBody, frozen=True):
-    """Two linked handles."""
-
-    # a list of two: many OpenAPI tools do not support tuples
-    handles: Annotated[tuple[str, ...], Doc("The two handles as registered.", min_length=2, max_length=2)]
-    seq: Annotated[Seq, Doc("The first ledger entry of the change; 0 if they were linked already.")]
 
 
 # Aliases

@@ -2,97 +2,25 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Final
+from typing import Final
 
 from perseid.records.value import Value, ValueRef
-from perseid.registry.commands.minting import MAX_NAMES, Mint, MintInputs, Reserve
+from perseid.registry.commands.minting import Mint, MintInputs, Reserve
 from perseid.registry.commands.namespaces import check_prefix
 from perseid.registry.commands.records import PartialValue, assign_indexes
 from perseid.registry.context import Command, Context, Plan
 from perseid.registry.queries import suffixes
 from perseid.registry.queries.suffixes import MintMode
 from perseid.registry.results import MintResult
+from perseid.schema.records import GenerateRequest, MintedHandles, MintRequest, ReserveRequest
 from perseid.server.http.v1.api_call import ApiCall
-from perseid.server.http.v1.changes import CREATED, IdentityText, Name, location_header, replay
+from perseid.server.http.v1.changes import CREATED, location_header, parse_value_ref, parse_values, replay
 from perseid.server.http.v1.routing import Reply, Routes
-from perseid.server.http.v1.schemas import Doc, Note, RequestBody, ResponseBody, Seq
 from perseid.server.http.v1.validation import InvalidParameter
-from perseid.server.http.v1.values import Values, parse_value_ref, parse_values
 
 SECTION: Final = Routes("Minting", "Create unique handles: with records, reserved for later, or without records.")
 
 _PROBLEMS: Final = (401, 403, 404, 409, 422)
-
-Where = Annotated[
-    str,
-    Doc(
-        "The prefix. Without a suffix scheme in the policy, also the beginning of the suffix, as in `12345/report-`.",
-        min_length=1,
-        max_length=4_096,
-        examples=["12345"],
-    ),
-]
-Count = Annotated[int, Doc("Number of handles.", ge=1, le=MAX_NAMES, examples=[1])]
-Rows = Annotated[
-    tuple[Values, ...],
-    Doc("Additional values of each record. There is one handle per item, so omit `count`.", max_length=MAX_NAMES),
-]
-
-
-class MintRequest(RequestBody, frozen=True):
-    """Handles to mint, each with a record."""
-
-    prefix: Where
-    count: Annotated[Count | None, Doc(f"Number of handles, at most {MAX_NAMES:,}; 1 if omitted.")] = None
-    values: Annotated[Values, Doc("Values of every record.")] = ()
-    records: Rows = ()
-    metadata: Annotated[
-        Values | None,
-        Doc(
-            "Creates two linked handles for each object: its own and one for its metadata record, with "
-            "these values. Both count toward the limit."
-        ),
-    ] = None
-    published: Annotated[bool, Doc("Whether the handles are public.")] = True
-    owner: Annotated[
-        IdentityText | None, Doc("The administrator of the new handles; as the policy says if omitted.")
-    ] = None
-    note: Note = ""
-
-
-class ReserveRequest(RequestBody, frozen=True):
-    """Handles to reserve: new ones under a prefix, or chosen ones."""
-
-    prefix: Annotated[Where | None, Doc("The prefix for new handles.")] = None
-    count: Annotated[Count | None, Doc(f"Number of new handles, at most {MAX_NAMES:,}; 1 if omitted.")] = None
-    handles: Annotated[
-        tuple[Name, ...],
-        Doc("Chosen handles, instead of a prefix; all are reserved, or none.", max_length=MAX_NAMES),
-    ] = ()
-    owner: Annotated[IdentityText | None, Doc("The owner of the handles; you if omitted.")] = None
-    note: Note = ""
-
-
-class GenerateRequest(RequestBody, frozen=True):
-    """Handles to generate."""
-
-    prefix: Where
-    count: Count = 1
-
-
-class MintedHandles(ResponseBody, frozen=True):
-    """Created handles."""
-
-    handles: Annotated[
-        tuple[str, ...],
-        Doc(
-            "The handles, in order of creation. There can be fewer than requested if thousands of "
-            "existing ones had to be skipped; repeat the request for the rest.",
-            examples=[["12345/D7J1G0DQH"]],
-        ),
-    ]
-    metadata: Annotated[tuple[str, ...], Doc("The handles of the metadata records, in the same order.")] = ()
-    seq: Annotated[Seq, Doc("The ledger entry of the first handle; the others follow. 0 if there is none.")] = 0
 
 
 @SECTION.add(

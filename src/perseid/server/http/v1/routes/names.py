@@ -6,10 +6,7 @@ No authentication is needed, and nothing is looked up.
 import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from enum import StrEnum
-from typing import Annotated, Any, Final, Literal
-
-import msgspec
+from typing import Final
 
 from perseid.names import pilin
 from perseid.names.allocator import MemoryLease
@@ -21,187 +18,34 @@ from perseid.names.schemes import load_scheme, recognize
 from perseid.names.suffix_scheme import Source
 from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_user_input, to_host, to_http, to_path
 from perseid.registry.results import rules
+from perseid.schema.names import (
+    ConversionQuery,
+    ConvertedName,
+    CordraQuery,
+    CordraSuffix,
+    Form,
+    NameForms,
+    ParsedName,
+    PilinQuery,
+    PilinSuffix,
+    Rule,
+    Rules,
+    SchemeQuery,
+    SuffixCheck,
+    TextQuery,
+)
 from perseid.server.http.caching import STATIC_AGE
 from perseid.server.http.resolver.paths import get_resolvers
 from perseid.server.http.responses import NO_STORE
 from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.problems import ApiError
 from perseid.server.http.v1.routing import Reply, Routes
-from perseid.server.http.v1.schemas import Doc, RequestBody, ResponseBody
 from perseid.server.http.v1.validation import InvalidNameParameter, InvalidParameter, locate_name_error
 
 SECTION: Final = Routes("Names", "Parse, convert and check handles and suffixes. Nothing is looked up.")
 
 _CACHE_HEADERS: Final = (("Cache-Control", f"public, max-age={STATIC_AGE}"),)
 _ANY_PREFIX: Final = "0"  # schemes check whole handles; any prefix serves for a suffix alone
-_MAX_TEXT: Final = 8_000  # a longer text does not fit into the head of a request
-
-
-class Form(StrEnum):
-    """A form of a handle."""
-
-    HANDLE = "handle"
-    HOST = "host"
-    PATH = "path"
-    HTTP = "http"
-
-
-class Scheme(StrEnum):
-    """A suffix scheme that can be recognized by form."""
-
-    PILIN = "pilin"
-    PILIN_CHECK = "pilin-check"
-    CORDRA = "cordra"
-    UUID = "uuid"
-
-
-Text = Annotated[
-    str,
-    Doc(
-        "A handle in any form: a bare handle, a `hdl:` URI, or a URL of a known resolver.",
-        min_length=1,
-        max_length=_MAX_TEXT,
-        examples=["hdl:102.100.272/D7J1G0DQH"],
-    ),
-]
-Resolvers = Annotated[
-    tuple[str, ...],
-    Doc(
-        "Additional resolvers whose URLs are accepted; can be repeated.",
-        max_length=10,
-        examples=[["http://example.org/hdl"]],
-    ),
-]
-
-
-class TextQuery(RequestBody, frozen=True):
-    """A handle, and additional resolvers."""
-
-    text: Text
-    resolver: Resolvers = ()
-
-
-class ConversionQuery(RequestBody, frozen=True):
-    """A handle and the form to convert it to."""
-
-    text: Text
-    to: Annotated[Form, Doc("The new form.", examples=["path"])]
-    resolver: Annotated[str, Doc("The resolver for the form `http`.", examples=["http://example.org/hdl"])] = ""
-
-
-class PilinQuery(RequestBody, frozen=True):
-    """A time."""
-
-    at: Annotated[
-        str, Doc("The time in ISO 8601, by default in UTC; now if omitted.", examples=["2007-09-17T07:14:50.919Z"])
-    ] = ""
-
-
-class CordraQuery(RequestBody, frozen=True):
-    """A UUID version."""
-
-    version: Annotated[Literal[1, 4], Doc("4: random; 1: time with a random node.", examples=[4])] = 4
-
-
-class SchemeQuery(RequestBody, frozen=True):
-    """A suffix, and the scheme to check."""
-
-    suffix: Annotated[
-        str,
-        Doc(
-            "The suffix: the part after the first slash of a handle.",
-            min_length=1,
-            max_length=_MAX_TEXT,
-            examples=["D7J1G0DQH"],
-        ),
-    ]
-    scheme: Annotated[Scheme | None, Doc("The scheme; recognized by form if omitted.")] = None
-    prefix: Annotated[str, Doc("The prefix, for schemes that restrict it.", min_length=1, max_length=200)] = _ANY_PREFIX
-
-
-Query = Annotated[str | None, Doc("The query of a URI; not part of the handle.")]
-Fragment = Annotated[str | None, Doc("The fragment of a URI; not part of the handle.")]
-
-
-class ParsedName(ResponseBody, frozen=True):
-    """A parsed handle."""
-
-    handle: Annotated[str, Doc("The handle, normalized by its scheme.", examples=["12345/x"])]
-    input: Annotated[str, Doc("The handle as given.")]
-    prefix: Annotated[str, Doc("The part before the first slash.", examples=["12345"])]
-    suffix: Annotated[str, Doc("The part after the first slash.", examples=["x"])]
-    query: Query = None
-    fragment: Fragment = None
-    scheme: Annotated[
-        str | None, Doc("The scheme, recognized by form. Only the policy of the namespace is authoritative.")
-    ] = None
-    details: Annotated[dict[str, Any], Doc("What the scheme can derive from the suffix.")] = msgspec.field(
-        default_factory=dict
-    )
-
-
-class ConvertedName(ResponseBody, frozen=True):
-    """A converted handle."""
-
-    form: Annotated[str, Doc("The form.", examples=["path"])]
-    name: Annotated[str, Doc("The handle in that form.", examples=["hdl:12345/x"])]
-    query: Query = None
-    fragment: Fragment = None
-
-
-class NameForms(ResponseBody, frozen=True):
-    """All forms of a handle."""
-
-    handle: Annotated[str, Doc("The bare handle.", examples=["12345/x"])]
-    host: Annotated[str, Doc("As a `hdl://` URI.", examples=["hdl://12345/x"])]
-    path: Annotated[str, Doc("As a `hdl:` URI.", examples=["hdl:12345/x"])]
-    http: Annotated[list[str], Doc("As URLs of the resolvers of this server and the global resolver.")]
-
-
-class Rule(ResponseBody, frozen=True):
-    """A rule that problems refer to."""
-
-    rule: Annotated[str, Doc("The id of the rule.", examples=["H3"])]
-    title: Annotated[str, Doc("The subject.")]
-    text: Annotated[str, Doc("The text of the rule.")]
-
-
-class Rules(ResponseBody, frozen=True):
-    """All rules that problems refer to."""
-
-    rules: Annotated[list[Rule], Doc("The rules.")]
-
-
-class PilinSuffix(ResponseBody, frozen=True):
-    """A PILIN suffix and its time."""
-
-    suffix: Annotated[str, Doc("Nine characters.", examples=["D7J1G0DQH"])]
-    milliseconds: Annotated[int, Doc("Milliseconds since 1582-10-15T00:00:00Z.")]
-    time: Annotated[str, Doc("The time in ISO 8601.", examples=["2007-09-17T07:14:50.919Z"])]
-
-
-class CordraSuffix(ResponseBody, frozen=True):
-    """A CORDRA suffix."""
-
-    suffix: Annotated[str, Doc("32 hexadecimal digits.")]
-    version: Annotated[int, Doc("The UUID version.")]
-    uuid: Annotated[str, Doc("The UUID with hyphens.")]
-
-
-class SuffixCheck(ResponseBody, frozen=True):
-    """The result of a suffix check."""
-
-    suffix: Annotated[str, Doc("The suffix as given.")]
-    scheme: Annotated[str | None, Doc("The scheme; null if none is recognized.")]
-    valid: Annotated[bool, Doc("Whether the suffix is valid in the scheme.")]
-    normal: Annotated[str, Doc("The normalized suffix.")] = ""
-    details: Annotated[dict[str, Any], Doc("What the scheme can derive from the suffix.")] = msgspec.field(
-        default_factory=dict
-    )
-    reason: Annotated[str, Doc("What is wrong.")] = ""
-    rule: Annotated[str, Doc("The id of the broken rule.", examples=["P7"])] = ""
-    where: Annotated[str, Doc("The invalid part: `suffix` or `prefix`.", examples=["suffix"])] = ""
-    position: Annotated[int | None, Doc("The invalid character of that part, counted from 1.")] = None
 
 
 @SECTION.add("GET", "/names/parse", "parseName", "Parse a handle", response=ParsedName, query=TextQuery)

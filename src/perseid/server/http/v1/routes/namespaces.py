@@ -3,13 +3,13 @@
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Annotated, Any, Final
+from typing import Final
 from urllib.parse import quote
 
 import msgspec
 
 from perseid.names.characters import fold
-from perseid.names.handle import CaseRule, Handle
+from perseid.names.handle import Handle
 from perseid.registry.access.permissions import display_name
 from perseid.registry.commands import namespaces
 from perseid.registry.commands.create_namespace import CreateNamespace
@@ -19,146 +19,37 @@ from perseid.registry.commands.records import require_identity
 from perseid.registry.context import Context
 from perseid.registry.installation.setup import administrator_values, with_group_administrators
 from perseid.registry.policy.policy import PROFILES, Policy
-from perseid.registry.policy.text import MAX_TEXT_BYTES
 from perseid.registry.queries.namespaces import ChangePolicy, dump_policy, get_policy, list_prefixes, summarize
 from perseid.registry.queries.paging import PageBudget
 from perseid.registry.queries.resolve import Query, get_authority_metadata, resolve
 from perseid.registry.snapshot import stored_policy
-from perseid.server.http.v1.api_call import REPLAYED_HEADER, ApiCall
-from perseid.server.http.v1.changes import CREATED
-from perseid.server.http.v1.routing import BASE, Reply, Routes
-from perseid.server.http.v1.schemas import (
+from perseid.schema.common import (
     HANDLE_PARAMETER,
     AlreadyDone,
-    Doc,
-    NextCursor,
-    Note,
     Paging,
-    RequestBody,
-    ResponseBody,
-    Seq,
 )
+from perseid.schema.namespaces import (
+    Authority,
+    CreatedNamespace,
+    Namespace,
+    NamespacePage,
+    NewNamespace,
+    NewPolicy,
+    PolicyChanged,
+    PolicyResponse,
+)
+from perseid.server.http.v1.api_call import REPLAYED_HEADER, ApiCall
+from perseid.server.http.v1.changes import CREATED, parse_value_ref
+from perseid.server.http.v1.routing import BASE, Reply, Routes
 from perseid.server.http.v1.validation import InvalidParameter
-from perseid.server.http.v1.values import parse_value_ref
 from perseid.server.native.steps import WorkKind
 
 SECTION: Final = Routes("Namespaces", "Namespaces: prefixes with policies that apply to every interface.")
 
 PREFIX_PARAMETER: Final = "The prefix of the namespace, as in `12345`."
 
-MAX_ADMINISTRATORS: Final = 100
-"""Most administrators of a new namespace; use a group for more."""
 
 _PARAMETERS: Final = {"prefix": PREFIX_PARAMETER}
-
-Prefix = Annotated[str, Doc("The prefix.", min_length=1, max_length=2_048, examples=["12345"])]
-Toml = Annotated[
-    str,
-    Doc(
-        f"The policy in TOML, as `perseid namespace policy` prints it; at most {MAX_TEXT_BYTES:,} bytes.",
-        max_length=MAX_TEXT_BYTES,
-        examples=['purpose = "Maps"\nwho_may_list = "public"\n'],
-    ),
-]
-
-
-class NewNamespace(RequestBody, frozen=True):
-    """A namespace to create."""
-
-    prefix: Prefix
-    profile: Annotated[
-        str, Doc(f"The initial policy: {', '.join(PROFILES)}; `free` if omitted.", examples=["free"])
-    ] = ""
-    case: Annotated[
-        CaseRule | None, Doc("Whether suffixes are case-sensitive; cannot be changed later without confirmation.")
-    ] = None
-    creator: Annotated[str, Doc("The default creator of identifiers: a handle.", max_length=4_096)] = ""
-    purpose: Annotated[str, Doc("The purpose of the namespace.", max_length=2_000)] = ""
-    policy: Annotated[Toml, Doc("A policy in TOML, instead of a profile.")] = ""
-    administrators: Annotated[
-        tuple[str, ...],
-        Doc(
-            "Administrators of the prefix and its handles, as `INDEX:HANDLE`; the server administrators if omitted.",
-            max_length=MAX_ADMINISTRATORS,
-            examples=[["300:0.NA/12345"]],
-        ),
-    ] = ()
-    note: Note = ""
-
-
-class NewPolicy(RequestBody, frozen=True):
-    """A new policy."""
-
-    policy: Toml
-    change_case: Annotated[bool, Doc("Confirm a change of the case rule, for all existing handles.")] = False
-    note: Note = ""
-
-
-class Namespace(ResponseBody, frozen=True):
-    """A summary of a namespace."""
-
-    prefix: Prefix
-    profile: Annotated[str, Doc("The profile of the policy.", examples=["pilin"])]
-    scheme: Annotated[str, Doc("The suffix scheme.", examples=["pilin"])]
-    case: Annotated[str, Doc("Whether suffixes are case-sensitive.")]
-    who_may_mint: Annotated[str, Doc("Who can mint handles.", examples=["administrators"])]
-    who_may_list: Annotated[str, Doc("Who can list the handles.", examples=["administrators"])]
-    authority: Annotated[bool, Doc("Whether records have authority metadata: creation date, creator, owners.")]
-    deletion: Annotated[str, Doc("Whether handles can be deleted.", examples=["tombstone"])]
-    purpose: Annotated[str, Doc("The purpose of the namespace.")] = ""
-    creator: Annotated[str | None, Doc("The default creator of identifiers.")] = None
-    administrators: Annotated[tuple[str, ...], Doc("The public administrators in the prefix handle.")] = ()
-
-
-class NamespacePage(ResponseBody, frozen=True):
-    """Namespaces, sorted by prefix."""
-
-    namespaces: Annotated[list[Namespace], Doc("The namespaces of the page.")]
-    next: NextCursor = None
-
-
-class CreatedNamespace(ResponseBody, frozen=True):
-    """A created namespace."""
-
-    prefix: Prefix
-    profile: Annotated[str, Doc("The profile of the policy.")]
-    seq: Seq
-    creator: Annotated[str | None, Doc("The default creator of identifiers; its record was created if needed.")] = None
-    types_elsewhere: Annotated[tuple[str, ...], Doc("Value types that are defined elsewhere.")] = ()
-
-
-class PolicyResponse(ResponseBody, frozen=True):
-    """The policy of a namespace."""
-
-    prefix: Prefix
-    policy: Toml
-    rules: Annotated[dict[str, Any], Doc("The policy by key; see docs/reference/policy.md.")]
-
-
-class PolicyChanged(ResponseBody, frozen=True):
-    """A changed policy."""
-
-    prefix: Prefix
-    seq: Seq
-    changed: Annotated[tuple[str, ...], Doc("The changed keys; empty if nothing changed.")]
-
-
-class Party(ResponseBody, frozen=True):
-    """A creator or owner of an identifier."""
-
-    uri: Annotated[str, Doc("The handle as a `hdl:` URI.", examples=["hdl:12345/ann"])]
-    verified: Annotated[bool, Doc("Whether the handle is known to resolve.")]
-
-
-class Authority(ResponseBody, frozen=True, omit_defaults=False):
-    """The authority metadata of an identifier."""
-
-    handle: Annotated[str, Doc("The handle as registered.")]
-    required: Annotated[bool, Doc("Whether the policy requires authority metadata; if not, the fields are empty.")]
-    created: Annotated[str | None, Doc("When the identifier was first associated with its object, in ISO 8601.")] = None
-    updated: Annotated[str | None, Doc("Time of the last change of the record, in ISO 8601.")] = None
-    creator: Annotated[Party | None, Doc("Who created the identifier.")] = None
-    owners: Annotated[tuple[Party, ...], Doc("The owners, if they are not the creator.")] = ()
 
 
 # Namespaces

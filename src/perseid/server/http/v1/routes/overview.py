@@ -1,26 +1,15 @@
 """The entry point of the API."""
 
-from typing import Annotated, Final
+from typing import Final
 
 from perseid import __version__
+from perseid.schema.common import Overview
 from perseid.server.http.caching import PAGE_AGE
 from perseid.server.http.resolver.paths import absolute_url
 from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.routing import BASE, Reply, Routes
-from perseid.server.http.v1.schemas import Doc, ResponseBody
 
 SECTION: Final = Routes("Overview", "Links to the documentation.")
-
-
-class Overview(ResponseBody, frozen=True):
-    """Links to the documentation."""
-
-    server: Annotated[str, Doc("Program and version.", examples=["perseid 1.0"])]
-    base: Annotated[str, Doc("URL of this version of the API.")]
-    description: Annotated[str, Doc("URL of the OpenAPI 3.1 document.")]
-    pages: Annotated[str, Doc("URL of the documentation pages.")]
-    problems: Annotated[str, Doc("URL of the problem types.")]
-    resolver: Annotated[str, Doc("URL of the description of the resolver.")]
 
 
 @SECTION.add("GET", "/", "overview", "Get an overview", response=Overview)

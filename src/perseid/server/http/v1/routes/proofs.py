@@ -6,20 +6,17 @@ hashes, of salted leaves.
 """
 
 import asyncio
-from typing import Annotated, Final
+from typing import Final
 
-from perseid.proof.document import FORMAT
 from perseid.records.encoding import to_base64
 from perseid.registry.context import Context
 from perseid.registry.queries.history import seq_at_time
 from perseid.registry.queries.prove import Consistency, NotCheckpointed, SigningKey, consistency, prove, signing_keys
+from perseid.schema.queries import ConsistencyProof, ConsistencyQuery, LedgerKey, LedgerKeys, ProofDocument, ProofQuery
 from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.changes import HANDLE_PARAMETERS
 from perseid.server.http.v1.problems import ApiError
 from perseid.server.http.v1.routing import Reply, Routes
-from perseid.server.http.v1.schemas import Doc, RequestBody, ResponseBody
-
-from .history import Moment
 
 SECTION: Final = Routes("Proofs", "Verifiable proofs of what a record was, and signed checkpoints of the ledger.")
 
@@ -31,87 +28,6 @@ MAX_POLLS: Final = 12
 """Seconds between polls for a checkpoint that includes an entry, and their number: one is signed per second."""
 
 _RETRY_HEADERS: Final = (("Retry-After", "1"),)
-
-Base64 = Annotated[str, Doc("Bytes in base64.")]
-Size = Annotated[int, Doc("Number of ledger entries, from the first.", ge=0, le=(1 << 63) - 1, examples=[1234])]
-
-
-class ProofQuery(RequestBody, frozen=True):
-    """What to prove about a handle."""
-
-    at: Annotated[Moment | None, Doc("The time or ledger entry; now if omitted.")] = None
-    everything: Annotated[bool, Doc("Include private values, actor and note, if you can see them.")] = False
-
-
-class InclusionProof(ResponseBody, frozen=True):
-    """A ledger entry and its Merkle path."""
-
-    leaf: Annotated[Base64, Doc("The leaf of the entry.")]
-    path: Annotated[list[Base64], Doc("The sibling hashes from the leaf to the root.")]
-
-
-class OpenedCommitment(ResponseBody, frozen=True):
-    """Committed content and its salt."""
-
-    salt: Annotated[Base64, Doc("The salt of the commitment, 16 bytes.")]
-    content: Annotated[Base64, Doc("The committed content.")]
-
-
-class KeyLink(ResponseBody, frozen=True):
-    """A ledger entry that rotated the signing key."""
-
-    leaf: Annotated[Base64, Doc("The leaf of the entry.")]
-    path: Annotated[list[Base64], Doc("The sibling hashes from the leaf to the root.")]
-    note: Annotated[OpenedCommitment | None, Doc("The statement signed by the previous key; omitted if redacted.")] = (
-        None
-    )
-
-
-class ProofDocument(ResponseBody, frozen=True):
-    """A proof of one version of a record. Store it unchanged for `perseid verify`."""
-
-    format: Annotated[str, Doc("The format name.", examples=[FORMAT])]
-    handle: Annotated[str, Doc("The handle.", examples=["12345/x"])]
-    seq: Annotated[int, Doc("The number of the ledger entry.")]
-    entry: Annotated[InclusionProof, Doc("The ledger entry.")]
-    values: Annotated[list[OpenedCommitment], Doc("The disclosed values, in binary form.")]
-    checkpoint: Annotated[str, Doc("A signed checkpoint that includes the entry.")]
-    keys: Annotated[list[KeyLink], Doc("The key rotations up to the signing key, oldest first.")]
-    actor: Annotated[OpenedCommitment | None, Doc("Who made the change, if disclosed.")] = None
-    note: Annotated[OpenedCommitment | None, Doc("The note of the change, if disclosed.")] = None
-
-
-class ConsistencyQuery(RequestBody, frozen=True):
-    """Two sizes of the ledger."""
-
-    old: Annotated[Size, Doc("The older size: the second line of its checkpoint.")]
-    new: Annotated[Size | None, Doc("The newer size; the latest checkpoint if omitted.")] = None
-
-
-class ConsistencyProof(ResponseBody, frozen=True, omit_defaults=False):
-    """A proof that the ledger only grew between two sizes (RFC 6962)."""
-
-    old: Annotated[int, Doc("The older size.")]
-    old_root: Annotated[Base64, Doc("The older root: the third line of its checkpoint.")]
-    new: Annotated[int, Doc("The newer size.")]
-    new_root: Annotated[Base64, Doc("The newer root.")]
-    path: Annotated[list[Base64], Doc("The hashes of the proof, in the order of RFC 6962 §2.1.2.")]
-
-
-class LedgerKey(ResponseBody, frozen=True):
-    """A signing key of the ledger."""
-
-    key: Annotated[str, Doc("The public key, as `NAME+HASH+KEY`, for `perseid verify --key`.")]
-    since: Annotated[int | None, Doc("Its first ledger entry; omitted for the first key.")] = None
-    until: Annotated[int | None, Doc("Its last ledger entry; omitted for the current key.")] = None
-
-
-class LedgerKeys(ResponseBody, frozen=True, omit_defaults=False):
-    """The signing keys of the ledger."""
-
-    origin: Annotated[str, Doc("The name in the signatures of the ledger.", examples=["ledger-841b321ed5144bdb"])]
-    key: Annotated[str, Doc("The current public key, as `NAME+HASH+KEY`.")]
-    keys: Annotated[list[LedgerKey], Doc("All keys, oldest first. A proof contains the rotations between them.")]
 
 
 @SECTION.add(

@@ -1,10 +1,9 @@
 """Create, read, change and delete records."""
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Final
+from typing import Final
 
 from perseid.names.handle import Handle
-from perseid.records.value import MAX_VALUES
 from perseid.registry.commands.conditions import entry_tag, version_tag
 from perseid.registry.commands.records import (
     AddValues,
@@ -21,125 +20,40 @@ from perseid.registry.queries.aliases import resolve_aliases
 from perseid.registry.queries.history import as_of, seq_at_time
 from perseid.registry.queries.resolve import Query, resolve
 from perseid.registry.results import ChangeResult, Resolution
+from perseid.schema.common import ChangeNote
+from perseid.schema.records import (
+    CreatedRecord,
+    NewRecord,
+    NewValues,
+    Record,
+    RecordChanged,
+    RecordQuery,
+    RecordReplacement,
+    RemovalQuery,
+    UpdatedValues,
+    dump_values,
+)
 from perseid.server.http import caching
 from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.changes import (
     CREATED,
     HANDLE_PARAMETERS,
-    ChangeNote,
-    CreatedRecord,
-    KeepHistory,
-    Name,
-    RecordChanged,
     change_record,
     changed_reply,
     create_record,
     iso_time,
+    parse_values,
     replay,
     to_reply,
     with_condition,
 )
 from perseid.server.http.v1.routing import Reply, Routes
-from perseid.server.http.v1.schemas import Doc, Note, RequestBody, ResponseBody, Seq
-from perseid.server.http.v1.values import Index, Type, ValueInput, ValueResponse, Values, dump_values, parse_values
 
 SECTION: Final = Routes("Records", "Create, read, change and delete records.")
 
-MAX_SELECTED: Final = 100
-"""Most types and indexes in a query, each; for more, read the whole record."""
 
 _NOT_MODIFIED: Final = 304
 _PROBLEMS: Final = (401, 403, 404, 409, 412, 422)
-
-NonEmptyValues = Annotated[tuple[ValueInput, ...], Doc("Values.", min_length=1, max_length=MAX_VALUES)]
-
-
-class RecordQuery(RequestBody, frozen=True):
-    """Which part of a record to return."""
-
-    type: Annotated[
-        tuple[Type, ...],
-        Doc(
-            "Only values of this type; with a trailing dot also its subtypes. Can be repeated.",
-            max_length=MAX_SELECTED,
-            examples=[["URL"]],
-        ),
-    ] = ()
-    index: Annotated[
-        tuple[Index, ...],
-        Doc("Only the value at this index. Can be repeated.", max_length=MAX_SELECTED, examples=[[1]]),
-    ] = ()
-    at: Annotated[
-        str,
-        Doc(
-            "The version at a time, in ISO 8601, or after a ledger entry, by number.",
-            max_length=100,
-            examples=["2026-11-15T10:00:00Z"],
-        ),
-    ] = ""
-    private: Annotated[bool, Doc("Include private values that you can read.")] = False
-    follow: Annotated[bool, Doc("Follow aliases and return the record of the target.")] = False
-    suggest: Annotated[bool, Doc("Whether a problem about a missing handle has suggestions; `false` is faster.")] = True
-
-
-class Record(ResponseBody, frozen=True):
-    """A record, or an earlier version of it."""
-
-    handle: Annotated[str, Doc("The handle as registered.", examples=["12345/x"])]
-    state: Annotated[str, Doc("`normal`, `tombstone`, `unpublished` or `reserved`.", examples=["normal"])]
-    values: Annotated[list[ValueResponse], Doc("The values, by index.")]
-    seq: Annotated[Seq, Doc("The ledger entry of this version; with `at` it always returns the same version.")]
-    changed: Annotated[str, Doc("Time of that entry, in ISO 8601.", examples=["2026-11-15T10:00:00.123456Z"])]
-    as_of: Annotated[int | None, Doc("The last ledger entry at the requested time.")] = None
-    aliases: Annotated[tuple[str, ...], Doc("The aliases that were followed.")] = ()
-    by_template: Annotated[
-        bool, Doc("Whether a template generated the values: the handle has no record of its own.")
-    ] = False
-    made_from: Annotated[str | None, Doc("The handle whose record the template used.")] = None
-    query: Annotated[str | None, Doc("The query after `?`, in schemes where it is not part of the handle.")] = None
-    fragment: Annotated[str | None, Doc("The fragment after `#`, likewise.")] = None
-
-
-class NewRecord(RequestBody, frozen=True):
-    """A record to create."""
-
-    handle: Name
-    values: Values = ()
-    reuse_deleted: Annotated[bool, Doc("Use a deleted handle again.")] = False
-    published: Annotated[bool, Doc("Whether the handle is public.")] = True
-    note: Note = ""
-
-
-class RecordReplacement(RequestBody, frozen=True):
-    """The complete new content of a record."""
-
-    values: Values
-    keep_history: KeepHistory = False
-    note: Note = ""
-
-
-class NewValues(RequestBody, frozen=True):
-    """Values to add."""
-
-    values: NonEmptyValues
-    note: Note = ""
-
-
-class UpdatedValues(RequestBody, frozen=True):
-    """Values to set."""
-
-    values: NonEmptyValues
-    keep_history: KeepHistory = False
-    note: Note = ""
-
-
-class RemovalQuery(ChangeNote, frozen=True, kw_only=True):
-    """Which values to remove."""
-
-    index: Annotated[
-        tuple[Index, ...],
-        Doc("Index of the value. Can be repeated.", min_length=1, max_length=MAX_SELECTED, examples=[[1]]),
-    ]
 
 
 # Reading

@@ -2,20 +2,27 @@
 
 import secrets
 from dataclasses import replace
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 
 from perseid.records.encoding import to_iso
 from perseid.registry.access import tokens
-from perseid.registry.access.scopes import MAX_NAMESPACES, SCOPES, InvalidScope, Scope, ScopeSet
+from perseid.registry.access.scopes import InvalidScope, ScopeSet
 from perseid.registry.access.token_records import PREFIX, Secret, Token
-from perseid.registry.access.tokens import DAY, DEFAULT_DAYS, MAX_DAYS, MAX_LABEL, CreateToken, RevokeToken, TokenStatus
+from perseid.registry.access.tokens import DAY, CreateToken, RevokeToken, TokenStatus
 from perseid.registry.commands.records import require_identity
+from perseid.schema.common import AlreadyDone, ChangeNote
+from perseid.schema.namespaces import (
+    CreatedToken,
+    NewToken,
+    TokenPage,
+    TokenResponse,
+    TokensQuery,
+)
 from perseid.server.http.v1.api_call import REPLAYED_HEADER, ApiCall, encode_body, encode_reply
-from perseid.server.http.v1.changes import CREATED, ChangeNote
+from perseid.server.http.v1.changes import CREATED
 from perseid.server.http.v1.routing import BASE, NO_TOKEN, OWN_TOKEN, Reply, Routes
-from perseid.server.http.v1.schemas import AlreadyDone, Doc, NextCursor, Note, Paging, RequestBody, ResponseBody, Seq
 from perseid.server.http.v1.validation import InvalidParameter
 from perseid.server.native.steps import WorkKind
 
@@ -25,71 +32,6 @@ _TOKEN_NOT_KEPT: Final = "The token is shown only once. If you lost it, revoke i
 _PARAMETERS: Final = {
     "token": f"The id of the token: the eight characters after `{PREFIX}`. Never send the token itself here."
 }
-
-
-class NewToken(RequestBody, frozen=True):
-    """A token to create."""
-
-    scopes: Annotated[
-        tuple[Scope, ...],
-        Doc("What the token can do.", min_length=1, max_length=len(SCOPES), examples=[["mint", "update"]]),
-    ]
-    namespaces: Annotated[
-        tuple[str, ...],
-        Doc(
-            "Prefixes where the token is valid; `PREFIX.*` includes derived prefixes.",
-            max_length=MAX_NAMESPACES,
-            examples=[["12345"]],
-        ),
-    ] = ()
-    all_namespaces: Annotated[bool, Doc("Valid in all namespaces; instead of `namespaces`.")] = False
-    days: Annotated[int, Doc("Days until the token expires.", ge=1, le=MAX_DAYS)] = DEFAULT_DAYS
-    label: Annotated[str, Doc("A label for people.", max_length=MAX_LABEL, examples=["the catalogue"])] = ""
-    note: Note = ""
-
-
-class TokensQuery(Paging, frozen=True):
-    """Which tokens to list."""
-
-    all: Annotated[bool, Doc("Include revoked tokens.")] = False
-
-
-class TokenResponse(ResponseBody, frozen=True):
-    """A token."""
-
-    id: Annotated[str, Doc("The id of the token in lists and in the ledger.", examples=["k7qpx2ma"])]
-    label: Annotated[str, Doc("The label.")]
-    issuer: Annotated[str, Doc("The identity that it acts for.", examples=["300:0.NA/12345"])]
-    scopes: Annotated[tuple[str, ...], Doc("What the token can do.")]
-    namespaces: Annotated[tuple[str, ...] | None, Doc("Where the token is valid; null for all namespaces.")]
-    created: Annotated[str, Doc("Creation time, in ISO 8601.")]
-    expires: Annotated[str, Doc("Expiry time, in ISO 8601.")]
-    state: Annotated[str, Doc("`active`, `expired`, `revoked`, or `key_changed`: the issuer has another key now.")]
-    seq: Seq
-    revoked: Annotated[str | None, Doc("Time of revocation, in ISO 8601.")] = None
-    last_used: Annotated[str | None, Doc("Day of the last use.", examples=["2026-11-15"])] = None
-
-
-class TokenPage(ResponseBody, frozen=True):
-    """Tokens, sorted by id."""
-
-    tokens: Annotated[list[TokenResponse], Doc("The tokens of the page.")]
-    next: NextCursor = None
-
-
-class CreatedToken(ResponseBody, frozen=True):
-    """A created token. It is shown only once, because only its hash is stored."""
-
-    id: Annotated[str, Doc("The id of the token in lists and in the ledger.", examples=["k7qpx2ma"])]
-    expires: Annotated[str, Doc("Expiry time, in ISO 8601.")]
-    token: Annotated[
-        str,
-        Doc(
-            "The token, in the first response only. A repeated request with the same `Idempotency-Key` "
-            "returns the id without it."
-        ),
-    ] = ""
-    advice: Annotated[str, Doc("Why the token is not shown, and what to do.")] = ""
 
 
 @SECTION.add(

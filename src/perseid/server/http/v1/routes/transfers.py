@@ -9,9 +9,10 @@ from perseid.ledger.store.jobs import Job
 from perseid.registry.context import Context
 from perseid.registry.jobs import transfer
 from perseid.registry.jobs.transfer import MAX_ADMINISTRATORS_SHOWN, TransferAll, TransferPage, parse_range
+from perseid.schema.common import Doc, IdentityText, NextCursor, Note, Paging, RequestBody, ResponseBody
 from perseid.server.http.context import INTERFACE
 from perseid.server.http.v1.api_call import ApiCall
-from perseid.server.http.v1.changes import IdentityText
+from perseid.server.http.v1.changes import parse_value_ref
 from perseid.server.http.v1.job_requests import (
     ACCEPTED,
     authorize_registry,
@@ -23,9 +24,7 @@ from perseid.server.http.v1.job_requests import (
 from perseid.server.http.v1.job_runner import Slot
 from perseid.server.http.v1.job_schemas import JobResponse
 from perseid.server.http.v1.routing import Reply, Routes
-from perseid.server.http.v1.schemas import Doc, NextCursor, Note, Paging, RequestBody, ResponseBody
 from perseid.server.http.v1.validation import InvalidParameter
-from perseid.server.http.v1.values import parse_value_ref
 from perseid.server.native.steps import WorkKind
 
 SECTION: Final = Routes(

@@ -1,13 +1,12 @@
 """Types of values: a type is a handle that resolves to its definition."""
 
-from typing import Annotated, Any, Final
+from typing import Final
 
 from perseid.ledger.log.entry import State
 from perseid.names.characters import fold
 from perseid.names.handle import Handle
 from perseid.records.errors import InvalidData
 from perseid.records.json_parsing import parse_json
-from perseid.records.patterns import MAX_PATTERN_LENGTH
 from perseid.records.type_definition import Definition
 from perseid.records.types import DEFINITION
 from perseid.registry.access.permissions import display_name
@@ -16,76 +15,18 @@ from perseid.registry.context import Context, not_found
 from perseid.registry.policy.types import RegisteredType, definition_values, get_registered_type
 from perseid.registry.queries.find import Search, find
 from perseid.registry.queries.listing import list_handles
+from perseid.schema.common import HANDLE_PARAMETER
+from perseid.schema.namespaces import NewType, TypePage, TypeResponse, TypesQuery
+from perseid.schema.records import CreatedRecord
 from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.changes import RequireIdentity
 from perseid.server.http.v1.problems import ApiError
 from perseid.server.http.v1.routing import Reply, Routes
-from perseid.server.http.v1.schemas import (
-    HANDLE_PARAMETER,
-    Doc,
-    NextCursor,
-    Note,
-    Paging,
-    RequestBody,
-    ResponseBody,
-    Seq,
-)
 from perseid.server.http.v1.validation import InvalidParameter
 
 SECTION: Final = Routes(
     "Types", "Register and list types of values. A type is a handle that resolves to its definition."
 )
-
-Description = Annotated[str, Doc("The meaning of values of the type.", min_length=1, max_length=10_000)]
-Pattern = Annotated[
-    str, Doc("A regular expression (RE2) that the whole data must match.", max_length=MAX_PATTERN_LENGTH)
-]
-Example = Annotated[str, Doc("Example data.", max_length=10_000)]
-
-
-class TypesQuery(Paging, frozen=True):
-    """Which types to list."""
-
-    prefix: Annotated[str, Doc("Only types of this prefix.", max_length=2_048, examples=["12345"])] = ""
-
-
-class NewType(RequestBody, frozen=True):
-    """A type to register."""
-
-    handle: Annotated[str, Doc("The handle of the type.", min_length=1, max_length=4_096, examples=["12345/SCALE"])]
-    description: Description
-    name: Annotated[str, Doc("The name of the type; the suffix if omitted.", max_length=200)] = ""
-    pattern: Annotated[Pattern | None, Doc("A pattern for the data; cannot be combined with `schema`.")] = None
-    schema: Annotated[dict[str, Any] | bool | None, Doc("A JSON Schema (2020-12) for data in JSON.")] = None
-    example: Annotated[Example | None, Doc("Example data; it must be valid.")] = None
-    note: Note = ""
-
-
-class TypeResponse(ResponseBody, frozen=True):
-    """A registered type."""
-
-    handle: Annotated[str, Doc("The handle of the type.", examples=["12345/SCALE"])]
-    seq: Seq
-    name: Annotated[str, Doc("The name of the type.")] = ""
-    description: Annotated[str, Doc("The meaning of values of the type.")] = ""
-    pattern: Annotated[str | None, Doc("A regular expression (RE2) that the data must match.")] = None
-    schema: Annotated[Any, Doc("A JSON Schema for the data.")] = None
-    example: Annotated[str | None, Doc("Example data.")] = None
-    problem: Annotated[str, Doc("Why data cannot be validated with this definition.")] = ""
-
-
-class TypePage(ResponseBody, frozen=True):
-    """Registered types."""
-
-    types: Annotated[list[TypeResponse], Doc("The types of the page.")]
-    next: NextCursor = None
-
-
-class CreatedType(ResponseBody, frozen=True):
-    """A created type."""
-
-    handle: Annotated[str, Doc("The handle of the type.", examples=["12345/SCALE"])]
-    seq: Seq
 
 
 @SECTION.add(
@@ -153,7 +94,7 @@ async def show_type(call: ApiCall) -> Reply:
     "addType",
     "Register a type",
     body=NewType,
-    response=CreatedType,
+    response=CreatedRecord,
     status=201,
     scope="create",
     creates=True,
@@ -179,7 +120,7 @@ async def add_type(call: ApiCall) -> Reply:
     command = RequireIdentity(Create(handle, definition_values(definition)), f"create {display_name(handle)}")
     return await call.create(
         lambda _: command,
-        lambda created: Reply(CreatedType(str(created.handle), created.seq), 201, name=str(created.handle)),
+        lambda created: Reply(CreatedRecord(str(created.handle), created.seq), 201, name=str(created.handle)),
         about=handle,
         note=new.note,
     )

@@ -16,7 +16,10 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from perseid.registry.queries.paging import MAX_PAGE_BYTES
+MAX_PAGE_BYTES: Final = 1 << 22
+"""Bytes on a page, as stored; binary data takes a third more in JSON. A thousand usual records are a quarter of it, so
+only pages of large records end here. It takes a tenth of a second to write and some seconds to send over a slow line.
+"""
 
 MAX_PAGE: Final = 1_000
 """Most items on a page: encoding that many handles takes some milliseconds."""
@@ -59,10 +62,7 @@ Note = Annotated[
     str, Doc("Reason for the change; administrators can read it.", max_length=2_000, examples=["as agreed"])
 ]
 
-Handle = Annotated[str, Doc("A handle: prefix, slash, suffix.", examples=["12345/example"])]
-
 Seq = Annotated[int, Doc("The number of the ledger entry.", ge=0, examples=[1234])]
-
 
 NextCursor = Annotated[str | None, Doc("Cursor of the next page, for `cursor`; null or absent on the last page.")]
 
@@ -74,3 +74,51 @@ class AlreadyDone(ResponseBody, frozen=True):
 
     seq: Annotated[int, Doc("The first ledger entry of that request; 0 if it made none.")]
     count: Annotated[int, Doc("The number of its ledger entries.")]
+
+
+MAX_MOMENT: Final = 100
+"""Characters of a time or entry number: the longest ISO 8601 form has about forty."""
+
+Moment = Annotated[
+    str,
+    Doc(
+        "A time in ISO 8601, by default in UTC, or the number of a ledger entry.",
+        min_length=1,
+        max_length=MAX_MOMENT,
+        examples=["2026-11-15T10:00:00Z"],
+    ),
+]
+
+At = Annotated[str, Doc("Time of the entry, in ISO 8601.", examples=["2026-11-15T10:00:00.123456Z"])]
+
+State = Annotated[
+    str,
+    Doc(
+        "The state of the handle: `normal`, `reserved`, `unpublished`, `tombstone`, or `absent` if it has no record.",
+        examples=["normal"],
+    ),
+]
+
+Name = Annotated[str, Doc("A handle.", min_length=1, max_length=4_096, examples=["12345/x"])]
+
+IdentityText = Annotated[
+    str,
+    Doc("A key or group, as `INDEX:HANDLE`.", min_length=1, max_length=4_096, examples=["300:12345/ann"]),
+]
+
+
+class ChangeNote(RequestBody, frozen=True):
+    """A note about a change."""
+
+    note: Note = ""
+
+
+class Overview(ResponseBody, frozen=True):
+    """Links to the documentation."""
+
+    server: Annotated[str, Doc("Program and version.", examples=["perseid 1.0"])]
+    base: Annotated[str, Doc("URL of this version of the API.")]
+    description: Annotated[str, Doc("URL of the OpenAPI 3.1 document.")]
+    pages: Annotated[str, Doc("URL of the documentation pages.")]
+    problems: Annotated[str, Doc("URL of the problem types.")]
+    resolver: Annotated[str, Doc("URL of the description of the resolver.")]
