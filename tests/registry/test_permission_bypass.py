@@ -17,8 +17,7 @@ from perseid.registry.commands.lifecycle import Publish
 from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
 from perseid.registry.commands.records import Add, Create, Delete, Home, Modify, Remove
 from perseid.registry.context import Context
-from perseid.registry.policy.keys import Audience
-from perseid.registry.policy.policy import PROFILES
+from perseid.registry.policy.policy import PROFILES, Audience
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused

@@ -19,8 +19,7 @@ from perseid.records.types import HS_ADMIN
 from perseid.records.value import MAX_VALUES, Value, ValueRef
 from perseid.registry.access.authorization import Decision, authorize
 from perseid.registry.access.permissions import HasRole, Requirement, Role, display_name
-from perseid.registry.policy.keys import Audience
-from perseid.registry.policy.policy import Policy
+from perseid.registry.policy.policy import Audience, Policy
 from perseid.wire.codes import ResponseCode
 
 from .identity import Identity, KeyIdentity, effective_identity

@@ -37,8 +37,7 @@ from perseid.registry.commands.records import (
 from perseid.registry.commands.transfer import LinkMetadata, LinkVersion, Transfer
 from perseid.registry.context import Command, Context, Plan
 from perseid.registry.identity import Identity
-from perseid.registry.policy.keys import Audience
-from perseid.registry.policy.policy import PROFILES
+from perseid.registry.policy.policy import PROFILES, Audience
 from perseid.registry.queries import history, listing, resolve
 from perseid.registry.queries.find import Search, find
 from perseid.registry.queries.namespaces import ChangePolicy

@@ -36,8 +36,7 @@ from perseid.registry.identity import Identity, KeyIdentity, Proof, TokenIdentit
 from perseid.registry.jobs import rewrite, runner, undo
 from perseid.registry.jobs.rewrite import Rewrite
 from perseid.registry.jobs.transfer import TransferAll
-from perseid.registry.policy.keys import Audience
-from perseid.registry.policy.policy import PROFILES
+from perseid.registry.policy.policy import PROFILES, Audience
 from perseid.registry.queries import history
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry

@@ -27,8 +27,7 @@ from perseid.registry.commands import minting
 from perseid.registry.commands.minting import Generate, Mint, MintInputs, Reserve, RetryLater, ValuesFactory, mint
 from perseid.registry.commands.records import Create, Delete, Home
 from perseid.registry.identity import Identity
-from perseid.registry.policy.keys import Audience
-from perseid.registry.policy.policy import PROFILES, Policy
+from perseid.registry.policy.policy import PROFILES, Audience, Policy
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
 from perseid.registry.results import MintResult, Refused

@@ -26,8 +26,7 @@ from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
 from perseid.registry.commands.records import Add, Create, Delete, Home, Modify, Remove
 from perseid.registry.context import Command
 from perseid.registry.identity import Anonymous, Identity, KeyIdentity, Proof
-from perseid.registry.policy.keys import Audience, Deletion
-from perseid.registry.policy.policy import PROFILES, Policy
+from perseid.registry.policy.policy import PROFILES, Audience, Deletion, Policy
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
 from perseid.registry.results import ReferralError, Refused, Resolution

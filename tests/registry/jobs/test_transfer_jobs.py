@@ -20,8 +20,7 @@ from perseid.registry.jobs import runner, transfer
 from perseid.registry.jobs.resume import resume
 from perseid.registry.jobs.rewrite import Rewrite
 from perseid.registry.jobs.transfer import PlannedTransfer, TransferAll, TransferProgress, parse_range
-from perseid.registry.policy.keys import Audience
-from perseid.registry.policy.policy import PROFILES
+from perseid.registry.policy.policy import PROFILES, Audience
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode

@@ -19,8 +19,7 @@ from perseid.registry.commands.records import Create, Delete, Modify, Remove
 from perseid.registry.identity import Identity
 from perseid.registry.jobs.transfer import TransferAll
 from perseid.registry.policy import case_rules
-from perseid.registry.policy.keys import Audience
-from perseid.registry.policy.policy import PROFILES, Policy
+from perseid.registry.policy.policy import PROFILES, Audience, Policy
 from perseid.registry.queries.history import as_of, get_history
 from perseid.registry.queries.listing import list_changes, list_handles, list_log
 from perseid.registry.queries.prove import ensure_checkpoint, prove

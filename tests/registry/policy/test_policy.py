@@ -19,8 +19,16 @@ from perseid.names.suffix_scheme import Details, Source
 from perseid.names.uuids import UuidScheme
 from perseid.records.types import matches
 from perseid.records.value import Value
-from perseid.registry.policy.keys import Audience, Deletion
-from perseid.registry.policy.policy import DEFAULT_OWNER_TYPE, DEFAULTS, PROFILES, Policy, Refusal, Subject
+from perseid.registry.policy.policy import (
+    DEFAULT_OWNER_TYPE,
+    DEFAULTS,
+    PROFILES,
+    Audience,
+    Deletion,
+    Policy,
+    Refusal,
+    Subject,
+)
 from perseid.registry.policy.text import InvalidPolicy
 from tests.names.support import attempt
 from tests.strategies import authorities, handles, hexadecimal, milliseconds, queries
@@ -268,7 +276,7 @@ def test_options_are_passed_to_the_scheme() -> None:
     assert Policy.from_toml('profile="cordra"\nscheme_options = { version = 1 }').suffix_scheme() == CordraScheme(
         version=1
     )
-    assert Policy(scheme="uuid", scheme_options=(("version", 7),)).suffix_scheme() == UuidScheme(version=7)
+    assert Policy(scheme="uuid", scheme_options={"version": 7}).suffix_scheme() == UuidScheme(version=7)
     policy = Policy(scheme="pattern:TR-dddd")
     assert policy.suffix_scheme() == PatternScheme("TR-dddd")
     assert policy.suffix_scheme() is policy.suffix_scheme()

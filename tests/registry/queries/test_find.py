@@ -18,7 +18,7 @@ from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.commands.lifecycle import Redact
 from perseid.registry.commands.records import Home
 from perseid.registry.identity import Identity
-from perseid.registry.policy.keys import Audience
+from perseid.registry.policy.policy import Audience
 from perseid.registry.queries.find import Search, SearchPage, SearchResult, find
 from perseid.registry.queries.listing import list_handles
 from perseid.registry.queries.paging import CursorCodec

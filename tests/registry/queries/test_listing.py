@@ -12,7 +12,7 @@ from perseid.records.value import Value, ValueRef
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Create, Home
 from perseid.registry.identity import Identity
-from perseid.registry.policy.keys import Audience
+from perseid.registry.policy.policy import Audience
 from perseid.registry.queries import listing
 from perseid.registry.queries.listing import (
     ChangedRecord,

@@ -16,7 +16,7 @@ from perseid.registry.access.tokens import CreateToken
 from perseid.registry.identity import Identity
 from perseid.registry.jobs import rewrite, runner
 from perseid.registry.jobs.rewrite import Rewrite
-from perseid.registry.policy.keys import Audience
+from perseid.registry.policy.policy import Audience
 from perseid.registry.queries import listing, paging
 from perseid.registry.queries.find import Search, find
 from perseid.registry.queries.history import get_history

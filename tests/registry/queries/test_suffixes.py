@@ -15,8 +15,7 @@ from perseid.records.value import Value, ValueRef
 from perseid.registry.commands.minting import Mint, MintInputs, mint
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.identity import Identity
-from perseid.registry.policy.keys import Audience
-from perseid.registry.policy.policy import PROFILES, Policy
+from perseid.registry.policy.policy import PROFILES, Audience, Policy
 from perseid.registry.queries.suffixes import (
     PILIN_EXPLANATION,
     MintMode,

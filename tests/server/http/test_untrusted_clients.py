@@ -14,8 +14,7 @@ from perseid.registry.commands.minting import Reserve
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Create
 from perseid.registry.installation.setup import with_group_administrators
-from perseid.registry.policy.keys import Audience
-from perseid.registry.policy.policy import PROFILES
+from perseid.registry.policy.policy import PROFILES, Audience
 from perseid.server.http.messages import Response
 from tests.server.http.contexts import Harness, harness
 from tests.server.installations import OPERATOR, PREFIX

@@ -2,8 +2,7 @@
 
 from perseid.names.handle import Handle
 from perseid.registry.context import Context
-from perseid.registry.policy.keys import Audience
-from perseid.registry.policy.policy import Policy
+from perseid.registry.policy.policy import Audience, Policy
 from perseid.registry.results import Refused
 from perseid.schema.namespaces import Scope
 

@@ -39,7 +39,7 @@ from perseid.registry.access.minting_rights import require_mint
 from perseid.registry.access.permissions import Differences, display_name
 from perseid.registry.context import FIRST_ADMIN_INDEX, Context, Plan, check_indexes, not_found
 from perseid.registry.identity import Anonymous
-from perseid.registry.policy.keys import Audience
+from perseid.registry.policy.policy import Audience
 from perseid.registry.results import ChangeResult, Refused
 from perseid.registry.snapshot import SITE_PREFIX, StoredRecord, values_of_type
 from perseid.schema.namespaces import Scope

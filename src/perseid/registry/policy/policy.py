@@ -11,15 +11,18 @@ it with the right response code.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cached_property
 from itertools import zip_longest
-from typing import Any, Final, Self
+from typing import Annotated, Any, Final, Self, get_type_hints
+
+from msgspec import Meta
 
 from perseid.names.allocator import DEFAULT_MAX_AHEAD, STRICT_CLOCK
 from perseid.names.characters import fold
 from perseid.names.cordra import CordraName
 from perseid.names.errors import InvalidName, format_character, quote_text
 from perseid.names.handle import PROFILE_CASE_RULES, CaseRule, Handle
-from perseid.names.pattern import PatternScheme
+from perseid.names.pattern import MAX_TEMPLATE_LENGTH, PatternScheme
 from perseid.names.schemes import load_scheme
 from perseid.names.suffix_scheme import Scheme
 from perseid.names.unicode import find_mixed_scripts, nfc
@@ -27,9 +30,23 @@ from perseid.records.admin import Admin
 from perseid.records.types import HS_ADMIN, TypeQuery
 from perseid.records.value import DEFAULT_TTL, Value, ValueRef
 
-from . import text as policy_text
-from .keys import KEYS, Audience, Deletion
-from .text import InvalidPolicy, Options
+from .text import (
+    Administrators,
+    Flag,
+    HandleName,
+    InvalidPolicy,
+    Key,
+    OptionalTypeName,
+    Options,
+    TypeList,
+    TypeName,
+    about,
+    check_size,
+    choice,
+    format_toml,
+    number,
+    parse,
+)
 
 FREE: Final = "free"
 """The scheme for any legal suffix. Minting in it appends a UUID, as deployed servers do (P8)."""
@@ -46,8 +63,43 @@ DEFAULT_OWNER_TYPE: Final = TYPE_REGISTRY + "OWNER"
 PREFIX_PLACEHOLDER: Final = "{prefix}"
 """Replaced by the prefix in the default administrators, so that one text serves many namespaces."""
 
+MAX_AHEAD: Final = 30 * 86_400_000
+"""The largest `max_ahead`: 30 days, or 2,592 million handles at once. A suffix should show roughly when it is from."""
+
+MAX_PURPOSE: Final = 2_000
+"""The longest purpose, in characters: a page. More should be a document with its own identifier."""
+
+MAX_LINE_LENGTH: Final = 160
+"""How much of a policy's line a refusal repeats: enough to find it, short enough for a message."""
+
+_PROFILE_NAME: Final = "^[A-Za-z0-9][A-Za-z0-9._-]*$(?!\\n)"  # Python's $ also matches before a final line break
 _UPPERCASE_SCHEMES: Final = frozenset({"pilin", "pilin-check", "cordra"})  # registered in uppercase, read in any case
 _MAX_LISTED_INDEXES: Final = 5  # in a refusal
+
+
+class Audience(Enum):
+    """Who can do something in a namespace. Server administrators always can."""
+
+    ADMINISTRATORS = "administrators"
+    """Users with the permission on the prefix handle (ADD_HANDLE, LIST_HANDLES)."""
+    SERVER = "server"
+    """Server administrators only."""
+    AUTHENTICATED = "authenticated"
+    """All authenticated users."""
+    PUBLIC = "public"
+    """Everyone."""
+
+
+class Deletion(Enum):
+    """Whether handles can be deleted (S8)."""
+
+    ALLOWED = "allowed"
+    """Users with the permission can delete them."""
+    TOMBSTONE = "tombstone"
+    """Handles are never deleted; they become tombstones."""
+
+
+_MINTERS: Final = (Audience.ADMINISTRATORS, Audience.SERVER, Audience.AUTHENTICATED)
 
 
 class Subject(Enum):
@@ -77,54 +129,142 @@ class Refusal:
         return f"{self.message}; the policy of this namespace says: {self.line}. {self.remedy}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Policy:
-    """The rules of a namespace. An empty string means "none"."""
+    """The rules of a namespace. An empty string means "none".
 
-    # `keys.KEYS` describes each field.
-    profile: str = CUSTOM_PROFILE
-    purpose: str = ""
-    scheme: str = FREE
-    scheme_options: Options = ()
-    case: CaseRule = CaseRule.SENSITIVE
-    nfc: bool = False
-    single_script: bool = False
-    max_ahead: int = DEFAULT_MAX_AHEAD
-    strict_clock: bool = False
-    who_may_mint: Audience = Audience.ADMINISTRATORS
-    who_may_list: Audience = Audience.ADMINISTRATORS
-    required_types: tuple[str, ...] = ()
-    allowed_types: tuple[str, ...] = ()
-    forbidden_types: tuple[str, ...] = ()
-    registered_types: bool = False
-    validate_types: bool = False
-    authority: bool = False
-    creation_date_type: str = TYPE_REGISTRY + "CREATION_DATE"
-    creator_type: str = TYPE_REGISTRY + "CREATOR"
-    default_creator: str = ""
-    owner_type: str = ""
-    deletion: Deletion = Deletion.ALLOWED
-    tombstone_reason_type: str = "TOMBSTONE.REASON"
-    tombstone_date_type: str = "TOMBSTONE.DATE"
-    tombstone_replacement_type: str = "TOMBSTONE.REPLACEMENT"
-    show_actors: bool = False
-    show_past: bool = True
-    default_ttl: int = DEFAULT_TTL
-    default_administrators: tuple[str, ...] = ()
-    work_type: str = "LINK.WORK"
-    expression_type: str = "LINK.EXPRESSION"
-    object_type: str = "LINK.OBJECT"
-    metadata_type: str = "LINK.METADATA"
-    _loaded: Scheme | None = field(default=None, init=False, repr=False, compare=False)
-    _forbidden: TypeQuery = field(init=False, repr=False, compare=False)
-    _allowed: TypeQuery = field(init=False, repr=False, compare=False)
+    The fields are the keys, in the order of the text. A key that is added later must have a default that changes
+    nothing, because stored texts do not have it.
+    """
+
+    profile: Annotated[
+        str,
+        Meta(max_length=64, pattern=_PROFILE_NAME, extra={"expects": "a name of letters, digits and ._-"}),
+        about("The profile that the policy is based on. For information only: the keys below apply."),
+    ] = CUSTOM_PROFILE
+    purpose: Annotated[
+        str,
+        Meta(max_length=MAX_PURPOSE, extra={"expects": "a string"}),
+        about("What the namespace is for, in words that outlive the technology."),
+    ] = ""
+    scheme: Annotated[
+        str,
+        Meta(max_length=len("pattern:") + MAX_TEMPLATE_LENGTH, extra={"expects": "a string"}),
+        about(
+            "Which suffixes are valid and how new ones are minted: free (any), pilin, pilin-check, cordra, uuid, "
+            "pattern:TEMPLATE, or an installed scheme."
+        ),
+    ] = FREE
+    scheme_options: Annotated[Options, about("Options of the scheme, such as { version = 1 } for cordra and uuid.")] = (
+        field(default_factory=dict, hash=False)
+    )
+    case: Annotated[
+        CaseRule,
+        choice(CaseRule),
+        about(
+            "Whether suffixes are case-sensitive (path: only after ? and #). It can change only while no two handles "
+            "collide."
+        ),
+    ] = CaseRule.SENSITIVE
+    nfc: Annotated[
+        Flag,
+        about(
+            "Whether suffixes must be in Unicode normalization form C, so that no two look alike because of accents."
+        ),
+    ] = False
+    single_script: Annotated[
+        Flag,
+        about(
+            "Whether a suffix must be in one script, so that no Cyrillic letter passes for a Latin one. Digits and "
+            "punctuation belong to every script."
+        ),
+    ] = False
+    max_ahead: Annotated[
+        int, number(0, MAX_AHEAD), about("How many milliseconds minted handles with a time can run ahead of the clock.")
+    ] = DEFAULT_MAX_AHEAD
+    strict_clock: Annotated[
+        Flag, about("Whether minted handles with a time never run ahead of the clock, which allows 1,000 per second.")
+    ] = False
+    who_may_mint: Annotated[
+        Audience,
+        choice(_MINTERS),
+        about("Who can create handles (mint, reserve, create). Administrators have ADD_HANDLE on the prefix handle."),
+    ] = Audience.ADMINISTRATORS
+    who_may_list: Annotated[
+        Audience,
+        choice(Audience),
+        about("Who can list the handles of the namespace. Administrators have LIST_HANDLES on the prefix handle."),
+    ] = Audience.ADMINISTRATORS
+    required_types: Annotated[
+        TypeList, about("Types that every record must have. URL is that type, URL. also includes its subtypes.")
+    ] = ()
+    allowed_types: Annotated[
+        TypeList,
+        about(
+            "The only types that a record can have; an empty list allows all. HS_ADMIN, and types in other keys, need "
+            "not be listed."
+        ),
+    ] = ()
+    forbidden_types: Annotated[TypeList, about("Types that no record can have.")] = ()
+    registered_types: Annotated[
+        Flag, about("Whether every type must be registered: a handle that resolves to its definition.")
+    ] = False
+    validate_types: Annotated[
+        Flag, about("Whether data is checked against the definition of its type, if that is registered here.")
+    ] = False
+    authority: Annotated[Flag, about("Whether every record has a date of creation, a creator and owners.")] = False
+    creation_date_type: Annotated[TypeName, about("The type of the value with the date of creation.")] = (
+        TYPE_REGISTRY + "CREATION_DATE"
+    )
+    creator_type: Annotated[TypeName, about("The type of the value with the creator, a handle.")] = (
+        TYPE_REGISTRY + "CREATOR"
+    )
+    default_creator: Annotated[
+        HandleName, about("The creator of records that name none. If empty and authority is true, these are refused.")
+    ] = ""
+    owner_type: Annotated[
+        OptionalTypeName,
+        about(
+            "The type of values with owners, if these differ from administrators. If empty, HS_ADMIN names the owners."
+        ),
+    ] = ""
+    deletion: Annotated[
+        Deletion, choice(Deletion), about("Whether handles can be deleted, or only become tombstones.")
+    ] = Deletion.ALLOWED
+    tombstone_reason_type: Annotated[TypeName, about("The type of a tombstone's value with the reason.")] = (
+        "TOMBSTONE.REASON"
+    )
+    tombstone_date_type: Annotated[TypeName, about("The type of a tombstone's value with the date.")] = "TOMBSTONE.DATE"
+    tombstone_replacement_type: Annotated[
+        TypeName, about("The type of a tombstone's value with the handle to use instead.")
+    ] = "TOMBSTONE.REPLACEMENT"
+    show_actors: Annotated[Flag, about("Whether the public sees who made a change.")] = False
+    show_past: Annotated[
+        Flag, about("Whether the public sees the history: earlier versions, and that a deleted handle existed.")
+    ] = True
+    default_ttl: Annotated[
+        int, number(0, 0x7FFF_FFFF), about("How many seconds a value can be cached if it has no TTL of its own.")
+    ] = DEFAULT_TTL
+    default_administrators: Annotated[
+        Administrators,
+        about("Administrators of new records that name none; {prefix} is replaced by the prefix of the namespace."),
+    ] = ()
+    work_type: Annotated[
+        TypeName, about("The type of the value in a fixed version that names its work (the latest version).")
+    ] = "LINK.WORK"
+    expression_type: Annotated[TypeName, about("The type of the values in a work that name its fixed versions.")] = (
+        "LINK.EXPRESSION"
+    )
+    object_type: Annotated[TypeName, about("The type of the value in a metadata record that names the object.")] = (
+        "LINK.OBJECT"
+    )
+    metadata_type: Annotated[TypeName, about("The type of the value in an object that names its metadata record.")] = (
+        "LINK.METADATA"
+    )
 
     def __post_init__(self) -> None:
         for name, key in KEYS.items():
-            key.kind.check(name, getattr(self, name))
-        object.__setattr__(self, "_forbidden", TypeQuery(self.forbidden_types))
-        own = (HS_ADMIN + ".", *self.required_types, *self.types_used)
-        object.__setattr__(self, "_allowed", TypeQuery((*self.allowed_types, *own)))
+            object.__setattr__(self, name, key.convert(getattr(self, name)))
         self._check_scheme_and_case()
         self._check_types()
 
@@ -136,8 +276,8 @@ class Policy:
         name of a profile is noticed, which would otherwise create a namespace with the wrong case rule, permanently.
         """
         known = PROFILES if profiles is None else profiles
-        values: dict[str, Any] = policy_text.parse(text, KEYS)
-        name = values.get("profile", CUSTOM_PROFILE)
+        values = parse(text, KEYS)
+        name = KEYS["profile"].convert(values.get("profile", CUSTOM_PROFILE))
         base = known.get(name)
         if base is None and "profile" in values and "scheme" not in values:
             message = f"{quote_text(name)} is none of {', '.join(known)}; your own profile must name its scheme"
@@ -152,12 +292,13 @@ class Policy:
         """Parse what `to_toml` wrote. Keys that are newer than the text get their default, and the scheme need not be
         installed.
         """
-        values: dict[str, Any] = policy_text.parse(text, KEYS)
-        return cls(**values)
+        return cls(**parse(text, KEYS))
 
     def to_toml(self) -> str:
         """The complete policy, which is stored: each key after a comment that says what it is for."""
-        return policy_text.format_policy(self.values(), KEYS)
+        text = "\n".join([f"# {key.about}\n{self._format_line(name)}\n" for name, key in KEYS.items()])
+        check_size(text, "the complete policy")
+        return text
 
     def values(self) -> dict[str, Any]:
         """Every key with its value."""
@@ -165,7 +306,11 @@ class Policy:
 
     def line(self, key: str) -> str:
         """The line of a key in the policy's text, for refusals: `who_may_mint = "server"`."""
-        return policy_text.truncate(policy_text.format_line(key, getattr(self, key), KEYS[key]))
+        text = self._format_line(key)
+        return text if len(text) <= MAX_LINE_LENGTH else text[:MAX_LINE_LENGTH] + "…"
+
+    def _format_line(self, key: str) -> str:
+        return f"{key} = {format_toml(getattr(self, key))}"
 
     @property
     def lead(self) -> int:
@@ -189,15 +334,26 @@ class Policy:
         """The scheme of suffixes; None if any legal suffix is valid. Raises `InvalidPolicy` if the scheme is not
         installed, or does not accept the options.
         """
-        if self._loaded is None and self.scheme != FREE:
-            name, _, template = self.scheme.partition(":")
-            pattern = {"template": template} if name == PatternScheme.name else {}
-            try:
-                scheme = load_scheme(name, **dict(self.scheme_options), **pattern)
-            except (TypeError, ValueError) as problem:
-                raise InvalidPolicy("scheme", f"{quote_text(self.scheme)} cannot be used here: {problem}") from problem
-            object.__setattr__(self, "_loaded", scheme)
-        return self._loaded
+        return self._scheme
+
+    @cached_property
+    def _scheme(self) -> Scheme | None:
+        if self.scheme == FREE:
+            return None
+        name, _, template = self.scheme.partition(":")
+        pattern = {"template": template} if name == PatternScheme.name else {}
+        try:
+            return load_scheme(name, **self.scheme_options, **pattern)
+        except (TypeError, ValueError) as problem:
+            raise InvalidPolicy("scheme", f"{quote_text(self.scheme)} cannot be used here: {problem}") from problem
+
+    @cached_property
+    def _forbidden(self) -> TypeQuery:
+        return TypeQuery(self.forbidden_types)
+
+    @cached_property
+    def _allowed(self) -> TypeQuery:
+        return TypeQuery((*self.allowed_types, HS_ADMIN + ".", *self.required_types, *self.types_used))
 
     def normalize(self, handle: Handle) -> Handle:
         """The registered spelling of a handle: PILIN suffixes and CORDRA paths in uppercase (C4), others unchanged.
@@ -310,7 +466,7 @@ class Policy:
             raise InvalidPolicy("scheme_options", f"{self.line('scheme')} has no options")
         if name in _UPPERCASE_SCHEMES and self.case is CaseRule.SENSITIVE:
             expected = PROFILE_CASE_RULES.get(name, CaseRule.INSENSITIVE)
-            instead = policy_text.format_toml(expected.value)
+            instead = format_toml(expected.value)
             raise InvalidPolicy("case", f"{self.line('scheme')} ignores case; write case = {instead}")
         if self.case is CaseRule.PATH and name != "cordra":
             raise InvalidPolicy("case", f'case = "path" requires the scheme cordra, not {self.line("scheme")}')
@@ -328,6 +484,9 @@ class Policy:
                     "forbidden_types", f"the type {quote_text(type_)} is required and cannot be forbidden"
                 )
 
+
+KEYS: Final = {name: Key(name, hint) for name, hint in get_type_hints(Policy, include_extras=True).items()}
+"""Every key, in the order of the text."""
 
 DEFAULTS: Final = Policy()
 """The policy of an empty text."""

@@ -27,8 +27,7 @@ from perseid.registry.commands.namespaces import homed_prefixes
 from perseid.registry.context import not_hosted
 from perseid.registry.identity import Identity, LocalIdentity
 from perseid.registry.policy import case_rules
-from perseid.registry.policy.keys import Audience
-from perseid.registry.policy.policy import Policy
+from perseid.registry.policy.policy import Audience, Policy
 from perseid.registry.results import InvalidQuery, Refused
 from perseid.registry.snapshot import SITE_PREFIX, Snapshot, StoredRecord
 from perseid.wire.codes import OpCode, ResponseCode

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import msgspec
+
 from perseid.ledger.log.record_keys import policy_name, record_key
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
@@ -16,8 +18,7 @@ from perseid.registry.access.permissions import display_name
 from perseid.registry.commands.namespaces import Namespace, SetPolicy, namespaces, require_policy_change
 from perseid.registry.context import Context, Plan
 from perseid.registry.identity import Identity
-from perseid.registry.policy.keys import KEYS
-from perseid.registry.policy.policy import CUSTOM_PROFILE, Policy
+from perseid.registry.policy.policy import CUSTOM_PROFILE, KEYS, Policy
 from perseid.registry.policy.text import parse
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import Snapshot
@@ -71,14 +72,15 @@ def find_administrators(snapshot: Snapshot, prefix: str, *, public_only: bool = 
 def summarize(snapshot: Snapshot, prefix: str, *, public_only: bool = False) -> JsonObject:
     """Return a short description of a namespace, with administrators as in `find_administrators`."""
     rules = snapshot.policy(prefix)
-    plain = {key: KEYS[key].kind.plain(getattr(rules, key)) for key in SUMMARY}
+    plain = {key: value for key, value in dump_policy(rules).items() if key in SUMMARY}
     administrators = [str(reference) for reference in find_administrators(snapshot, prefix, public_only=public_only)]
     return {"prefix": prefix, **plain, "creator": rules.default_creator or None, "administrators": administrators}
 
 
 def dump_policy(rules: Policy) -> JsonObject:
     """Return all policy keys as plain values."""
-    return {key: each.kind.plain(getattr(rules, key)) for key, each in KEYS.items()}
+    plain: JsonObject = msgspec.to_builtins(rules)
+    return plain
 
 
 def apply_policy_text(before: Policy, text: str) -> Policy:

@@ -12,8 +12,7 @@ from perseid.records.value import Value
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Create
 from perseid.registry.installation.setup import with_group_administrators
-from perseid.registry.policy.keys import Audience
-from perseid.registry.policy.policy import PROFILES
+from perseid.registry.policy.policy import PROFILES, Audience
 from perseid.registry.queries import history, listing
 from perseid.server.http.compat import listing as api_listing
 from perseid.server.http.connection.responses import encode_head

@@ -21,8 +21,7 @@ from perseid.registry.commands.minting import RetryLater
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Remove
 from perseid.registry.identity import KeyIdentity, Proof
-from perseid.registry.policy.keys import Audience
-from perseid.registry.policy.policy import PROFILES
+from perseid.registry.policy.policy import PROFILES, Audience
 from perseid.registry.queries.suffixes import PILIN_EXPLANATION, MintMode
 from perseid.server.http.messages import Response
 from perseid.server.http.pages import generator

@@ -16,8 +16,7 @@ from perseid.names.errors import quote_text
 from perseid.records.patterns import MAX_PATTERN_LENGTH
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.installation.setup import with_group_administrators
-from perseid.registry.policy.keys import Deletion
-from perseid.registry.policy.policy import PROFILES
+from perseid.registry.policy.policy import PROFILES, Deletion
 from perseid.server.http.v1.problems import AUTHENTICATE, to_http_advice
 from tests.server.http.contexts import Harness, basic
 from tests.server.http.v1.apis import got, problem, send

@@ -16,7 +16,7 @@ from perseid.registry.commands.lifecycle import Tombstone
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Create, Delete
 from perseid.registry.identity import Anonymous, Identity
-from perseid.registry.policy.keys import Audience
+from perseid.registry.policy.policy import Audience
 from perseid.registry.queries.find import Search, find
 from tests.server.http.contexts import Harness, basic, harness
 from tests.server.http.v1.apis import got, problem, send

@@ -12,7 +12,7 @@ from perseid.registry.commands.lifecycle import Publish, Unpublish
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Add, Create, Delete, Remove
 from perseid.registry.identity import Anonymous, Identity
-from perseid.registry.policy.keys import Audience
+from perseid.registry.policy.policy import Audience
 from perseid.registry.queries import history, listing
 from tests.server.http.contexts import Harness, basic, header_of
 from tests.server.http.v1.apis import got, problem, send
