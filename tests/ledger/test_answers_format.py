@@ -8,18 +8,24 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from perseid.ledger.errors import CorruptData
+from perseid.ledger.errors import AnswersUnavailable, CorruptData
 from perseid.ledger.log.entry import State
 from perseid.ledger.log.record_keys import record_key as ledger_key
 from perseid.ledger.views.answers_format import (
+    ALIAS,
     EMPTY_PREFIX_ITEM,
+    LOCATION,
     MAX_PLAIN_KEY,
+    PRIVATE,
     HandleItem,
     PrefixItem,
     PrefixPart,
     choose_item,
     decode_handle,
+    decode_prefix,
     merge_item,
+    read_item,
+    read_plain_item,
     record_key,
     store_key,
 )
@@ -327,3 +333,71 @@ def test_examples_of_the_specification_match() -> None:
     assert raw[0] == item.to_bytes(b"10.1/X")
     assert raw[1] == PrefixItem(homed=True, case=CaseRule.SENSITIVE, scheme="pilin").to_bytes()
     assert len(raw) == 2
+
+
+# Reading without objects
+
+
+@given(
+    spellings=st.sets(st.sampled_from(("aB", "Ab", "AB", "ab", "a" * 500, "A" * 500)), min_size=1),
+    asked=st.sampled_from(("aB", "ab", "AB", "A" * 500, "aA" * 250)),
+)
+def test_exact_spelling_is_found_if_case_sensitive(spellings: set[str], asked: str) -> None:
+    name = f"10.x/{asked}".encode()
+    kept = sorted(f"10.X/{each}".encode() for each in spellings if len(each) == len(asked))
+    items = [HandleItem(each, State.NORMAL, exact=True, values=(Value(1, "T", each).to_bytes(),)) for each in kept]
+    items.sort(key=lambda item: item.key)
+    raw = b"".join(item.to_bytes(store_key(name)) for item in items)
+    if not raw:
+        return
+    item = read_item(name, raw, sensitive=True)
+    if b"10.X/" + asked.encode() not in kept:
+        assert item is None
+    else:
+        assert item is not None
+        _, _, whole, at, _ = item
+        assert whole[at:] == Value(1, "T", b"10.X/" + asked.encode()).to_bytes()
+
+
+@pytest.mark.parametrize("raw", [b"\1\x80\x80\x80\x80\x80\x01", b"\x81\xff\xff\xff\xff\xff\xff"])
+def test_endless_number_is_refused(raw: bytes) -> None:
+    with pytest.raises(CorruptData):
+        read_item(b"10/x", raw, sensitive=False)
+
+
+@pytest.mark.parametrize("sensitive", [True, False])
+def test_item_of_another_case_rule_is_not_read(sensitive: bool) -> None:
+    folded = HandleItem(b"10/A", State.NORMAL).to_bytes(b"10/A")
+    exact = HandleItem(b"10/a", State.NORMAL, exact=True).to_bytes(b"10/A")
+    for raw in (folded if sensitive else exact, folded + exact):
+        with pytest.raises(AnswersUnavailable):
+            read_item(b"10/a", raw, sensitive=sensitive)
+
+
+@given(
+    spelling=st.sampled_from((b"10/A", b"10/a", b"10/" + b"a" * 200)),
+    state=st.sampled_from((State.NORMAL, State.TOMBSTONE, State.RESERVED)),
+    flags=st.tuples(*[st.booleans()] * 4),
+    values=st.lists(st.binary(max_size=300), max_size=200).map(tuple),
+    refused=st.sampled_from((0, PRIVATE, ALIAS | LOCATION)),
+)
+def test_plain_item_is_found_by_its_flags(
+    spelling: bytes, state: State, flags: tuple[bool, ...], values: tuple[bytes, ...], refused: int
+) -> None:
+    exact, private, alias, location = flags
+    raw = HandleItem(spelling, state, exact, private, alias, location, values).to_bytes(store_key(spelling))
+    plain = read_plain_item(raw, refused)
+    has_refused = (private and refused & PRIVATE) or (alias and refused & ALIAS) or (location and refused & LOCATION)
+    if state is not State.NORMAL or exact or has_refused or not values or len(spelling) > 0x7F:
+        assert plain is None
+    else:
+        assert plain is not None
+        at, lengths = plain
+        assert (raw[at:], list(lengths)) == (b"".join(values), [len(value) for value in values])
+        assert read_plain_item(raw + raw, refused) is None
+
+
+def test_scheme_of_any_length_is_read() -> None:
+    long = b"pattern:" + b"n" * 200
+    assert decode_prefix(b"\x21\x06cordra\0").scheme == "cordra"
+    assert decode_prefix(b"\x21\xd0\x01" + long + b"\0").scheme == long.decode()

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perseid.ledger.errors import CorruptData
+from perseid.ledger.errors import AnswersUnavailable, CorruptData
 from perseid.ledger.log.entry import State
 from perseid.ledger.views import answers as answers_module
 from perseid.ledger.views import answers_generation
 from perseid.ledger.views.answers import Answers, ApplyResult
 from perseid.ledger.views.answers_format import PrefixItem
 from perseid.ledger.views.answers_generation import WORD_CLEAN, WORD_GENERATION, WORD_REQUIRED, Generation, StateFile
-from perseid.ledger.views.answers_reader import AnswersReader, AnswersUnavailable
+from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.names.handle import CaseRule
 from perseid.records.value import Value
 from tests.ledger.answer_ledgers import (

@@ -50,6 +50,10 @@ class JobEnded(LedgerError):
         super().__init__(f"job {job_id} has ended or is being undone; start a new job")
 
 
+class AnswersUnavailable(LedgerError):
+    """The answers view cannot be used at the moment, or for this record; use the records."""
+
+
 class LeaseClosed(LedgerError):
     """The position of a counter is unknown after a restore; the operator must set it."""
 

@@ -15,6 +15,7 @@ from time import monotonic
 from typing import Final, Self
 
 from perseid.ledger.backup.bulk_load import BulkLoad, LoadResult, Progress
+from perseid.ledger.errors import AnswersUnavailable
 from perseid.ledger.log.entry import Draft
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.reader import LogReader
@@ -33,7 +34,6 @@ from perseid.ledger.views.answers_format import (
     choose_item,
     is_local,
 )
-from perseid.ledger.views.answers_reader import AnswersUnavailable
 from perseid.ledger.views.rebuild import drop_unfinished
 
 from .errors import CorruptData

@@ -31,7 +31,14 @@ DEFAULT_TTL: Final = 86_400
 MAX_VALUES: Final = 2048
 """Maximum number of values in a message: what deployed clients accept in a response."""
 
-_FIXED = struct.Struct(">iIBiBi")  # up to the length of the type
+HEAD: Final = struct.Struct(">iIBiBi")
+"""The start of an encoded value: index, timestamp, TTL type, TTL, permissions, length of the type; the type follows."""
+
+PERMISSIONS_OFFSET: Final = 13
+TYPE_LENGTH_OFFSET: Final = 14
+TYPE_OFFSET: Final = HEAD.size
+"""Offsets in an encoded value. The data follows the type, with its length in four bytes."""
+
 _LENGTH = struct.Struct(">i")
 _NO_REFERENCES = bytes(4)
 _MIN_VALUE_SIZE = 26  # an empty type, empty data, no references
@@ -182,7 +189,7 @@ class Value:
             # Fast path for nearly all values, at a third of the cost. Errors are raised by the slow path.
             try:
                 type_ = self.type.encode("utf-8")
-                fixed = _FIXED.pack(self.index, to_wire(self.timestamp), 0, self.ttl, self.permissions, len(type_))
+                fixed = HEAD.pack(self.index, to_wire(self.timestamp), 0, self.ttl, self.permissions, len(type_))
                 return b"".join((fixed, type_, _LENGTH.pack(len(self.data)), self.data, _NO_REFERENCES))
             except (struct.error, UnicodeEncodeError):
                 pass

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perseid.ledger.errors import CorruptData, NewerFormat
+from perseid.ledger.errors import AnswersUnavailable, CorruptData, NewerFormat
 from perseid.ledger.log.entry import State
-from perseid.ledger.views.answers_reader import AnswersReader, AnswersUnavailable
+from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.server.native.resolution import MAX_LEVELS, MAX_PACKETS, PublicResolver, ResolutionSettings, packets
 from perseid.wire.client import Client
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version

@@ -5,12 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perseid.ledger.log.entry import State
-from perseid.ledger.views.answers_format import HandleItem, store_key
+from perseid.ledger.views.answers_format import HandleItem, read_item
 from perseid.records.binary import Reader
 from perseid.records.errors import InvalidData
 from perseid.records.record import select
 from perseid.records.value import Value
-from perseid.server.native.selection import MAX_CACHED_SELECTIONS, FastPathMiss, parse_selection, read_item, read_scheme
+from perseid.server.native.selection import MAX_CACHED_SELECTIONS, FastPathMiss, parse_selection
 from perseid.wire.codes import CURRENT_VERSION
 from perseid.wire.requests import Resolve, encode_request
 
@@ -36,7 +36,7 @@ def test_raw_selection_matches_object_selection(
     raw = HandleItem(b"10/x", State.NORMAL, values=contents).to_bytes(b"10/X")
     item = read_item(b"10/X", raw, sensitive=False)
     assert item is not None
-    _, whole, at, lengths = item
+    _, _, whole, at, lengths = item
     expected = [value.to_bytes() for value in select(kept, indexes, types)]
     wanted = parse_selection(lists(indexes, types))
     if wanted is None:
@@ -63,36 +63,3 @@ def test_selection_cache_is_bounded() -> None:
     for index in range(2 * MAX_CACHED_SELECTIONS):
         parse_selection(lists((index,), ()))
     assert parse_selection.cache_info().currsize == MAX_CACHED_SELECTIONS
-
-
-@given(
-    spellings=st.sets(st.sampled_from(("aB", "Ab", "AB", "ab", "a" * 500, "A" * 500)), min_size=1),
-    asked=st.sampled_from(("aB", "ab", "AB", "A" * 500, "aA" * 250)),
-)
-def test_exact_spelling_is_found_if_case_sensitive(spellings: set[str], asked: str) -> None:
-    name = f"10.x/{asked}".encode()
-    kept = sorted(f"10.X/{each}".encode() for each in spellings if len(each) == len(asked))
-    items = [HandleItem(each, State.NORMAL, exact=True, values=(Value(1, "T", each).to_bytes(),)) for each in kept]
-    items.sort(key=lambda item: item.key)
-    raw = b"".join(item.to_bytes(store_key(name)) for item in items)
-    if not raw:
-        return
-    item = read_item(name, raw, sensitive=True)
-    if b"10.X/" + asked.encode() not in kept:
-        assert item is None
-    else:
-        assert item is not None
-        _, whole, at, _ = item
-        assert whole[at:] == Value(1, "T", b"10.X/" + asked.encode()).to_bytes()
-
-
-@pytest.mark.parametrize("raw", [b"\1\x80\x80\x80\x80\x80\x01", b"\x81\xff\xff\xff\xff\xff\xff"])
-def test_endless_number_is_refused(raw: bytes) -> None:
-    with pytest.raises(FastPathMiss):
-        read_item(b"10/x", raw, sensitive=False)
-
-
-def test_a_scheme_of_any_length_is_read() -> None:
-    long = b"pattern:" + b"n" * 200
-    assert read_scheme(b"\x21\x06cordra\0") == b"cordra"
-    assert read_scheme(b"\x21\xd0\x01" + long + b"\0") == long

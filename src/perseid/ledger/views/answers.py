@@ -30,7 +30,7 @@ from typing import Final, TypeAlias
 
 import lmdb
 
-from perseid.ledger.errors import LedgerError
+from perseid.ledger.errors import AnswersUnavailable, LedgerError
 from perseid.ledger.store.changes import Change, Source
 from perseid.ledger.store.sorting import row_size, split_batches
 
@@ -45,7 +45,7 @@ from .answers_generation import (
     StateFile,
     Transaction,
 )
-from .answers_reader import MAP_SIZE, AnswersReader, AnswersUnavailable
+from .answers_reader import MAP_SIZE, AnswersReader
 
 BATCH_BYTES: Final = 32 << 20
 """Approximate maximum bytes of a load in one transaction: its pages are in memory until the commit."""

@@ -1,30 +1,33 @@
-"""The layout of the answers view: keys and items, byte by byte.
+"""The layout of the answers view: keys and items, byte by byte. No other module knows it.
 
 The view has one store of handles and one of prefixes. Both are keyed by the case-folded name, whatever the case rule,
-so
-one lookup serves them all. A handle's key has one *item* per record, a prefix's key one item that is composed from
+so one lookup serves them all. A handle's key has one *item* per record, a prefix's key one item that is composed from
 several records. Values are in wire encoding, one after another, preceded by a list of their lengths: a whole record is
 copied into a response at once, and a reader that looks for a type or an index skips from value to value.
 
 Every content has exactly one form, so two views are equal if their bytes are. Items contain public data only, because
 processes that face the network have these files open. docs/reference/answers-format.md is the specification.
+
+Items are decoded in two ways: `decode_handle` and `decode_prefix` return objects; `read_plain_item` and `read_item`,
+which run for every request, only say where the values of a handle are, so that responses can copy them.
 """
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import sha256
 from itertools import pairwise
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 
-from perseid.ledger.errors import CorruptData
+from perseid.ledger.errors import AnswersUnavailable, CorruptData
 from perseid.ledger.log.entry import State
 from perseid.ledger.log.record_keys import HOMED, LOCAL, POLICY
 from perseid.ledger.store.changes import Change
 from perseid.names.handle import CaseRule
 from perseid.records.errors import RecordProblem
 from perseid.records.types import DELEGATION_TYPES, HS_ALIAS, HS_NAMESPACE, LOCATIONS
-from perseid.records.value import Permission, Value
+from perseid.records.value import PERMISSIONS_OFFSET, TYPE_LENGTH_OFFSET, TYPE_OFFSET, Permission, Value
 
 LAYOUT: Final = 1
 """The version of this layout; a view of another version is rebuilt."""
@@ -38,14 +41,23 @@ DIGEST_LENGTH: Final = 16
 POLICY_TYPE: Final = b"PERSEID_POLICY"
 """The type of the value with the policy of a namespace."""
 
+MAX_CACHED_PREFIXES: Final = 1_024
+"""Cached items of prefixes: more than a site serves."""
+
 # The first byte of a handle's item.
 _STATE_BITS = 0x07
 _OTHER_STATE = 7  # a state of a newer program version: its values are not shown
 _CASE_SENSITIVE = 0x08
-_PRIVATE = 0x10
-_ALIAS = 0x20
-_LOCATION = 0x40
+PRIVATE: Final = 0x10
+"""The record has values that are not public."""
+ALIAS: Final = 0x20
+"""There is a public HS_ALIAS value."""
+LOCATION: Final = 0x40
+"""There is a public 10320/loc value."""
 _SPELLED = 0x80
+
+_NOT_PLAIN = _STATE_BITS | _CASE_SENSITIVE
+_PLAIN = State.NORMAL.value
 
 # The first byte of a prefix's item.
 _HOMED = 0x01
@@ -62,10 +74,6 @@ _LOCAL = LOCAL.encode()
 _HOMED_NAME = HOMED.encode()
 _POLICY_NAME = POLICY.encode()
 
-# Offsets in an encoded value; see perseid.records.value.
-_PERMISSIONS_AT = 13
-_TYPE_AT = 14
-_TYPE_TEXT_AT = 18
 _PUBLIC_READ = int(Permission.PUBLIC_READ)
 
 _FLAG_PREFIX_LENGTH = 5  # enough to distinguish HS_ALIAS from HS_ADMIN, which nearly every record has
@@ -73,6 +81,7 @@ _FLAGGED_TYPES = frozenset(
     type_.upper().encode()[:_FLAG_PREFIX_LENGTH] for type_ in (HS_ALIAS, LOCATIONS)
 )  # first bytes of the types that have flags
 _REFERRAL_TYPES = frozenset(type_.encode() for type_ in DELEGATION_TYPES)
+_CONTINUED = 0x80  # another byte of the number follows
 _SINGLE = [bytes((number,)) for number in range(0x80)]
 _MAX_SHIFT = 28  # numbers have at most five bytes
 
@@ -127,7 +136,7 @@ class HandleItem:
         values = tuple([content for content in change.contents if _is_public(content)])
         alias = location = False
         for content in values:
-            if content[_TYPE_TEXT_AT : _TYPE_TEXT_AT + _FLAG_PREFIX_LENGTH].upper() in _FLAGGED_TYPES:
+            if content[TYPE_OFFSET : TYPE_OFFSET + _FLAG_PREFIX_LENGTH].upper() in _FLAGGED_TYPES:
                 types = (_value_type(content).upper(),)
                 alias = alias or _has_type(types, HS_ALIAS)
                 location = location or _has_type(types, LOCATIONS)
@@ -141,8 +150,8 @@ class HandleItem:
 
     def to_bytes(self, key: bytes) -> bytes:
         """Encode the item for a key of the store; a spelling equal to the key is not repeated."""
-        head = self.state | self.exact * _CASE_SENSITIVE | self.private * _PRIVATE
-        head |= self.alias * _ALIAS | self.location * _LOCATION
+        head = self.state | self.exact * _CASE_SENSITIVE | self.private * PRIVATE
+        head |= self.alias * ALIAS | self.location * LOCATION
         if self.spelling == key:
             return b"".join((bytes((head,)), *_pack_values(self.values)))
         spelled = (_pack_number(len(self.spelling)), self.spelling)
@@ -158,16 +167,18 @@ def encode_item(change: Change, key: bytes) -> bytes | None:
     head = int(change.state)
     contents = change.contents
     values = [
-        content for content in contents if len(content) > _PERMISSIONS_AT and content[_PERMISSIONS_AT] & _PUBLIC_READ
+        content
+        for content in contents
+        if len(content) > PERMISSIONS_OFFSET and content[PERMISSIONS_OFFSET] & _PUBLIC_READ
     ]
-    types = [content[_TYPE_TEXT_AT : _TYPE_TEXT_AT + _FLAG_PREFIX_LENGTH].upper() for content in values]
+    types = [content[TYPE_OFFSET : TYPE_OFFSET + _FLAG_PREFIX_LENGTH].upper() for content in values]
     if head not in _PUBLIC_STATES or is_local(spelling) or not _FLAGGED_TYPES.isdisjoint(types):
         item = HandleItem.of(change)
         return None if item is None else item.to_bytes(key)
     if change.exact:
         head |= _CASE_SENSITIVE
     if len(values) < len(contents):
-        head |= _PRIVATE
+        head |= PRIVATE
     lengths = [_pack_number(len(value)) for value in values]
     if spelling == key:
         return b"".join((bytes((head,)), _pack_number(len(values)), *lengths, *values))
@@ -196,9 +207,9 @@ def decode_handle(key: bytes, raw: bytes) -> tuple[HandleItem, ...]:
                     spelling,
                     _STATES[head & _STATE_BITS],
                     bool(head & _CASE_SENSITIVE),
-                    bool(head & _PRIVATE),
-                    bool(head & _ALIAS),
-                    bool(head & _LOCATION),
+                    bool(head & PRIVATE),
+                    bool(head & ALIAS),
+                    bool(head & LOCATION),
                     values,
                 )
             )
@@ -211,6 +222,76 @@ def decode_handle(key: bytes, raw: bytes) -> tuple[HandleItem, ...]:
         if any(first >= second for first, second in pairwise(keys)):
             raise CorruptData("items of the answers view are out of order. Run: perseid rebuild answers")
     return tuple(items)
+
+
+StoredItem: TypeAlias = tuple[int, bool, bytes, int, Sequence[int]]
+"""A record's state, whether it has private values, and its public values: the bytes with them, their offset, their
+lengths."""
+
+
+def read_plain_item(raw: bytes, refused: int = 0) -> tuple[int, Sequence[int]] | None:
+    """Return where the values under a key start, and the length of each, if there is one plain item; else None.
+
+    Plain means: a single published record with values, in a namespace that ignores case, without the flags `refused`
+    (of `PRIVATE`, `ALIAS` and `LOCATION`). Raises `IndexError` or `CorruptData` if the item is damaged.
+    """
+    head = raw[0]
+    if head & refused or head & _NOT_PLAIN != _PLAIN:
+        return None
+    at = 1
+    if head & _SPELLED:
+        at = raw[1]
+        if at & _CONTINUED:
+            return None
+        at += 2
+    count = raw[at]
+    values_at = at + 1 + count
+    lengths: Sequence[int] = (numbers := raw[at + 1 : values_at])
+    if count & _CONTINUED or not numbers.isascii():
+        lengths, values_at = _unpack_lengths(raw, at)
+    if not lengths or values_at + sum(lengths) != len(raw):
+        return None
+    return values_at, lengths
+
+
+def read_item(name: bytes, raw: bytes, *, sensitive: bool) -> StoredItem | None:
+    """Return the item under a key that a name refers to; None if there is none.
+
+    Raises `AnswersUnavailable` for an item stored under another case rule than the namespace has now, `IndexError` or
+    `CorruptData` if it is damaged.
+    """
+    head = raw[0]
+    start, at = 1, 1
+    if head & _SPELLED:
+        length, start = _unpack_number(raw, 1)
+        at = start + length
+    lengths, values_at = _unpack_lengths(raw, at)
+    if values_at + sum(lengths) != len(raw):
+        return _read_one_of_several(name, raw, sensitive)
+    if bool(head & _CASE_SENSITIVE) is not sensitive:
+        raise _other_case_rule()
+    if sensitive:
+        # Both fold to the same letters, so they have the same length; the case of the prefix is ignored.
+        spelling = raw[start:at] if head & _SPELLED else name.upper()
+        slash = name.index(b"/")
+        if spelling[slash:] != name[slash:]:
+            return None
+    return head & _STATE_BITS, bool(head & PRIVATE), raw, values_at, lengths
+
+
+def _read_one_of_several(name: bytes, raw: bytes, sensitive: bool) -> StoredItem | None:
+    """The same for names that differ in case alone."""
+    items = decode_handle(store_key(name), raw)
+    if not sensitive or not all(item.exact for item in items):
+        raise _other_case_rule()
+    item = choose_item(items, name)
+    if item is None:
+        return None
+    return item.state.value, item.private, b"".join(item.values), 0, [len(value) for value in item.values]
+
+
+def _other_case_rule() -> AnswersUnavailable:
+    return AnswersUnavailable("the record was stored under another case rule")
 
 
 def choose_item(items: Iterable[HandleItem], name: bytes) -> HandleItem | None:
@@ -264,6 +345,11 @@ class PrefixItem:
     """The public values of the prefix handle that delegate derived prefixes, in wire encoding."""
 
     @property
+    def hosted(self) -> bool:
+        """Whether this server answers for the prefix."""
+        return self.homed or self.homed_bare
+
+    @property
     def sensitive(self) -> bool:
         """Whether suffixes are case-sensitive."""
         return self.case is CaseRule.SENSITIVE
@@ -298,6 +384,9 @@ class PrefixItem:
             referrals,
         )
 
+
+decode_prefix = lru_cache(MAX_CACHED_PREFIXES)(PrefixItem.from_bytes)
+"""Decode the bytes under a prefix: few prefixes serve nearly all requests."""
 
 EMPTY_PREFIX_ITEM: Final = PrefixItem()
 """The item of an unknown prefix; it is not stored."""
@@ -392,12 +481,12 @@ def _policy_fields(change: Change) -> dict[str, Any]:
 
 
 def _is_public(content: bytes) -> bool:
-    return len(content) > _PERMISSIONS_AT and bool(content[_PERMISSIONS_AT] & _PUBLIC_READ)
+    return len(content) > PERMISSIONS_OFFSET and bool(content[PERMISSIONS_OFFSET] & _PUBLIC_READ)
 
 
 def _value_type(content: bytes) -> bytes:
-    length = int.from_bytes(content[_TYPE_AT:_TYPE_TEXT_AT], "big")
-    return content[_TYPE_TEXT_AT : _TYPE_TEXT_AT + length]
+    length = int.from_bytes(content[TYPE_LENGTH_OFFSET:TYPE_OFFSET], "big")
+    return content[TYPE_OFFSET : TYPE_OFFSET + length]
 
 
 def _has_type(folded: Iterable[bytes], base: str) -> bool:
@@ -425,7 +514,7 @@ def _unpack_number(raw: bytes, at: int) -> tuple[int, int]:
     """Decode a number; also return where it ends."""
     byte = raw[at]
     number, shift = byte & 0x7F, 0
-    while byte & 0x80:
+    while byte & _CONTINUED:
         at, shift = at + 1, shift + 7
         byte = raw[at]
         number |= (byte & 0x7F) << shift
@@ -438,13 +527,22 @@ def _pack_values(values: tuple[bytes, ...]) -> list[bytes]:
     return [_pack_number(len(values)), *[_pack_number(len(value)) for value in values], *values]
 
 
-def _unpack_values(raw: bytes, at: int) -> tuple[tuple[bytes, ...], int]:
-    """Decode a run of values; also return where it ends."""
+def _unpack_lengths(raw: bytes, at: int) -> tuple[list[int], int]:
+    """Decode the lengths of a run of values; also return where the values start."""
     count, at = _unpack_number(raw, at)
     lengths: list[int] = []
     while len(lengths) < count:
-        length, at = _unpack_number(raw, at)
+        length = raw[at]
+        at += 1
+        if length & _CONTINUED:
+            length, at = _unpack_number(raw, at - 1)
         lengths.append(length)
+    return lengths, at
+
+
+def _unpack_values(raw: bytes, at: int) -> tuple[tuple[bytes, ...], int]:
+    """Decode a run of values; also return where it ends."""
+    lengths, at = _unpack_lengths(raw, at)
     values = []
     for length in lengths:
         value, at = _read_bytes(raw, at, length)

@@ -12,7 +12,7 @@ from typing import Final, Self, TypeVar
 
 import lmdb
 
-from perseid.ledger.errors import CorruptData, LedgerError
+from perseid.ledger.errors import AnswersUnavailable, CorruptData
 
 from .answers_format import HandleItem, PrefixItem, choose_item, decode_handle, store_key
 from .answers_generation import WORD_GENERATION, WORD_REQUIRED, Generation, Position, StateFile, Transaction, boot_id
@@ -25,10 +25,6 @@ _MAX_OPEN_ATTEMPTS = 3  # a generation may be replaced while it is opened
 _NO_STATE = memoryview(bytes(64)).cast("Q")  # like a state file without a view
 
 _T = TypeVar("_T")
-
-
-class AnswersUnavailable(LedgerError):
-    """The answers view cannot be used at the moment; use the records."""
 
 
 class AnswersReader:

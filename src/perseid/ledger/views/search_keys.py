@@ -44,6 +44,7 @@ from typing import Final
 
 from perseid.records.errors import InvalidData
 from perseid.records.locations import Locations
+from perseid.records.value import TYPE_LENGTH_OFFSET, TYPE_OFFSET
 
 KEY_LENGTH: Final = 512
 """Bytes of the longest key. Hardly any URL is longer, and both back ends store such a key within an index page
@@ -73,12 +74,9 @@ _HOST_NAME = re.compile(r"[^][/?#@:]+")
 _IPV4 = re.compile(rb"\d{1,3}(?:\.\d{1,3}){3}")
 _DIGITS = frozenset(b"0123456789")
 
-# An encoded value: the type with its length starts at 14, the data with its own length follows.
 _LENGTH = Struct(">i")
-_TYPE = 14
-_TYPE_NAME = _TYPE + 4
 _PLAIN_URL = b"\0\0\0\3url\0"  # the type and the first byte of the data's length: 0, as data has at most 1 MiB
-_PLAIN_URL_DATA = _TYPE_NAME + 3 + 4
+_PLAIN_URL_DATA = TYPE_OFFSET + 3 + 4
 _LOCATIONS = b"10320/loc"
 
 
@@ -211,10 +209,10 @@ def _prefix_end(prefix: bytes) -> bytes:
 def _find_urls(contents: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the URLs in values, without surrounding whitespace. Other types are skipped without decoding."""
     for content in contents:
-        if content[_TYPE : _TYPE + 8].lower() == _PLAIN_URL:
+        if content[TYPE_LENGTH_OFFSET : TYPE_LENGTH_OFFSET + 8].lower() == _PLAIN_URL:
             start = _PLAIN_URL_DATA
-        elif (word := content[_TYPE_NAME : _TYPE_NAME + 4].lower()) == b"url.":
-            start = _TYPE_NAME + _LENGTH.unpack_from(content, _TYPE)[0] + 4
+        elif (word := content[TYPE_OFFSET : TYPE_OFFSET + 4].lower()) == b"url.":
+            start = TYPE_OFFSET + _LENGTH.unpack_from(content, TYPE_LENGTH_OFFSET)[0] + 4
         elif word == b"1032":
             yield from _find_locations(content)
             continue
@@ -225,8 +223,8 @@ def _find_urls(contents: Iterable[bytes]) -> Iterator[bytes]:
 
 def _find_locations(content: bytes) -> Iterator[bytes]:
     """Yield the locations in a value, if it is 10320/loc or one of its subtypes."""
-    start = _TYPE_NAME + _LENGTH.unpack_from(content, _TYPE)[0]
-    if content[_TYPE_NAME:start].partition(b".")[0].lower() != _LOCATIONS:
+    start = TYPE_OFFSET + _LENGTH.unpack_from(content, TYPE_LENGTH_OFFSET)[0]
+    if content[TYPE_OFFSET:start].partition(b".")[0].lower() != _LOCATIONS:
         return
     data = content[start + 4 : start + 4 + _LENGTH.unpack_from(content, start)[0]]
     try:
@@ -324,7 +322,6 @@ ALL_URLS: Final = prefix_range(_URL)
 _TYPE_KEY, _DATA, _OWNER = b"Y", b"V", b"O"
 _DIGEST_LENGTH: Final = 8
 _URL_TYPE, _ADMIN, _SECRET = b"url", b"hs_admin", b"hs_seckey"
-_TYPE_AT: Final = 14  # offset of the type's length in an encoded value
 _HANDLE_AT: Final = 2  # offset of the handle's length in HS_ADMIN data
 _OWNER_CACHE_SIZE: Final = 1_024
 
@@ -333,8 +330,8 @@ def index_keys(contents: Sequence[bytes]) -> set[bytes]:
     """Return all search keys of a record from its encoded values."""
     keys = target_keys(contents)
     for content in contents:
-        start = _TYPE_AT + 4
-        end = start + _LENGTH.unpack_from(content, _TYPE_AT)[0]
+        start = TYPE_OFFSET
+        end = start + _LENGTH.unpack_from(content, TYPE_LENGTH_OFFSET)[0]
         type_ = content[start:end].lower()
         if type_ == _URL_TYPE:
             continue

@@ -294,7 +294,7 @@ class _SuggestionSearch:
         if key not in self._homed:
             self._spend()
             item = None if key == SITE_PREFIX else self._registry.ledger.prefix(prefix.encode("utf-8"))
-            self._homed[key] = item is not None and (item.homed or item.homed_bare)
+            self._homed[key] = item is not None and item.hosted
         return self._homed[key]
 
     def _holds_derived(self, prefix: str) -> bool:

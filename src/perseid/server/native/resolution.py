@@ -5,8 +5,7 @@ limits. This module handles exactly the requests that need none of those, and fo
 view, an unknown flag, a record stored under another case rule than its namespace has. Its responses are byte for byte
 those of `wire.server` with `registry.queries.resolve`; tests/server/native compares them.
 
-Requests are parsed at fixed offsets and values are copied from the view: no objects are created. The layout of the view
-is in docs/reference/answers-format.md.
+Requests are parsed at fixed offsets and values are copied from the view: no objects are created.
 
     0   envelope        44  length of the name      …   credential's length: nothing or zero
     20  header          48  name, list of indexes, list of types
@@ -23,14 +22,21 @@ from typing import Final, Protocol, TypeAlias
 
 from perseid.ledger.errors import LedgerError
 from perseid.ledger.log.entry import State
-from perseid.ledger.views.answers_format import PrefixItem
+from perseid.ledger.views.answers_format import (
+    EMPTY_PREFIX_ITEM,
+    PRIVATE,
+    PrefixItem,
+    decode_prefix,
+    read_item,
+    read_plain_item,
+)
 from perseid.wire import message
 from perseid.wire.codes import CURRENT_VERSION, OpCode, OpFlag, ResponseCode, Version, common_version
 from perseid.wire.digests import DigestAlgorithm, digest_algorithm_for
 from perseid.wire.fragments import MAX_PACKET, PACKET_PAYLOAD
 from perseid.wire.partition import HashOption, find_server_index
 
-from .selection import FastPathMiss, Selection, is_utf8, parse_selection, read_item, read_plain_record, read_scheme
+from .selection import FastPathMiss, Selection, is_utf8, parse_selection
 
 MAX_PACKETS: Final = 16
 """Packets of the longest response over UDP. Requests for longer ones are forwarded: a request of 86 bytes must not
@@ -124,18 +130,13 @@ _ECHOED_FLAGS = int(
     | OpFlag.REQUEST_DIGEST
 )
 
-# The first byte of a handle's item, and of a prefix's.
-_STATE = 0x07
-_PRIVATE = 0x10
 _PUBLISHED = (State.NORMAL.value, State.TOMBSTONE.value)
 _HIDDEN = (State.RESERVED.value, State.UNPUBLISHED.value)
-_HOMED, _MARKER, _TEMPLATES, _CASE, _UNUSED = 0x03, 0x04, 0x08, 0x30, 0xC0
-_SENSITIVE = 0x10
 
 _PREFIX_OF_PREFIXES = b"0.NA"
 _SITE_PREFIX = b"0.SITE"
 _SYSTEM = b"0."  # both start with it
-_CORDRA = b"cordra"
+_CORDRA = "cordra"
 
 _FORWARD_ERRORS = (LedgerError, OSError, IndexError, StructError, FastPathMiss)
 """Errors that forward a request: no view, a damaged one, or an invalid request."""
@@ -232,17 +233,16 @@ class PublicResolver:
             and prefix_item is not None
             and prefix_item == self._plain.get(prefix)
         ):
-            plain = read_plain_record(items)
+            plain = read_plain_item(items, PRIVATE)
             if plain is not None:
-                return _FOUND, b"".join((requested, *plain))
-        head = 0 if prefix_item is None else prefix_item[0]
-        if head & _UNUSED:
-            return None
-        if not head & _HOMED and not (is_prefix_handle and self._is_marked(suffix)):
+                at, lengths = plain
+                return _FOUND, b"".join((requested, len(lengths).to_bytes(4, "big"), items[at:]))
+        namespace = EMPTY_PREFIX_ITEM if prefix_item is None else decode_prefix(prefix_item)
+        if not namespace.hosted and not (is_prefix_handle and self._is_marked(suffix)):
             return None if site.recursive and flags & _RECURSIVE else _WRONG_PREFIX
-        sensitive = (
-            False if is_prefix_handle or prefix_item is None else self._is_sensitive(prefix, prefix_item, suffix)
-        )
+        sensitive = False
+        if prefix_item is not None and not is_prefix_handle:
+            sensitive = self._is_sensitive(prefix, prefix_item, namespace, suffix)
         if items is not None:
             outcome = _read_record(requested, name, items, sensitive, selected, flags)
             if outcome is not _NOT_FOUND:
@@ -251,16 +251,13 @@ class PublicResolver:
             referral = self._referral(suffix)
             if referral is not None:
                 return referral if allow_referrals else None
-        return None if head & _TEMPLATES or self._may_inherit(prefix) else _NOT_FOUND
+        return None if namespace.templates or self._may_inherit(prefix) else _NOT_FOUND
 
-    def _is_sensitive(self, prefix: bytes, prefix_item: bytes, suffix: bytes) -> bool:
+    def _is_sensitive(self, prefix: bytes, prefix_item: bytes, namespace: PrefixItem, suffix: bytes) -> bool:
         """Whether the names of a prefix are case-sensitive; raises `FastPathMiss` for names with parameters."""
-        case, site = prefix_item[0] & _CASE, self._settings
-        if not case and prefix_item[1]:
-            raise FastPathMiss("a policy with a scheme and no case rule")
-        sensitive = case == _SENSITIVE if case else site.default_sensitive
-        scheme = read_scheme(prefix_item) if case else site.default_scheme.encode()
-        if scheme == _CORDRA:
+        site = self._settings
+        sensitive = is_case_sensitive(namespace, site)
+        if (site.default_scheme if namespace.case is None else namespace.scheme) == _CORDRA:
             if b"?" in suffix or b"#" in suffix:
                 raise FastPathMiss("the name has a query or a fragment, which is not part of the handle")
         elif not sensitive:
@@ -279,18 +276,15 @@ class PublicResolver:
             return True
         ancestor = islice(_ancestors(prefix), MAX_LEVELS)
         return any(
-            prefix_item is not None and prefix_item[0] & _TEMPLATES for prefix_item in map(self._get_prefix, ancestor)
+            prefix_item is not None and decode_prefix(prefix_item).templates
+            for prefix_item in map(self._get_prefix, ancestor)
         )
 
     def _is_marked(self, prefix: bytes) -> bool:
         """Whether this server hosts the prefix handles below an ancestor of a prefix."""
         for ancestor in _ancestors(prefix):
             prefix_item = self._get_prefix(ancestor)
-            if prefix_item is None:
-                continue
-            if prefix_item[0] & _UNUSED:
-                raise FastPathMiss("the prefix has flags that this version does not know")
-            if prefix_item[0] & _MARKER:
+            if prefix_item is not None and decode_prefix(prefix_item).marker:
                 return True
         return False
 
@@ -298,9 +292,18 @@ class PublicResolver:
         """The referral for a derived prefix, from its nearest ancestor that has one."""
         for ancestor in _ancestors(prefix):
             prefix_item = self._get_prefix(ancestor)
-            if prefix_item is not None and (values := PrefixItem.from_bytes(prefix_item).referrals):
+            if prefix_item is not None and (values := decode_prefix(prefix_item).referrals):
                 return _REFERRED, b"".join((_NO_HANDLE, len(values).to_bytes(4, "big"), *values))
         return None
+
+
+def is_case_sensitive(namespace: PrefixItem, site: ResolutionSettings) -> bool:
+    """Whether the names of a namespace are case-sensitive; raises `FastPathMiss` if its scheme decides."""
+    if namespace.case is not None:
+        return namespace.sensitive
+    if namespace.scheme:
+        raise FastPathMiss("a policy with a scheme and no case rule")
+    return site.default_sensitive
 
 
 def _read_record(
@@ -310,11 +313,10 @@ def _read_record(
     item = read_item(name, items, sensitive=sensitive)
     if item is None:
         return _NOT_FOUND
-    head, data, at, lengths = item
-    state = head & _STATE
+    state, private, data, at, lengths = item
     if state in _HIDDEN:
         return _NOT_FOUND if flags & _PUBLIC_ONLY else None
-    if state not in _PUBLISHED or (head & _PRIVATE and not flags & _PUBLIC_ONLY):
+    if state not in _PUBLISHED or (private and not flags & _PUBLIC_ONLY):
         return None
     if selected is None:
         return (_FOUND, b"".join((requested, len(lengths).to_bytes(4, "big"), data[at:]))) if lengths else _NO_VALUES

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from perseid.ledger.views.answers_format import read_plain_item
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission
 from perseid.records.value import Permission, TtlType, Value, ValueRef
@@ -19,7 +20,7 @@ from perseid.registry.policy.policy import PROFILES
 from perseid.server.http.clients import Peer
 from perseid.server.http.connection.requests import HeadParser, ParsedRequest
 from perseid.server.http.connection.responses import encode_head, has_body
-from perseid.server.http.resolver.fast_path import FastPath, _plain_item
+from perseid.server.http.resolver.fast_path import FastPath
 from perseid.server.http.responses import MAX_INLINE_BYTES
 from perseid.server.native.resolution import ResolutionSettings
 from tests.server.http.contexts import PUBLIC_URL, STRANGER, Harness, harness
@@ -213,8 +214,8 @@ def test_record_of_another_case_rule_uses_the_normal_path(both: Both) -> None:
     both.write(f"{PREFIX}/other-rule", URL)
     items = both.server.registry.ledger.answers.get(f"{PREFIX}/other-rule".encode())
     assert items is not None
-    assert _plain_item(items) is not None
-    assert _plain_item(bytes((items[0] | 0x08,)) + items[1:]) is None
+    assert read_plain_item(items) is not None
+    assert read_plain_item(bytes((items[0] | 0x08,)) + items[1:]) is None
 
 
 def test_settings_affect_the_fast_path(both: Both) -> None:

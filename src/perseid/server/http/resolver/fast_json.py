@@ -8,12 +8,11 @@ records and is cached.
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from struct import Struct
 from typing import Final
 
 from perseid.records.encoding import from_wire, to_iso
 from perseid.records.json_form import value_to_json
-from perseid.records.value import DEFAULT_PERMISSIONS, TtlType, Value
+from perseid.records.value import DEFAULT_PERMISSIONS, HEAD, TYPE_OFFSET, TtlType, Value
 from perseid.registry.policy.cache_lifetime import MAX_CACHE_LIFETIME, value_lifetime
 from perseid.server.http.responses import encode_json
 
@@ -24,13 +23,9 @@ JSON; a site with a key 2,000."""
 MAX_CACHED_DATA: Final = 4_096
 """Bytes of the longest data that is cached."""
 
-HEAD: Final = Struct(">iIBiBi")
-"""The start of a value: index, timestamp, TTL type, TTL, permissions, length of the type."""
-
 _PLAIN: Final = re.compile(rb"[ !#-\[\]-~]*")  # printable ASCII without quotation marks and backslashes
 _STRUCTURED: Final = b"HS_"  # prefix of the system's own types
 _RELATIVE: Final = int(TtlType.RELATIVE)
-_HEAD_SIZE: Final = HEAD.size
 _NO_REFERENCES: Final = bytes(4)
 _LENGTH: Final = 4
 _PERMISSIONS: Final = [
@@ -49,10 +44,10 @@ def record_json(name: bytes, raw: bytes, at: int, lengths: Sequence[int], now: i
     for length in lengths:
         end = at + length
         index, stamp, ttl_type, ttl, permissions, size = HEAD.unpack_from(raw, at)
-        type_end = at + _HEAD_SIZE + size
+        type_end = at + TYPE_OFFSET + size
         data_at = type_end + _LENGTH
         data_end = data_at + int.from_bytes(raw[type_end:data_at], "big")
-        type_ = raw[at + _HEAD_SIZE : type_end]
+        type_ = raw[at + TYPE_OFFSET : type_end]
         if ttl_type == _RELATIVE:
             if ttl < lifetime:  # noqa: PLR1730 - a call per value would take longer
                 lifetime = ttl

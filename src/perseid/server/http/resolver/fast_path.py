@@ -25,8 +25,8 @@ from struct import error as StructError  # noqa: N812 - it is a class, whatever 
 from typing import Final, NamedTuple, Protocol
 
 from perseid.ledger.errors import LedgerError
-from perseid.ledger.log.entry import State
-from perseid.records.value import TtlType
+from perseid.ledger.views.answers_format import ALIAS, LOCATION, decode_prefix, read_plain_item
+from perseid.records.value import HEAD, TYPE_OFFSET, TtlType
 from perseid.registry.commands.conditions import TAG_LENGTH
 from perseid.registry.policy.cache_lifetime import MAX_CACHE_LIFETIME
 from perseid.server.http import responses
@@ -39,11 +39,11 @@ from perseid.server.http.messages import HeaderList, Request, Response
 from perseid.server.http.negotiation import VARY as VARIES_BY
 from perseid.server.http.negotiation import parse_accept
 from perseid.server.http.service import with_default_headers
-from perseid.server.native.resolution import MAX_LEVELS, MAX_PLAIN_PREFIXES, ResolutionSettings
-from perseid.server.native.selection import FastPathMiss, read_lengths
+from perseid.server.native.resolution import MAX_LEVELS, MAX_PLAIN_PREFIXES, ResolutionSettings, is_case_sensitive
+from perseid.server.native.selection import FastPathMiss
 
 from .addresses import API_HANDLES_PATH, MAX_SIGNPOSTED_NAME, link_pieces
-from .fast_json import HEAD, record_json
+from .fast_json import record_json
 from .paths import get_segments
 from .redirect import MAX_URL, redirect_page
 
@@ -62,16 +62,10 @@ _CONDITIONS: Final = frozenset(
 )
 _IDENTITY_HEADERS: Final = frozenset(("authorization", "origin"))
 
-_HEAD_SIZE: Final = HEAD.size
 _RELATIVE: Final = int(TtlType.RELATIVE)
 _URL_TYPES: Final = frozenset((b"URL", b"0.TYPE/URL"))
 _SPECIAL_TYPE_PREFIX: Final = b"10320/"  # types that affect responses
 _NAMESPACE: Final = b"HS_NAMESPACE"
-
-# The first byte of a handle's item, and of a prefix's.
-_STATE, _NORMAL, _EXACT, _LEADING_ON, _SPELLED = 0x07, State.NORMAL.value, 0x08, 0x20 | 0x40, 0x80
-_HOMED, _CASE, _SENSITIVE, _UNUSED = 0x03, 0x30, 0x10, 0xC0
-_CONTINUATION_BIT: Final = 0x80  # in a number in the view: another byte follows
 
 _FALLBACK_ERRORS: Final = (LedgerError, OSError, IndexError, ValueError, StructError, FastPathMiss)
 """Errors after which the normal path is used: no view, a damaged view, an invalid value."""
@@ -107,7 +101,7 @@ class FastPath:
         self._view = view
         self._time = time
         self._single_server = site.servers == 1
-        self._default_sensitive = site.default_sensitive
+        self._site = site
         self._bare = settings.bare
         self._segments = frozenset([segment.encode() for segment in get_segments(settings)])
         web = b"|".join([scheme for scheme in (b"https", b"http") if scheme.decode() in settings.schemes])
@@ -169,10 +163,10 @@ class FastPath:
             return None
         if prefix_item != self._plain.get(prefix) and not self._is_plain(prefix, prefix_item):
             return None
-        item = _plain_item(items)
-        if item is None:
+        plain = read_plain_item(items) if len(items) <= responses.MAX_INLINE_BYTES else None
+        if plain is None:
             return None
-        _, at, lengths = item
+        at, lengths = plain
         now = self._time()
         body, lifetime = record_json(name, items, at, lengths, int(now))
         tag = hashlib.sha256(items[at:]).hexdigest()[:TAG_LENGTH].encode()
@@ -189,13 +183,13 @@ class FastPath:
             return None
         if prefix_item != self._plain.get(prefix) and not self._is_plain(prefix, prefix_item):
             return None
-        item = _plain_item(items)
-        if item is None or item[0] & _LEADING_ON:
+        plain = read_plain_item(items, ALIAS | LOCATION) if len(items) <= responses.MAX_INLINE_BYTES else None
+        if plain is None:
             return None
         if self._no_namespace.get(prefix) != stamp and not self._has_no_namespace(prefix, stamp):
             return None
         now = int(self._time())
-        first = _first_url(items, item[1], item[2])
+        first = _first_url(items, *plain)
         if first is None:
             return None
         url, seconds = first
@@ -220,11 +214,8 @@ class FastPath:
 
     def _is_plain(self, prefix: bytes, item: bytes) -> bool:
         """Whether a prefix is hosted here and case-insensitive; noted while its item is the same."""
-        head = item[0]
-        case = head & _CASE
-        if head & _UNUSED or not head & _HOMED or (not case and item[1]):
-            return False
-        if case == _SENSITIVE or (not case and self._default_sensitive):
+        namespace = decode_prefix(item)
+        if not namespace.hosted or is_case_sensitive(namespace, self._site):
             return False
         if len(self._plain) >= MAX_PLAIN_PREFIXES:
             self._plain.clear()
@@ -250,32 +241,6 @@ def _read_hints(request: ParsedRequest) -> HeaderHints:
     return HeaderHints(is_anonymous, redirect=parse_accept(request.all("accept")).named_form is None)
 
 
-def _plain_item(data: bytes) -> tuple[int, int, Sequence[int]] | None:
-    """Return the head of an item, the offset of its values and their lengths; None if it is unusual.
-
-    A usual item is a single published one in a case-insensitive namespace, small enough for the event loop.
-    """
-    if len(data) > responses.MAX_INLINE_BYTES:
-        return None
-    head = data[0]
-    at = 1
-    if head & _SPELLED:
-        at = data[1]
-        if at & _CONTINUATION_BIT:
-            return None
-        at += 2
-    if head & _EXACT or head & _STATE != _NORMAL:
-        return None
-    count = data[at]
-    values_at = at + 1 + count
-    lengths: Sequence[int] = data[at + 1 : values_at]
-    if count & _CONTINUATION_BIT or not data[at + 1 : values_at].isascii():
-        lengths, values_at = read_lengths(data, at)
-    if not lengths or values_at + sum(lengths) != len(data):
-        return None
-    return head, values_at, lengths
-
-
 def _first_url(data: bytes, at: int, lengths: Sequence[int]) -> tuple[bytes, int] | None:
     """Return the first URL and the cache lifetime in seconds; None if other values affect the redirect."""
     url: bytes | None = None
@@ -283,7 +248,7 @@ def _first_url(data: bytes, at: int, lengths: Sequence[int]) -> tuple[bytes, int
     unpack = HEAD.unpack_from
     for length in lengths:
         _, _, ttl_type, ttl, _, size = unpack(data, at)
-        type_at = at + _HEAD_SIZE
+        type_at = at + TYPE_OFFSET
         type_end = type_at + size
         type_ = data[type_at:type_end].upper()
         if ttl_type != _RELATIVE or type_.startswith(_SPECIAL_TYPE_PREFIX):
