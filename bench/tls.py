@@ -102,10 +102,10 @@ class _AtOnce:
     def handle_fast(self, _: ParsedRequest) -> bytes | None:
         return ANSWER
 
-    async def answer(self, _: Request) -> Response:
+    async def handle(self, _: Request) -> Response:
         raise AssertionError("every response is immediate")
 
-    def refused(self, status: int, _: str, __: bytes) -> Response:
+    def reject(self, status: int, _: str, __: bytes) -> Response:
         return Response(status)
 
 

@@ -83,12 +83,12 @@ class _Service:
             return AT_ONCE
         return None
 
-    async def answer(self, request: Request) -> Response:
+    async def handle(self, request: Request) -> Response:
         self.requests.append(request)
         await asyncio.sleep(0)
         return Response(200, (("Content-Type", "text/plain"),), request.body)
 
-    def refused(self, status: int, problem: str, path: bytes) -> Response:
+    def reject(self, status: int, problem: str, path: bytes) -> Response:
         if not 400 <= status < 600 or not problem.isascii() or not isinstance(path, bytes):
             raise AssertionError(f"{status} {problem} {path!r} is no refusal")
         return Response(status, (), problem.encode())

@@ -71,7 +71,7 @@ class Echo:
         head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n%b\r\n" % (len(body), connection)
         return head if request.method == "HEAD" else head + body
 
-    async def answer(self, request: Request) -> Response:
+    async def handle(self, request: Request) -> Response:
         self.requests.append(request)
         path = request.path
         if path == b"/wait":
@@ -104,7 +104,7 @@ class Echo:
         yield b"one "
         raise RuntimeError("a secret")
 
-    def refused(self, status: int, problem: str, path: bytes) -> Response:
+    def reject(self, status: int, problem: str, path: bytes) -> Response:
         self.refusals.append((status, problem, path))
         if path == b"/broken-refusal":
             raise RuntimeError("a secret")

@@ -128,7 +128,7 @@ class Harness:
 
     async def answer(self, request: Request) -> Response:
         """The answer to a request, with all of its body."""
-        response = await self.service.answer(request)
+        response = await self.service.handle(request)
         if response.stream is None:
             return response
         body = b"".join([piece async for piece in response.stream])

@@ -95,7 +95,7 @@ class HttpService:
         """Return None: this service has no fast path."""
         return None
 
-    async def answer(self, request: Request) -> Response:
+    async def handle(self, request: Request) -> Response:
         """Handle a request; never raises."""
         request_context = RequestContext(request, self.server)
         try:
@@ -107,7 +107,7 @@ class HttpService:
                 response = responses.failure_response(request_context, problem)
         return with_default_headers(request, response)
 
-    def refused(self, status: int, problem: str, path: bytes) -> Response:
+    def reject(self, status: int, problem: str, path: bytes) -> Response:
         """Create the response for bytes that are not a valid request."""
         request = Request("GET", path)
         if application.is_api_path(request.path):
@@ -232,10 +232,10 @@ class MonitoredService:
             access.log_http_request(request.client.host, _transport(request).name.lower(), exchange, duration)
         return data
 
-    async def answer(self, request: Request) -> Response:
+    async def handle(self, request: Request) -> Response:
         """Handle a request; count and log the response."""
         started = perf_counter_ns()
-        response = await self._monitor.service.answer(request)
+        response = await self._monitor.service.handle(request)
         duration = (perf_counter_ns() - started) // 1000
         transport = _transport(request)
         self._monitor.counts.http(transport, request.method, response.status)
@@ -250,9 +250,9 @@ class MonitoredService:
             )
         return response
 
-    def refused(self, status: int, problem: str, path: bytes) -> Response:
+    def reject(self, status: int, problem: str, path: bytes) -> Response:
         """Create, count and log the response for bytes that are not a valid request."""
-        response = self._monitor.service.refused(status, problem, path)
+        response = self._monitor.service.reject(status, problem, path)
         self._monitor.counts.http(self._transport, "", response.status)
         if self._monitor.access is not None:
             exchange = HttpExchange("-", response.status, path, is_name=False, code=response.code)

@@ -274,17 +274,17 @@ def test_every_exception_becomes_a_response(server: Harness, monkeypatch: pytest
 
 def test_invalid_requests_get_a_response(shared: Harness) -> None:
     for status, code in ((400, 4), (408, 4), (413, 4), (431, 4), (501, 4), (503, 3), (505, 4), (500, 2)):
-        below = shared.service.refused(status, "a problem", b"/api/handles/x")
+        below = shared.service.reject(status, "a problem", b"/api/handles/x")
         assert (below.status, json_of(below)) == (status, {"responseCode": code, "message": "a problem"})
         for path in (b"", b"/", b"/x"):
-            other = shared.service.refused(status, "a problem", path)
+            other = shared.service.reject(status, "a problem", path)
             assert (other.status, other.body) == (status, b"a problem\n")
             assert header_of(other, "Content-Type") == "text/plain;charset=utf-8"
             assert header_of(other, "X-Content-Type-Options") == "nosniff"
 
 
 def test_too_many_parameters_are_refused(shared: Harness) -> None:
-    answer = asyncio.run(shared.service.answer(Request("GET", N0.encode() + b"?" + b"a&" * 20_000)))
+    answer = asyncio.run(shared.service.handle(Request("GET", N0.encode() + b"?" + b"a&" * 20_000)))
     assert (answer.status, json_of(answer)["responseCode"]) == (400, 4)
 
 

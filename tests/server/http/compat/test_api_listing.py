@@ -168,7 +168,7 @@ def test_head_of_streamed_list(shared: Harness, monkeypatch: pytest.MonkeyPatch)
 
     def head(method: str) -> bytes:
         request = Request(method, LIST.encode(), headers, client=Client(STRANGER, secure=True))
-        return encode_head(asyncio.run(shared.service.answer(request)), version="1.1", keep=True, seconds=0)
+        return encode_head(asyncio.run(shared.service.handle(request)), version="1.1", keep=True, seconds=0)
 
     assert b"Content-Length" not in head("HEAD")
     assert head("HEAD") == head("GET")

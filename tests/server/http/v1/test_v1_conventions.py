@@ -195,7 +195,7 @@ def test_unparsable_request_is_a_problem(shared: Harness) -> None:
         (400, "invalid-request"),
         (505, "not-supported"),
     ):
-        answer = shared.service.refused(status, "it cannot be", b"/api/v1/types")
+        answer = shared.service.reject(status, "it cannot be", b"/api/v1/types")
         assert problem(answer, slug)["status"] == answer.status == status
 
 

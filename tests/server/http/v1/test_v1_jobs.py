@@ -60,7 +60,7 @@ async def ask(server: Harness, method: str, path: str, plain: object = None, **h
     pairs = [(name.lower(), value) for name, value in said.items()]
     body = b"" if plain is None else json.dumps(plain).encode()
     request = Request(method, f"/api/v1{path}".encode(), pairs, body, Client(STRANGER, secure=True))
-    return await server.service.answer(request)
+    return await server.service.handle(request)
 
 
 def in_one_loop(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -332,7 +332,7 @@ class Connection(asyncio.Protocol):
     async def _answer(self, request: ParsedRequest) -> bool:
         """Handle a request; return whether the connection stays open."""
         try:
-            response = await self._service.answer(request)
+            response = await self._service.handle(request)
             keep = request.keep and not response.close and not self._manager.draining
             with_body = has_body(response.status, request.method)
             if response.stream is not None and with_body and request.version != "1.1":

@@ -107,10 +107,10 @@ class Service(Protocol):
         unless `request.keep` is true and the version is 1.1.
         """
 
-    async def answer(self, request: Request) -> Response:
+    async def handle(self, request: Request) -> Response:
         """Handle a request. It should not raise; if it does, the client gets 500."""
 
-    def refused(self, status: int, problem: str, path: bytes) -> Response:
+    def reject(self, status: int, problem: str, path: bytes) -> Response:
         """Create the response for invalid input; the path is empty if it is not known."""
 
 
@@ -156,7 +156,7 @@ async def send_stream(
 def encode_error(service: Service, problem: ProtocolError, seconds: float) -> bytes:
     """Encode the response for invalid input, at a second since 1970."""
     try:
-        response = service.refused(problem.status, problem.problem, problem.path)
+        response = service.reject(problem.status, problem.problem, problem.path)
         head = encode_head(response, version="1.1", keep=False, seconds=seconds)
     except Exception as error:  # noqa: BLE001 - at least the status can be sent
         internal_error(error, token_hex(4))

@@ -34,7 +34,7 @@ from perseid.server.http.negotiation import (
     parse_accept,
     parse_accept_language,
 )
-from perseid.server.http.pages import generator, own_pages
+from perseid.server.http.pages import generator, server_pages
 from perseid.server.http.pages.pages import POLICY, render_page, to_link, to_visible
 from perseid.server.http.pages.record_page import (
     LinkBuilder,
@@ -182,7 +182,7 @@ async def _dispatch(request_context: RequestContext, accepted: AcceptHeader) -> 
         if is_generator:
             own = await generator.handle_request(request_context, form)
         else:
-            own = own_pages.get_page(located.path, settings, request_base_url(request_context))
+            own = server_pages.get_page(located.path, settings, request_base_url(request_context))
     if own is not None:
         return own.with_headers(time_travel.DO_NOT_NEGOTIATE)
     return problems.to_response(problems.page_not_found(located.path, settings), accepted, settings)

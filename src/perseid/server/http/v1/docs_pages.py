@@ -251,7 +251,7 @@ def _section_page(tag: str, about: str, routes: Iterable[Route], settings: HttpS
     shown = [_route_variables(route, document, settings) for route in routes]
     title = f"{tag} – {site_name(settings)}"
     return render_page(
-        "docs_chapter.html",
+        "docs_section.html",
         settings,
         headers=_CACHE_HEADERS,
         title=title,
@@ -305,7 +305,7 @@ def _schemas_page(settings: HttpSettings) -> Response:
     schemas = openapi.document(get_router(), settings)["components"]["schemas"]
     shown = [_structure(name, spec) for name, spec in schemas.items()]
     title = f"Schemas – {site_name(settings)}"
-    return render_page("docs_structures.html", settings, headers=_CACHE_HEADERS, title=title, structures=shown)
+    return render_page("docs_schemas.html", settings, headers=_CACHE_HEADERS, title=title, schemas=shown)
 
 
 def _structure(name: str, spec: Mapping[str, Any]) -> Structure:
