@@ -114,6 +114,13 @@ def test_options_of_a_lazy_command_are_completed() -> None:
     assert run(environ=environ).out.split() == ["--private"]
 
 
+def test_error_of_a_file_keeps_standard_output(capfd: pytest.CaptureFixture[str]) -> None:
+    errors = import_module("perseid.cli._errors")
+    assert errors.report_error(FileNotFoundError(2, "No such file or directory", "missing.pem")) == 1
+    print("later", flush=True)
+    assert capfd.readouterr() == ("later\n", "perseid: missing.pem: No such file or directory\n")
+
+
 def test_unexpected_exception_is_not_reported_as_an_error() -> None:
     errors = import_module("perseid.cli._errors")
     with pytest.raises(ZeroDivisionError):

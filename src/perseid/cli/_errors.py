@@ -70,5 +70,7 @@ def _report_refusal(error: Exception) -> int:
 def _report_os_error(error: OSError) -> None:
     path = f"{error.filename}: " if error.filename else ""
     print_message(f"perseid: {path}{error.strerror or error}")
-    # What is still buffered cannot be written either, and Python would retry it at exit.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    try:
+        sys.stdout.flush()
+    except OSError:  # standard output itself failed; Python would write what is still buffered again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
