@@ -102,7 +102,7 @@ def test_prefix_handle_under_the_global_root_is_used_but_not_hosted(tmp_path: Pa
         "name": "root",
         "value": "global",
     }
-    refused(installation("resolve 0.NA/12345"), "is not hosted here", code=3)
+    refused(installation("resolve 0.NA/12345"), "This server does not host prefix 0.NA", code=3)
     installation.ok("create 12345/x --url https://example.org/ --as 300:0.NA/12345")
     refused(installation("create 12345/y --url https://example.org/ --as 300:99999/x"), "ADD_HANDLE")
     installation.ok("namespace add 20.500")

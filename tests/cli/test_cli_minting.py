@@ -203,7 +203,7 @@ def test_policy_violation_stops_the_job_and_printed_identifiers_remain(here: Sit
 @pytest.mark.parametrize(
     ("command", "code", "words"),
     [
-        ("mint 99999", 3, ("is not hosted here",)),
+        ("mint 99999", 3, ("This server does not host prefix 99999",)),
         ("mint 0.NA", 4, ("is reserved for the system",)),
         ("mint 12345.", 4, ("(rule H2)",)),
         ("mint 12345 --as 300:12345/nobody", 4, ("create handles",)),

@@ -56,6 +56,10 @@ def test_s2_alias_of_itself_is_refused(here: Site) -> None:
     refused(here("add 12345/other HS_ALIAS=12345/OTHER"), "cannot be an alias of itself")
 
 
+def test_handle_of_a_prefix_that_starts_with_a_dot_is_not_found(here: Site) -> None:
+    refused(here("resolve 0.NA/.7"), "Handle 0.NA/.7 does not exist", code=3)
+
+
 def test_h9_too_long_handle_is_not_found(here: Site) -> None:
     for command in ("resolve", "history", "prove", "cite", "delete"):
         refused(here(f"{command} 12345/{'x' * 2_043}"), "at most 2,048 bytes", code=3)

@@ -123,7 +123,7 @@ def test_wrong_usage(here: Site, words: str, message: str) -> None:
 
 
 def test_invalid_token_commands_are_refused(here: Site) -> None:
-    refused(here("token create --scope read --namespace 777"), "is not hosted here", code=3)
+    refused(here("token create --scope read --namespace 777"), "This server does not host prefix 777", code=3)
     refused(here("token create --scope read --all-namespaces --as 300:12345/nobody"), "cannot create a token")
     refused(here("token create --scope read --all-namespaces --label", "two\nlines"), "one printable line")
     refused(here("token show zzzzzzzz"), "Token zzzzzzzz does not exist", code=3)

@@ -87,7 +87,7 @@ def test_hostile_schemas_are_refused_with_a_location(demo: Site) -> None:
 def test_type_is_registered_once_under_a_hosted_prefix(demo: Site) -> None:
     demo.ok(ADD)
     refused(demo(ADD), "already exists")
-    refused(demo("type add 88.1/X --definition y"), "is not hosted here", code=3)
+    refused(demo("type add 88.1/X --definition y"), "This server does not host prefix 88.1", code=3)
     refused(demo("type add 102.100.TYPE/NEW --definition y --as 300:12345/ann"), "cannot create")
 
 

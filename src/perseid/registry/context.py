@@ -164,9 +164,9 @@ def not_found(stored: StoredRecord) -> Refused:
 
 def not_hosted(prefix: str) -> PrefixNotHosted:
     """The refusal for a prefix that this server does not host."""
-    name = display_name(prefix)
+    name = display_name(prefix) or '""'
     advice = f"Ask the service that hosts it, or host it here: perseid namespace add {name}"
-    return PrefixNotHosted(ResponseCode.SERVER_NOT_RESP, f"Prefix {name} is not hosted here", advice)
+    return PrefixNotHosted(ResponseCode.SERVER_NOT_RESP, f"This server does not host prefix {name}", advice)
 
 
 def name_too_long(name: str) -> Refused:

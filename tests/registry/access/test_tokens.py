@@ -390,7 +390,7 @@ def test_token_cannot_create_tokens_and_revokes_only_itself(there: Registry) -> 
         ({"label": "x" * 201}, ResponseCode.INVALID_VALUE, "one printable line"),
         ({"label": "two\nlines"}, ResponseCode.INVALID_VALUE, "one printable line"),
         ({"label": "\ud800"}, ResponseCode.INVALID_VALUE, "one printable line"),
-        ({"scope": scope("read", where=["777"])}, ResponseCode.SERVER_NOT_RESP, "is not hosted here"),
+        ({"scope": scope("read", where=["777"])}, ResponseCode.SERVER_NOT_RESP, "This server does not host prefix 777"),
         ({"scope": scope("read", where=["0.NA"])}, ResponseCode.INVALID_HANDLE, "reserved for the system"),
         ({"scope": scope("read", where=["0.SITE"])}, ResponseCode.INVALID_HANDLE, "reserved for the system"),
     ],

@@ -142,7 +142,7 @@ def test_p8_minted_suffix_must_be_valid(registry: Registry, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("where", "code", "words"),
     [
-        ("10.8", ResponseCode.SERVER_NOT_RESP, "is not hosted here"),
+        ("10.8", ResponseCode.SERVER_NOT_RESP, "This server does not host prefix 10.8"),
         ("0.NA", ResponseCode.INVALID_HANDLE, "0.NA is reserved for the system"),
         ("0.SITE/x", ResponseCode.INVALID_HANDLE, "0.SITE is reserved for the system"),
         ("10..1", ResponseCode.INVALID_HANDLE, "empty segment"),
@@ -571,7 +571,7 @@ def test_s1_reserving_fails_as_a_whole_if_one_is_taken(registry: Registry) -> No
         ((free, handle("10.1/FREE")), "Handle 10.1/FREE already exists"),
         ((free, gone), "10.1/gone was deleted"),
         ((), "Cannot create 0 handles"),
-        ((free, handle("10.8/x")), "is not hosted here"),
+        ((free, handle("10.8/x")), "This server does not host prefix 10.8"),
         ((free, handle("102.100.272/x")), 'scheme = "pilin"'),
         ((free, handle("0.NA/10.1.1")), "is reserved for the system"),
     ):

@@ -974,7 +974,7 @@ def test_index_0_matches_only_in_a_session(world: World, prefix: str) -> None:
 
 def test_prefix_not_hosted_differs_from_not_found(world: World, prefix: str) -> None:
     refused = world.unseen("99999.97/x", RC.SERVER_NOT_RESP)
-    assert refused.reason == "Prefix 99999.97 is not hosted here"
+    assert refused.reason == "This server does not host prefix 99999.97"
     world.unseen(f"{prefix}/none", RC.HANDLE_NOT_FOUND)
     world.unseen(f"{prefix}/none", RC.HANDLE_NOT_FOUND, in_session(OWNER), public_only=False)
 

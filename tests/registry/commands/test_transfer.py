@@ -107,7 +107,7 @@ def test_s9_server_administrator_can_transfer_a_record_without_administrators(re
     ("name", "to", "code", "words"),
     [
         ("10.1/none", TO_BOB, ResponseCode.HANDLE_NOT_FOUND, "does not exist"),
-        ("10.8/none", TO_BOB, ResponseCode.SERVER_NOT_RESP, "is not hosted here"),
+        ("10.8/none", TO_BOB, ResponseCode.SERVER_NOT_RESP, "This server does not host prefix 10.8"),
         ("10.1/thing", ValueRef(300, "10.1/none"), ResponseCode.INVALID_VALUE, "handle 10.1/none does not exist"),
         ("10.1/thing", ValueRef(9, "0.NA/10.1"), ResponseCode.INVALID_VALUE, "has no value with index 9"),
         ("10.1/thing", ValueRef(9, "nobody"), ResponseCode.INVALID_VALUE, "9:nobody is not a valid owner"),

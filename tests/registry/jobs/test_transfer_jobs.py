@@ -318,7 +318,7 @@ def test_s9_transfer_ends_at_first_record_without_permission(registry: Registry)
 @pytest.mark.parametrize(
     ("order", "identity", "code", "message"),
     [
-        (TransferAll("10.8", TO_BOB), OPERATOR, ResponseCode.SERVER_NOT_RESP, "is not hosted here"),
+        (TransferAll("10.8", TO_BOB), OPERATOR, ResponseCode.SERVER_NOT_RESP, "This server does not host prefix 10.8"),
         (TransferAll("0.NA", TO_BOB), OPERATOR, ResponseCode.INVALID_HANDLE, "is reserved for the system"),
         (TransferAll("", TO_BOB), OPERATOR, ResponseCode.INVALID_HANDLE, "prefix"),
         (TransferAll("10.1/a", TO_BOB, derived=True), OPERATOR, ResponseCode.INVALID_HANDLE, "is not a prefix"),

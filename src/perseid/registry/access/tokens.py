@@ -129,7 +129,7 @@ class CreateToken:
             prefix = namespace.removesuffix(DERIVED_SUFFIX)
             check_prefix(prefix)
             if prefix == namespace and not context.snapshot.is_homed(f"{PREFIX_OF_PREFIXES}/{prefix}"):
-                reason = f"Prefix {display_name(prefix)} is not hosted here"
+                reason = f"This server does not host prefix {display_name(prefix)}"
                 raise Refused(ResponseCode.SERVER_NOT_RESP, reason, "See: perseid namespace list")
         if not 0 < self.seconds <= MAX_DAYS * DAY:
             reason = f"The lifetime of a token must be positive, and at most {MAX_DAYS} days"

@@ -188,9 +188,8 @@ class SetPolicy:
         require_policy_change(context, self.prefix)
         if not context.snapshot.is_homed(f"{PREFIX_OF_PREFIXES}/{fold(self.prefix)}"):
             name = display_name(self.prefix)
-            raise Refused(
-                ResponseCode.SERVER_NOT_RESP, f"Prefix {name} is not hosted here", f"perseid namespace add {name}"
-            )
+            reason = f"This server does not host prefix {name}"
+            raise Refused(ResponseCode.SERVER_NOT_RESP, reason, f"perseid namespace add {name}")
         entry = context.snapshot.entry(record_key(policy_name(self.prefix)))
         policy_change = _check_policy_change(context, self.prefix, self.policy, change_case=self.change_case)
         if entry is not None and self.policy.to_toml().encode() in [value.data for value in entry.record()]:

@@ -32,7 +32,7 @@ from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.value import Value
 from perseid.registry.commands.minting import RetryLater
-from perseid.registry.context import Command, Context, Plan
+from perseid.registry.context import Command, Context, Plan, not_hosted
 from perseid.registry.identity import Identity, KeyIdentity
 from perseid.registry.registry import Registry
 from perseid.registry.results import PrefixNotHosted, ReferralError, Refused
@@ -43,21 +43,19 @@ from perseid.wire.responses import Failure, Referral, ResponseBody
 from perseid.wire.server import Request
 
 from .authentication import Guard, find_keys
+from .resolution import WRONG_PREFIX, WRONG_SERVER
 
 MAX_TEXT: Final = 400
 """Bytes of the longest text: with everything before it, it fits into one packet. A refusal, which anybody can provoke
 from a forged address, is then no longer than a request with a longer name."""
 
-WRONG_PREFIX: Final = "That prefix doesn't live here"
-WRONG_SERVER: Final = "Request was hashed incorrectly"
 NOT_PRIMARY: Final = "Not a primary server"
-"""Texts of deployed servers with RC_SERVER_NOT_RESP."""
+"""Text of deployed servers with RC_SERVER_NOT_RESP."""
 
 INTERNAL_ERROR: Final = "Internal Error"
 """Text of deployed servers for internal errors."""
 
 _FIXED_MESSAGES: Final = (
-    WRONG_PREFIX,
     WRONG_SERVER,
     NOT_PRIMARY,
     "Value indexes must be positive",
@@ -321,9 +319,10 @@ class UnstorableName:
     def check_responsible(self, snapshot: Snapshot) -> None:
         """Refuse a name of a prefix that is not hosted here."""
         prefix, slash, _ = self.name.partition(b"/")
-        stand_in = Handle.for_lookup((prefix if slash else PREFIX_OF_PREFIXES.encode()) + b"/x")
+        prefix = prefix if slash else PREFIX_OF_PREFIXES.encode()
+        stand_in = Handle.for_lookup(prefix + b"/x")
         if stand_in is None or not snapshot.is_responsible(stand_in):
-            raise Refused(ResponseCode.SERVER_NOT_RESP, WRONG_PREFIX)
+            raise not_hosted(prefix.decode("utf-8", "replace"))
 
 
 class _WithoutReferrals(Snapshot):

@@ -34,7 +34,6 @@ from .authentication import candidate_keys
 from .decisions import (
     INTERFACE,
     NOT_PRIMARY,
-    WRONG_SERVER,
     MappedCommand,
     ReadCommand,
     RegistryRequest,
@@ -42,6 +41,7 @@ from .decisions import (
     UnstorableName,
     parse_lenient,
 )
+from .resolution import WRONG_SERVER
 
 LIST_PAGE_SIZE: Final = 500
 """Names read at once for a list: ten messages, so that permission is checked once for them."""

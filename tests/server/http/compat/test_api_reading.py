@@ -114,15 +114,24 @@ def test_invalid_utf_8_is_not_found(shared: Harness) -> None:
     assert (answer.status, json_of(answer)["handle"]) == (404, f"{PREFIX}/\ufffd")
 
 
-ELSEWHERE = "That prefix doesn't live here. Check the prefix, or use the service that hosts it"
+def test_handle_of_a_prefix_that_starts_with_a_dot_is_not_found_at_every_interface(shared: Harness) -> None:
+    for name in ("0.NA/.7", "0.NA/.", "0.NA/..7"):
+        answer = shared.get(f"/api/handles/{name}")
+        assert (answer.status, json_of(answer)) == (404, {"responseCode": 100, "handle": name})
+        problem = shared.get(f"/api/v1/handles/{name.replace('/', '%2F')}")
+        assert (problem.status, json.loads(problem.body)["detail"]) == (404, f"Handle {name} does not exist")
+        assert shared.get(f"/{name}").status == 404
+
+
+ELSEWHERE = "This server does not host prefix 99999. Check the prefix, or use the service that hosts it"
 
 
 def test_prefix_of_another_service_is_not_hosted(shared: Harness) -> None:
-    for name in ("99999/x", f"/{PREFIX}/n0"):
+    for name, prefix in (("99999/x", "99999"), (f"/{PREFIX}/n0", '""')):
         answer = shared.get(f"/api/handles/{name}")
         plain = json_of(answer)
         assert (answer.status, plain["responseCode"], plain["handle"]) == (400, 301, name)
-        assert plain["message"].startswith("That prefix doesn't live here")
+        assert plain["message"].startswith(f"This server does not host prefix {prefix}. ")
 
 
 @pytest.mark.parametrize("before", ["hdl:", "HDL:", "doi:", "urn:hdl:", "info:hdl/"])
@@ -441,4 +450,4 @@ def test_server_without_prefixes_lists_none() -> None:
     with harness() as server:
         assert server.delete(f"/api/prefixes/{PREFIX}", headers=basic()).status == 200
         message = json_of(server.get(N0))["message"]
-        assert message == ELSEWHERE
+        assert message == ELSEWHERE.replace("99999", PREFIX)

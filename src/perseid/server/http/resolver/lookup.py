@@ -45,7 +45,8 @@ from perseid.registry.queries.resolve import Query, get_authority_metadata, last
 from perseid.registry.results import Refused, Resolution
 from perseid.registry.snapshot import MAX_ANCESTORS, SITE_PREFIX, Snapshot, values_of_type
 from perseid.server.http.context import INTERFACE, ServerContext
-from perseid.server.native.decisions import WRONG_SERVER, UnstorableName, parse_lenient
+from perseid.server.native.decisions import UnstorableName, parse_lenient
+from perseid.server.native.resolution import WRONG_SERVER
 from perseid.wire.codes import ResponseCode
 from perseid.wire.partition import find_server_index
 

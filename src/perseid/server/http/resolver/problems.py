@@ -22,7 +22,7 @@ from perseid.registry.context import Command, Context, Plan
 from perseid.registry.policy.aliases import MAX_ALIASES
 from perseid.registry.queries.memento import Memento, MementoNeighbors
 from perseid.registry.queries.suggest import PrefixStatus, Suggestion, Suggestions, suggestions
-from perseid.registry.results import PrefixNotHosted, ReferralError, Refused
+from perseid.registry.results import PrefixNotHosted, ReferralError
 from perseid.registry.snapshot import Snapshot
 from perseid.server.http import responses
 from perseid.server.http.context import HANDLE_SEGMENT, HttpSettings, RequestContext
@@ -31,7 +31,7 @@ from perseid.server.http.negotiation import VARY, VARY_HISTORY, AcceptHeader
 from perseid.server.http.pages.pages import NO_TEXT, TextLink, mail_link, render_page, to_visible
 from perseid.server.http.responses import status_of
 from perseid.server.limits.budgets import EXEMPT, get_source
-from perseid.server.native.decisions import WRONG_PREFIX, Busy
+from perseid.server.native.decisions import Busy
 from perseid.server.native.steps import WorkKind
 from perseid.wire.codes import OpCode, ResponseCode
 
@@ -81,7 +81,7 @@ class AdvisedCommand(Generic[T]):
         try:
             return self.command.decide(context)
         except PrefixNotHosted as refused:
-            raise Refused(refused.code, WRONG_PREFIX, prefix_advice(self.name, context)) from refused
+            raise PrefixNotHosted(refused.code, refused.reason, prefix_advice(self.name, context)) from refused
 
 
 def prefix_advice(name: str, context: Context) -> str:
@@ -216,7 +216,7 @@ def from_lookup_failure(
         prefix = name.partition("/")[0]
         sentences = (
             *alias,
-            f"The prefix {to_visible(prefix, 200)} is not hosted here. Use the service that hosts it.",
+            f"This server does not host prefix {to_visible(prefix, 200)}. Use the service that hosts it.",
         )
     return Problem(
         status_of(code), "Resolution Error", code, name, after=", cannot be resolved here.", sentences=sentences
