@@ -133,7 +133,7 @@ def octets(registry: Registry) -> dict[str, int]:
             copy.execute("CREATE TABLE t (k BLOB, s INTEGER, PRIMARY KEY (k, s)) WITHOUT ROWID")
             with sqlite3.connect(f"file:{address}?mode=ro", uri=True) as source:
                 rows = source.execute(
-                    "SELECT target, seq FROM targets WHERE target >= ? AND target < ? ORDER BY target, seq",
+                    "SELECT key, seq FROM search WHERE key >= ? AND key < ? ORDER BY key, seq",
                     (kind.encode(), chr(ord(kind) + 1).encode()),
                 )
                 copy.executemany("INSERT INTO t VALUES (?, ?)", rows)

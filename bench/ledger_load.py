@@ -260,7 +260,7 @@ def build(where: str, records: int, _order: str) -> Figures:
     """Rebuild every view, then compact everything."""
     found: Figures = {}
     log = _log(_file(where))
-    for view in ("records", "targets"):
+    for view in ("records", "search"):
         watch = Stopwatch()
         with watch.running():
             rebuild(log, view)
@@ -531,7 +531,7 @@ def _print_outlook(sizes: Sequence[int], loaded: dict[str, list[Figures]]) -> No
             line += f", {later:.1f} h if each tenfold continues to cost {tenfold:.2f} times as much"
         load_hours = last["load of new handles: CPU µs per record"] * MANY / _MICRO / 3_600
         line += f"; {load_hours:.1f} h to load into an empty ledger"
-        rebuilt = sum(last[f"rebuild {view}: CPU µs per record"] for view in ("records", "targets", "answers"))
+        rebuilt = sum(last[f"rebuild {view}: CPU µs per record"] for view in ("records", "search", "answers"))
         print(f"{line}; {rebuilt * MANY / _MICRO / 3_600:.1f} h to rebuild all views")
 
 

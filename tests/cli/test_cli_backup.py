@@ -289,7 +289,7 @@ def test_rebuild_creates_the_views_again(here: Site) -> None:
     here.ok("verify --all")
 
 
-@pytest.mark.parametrize("view", ["records", "targets"])
+@pytest.mark.parametrize("view", ["records", "search"])
 def test_rebuild_repairs_a_damaged_view(here: Site, view: str) -> None:
     _sql(here, f"DELETE FROM {view}")
     assert here("verify --all").code == 1

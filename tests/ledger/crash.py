@@ -89,7 +89,7 @@ def build(place: Place, _identity: str, chance: random.Random, tell: Callable[[s
     """Rebuild views forever."""
     with place.open() as ledger:
         while True:
-            view = chance.choice(["answers", "records", "targets"])
+            view = chance.choice(["answers", "records", "search"])
             if view == "answers":
                 ledger.answers.rebuild(ledger.log.open_reader)
             else:

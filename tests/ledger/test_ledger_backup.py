@@ -102,7 +102,7 @@ def contents(log: Log) -> dict[str, list[tuple[object, ...]]]:
         tables = {
             table.name: [tuple(row) for row in connection.execute(select(table))] for table in metadata.sorted_tables
         }
-    return {name: sorted(tables[name]) for name in ("entries", "nodes", "records", "targets", "redactions")}
+    return {name: sorted(tables[name]) for name in ("entries", "nodes", "records", "search", "redactions")}
 
 
 def is_empty(log: Log) -> bool:
@@ -136,9 +136,9 @@ def test_restored_ledger_has_the_same_content_and_a_new_identity(
     before, after = contents(log), contents(target)
     assert after["entries"][:-1] == before["entries"]
     assert set(after["records"]) - set(before["records"]) == {(record_key(LEDGER), 704)}
-    assert (after["nodes"], after["targets"], after["redactions"]) == (
+    assert (after["nodes"], after["search"], after["redactions"]) == (
         before["nodes"],
-        before["targets"],
+        before["search"],
         before["redactions"],
     )
     assert verified(target) == result.seq == 704

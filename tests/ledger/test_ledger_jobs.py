@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import alembic.command
 import alembic.config
 import pytest
+from alembic import op
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import event, insert, text
+from sqlalchemy import Connection, event, insert, inspect, text
 
 from perseid.ledger.log.log import Log
 from perseid.ledger.merkle import Signer
@@ -20,7 +22,7 @@ from perseid.ledger.store.jobs import Job, JobOwner, UndoJob
 from perseid.ledger.store.migrations import versions
 from perseid.ledger.store.migrations.versions import v0005_whose_operations
 from perseid.ledger.store.store import Store
-from perseid.ledger.store.tables import operations as table
+from perseid.ledger.store.tables import jobs as table
 from perseid.names.characters import fold
 from perseid.records.value import ValueRef
 from perseid.registry.identity import KeyIdentity, Proof, handle_key
@@ -34,7 +36,9 @@ PACKAGE = versions.__name__.partition(".")[0]
 
 def new_job(number: int, actor: str, *, undoes: str = "", ended: int = 1, by_token: bool = False) -> Job:
     name = TOKEN.format(actor) if by_token else actor
-    return Job(f"{number:04}", "test", "{}", undoes, "cli", name, "", begun=number // 3, ended=ended, maker=actor)
+    return Job(
+        f"{number:04}", "test", "{}", undoes, "cli", name, "", started_at=number // 3, ended_at=ended, owner=actor
+    )
 
 
 def put(log: Log, *some: Job) -> None:
@@ -44,10 +48,18 @@ def put(log: Log, *some: Job) -> None:
         connection.execute(insert(table), [{name: getattr(each, name) for name in names} for each in some])
 
 
+def upgrade_to(connection: Connection, version: str) -> None:
+    """Upgrade the tables to an earlier version."""
+    config = alembic.config.Config()
+    config.set_main_option("script_location", "perseid.ledger.store:migrations")
+    config.attributes["connection"] = connection
+    alembic.command.upgrade(config, version)
+
+
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
     """Jobs of several actors, some with tokens, three of which start at the same time."""
-    store = Store.sqlite(tmp_path_factory.mktemp("operations") / "ledger.db")
+    store = Store.sqlite(tmp_path_factory.mktemp("jobs") / "ledger.db")
     store.upgrade()
     log = Log(store, Machine().clock(), bytes)
     log.create(Signer.generate("x", bytes(32)))
@@ -77,24 +89,24 @@ def test_jobs_of_an_owner_are_listed_newest_first(
     assert len(every) == 120
     expected = [
         each
-        for each in sorted(every, key=lambda each: (each.begun, each.id), reverse=True)
-        if (owner is None or owner.owns(each)) and (before is None or (each.begun, each.id) < before)
+        for each in sorted(every, key=lambda each: (each.started_at, each.id), reverse=True)
+        if (owner is None or owner.owns(each)) and (before is None or (each.started_at, each.id) < before)
     ]
     assert list(jobs.newest_first(filled, before, owner, page_size)) == expected
 
 
 def test_empty_issuer_does_not_match_jobs_without_an_owner() -> None:
-    assert not JobOwner("300:1/ann", ("",)).owns(replace(new_job(1, "300:1/bob"), maker=""))
+    assert not JobOwner("300:1/ann", ("",)).owns(replace(new_job(1, "300:1/bob"), owner=""))
 
 
 @pytest.mark.parametrize(
     ("ask", "index"),
     [
-        (lambda log: next(jobs.newest_first(log, page_size=1)), "operations_begun"),
-        (lambda log: list(jobs.newest_first(log, (7, "x"), page_size=1)), "operations_begun"),
-        (lambda log: list(jobs.newest_first(log, (7, "x"), JobOwner("300:1/ann"), 1)), "operations_actor"),
-        (lambda log: list(jobs.newest_first(log, None, JobOwner("x", ("300:1/ann",)), 1)), "operations_maker"),
-        (lambda log: jobs.find_undos(log, ["0001"]), "operations_undoes"),
+        (lambda log: next(jobs.newest_first(log, page_size=1)), "jobs_started_at"),
+        (lambda log: list(jobs.newest_first(log, (7, "x"), page_size=1)), "jobs_started_at"),
+        (lambda log: list(jobs.newest_first(log, (7, "x"), JobOwner("300:1/ann"), 1)), "jobs_actor"),
+        (lambda log: list(jobs.newest_first(log, None, JobOwner("x", ("300:1/ann",)), 1)), "jobs_owner"),
+        (lambda log: jobs.find_undos(log, ["0001"]), "jobs_undoes"),
     ],
 )
 def test_job_queries_use_an_index(filled: Log, ask: Callable[[Log], object], index: str) -> None:
@@ -112,7 +124,7 @@ def test_job_queries_use_an_index(filled: Log, ask: Callable[[Log], object], ind
         explained = [connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {each}", values) for each, values in statements]
         plans = [row[3] for found in explained for row in found]
     assert any(index in plan for plan in plans), plans
-    assert not [plan for plan in plans if plan.startswith("SCAN operations") and "USING INDEX" not in plan], plans
+    assert not [plan for plan in plans if plan.startswith("SCAN jobs") and "USING INDEX" not in plan], plans
     assert not [plan for plan in plans if "TEMP B-TREE FOR ORDER BY" in plan], plans
 
 
@@ -150,18 +162,61 @@ def test_jobs_of_older_tables_get_an_owner(where: str) -> None:
         if not key.startswith("local:"):
             assert runner._owner_name(KeyIdentity(ValueRef.parse(key), Proof.TOKEN)) == maker
     store = open_store(where)
-    config = alembic.config.Config()
-    config.set_main_option("script_location", "perseid.ledger.store:migrations")
     row = "INSERT INTO operations VALUES (:id, 'test', '{}', '', 'http', :actor, '', 0, :begun, 1, 0)"
     with store.writing() as connection:
-        config.attributes["connection"] = connection
-        alembic.command.upgrade(config, "0004")
+        upgrade_to(connection, "0004")
         for number, actor in enumerate(owner):
             connection.execute(text(row), {"id": str(number), "actor": actor, "begun": number})
     store.upgrade()
     found = jobs.newest_first(Log(store, Machine().clock(), bytes))
-    assert {each.actor: each.maker for each in found} == owner
+    assert {each.actor: each.owner for each in found} == owner
     store.close()
+
+
+ROWS_OF_VERSION_5 = [
+    "INSERT INTO operations VALUES ('0a', 'rewrite', '[1, 2]', '', 'http', 'local:bob', 'n', 7, 8, 0, 9, '300:1/a')",
+    "INSERT INTO operations VALUES ('0b', 'undo', '{}', '0c', 'cli', 'local:ann', '', 1, 2, 3, 4, 'local:ann')",
+    "INSERT INTO steps VALUES ('0a', 8, 5), ('0b', 2, 1)",
+    "INSERT INTO views VALUES ('targets', :id, 3, :id), ('records', :id, 4, :id)",
+    "INSERT INTO targets VALUES (:id, 3)",
+    "CREATE TABLE targets_next_1a2b3c4d (target INTEGER)",
+]
+JOBS_OF_VERSION_5 = [
+    Job("0a", "rewrite", "[1, 2]", "", "http", "local:bob", "n", 7, 8, 0, 9, "300:1/a", 5),
+    Job("0b", "undo", "{}", "0c", "cli", "local:ann", "", 1, 2, 3, 4, "local:ann", 1),
+]
+
+
+def test_renamed_tables_keep_their_rows(where: str) -> None:
+    """An upgrade that fails before its end changes nothing."""
+    with closing(open_store(where)) as store:
+        check_renames(store)
+
+
+def check_renames(store: Store) -> None:
+    with store.writing() as connection:
+        upgrade_to(connection, "0005")
+        for row in ROWS_OF_VERSION_5:
+            connection.execute(text(row), {"id": b"id"} if ":id" in row else {})
+        before = inspect(connection).get_table_names()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(op, "create_index", lambda *_: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            store.upgrade()
+    with store.writing() as connection:  # a reader expects the new tables
+        assert inspect(connection).get_table_names() == before
+    store.upgrade()
+    log = Log(store, Machine().clock(), bytes)
+    assert list(jobs.newest_first(log)) == JOBS_OF_VERSION_5
+    assert [list(jobs.load_steps(log, name)) for name in ("0a", "0b")] == [[(8, 5)], [(2, 1)]]
+    with store.reading() as connection:
+        names = inspect(connection).get_table_names()
+        assert not [name for name in names if name.startswith(("operations", "targets"))]
+        assert connection.execute(text("SELECT key, seq FROM search")).all() == [(b"id", 3)]
+        assert dict(connection.execute(text("SELECT name, seq FROM views")).all()) == {"search": 3, "records": 4}
+        if store.dialect == "postgresql":
+            for name in ("jobs", "search"):
+                assert inspect(connection).get_pk_constraint(name)["name"] == f"{name}_pkey"
 
 
 @given(st.integers(0, 400), st.text(max_size=12), st.text(max_size=12), st.booleans(), st.booleans())
@@ -183,7 +238,7 @@ def test_the_upgrade_folds_the_letters_that_the_program_folds(text: str) -> None
 def test_upgrades_import_nothing_that_may_be_renamed() -> None:
     """Migrations contain everything they need."""
     files = sorted(Path(versions.__file__).parent.glob("v*.py"))
-    assert len(files) >= 5
+    assert len(files) >= 6
     for path in files:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
@@ -195,7 +250,7 @@ def test_upgrades_import_nothing_that_may_be_renamed() -> None:
 
 def test_jobs_of_older_backups_have_no_owner(log: Log) -> None:
     """A restore fills the columns that the backup has."""
-    names = [column.name for column in table.columns if column.name != "maker"]
+    names = [column.name for column in table.columns if column.name != "owner"]
     with log.store.writing() as connection:
         connection.execute(insert(table), [{name: getattr(new_job(1, "a"), name) for name in names}])
-    assert [each.maker for each in jobs.newest_first(log)] == [""]
+    assert [each.owner for each in jobs.newest_first(log)] == [""]

@@ -337,10 +337,10 @@ class Life:
         self.machine.wall -= HOUR
         # A database that fails during queries with private data
         with self.store.writing() as connection:
-            connection.execute(text("ALTER TABLE targets RENAME TO elsewhere"))
+            connection.execute(text("ALTER TABLE search RENAME TO elsewhere"))
         self.expect(CorruptData, lambda: verify(self.log))
         with self.store.writing() as connection:
-            connection.execute(text("ALTER TABLE elsewhere RENAME TO targets"))
+            connection.execute(text("ALTER TABLE elsewhere RENAME TO search"))
 
     def redact(self) -> None:
         by = ("native", ACTOR)
@@ -363,7 +363,7 @@ class Life:
         self.said.append(sign_checkpoint(self.log, SIGNER))
 
     def rebuild(self) -> None:
-        for view in ("records", "targets"):
+        for view in ("records", "search"):
             rebuild(self.log, view)
         with Answers(self.folder / "answers") as answers:
             assert answers.rebuild(self.log.open_reader)
@@ -725,7 +725,7 @@ COLUMNS = [
     ("entries", "seq at previous jump nth leaf body"),
     ("head", "seq at frontier"),
     ("records", "key seq"),
-    ("targets", "target seq"),
+    ("search", "key seq"),
     ("views", "name ledger seq leaf"),
     ("checkpoints", "size note"),
     ("nodes", "level position hash"),
@@ -815,5 +815,5 @@ def verdict(log: Log) -> str:
 def test_every_column_is_tampered_with_or_known_to_be_irrelevant() -> None:
     known = {(table, column) for table, columns in COLUMNS for column in columns.split()}
     known |= {(table, column) for table, column, _ in UNCHECKED}
-    tables = (schema.entries, schema.nodes, schema.head, schema.records, schema.targets, schema.views)
+    tables = (schema.entries, schema.nodes, schema.head, schema.records, schema.search, schema.views)
     assert known == {(table.name, one.name) for table in (*tables, schema.checkpoints) for one in table.columns}

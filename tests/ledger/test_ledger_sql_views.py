@@ -14,7 +14,7 @@ from perseid.ledger.views import rebuild as rebuild_module
 from perseid.ledger.views.rebuild import Superseded, drop_unfinished, rebuild, rebuild_outdated, unfinished_tables
 from tests.ledger.ledgers import appended, change, key, log_of_today, open_store, url, verified
 
-VIEWS = ("records", "targets")
+VIEWS = ("records", "search")
 
 
 def fill(log: Log, count: int = 300) -> int:
@@ -45,8 +45,8 @@ def test_damaged_view_is_repaired_by_rebuild(log: Log, store: Store, view: str, 
 def test_view_invalidated_by_an_upgrade_is_rebuilt_before_writes(log: Log, store: Store) -> None:
     size = fill(log)
     with store.writing() as connection:
-        connection.execute(text("DELETE FROM targets"))
-        connection.execute(text("UPDATE views SET seq = -1 WHERE name = 'targets'"))
+        connection.execute(text("DELETE FROM search"))
+        connection.execute(text("UPDATE views SET seq = -1 WHERE name = 'search'"))
     with pytest.raises(CorruptData, match="rebuild"):
         log.append([change("new")])
     done: list[int] = []
@@ -135,9 +135,9 @@ def test_data_redacted_during_a_rebuild_is_not_in_the_view(log: Log, store: Stor
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rebuild_module, "CHUNK", 20)
-        assert rebuild(log, "targets", erase) == 304
+        assert rebuild(log, "search", erase) == 304
     assert verified(log) == 304
     drop_unfinished(log)
     with store.reading() as connection:
         assert unfinished_tables(connection) == []
-        assert not [row for row in connection.execute(text("SELECT target FROM targets")) if b"planted" in row[0]]
+        assert not [row for row in connection.execute(text("SELECT key FROM search")) if b"planted" in row[0]]

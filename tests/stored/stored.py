@@ -16,7 +16,7 @@ from typing import Any, Final
 from perseid.cli._installation import open_registry
 from perseid.ledger.log.entry import Entry
 from perseid.ledger.log.reader import LogReader
-from perseid.ledger.store import jobs as operations
+from perseid.ledger.store import jobs as stored_jobs
 from perseid.ledger.store.jobs import Job
 from perseid.names.handle import Handle
 from perseid.records.value import Value
@@ -44,14 +44,15 @@ def expected() -> Facts:
     return found
 
 
-def unpacked(folder: Path) -> Site:
+def unpacked(folder: Path, *, upgrade: bool = True) -> Site:
     """Unpack a copy of the installation and upgrade its tables."""
     here = Site(folder / "installation")
     with tarfile.open(FOLDER / "installation.tar.gz") as archive:
         archive.extractall(folder, filter="data")
     for path in (here.directory, here.directory / "keys"):
         path.chmod(0o700)
-    here.ok("upgrade")
+    if upgrade:
+        here.ok("upgrade")
     return here
 
 
@@ -113,9 +114,9 @@ def jobs(registry: Registry) -> list[list[Any]]:
     """All jobs, oldest first, with their progress and state."""
     log = registry.ledger.log
     undos = UndoIndex.all(registry)
-    found = sorted(operations.newest_first(log), key=lambda each: (each.since, each.begun, each.id))
+    found = sorted(stored_jobs.newest_first(log), key=lambda each: (each.since, each.started_at, each.id))
     return [
-        [*_job(each), list(map(list, operations.load_steps(log, each.id))), undos.effective_undo(each.id)]
+        [*_job(each), list(map(list, stored_jobs.load_steps(log, each.id))), undos.effective_undo(each.id)]
         for each in found
     ]
 
@@ -193,5 +194,5 @@ def _past(registry: Registry, handle: Handle) -> list[Any] | int:
 
 
 def _job(job: Job) -> list[Any]:
-    about = [job.id, job.kind, json.loads(job.asked), job.undoes, job.door, job.actor, job.maker, job.note]
-    return [*about, job.since, job.begun, job.ended, job.total, job.done]
+    about = [job.id, job.kind, json.loads(job.parameters), job.undoes, job.interface, job.actor, job.owner, job.note]
+    return [*about, job.since, job.started_at, job.ended_at, job.total, job.done]

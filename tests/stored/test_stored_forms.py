@@ -5,7 +5,11 @@ installation can no longer be used, or means something else than before.
 """
 
 import json
+import signal
 import sqlite3
+import subprocess
+import sys
+import textwrap
 import tomllib
 from collections.abc import Iterator
 from contextlib import closing
@@ -43,6 +47,20 @@ PROOFS = {
     "gone": ("12345/gone", "new"),
     "set": ("12345/set", "new"),
 }
+
+KILLED_UPGRADE = textwrap.dedent(
+    """
+    import os, pathlib, signal, sys
+    from alembic import op
+    from perseid.registry.installation.installation import upgrade
+
+    def kill_before_the_end(*_):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    op.create_index = kill_before_the_end
+    upgrade(pathlib.Path(sys.argv[1]), environ={})
+    """
+)
 
 
 @pytest.fixture(scope="module")
@@ -385,6 +403,16 @@ def test_a_full_backup_is_restored_alone_and_an_increment_is_not(tmp_path: Path,
     assert leaves == [entry[8] for entry in told["entries"][: told["increment_since"]]]
 
 
+def test_increment_after_an_upgrade_continues_an_earlier_backup(here: Site, tmp_path: Path, told: Facts) -> None:
+    here.ok("backup", str(tmp_path / "increment"), "--since", str(told["increment_since"]))
+    there = Site(tmp_path / "restored")
+    there.ok("restore", str(FOLDER / "full.backup"), str(tmp_path / "increment"))
+    there.ok("verify --all")
+    with opened(there) as registry:
+        assert stored.entries(registry, told["size"]) == told["entries"]
+        assert stored.jobs(registry) == told["jobs"]
+
+
 @pytest.mark.parametrize("name", PROOFS)
 def test_proofs_are_verified_without_an_installation(name: str, tmp_path: Path, told: Facts) -> None:
     handle, era = PROOFS[name]
@@ -480,8 +508,28 @@ def test_settings_of_the_installation_apply(here: Site) -> None:
 # Tables of older versions
 
 
-def test_tables_of_version_4_are_upgraded_with_their_jobs(here: Site, told: Facts) -> None:
+def test_killed_upgrade_leaves_the_tables_unchanged(tmp_path: Path, told: Facts) -> None:
+    here = stored.unpacked(tmp_path, upgrade=False)
+
+    def schema() -> list[Any]:
+        with closing(sqlite3.connect(here.directory / "ledger.db")) as database:
+            found = database.execute("SELECT name, sql FROM sqlite_master UNION SELECT 'view', name FROM views")
+            return sorted(map(str, [*found, *database.execute("SELECT version_num FROM alembic_version")]))
+
+    before = schema()
+    done = subprocess.run([sys.executable, "-c", KILLED_UPGRADE, here.directory], check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    assert schema() == before
+    assert here("jobs list").code == FAILED
+    here.ok("upgrade")
+    assert schema() != before
+    with opened(here) as registry:
+        assert stored.jobs(registry) == told["jobs"]
+
+
+def test_tables_of_version_4_are_upgraded_with_their_jobs(tmp_path: Path, told: Facts) -> None:
     """Jobs had no owner then; it follows from their actor."""
+    here = stored.unpacked(tmp_path, upgrade=False)
     path = here.directory / "ledger.db"
     newer = path.rename(here.directory / "newer.db")
     with closing(Store.sqlite(path)) as store, store.writing() as connection:

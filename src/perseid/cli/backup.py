@@ -34,9 +34,6 @@ class View(StrEnum):
     ANSWERS = "answers"
 
 
-_SQL_VIEWS: Final = {View.RECORDS: "records", View.SEARCH: "targets"}
-
-
 def backup(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A new file; - is standard output.")],
     since: Annotated[
@@ -184,7 +181,7 @@ def _rebuild(ledger: Ledger, view: View) -> int:
         size = reader.size
     if view is not View.ANSWERS:
         with progress(f"rebuilding {view.value}", size) as update:
-            return rebuild_view(ledger.log, _SQL_VIEWS[view], update)
+            return rebuild_view(ledger.log, view.value, update)
     with progress("rebuilding answers", unit="records") as update:
         if not ledger.answers.rebuild(ledger.open_reader, update):
             raise StorageFull("the view answers cannot be built: storage is full or not writable; nothing is lost")

@@ -148,7 +148,7 @@ def list_(directory: Directory = None, acting_as: ActingAs = None, json: AsJson 
             if json:
                 print_json(_to_json(job, undos))
             else:
-                typer.echo(f"{job.id}  {short_time(job.begun)}  {_format_state(job, undos)}  {_describe(job)}")
+                typer.echo(f"{job.id}  {short_time(job.started_at)}  {_format_state(job, undos)}  {_describe(job)}")
 
 
 @register_command(app, "show")
@@ -233,7 +233,7 @@ def _state(job: Job, undos: UndoIndex) -> str:
         return "being_undone"
     if undos.effective_undo(job.id):
         return "undone"
-    return "done" if job.ended else "running"
+    return "done" if job.ended_at else "running"
 
 
 def _format_state(job: Job, undos: UndoIndex) -> str:
@@ -250,8 +250,8 @@ def _to_json(job: Job, undos: UndoIndex) -> JsonObject:
         "parameters": runner.load_parameters(job),
         "done": job.done,
         "total": job.total or None,
-        "started_at": iso_time(job.begun),
-        "ended_at": iso_time(job.ended) if job.ended else None,
+        "started_at": iso_time(job.started_at),
+        "ended_at": iso_time(job.ended_at) if job.ended_at else None,
         "actor": job.actor,
         "note": job.note,
         "undone_by": undos.effective_undo(job.id),
@@ -268,8 +268,8 @@ def _print_job(session: OpenInstallation, job: Job, json: bool) -> None:
             "job": job.id,
             "action": _describe(job),
             "state": _format_state(job, undos),
-            "started": short_time(job.begun),
-            "ended": short_time(job.ended) if job.ended else None,
+            "started": short_time(job.started_at),
+            "ended": short_time(job.ended_at) if job.ended_at else None,
             "actor": printable(job.actor),
             "note": printable(job.note) if job.note else None,
             "undone by": undos.effective_undo(job.id),

@@ -17,7 +17,7 @@ from perseid.ledger.log.log import SQL_VIEWS, Log
 from perseid.ledger.log.signing import KeyChain
 from perseid.ledger.store.rows import entry_from_row
 from perseid.ledger.store.store import Store
-from perseid.ledger.store.tables import checkpoints, entries, head, ledger, nodes, records, redactions, targets, views
+from perseid.ledger.store.tables import checkpoints, entries, head, ledger, nodes, records, redactions, search, views
 from perseid.ledger.views.search_keys import index_keys
 from perseid.proof.verifier import EMPTY_ROOT, Checkpoint, InvalidProof, parse_note
 
@@ -227,17 +227,17 @@ class _Verifier:
                     raise CorruptData(
                         f"the record {name} points to an entry of another handle. Run: perseid rebuild records"
                     )
-                expected += self._check_targets(name, entry)
+                expected += self._check_search_keys(name, entry)
         self._location.now = "the search view"
-        actual = self._count(select(func.count()).select_from(targets))
+        actual = self._count(select(func.count()).select_from(search))
         if actual != expected:
             raise CorruptData(f"the search view has {actual - expected} keys of no record. Run: perseid rebuild search")
 
-    def _check_targets(self, name: str, entry: Entry) -> int:
+    def _check_search_keys(self, name: str, entry: Entry) -> int:
         """Return the number of search keys of a record; fail if one is missing."""
         keys = index_keys(entry.contents())
         if keys:
-            stored = select(targets.c.target).where(targets.c.seq == entry.seq, targets.c.target.in_(keys))
+            stored = select(search.c.key).where(search.c.seq == entry.seq, search.c.key.in_(keys))
             if set(self._connection.execute(stored).scalars()) != keys:
                 raise CorruptData(f"search keys of {name} (entry {entry.seq}) are missing. Run: perseid rebuild search")
         return len(keys)

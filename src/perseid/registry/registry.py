@@ -196,7 +196,7 @@ class _DecidedCommand(Generic[T]):
             request = Mint(lambda _: (), self.snapshot.preconditions, expected_leaves=self.snapshot.expected_leaves)
         if request is None or not (job_id or once):
             return request
-        return replace(request, operation=job_id, once=None if once is None else self._with_key(once))
+        return replace(request, job=job_id, once=None if once is None else self._with_key(once))
 
     def _with_key(self, once: IdempotentRequest[T]) -> OnceInLedger:
         changes = self.request is not None

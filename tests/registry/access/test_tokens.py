@@ -642,7 +642,7 @@ def test_undo_needs_the_scopes_of_the_inverse(there: Registry, lacking: str) -> 
     job = undo.start(there, name, may, "http")
     refused(lambda: list(undo.run(there, job, identity)), ResponseCode.INSUFFICIENT_PERMISSIONS, lacking)
     list(undo.run(there, job, may))
-    assert runner.find_job(there, OPERATOR, job.id).ended
+    assert runner.find_job(there, OPERATOR, job.id).ended_at
 
 
 def test_transfer_of_a_namespace_needs_its_scope(there: Registry) -> None:
@@ -658,7 +658,7 @@ def test_transfer_of_a_namespace_needs_its_scope(there: Registry) -> None:
     )
     assert run_transfer(there, replace(what, where="12345/0"), names).done == 1, "names alone take one word"
     both = shown(there, OPERATOR, scope("transfer", "namespaces"))
-    assert run_transfer(there, what, both).ended
+    assert run_transfer(there, what, both).ended_at
 
 
 def test_rewrite_ends_when_its_token_is_revoked(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:

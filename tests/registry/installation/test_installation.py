@@ -492,9 +492,12 @@ def test_interrupted_upgrade_can_be_completed(made: Path) -> None:
     append(made, "a")
     store = Store.sqlite(made / "ledger.db")
     with store.writing() as connection:
-        for table in ("operations", "steps", "idempotency", "token_uses"):
+        for table in ("jobs", "steps", "idempotency", "token_uses"):
             connection.exec_driver_sql(f"DROP TABLE {table}")
-        connection.exec_driver_sql("DELETE FROM targets")
+        connection.exec_driver_sql("DELETE FROM search")
+        connection.exec_driver_sql("ALTER TABLE search RENAME COLUMN key TO target")
+        connection.exec_driver_sql("ALTER TABLE search RENAME TO targets")
+        connection.exec_driver_sql("UPDATE views SET name = 'targets' WHERE name = 'search'")
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "rebuild_outdated", fail)

@@ -107,7 +107,7 @@ def run_with_kills(place: Place, start: Start, kills: int, chunk: int, chance: r
         reached = progress[-1]
         with place.open() as ledger:
             job = runner.find_job(Registry(ledger, Rules()), OPERATOR, runner.LAST)
-            assert job.ended == 0
+            assert job.ended_at == 0
             assert job.done >= reached, "durable progress was lost"
     work(place, resume_last, None, chunk, chance)
     with place.open() as ledger:
@@ -116,7 +116,7 @@ def run_with_kills(place: Place, start: Start, kills: int, chunk: int, chance: r
 
 def check(place: Place, job: Job, records: int, expected: str, nth: int) -> None:
     """Check that every record has the expected target, by one entry of the job."""
-    assert (job.done, job.total, job.ended > 0) == (records, records, True), job
+    assert (job.done, job.total, job.ended_at > 0) == (records, records, True), job
     with place.open() as ledger:
         steps = jobs.load_steps(ledger.log, job.id)
         assert len(steps) == records

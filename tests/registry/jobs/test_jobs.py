@@ -109,7 +109,7 @@ def test_rewrite_is_previewed_and_done_as_one_job(here: Registry) -> None:
     assert targets(here, names[0]) == ["http://old.example/12345/00"], "a preview changes nothing"
     job = run_rewrite(here, note="the host has moved")
     assert (job.kind, job.done, job.total) == ("rewrite", 10, 10)
-    assert job.ended >= job.begun
+    assert job.ended_at >= job.started_at
     assert targets(here, *names, "12345/other") == [
         *[f"https://new.example/x/{name}" for name in names],
         "http://other.example/",
@@ -293,7 +293,7 @@ def test_rewrite_ends_at_first_record_without_permission_and_resumes(here: Regis
     with pytest.raises(Refused, match="MODIFY_VALUE"):
         list(rewrite.run(here, job, LISTER))
     stopped = runner.find_job(here, LISTER, runner.LAST)
-    assert (stopped.done, stopped.total, stopped.ended) == (4, 6, 0)
+    assert (stopped.done, stopped.total, stopped.ended_at) == (4, 6, 0)
     assert [each.id for each in runner.list_jobs(here, STRANGER)] == []
     for name in (job.id, "nothing"):
         with pytest.raises(Refused, match=f"Job {name} not found"):
@@ -386,7 +386,7 @@ def test_change_during_undo_ends_it(here: Registry) -> None:
         resume(here, started.id, OPERATOR)
     assert [each.handle for each in caught.value.conflicts] == [names[0]], "undone records can be changed"
     put(here, *BOTH, *old_values(here, job, names[0]), name=names[0])
-    assert runner.find_job(here, OPERATOR, started.id).ended == 0
+    assert runner.find_job(here, OPERATOR, started.id).ended_at == 0
     assert undoing_later(here, job) == [names[0]]
 
 
@@ -436,7 +436,7 @@ def test_job_being_undone_cannot_be_resumed(here: Registry) -> None:
         next(running)
     with pytest.raises(Refused, match=f"{job.id} was undone by job {undone.id}"):
         resume(here, job.id, OPERATOR)
-    assert (runner.find_job(here, OPERATOR, job.id).ended > 0, undone.done) == (True, 4)
+    assert (runner.find_job(here, OPERATOR, job.id).ended_at > 0, undone.done) == (True, 4)
     assert [stored(here, name) for name in names] == before
 
 
@@ -538,7 +538,7 @@ def test_undo_of_mint_creates_tombstones_and_keeps_reservations(here: Registry) 
 def test_transfer_can_be_undone(here: Registry) -> None:
     names = fill(here, 5)
     job = run_transfer(here, TransferAll("12345/0", ValueRef(100, "0.NA/12345")), OPERATOR, "sold")
-    assert (job.kind, job.done, job.note, job.ended > 0) == ("transfer", 5, "sold", True)
+    assert (job.kind, job.done, job.note, job.ended_at > 0) == ("transfer", 5, "sold", True)
     assert run_undo(here, job).done == 5
     with here.snapshot() as snapshot:
         assert [each.index for each in snapshot.stored(Handle.parse(names[0])).values] == [1, 2, 100, 101]
@@ -560,7 +560,7 @@ def test_undo_restores_unpublished_and_deleted_records(here: Registry) -> None:
     for one, state in zip(drafts, states, strict=True):
         values = one.values if state is State.UNPUBLISHED else () if state is State.ABSENT else BOTH
         draft = Draft(Action.UPDATE, state, str(one.handle), "cli", "local:a", values=tuple(values))
-        here.ledger.append(Append(draft, operation=job.id))
+        here.ledger.append(Append(draft, job=job.id))
     assert run_undo(here, job).done == 3
     assert [stored(here, f"12345/0{number}") for number in range(3)] == before
 
@@ -581,7 +581,7 @@ def test_ended_job_accepts_no_steps(registry: Registry) -> None:
 
     def append(name: str) -> object:
         draft = Draft(Action.CREATE, State.NORMAL, "12345/x", "cli", "local:a")
-        return registry.ledger.append(Append(draft, operation=name))[0]
+        return registry.ledger.append(Append(draft, job=name))[0]
 
     assert isinstance(append(job.id), Appended)
     runner.complete_job(registry, job)

@@ -106,7 +106,7 @@ def test_s9_whole_prefix_is_transferred_as_one_job(registry: Registry) -> None:
     own = [name for name in names if name.prefix == "10.1"]
     assert pieces[:2] == [TransferProgress(job.id, 0, 0, 0), TransferProgress(job.id, 10, 0, 10)]
     assert pieces[-1] == TransferProgress(job.id, len(own) + 1, 0, 2 * len(own) + 1)
-    assert runner.find_job(registry, ALICE, job.id).ended
+    assert runner.find_job(registry, ALICE, job.id).ended_at
     for name in (*own, PREFIX_HANDLE):
         assert admins(registry, name) == ["300:10.9/bob"], name
     for name in (handle("10.1.5/a"), handle("0.NA/10.1.5"), handle("10.12/other"), handle("0.NA/10.12")):
@@ -218,7 +218,7 @@ def test_transfer_completes_after_prefix_handle_is_transferred(registry: Registr
         transfer.start(registry, TransferAll("10.1", TO_BOB), ALICE, "cli")
     job, steps = resume(registry, runner.LAST, ALICE)
     list(steps)
-    assert runner.find_job(registry, ALICE, job.id).ended
+    assert runner.find_job(registry, ALICE, job.id).ended_at
     assert admins(registry, late) == ["300:10.9/bob"]
 
 
@@ -234,7 +234,7 @@ def test_records_created_after_prefix_transfer_are_left_alone(registry: Registry
     registry.do(Create(handle("10.1/05"), (URL, admin(100, "300:10.9/carol")), reuse_deleted=True), BOB, "cli")
     list(resume(registry, runner.LAST, ALICE)[1] if resumed else pieces)
     assert admins(registry, hidden) == admins(registry, "10.1/05") == ["300:10.9/carol"]
-    assert runner.find_job(registry, ALICE, runner.LAST).ended
+    assert runner.find_job(registry, ALICE, runner.LAST).ended_at
 
 
 @pytest.mark.parametrize("resumed", [False, True])
@@ -268,7 +268,7 @@ def test_prefixes_derived_by_new_owner_are_left_alone(
     derive("10.1.9")
     derive("10.1.5.1.7")
     list(resume(registry, job.id, identity)[1] if resumed else pieces)
-    assert runner.find_job(registry, identity, job.id).ended
+    assert runner.find_job(registry, identity, job.id).ended_at
     for name in (NAME, derived, deeper, PREFIX_HANDLE, handle("10.1.5/a"), handle("10.1.5.1/a"), late):
         assert admins(registry, name) == ["300:10.9/bob"], name
     for prefix in ("10.1.5.2", "10.1.9", "10.1.5.1.7"):

@@ -21,7 +21,7 @@ from struct import Struct
 from typing import Any, BinaryIO, Final
 
 import msgspec
-from sqlalchemy import Connection, select
+from sqlalchemy import Column, Connection, Table, select
 
 from perseid.ledger.errors import CorruptData, LedgerError
 from perseid.ledger.log.entry import Entry
@@ -56,6 +56,17 @@ MAX_STATE: Final = 1 << 28
 
 _LIMITS: Final = {REDACTED: MAX_FRAME, ENTRY: MAX_FRAME, STATE: MAX_STATE, CHECKPOINT: MAX_NOTE, END: HASH_LENGTH}
 """The frames in their order, and the maximum bytes of each."""
+
+_NAMES: Final = {
+    "jobs": "operations",
+    "jobs.parameters": "asked",
+    "jobs.interface": "door",
+    "jobs.started_at": "begun",
+    "jobs.ended_at": "ended",
+    "jobs.owner": "maker",
+    "steps.job": "operation",
+}
+"""Tables and columns that have another name in backups: those were never renamed, so all versions can be read."""
 
 _ORDER: Final = {kind: position for position, kind in enumerate(_LIMITS)}
 _FRAME = Struct(">cI")  # kind, length
@@ -98,6 +109,11 @@ class Rows(msgspec.Struct, frozen=True):
     table: str
     columns: list[str]
     rows: list[list[Any]]
+
+
+def name_in_backup(item: Table | Column[Any]) -> str:
+    """Return the name of a table or a column in backups."""
+    return _NAMES.get(str(item), str(item.name))
 
 
 class ArchiveWriter:
@@ -359,8 +375,8 @@ def _complete_subtrees(read: ReadHashes, size: int) -> Iterator[bytes]:
 
 def _side_state(connection: Connection) -> Iterator[Rows]:
     for table in SIDE_STATE:
-        columns = [str(column.name) for column in table.columns]
+        columns = list(map(name_in_backup, table.columns))
         query = select(table).order_by(*table.primary_key)
         result = connection.execute(query, execution_options={"yield_per": CHUNK})
         for part in result.partitions():
-            yield Rows(str(table.name), columns, [list(row) for row in part])
+            yield Rows(name_in_backup(table), columns, [list(row) for row in part])

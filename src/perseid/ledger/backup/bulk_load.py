@@ -88,7 +88,7 @@ class BulkWriter:
         ):
             latest[key] = seq, nth
             self._links[seq] = previous, jump
-            gone += [(target, seq) for target in index_keys(Entry.from_body(seq, at, body).contents())]
+            gone += [(search_key, seq) for search_key in index_keys(Entry.from_body(seq, at, body).contents())]
         current: dict[bytes, Entry] = {}
         for key, (entry, token, leaf, body) in zip(keys, chunk, strict=True):
             previous, nth = latest.get(key, (0, 0))
@@ -98,13 +98,13 @@ class BulkWriter:
             latest[key] = entry.seq, nth + 1
             self._links[entry.seq] = previous, jump
             current[key] = entry
-        new = [(target, entry.seq) for entry in current.values() for target in index_keys(entry.contents())]
+        new = [(search_key, entry.seq) for entry in current.values() for search_key in index_keys(entry.contents())]
         statements = self._statements
         self._many(statements.insert_entry, rows)
         self._many(statements.insert_node, nodes)
         self._many(statements.upsert_record, sorted((key, entry.seq) for key, entry in current.items()))
-        self._many(statements.delete_target, gone)
-        self._many(statements.insert_target, sorted(new))
+        self._many(statements.delete_search_key, gone)
+        self._many(statements.insert_search_key, sorted(new))
         self.at, self.leaf = rows[-1][1], rows[-1][6]
 
     def _many(self, statement: str, rows: Sequence[Any]) -> None:
@@ -160,7 +160,7 @@ class BulkLoad:
         self._random = _buffered_random(log.random)
         self._token = log.random(TOKEN_LENGTH)
         self._records = ExternalSorter(tuple[bytes, int], folder, run_size)
-        self._targets = ExternalSorter(tuple[bytes, int], folder, run_size)
+        self._search_keys = ExternalSorter(tuple[bytes, int], folder, run_size)
         self.items = ExternalSorter(tuple[bytes, bytes], folder, run_size)
         self.leaf = b""
         self._frontier = Frontier()
@@ -169,7 +169,7 @@ class BulkLoad:
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        for runs in (self._records, self._targets, self.items):
+        for runs in (self._records, self._search_keys, self.items):
             self._open.enter_context(runs)
         return self
 
@@ -224,7 +224,7 @@ class BulkLoad:
         rows: list[EntryRow] = []
         nodes: list[tuple[int, int, bytes]] = []
         records: list[tuple[bytes, int]] = []
-        targets: list[tuple[bytes, int]] = []
+        search_keys: list[tuple[bytes, int]] = []
         items: list[tuple[bytes, bytes]] = []
         token = self._token if frontier.size < self._first else b""
         leaf = b""
@@ -238,7 +238,7 @@ class BulkLoad:
             rows.append((seq, at, 0, 0, 1, token, leaf, body))
             token = b""
             records.append((key, seq))
-            targets += [(target, seq) for target in index_keys(contents)]
+            search_keys += [(search_key, seq) for search_key in index_keys(contents)]
             item_key = store_key(key)
             item = encode_item(Change(seq, leaf, key, draft.handle, draft.exact, draft.state, contents), item_key)
             if item is not None:
@@ -248,7 +248,7 @@ class BulkLoad:
         if nodes:
             cursor.executemany(self._log.statements.insert_node, nodes)
         self._records.add(records, sum([len(key) for key, _ in records]))
-        self._targets.add(targets, sum([len(target) for target, _ in targets]))
+        self._search_keys.add(search_keys, sum([len(search_key) for search_key, _ in search_keys]))
         self.items.add(items, sum([len(item_key) + len(item) for item_key, item in items]))
 
     def _write_views(self, cursor: Any) -> None:
@@ -261,8 +261,8 @@ class BulkLoad:
                 last = key
             self._check_new(cursor, chunk)
             cursor.executemany(statements.insert_record, chunk)
-        for targets in _chunks(self._targets.sorted()):
-            cursor.executemany(statements.insert_target, targets)
+        for search_keys in _chunks(self._search_keys.sorted()):
+            cursor.executemany(statements.insert_search_key, search_keys)
 
     def _check_new(self, cursor: Any, records: list[tuple[bytes, int]]) -> None:
         """Refuse handles that exist. Usually one query over the whole range is enough."""

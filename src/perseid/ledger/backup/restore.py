@@ -49,7 +49,7 @@ from perseid.names import pilin
 from perseid.names.allocator import DEFAULT_MAX_AHEAD
 from perseid.proof.verifier import Branch, Checkpoint, open_checkpoint
 
-from .archive import ENTRY, REDACTED, STATE, ArchiveReader, InvalidBackup, Progress, decode_column
+from .archive import ENTRY, REDACTED, STATE, ArchiveReader, InvalidBackup, Progress, decode_column, name_in_backup
 from .bulk_load import CHUNK, CHUNK_BYTES, BulkWriter, EncodedEntry
 
 
@@ -240,16 +240,19 @@ class _Restore:
     def _restore_rows(self, archive: ArchiveReader, content: bytes, *, keep: bool) -> None:
         """Restore rows of a table that cannot be computed; only those of the last file are kept."""
         state = archive.rows(content)
-        table = next((table for table in SIDE_STATE if table.name == state.table), None)
-        if table is None or not set(state.columns) <= set(table.columns.keys()):
+        table = next((table for table in SIDE_STATE if name_in_backup(table) == state.table), None)
+        known = {} if table is None else {name_in_backup(column): column for column in table.columns}
+        if table is None or not set(state.columns) <= set(known):
             raise archive.problem("written by a newer program version; upgrade this one")
-        types = [table.columns[name].type.python_type for name in state.columns]
+        columns = [known[name] for name in state.columns]
+        types = [column.type.python_type for column in columns]
         try:
             rows = [[decode_column(*pair) for pair in zip(types, row, strict=True)] for row in state.rows]
             if keep and rows and table is not ledger:
-                self._connection.execute(insert(table), [dict(zip(state.columns, row, strict=True)) for row in rows])
+                names = [column.name for column in columns]
+                self._connection.execute(insert(table), [dict(zip(names, row, strict=True)) for row in rows])
         except (ValueError, IntegrityError, DataError):
-            raise archive.problem(f"damaged: invalid rows of table {table.name}") from None
+            raise archive.problem(f"damaged: invalid rows of table {state.table}") from None
 
     def _check_checkpoint(self, archive: ArchiveReader, note: bytes) -> None:
         """Check that the backup's checkpoint is about these entries."""

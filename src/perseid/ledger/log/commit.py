@@ -43,7 +43,7 @@ _TYPE_AT = 14  # offset of the type's length in an encoded value
 _PERMISSIONS_AT = 13
 _PUBLIC_READ = 0x02
 _MAX_NUMBER = (1 << 63) - 1  # of a 64-bit column
-_SQL_VIEWS = 2  # records and targets
+_SQL_VIEWS = 2  # records and search
 
 
 class Commit:
@@ -71,7 +71,7 @@ class Commit:
         self._leaves: dict[int, bytes] = {}  # leaf hashes by entry
         self._rows: dict[int, EntryRow] = {}  # not written yet
         self._nodes: list[tuple[int, int, bytes]] = []
-        self._targets: dict[tuple[bytes, int], bool] = {}  # True to insert, False to delete
+        self._search_keys: dict[tuple[bytes, int], bool] = {}  # True to insert, False to delete
         self._redactions: list[tuple[int, int, int]] = []
         self._steps: list[tuple[str, int, int]] = []  # of jobs
         self._leaf = b""
@@ -126,8 +126,8 @@ class Commit:
             self._append(draft, contents)
         if request.redactions:
             self._redact_all(request.redactions, {draft.key: number for number, (draft, _) in enumerate(prepared, seq)})
-        if request.operation and prepared:
-            self._steps.append((request.operation, seq, len(prepared)))
+        if request.job and prepared:
+            self._steps.append((request.job, seq, len(prepared)))
         self._save_idempotency(request.once, seq, len(prepared), response)
         if isinstance(request, Mint):
             return Minted(tuple(draft.handle for draft, _ in prepared), seq, self._at)
@@ -150,15 +150,15 @@ class Commit:
             for old in request.redactions:
                 if not 0 < old < self.first or self._entry(old).key not in handles:
                     raise ValueError(f"cannot redact entry {old}: it does not belong to {', '.join(handles.values())}")
-        if request.operation and prepared:
-            self._check_running(request.operation)
+        if request.job and prepared:
+            self._check_running(request.job)
         return prepared, None if request.once is None else request.once.answer(seq)
 
-    def _check_running(self, operation: str) -> None:
+    def _check_running(self, job: str) -> None:
         """Refuse a step of a job that has ended: an undo relies on there being no more steps."""
-        row = self._query(self._statements.job_ended, (operation,)).fetchone()
+        row = self._query(self._statements.job_ended, (job,)).fetchone()
         if row is None or row[0]:
-            raise JobEnded(operation)
+            raise JobEnded(job)
 
     def finish(self) -> None:
         """Write the collected changes and move the head."""
@@ -169,12 +169,12 @@ class Commit:
         if self._nodes:
             cursor.executemany(statements.insert_node, self._nodes)
         cursor.executemany(statements.upsert_record, sorted(self._moved.items()))
-        removed = [row for row, is_new in self._targets.items() if not is_new]
+        removed = [row for row, is_new in self._search_keys.items() if not is_new]
         if removed:
-            cursor.executemany(statements.delete_target, removed)
-        added = sorted(row for row, is_new in self._targets.items() if is_new)
+            cursor.executemany(statements.delete_search_key, removed)
+        added = sorted(row for row, is_new in self._search_keys.items() if is_new)
         if added:
-            cursor.executemany(statements.insert_target, added)
+            cursor.executemany(statements.insert_search_key, added)
         if self._redactions:
             cursor.executemany(statements.insert_redaction, self._redactions)
             cursor.execute(statements.clear_responses)  # they may contain redacted data
@@ -216,18 +216,18 @@ class Commit:
         self._rows[seq] = (seq, self._at, previous, jump, nth, b"" if self._rows else self._token, leaf, body)
         self._leaf = leaf
         self._latest[key] = self._moved[key] = seq
-        self._move_targets(before, contents, seq)
+        self._move_search_keys(before, contents, seq)
         self.changes.append(Change(seq, leaf, key, draft.handle, draft.exact, draft.state, contents))
         if before is not None:
             self._redact_old_secrets(before, contents, seq)
 
-    def _move_targets(self, before: Entry | None, contents: Sequence[bytes], seq: int) -> None:
+    def _move_search_keys(self, before: Entry | None, contents: Sequence[bytes], seq: int) -> None:
         if before is not None:
-            for target in index_keys(before.contents()):
-                if self._targets.pop((target, before.seq), None) is None:
-                    self._targets[target, before.seq] = False
-        for target in index_keys(contents):
-            self._targets[target, seq] = True
+            for search_key in index_keys(before.contents()):
+                if self._search_keys.pop((search_key, before.seq), None) is None:
+                    self._search_keys[search_key, before.seq] = False
+        for search_key in index_keys(contents):
+            self._search_keys[search_key, seq] = True
 
     def _latest_seq(self, key: bytes) -> int:
         seq = self._latest.get(key)

@@ -42,7 +42,7 @@ attempt also waits up to five seconds for the head."""
 TOKEN_LENGTH: Final = 16
 LARGE_GROUP: Final = 500
 """Requests in a commit from which batch optimizations pay off."""
-SQL_VIEWS: Final = ("records", "targets")
+SQL_VIEWS: Final = ("records", "search")
 
 
 @dataclass(frozen=True, slots=True)

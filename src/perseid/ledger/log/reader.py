@@ -181,11 +181,11 @@ class LogReader:
         rows, is_truncated = self._fetch_rows()
         return [(row[0], entry_from_row(row[1:])) for row in rows], is_truncated or len(rows) == limit
 
-    def target_rows(
+    def search_rows(
         self, first: bytes, end: bytes, limit: int, after: tuple[bytes, int] = (b"", 0)
     ) -> list[tuple[bytes, int]]:
         """Like `find_by_keys` without the records: each search key and the entry's number."""
-        self._cursor.execute(self._statements.target_rows, (*max(after, (first, 0)), end, limit, 0))
+        self._cursor.execute(self._statements.search_rows, (*max(after, (first, 0)), end, limit, 0))
         return [(row[0], row[1]) for row in self._cursor.fetchall()]
 
     def steps(self, job_id: str, after: int = 0) -> list[tuple[int, int]]:

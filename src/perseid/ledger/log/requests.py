@@ -89,7 +89,7 @@ class Append:
     """What the decision read."""
     redactions: Redactions = field(default_factory=dict)
     """What to redact from earlier entries of the record."""
-    operation: str = ""
+    job: str = ""
     """The id of the job that this is a step of."""
     expected_leaves: LeafHashes = field(default_factory=dict)
     """Preconditions that were read long before this decision."""
@@ -131,7 +131,7 @@ class Mint:
     is retried; an exception fails this request alone. Numbers leased by then are lost."""
     preconditions: Preconditions = field(default_factory=dict)
     """What the decision read."""
-    operation: str = ""
+    job: str = ""
     """The id of the job that this is a step of."""
     redactions: Redactions = field(default_factory=dict)
     """What to redact from earlier entries of the same records."""

@@ -1,8 +1,8 @@
 """Jobs: changes of many records with parameters, progress and the entries that belong to them.
 
-A job runs in steps, each a commit of its own. The row of a step is written by the commit itself (`Append.operation`,
-`Mint.operation`), so every entry of a job is recorded, and an interrupted job can be resumed. Notes could not record
-this, because callers can write any note.
+A job runs in steps, each a commit of its own. The row of a step is written by the commit itself (`Append.job`,
+`Mint.job`), so every entry of a job is recorded, and an interrupted job can be resumed. Notes could not record this,
+because callers can write any note.
 """
 
 from bisect import bisect_right
@@ -15,37 +15,37 @@ from sqlalchemy import ColumnElement, Connection, Select, delete, exists, func, 
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.reader import LogReader
 
-from .tables import head, operations, steps
+from .tables import head, jobs, steps
 
 PAGE: Final = 1_000
 """Jobs read at a time."""
 
-_UNDO_COLUMNS: Final = (operations.c.id, operations.c.undoes, operations.c.ended)
+_UNDO_COLUMNS: Final = (jobs.c.id, jobs.c.undoes, jobs.c.ended_at)
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job. The fields are the columns of the table `operations`."""
+    """One job. The fields are the columns of the table `jobs`."""
 
     id: str
     kind: str
     """`rewrite`, `transfer`, `undo` …"""
-    asked: str
+    parameters: str
     """The parameters, as JSON."""
     undoes: str
     """The job that this one undoes; empty for all others."""
-    door: str
+    interface: str
     actor: str
     note: str
     since: int = 0
     """The last entry before the start."""
-    begun: int = 0
+    started_at: int = 0
     """The start, in microseconds since 1970."""
-    ended: int = 0
+    ended_at: int = 0
     """The end, in microseconds since 1970; 0 while the job is not finished."""
     total: int = 0
     """How many records it will change, counted beforehand; 0 if unknown."""
-    maker: str = ""
+    owner: str = ""
     """The owner: the actor, or the issuer of the actor's token, in normalized spelling. Empty if unknown, because the
     job comes from an old backup."""
     done: int = 0
@@ -90,42 +90,41 @@ def start(log: Log, job: Job) -> Job:
     """Record the start of a job.
 
     A job that undoes another one ends that one: it accepts no more steps. If an undo of it is already running, that one
-    is
-    returned instead.
+    is returned instead.
     """
     with log.store.writing() as connection:
         cursor = connection.connection.cursor()
         cursor.execute(log.statements.lock_head)
         since = int(connection.execute(select(head.c.seq)).scalar_one())
-        started = replace(job, since=since, begun=log.clock.now(), ended=0, done=0)
+        started = replace(job, since=since, started_at=log.clock.now(), ended_at=0, done=0)
         if job.undoes:
-            running = select(operations).where(operations.c.undoes == job.undoes, operations.c.ended == 0)
+            running = select(jobs).where(jobs.c.undoes == job.undoes, jobs.c.ended_at == 0)
             if (row := connection.execute(running).first()) is not None:
                 return _load_jobs(connection, [row])[0]
-            undone = update(operations).where(operations.c.id == job.undoes, operations.c.ended == 0)
-            connection.execute(undone.values(ended=started.begun))
-        values = {column.name: getattr(started, column.name) for column in operations.columns}
-        connection.execute(insert(operations).values(values))
+            undone = update(jobs).where(jobs.c.id == job.undoes, jobs.c.ended_at == 0)
+            connection.execute(undone.values(ended_at=started.started_at))
+        values = {column.name: getattr(started, column.name) for column in jobs.columns}
+        connection.execute(insert(jobs).values(values))
     return started
 
 
 def finish(log: Log, job_id: str) -> None:
     """Record the end of a job."""
     with log.store.writing() as connection:
-        connection.execute(update(operations).where(operations.c.id == job_id).values(ended=log.clock.now()))
+        connection.execute(update(jobs).where(jobs.c.id == job_id).values(ended_at=log.clock.now()))
 
 
 def discard(log: Log, job_id: str) -> None:
     """Remove a job without steps."""
     with log.store.writing() as connection:
-        is_step = exists().where(steps.c.operation == job_id)
-        connection.execute(delete(operations).where(operations.c.id == job_id, ~is_step))
+        is_step = exists().where(steps.c.job == job_id)
+        connection.execute(delete(jobs).where(jobs.c.id == job_id, ~is_step))
 
 
 def find(log: Log, job_id: str) -> Job | None:
     """Find a job by its id."""
     with log.store.reading() as connection:
-        row = connection.execute(select(operations).where(operations.c.id == job_id)).one_or_none()
+        row = connection.execute(select(jobs).where(jobs.c.id == job_id)).one_or_none()
         return None if row is None else _load_jobs(connection, [row])[0]
 
 
@@ -141,18 +140,16 @@ class UndoJob:
 def list_undos(log: Log) -> list[UndoJob]:
     """Return all jobs that undo another one."""
     with log.store.reading() as connection:
-        rows = connection.execute(select(*_UNDO_COLUMNS).where(operations.c.undoes != ""))
-        return [UndoJob(row.id, row.undoes, row.ended > 0) for row in rows]
+        rows = connection.execute(select(*_UNDO_COLUMNS).where(jobs.c.undoes != ""))
+        return [UndoJob(row.id, row.undoes, row.ended_at > 0) for row in rows]
 
 
 def find_undos(log: Log, job_ids: Collection[str]) -> list[UndoJob]:
     """Return the jobs that undo the given ones, those that undo these, and so on."""
-    undos = (
-        select(*_UNDO_COLUMNS).where(operations.c.undoes.in_([name for name in job_ids if name])).cte(recursive=True)
-    )
-    undos = undos.union(select(*_UNDO_COLUMNS).where(operations.c.undoes == undos.c.id))
+    undos = select(*_UNDO_COLUMNS).where(jobs.c.undoes.in_([name for name in job_ids if name])).cte(recursive=True)
+    undos = undos.union(select(*_UNDO_COLUMNS).where(jobs.c.undoes == undos.c.id))
     with log.store.reading() as connection:
-        return [UndoJob(row.id, row.undoes, row.ended > 0) for row in connection.execute(select(undos))]
+        return [UndoJob(row.id, row.undoes, row.ended_at > 0) for row in connection.execute(select(undos))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,13 +162,13 @@ class JobOwner:
     """Jobs with one of these owners, in normalized spelling."""
 
     def owns(self, job: Job) -> bool:
-        return job.actor == self.actor or bool(job.maker and job.maker in self.issuers)
+        return job.actor == self.actor or bool(job.owner and job.owner in self.issuers)
 
 
 def newest_first(
     log: Log, before: tuple[int, str] | None = None, owner: JobOwner | None = None, page_size: int = PAGE
 ) -> Iterator[Job]:
-    """Yield all jobs, or those of an owner, the latest start first; `at_once` are read at a time.
+    """Yield all jobs, or those of an owner, the latest start first; `page_size` are read at a time.
 
     `before` is the (start, id) of the last job already returned.
     """
@@ -179,39 +176,39 @@ def newest_first(
         with log.store.reading() as connection:
             queries = [_newest_query(condition, before, page_size) for condition in _conditions(owner)]
             rows = {_cursor(row): row for query in queries for row in connection.execute(query)}
-            jobs = _load_jobs(connection, [rows[cursor] for cursor in sorted(rows, reverse=True)[:page_size]])
-        yield from jobs
+            page = _load_jobs(connection, [rows[cursor] for cursor in sorted(rows, reverse=True)[:page_size]])
+        yield from page
         if len(rows) < page_size:
             return
-        before = _cursor(jobs[-1])
+        before = _cursor(page[-1])
 
 
 def _conditions(owner: JobOwner | None) -> list[ColumnElement[bool]]:
     """Return the alternative conditions for an owner's jobs; an index serves each, but not all together."""
     if owner is None:
         return [true()]
-    return [operations.c.actor == owner.actor, *[operations.c.maker == maker for maker in owner.issuers if maker]]
+    return [jobs.c.actor == owner.actor, *[jobs.c.owner == issuer for issuer in owner.issuers if issuer]]
 
 
 def _newest_query(condition: ColumnElement[bool], before: tuple[int, str] | None, limit: int) -> Select[Any]:
-    begun, job_id = operations.c.begun, operations.c.id
-    query = select(operations).where(condition).order_by(begun.desc(), job_id.desc()).limit(limit)
-    return query if before is None else query.where(tuple_(begun, job_id) < tuple_(*before))
+    started_at, job_id = jobs.c.started_at, jobs.c.id
+    query = select(jobs).where(condition).order_by(started_at.desc(), job_id.desc()).limit(limit)
+    return query if before is None else query.where(tuple_(started_at, job_id) < tuple_(*before))
 
 
 def _cursor(row: Any) -> tuple[int, str]:
-    return row.begun, row.id
+    return row.started_at, row.id
 
 
 def load_steps(log: Log, job_id: str) -> JobSteps:
     """Load the entries of a job."""
     with log.store.reading() as connection:
-        rows = connection.execute(select(steps.c.seq, steps.c.count).where(steps.c.operation == job_id)).all()
+        rows = connection.execute(select(steps.c.seq, steps.c.count).where(steps.c.job == job_id)).all()
     return JobSteps((row.seq, row[1]) for row in rows)
 
 
 def _load_jobs(connection: Connection, rows: Sequence[Any]) -> list[Job]:
     names = [row.id for row in rows]
-    query = select(steps.c.operation, func.sum(steps.c.count)).where(steps.c.operation.in_(names))
-    done = {name: int(count) for name, count in connection.execute(query.group_by(steps.c.operation))}
+    query = select(steps.c.job, func.sum(steps.c.count)).where(steps.c.job.in_(names))
+    done = {name: int(count) for name, count in connection.execute(query.group_by(steps.c.job))}
     return [replace(Job(*row), done=done.get(row.id, 0)) for row in rows]

@@ -40,7 +40,7 @@ single statement may take any time."""
 MAX_WAL_SIZE: Final = 16 << 20
 """The size of SQLite's write-ahead log after its content was copied: four times its usual size."""
 
-TABLES_VERSION: Final = "0005"
+TABLES_VERSION: Final = "0006"
 """The version of the tables that this program uses: the last migration. Versions have four digits, so a later one
 compares greater. The migrations are not loaded to find it."""
 
@@ -71,7 +71,7 @@ _DURABLE = (
     "THEN 'on' ELSE current_setting('synchronous_commit') END, true)"
 )  # acknowledged data is on disk, whatever the database's setting
 # Taken before the snapshot: otherwise a view that was just replaced could be missing from it.
-_LOCK_VIEWS = "LOCK TABLE records, targets IN ACCESS SHARE MODE"
+_LOCK_VIEWS = "LOCK TABLE records, search IN ACCESS SHARE MODE"
 _FULL_MESSAGE = "database or disk is full"
 _IO_ERROR_MESSAGE = "disk I/O error"
 _CORRUPT_MESSAGES = ("malformed", "file is not a database")
@@ -280,7 +280,7 @@ class Store:
             )
             if connection.execute(text(older), {"erased": self._erased_at}).scalar_one():
                 return False
-            connection.execute(text("VACUUM entries, targets, idempotency"))
+            connection.execute(text("VACUUM entries, search, idempotency"))
         self._erased_at = None
         return True
 

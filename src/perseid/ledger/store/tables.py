@@ -1,9 +1,9 @@
 """The tables of a ledger, for both back ends, and the hot statements as compiled text.
 
-`entries` is the truth. `head` says where it ends and is locked to number new entries. `nodes`, `records` and `targets`
-(the search view) are computed from entries; `views` has the positions of the latter two. `ledger`, `checkpoints`,
-`redactions`, `leases`, `operations` (jobs), `steps`, `idempotency` and `token_uses` cannot be computed again and are
-part of every backup (docs/ARCHITECTURE.md lists such state).
+`entries` is the truth. `head` says where it ends and is locked to number new entries. `nodes`, `records` and `search`
+are computed from entries; `views` has the positions of the latter two. `ledger`, `checkpoints`, `redactions`, `leases`,
+`jobs`, `steps`, `idempotency` and `token_uses` cannot be computed again and are part of every backup
+(docs/ARCHITECTURE.md lists such state).
 
 Statements are written once, in SQLAlchemy Core. Those of hot paths are compiled to text once per dialect and run on the
 driver, which costs half as much as running them through Core.
@@ -96,10 +96,10 @@ records = Table(
 )
 """The latest entry of each record. The key is the handle in UTF-8, folded by its namespace's case rule."""
 
-targets = Table(
-    "targets",
+search = Table(
+    "search",
     metadata,
-    Column("target", LargeBinary, primary_key=True),
+    Column("key", LargeBinary, primary_key=True),
     Column("seq", _Number, primary_key=True, autoincrement=False),
     sqlite_with_rowid=False,
 )
@@ -145,32 +145,32 @@ leases = Table(
 )
 """The last number leased in each scope; whether numbers are milliseconds; whether a restore has closed it."""
 
-operations = Table(
-    "operations",
+jobs = Table(
+    "jobs",
     metadata,
     Column("id", Text, primary_key=True),
     Column("kind", Text, nullable=False),
-    Column("asked", Text, nullable=False),
+    Column("parameters", Text, nullable=False),
     Column("undoes", Text, nullable=False),
-    Column("door", Text, nullable=False),
+    Column("interface", Text, nullable=False),
     Column("actor", Text, nullable=False),
     Column("note", Text, nullable=False),
     Column("since", BigInteger, nullable=False),
-    Column("begun", BigInteger, nullable=False),
-    Column("ended", BigInteger, nullable=False),
+    Column("started_at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger, nullable=False),
     Column("total", BigInteger, nullable=False),
-    Column("maker", Text, nullable=False, server_default=""),
-    Index("operations_begun", "begun", "id"),
-    Index("operations_actor", "actor", "begun", "id"),
-    Index("operations_maker", "maker", "begun", "id"),
-    Index("operations_undoes", "undoes"),
+    Column("owner", Text, nullable=False, server_default=""),
+    Index("jobs_started_at", "started_at", "id"),
+    Index("jobs_actor", "actor", "started_at", "id"),
+    Index("jobs_owner", "owner", "started_at", "id"),
+    Index("jobs_undoes", "undoes"),
 )
 """Jobs: see `jobs`."""
 
 steps = Table(
     "steps",
     metadata,
-    Column("operation", Text, primary_key=True),
+    Column("job", Text, primary_key=True),
     Column("seq", _Number, primary_key=True, autoincrement=False),
     Column("count", BigInteger, nullable=False),
     sqlite_with_rowid=False,
@@ -210,7 +210,7 @@ OTHER_SCOPES: Final = b""
 CHANNEL: Final = "perseid_ledger"
 """The PostgreSQL channel that notifies other nodes of new entries."""
 
-SIDE_STATE: Final = (ledger, checkpoints, redactions, leases, operations, steps, idempotency, token_uses)
+SIDE_STATE: Final = (ledger, checkpoints, redactions, leases, jobs, steps, idempotency, token_uses)
 """Tables that cannot be computed from entries."""
 
 
@@ -234,8 +234,8 @@ class Statements:
     insert_node: str
     insert_record: str
     upsert_record: str
-    insert_target: str
-    delete_target: str
+    insert_search_key: str
+    delete_search_key: str
     move_head: str
     move_views: str
     lock_head: str
@@ -265,7 +265,7 @@ class Statements:
     names_in_states: str
     count_in_states: str
     find_by_keys: str
-    target_rows: str
+    search_rows: str
     last_erasure: str
     current: str
     checkpoint: str
@@ -313,8 +313,8 @@ def compile_statements(name: str) -> Statements:
     many: list[Any] = [bindparam(f"key_{number}") for number in range(KEYS_PER_QUERY)]
     limit: Any = bindparam("limit", type_=Integer)
     offset: Any = bindparam("offset", type_=Integer)  # SQLite's dialect would add one by itself, unnamed
-    after = tuple_(bindparam("target", type_=LargeBinary), bindparam("seq", type_=BigInteger))
-    position = tuple_(targets.c.target, targets.c.seq)
+    after = tuple_(bindparam("key", type_=LargeBinary), bindparam("seq", type_=BigInteger))
+    position = tuple_(search.c.key, search.c.seq)
     latest = select(entries).join(records, records.c.seq == entries.c.seq)
     # The third byte of a body is the handle's state: see `entry`.
     state_byte: Any = func.substr(entries.c.body, literal_column("3"), literal_column("1"), type_=LargeBinary)
@@ -323,7 +323,7 @@ def compile_statements(name: str) -> Statements:
 
     def select_after(columns: Any) -> Any:
         """Select a range after a position. The position is the only lower bound, so that an index finds it at once."""
-        within = columns.where(after < position, targets.c.target < last).order_by(targets.c.target, targets.c.seq)
+        within = columns.where(after < position, search.c.key < last).order_by(search.c.key, search.c.seq)
         return within.limit(limit).offset(offset)
 
     return Statements(
@@ -336,16 +336,14 @@ def compile_statements(name: str) -> Statements:
         ),
         insert_step=text(steps.insert()),
         steps=text(
-            select(steps.c.seq, steps.c.count)
-            .where(steps.c.operation == key, steps.c.seq > first)
-            .order_by(steps.c.seq)
+            select(steps.c.seq, steps.c.count).where(steps.c.job == key, steps.c.seq > first).order_by(steps.c.seq)
         ),
-        job_ended=text(select(operations.c.ended).where(operations.c.id == key)),
+        job_ended=text(select(jobs.c.ended_at).where(jobs.c.id == key)),
         insert_node=text(nodes.insert()),
         insert_record=text(records.insert()),
         upsert_record=upsert(records, "seq"),
-        insert_target=text(targets.insert()),
-        delete_target=compiler.delete(targets),
+        insert_search_key=text(search.insert()),
+        delete_search_key=compiler.delete(search),
         move_head=text(
             update(head).values(seq=bindparam("new_seq"), at=bindparam("new_at"), frontier=bindparam("new_frontier"))
         ),
@@ -397,10 +395,8 @@ def compile_statements(name: str) -> Statements:
             .join(entries, entries.c.seq == records.c.seq)
             .where(records.c.key >= first, records.c.key < last, in_states)
         ),
-        find_by_keys=text(
-            select_after(select(targets.c.target, entries).join(entries, entries.c.seq == targets.c.seq))
-        ),
-        target_rows=text(select_after(select(targets.c.target, targets.c.seq))),
+        find_by_keys=text(select_after(select(search.c.key, entries).join(entries, entries.c.seq == search.c.seq))),
+        search_rows=text(select_after(select(search.c.key, search.c.seq))),
         last_erasure=text(select(func.max(redactions.c.by)).where(redactions.c.public == literal_column("1"))),
         current=text(
             select(records.c.key, entries)

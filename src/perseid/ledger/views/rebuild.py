@@ -16,7 +16,7 @@ from perseid.ledger.errors import Contention, LedgerError, TooBusy
 from perseid.ledger.log.log import Log
 from perseid.ledger.store.changes import Change
 from perseid.ledger.store.rows import change_from_row, fetch_one
-from perseid.ledger.store.tables import StatementCompiler, ledger, records, redactions, targets, views
+from perseid.ledger.store.tables import StatementCompiler, ledger, records, redactions, search, views
 
 from .search_keys import index_keys
 
@@ -28,16 +28,14 @@ _T = TypeVar("_T")
 ATTEMPTS: Final = 5
 """How often a chunk is retried after a conflict, each time after up to five seconds of waiting."""
 
-_VIEWS: Final = {"records": records, "targets": targets}
+_VIEWS: Final = {"records": records, "search": search}
 
 
 def rebuild(log: Log, name: str, progress: Callable[[int], None] = lambda _: None) -> int:
-    """Compute the view `records` or `targets` (search) from the entries and replace the old one; return how many
-    entries.
+    """Compute the view `records` or `search` from the entries and replace the old one; return how many entries.
 
     Only one table of a view is built at a time: a new attempt replaces one that is running or was interrupted, and that
-    one
-    ends with `Superseded`. If data is redacted meanwhile that the new table may contain, it starts again.
+    one ends with `Superseded`. If data is redacted meanwhile that the new table may contain, it starts again.
     """
     build = _APPLY[name]
     while True:
@@ -180,19 +178,19 @@ def _apply_records(cursor: Any, statements: _TableStatements, changes: Sequence[
         cursor.executemany(statements.upsert, sorted(latest.items()))
 
 
-def _apply_targets(
+def _apply_search(
     cursor: Any, statements: _TableStatements, changes: Sequence[Change], before: dict[int, Change]
 ) -> None:
     moved: dict[tuple[bytes, int], bool] = {}  # True to insert, False to delete
     for change in changes:
         if (old := before.get(change.seq)) is not None:
-            for target in index_keys(old.contents):
-                if moved.pop((target, old.seq), None) is None:
-                    moved[target, old.seq] = False
-        moved |= {(target, change.seq): True for target in index_keys(change.contents)}
+            for search_key in index_keys(old.contents):
+                if moved.pop((search_key, old.seq), None) is None:
+                    moved[search_key, old.seq] = False
+        moved |= {(search_key, change.seq): True for search_key in index_keys(change.contents)}
     for statement, is_new in ((statements.delete, False), (statements.insert, True)):
         if rows := sorted(row for row, inserted in moved.items() if inserted is is_new):
             cursor.executemany(statement, rows)
 
 
-_APPLY: Final[dict[str, _Apply]] = {"records": _apply_records, "targets": _apply_targets}
+_APPLY: Final[dict[str, _Apply]] = {"records": _apply_records, "search": _apply_search}

@@ -27,9 +27,9 @@ def resume(registry: Registry, name: str, identity: Identity, interface: str = "
     started it. An undo checks for conflicts again first.
     """
     job = get_unfinished_job(registry, name, identity)
-    job = replace(job, door=interface or job.door)
+    job = replace(job, interface=interface or job.interface)
     if job.kind == undo.KIND:
-        undo.start(registry, job.undoes, identity, job.door, job.note)
+        undo.start(registry, job.undoes, identity, job.interface, job.note)
     return job, runner.skip_unchanged(run_steps(registry, job, identity))
 
 
@@ -41,7 +41,7 @@ def get_unfinished_job(registry: Registry, name: str, identity: Identity) -> Job
         reason = f"Job {job.id} is being undone by job {by}"
         raise Refused(ResponseCode.INVALID_VALUE, reason, f"Resume that job: perseid jobs resume {by}")
     undo.check_not_undone(undos, job.id)
-    if job.ended:
+    if job.ended_at:
         reason = f"Job {job.id} is already complete"
         raise Refused(ResponseCode.INVALID_VALUE, reason, "List the jobs: perseid jobs list")
     if job.kind not in _STEP_RUNNERS:

@@ -271,7 +271,7 @@ def run_steps(registry: Registry, job: Job, identity: Identity) -> Iterator[Prog
         for names in _matching_handles(registry, order, identity):
             while names:
                 step = _Step(rewrite, names, job, steps)
-                done = registry.do(step, identity, job.door, runner.entry_note(job), job_id=job.id)
+                done = registry.do(step, identity, job.interface, runner.entry_note(job), job_id=job.id)
                 steps, names = done.steps, names[done.processed :]  # noqa: PLW2901 - the rest, if a chunk filled up early
                 changed += done.changed
                 yield Progress(job.id, len(steps), job.total)

@@ -96,7 +96,7 @@ def start_job(  # noqa: PLR0913 - the fields of a job
         str(identity),
         note,
         total=total,
-        maker=_owner_name(effective_identity(identity)),
+        owner=_owner_name(effective_identity(identity)),
     )
     return jobs.start(registry.ledger.log, job)
 
@@ -114,7 +114,7 @@ def complete_or_discard(registry: Registry, job: Job) -> None:
 
 def load_parameters(job: Job) -> dict[str, object]:
     """Decode the job's parameters."""
-    return msgspec.json.decode(job.asked, type=dict[str, object])
+    return msgspec.json.decode(job.parameters, type=dict[str, object])
 
 
 class DeferToNextChunk(Exception):
@@ -218,8 +218,8 @@ def jobs_page(registry: Registry, identity: Identity, before: tuple[int, str] | 
     budget = PageBudget(limit)
     items: list[Job] = []
     for job in jobs.newest_first(registry.ledger.log, before, _visible_jobs(registry, identity), limit + 1):
-        if not budget.take(len(job.asked) + len(job.actor) + len(job.note)):
-            return JobPage(tuple(items), (items[-1].begun, items[-1].id))
+        if not budget.take(len(job.parameters) + len(job.actor) + len(job.note)):
+            return JobPage(tuple(items), (items[-1].started_at, items[-1].id))
         items.append(job)
     return JobPage(tuple(items), None)
 

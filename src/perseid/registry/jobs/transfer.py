@@ -143,14 +143,14 @@ def run_steps(registry: Registry, job: Job, identity: Identity) -> Iterator[Tran
     """Run in pieces of bounded work, whether or not anything changed; the first piece does nothing."""
     order = _load_parameters(job)
     steps = jobs.load_steps(registry.ledger.log, job.id)
-    ranges = registry.do(_Start(order, job, steps), identity, job.door)
+    ranges = registry.do(_Start(order, job, steps), identity, job.interface)
     processed = 0
     yield TransferProgress(job.id, len(steps), job.total, processed)
     for first, end in ranges:
         at: bytes | None = first
         while at is not None:
             step = _Step(order, job, steps, at, end)
-            done = registry.do(step, identity, job.door, runner.entry_note(job), job_id=job.id)
+            done = registry.do(step, identity, job.interface, runner.entry_note(job), job_id=job.id)
             steps, at = done.steps, done.following
             processed += done.processed
             yield TransferProgress(job.id, len(steps), job.total, processed)

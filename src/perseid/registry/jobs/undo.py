@@ -186,7 +186,7 @@ def run_steps(registry: Registry, job: Job, identity: Identity) -> Iterator[Prog
     chunk: tuple[int, ...] = ()
     while chunk := (*chunk, *islice(entries, runner.CHUNK_SIZE - len(chunk))):
         step = _Step(job, chunk, past)
-        steps, processed = registry.do(step, identity, job.door, runner.entry_note(job), job_id=job.id)
+        steps, processed = registry.do(step, identity, job.interface, runner.entry_note(job), job_id=job.id)
         chunk = chunk[processed:]
         past = replace(past, undo=steps)
         yield Progress(job.id, len(steps), job.total)

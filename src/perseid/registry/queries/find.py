@@ -492,7 +492,7 @@ class _IndexScan:
             if index < number:
                 continue
             after = (key, seq) if index == number else (b"", 0)
-            while rows := self._reader.target_rows(one.first, one.end, _SCAN_BATCH, after):
+            while rows := self._reader.search_rows(one.first, one.end, _SCAN_BATCH, after):
                 for found_key, found_seq in rows:
                     entry = self._reader.entry(found_seq) if self._is_candidate(found_key) else None
                     yield (index, found_key, found_seq), entry

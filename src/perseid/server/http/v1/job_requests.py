@@ -82,7 +82,7 @@ async def run_job(call: ApiCall, registry: AuthorizedRegistry, slot: Slot, job: 
     Raises the error of the first step; with `discard` the job is then discarded, because it changed nothing.
     """
     runner = call.request_context.server.api.runner
-    work = partial(resume.run_steps, registry, replace(job, door=INTERFACE), call.identity)
+    work = partial(resume.run_steps, registry, replace(job, interface=INTERFACE), call.identity)
     public_problem = make_problem(call.settings, "job-failed", "The user who ran the job could not complete it")
     run = JobRun(
         job.id,

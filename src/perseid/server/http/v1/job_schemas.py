@@ -161,8 +161,8 @@ def to_job_response(job: Job, undos: UndoIndex, runner: JobRunner, identity: Ide
         load_parameters(job),
         job.done,
         job.total or None,
-        iso_time(job.begun),
-        iso_time(job.ended) if job.ended else None,
+        iso_time(job.started_at),
+        iso_time(job.ended_at) if job.ended_at else None,
         job.actor,
         job.note,
         undos.effective_undo(job.id),
@@ -175,7 +175,7 @@ def _job_state(job: Job, undos: UndoIndex, *, running: bool) -> JobState:
         return JobState.BEING_UNDONE
     if undos.effective_undo(job.id):
         return JobState.UNDONE
-    if job.ended:
+    if job.ended_at:
         return JobState.DONE
     return JobState.RUNNING if running else JobState.UNFINISHED
 
