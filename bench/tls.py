@@ -40,7 +40,7 @@ from perseid.server.http.connection.tls_handshake import advance, make_server_co
 from perseid.server.http.messages import Request, Response
 from perseid.server.limits.budgets import Connections
 from perseid.server.native.steps import Work, WorkKind
-from perseid.server.observe.control_counts import ControlCounters
+from perseid.server.observe.metrics import ControlCounters
 from perseid.server.processes.pools import Pools
 
 KEYS = Path(__file__).resolve().parent.parent / "tests" / "vectors" / "keys"

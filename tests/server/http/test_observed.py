@@ -4,7 +4,7 @@ from perseid.server.http.clients import Peer
 from perseid.server.http.connection.requests import HeadParser, ParsedRequest
 from perseid.server.http.service import HttpService, MonitoredService, ServiceMonitor
 from perseid.server.limits.udp import NetworkSet
-from perseid.server.observe.control_counts import ControlCounters
+from perseid.server.observe.metrics import ControlCounters
 from tests.server.http.contexts import Harness
 
 ANSWER = b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\n\r\n"

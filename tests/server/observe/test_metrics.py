@@ -13,11 +13,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from perseid.records.site import Transport
 from perseid.registry.installation.installation import Installation
 from perseid.server.native.steps import WorkKind
-from perseid.server.observe.control_counts import ControlCounters, Histogram
 from perseid.server.observe.counters import SharedCounters
 from perseid.server.observe.metrics import (
     FAMILIES,
     HISTOGRAM,
+    ControlCounters,
+    Histogram,
     LedgerState,
     MetricSources,
     create_registry,

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPResponse
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from perseid.registry.installation.settings import Config
 from perseid.server.observe import metrics_listener
-from perseid.server.observe.control_counts import ControlCounters
 from perseid.server.observe.counters import SharedCounters
-from perseid.server.observe.metrics import LedgerState, MetricSources
+from perseid.server.observe.metrics import FAMILIES, ControlCounters, LedgerState, MetricSources
 from perseid.server.observe.metrics_listener import MAX_CONNECTIONS, MetricsListener, create_listener
 
 
@@ -54,9 +54,9 @@ def port_of(listener: MetricsListener) -> int:
     return int(listener.address.removeprefix("http://127.0.0.1:").removesuffix("/metrics"))
 
 
-def get(listener: MetricsListener, path: str, method: str = "GET") -> tuple[HTTPResponse, str]:
+def get(listener: MetricsListener, path: str, method: str = "GET", accept: str = "*/*") -> tuple[HTTPResponse, str]:
     connection = HTTPConnection("127.0.0.1", port_of(listener), timeout=30)
-    connection.request(method, path)
+    connection.request(method, path, headers={"Accept": accept})
     response = connection.getresponse()
     text = response.read().decode()
     connection.close()
@@ -89,6 +89,14 @@ def test_metrics_are_in_the_text_format(listener: MetricsListener, server: Serve
     assert response.headers["Content-Type"].startswith("text/plain; version=")
     assert response.headers["Connection"] == "close"
     assert 'perseid_requests_total{code="success",operation="resolution",transport="tcp"} 1.0\n' in text
+
+
+def test_metrics_are_openmetrics_on_request(listener: MetricsListener) -> None:
+    response, text = get(listener, "/metrics", accept="application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
+    assert response.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+    families = {family.name: family for family in text_string_to_metric_families(text)}  # type: ignore[no-untyped-call]
+    assert {name.removesuffix("_total") for name in FAMILIES} == families.keys()
+    assert text.endswith("# EOF\n")
 
 
 def test_ready_returns_the_reason(listener: MetricsListener, server: Server) -> None:

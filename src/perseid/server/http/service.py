@@ -24,7 +24,7 @@ from perseid.records.site import Transport
 from perseid.server.http.compat.tunnel import NATIVE_TYPE
 from perseid.server.http.connection.requests import ParsedRequest
 from perseid.server.observe.access_log import AccessLog, HttpExchange
-from perseid.server.observe.control_counts import ControlCounters
+from perseid.server.observe.metrics import ControlCounters
 from perseid.wire.codes import ResponseCode
 
 from . import caching, responses

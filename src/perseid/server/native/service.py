@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from perseid.records.site import Transport
 from perseid.server.limits.budgets import Connections
 from perseid.server.observe.access_log import AccessLog
-from perseid.server.observe.control_counts import ControlCounters
+from perseid.server.observe.metrics import ControlCounters
 from perseid.server.processes.pools import Pools
 from perseid.wire.codes import OpCode, ResponseCode
 from perseid.wire.framing import Frame

@@ -1,6 +1,6 @@
 """HTTP listener for metrics, on the loopback interface by default.
 
-    GET /metrics   all metrics, in the text format of Prometheus
+    GET /metrics   all metrics, in the text format of Prometheus or, if requested, as OpenMetrics
     GET /ready     200 if the server should get requests, 503 with the reason if not; for load balancers
     GET /live      200 if control's event loop is running, 503 if it is stuck
 
@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, Self
 
 import h11
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.exposition import choose_encoder
 
 from .metrics import MetricSources, create_registry
 
@@ -57,7 +57,7 @@ class MetricsListener:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connections: set[asyncio.Task[None]] = set()
-        self._pages: dict[str, Callable[[], Response]] = {
+        self._pages: dict[str, Callable[[h11.Request], Response]] = {
             "/metrics": self._metrics,
             "/ready": self._ready,
             "/live": self._live,
@@ -146,19 +146,21 @@ class MetricsListener:
         if request.method not in (b"GET", b"HEAD"):
             return 405, _PLAIN, b"method not allowed; use GET or HEAD\n"
         try:
-            return page()
+            return page(request)
         except Exception as error:  # noqa: BLE001 - reported to this client; others are served
             _logger.warning("cannot respond to %s: %s", page.__name__, type(error).__qualname__)
             return 503, _PLAIN, b"internal error; see the log\n"
 
-    def _metrics(self) -> Response:
-        return 200, CONTENT_TYPE_LATEST, generate_latest(self._registry)
+    def _metrics(self, request: h11.Request) -> Response:
+        accept = b",".join([value for name, value in request.headers if name == b"accept"])
+        encode, content_type = choose_encoder(accept.decode("latin-1"))
+        return 200, content_type, encode(self._registry)
 
-    def _ready(self) -> Response:
+    def _ready(self, _: h11.Request) -> Response:
         reason = self._stuck() or self._sources.ready()
         return (503, _PLAIN, f"not ready: {reason}\n".encode()) if reason else (200, _PLAIN, b"ready\n")
 
-    def _live(self) -> Response:
+    def _live(self, _: h11.Request) -> Response:
         reason = self._stuck()
         return (503, _PLAIN, f"{reason}\n".encode()) if reason else (200, _PLAIN, b"live\n")
 

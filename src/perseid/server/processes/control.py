@@ -47,9 +47,8 @@ from perseid.server.native.tcp import NativeAcceptLoop
 from perseid.server.native.udp import UdpServer
 from perseid.server.observe import logs
 from perseid.server.observe.access_log import AccessLog
-from perseid.server.observe.control_counts import ControlCounters
 from perseid.server.observe.counters import SharedCounters
-from perseid.server.observe.metrics import MetricSources, get_ledger_state
+from perseid.server.observe.metrics import ControlCounters, MetricSources, get_ledger_state
 from perseid.server.observe.metrics_listener import MetricsListener
 from perseid.server.processes import unblock_signals
 from perseid.server.processes.site_settings import ServerIdentity, load_identity

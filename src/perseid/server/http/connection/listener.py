@@ -29,7 +29,7 @@ from .tls import HANDSHAKE_RECORD, ProtocolFactory, TlsTransport, WorkRunner
 from .tls_handshake import HandshakeFailure
 
 if TYPE_CHECKING:
-    from perseid.server.observe.control_counts import ControlCounters
+    from perseid.server.observe.metrics import ControlCounters
 
 LOGGED_PER_SECOND: Final = 5.0
 LOGGED_BURST: Final = 50.0
