@@ -76,7 +76,7 @@ def test_invalid_definitions_are_refused(demo: Site, options: list[str], words: 
 
 def test_hostile_schemas_are_refused_with_a_location(demo: Site) -> None:
     for schema, words in (
-        ({"$ref": "https://example.org/"}, "points outside the schema"),
+        ({"$ref": "https://example.org/"}, "at /$ref: '$ref' is not a supported keyword; supported are type, "),
         ({"items": {"pattern": r"(a)\1"}}, "at /items/pattern"),
     ):
         refused(demo(f"{ADD} --schema -", stdin=json.dumps(schema).encode()), words)
@@ -153,6 +153,14 @@ def test_invalid_stored_definition_is_shown_with_its_problem(demo: Site, monkeyp
         patched.setattr("perseid.registry.commands.composition.check_definitions", lambda *_: None)
         demo.ok(ADD, r"--pattern=(a)\1")
     assert demo.lines("type show 102.100.TYPE/SCALE")[-1].startswith("problem      the pattern has a backreference")
+
+
+def test_check_lists_definitions_that_are_no_longer_supported(demo: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("perseid.registry.commands.composition.check_definitions", lambda *_: None)
+        demo.ok(f"{ADD} --schema -", stdin=b'{"not": {}}')
+    assert 'schema       {"not":{}}' in demo.lines("type show 102.100.TYPE/SCALE")
+    assert "invalid schema at /not: 'not' is not a supported keyword" in demo("check").out
 
 
 def test_check_lists_values_that_no_longer_match_their_type(demo: Site) -> None:

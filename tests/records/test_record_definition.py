@@ -102,7 +102,7 @@ def test_unusable_syntax_is_refused_by_check_and_matches_no_data(
     "definition",
     [
         Definition.make("a", "b", pattern="x{1,900}"),
-        Definition.make("a", "b", schema={"$defs": {str(number): {} for number in range(20)}}),
+        Definition.make("a", "b", schema={"properties": {str(number): {} for number in range(20)}}),
     ],
 )
 def test_preparing_a_definition_is_charged_once_per_record_even_if_cached(

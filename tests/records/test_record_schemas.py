@@ -2,20 +2,21 @@
 
 import contextlib
 import json
-from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from referencing.exceptions import Unresolvable
+from jsonschema import Draft202012Validator
 
 from perseid.records.errors import InvalidData
 from perseid.records.json_schema import (
+    ANNOTATIONS,
     DIALECT,
     MAX_CHECKED_BYTES,
     MAX_SCHEMA_BYTES,
-    MAX_SCHEMA_PARTS,
-    Schema,
+    ROOT_ANNOTATIONS,
+    RULES,
     Violation,
     compile_schema,
 )
@@ -39,29 +40,27 @@ BOOK = {
     "required": ["title"],
     "properties": {
         "title": {"type": "string", "minLength": 1, "pattern": "^[A-Z]"},
-        "pages": {"$ref": "#/$defs/count"},
-        "parts": {"type": "array", "items": {"$ref": "#part"}, "uniqueItems": True},
+        "pages": {"type": "integer", "minimum": 1},
+        "parts": {
+            "type": "array",
+            "items": {"anyOf": [{"type": "string"}, {"type": "object", "properties": {"title": {"type": "string"}}}]},
+            "uniqueItems": True,
+        },
         "secret": False,
     },
-    "patternProperties": {"^x-": {"type": "string"}},
     "additionalProperties": False,
-    "$defs": {
-        "count": {"type": "integer", "minimum": 1},
-        "part": {"$anchor": "part", "anyOf": [{"type": "string"}, {"$ref": "#"}]},
-    },
 }
 
 
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        ({"title": "A", "pages": 3, "x-y": "z", "parts": ["a", {"title": "B"}]}, None),
+        ({"title": "A", "pages": 3, "parts": ["a", {"title": "B"}]}, None),
         ([], ('"type": "object"', "", "#/type")),
         ({}, ('"required": "title"', "", "#/required")),
         ({"title": "a"}, ('"pattern": "^[A-Z]"', "/title", "#/properties/title/pattern")),
         ({"title": "A", "pages": 0}, ('"minimum": 1', "/pages", "#/properties/pages/minimum")),
         ({"title": "A", "a/b~": 1}, ('"additionalProperties": false', "/a~1b~0", "#/additionalProperties")),
-        ({"title": "A", "x-": 1}, ('"type": "string"', "/x-", "#/patternProperties/^x-/type")),
         ({"title": "A", "secret": 1}, ('"properties": false', "/secret", "#/properties/secret")),
         ({"title": "A", "parts": ["a", "a"]}, ('"uniqueItems": true', "/parts", "#/properties/parts/uniqueItems")),
         ({"title": "A", "parts": ["a", {"title": 1}]}, None),
@@ -83,17 +82,15 @@ def test_violation_names_the_rule_and_the_location(data: object, expected: tuple
     [
         ({"enum": ["a", 1]}, 1, True),
         ({"const": {"a": [1]}}, {"a": [1.0]}, {"a": [2]}),
-        ({"multipleOf": 0.01}, 1e300, 0.005),
         ({"uniqueItems": True}, [1, True, "1", [1]], [{"a": 1, "b": 2}, {"b": 2.0, "a": 1}]),
         ({"oneOf": [{"type": "integer"}, {"minimum": 2}]}, 1, 3),
-        ({"not": {"type": "string"}}, 1, "a"),
-        ({"if": {"type": "string"}, "then": {"minLength": 2}, "else": {"minimum": 5}}, "ab", 4),
-        ({"contains": {"type": "string"}, "minContains": 2}, ["a", 1, "b"], ["a", 1]),
-        ({"prefixItems": [{"type": "string"}], "items": False}, ["a"], ["a", 1]),
-        ({"dependentRequired": {"a": ["b"]}}, {"b": 1}, {"a": 1}),
-        ({"dependentSchemas": {"a": {"required": ["b"]}}}, {"a": 1, "b": 2}, {"a": 1}),
-        ({"propertyNames": {"pattern": "^x"}}, {"xa": 1}, {"a": 1}),
-        ({"patternProperties": {"^a": {}}, "additionalProperties": {"type": "integer"}}, {"a": "b", "c": 1}, {"c": ""}),
+        ({"anyOf": [{"type": "integer"}, {"minLength": 2}]}, 3, "a"),
+        ({"type": "integer"}, 1.0, True),
+        ({"type": ["null", "number"]}, None, False),
+        ({"exclusiveMinimum": 1, "exclusiveMaximum": 2.5}, 2, 1.0),
+        ({"minProperties": 1, "maxProperties": 1}, {"a": 1}, {}),
+        ({"items": False, "minItems": 0}, [], [1]),
+        ({"properties": {"a": {}}, "additionalProperties": {"type": "integer"}}, {"a": "b", "c": 1}, {"c": ""}),
         ({"format": "email"}, "not checked", None),
         (True, 1, None),
     ],
@@ -107,37 +104,45 @@ def test_rules_of_the_dialect_are_applied(schema: object, good: object, bad: obj
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [
-        ({"$ref": "https://example.org/schema"}, r"/\$ref: .* points outside the schema"),
-        ({"$ref": "other.json"}, "points outside the schema"),
-        ({"$ref": "file:///etc/passwd"}, "points outside the schema"),
-        ({"$ref": 1}, "points outside the schema"),
-        ({"$ref": "#/$defs/none"}, "which is not a schema"),
-        # Data inside a schema is not a schema and was not checked.
+        ({"$ref": "https://example.org/schema"}, r"at /\$ref: '\$ref' is not a supported keyword"),
+        ({"$ref": "#"}, r"at /\$ref: '\$ref' is not a supported keyword"),
+        ({"$defs": {"a": {}}}, r"at /\$defs: '\$defs' is not a supported keyword"),
+        ({"properties": {"a": {"$schema": DIALECT}}}, r"at /properties/a/\$schema: '\$schema' is not a supported"),
+        ({"$schema": "http://json-schema.org/draft-07/schema#"}, r"at /\$schema: \$schema must be https://"),
+        ({"items": {"$id": "https://example.org/"}}, r"at /items/\$id: '\$id' is not a supported keyword"),
+        ({"$dynamicRef": "#"}, "'.dynamicRef' is not a supported keyword"),
+        ({"unevaluatedProperties": False}, "'unevaluatedProperties' is not a supported keyword"),
+        ({"minLenght": 3}, "at /minLenght: 'minLenght' is not a supported keyword; supported are type, enum, const, "),
+        ({"allOf": [{}]}, "at /allOf: 'allOf' is not a supported keyword"),
+        ({"patternProperties": {}}, "at /patternProperties: 'patternProperties' is not a supported keyword"),
         (
-            {"$ref": "#/default", "default": {"$schema": "http://json-schema.org/draft-07/schema#"}},
-            "which is not a schema",
+            {"$anchor": "/x"},
+            r"^invalid schema at /\$anchor: '\$anchor' is not a supported keyword; supported are type, ",
         ),
-        ({"properties": {"a": {"$schema": "http://json-schema.org/draft-07/schema#"}}}, "/properties/a/.schema"),
-        ({"$schema": "http://json-schema.org/draft-07/schema#"}, r"\$schema must be"),
-        ({"items": {"$id": "https://example.org/"}}, "is not a supported keyword"),
-        ({"$dynamicRef": "#"}, "is not a supported keyword"),
-        ({"unevaluatedProperties": False}, "is not a supported keyword"),
-        ({"minLenght": 3}, "at /minLenght: 'minLenght' is not a supported keyword"),
-        ({"minLength": "3"}, "invalid schema at /minLength"),
-        ({"type": "text"}, "invalid schema at /type"),
-        ({"allOf": {}}, "allOf must be an array of schemas"),
-        ({"properties": []}, "properties must be an object of schemas"),
-        ({"items": [{}]}, "a schema must be an object, true or false"),
+        (
+            {"items": {"$anchor": "x"}},
+            r"^invalid schema at /items/\$anchor: '\$anchor' is not a supported keyword; supported are type, ",
+        ),
+        ({"minLength": "3"}, "at /minLength: minLength must be an integer from 0"),
+        ({"maxItems": -1}, "at /maxItems: maxItems must be an integer from 0"),
+        ({"maxItems": True}, "at /maxItems: maxItems must be an integer from 0"),
+        ({"minimum": "3"}, "at /minimum: minimum must be a number"),
+        ({"type": "text"}, "at /type: type must be one or several of array, boolean, integer, null, number, object"),
+        ({"type": []}, "at /type: type must be"),
+        ({"type": ["string", "string"]}, "at /type: type must be"),
+        ({"type": [{"": number} for number in range(1_000)]}, "at /type: type must be"),
+        ({"enum": 1}, "at /enum: enum must be an array"),
+        ({"uniqueItems": 1}, "at /uniqueItems: uniqueItems must be true or false"),
+        ({"required": ["a", "a"]}, "at /required: required must be an array of strings"),
+        ({"anyOf": {}}, "at /anyOf: anyOf must be an array of schemas"),
+        ({"oneOf": []}, "at /oneOf: oneOf must be an array of schemas"),
+        ({"anyOf": [1]}, "at /anyOf/0: a schema must be an object, true or false"),
+        ({"properties": []}, "at /properties: properties must be an object of schemas"),
+        ({"items": [{}]}, "at /items: a schema must be an object, true or false"),
         ({"pattern": r"(a)\1"}, "at /pattern: .*backreference"),
-        ({"pattern": 1}, "a pattern must be a string"),
-        ({"properties": {"a": {"patternProperties": {"(?=x)": {}}}}}, "/properties/a/patternProperties: .*lookaround"),
-        ({"$anchor": "/x"}, "invalid or not unique"),
-        ({"$anchor": "x", "items": {"$anchor": "x"}}, "invalid or not unique"),
-        ({"$anchor": "a/b"}, "invalid schema at /.anchor"),
-        # A percent sign in the name of an anchor is literal: nothing is decoded there.
-        ({"$ref": "#%41", "$defs": {"x": {"$anchor": "A"}}}, "points to #%41, which is not a schema"),
-        ({"$ref": "#A%2F", "$defs": {"x": {"$anchor": "A"}}}, "which is not a schema"),
-        ({"type": [{"": number} for number in range(1_000)]}, "at /type: type lists more than the 7 JSON types"),
+        ({"pattern": 1}, "at /pattern: pattern must be a string"),
+        ({"properties": {"a/b": {"pattern": "(?=x)"}}}, "at /properties/a~1b/pattern: .*lookaround"),
+        ({"const": 1 << 63}, "63 bits"),
         ([], "a schema must be an object"),
     ],
 )
@@ -149,13 +154,13 @@ def test_unsupported_or_unbounded_schema_is_refused(schema: object, reason: str)
 def test_size_number_and_depth_of_schemas_are_limited() -> None:
     with pytest.raises(InvalidData, match="bytes"):
         compile_schema(json.dumps({"description": "x" * MAX_SCHEMA_BYTES}))
-    with pytest.raises(InvalidData, match="more than 1,000 subschemas"):
-        compile_schema(json.dumps({"allOf": [True] * MAX_SCHEMA_PARTS}))
+    with pytest.raises(InvalidData, match="too many subschemas"):
+        compile_schema(json.dumps({"anyOf": [True] * 1_250}))
     with pytest.raises(InvalidData, match="more than 32 different patterns"):
-        compile_schema(json.dumps({"patternProperties": {f"a{number}": True for number in range(33)}}))
+        compile_schema(json.dumps({"anyOf": [{"pattern": f"a{number}"} for number in range(33)]}))
     deep: object = {}
     for _ in range(16):
-        deep = {"not": deep}
+        deep = {"items": deep}
     with pytest.raises(InvalidData, match="nested more than 16 levels deep"):
         compile_schema(json.dumps(deep))
     with pytest.raises(InvalidData, match="invalid JSON"):
@@ -165,10 +170,10 @@ def test_size_number_and_depth_of_schemas_are_limited() -> None:
 def test_schema_that_costs_too_much_to_prepare_is_refused() -> None:
     long = [{"pattern": f"{number:02}" + "x" * 998} for number in range(14)]
     with pytest.raises(InvalidData, match="too many subschemas or too large patterns"):
-        compile_schema(json.dumps({"allOf": long}))
+        compile_schema(json.dumps({"anyOf": long}))
     large = [{"pattern": rf"{number:02}[\pL\pN]{{22}}"} for number in range(30)]
     with pytest.raises(InvalidData, match="too many subschemas or too large patterns"):
-        compile_schema(json.dumps({"allOf": large}))
+        compile_schema(json.dumps({"anyOf": large}))
 
 
 def test_cost_grows_with_the_content_of_the_schema() -> None:
@@ -176,82 +181,30 @@ def test_cost_grows_with_the_content_of_the_schema() -> None:
         return compile_schema(json.dumps(schema)).cost
 
     assert cost({}) == 8
-    assert cost({"allOf": [True] * 100}) > 800
+    assert cost({"anyOf": [True] * 100}) > 800
     assert cost({"pattern": "a" * 100}) > 100
     assert cost({"pattern": r"\pL{15}"}) > 300
     assert cost({"enum": list(range(2_000))}) > 500
 
 
 def test_repeated_expression_is_charged_once() -> None:
-    once, twice = ({"allOf": [{"pattern": "a" * 400}] * count} for count in (1, 2))
+    once, twice = ({"anyOf": [{"pattern": "a" * 400}] * count} for count in (1, 2))
     assert compile_schema(json.dumps(twice)).cost < compile_schema(json.dumps(once)).cost + 100
-
-
-@pytest.mark.parametrize("name", ["x", "a/b", "a~b", "a%41", "é", "a b"])
-def test_anchor_is_resolved_anywhere_in_the_schema(name: str) -> None:
-    schema = {"items": {"$ref": "#A"}, "$defs": {name: {"$anchor": "A", "type": "integer"}}}
-    assert violation(schema, [1]) is None
-    assert violation_fields(schema, [1, "a"])[:2] == ('"type": "integer"', "/1")
-    root = {"$anchor": "top", "type": ["array", "integer"], "items": {"$ref": "#top"}}
-    assert violation(root, [[1]]) is None
-    assert violation_fields(root, [["a"]])[1] == "/0/0"
-
-
-def test_library_never_searches_for_an_anchor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would scan the whole schema at each use, which the step budget does not count."""
-
-    def anchor(*_: object) -> None:
-        raise AssertionError
-
-    monkeypatch.setattr("referencing._core.Registry.anchor", anchor)
-    monkeypatch.setattr("referencing._core.Registry.crawl", anchor)
-    assert violation({"items": {"$ref": "#A"}, "$defs": {"x": {"$anchor": "A", "type": "integer"}}}, [1, 2]) is None
-
-
-def test_broken_reference_is_invalid_data() -> None:
-    class BrokenReference:
-        def iter_errors(self, _: object) -> Iterator[object]:
-            raise Unresolvable("#nowhere")
-
-    with pytest.raises(InvalidData, match="broken reference"):
-        Schema(BrokenReference(), {}).violation(b"1", ValidationBudget())
-
-
-def doubling(levels: int) -> object:
-    """A short schema that takes two to the power of `levels` checks."""
-    parts: dict[str, object] = {
-        f"d{level}": {"allOf": [{"$ref": f"#/$defs/d{level + 1}"}] * 2} for level in range(levels)
-    }
-    return {"$ref": "#/$defs/d0", "$defs": parts | {f"d{levels}": {"type": "string"}}}
 
 
 @pytest.mark.parametrize(
     ("schema", "data"),
     [
-        ({"$ref": "#"}, 1),
-        ({"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}, 1),
-        ({"not": {"$ref": "#"}}, 1),
-        ({"if": {"$ref": "#"}}, 1),
-        (doubling(30), "x"),
         ({"items": {"anyOf": [*[{"type": "string", "minLength": 2}] * 200, {}]}}, ["a"] * 1_000),
-        (
-            {"items": {"patternProperties": {f"^{number}": True for number in range(30)}}},
-            [{f"x{number}": 1 for number in range(50)}] * 130,
-        ),
-        ({"$defs": {"c": {"const": list(range(1_500))}}, "items": {"$ref": "#/$defs/c"}}, [list(range(900))] * 15),
-        ({"pattern": "(a+)+$", "allOf": [{"pattern": "(a|b|ab)*c{1,500}$"}] * 100}, "a" * 60_000),
+        ({"items": {"oneOf": [True, *[False] * 900]}}, [1] * 100),
+        ({"items": {"const": list(range(1_500))}}, [list(range(900))] * 15),
+        ({"items": {"uniqueItems": True}}, [["x" * 1_000, "y" * 1_000]] * 30 + [[]] * 10_000),
+        ({"items": {"required": [f"x{n}" for n in range(1_000)]}}, [{f"x{n}": 0 for n in range(1_000)}] * 7),
+        ({"items": {"properties": {f"x{n}": True for n in range(900)}}}, [{}] * 200),
+        ({"items": {"additionalProperties": {}}}, [{f"{n}": 1 for n in range(160)}] * 60 + [{}] * 9_000),
+        ({"anyOf": [{"pattern": "(a|b|ab)*c{1,500}$"}] * 100, "pattern": "(a+)+$"}, "a" * 60_000),
     ],
-    ids=[
-        "itself",
-        "itself twice",
-        "not itself",
-        "if itself",
-        "doubling",
-        "branches",
-        "patterns",
-        "const",
-        "expressions",
-    ],
+    ids=["branches", "false branches", "const", "unique items", "required", "properties", "members", "expressions"],
 )
 def test_hostile_schemas_exceed_the_budget(schema: object, data: object) -> None:
     applied = compile_schema(json.dumps(schema))
@@ -272,17 +225,6 @@ def test_step_budget_is_shared_between_validations() -> None:
         assert violation({"type": "string"}, "x", budget) is None
     with pytest.raises(BudgetExceeded, match="steps"):
         violation({"type": "string"}, "x", budget)
-    with pytest.raises(BudgetExceeded, match="endlessly"):
-        violation({"$ref": "#"}, 1)
-
-
-def test_recursion_error_is_reported_as_exceeded_budget() -> None:
-    class Deep:
-        def iter_errors(self, _: object) -> Iterator[object]:
-            raise RecursionError
-
-    with pytest.raises(BudgetExceeded, match="endlessly"):
-        Schema(Deep(), {}).violation(b"1", ValidationBudget())
 
 
 @pytest.mark.parametrize(
@@ -322,8 +264,70 @@ def test_items_are_unique_exactly_if_no_two_are_equal_json(items: list[object]) 
     assert (violation({"uniqueItems": True}, items) is not None) is repeated
 
 
+# The reference implementation agrees about schemas of the closed set.
+
+_sizes = st.integers(0, 3)
+_numbers = st.integers(-2, 3) | st.floats(-2, 3)
+_types = st.sampled_from(["null", "boolean", "integer", "number", "string", "array", "object"])
+
+
+def _rules(schemas: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    members = st.dictionaries(st.text("ab", max_size=2), schemas, max_size=3)
+    rules: dict[str, st.SearchStrategy[Any]] = {
+        "type": _types | st.lists(_types, min_size=1, max_size=3, unique=True),
+        "enum": st.lists(_plain, max_size=3),
+        "const": _plain,
+        **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _numbers),
+        **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), _sizes),
+        "pattern": st.sampled_from(["a", "^a", "b$", "^(a|b)?$"]),
+        "uniqueItems": st.booleans(),
+        "required": st.lists(st.text("ab", max_size=2), max_size=2, unique=True),
+        "properties": members,
+        "additionalProperties": schemas,
+        "items": schemas,
+        **dict.fromkeys(("anyOf", "oneOf"), st.lists(schemas, min_size=1, max_size=3)),
+        **dict.fromkeys(ANNOTATIONS, st.just(False)),
+    }
+    assert rules.keys() == {*RULES, *ANNOTATIONS}
+    names = st.lists(st.sampled_from([*RULES, *RULES, *ANNOTATIONS]), max_size=4, unique=True)
+    return names.flatmap(lambda chosen: st.fixed_dictionaries({name: rules[name] for name in chosen}))
+
+
+_valid_schemas = st.recursive(st.booleans() | _rules(st.booleans()), _rules, max_leaves=5)
+
+
+@given(_valid_schemas, _plain)
+def test_result_is_that_of_the_reference_implementation(schema: Any, data: Any) -> None:
+    assert (violation(schema, data) is None) is Draft202012Validator(schema).is_valid(data)
+
+
+_values: st.SearchStrategy[Any] = st.sampled_from(
+    ["string", "a", 0, 1, 2.0, -1, True, None, {}, [], {"type": {}}, [{}], ["a"], ["a", "a"], [1]]
+)
+
+
+@given(st.sampled_from(RULES), _values)
+def test_value_of_a_keyword_is_accepted_as_by_the_reference_implementation(keyword: str, value: object) -> None:
+    schema = json.dumps({keyword: value})
+    if keyword != "pattern" and Draft202012Validator(Draft202012Validator.META_SCHEMA).is_valid(json.loads(schema)):
+        compile_schema(schema)
+    else:
+        with contextlib.suppress(InvalidData):
+            compile_schema(schema)
+            assert keyword == "pattern"
+
+
+def test_message_lists_every_keyword() -> None:
+    with pytest.raises(InvalidData) as caught:
+        compile_schema('{"not": {}}')
+    known = caught.value.message.rpartition("supported are ")[2].split(", ")
+    assert known == [*RULES, *ANNOTATIONS]
+    for keyword in (*ANNOTATIONS, *ROOT_ANNOTATIONS):
+        assert violation({keyword: DIALECT}, 1) is None
+
+
 _keywords = st.sampled_from(
-    ["type", "$ref", "$anchor", "items", "allOf", "properties", "pattern", "enum", "minLength", "not", "x"]
+    ["type", "$ref", "items", "anyOf", "properties", "pattern", "enum", "const", "minLength", "required", "x"]
 )
 _schemas = st.recursive(
     st.booleans() | st.sampled_from(["string", "#", "#/items", "A", "#A", "#%41", "(a", 1, None]),

@@ -32,7 +32,8 @@ from perseid.registry.installation.installation import (
 from perseid.registry.installation.settings import FILE_NAME, Config, InvalidConfig
 from perseid.registry.policy.policy import Policy
 from perseid.registry.policy.text import InvalidPolicy
-from perseid.registry.policy.types import check_types
+from perseid.registry.policy.types import check_definitions, check_types
+from perseid.registry.results import Refused
 from perseid.registry.snapshot import Snapshot
 
 from ._installation import Directory, OpenInstallation, open_installation, resolve_directory
@@ -305,6 +306,10 @@ def _policy_problem(snapshot: Snapshot, policy: Policy, entry: Entry) -> str:
         return ""
     complete = entry.state not in (State.RESERVED, State.TOMBSTONE)
     values = entry.record()
+    try:
+        check_definitions((), values)  # the rules may have become stricter since
+    except Refused as problem:
+        return problem.reason
     refusals = [
         *policy.check_name(Handle.parse_lenient(entry.handle)),
         *policy.check_values(values, complete=complete),

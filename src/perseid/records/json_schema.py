@@ -1,22 +1,16 @@
-"""Validation with untrusted JSON Schemas, within limits.
+"""JSON Schemas of types: a closed set of keywords of the dialect 2020-12, within limits.
 
-The dialect is 2020-12, and the library is `jsonschema`, whose keywords can be replaced and metered one by one. Every
-applied keyword is a step, patterns run on an engine with linear time (`patterns`), and nothing is ever fetched. A
-schema is checked completely before it is used. To keep the limits effective, these are rejected:
-
-- references outside the schema. Allowed are `#`, `#/$defs/name` and `#anchor`; anchors are replaced by paths, because
-  the library would search the whole schema for an anchor at each use;
-- `$schema` other than 2020-12, or in a subschema: the library would switch to keywords that are not metered;
-- `$id` in a subschema, `$dynamicRef` and related keywords, `unevaluatedItems` and `unevaluatedProperties`;
-- unknown keywords: a typo would silently validate nothing.
+A schema is a tree without references, so that each subschema is applied at most once to each part of the data, and
+`ValidationBudget` limits the steps of a record. Patterns run on an engine with linear time (`patterns`), and nothing is
+ever fetched. A schema is checked completely when it is compiled, and every other keyword is rejected: a typo, or a rule
+that is not supported, would silently validate nothing.
 """
 
-from collections.abc import Iterator, Mapping
-from contextvars import ContextVar
-from dataclasses import dataclass, field
-from functools import cache, lru_cache
-from typing import Any, Final
-from urllib.parse import unquote
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sized
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, TypeAlias
 
 from .errors import InvalidData
 from .json_parsing import parse_json, write_json
@@ -24,170 +18,11 @@ from .patterns import MAX_COMPILE_COST, BudgetExceeded, Matcher, ValidationBudge
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
-MAX_SCHEMA_PARTS: Final = 1_000
-"""Maximum number of subschemas."""
-
-MAX_SCHEMA_PATTERNS: Final = 32
-"""Maximum number of different patterns in a schema: compiling one takes up to some hundredths of a second."""
-
-# Cost of compiling a schema, in units of `MAX_COMPILE_COST`; most of it is the library's check with the metaschema.
-_SUBSCHEMA_COST: Final = 8
-_KEYWORD_COST: Final = 2
-_BYTES_PER_COST: Final = 16
-_TYPE_COUNT: Final = 7  # in JSON
-_MAX_MESSAGE_LENGTH: Final = 120
-SUBSCHEMA_KEYWORDS: Final = frozenset(
-    {"additionalProperties", "items", "contains", "not", "if", "then", "else", "propertyNames", "contentSchema"}
-)
-LIST_KEYWORDS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
-MAP_KEYWORDS: Final = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
-ASSERTION_KEYWORDS: Final = frozenset(
-    {
-        *("type", "enum", "const", "multipleOf", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum"),
-        *("maxLength", "minLength", "pattern", "maxItems", "minItems", "uniqueItems", "maxContains", "minContains"),
-        *("maxProperties", "minProperties", "required", "dependentRequired", "$ref"),
-    }
-)
-_ANNOTATION_KEYWORDS: Final = frozenset(
-    {
-        *("$anchor", "$comment", "title", "description", "default", "deprecated", "readOnly", "writeOnly", "examples"),
-        *("format", "contentEncoding", "contentMediaType"),
-    }
-)
-ROOT_KEYWORDS: Final = frozenset({"$schema", "$id"})
-
-
-class SchemaChecker:
-    """Checks all subschemas; recursion is limited by the nesting of JSON."""
-
-    def __init__(self, size: int) -> None:
-        self._pointers: set[str] = set()
-        self._anchors: dict[str, str] = {}
-        self._anchored: list[dict[str, object]] = []
-        self._references: list[tuple[str, dict[str, object]]] = []
-        self.matchers: dict[str, Matcher] = {}
-        """Compiled patterns of the schema."""
-        self.cost = size // _BYTES_PER_COST
-        """Cost of compiling the schema, for `ValidationBudget.prepare`."""
-
-    def check(self, obj: object) -> None:
-        """Reject unsupported keywords and references."""
-        self._check_subschema(obj, "")
-        for pointer, part in self._references:
-            reference = part["$ref"]
-            if not isinstance(reference, str) or not reference.startswith("#"):
-                raise _make_error(pointer, "$ref points outside the schema; use #/$defs/…")
-            # The library decodes percent signs in paths only.
-            name = reference[1:]
-            if not (unquote(name) in self._pointers if name.startswith("/") else name in ("", *self._anchors)):
-                raise _make_error(pointer, f"$ref points to {reference[:60]}, which is not a schema")
-
-    def replace_anchors(self) -> None:
-        """Replace references to anchors with paths, and remove the anchors, in a checked schema."""
-        for _, part in self._references:
-            name = str(part["$ref"])[1:]
-            if name in self._anchors:
-                part["$ref"] = f"#{self._anchors[name].replace('%', '%25')}"
-        for part in self._anchored:
-            del part["$anchor"]
-
-    def _charge(self, cost: int) -> None:
-        self.cost += cost
-        if self.cost > MAX_COMPILE_COST:
-            raise InvalidData("the schema is too complex: it has too many subschemas or too large patterns")
-
-    def _check_subschema(self, obj: object, pointer: str) -> None:
-        if len(self._pointers) >= MAX_SCHEMA_PARTS:
-            raise InvalidData(f"the schema has more than {MAX_SCHEMA_PARTS:,} subschemas")
-        self._pointers.add(pointer)
-        self._charge(_SUBSCHEMA_COST)
-        if isinstance(obj, bool):
-            return
-        if not isinstance(obj, dict):
-            raise _make_error(pointer, "a schema must be an object, true or false")
-        for keyword, value in obj.items():
-            self._charge(_KEYWORD_COST)
-            self._check_keyword(keyword, value, pointer)
-            if keyword == "$ref":
-                self._references.append((f"{pointer}/$ref", obj))
-            elif keyword == "$anchor":
-                self._add_anchor(obj, pointer)
-
-    def _check_keyword(self, keyword: str, value: object, pointer: str) -> None:
-        child = f"{pointer}/{escape_pointer(keyword)}"
-        if keyword in SUBSCHEMA_KEYWORDS:
-            self._check_subschema(value, child)
-        elif keyword in LIST_KEYWORDS | MAP_KEYWORDS:
-            self._check_subschemas(keyword, value, child)
-        elif keyword in ROOT_KEYWORDS and not pointer:
-            if keyword == "$schema" and value != DIALECT:
-                raise _make_error(child, f"$schema must be {DIALECT}")
-        elif keyword in ASSERTION_KEYWORDS | _ANNOTATION_KEYWORDS:
-            self._check_rule(keyword, value, child)
-        else:
-            raise _make_error(child, f"{keyword[:40]!r} is not a supported keyword")
-
-    def _check_subschemas(self, keyword: str, value: object, pointer: str) -> None:
-        if keyword in LIST_KEYWORDS and isinstance(value, list):
-            named: list[tuple[str, object]] = [(str(index), part) for index, part in enumerate(value)]
-        elif keyword in MAP_KEYWORDS and isinstance(value, dict):
-            named = list(value.items())
-        else:
-            raise _make_error(
-                pointer, f"{keyword} must be an {'array' if keyword in LIST_KEYWORDS else 'object'} of schemas"
-            )
-        for name, part in named:
-            if keyword == "patternProperties":
-                self._pattern(name, pointer)
-            self._check_subschema(part, f"{pointer}/{escape_pointer(name)}")
-
-    def _check_rule(self, keyword: str, value: object, pointer: str) -> None:
-        if keyword == "pattern":
-            self._pattern(value, pointer)
-        elif keyword == "type" and isinstance(value, list) and len(value) > _TYPE_COUNT:
-            # The library's comparison takes quadratic time.
-            raise _make_error(pointer, f"type lists more than the {_TYPE_COUNT} JSON types")
-
-    def _add_anchor(self, part: dict[str, object], pointer: str) -> None:
-        name = part["$anchor"]
-        if not isinstance(name, str) or not name or name[0] == "/" or name in self._anchors:
-            raise _make_error(f"{pointer}/$anchor", "$anchor is invalid or not unique")
-        self._anchors[name] = pointer
-        self._anchored.append(part)
-
-    def _pattern(self, pattern: object, pointer: str) -> None:
-        if not isinstance(pattern, str):
-            raise _make_error(pointer, "a pattern must be a string")
-        if pattern not in self.matchers and len(self.matchers) >= MAX_SCHEMA_PATTERNS:
-            raise InvalidData(f"the schema has more than {MAX_SCHEMA_PATTERNS} different patterns")
-        try:
-            matcher = compile_pattern(str(pattern))
-        except InvalidData as problem:
-            raise _make_error(pointer, problem.message) from None
-        if pattern not in self.matchers:
-            self._charge(matcher.cost)
-        self.matchers[pattern] = matcher
-
-
-def _make_error(pointer: str, message: str) -> InvalidData:
-    return InvalidData(f"invalid schema at {truncate(pointer) or 'the root'}: {message}")
-
-
-def truncate(text: str) -> str:
-    """Truncate untrusted text for a message."""
-    return text if len(text) <= _MAX_MESSAGE_LENGTH else text[:_MAX_MESSAGE_LENGTH] + "…"
-
-
-def escape_pointer(name: str) -> str:
-    """Escape a step of a JSON Pointer."""
-    return name.replace("~", "~0").replace("/", "~1")
-
-
 MAX_SCHEMA_BYTES: Final = 16_384
 """Maximum size of a schema as JSON. A longer one describes a document, which belongs at a URL."""
 
-MAX_NESTED_RULES: Final = 128
-"""Maximum nesting of keywords during validation; more means a schema that refers to itself endlessly."""
+MAX_SCHEMA_PATTERNS: Final = 32
+"""Maximum number of different patterns in a schema: compiling one takes up to some hundredths of a second."""
 
 MAX_CHECKED_BYTES: Final = 65_536
 """Maximum size of validated data: a quarter of the longest message."""
@@ -195,8 +30,30 @@ MAX_CHECKED_BYTES: Final = 65_536
 MAX_NUMBER: Final = 1 << 63
 """Limit for integers: JSON readers differ about larger ones."""
 
+RULES: Final = (
+    *("type", "enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength"),
+    *("pattern", "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties", "required", "properties"),
+    *("additionalProperties", "items", "anyOf", "oneOf"),
+)
+"""The keywords that are applied."""
+
+ANNOTATIONS: Final = (
+    *("title", "description", "default", "examples", "format", "$comment", "deprecated", "readOnly", "writeOnly"),
+)
+"""The keywords that are accepted and not applied."""
+
+ROOT_ANNOTATIONS: Final = ("$schema", "$id")
+"""The same, at the root only."""
+
+# Cost of compiling a schema, in units of `MAX_COMPILE_COST`.
+_SUBSCHEMA_COST: Final = 8
+_KEYWORD_COST: Final = 2
+_BYTES_PER_COST: Final = 16
+
 _ITEMS_PER_STEP: Final = 16
+_CHARACTERS_PER_STEP: Final = 64  # of canonical JSON
 _CACHE_SIZE: Final = 64
+_MAX_MESSAGE_LENGTH: Final = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,14 +77,23 @@ class Violation:
         return f"the data{location} violates the rule {self.rule}{source}"
 
 
+_Path: TypeAlias = "tuple[_Path, str] | tuple[()]"
+"""Position in the data: that of the container, and the last step."""
+
+_Found: TypeAlias = tuple[_Path, str, str]
+"""A violation: position, rule and source."""
+
+_Check: TypeAlias = Callable[[Any, _Path, ValidationBudget], _Found | None]
+"""A compiled keyword, for any data."""
+
+
 class Schema:
     """A compiled schema."""
 
-    __slots__ = ("_matchers", "_validator", "cost")
+    __slots__ = ("_checks", "cost")
 
-    def __init__(self, validator: Any, matchers: Mapping[str, Matcher], cost: int = 0) -> None:
-        self._validator = validator
-        self._matchers = matchers
+    def __init__(self, checks: tuple[_Check, ...], cost: int) -> None:
+        self._checks = checks
         self.cost = cost
         """Cost of compiling it, for `ValidationBudget.prepare`."""
 
@@ -236,257 +102,277 @@ class Schema:
         if len(data) > MAX_CHECKED_BYTES:
             message = f"the data has {len(data):,} bytes; the maximum for validation is {MAX_CHECKED_BYTES:,}"
             raise BudgetExceeded(message)
-        from referencing.exceptions import Unresolvable  # noqa: PLC0415 - see `compile_schema`
-
-        instance = _wrap(parse_json(data))
-        token = _RUN.set(_ValidationRun(budget, self._matchers))
-        try:
-            error = next(self._validator.iter_errors(instance), None)
-        except RecursionError:  # the caller's stack was deep already
-            raise BudgetExceeded("the schema refers to itself endlessly") from None
-        except Unresolvable:  # SchemaChecker rejects all that it knows of
-            raise InvalidData("the schema has a broken reference") from None
-        finally:
-            _RUN.reset(token)
-        return None if error is None else _to_violation(error)
+        instance = _parse(data)
+        found = _apply(self._checks, instance, (), budget)
+        if found is None:
+            return None
+        path, rule, source = found
+        pointer = ""
+        while path:
+            path, step = path
+            pointer = f"/{_escape(step)}{pointer}"
+        return Violation(rule, _truncate(pointer), _truncate(source))
 
 
 @lru_cache(_CACHE_SIZE)
 def compile_schema(text: str) -> Schema:
     """Compile a schema from JSON text; raises InvalidData."""
-    from jsonschema.exceptions import SchemaError  # noqa: PLC0415 - slow to import, and few processes validate
-
     size = len(text.encode("utf-8"))
     if size > MAX_SCHEMA_BYTES:
         raise InvalidData(f"the schema has {size:,} bytes; the maximum is {MAX_SCHEMA_BYTES:,}")
-    wrapped = _wrap(parse_json(text))
-    checker = SchemaChecker(size)
-    checker.check(wrapped)
-    validator = _validator_class()
-    try:
-        # Without a format checker: the library's would use another regular expression engine.
-        validator.check_schema(wrapped, format_checker=None)
-    except SchemaError as error:
-        pointer = _format_pointer(error.absolute_path)
-        rule = _format_rule(error)
-        message = f"invalid schema at {pointer or 'the root'}: it violates the rule {rule} of JSON Schema 2020-12"
-        raise InvalidData(message) from None
-    if isinstance(wrapped, dict):
-        for keyword in ROOT_KEYWORDS:  # identification only
-            wrapped.pop(keyword, None)
-    checker.replace_anchors()
-    return Schema(validator(wrapped, registry=_empty_registry()), checker.matchers, checker.cost)
+    compiler = _Compiler(size // _BYTES_PER_COST)
+    checks = compiler.compile(_parse(text), "#")
+    return Schema(checks, compiler.cost)
 
 
-# Validation
+class _Compiler:
+    """Compiles a schema; recursion is limited by the nesting of JSON."""
 
+    def __init__(self, cost: int) -> None:
+        self.cost = cost
+        self._patterns: set[str] = set()
 
-@dataclass(slots=True)
-class _ValidationRun:
-    """State of one validation."""
+    def compile(self, obj: object, source: str, keyword: str = "") -> tuple[_Check, ...]:
+        """Compile a subschema that is the value of a keyword, or in it."""
+        self._charge(_SUBSCHEMA_COST)
+        if isinstance(obj, bool):
+            rule = _format_rule(keyword, value=False) if keyword else "false"
+            return () if obj else (lambda _, path, __: (path, rule, source),)
+        if not isinstance(obj, dict):
+            raise _invalid(source, "a schema must be an object, true or false")
+        checks = []
+        for name, value in obj.items():
+            self._charge(_KEYWORD_COST)
+            child = f"{source}/{_escape(name)}"
+            if name in RULES:
+                checks.append(self._compile_keyword(name, value, obj, child))
+            elif name == "$schema" and source == "#" and value != DIALECT:
+                raise _invalid(child, f"$schema must be {DIALECT}")
+            elif name not in ANNOTATIONS and not (name in ROOT_ANNOTATIONS and source == "#"):
+                known = ", ".join((*RULES, *ANNOTATIONS))
+                raise _invalid(child, f"{name[:40]!r} is not a supported keyword; supported are {known}")
+        return tuple(checks)
 
-    budget: ValidationBudget
-    matchers: Mapping[str, Matcher]
-    nested: int = field(default=0)
+    def _compile_keyword(self, keyword: str, value: Any, schema: dict[str, Any], source: str) -> _Check:
+        match keyword:
+            case "properties":
+                return self._compile_properties(value, source)
+            case "additionalProperties":
+                return self._compile_additional(self.compile(value, source, keyword), schema.get("properties"))
+            case "items":
+                return _check_items(self.compile(value, source, keyword))
+            case "anyOf" | "oneOf":
+                return self._compile_choice(keyword, value, source)
+            case "required":
+                return _check_required(_require(value, _is_unique_texts(value), source, "an array of strings"), source)
+        rule = _format_rule(keyword, value)
+        holds = self._compile_assertion(keyword, value, source)
+        return lambda instance, path, budget: None if holds(instance, budget) else (path, rule, source)
 
-    def has_match(self, pattern: str, text: str) -> bool:
-        """Whether a pattern of the schema matches anywhere in a text."""
-        return self.matchers[pattern].has_match_in(text, self.budget)
+    def _compile_assertion(self, keyword: str, value: Any, source: str) -> Callable[[Any, ValidationBudget], bool]:
+        """Compile a keyword without subschemas. It holds for data of the types that it does not concern."""
+        if keyword in _NUMBER_LIMITS:
+            compare = _NUMBER_LIMITS[keyword]
+            limit = _require(value, _is_type(value, "number"), source, "a number")
+            return lambda instance, _: not _is_type(instance, "number") or compare(instance, limit)
+        if keyword in _SIZE_LIMITS:
+            class_, compare = _SIZE_LIMITS[keyword]
+            limit = _require(value, _is_type(value, "integer") and value >= 0, source, "an integer from 0")
+            return lambda instance, _: not isinstance(instance, class_) or compare(len(instance), limit)
+        match keyword:
+            case "type":
+                names = value if isinstance(value, list) else [value]
+                valid = bool(names) and _is_unique_texts(names) and _TYPES.issuperset(names)
+                _require(value, valid, source, f"one or several of {', '.join(sorted(_TYPES))}")
+                return lambda instance, _: any(_is_type(instance, name) for name in names)
+            case "enum" | "const":
+                values = _require(value, isinstance(value, list), source, "an array") if keyword == "enum" else [value]
+                allowed = {_canonical_json(item) for item in values}
+                return lambda instance, budget: _metered_json(instance, budget) in allowed
+            case "uniqueItems":
+                enabled = _require(value, isinstance(value, bool), source, "true or false")
+                return lambda instance, budget: not enabled or _has_unique_items(instance, budget)
+        matcher = self._compile_pattern(value, source)
+        return lambda instance, budget: not isinstance(instance, str) or matcher.has_match_in(instance, budget)
 
+    def _compile_properties(self, value: Any, source: str) -> _Check:
+        members = _require(value, isinstance(value, dict), source, "an object of schemas").items()
+        parts = {name: self.compile(part, f"{source}/{_escape(name)}", "properties") for name, part in members}
 
-_RUN: ContextVar[_ValidationRun] = ContextVar("perseid schema run")
+        def check(instance: Any, path: _Path, budget: ValidationBudget) -> _Found | None:
+            if isinstance(instance, dict):
+                budget.step(len(parts) // _ITEMS_PER_STEP)
+                for name, checks in parts.items():
+                    if name in instance and (found := _apply(checks, instance[name], (path, name), budget)):
+                        return found
+            return None
 
+        return check
 
-class _Object(dict[str, object]):
-    """A dict with a cheap repr, because the library puts the repr of the data into every message."""
+    @staticmethod
+    def _compile_additional(checks: tuple[_Check, ...], properties: Any) -> _Check:
+        known = frozenset(properties if isinstance(properties, dict) else ())
 
-    size: int = 1
-    __repr__ = object.__repr__
+        def check(instance: Any, path: _Path, budget: ValidationBudget) -> _Found | None:
+            if isinstance(instance, dict):
+                budget.step(len(instance) // _ITEMS_PER_STEP)
+                for name, item in instance.items():
+                    if name not in known and (found := _apply(checks, item, (path, name), budget)):
+                        return found
+            return None
 
+        return check
 
-class _Array(list[object]):
-    """A list with a cheap repr."""
+    def _compile_choice(self, keyword: str, value: Any, source: str) -> _Check:
+        branches = _require(value, isinstance(value, list) and bool(value), source, "an array of schemas")
+        choices = [self.compile(part, f"{source}/{number}", keyword) for number, part in enumerate(branches)]
+        rule, most = _format_rule(keyword, value), 1 if keyword == "oneOf" else len(choices)
 
-    size: int = 1
-    __repr__ = object.__repr__
+        def check(instance: Any, path: _Path, budget: ValidationBudget) -> _Found | None:
+            valid = 0
+            for checks in choices:
+                budget.step()
+                valid += _apply(checks, instance, path, budget) is None
+                if valid and keyword == "anyOf":
+                    break
+            return None if 1 <= valid <= most else (path, rule, source)
 
+        return check
 
-class _String(str):
-    """A string with a cheap repr."""
-
-    __slots__ = ()
-    __repr__ = object.__repr__
-
-
-def _wrap(obj: object) -> Any:
-    """Wrap JSON in types with a cheap repr and a size. Its depth is limited already."""
-    if isinstance(obj, str):
-        return _String(obj)
-    if isinstance(obj, int) and not isinstance(obj, bool) and abs(obj) >= MAX_NUMBER:
-        raise InvalidData("an integer has more than 63 bits, which JSON readers interpret differently")
-    container: _Object | _Array
-    if isinstance(obj, dict):
-        container = _Object({name: _wrap(item) for name, item in obj.items()})
-    elif isinstance(obj, list):
-        container = _Array([_wrap(item) for item in obj])
-    else:
-        return obj
-    parts = container.values() if isinstance(container, _Object) else container
-    container.size = 1 + sum(_size(part) for part in parts)
-    return container
-
-
-def _size(obj: object) -> int:
-    return obj.size if isinstance(obj, _Object | _Array) else 1
-
-
-def _metered(keyword: Any) -> Any:
-    """Wrap a keyword of the library so that it charges the budget."""
-
-    def apply(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
-        run = _RUN.get()
-        run.budget.step(1 + (_size(value) + _size(instance)) // _ITEMS_PER_STEP)
-        run.nested += 1
-        if run.nested > MAX_NESTED_RULES:
-            raise BudgetExceeded("the schema refers to itself endlessly, or is nested too deeply")
+    def _compile_pattern(self, pattern: Any, source: str) -> Matcher:
+        _require(pattern, isinstance(pattern, str), source, "a string")
         try:
-            yield from keyword(validator, value, instance, schema) or ()
-        finally:
-            run.nested -= 1
+            matcher = compile_pattern(pattern)
+        except InvalidData as problem:
+            raise _invalid(source, problem.message) from None
+        if pattern not in self._patterns:
+            self._patterns.add(pattern)
+            self._charge(matcher.cost)
+        if len(self._patterns) > MAX_SCHEMA_PATTERNS:
+            raise InvalidData(f"the schema has more than {MAX_SCHEMA_PATTERNS} different patterns")
+        return matcher
 
-    return apply
-
-
-@cache
-def _validator_class() -> Any:
-    """Validator of the dialect: metered, without unsupported keywords, and with linear-time patterns."""
-    from jsonschema import Draft202012Validator  # noqa: PLC0415 - see `compile_schema`
-    from jsonschema.validators import extend  # noqa: PLC0415
-
-    own = {
-        "pattern": _pattern,
-        "properties": _properties,
-        "patternProperties": _pattern_properties,
-        "additionalProperties": _additional_properties,
-        "required": _required,
-        "uniqueItems": _unique_items,
-    }
-    known = SUBSCHEMA_KEYWORDS | LIST_KEYWORDS | MAP_KEYWORDS | ASSERTION_KEYWORDS
-    rules = {keyword: rule for keyword, rule in {**Draft202012Validator.VALIDATORS, **own}.items() if keyword in known}
-    unknown = {keyword: _ignore_keyword for keyword in Draft202012Validator.VALIDATORS if keyword not in known}
-    return extend(Draft202012Validator, {**{keyword: _metered(rule) for keyword, rule in rules.items()}, **unknown})
+    def _charge(self, cost: int) -> None:
+        self.cost += cost
+        if self.cost > MAX_COMPILE_COST:
+            raise InvalidData("the schema is too complex: it has too many subschemas or too large patterns")
 
 
-@cache
-def _empty_registry() -> Any:
-    """The library's registry of external schemas: empty, without retrieval."""
-    from referencing.jsonschema import EMPTY_REGISTRY  # noqa: PLC0415 - see `compile_schema`
-
-    return EMPTY_REGISTRY
-
-
-def _ignore_keyword(*_: object) -> tuple[()]:
-    """A keyword that no accepted schema has, or an annotation (`format`)."""
-    return ()
+def _apply(checks: Iterable[_Check], instance: Any, path: _Path, budget: ValidationBudget) -> _Found | None:
+    """Find the first violation of a subschema."""
+    for check in checks:
+        budget.step()
+        if found := check(instance, path, budget):
+            return found
+    return None
 
 
-def _validation_error(**details: object) -> Any:
-    from jsonschema import ValidationError  # noqa: PLC0415 - see `compile_schema`
+def _check_items(checks: tuple[_Check, ...]) -> _Check:
+    def check(instance: Any, path: _Path, budget: ValidationBudget) -> _Found | None:
+        if isinstance(instance, list) and checks:
+            for index, item in enumerate(instance):
+                if found := _apply(checks, item, (path, str(index)), budget):
+                    return found
+        return None
 
-    return ValidationError("", **details)
-
-
-def _pattern(validator: Any, pattern: str, instance: Any, _schema: Any) -> Iterator[Any]:
-    if validator.is_type(instance, "string") and not _RUN.get().has_match(pattern, instance):
-        yield _validation_error()
-
-
-def _properties(validator: Any, parts: Mapping[str, Any], instance: Any, _schema: Any) -> Iterator[Any]:
-    """Like the library's, but with the path of a forbidden member."""
-    if validator.is_type(instance, "object"):
-        for name, part in parts.items():
-            if name not in instance:
-                continue
-            if part is False:
-                yield _validation_error(path=(name,), schema_path=(name,), validator_value=False)
-            else:
-                yield from validator.descend(instance[name], part, path=name, schema_path=name)
+    return check
 
 
-def _pattern_properties(validator: Any, patterns: Mapping[str, Any], instance: Any, _schema: Any) -> Iterator[Any]:
-    if validator.is_type(instance, "object"):
-        run = _RUN.get()
-        run.budget.step(len(patterns) * len(instance) // _ITEMS_PER_STEP)
-        for pattern, part in patterns.items():
-            for name, item in instance.items():
-                if run.has_match(pattern, name):
-                    yield from validator.descend(item, part, path=name, schema_path=pattern)
+def _check_required(names: list[str], source: str) -> _Check:
+    def check(instance: Any, path: _Path, budget: ValidationBudget) -> _Found | None:
+        if isinstance(instance, dict):
+            budget.step(len(names) // _ITEMS_PER_STEP)
+            for name in names:
+                if name not in instance:
+                    return path, _format_rule("required", name), source
+        return None
+
+    return check
 
 
-def _additional_properties(validator: Any, part: Any, instance: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
-    if not validator.is_type(instance, "object"):
-        return
-    run = _RUN.get()
-    patterns = schema.get("patternProperties", ())
-    run.budget.step(len(patterns) * len(instance) // _ITEMS_PER_STEP)
-    for name, item in instance.items():
-        if name in schema.get("properties", ()) or any(run.has_match(pattern, name) for pattern in patterns):
-            continue
-        if part is False:
-            yield _validation_error(path=(name,))
-        else:
-            yield from validator.descend(item, part, path=name)
+_TYPES: Final = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
+_CLASSES: Final = {"null": type(None), "boolean": bool, "string": str, "array": list, "object": dict}
+_NUMBER_LIMITS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "minimum": operator.ge,
+    "maximum": operator.le,
+    "exclusiveMinimum": operator.gt,
+    "exclusiveMaximum": operator.lt,
+}
+_SIZE_LIMITS: Final[Mapping[str, tuple[type[Sized], Callable[[Any, Any], bool]]]] = {
+    f"{bound}{noun}": (class_, compare)
+    for noun, class_ in (("Length", str), ("Items", list), ("Properties", dict))
+    for bound, compare in (("min", operator.ge), ("max", operator.le))
+}
 
 
-def _required(validator: Any, names: list[str], instance: Any, _schema: Any) -> Iterator[Any]:
-    if validator.is_type(instance, "object"):
-        for name in names:
-            if name not in instance:
-                yield _validation_error(validator_value=str(name))
+def _is_type(instance: object, name: str) -> bool:
+    """Whether data has a JSON type; a number without a fraction is an integer."""
+    if name in ("integer", "number"):
+        if isinstance(instance, float):
+            return name == "number" or instance.is_integer()
+        return isinstance(instance, int) and not isinstance(instance, bool)
+    return isinstance(instance, _CLASSES[name])
 
 
-def _unique_items(validator: Any, enabled: bool, instance: Any, _schema: Any) -> Iterator[Any]:
-    """Compare canonical JSON in one pass; the library takes quadratic time."""
-    if enabled and validator.is_type(instance, "array"):
-        canonical = {_canonical_json(item) for item in instance}
-        if len(canonical) < len(instance):
-            yield _validation_error()
+def _is_unique_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value) and len({*value}) == len(value)
+
+
+def _has_unique_items(instance: object, budget: ValidationBudget) -> bool:
+    if not isinstance(instance, list):
+        return True
+    return len({_metered_json(item, budget) for item in instance}) == len(instance)
+
+
+def _metered_json(obj: object, budget: ValidationBudget) -> str:
+    text = _canonical_json(obj)
+    budget.step(len(text) // _CHARACTERS_PER_STEP)
+    return text
 
 
 def _canonical_json(obj: object) -> str:
     """Canonical text of a JSON value: 1 equals 1.0, and members are sorted."""
     if isinstance(obj, dict):
-        members = sorted(f"{write_json(str(name))}:{_canonical_json(item)}" for name, item in obj.items())
-        return f"{{{','.join(members)}}}"
+        return f"{{{','.join(sorted(f'{write_json(name)}:{_canonical_json(item)}' for name, item in obj.items()))}}}"
     if isinstance(obj, list):
         return f"[{','.join(map(_canonical_json, obj))}]"
-    if isinstance(obj, float) and obj.is_integer():
-        return str(int(obj))
-    return write_json(str(obj) if isinstance(obj, str) else obj)
+    return str(int(obj)) if isinstance(obj, float) and obj.is_integer() else write_json(obj)
 
 
-# Messages
+def _parse(text: str | bytes) -> object:
+    """Parse JSON without integers that readers interpret differently."""
+    parsed = parse_json(text)
+    level = [parsed]
+    while level:  # at most as many levels as JSON can have
+        if any(isinstance(item, int) and abs(item) >= MAX_NUMBER for item in level):
+            raise InvalidData("an integer has more than 63 bits, which JSON readers interpret differently")
+        containers = [
+            item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list)
+        ]
+        level = [item for container in containers for item in container]
+    return parsed
 
 
-def _to_violation(error: Any) -> Violation:
-    pointer, source = _format_pointer(error.absolute_path), f"#{_format_pointer(error.absolute_schema_path)}"
-    return Violation(_format_rule(error), truncate(pointer), truncate(source))
+def _require(value: Any, valid: bool, source: str, expected: str) -> Any:
+    """Return the value of a keyword if it is valid."""
+    if not valid:
+        raise _invalid(source, f"{source.rpartition('/')[2]} must be {expected}")
+    return value
 
 
-def _format_rule(error: Any) -> str:
-    """The rule, as in the schema."""
-    if error.validator is None:
-        return "false"
-    return truncate(f"{write_json(str(error.validator))}: {write_json(_unwrap(error.validator_value))}")
+def _invalid(source: str, message: str) -> InvalidData:
+    return InvalidData(f"invalid schema at {_truncate(source[1:]) or 'the root'}: {message}")
 
 
-def _unwrap(obj: object) -> object:
-    if isinstance(obj, dict):
-        return {str(name): _unwrap(item) for name, item in obj.items()}
-    if isinstance(obj, list):
-        return [_unwrap(item) for item in obj]
-    return str(obj) if isinstance(obj, str) else obj
+def _format_rule(keyword: str, value: object) -> str:
+    return _truncate(f"{write_json(keyword)}: {write_json(value)}")
 
 
-def _format_pointer(path: Any) -> str:
-    return "".join([f"/{escape_pointer(str(step))}" for step in path])
+def _truncate(text: str) -> str:
+    """Truncate untrusted text for a message."""
+    return text if len(text) <= _MAX_MESSAGE_LENGTH else text[:_MAX_MESSAGE_LENGTH] + "…"
+
+
+def _escape(name: str) -> str:
+    """Escape a step of a JSON Pointer."""
+    return name.replace("~", "~0").replace("/", "~1")

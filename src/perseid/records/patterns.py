@@ -32,7 +32,7 @@ MAX_STEPS: Final = 10_000
 
 MAX_COMPILE_COST: Final = 10_000
 """Cost of compiling definitions per record: at most half a second. A character of an expression costs 1, a subschema 8;
-see `Matcher.cost` and `json_schema.SchemaChecker`. It is charged even for cached definitions, so that the result for a
+see `Matcher.cost` and `json_schema`. It is charged even for cached definitions, so that the result for a
 record does not depend on the cache."""
 
 _INSTRUCTIONS_PER_COST: Final = 50  # take as long as parsing one character

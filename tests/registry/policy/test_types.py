@@ -158,7 +158,7 @@ def test_policy_without_type_rules_checks_nothing(registry: Registry) -> None:
         (Definition.make("a", "b", pattern=r"(a)\1").to_bytes(), "backreference at character 4"),
         (Definition.make("a", "b", pattern="a(?!b)").to_bytes(), "lookaround"),
         (Definition.make("a", "b", pattern="[a&&b]").to_bytes(), "intersection"),
-        (Definition.make("a", "b", schema={"$ref": "https://example.org/"}).to_bytes(), "points outside the schema"),
+        (Definition.make("a", "b", schema={"$ref": "#/a"}).to_bytes(), "at /$ref: '$ref' is not a supported keyword"),
         (Definition.make("a", "b", pattern="a", example="b").to_bytes(), "the example is not valid for the type"),
     ],
 )
@@ -218,7 +218,7 @@ def test_no_definition_is_applied_beyond_the_limit(registry: Registry, monkeypat
 
 def large_schema(number: int) -> Definition:
     parts: dict[str, object] = {f"d{part}": {} for part in range(100)}
-    return Definition.make("a", "b", schema={"title": str(number), "$defs": parts})
+    return Definition.make("a", "b", schema={"title": str(number), "properties": parts})
 
 
 def large_pattern(number: int) -> Definition:
@@ -248,7 +248,7 @@ def test_check_stops_at_the_first_invalid_value(registry: Registry, monkeypatch:
     with registry.snapshot() as snapshot:
         values = [Value.text(number, "10/OLD", str(number)) for number in range(1, 50)]
         (found,) = check_types(snapshot, CHECKED, values)
-    assert "which is not a schema" in found.message
+    assert "'$ref' is not a supported keyword" in found.message
     assert seen == [b"1"]
 
 
@@ -264,6 +264,29 @@ def test_existing_unusable_definition_stays_and_matches_nothing(
     registry.do(Add(handle("10/OLD"), (Value.text(3, "URL", "https://example.org/"),)), OPERATOR, "cli")
     assert "backreference" in refused(registry, "20/a", Value.text(1, "10/OLD", "aa")).reason
     assert "its definition is invalid" in refused(registry, "20/a", Value.text(1, "10/BROKEN", "aa")).reason
+
+
+def test_existing_schema_with_an_unsupported_keyword_stays_readable_and_refuses_new_values(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = Definition.make("Old", "An old type.", schema={"allOf": [{"type": "string"}]})
+    with monkeypatch.context() as lenient:
+        lenient.setattr("perseid.registry.commands.composition.check_definitions", lambda *_: None)
+        lenient.setattr("perseid.registry.commands.composition.check_types", lambda *_: iter(()))
+        create(registry, "10/OLD", *definition_values(old))
+        create(registry, "20/a", Value.text(1, "10/OLD", '"x"'))
+    with registry.snapshot() as snapshot:
+        registered = get_registered_type(snapshot.stored(handle("10/OLD")))
+        assert registered is not None
+        assert registered.definition == old
+        assert snapshot.stored(handle("20/a")).values[0].data == b'"x"'
+    new = refused(registry, "20/b", Value.text(1, "10/OLD", '"x"')).reason
+    assert "'10/OLD': invalid schema at /allOf: 'allOf' is not a supported keyword; supported are type, " in new
+    for changed in ("20/a", "10/OLD"):  # other values can change, and the definition can be corrected
+        registry.do(Add(handle(changed), (Value.text(3, "URL", "https://example.org/"),)), OPERATOR, "cli")
+    corrected = Definition.make("Old", "An old type.", schema={"type": "string"})
+    registry.do(Modify(handle("10/OLD"), (definition_values(corrected)[1],)), OPERATOR, "cli")
+    create(registry, "20/b", Value.text(1, "10/OLD", '"x"'))
 
 
 def test_a6_types_of_a_new_namespace_have_definitions() -> None:
