@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perseid.registry.installation.setting_limits import LIMIT_SETTINGS
+from perseid.registry.installation.settings import SETTINGS
 from perseid.registry.policy.text import format_toml
 
 MANUAL = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "limits.md").read_text()
@@ -27,7 +27,7 @@ ELSEWHERE = {"PACKET_PAYLOAD", "MAX_REPLY_BYTES"}
 def test_every_setting_is_documented_with_its_default() -> None:
     rows = re.findall(r"^\| `limits\.(\w+)` \| `(.+?)` \| (.+) \|$", MANUAL, re.MULTILINE)
     assert [(key, default) for key, default, _ in rows] == [
-        (key, format_toml(limit.default)) for key, limit in LIMIT_SETTINGS.items()
+        (limit.key, format_toml(limit.default)) for limit in SETTINGS.values() if limit.section == "limits"
     ]
     assert all(why.endswith(".") for *_, why in rows)
 

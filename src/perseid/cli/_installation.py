@@ -92,7 +92,7 @@ def open_registry(installation: Installation) -> Registry:
     """Return the registry of an open installation, with the rules of its settings."""
     config = installation.config
     default = PROFILES[config.default_profile]
-    rules = Rules(installation.administration, default, config.server_listing_allowed, config.templates_delimiter)
+    rules = Rules(installation.administration, default, config.server.listing_allowed, config.templates.delimiter)
     return Registry(installation.ledger, rules)
 
 

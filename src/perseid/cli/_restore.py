@@ -35,7 +35,7 @@ from perseid.names.suffix_scheme import Scheme, Source
 from perseid.registry.commands.namespaces import check_prefix, namespaces
 from perseid.registry.installation.files import place, remove_files, staging_directory, write_file
 from perseid.registry.installation.installation import CHECKPOINT_KEY, KEYS_NAME, new_log, open_store, translate_errors
-from perseid.registry.installation.setting_types import mask_password
+from perseid.registry.installation.sections import mask_password
 from perseid.registry.installation.settings import FILE_NAME, Config, config_template
 from perseid.registry.installation.site_setup import write_server_files
 from perseid.registry.policy.policy import Policy
@@ -183,7 +183,7 @@ def restore_installation(
 
             if store.version() is not None:
                 raise StoreNotEmpty(
-                    f"{mask_password(config.ledger_database)} already contains a ledger; use an empty database"
+                    f"{mask_password(config.ledger.database)} already contains a ledger; use an empty database"
                 )
             store.upgrade()
             try:

@@ -16,7 +16,6 @@ from perseid.registry.access.tokens import DAY, TokenStatus
 from perseid.registry.installation.certificates import EXPIRY_WARNING, Credentials, find_certificate
 from perseid.registry.installation.files import OTHERS_READ
 from perseid.registry.installation.installation import KEYS_NAME, InstallationError
-from perseid.registry.installation.setting_http import Listen
 from perseid.registry.installation.settings import Config
 from perseid.registry.installation.site import (
     NEXT_SERVER_KEY,
@@ -93,10 +92,10 @@ _HTTP = "http"
 
 def http_findings(directory: Path, config: Config) -> Iterator[Finding]:
     """Yield the findings about HTTP and the certificate for HTTPS."""
-    if not config.http_enabled:
+    if not config.http.enabled:
         yield Finding(_HTTP, Level.OK, "disabled (http.enabled is false)")
         return
-    if config.http_listen is Listen.HTTP:
+    if config.http.listen == "http":
         yield from _proxy_findings(config)
         yield Finding(_HTTP, Level.OK, "plain HTTP only, so no certificate is needed (http.listen is http)")
         return
@@ -129,15 +128,15 @@ def _certificate_findings(credentials: Credentials, config: Config) -> Iterator[
 
 
 def _key_file_findings(directory: Path, config: Config) -> Iterator[Finding]:
-    path = directory / (config.http_key_file or config.http_certificate_file)
+    path = directory / (config.http.key_file or config.http.certificate_file)
     with suppress(OSError):
-        if config.http_certificate_file and path.stat().st_mode & stat.S_IROTH:
+        if config.http.certificate_file and path.stat().st_mode & stat.S_IROTH:
             message = f"all users can read {path}, which contains the private key for HTTPS"
             yield Finding(_HTTP, Level.NOTE, message, f"restrict access with: chmod o= {path}")
 
 
 def _proxy_findings(config: Config) -> Iterator[Finding]:
-    if config.http_public_url.lower().startswith("https:") and not config.http_trusted_proxies:
+    if config.http.public_url.lower().startswith("https:") and not config.http.trusted_proxies:
         message = "http.public_url is an https address but http.listen is http, so a proxy must be in front"
         advice = "list the proxy in http.trusted_proxies; otherwise authentication over HTTP is refused"
         yield Finding(_HTTP, Level.NOTE, message, advice)
@@ -185,19 +184,19 @@ def _rotation_findings(directory: Path, identity: ServerIdentity) -> Iterator[Fi
 
 
 def _passphrase_findings(directory: Path, config: Config) -> Iterator[Finding]:
-    path = directory / config.keys_passphrase_file
+    path = directory / config.keys.passphrase_file
     with suppress(OSError):
-        if config.keys_passphrase_file and path.stat().st_mode & OTHERS_READ:
+        if config.keys.passphrase_file and path.stat().st_mode & OTHERS_READ:
             message = f"other users can read {path}, which contains the passphrase of the server's key"
             yield Finding("server", Level.NOTE, message, f"restrict access with: chmod 0600 {path}")
 
 
 def _interface_findings(server: Server, identity: ServerIdentity, config: Config) -> Iterator[Finding]:
     """Compare the ports of the site information with those of the settings."""
-    over_http = Transport.HTTPS if config.http_listen is Listen.HTTPS else Transport.HTTP
+    over_http = Transport.HTTPS if config.http.listen == "https" else Transport.HTTP
     for setting, port, transports in (
-        ("native.port", config.native_port, _NATIVE_TRANSPORTS),
-        ("http.port", config.http_port if config.http_enabled else 0, (over_http,)),
+        ("native.port", config.native.port, _NATIVE_TRANSPORTS),
+        ("http.port", config.http.port if config.http.enabled else 0, (over_http,)),
     ):
         listed = {one: sorted({each.port for each in server.interfaces if each.transport == one}) for one in transports}
         others = [f"{one.name} {' and '.join(map(str, ports))}" for one, ports in listed.items() if port not in ports]
@@ -212,7 +211,7 @@ def _interface_findings(server: Server, identity: ServerIdentity, config: Config
 def _address_findings(server: Server, identity: ServerIdentity, config: Config) -> Iterator[Finding]:
     """Compare the address of the site information with the setting."""
     try:
-        host = ipaddress.ip_address(config.native_host)
+        host = ipaddress.ip_address(config.native.host)
     except ValueError:
         return
     listed = server.ip
@@ -235,11 +234,11 @@ class _Endpoint:
 
 def port_findings(config: Config) -> Iterator[Finding]:
     """Yield whether each port is free, or which process uses it."""
-    endpoints = [_Endpoint("native", config.native_host, config.native_port, _NATIVE_TRANSPORTS)]
-    if config.http_enabled:
-        endpoints.append(_Endpoint("http", config.http_host, config.http_port, (Transport.TCP,)))
-    if config.metrics_enabled:
-        endpoints.append(_Endpoint("metrics", config.metrics_host, config.metrics_port, (Transport.TCP,)))
+    endpoints = [_Endpoint("native", config.native.host, config.native.port, _NATIVE_TRANSPORTS)]
+    if config.http.enabled:
+        endpoints.append(_Endpoint("http", config.http.host, config.http.port, (Transport.TCP,)))
+    if config.metrics.enabled:
+        endpoints.append(_Endpoint("metrics", config.metrics.host, config.metrics.port, (Transport.TCP,)))
     for endpoint in endpoints:
         if not endpoint.port:
             yield Finding("ports", Level.OK, f"the system chooses a free port ({endpoint.section}.port is 0)")

@@ -110,7 +110,7 @@ def add(  # noqa: PLR0913 - options
         rules = replace(rules, purpose=purpose)
     with open_installation(directory, acting_as) as session:
         members = [parse_value_ref(text, "--administrator") for text in administrator or ()]
-        default = list(session.installation.config.administrators_server)
+        default = list(session.installation.config.administration.server_admins)
         _create_namespace(session, prefix, rules, members or default, json, require_administrators=bool(members))
 
 
@@ -141,7 +141,7 @@ def derive(  # noqa: PLR0913 - options
             parent_administrators = find_administrators(snapshot, parent)
         rules = rules if purpose is None else replace(rules, purpose=purpose)
         members = [parse_value_ref(text, "--administrator") for text in administrator or ()]
-        default = parent_administrators or list(session.installation.config.administrators_server)
+        default = parent_administrators or list(session.installation.config.administration.server_admins)
         _create_namespace(session, prefix, rules, members or default, json, require_administrators=bool(members))
 
 

@@ -12,9 +12,8 @@ from typing import Annotated, Final
 
 import typer
 
-from perseid.registry.installation.setting_http import Listen
-from perseid.registry.installation.setting_keys import MAX_RESOLVERS, variable_name
-from perseid.registry.installation.settings import FILE_NAME, Config
+from perseid.registry.installation.sections import MAX_RESOLVERS
+from perseid.registry.installation.settings import FILE_NAME, Config, variable_name
 from perseid.server.processes.supervisor import ServerOptions
 
 from ._directory import Directory, resolve_directory
@@ -24,7 +23,7 @@ LISTENING: Final = "Serving the native protocol at {host} port {port}, over UDP 
 HTTP: Final = "Serving HTTP at {http}"
 STOP: Final = "Stop with Ctrl-C."
 
-_SCHEMES: Final = {Listen.BOTH: ("http", "https"), Listen.HTTP: ("http",), Listen.HTTPS: ("https",)}
+_SCHEMES: Final = {"both": ("http", "https"), "http": ("http",), "https": ("https",)}
 
 _COMMANDS_TO_TRY = """
 Try these commands in another terminal:
@@ -105,17 +104,17 @@ def serve(  # noqa: PLR0913 - options
     config = Config.load(target, os.environ)
     options = ServerOptions(
         directory=str(target),
-        host=config.native_host,
-        port=config.native_port,
-        resolvers=config.server_resolvers or len(os.sched_getaffinity(0)),
+        host=config.native.host,
+        port=config.native.port,
+        resolvers=config.server.resolvers or len(os.sched_getaffinity(0)),
         accept_clock=accept_clock,
-        log_format=config.log_format.value,
-        log_level=config.log_level,
+        log_format=config.log.format,
+        log_level=config.log.level_number,
         as_json=json,
         startup_lines=_welcome_lines(target, config, init_demo=init_demo),
-        http_host=config.http_host if config.http_enabled else "",
-        http_port=config.http_port,
-        http_schemes=_SCHEMES[config.http_listen],
+        http_host=config.http.host if config.http.enabled else "",
+        http_port=config.http.port,
+        http_schemes=_SCHEMES[config.http.listen],
     )
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-P", "-m", "perseid.server.processes.supervisor", options.to_json()])  # noqa: S606 - ours
@@ -131,14 +130,14 @@ def _set_environment(options: dict[str, str | int | None]) -> None:
 def _welcome_lines(target: Path, config: Config, *, init_demo: bool) -> tuple[str, ...]:
     """Return the startup messages, with format fields for addresses that are not known yet."""
     lines = [LISTENING]
-    if config.http_enabled:
+    if config.http.enabled:
         lines.append(HTTP)
     if init_demo:
         default = resolve_directory(None).resolve()
         option = "" if target == default else f" -d {target}"
         # Braces in a path are not format fields.
         lines += _COMMANDS_TO_TRY.format(option=option.replace("{", "{{").replace("}", "}}")).splitlines()
-        if config.http_enabled:
+        if config.http.enabled:
             lines += _URLS_TO_TRY.format(address="{http_first}").splitlines()
     return (*lines, STOP)
 

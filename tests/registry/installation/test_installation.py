@@ -121,10 +121,10 @@ def test_settings_are_written_and_effective(tmp_path: Path) -> None:
     create(tmp_path / "new", settings={"root": "global", "administrators.server": ["300:0.NA/1"]}, environ={})
     with opened(tmp_path / "new") as installation:
         assert installation.directory == tmp_path / "new"
-        assert installation.config.root.value == "global"
+        assert installation.config.root == "global"
         assert installation.administration.server_admins == (ValueRef(300, "0.NA/1"),)
     with Installation.open(tmp_path / "new", environ={"PERSEID_ROOT": "self"}) as installation:
-        assert installation.config.root.value == "self"
+        assert installation.config.root == "self"
 
 
 def test_default_origin_is_anonymous(tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import FrozenInstanceError, fields
-from ipaddress import ip_network
+from dataclasses import fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +15,17 @@ from hypothesis import strategies as st
 
 from perseid.records.value import ValueRef
 from perseid.registry.access.authorization import Settings
-from perseid.registry.installation.setting_http import Listen
-from perseid.registry.installation.setting_keys import (
+from perseid.registry.installation.sections import mask_password
+from perseid.registry.installation.settings import (
+    CONFIG_DCT,
+    FILE_NAME,
     SETTINGS,
-    UNSUPPORTED_KEYS,
-    LogFormat,
-    Root,
-    config_dct_table,
-    field_name,
-    section_name,
-    settings_table,
+    Config,
+    InvalidConfig,
+    config_template,
     variable_name,
 )
-from perseid.registry.installation.setting_limits import LIMIT_SETTINGS
-from perseid.registry.installation.setting_types import mask_password
-from perseid.registry.installation.settings import FILE_NAME, Config, InvalidConfig, config_template
+from perseid.registry.policy.policy import PROFILES
 from perseid.registry.policy.text import format_toml
 from perseid.wire.server import ServerSettings
 from perseid.wire.sessions import Cipher
@@ -82,7 +78,7 @@ DEPLOYED_KEYS = [
 
 # For each setting something else than its default, as it stands in the file and as a variable has it.
 OTHERS: Mapping[str, tuple[object, str, object]] = {
-    "root": ("global", "global", Root.GLOBAL),
+    "root": ("global", "global", "global"),
     "default_profile": ("pilin", "pilin", "pilin"),
     "ledger.database": ("postgresql://a@b/c", "postgresql://a@b/c", "postgresql://a@b/c"),
     "site.position": (3, " 3 ", 3),
@@ -95,7 +91,7 @@ OTHERS: Mapping[str, tuple[object, str, object]] = {
     "http.enabled": (False, "no", False),
     "http.host": ("localhost", "localhost", "localhost"),
     "http.port": (80, "80", 80),
-    "http.listen": ("https", "https", Listen.HTTPS),
+    "http.listen": ("https", "https", "https"),
     "http.certificate_file": ("web.pem", "web.pem", "web.pem"),
     "http.key_file": ("web.key", "web.key", "web.key"),
     "http.client_certificates": (False, "no", False),
@@ -103,7 +99,7 @@ OTHERS: Mapping[str, tuple[object, str, object]] = {
     "http.trusted_proxies": (
         ["10.0.0.0/8", "::1"],
         "10.0.0.0/8, ::1,",
-        (ip_network("10.0.0.0/8"), ip_network("::1")),
+        ("10.0.0.0/8", "::1/128"),
     ),
     "http.resolver_forms": (["id", "bare"], "id,bare", ("id", "bare")),
     "http.redirect_status": (303, " 303", 303),
@@ -112,30 +108,30 @@ OTHERS: Mapping[str, tuple[object, str, object]] = {
     "http.weak_digests": (False, "off", False),
     "http.api_requests": (1_200, "1200", 1_200),
     "http.api_requests_anonymous": (60, "60", 60),
-    "administrators.server": (["300:0.NA/1"], "300:0.NA/1", (ValueRef(300, "0.NA/1"),)),
-    "administrators.home_only": (["0:1/a"], "0:1/a", (ValueRef(0, "1/a"),)),
-    "administrators.status": (["1:1/b"], "1:1/b", (ValueRef(1, "1/b"),)),
-    "administrators.backup": (["2:1/c"], "2:1/c", (ValueRef(2, "1/c"),)),
-    "administrators.replication": (["3:1/d, e"], '["3:1/d, e"]', (ValueRef(3, "1/d, e"),)),
+    "administrators.server": (["300:0.NA/1"], "300:0.NA/1", ("300:0.NA/1",)),
+    "administrators.home_only": (["0:1/a"], "0:1/a", ("0:1/a",)),
+    "administrators.status": (["1:1/b"], "1:1/b", ("1:1/b",)),
+    "administrators.backup": (["2:1/c"], "2:1/c", ("2:1/c",)),
+    "administrators.replication": (["3:1/d, e"], '["3:1/d, e"]', ("3:1/d, e",)),
     "administrators.full_access": (True, "YES", True),
     "administrators.prefix_administrators": (False, "0", False),
     "sessions.required": (True, "on", True),
     "sessions.challenge_life": (20, "20", 20),
     "sessions.life": (60, "60", 60),
-    "sessions.cipher": ("3des", "3des", Cipher.TDES),
+    "sessions.cipher": ("3des", "3des", "3des"),
     "templates.delimiter": ("@", "@", "@"),
-    "log.format": ("json", "json", LogFormat.JSON),
-    "log.level": ("debug", "debug", 10),
+    "log.format": ("json", "json", "json"),
+    "log.level": ("debug", "debug", "debug"),
     "log.access": (False, "false", False),
     "log.access_udp": (True, "true", True),
     "metrics.enabled": (False, "no", False),
     "metrics.host": ("::1", "::1", "::1"),
     "metrics.port": (0, "0", 0),
-    "limits.exempt_networks": (["10.0.0.0/8"], "10.0.0.0/8", (ip_network("10.0.0.0/8"),)),
+    "limits.exempt_networks": (["10.0.0.0/8"], "10.0.0.0/8", ("10.0.0.0/8",)),
     **{
-        f"limits.{key}": (limit.default - 1, f"{limit.default - 1}", limit.default - 1)
-        for key, limit in LIMIT_SETTINGS.items()
-        if isinstance(limit.default, int)
+        name: (limit.default - 1, f"{limit.default - 1}", limit.default - 1)
+        for name, limit in SETTINGS.items()
+        if limit.section == "limits" and isinstance(limit.default, int)
     },
 }
 
@@ -147,14 +143,28 @@ def refused(text: str, environ: Mapping[str, str] | None = None) -> str:
 
 
 def get(config: Config, name: str) -> Any:
-    return getattr(config, field_name(name))
+    return attrgetter(name)(config)
+
+
+def values(config: Config) -> dict[str, Any]:
+    return {name: get(config, name) for name in SETTINGS}
 
 
 # What there is
 
 
-def test_every_setting_is_a_field_in_the_same_order() -> None:
-    assert [field.name for field in fields(Config)] == [*map(field_name, SETTINGS), "sources", "remarks"]
+def test_every_setting_has_a_valid_default_and_a_description() -> None:
+    config = Config()
+    for name, setting in SETTINGS.items():
+        assert setting.read(setting.default, name) == get(config, name)
+        assert setting.about.endswith(".")
+    assert not hasattr(config, "__dict__")
+    assert len(SETTINGS) == 77
+
+
+def test_profiles_are_those_of_policies() -> None:
+    assert SETTINGS["default_profile"].expects == '"pilin", "cordra", "free" or "exact"'
+    assert list(PROFILES) == ["pilin", "cordra", "free", "exact"]
 
 
 def test_variable_names_are_unique() -> None:
@@ -166,11 +176,11 @@ def test_defaults_match_packages_that_use_them() -> None:
     config = Config.parse("", {})
     assert config.administration == Settings()
     settings = {field.name: field.default for field in fields(ServerSettings)}
-    assert config.sessions_challenge_life == settings["challenge_life"]
-    assert config.sessions_life == settings["session_life"]
-    assert config.sessions_cipher == settings["cipher"]
-    assert (config.native_port, config.http_port) == (2641, 8000)
-    assert config.native_host == config.http_host == "127.0.0.1"
+    assert config.sessions.challenge_life == settings["challenge_life"]
+    assert config.sessions.life == settings["session_life"]
+    assert (config.sessions.cipher, settings["cipher"]) == ("aes", Cipher.AES)
+    assert (config.native.port, config.http.port) == (2641, 8000)
+    assert config.native.host == config.http.host == "127.0.0.1"
     assert config.sources == dict.fromkeys(SETTINGS, "default")
 
 
@@ -178,7 +188,7 @@ def test_administrators_are_passed_to_authorization() -> None:
     text = "[administrators]\n" + "\n".join(
         f"{name.partition('.')[2]} = {format_toml(other)}"
         for name, (other, _, _) in OTHERS.items()
-        if section_name(name) == "administrators"
+        if name.startswith("administrators.")
     )
     assert Config.parse(text, {}).administration == Settings(
         server_admins=(ValueRef(300, "0.NA/1"),),
@@ -197,7 +207,7 @@ def test_administrators_are_passed_to_authorization() -> None:
 @pytest.mark.parametrize("name", SETTINGS)
 def test_setting_in_file_is_used_with_its_line(name: str) -> None:
     other, _, value = OTHERS[name]
-    section, key = section_name(name), name.rpartition(".")[2]
+    section, key = SETTINGS[name].section, SETTINGS[name].key
     text = f"# a comment\n{f'[{section}]' if section else ''}\n{key} = {format_toml(other)}\n"
     config = Config.parse(text, {})
     assert get(config, name) == value
@@ -208,7 +218,7 @@ def test_setting_in_file_is_used_with_its_line(name: str) -> None:
 @pytest.mark.parametrize("text", ["native.port = 7", "native = { port = 7 }", "['native']\nport = 7"])
 def test_unknown_line_names_the_file(text: str) -> None:
     config = Config.parse(text, {})
-    assert config.native_port == 7
+    assert config.native.port == 7
     assert config.sources["native.port"] == FILE_NAME
 
 
@@ -217,7 +227,7 @@ def test_template_documents_everything_and_sets_nothing() -> None:
     assert Config.parse(text, {}).sources == dict.fromkeys(SETTINGS, "default")
     uncommented = re.sub(r"^#(?! )", "", text, flags=re.MULTILINE)
     config = Config.parse(uncommented, {})
-    assert config == Config.parse("", {})
+    assert values(config) == values(Config.parse("", {}))
     assert "default" not in config.sources.values()
     assert max(map(len, text.splitlines())) <= 105
 
@@ -225,7 +235,7 @@ def test_template_documents_everything_and_sets_nothing() -> None:
 def test_template_sets_given_values() -> None:
     given = {name: other for name, (other, _, _) in OTHERS.items()}
     config = Config.parse(config_template(given), {})
-    assert {name: get(config, name) for name in SETTINGS} == {name: value for name, (_, _, value) in OTHERS.items()}
+    assert values(config) == {name: value for name, (_, _, value) in OTHERS.items()}
     assert tomllib.loads(config_template({"root": "global"})).pop("root") == "global"
 
 
@@ -240,7 +250,7 @@ def test_settings_are_read_from_directory(tmp_path: Path) -> None:
     assert Config.load(tmp_path, {}) == Config.parse("", {})
     (tmp_path / FILE_NAME).write_bytes(b"\xef\xbb\xbf[native]\r\nport = 1\r\n")
     config = Config.load(tmp_path, {})
-    assert (config.native_port, config.sources["native.port"]) == (1, "perseid.toml:2")
+    assert (config.native.port, config.sources["native.port"]) == (1, "perseid.toml:2")
     (tmp_path / FILE_NAME).write_text("[native]\nport = -1")
     with pytest.raises(InvalidConfig) as caught:
         Config.load(tmp_path, {})
@@ -319,7 +329,7 @@ def test_unknown_setting_is_refused_with_suggestion(text: str, message: str) -> 
         (
             "http.schemes",
             "['HTTP']",
-            "Expected a list of schemes such as \"https\" in lowercase; it contains 'HTTP'",
+            "Expected a list of schemes such as \"https\", in lowercase; it contains 'HTTP'",
         ),
         (
             "http.schemes",
@@ -338,7 +348,11 @@ def test_unknown_setting_is_refused_with_suggestion(text: str, message: str) -> 
         ("default_profile", "'pillin'", 'Expected "pilin", "cordra", "free" or "exact"'),
         ("templates.delimiter", "1", "printable characters, not 1"),
         ("templates.delimiter", '"\\t"', "printable characters"),
-        ("ledger.database", "1", "Expected a URL such as postgresql://user@host/database, or an empty text, not 1"),
+        (
+            "ledger.database",
+            "1",
+            "Expected a URL such as postgresql://user@host/database, or an empty text, not a number",
+        ),
     ],
 )
 def test_invalid_value_is_reported_with_expectation(setting: str, plain: str, message: str) -> None:
@@ -358,7 +372,9 @@ def test_variable_overrides_file(name: str) -> None:
     config = Config.parse(config_template({name: SETTINGS[name].default}), {variable_name(name): written})
     assert get(config, name) == value
     assert config.sources[name] == variable_name(name)
-    assert SETTINGS[name].kind.plain(value) == (["10.0.0.0/8", "::1/128"] if name == "http.trusted_proxies" else other)
+    assert SETTINGS[name].default != other
+    shown = list(value) if isinstance(value, tuple) else value
+    assert shown == (["10.0.0.0/8", "::1/128"] if name == "http.trusted_proxies" else other)
 
 
 def test_empty_variable_is_ignored() -> None:
@@ -384,13 +400,13 @@ def test_error_names_the_variable(variable: str, text: str, message: str) -> Non
         assert said.startswith(f"{variable}: ")
         assert message in said
     else:
-        assert Config.parse("", {variable: text}).administrators_server == (ValueRef(1, "1/a;2:1/b c"),)
+        assert Config.parse("", {variable: text}).administrators.server == ("1:1/a;2:1/b c",)
 
 
 def test_variables_without_effect_are_reported() -> None:
     environ = {"PERSEID_NATVE_PORT": "1", "PERSEID_DIR": "x", "PERSEID_": "x", "HOME": "x", "PERSEID_SERVICE_HOST": "x"}
     config = Config.parse("", environ)
-    assert config == Config.parse("", {})
+    assert values(config) == values(Config.parse("", {}))
     assert config.remarks[0] == "environment variable PERSEID_ has no effect; list all settings with: perseid config"
     assert (
         config.remarks[1] == "environment variable PERSEID_NATVE_PORT has no effect; did you mean PERSEID_NATIVE_PORT?"
@@ -419,13 +435,14 @@ def test_settings_are_shown_as_in_file() -> None:
     }
 
 
-def test_config_is_frozen_and_hashable() -> None:
+def test_config_is_frozen() -> None:
     config = Config.parse("", {})
-    with pytest.raises(FrozenInstanceError):
-        config.native_port = 1  # type: ignore[misc]
+    with pytest.raises(AttributeError):
+        config.native.port = 1  # type: ignore[misc]
+    with pytest.raises(AttributeError):
+        config.root = "global"  # type: ignore[misc]
     with pytest.raises(TypeError):
         config.sources["root"] = "x"  # type: ignore[index]
-    assert hash(config) == hash(Config.parse("", {"PERSEID_X": "1"}))
 
 
 def test_repr_has_changed_settings() -> None:
@@ -448,9 +465,8 @@ def test_repr_has_changed_settings() -> None:
 )
 def test_password_is_never_shown(url: str) -> None:
     config = Config.parse(config_template({"ledger.database": url}), {})
-    assert config.ledger_database == url
-    assert SECRET not in repr(config)
-    assert SECRET not in str(config.show())
+    assert config.ledger.database == url
+    assert SECRET not in f"{config!r} {config.ledger!r} {config.show()}"
     assert "***" in mask_password(url)
     assert mask_password(url).startswith(url.partition("://")[0])
     for wrong in (url.replace("postgres", "mysql", 1), url + " ", url + "\x1b"):
@@ -469,12 +485,12 @@ def test_only_the_password_is_masked(noise: str) -> None:
 def test_passphrase_is_never_shown() -> None:
     text = f'[keys]\npassphrase = "{SECRET}"'
     for config in (Config.parse(text, {}), Config.parse("", {"PERSEID_KEYS_PASSPHRASE": SECRET})):
-        assert config.keys_passphrase == SECRET
-        assert SECRET not in repr(config)
-        assert SECRET not in str(config.show())
+        assert config.keys.passphrase == SECRET
+        assert SECRET not in f"{config!r} {config.keys!r} {config.show()}"
     assert "passphrase=''" not in repr(Config.parse("", {}))
     assert SECRET not in refused("", {"PERSEID_KEYS_PASSPHRASE": f"{SECRET}\n{SECRET}"})
     assert SECRET not in refused(f'[keys]\npassphrase = ["{SECRET}"]')
+    assert refused("[keys]\npassphrase = 4711").endswith("Expected a single line of text, not a number")
 
 
 def test_file_with_secret_is_detected() -> None:
@@ -487,25 +503,38 @@ def test_file_with_secret_is_detected() -> None:
 # The manual
 
 
+def settings_table() -> str:
+    rows = ["| setting | variable | value | default | unit | description |", "|---|---|---|---|---|---|"]
+    for name, setting in SETTINGS.items():
+        default, unit = f"`{format_toml(setting.default)}`", setting.unit or "–"
+        rows.append(f"| `{name}` | `{setting.variable}` | {setting.expects} | {default} | {unit} | {setting.about} |")
+    return "\n".join(rows) + "\n"
+
+
+def config_dct_table() -> str:
+    rows = ["| in `config.dct` | here | difference or replacement |", "|---|---|---|"]
+    for old, (new, remark) in CONFIG_DCT.items():
+        rows.append(f"| `{old}` | {f'`{new}`' if new else '–'} | {remark or '–'} |")
+    return "\n".join(rows) + "\n"
+
+
 def test_manual_has_settings_table() -> None:
     assert f"\n{settings_table()}\n" in MANUAL.read_text()
 
 
 def test_manual_has_config_dct_table() -> None:
     assert f"\n{config_dct_table()}\n" in MANUAL.read_text()
-    named = [old for setting in SETTINGS.values() for old in setting.deployed]
-    assert sorted([*named, *UNSUPPORTED_KEYS]) == sorted(DEPLOYED_KEYS)
+    assert sorted(CONFIG_DCT) == sorted(DEPLOYED_KEYS)
+    assert {new for new, _ in CONFIG_DCT.values()} <= {"", *SETTINGS}
 
 
 @pytest.mark.parametrize("old", DEPLOYED_KEYS)
 def test_deployed_name_is_refused_with_new_name(old: str) -> None:
     key = old.rpartition(".")[2]
     said = refused(f"{key} = 1")
-    new = next((name for name, setting in SETTINGS.items() if old in setting.deployed), None)
-    if key == old and new is not None:
-        assert said.endswith(f"; use {new}")
-    elif key == old:
-        assert said.endswith(UNSUPPORTED_KEYS[old])
+    new, remark = CONFIG_DCT[old]
+    if key == old:
+        assert said.endswith(f"; use {new}" if new else remark)
 
 
 def write_published() -> None:

@@ -27,7 +27,7 @@ from OpenSSL import SSL
 
 from perseid.records.private_keys import PrivateKey
 from perseid.registry.installation.certificates import create_self_signed
-from perseid.registry.installation.setting_http import Listen
+from perseid.registry.installation.sections import Listen
 from perseid.registry.installation.settings import Config
 from perseid.server.http.connection.listener import HttpListener
 from perseid.server.http.connection.tls_handshake import make_server_context
@@ -295,7 +295,7 @@ class _Running:
 
 @contextmanager
 def run_listener(
-    *, context: SSL.Context | None = None, listen: Listen = Listen.BOTH, host: str = "127.0.0.1", **settings: str
+    *, context: SSL.Context | None = None, listen: Listen = "both", host: str = "127.0.0.1", **settings: str
 ) -> Iterator[RunningListener]:
     """A listener on a free port, in a thread; at the end no connection may be left."""
     config = Config.parse("", {f"PERSEID_{name}": value for name, value in settings.items()})

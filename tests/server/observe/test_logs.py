@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.registry.installation.setting_keys import LogFormat
 from perseid.server.observe import logs
 from perseid.server.observe.logs import MAX_LINE, LineFormatter, LineHandler, LineStyle, Log, LogOutput, fields
 
@@ -203,7 +202,7 @@ def test_journal_lines_have_priorities_and_no_time(tmp_path: Path, monkeypatch: 
     with (tmp_path / "journal").open("w+b") as stream:
         about = os.fstat(stream.fileno())
         monkeypatch.setenv("JOURNAL_STREAM", f"{about.st_dev}:{about.st_ino}")
-        log = logs.configure("resolver-1", LogFormat.TEXT, level=logging.DEBUG, descriptor=stream.fileno())
+        log = logs.configure("resolver-1", "text", level=logging.DEBUG, descriptor=stream.fileno())
         assert log.style == LineStyle("resolver-1", journal=True)
         ours = logging.getLogger("perseid.x")
         for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL):

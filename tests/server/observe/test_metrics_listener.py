@@ -178,7 +178,7 @@ def test_settings_configure_the_listener(server: Server) -> None:
     with MetricsListener.of(Config.parse("[metrics]\nhost = '::1'\nport = 0", {}), server.sources) as listener:
         assert listener.address is not None
         assert listener.address.startswith("http://[::1]:")
-    assert Config.parse("", {}).metrics_host == "127.0.0.1"
+    assert Config.parse("", {}).metrics.host == "127.0.0.1"
 
 
 def test_port_is_free_after_exit(server: Server) -> None:

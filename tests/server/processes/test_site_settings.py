@@ -144,7 +144,7 @@ def native_server(directory: Path, text: str) -> Iterator[Visitor]:
     found = server_identity(furnish(directory, SERVER_KEY, SITE), text)
     config = found.config
     with recorded_registry() as registry:
-        rules = Rules(config.administration, PROFILES[config.default_profile], config.server_listing_allowed)
+        rules = Rules(config.administration, PROFILES[config.default_profile], config.server.listing_allowed)
         made = NativeServer(
             Registry(registry.ledger, rules),
             make_server(found.server_settings()),

@@ -106,9 +106,9 @@ def find_certificate(directory: Path, config: Config, key: PrivateKey) -> Creden
 
     `key` is the server's own. Raises `CertificateError` for unusable files.
     """
-    if config.http_certificate_file:
+    if config.http.certificate_file:
         return _load_configured(directory, config)
-    if config.http_key_file:
+    if config.http.key_file:
         raise CertificateError("http.key_file is set but http.certificate_file is not; set both or neither")
     return _load_self_signed(directory, config, key)
 
@@ -141,7 +141,7 @@ def create_certificate(directory: Path, config: Config, key: PrivateKey) -> Cred
 
 def certificate_hosts(config: Config) -> tuple[str, ...]:
     """Return the server's names and addresses, the public one first."""
-    hosts = [_public_host(config), config.http_host.rstrip("."), *_LOCAL_HOSTS]
+    hosts = [_public_host(config), config.http.host.rstrip("."), *_LOCAL_HOSTS]
     return tuple(dict.fromkeys(host for host in hosts if host and not _is_unspecified(host)))
 
 
@@ -234,7 +234,7 @@ def _to_tls_key(key: PrivateKey) -> TlsKey | None:
 
 def _load_configured(directory: Path, config: Config) -> Credentials:
     """Load the certificate and key from the files of the settings."""
-    path = directory / config.http_certificate_file
+    path = directory / config.http.certificate_file
     data = _read(path, "correct the setting http.certificate_file")
     try:
         chain = tuple(x509.load_pem_x509_certificates(data))
@@ -244,8 +244,8 @@ def _load_configured(directory: Path, config: Config) -> Credentials:
             "CERTIFICATE-----, with the server's "
             "certificate first and then its chain"
         ) from None
-    key_path = directory / config.http_key_file if config.http_key_file else path
-    key = _load_configured_key(key_path, "http.key_file" if config.http_key_file else "http.certificate_file")
+    key_path = directory / config.http.key_file if config.http.key_file else path
+    key = _load_configured_key(key_path, "http.key_file" if config.http.key_file else "http.certificate_file")
     public = _public_bytes(key.public_key())
     if _public_bytes(chain[0].public_key()) != public:
         if any(_public_bytes(each.public_key()) == public for each in chain[1:]):
@@ -301,7 +301,7 @@ def _public_bytes(key: object) -> bytes:
 
 
 def _public_host(config: Config) -> str:
-    return (urlsplit(config.http_public_url).hostname or "").rstrip(".")
+    return (urlsplit(config.http.public_url).hostname or "").rstrip(".")
 
 
 def _is_unspecified(host: str) -> bool:

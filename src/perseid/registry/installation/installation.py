@@ -37,7 +37,7 @@ from perseid.registry.access.authorization import Settings
 
 from .files import OTHERS_READ, OTHERS_WRITE, check_mode, place, remove_files, staging_directory, write_file
 from .files import InstallationError as InstallationError  # noqa: PLC0414 - re-exported
-from .setting_types import mask_password
+from .sections import mask_password
 from .settings import FILE_NAME, Config, InvalidConfig, config_template
 from .site import KEYS_NAME as KEYS_NAME  # noqa: PLC0414
 from .site import SITE_JSON, load_passphrase
@@ -170,7 +170,7 @@ def create(
         with closing(open_store(work, config, new=True)) as store, translate_errors(store, config):
             if store.version() is not None:
                 raise InstallationError(
-                    f"{mask_password(config.ledger_database)} already contains a ledger; use an empty database, or "
+                    f"{mask_password(config.ledger.database)} already contains a ledger; use an empty database, or "
                     f"copy {FILE_NAME}, {SITE_JSON} and {KEYS_NAME}/ from its installation to add a node"
                 )
             store.upgrade()
@@ -274,7 +274,7 @@ def _environ(environ: Mapping[str, str] | None) -> Mapping[str, str]:
 
 def open_store(directory: Path, config: Config, *, new: bool = False) -> Store:
     """Open the store of the settings; a missing file is created only if `new`."""
-    text = config.ledger_database
+    text = config.ledger.database
     if not text:
         path = directory / LEDGER_NAME
         if not new and not path.exists():
@@ -322,13 +322,13 @@ def translate_errors(store: Store, config: Config) -> Iterator[None]:
         if store.dialect == "sqlite":
             raise InstallationError(f"Cannot use {store.engine.url.database}: {error}") from error
         raise DatabaseUnreachable(
-            f"Cannot use the database {mask_password(config.ledger_database)}: {error}; check that it runs and allows "
+            f"Cannot use the database {mask_password(config.ledger.database)}: {error}; check that it runs and allows "
             f"access, or correct the setting ledger.database ({config.sources['ledger.database']})"
         ) from error
 
 
 def _missing_ledger(directory: Path, config: Config) -> InstallationError:
-    where = mask_password(config.ledger_database) or str(directory / LEDGER_NAME)
+    where = mask_password(config.ledger.database) or str(directory / LEDGER_NAME)
     return InstallationError(
         f"No ledger in {where} for the installation in {directory}; "
         "restore a backup, or correct the setting ledger.database"

@@ -28,8 +28,7 @@ from perseid.records.public_keys import PublicKey
 from perseid.records.site import Site
 
 from .files import OTHERS_READ, OTHERS_WRITE, InstallationError, check_mode
-from .setting_keys import variable_name
-from .settings import Config
+from .settings import Config, variable_name
 
 KEYS_NAME: Final = "keys"
 SITE_BINARY: Final = "siteinfo.bin"
@@ -103,7 +102,7 @@ def load_server_identity(directory: Path, config: Config) -> ServerIdentity:
     if not keys:
         path = directory / KEYS_NAME / SERVER_KEY
         raise MissingFile(f"No server key in {path}; put your key there, or create a new one with: {ROTATE_COMMAND}")
-    position = config.site_position - 1
+    position = config.site.position - 1
     form = choose_site_file(forms, keys, position)
     check_position(form, config)
     key = find_matching_key(form, keys, position)
@@ -170,11 +169,11 @@ def read_key(path: Path, directory: Path, config: Config) -> KeyFile:
 
 def load_passphrase(directory: Path, config: Config) -> tuple[bytes | None, str]:
     """Return the passphrase for the server's key, if any, and its source."""
-    if config.keys_passphrase:
-        return config.keys_passphrase.encode(), config.sources["keys.passphrase"]
-    if not config.keys_passphrase_file:
+    if config.keys.passphrase:
+        return config.keys.passphrase.encode(), config.sources["keys.passphrase"]
+    if not config.keys.passphrase_file:
         return None, ""
-    path = directory / config.keys_passphrase_file
+    path = directory / config.keys.passphrase_file
     data = _read(path, MAX_PASSPHRASE, "correct the setting keys.passphrase_file")
     passphrase = data.removesuffix(b"\n").removesuffix(b"\r")
     if not passphrase or b"\n" in passphrase:
@@ -241,10 +240,10 @@ def is_later(serial: int, other: int) -> bool:
 def check_position(form: SiteFile, config: Config) -> None:
     """Refuse a position that the site does not have."""
     servers = len(form.site.servers)
-    if config.site_position > servers:
+    if config.site.position > servers:
         available = f"{servers} servers" if servers != 1 else "one server"
         raise SiteError(
-            f"site.position is {config.site_position} ({config.sources['site.position']}), "
+            f"site.position is {config.site.position} ({config.sources['site.position']}), "
             f"but {form.path} has {available}; correct "
             "the setting, or install the complete site information"
         )

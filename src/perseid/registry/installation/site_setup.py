@@ -34,8 +34,7 @@ from perseid.wire.message import UNKNOWN_SERIAL
 
 from .certificates import create_certificate
 from .files import replace_file, write_file
-from .setting_http import Listen
-from .setting_keys import SETTINGS
+from .sections import HttpSection, NativeSection
 from .settings import Config
 from .site import (
     KEYS_NAME,
@@ -88,15 +87,16 @@ def build_site(config: Config, key: PublicKey) -> Site:
     changes that need retransmission are better sent over TCP. HTTP is included if it has the same address, since a
     server has only one; its clients use TLS at that port too.
     """
-    native = _port(config.native_port, "native.port")
+    # For "any free port" the default is used, because clients cannot know it.
+    native = config.native.port or NativeSection().port
     interfaces: tuple[Interface, ...] = (
         Interface(_BOTH, Transport.TCP, native),
         Interface(Purpose.QUERY, Transport.UDP, native),
     )
-    if config.http_enabled and (config.http_host == config.native_host or _is_unspecified(config.http_host)):
-        transport = Transport.HTTPS if config.http_listen is Listen.HTTPS else Transport.HTTP
-        interfaces += (Interface(_BOTH, transport, _port(config.http_port, "http.port")),)
-    address, attributes = _site_address(config.native_host)
+    if config.http.enabled and (config.http.host == config.native.host or _is_unspecified(config.http.host)):
+        transport = Transport.HTTPS if config.http.listen == "https" else Transport.HTTP
+        interfaces += (Interface(_BOTH, transport, config.http.port or HttpSection().port),)
+    address, attributes = _site_address(config.native.host)
     return Site((Server(1, address, key.to_bytes(), interfaces),), attributes, primary=PrimaryMask.PRIMARY)
 
 
@@ -110,7 +110,7 @@ def write_server_files(work: Path, config: Config, passphrase: bytes | None = No
     write_file(work / KEYS_NAME / PUBLIC_KEY, key.public.to_bytes())
     for name, data in _encode_site(build_site(config, key.public)):
         write_file(work / name, data)
-    if config.http_enabled and not config.http_certificate_file:
+    if config.http.enabled and not config.http.certificate_file:
         create_certificate(work, config, key)
     return key.public
 
@@ -122,7 +122,7 @@ def rotate(directory: Path, config: Config) -> RotationResult:
     """
     with _key_lock(directory / KEYS_NAME) as folder:
         keys, forms = read_keys(directory, config), read_site_files(directory)
-        position = config.site_position - 1
+        position = config.site.position - 1
         form = choose_site_file(forms, keys, position) if forms else None
         if form is not None:
             check_position(form, config)
@@ -182,13 +182,6 @@ def _write_site(folder: Path, site: Site) -> tuple[Path, ...]:
 
 def _encode_site(site: Site) -> tuple[tuple[str, bytes], ...]:
     return (SITE_BINARY, site.to_bytes()), (SITE_JSON, dump_site_json(site))
-
-
-def _port(port: int, setting: str) -> int:
-    """Return a port; for "any free port" the default, because clients cannot know it."""
-    default = SETTINGS[setting].default
-    assert isinstance(default, int)  # noqa: S101 - ports are numbers
-    return port or default
 
 
 def _is_unspecified(host: str) -> bool:

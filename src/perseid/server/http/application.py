@@ -21,7 +21,6 @@ from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.records.private_keys import PrivateKey
 from perseid.records.site import Transport
 from perseid.registry.installation.certificates import CertificateError, find_or_create
-from perseid.registry.installation.setting_http import Listen
 from perseid.registry.installation.settings import Config
 from perseid.registry.registry import Registry
 from perseid.server.http.auth.session_table import SessionTable
@@ -93,16 +92,16 @@ class HttpServer:
         config = installed.config
         server = self._server_context(installed)
         self._api.rules = installed.registry.rules
-        self._trusted = NetworkSet(config.http_trusted_proxies)
-        self.manager.times = Timeouts(body=config.limits_message_time, take=config.limits_take_time)
-        self.manager.unfinished.limit = config.limits_tcp_unfinished_octets
-        self.front.context, self.front.listen = installed.context, config.http_listen
+        self._trusted = NetworkSet(config.http.trusted_proxies)
+        self.manager.times = Timeouts(body=config.limits.message_time, take=config.limits.take_time)
+        self.manager.unfinished.limit = config.limits.tcp_unfinished_octets
+        self.front.context, self.front.listen = installed.context, config.http.listen
         self._monitor.service.server = server
         self._monitor.access = installed.access
         site = installed.server_identity.resolution_settings()
         self._monitor.fast = FastPath(self._view, site, server.settings, server.time)
-        self._monitor.max_fast = config.limits_http_at_once
-        self._monitor.exempt = NetworkSet(config.limits_exempt_networks)
+        self._monitor.max_fast = config.limits.http_at_once
+        self._monitor.exempt = NetworkSet(config.limits.exempt_networks)
 
     # Lifecycle
 
@@ -192,7 +191,7 @@ def load_tls_context(directory: Path, config: Config, key: PrivateKey) -> SSL.Co
 
     `key` is the server's own key. Raises `CertificateError`.
     """
-    if not config.http_enabled or config.http_listen is Listen.HTTP:
+    if not config.http.enabled or config.http.listen == "http":
         return None
     certificate = find_or_create(directory, config, key)
     if certificate.made:
@@ -201,7 +200,7 @@ def load_tls_context(directory: Path, config: Config, key: PrivateKey) -> SSL.Co
         _logger.warning("%s", remark)
     try:
         return make_server_context(
-            certificate.chain, certificate.key, request_certificate=config.http_client_certificates
+            certificate.chain, certificate.key, request_certificate=config.http.client_certificates
         )
     except SSL.Error as error:
         reason = "; ".join(str(entry[-1]) for entry in error.args[0]) if error.args else "unknown reason"

@@ -20,7 +20,7 @@ from typing import Final, Protocol, Self, TypeVar, cast
 
 from perseid.records.private_keys import PrivateKey
 from perseid.records.site import Site, Transport
-from perseid.registry.installation.setting_http import BARE
+from perseid.registry.installation.sections import BARE
 from perseid.registry.installation.settings import Config
 from perseid.registry.registry import Registry
 from perseid.server.http.auth.session_table import SessionTable
@@ -91,18 +91,18 @@ class HttpSettings:
     @classmethod
     def of(cls, config: Config) -> Self:
         """Read the settings of an installation."""
-        forms = config.http_resolver_forms
+        forms = config.http.resolver_forms
         segments = tuple(dict.fromkeys(each for each in (*forms, HANDLE_SEGMENT) if each != BARE))
         return cls(
-            public_url=config.http_public_url,
+            public_url=config.http.public_url,
             bare=BARE in forms,
             segments=segments,
-            redirect_status=config.http_redirect_status,
-            schemes=frozenset(config.http_schemes),
-            no_values_status=config.http_no_values_status,
-            weak_digests=config.http_weak_digests,
-            api_requests=config.http_api_requests,
-            api_requests_anonymous=config.http_api_requests_anonymous,
+            redirect_status=config.http.redirect_status,
+            schemes=frozenset(config.http.schemes),
+            no_values_status=config.http.no_values_status,
+            weak_digests=config.http.weak_digests,
+            api_requests=config.http.api_requests,
+            api_requests_anonymous=config.http.api_requests_anonymous,
         )
 
 

@@ -220,28 +220,28 @@ class Budgets:
 
     def __init__(self, config: Config, old: "Budgets | None" = None) -> None:
         """Exempt networks have no budget of their own, but total budgets apply. `old` budgets pass on known sources."""
-        self._exempt = NetworkSet(config.limits_exempt_networks)
+        self._exempt = NetworkSet(config.limits.exempt_networks)
         shares = {
-            WorkKind.READ: config.limits_read_share,
-            WorkKind.WRITE: config.limits_write_share,
-            WorkKind.SIGN: config.limits_sign_share,
-            WorkKind.VERIFY: config.limits_verify_share,
-            WorkKind.AGREE: config.limits_agree_share,
-            WorkKind.HANDSHAKE: config.limits_handshake_share,
+            WorkKind.READ: config.limits.read_share,
+            WorkKind.WRITE: config.limits.write_share,
+            WorkKind.SIGN: config.limits.sign_share,
+            WorkKind.VERIFY: config.limits.verify_share,
+            WorkKind.AGREE: config.limits.agree_share,
+            WorkKind.HANDSHAKE: config.limits.handshake_share,
         }
-        known_factor = max(1.0, config.limits_proved_source_share / config.limits_source_share)
-        reserved = config.limits_reserved_share / 100
+        known_factor = max(1.0, config.limits.proved_source_share / config.limits.source_share)
+        reserved = config.limits.reserved_share / 100
         self._work = {
             (kind, udp): Budget(
-                Rate.share(percent * config.limits_source_share / 100),
+                Rate.share(percent * config.limits.source_share / 100),
                 Rate.share(percent),
                 known_factor=known_factor,
                 reserved=reserved,
             )
             for kind, whole in shares.items()
-            for udp, percent in ((False, whole), (True, whole * config.limits_udp_share / 100))
+            for udp, percent in ((False, whole), (True, whole * config.limits.udp_share / 100))
         }
-        failures = Rate(config.limits_failed_proofs / 60, config.limits_failed_proofs)
+        failures = Rate(config.limits.failed_proofs / 60, config.limits.failed_proofs)
         self._failures = {udp: Budget(failures, NO_LIMIT) for udp in (False, True)}
         self._wrong_guesses = {udp: Budget(failures, NO_LIMIT) for udp in (False, True)}
         if old is None:
@@ -341,16 +341,16 @@ class Connections:
 
     def configure(self, config: Config) -> None:
         """Apply settings; open connections stay open."""
-        self.limit = min(config.limits_connections, _raise_descriptor_limit(config.limits_connections))
+        self.limit = min(config.limits.connections, _raise_descriptor_limit(config.limits.connections))
         """Maximum number of connections: the setting, or what the system allows the process."""
-        self._per_source = config.limits_connections_per_address
-        self._exempt = NetworkSet(config.limits_exempt_networks)
-        self.unfinished.limit = config.limits_tcp_unfinished_octets
-        self.message_timeout: float = config.limits_message_time
+        self._per_source = config.limits.connections_per_address
+        self._exempt = NetworkSet(config.limits.exempt_networks)
+        self.unfinished.limit = config.limits.tcp_unfinished_octets
+        self.message_timeout: float = config.limits.message_time
         """Seconds for a complete message to arrive."""
-        self.idle_timeout: float = config.limits_idle_time
+        self.idle_timeout: float = config.limits.idle_time
         """Seconds that a kept connection may be idle between two messages."""
-        self.write_timeout: float = config.limits_take_time
+        self.write_timeout: float = config.limits.take_time
         """Seconds for a client to read its response."""
 
     def __len__(self) -> int:

@@ -24,7 +24,7 @@ from perseid.records.value import Value, ValueRef
 from perseid.registry.access.permissions import display_name
 from perseid.registry.identity import Anonymous, KeyIdentity, Proof
 from perseid.registry.identity import Identity as CallerIdentity
-from perseid.registry.installation.setting_limits import MAX_UDP_CHALLENGE_BYTES, MAX_UDP_CHALLENGES
+from perseid.registry.installation.sections import MAX_UDP_CHALLENGE_BYTES, MAX_UDP_CHALLENGES
 from perseid.registry.installation.settings import Config
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import Snapshot
@@ -51,12 +51,12 @@ class TableLimits:
     def of(cls, config: Config) -> Self:
         """Return the limits of the settings."""
         return cls(
-            config.limits_tcp_challenges,
-            config.limits_tcp_challenge_octets,
-            config.limits_udp_challenges,
-            config.limits_udp_challenge_octets,
-            config.limits_sessions,
-            config.limits_unproved_sessions,
+            config.limits.tcp_challenges,
+            config.limits.tcp_challenge_octets,
+            config.limits.udp_challenges,
+            config.limits.udp_challenge_octets,
+            config.limits.sessions,
+            config.limits.unproved_sessions,
         )
 
 

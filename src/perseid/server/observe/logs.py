@@ -254,8 +254,6 @@ if TYPE_CHECKING:
     # Resolvers do not load these.
     from asyncio import AbstractEventLoop
 
-    from perseid.registry.installation.setting_keys import LogFormat
-
 MAX_MESSAGE: Final = 2_048
 """Bytes of the longest message."""
 
@@ -355,9 +353,7 @@ class LineHandler(logging.Handler):
         self._log.output.close()
 
 
-def configure(
-    process: str, log_format: "LogFormat | str", *, level: int = logging.INFO, descriptor: int = STDERR
-) -> Log:
+def configure(process: str, log_format: str, *, level: int = logging.INFO, descriptor: int = STDERR) -> Log:
     """Configure the log of this process; called again, it replaces the earlier configuration.
 
     Uncaught exceptions in any thread and warnings of Python are logged too.

@@ -66,9 +66,9 @@ class MetricsListener:
     @classmethod
     def of(cls, config: "Config", sources: MetricSources) -> Self:
         """Create the listener that the settings ask for; raise OSError if it cannot listen."""
-        if not config.metrics_enabled:
+        if not config.metrics.enabled:
             return cls(sources, None)
-        return cls(sources, create_listener(config.metrics_host, config.metrics_port))
+        return cls(sources, create_listener(config.metrics.host, config.metrics.port))
 
     @property
     def address(self) -> str | None:

@@ -111,7 +111,7 @@ class Control:
         self._installation = installation
         config = installation.config
         server_identity = load_identity(installation.directory, config)
-        self._log = logs.configure("control", config.log_format, level=config.log_level)
+        self._log = logs.configure("control", config.log.format, level=config.log.level_number)
         self._shared_counters = SharedCounters(options.counters)
         self._counts = ControlCounters()
         self._pools = Pools(config)
@@ -129,8 +129,8 @@ class Control:
         self._news: dict[str, dict[str, int]] = {"processes": {}, "restarts": {}}
 
     def _traffic(self, config: Config) -> TrafficLimit:
-        rate, burst = config.limits_udp_octets, config.limits_udp_burst
-        return TrafficLimit(self._options.traffic, rate, burst, config.limits_exempt_networks)
+        rate, burst = config.limits.udp_octets, config.limits.udp_burst
+        return TrafficLimit(self._options.traffic, rate, burst, config.limits.exempt_networks)
 
     def _create_native_server(
         self, config: Config, server_identity: ServerIdentity
@@ -141,8 +141,8 @@ class Control:
         rules = Rules(
             config.administration,
             PROFILES[config.default_profile],
-            config.server_listing_allowed,
-            config.templates_delimiter,
+            config.server.listing_allowed,
+            config.templates.delimiter,
         )
         registry = Registry(ledger, rules)
         server = ProtocolServer(server_identity.server_settings(), secrets.token_bytes, TableLimits.of(config))
@@ -269,7 +269,7 @@ class Control:
         try:
             return MetricsListener.of(config, sources)
         except OSError as error:
-            where = f"{config.metrics_host} port {config.metrics_port}"
+            where = f"{config.metrics.host} port {config.metrics.port}"
             problem = f"Cannot serve metrics at {where}: {error.strerror}. Change metrics.host or metrics.port"
             if self._options.is_first:
                 raise StartupError(problem) from error
@@ -327,7 +327,7 @@ class Control:
         )
         if self._service.access is not None:
             self._service.access.flush()
-        self._log = await asyncio.to_thread(logs.configure, "control", config.log_format, level=config.log_level)
+        self._log = await asyncio.to_thread(logs.configure, "control", config.log.format, level=config.log.level_number)
         native_server, public_resolver = self._create_native_server(config, server_identity)
         native_server.adopt_state(self._service.native_server)
         self._pools.configure(config)
@@ -343,7 +343,7 @@ class Control:
         _logger.info("settings, keys, certificates and site information were reloaded")
 
     def _access_log(self, config: Config) -> AccessLog | None:
-        return AccessLog(self._log) if config.log_access else None
+        return AccessLog(self._log) if config.log.access else None
 
     def _send_status(self, message: dict[str, Any]) -> None:
         with suppress(BrokenPipeError):  # the supervisor has ended; `_on_news` notices too
@@ -358,14 +358,14 @@ def _resolver_options(
         "answers": str(directory / ANSWERS_NAME),
         "site": settings_to_json(server_identity.resolution_settings()),
         "resolves": native_server.resolution_enabled[Transport.UDP],
-        "bytes_per_second": config.limits_udp_octets,
-        "burst": config.limits_udp_burst,
-        "forwards_per_second": config.limits_udp_handovers,
-        "total_forwards_per_second": config.limits_udp_handovers_in_all,
-        "exempt": [str(network) for network in config.limits_exempt_networks],
-        "log_format": config.log_format.value,
-        "log_level": config.log_level,
-        "access_log": config.log_access_udp,
+        "bytes_per_second": config.limits.udp_octets,
+        "burst": config.limits.udp_burst,
+        "forwards_per_second": config.limits.udp_handovers,
+        "total_forwards_per_second": config.limits.udp_handovers_in_all,
+        "exempt": list(config.limits.exempt_networks),
+        "log_format": config.log.format,
+        "log_level": config.log.level_number,
+        "access_log": config.log.access_udp,
     }
 
 

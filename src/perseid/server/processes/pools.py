@@ -227,11 +227,11 @@ class Pools:
 
 
 def _queue_limits(config: Config) -> dict[WorkKind, _QueueLimit]:
-    lengths = dict.fromkeys(WorkKind, config.limits_arithmetic_queue) | {
-        WorkKind.READ: config.limits_read_queue,
-        WorkKind.WRITE: config.limits_write_queue,
+    lengths = dict.fromkeys(WorkKind, config.limits.arithmetic_queue) | {
+        WorkKind.READ: config.limits.read_queue,
+        WorkKind.WRITE: config.limits.write_queue,
     }
-    percent = config.limits_reserved_share
+    percent = config.limits.reserved_share
     return {kind: _QueueLimit(length, length * percent // 100) for kind, length in lengths.items()}
 
 

@@ -21,6 +21,9 @@ from perseid.registry.policy.policy import PROFILES
 from perseid.server.native.resolution import ResolutionSettings
 from perseid.server.native.server import NativeSettings
 from perseid.wire.server import ServerSettings
+from perseid.wire.sessions import Cipher
+
+_CIPHERS = {"aes": Cipher.AES, "3des": Cipher.TDES, "des": Cipher.DES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +48,14 @@ class ServerIdentity:
             self.key,
             site_serial=self.site.serial,
             is_primary=self.site.is_primary,
-            challenge_life=config.sessions_challenge_life,
-            session_life=config.sessions_life,
-            cipher=config.sessions_cipher,
+            challenge_life=config.sessions.challenge_life,
+            session_life=config.sessions.life,
+            cipher=_CIPHERS[config.sessions.cipher],
         )
 
     def native_settings(self, ports: Mapping[Transport, int]) -> NativeSettings:
         """Return the settings of the native interface, which listens at these ports."""
-        return NativeSettings(self.position, self.config.sessions_required, dict(ports))
+        return NativeSettings(self.position, self.config.sessions.required, dict(ports))
 
     def resolution_settings(self) -> ResolutionSettings:
         """Return the settings of resolvers, without secrets."""
@@ -78,5 +81,5 @@ def resolution_settings(site: Site, position: int, config: Config) -> Resolution
         hash_option=int(site.hash_option),
         default_scheme=policy.scheme,
         default_sensitive=policy.case is CaseRule.SENSITIVE,
-        templates=bool(config.templates_delimiter),
+        templates=bool(config.templates.delimiter),
     )

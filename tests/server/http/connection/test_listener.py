@@ -6,7 +6,6 @@ from contextlib import ExitStack
 
 import pytest
 
-from perseid.registry.installation.setting_http import Listen
 from perseid.server.http.connection.listener import HTTPS_ONLY, LINGER_TIMEOUT, normalize_host
 from perseid.server.http.connection.manager import HEAD_TIMEOUT
 from tests.server.http.listeners import ask, client_context, line_from, plain_client, read_all, run_listener, tls_client
@@ -29,7 +28,7 @@ def test_several_requests_may_arrive_with_first_byte() -> None:
 
 
 def test_http_client_is_refused_by_https_only() -> None:
-    with run_listener(listen=Listen.HTTPS) as running:
+    with run_listener(listen="https") as running:
         with plain_client(running.address) as client:
             client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             head, _, body = read_all(client).partition(b"\r\n\r\n")
@@ -43,7 +42,7 @@ def test_http_client_is_refused_by_https_only() -> None:
 
 
 def test_https_client_is_refused_by_http_only() -> None:
-    with run_listener(listen=Listen.HTTP) as running:
+    with run_listener(listen="http") as running:
         with pytest.raises(ssl.SSLError, match="HANDSHAKE_FAILURE"), tls_client(running.address, client_context()):
             pass
         with plain_client(running.address) as client:
@@ -61,7 +60,7 @@ def test_http_works_without_certificate() -> None:
 
 
 def test_refused_client_that_stays_is_cut() -> None:
-    with run_listener(listen=Listen.HTTPS) as running, plain_client(running.address) as client:
+    with run_listener(listen="https") as running, plain_client(running.address) as client:
         client.sendall(b"GET / HTTP/1.1\r\n\r\n")
         read_all(client)
         running.later(LINGER_TIMEOUT - 1)

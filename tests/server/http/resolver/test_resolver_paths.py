@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
-from perseid.registry.installation.setting_http import RESERVED_SEGMENTS as OWN_SEGMENTS
+from perseid.registry.installation.sections import RESERVED_SEGMENTS as OWN_SEGMENTS
 from perseid.server.http.context import HttpSettings
 from perseid.server.http.resolver.paths import (
     PAGES,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from OpenSSL import SSL
 
-from perseid.registry.installation.setting_http import Listen
+from perseid.registry.installation.sections import Listen
 from perseid.server.limits.budgets import Connections
 from perseid.server.limits.udp import RateLimit
 from perseid.server.observe.logs import fields
@@ -78,7 +78,7 @@ class HttpListener(AcceptLoop):
         make: ProtocolFactory,
         work: WorkRunner,
         context: SSL.Context | None,
-        listen: Listen = Listen.BOTH,
+        listen: Listen = "both",
     ) -> None:
         """Serve on a listening socket. Without a context there is no TLS."""
         super().__init__(listener, connections, counts.limited)
@@ -169,12 +169,12 @@ class _ProtocolDetector(asyncio.Protocol):
             return
         context = listener.context
         if data[0] == HANDSHAKE_RECORD:
-            if context is None or listener.listen is Listen.HTTP:
+            if context is None or listener.listen == "http":
                 self._refuse(_ALERT)
             else:
                 tls = TlsTransport(context, self._host, make=listener.make, work=listener.work, owner=listener)
                 self._hand_over(tls, data)
-        elif listener.listen is Listen.HTTPS:
+        elif listener.listen == "https":
             self._refuse(_REFUSAL)
         else:
             self._hand_over(listener.make(self._host, secure=False, certificate=None), data)

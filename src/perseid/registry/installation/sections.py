@@ -1,0 +1,468 @@
+"""The settings by section, with types, defaults and descriptions.
+
+A setting is named by section and key in `perseid.toml`, such as `native.port`; its environment variable is
+`PERSEID_NATIVE_PORT`. Values are what a TOML parser returns, with tuples for lists. `docs/reference/limits.md` gives
+the reasons of limits. Upper bounds catch typing errors.
+"""
+
+import ipaddress
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
+
+from msgspec import Meta, Struct
+
+from perseid.names.errors import InvalidName, quote_text
+from perseid.names.handle import Handle
+from perseid.records.errors import InvalidData
+from perseid.records.value import ref_from_text
+from perseid.wire.sessions import MAX_TIMEOUT
+
+BARE: Final = "bare"
+"""Resolver form `/{handle}`; the other forms are path segments."""
+
+RESERVED_SEGMENTS: Final = frozenset(
+    (
+        *("api", "docs", "favicon.ico", "generate", "healthz", "help.html", "hrls"),
+        *("openapi.json", "readyz", "robots.txt", "static", "timemap"),
+    )
+)
+"""First segments of the server's own paths, which never resolve to handles."""
+
+DANGEROUS_SCHEMES: Final = frozenset(("about", "blob", "data", "file", "filesystem", "javascript", "vbscript"))
+"""Schemes that no setting allows: browsers execute such URLs, or access the reader's machine."""
+
+MAX_URL: Final = 1_024
+"""Maximum length of the public URL in characters; it appears in every page."""
+
+MAX_DELIMITER: Final = 16
+"""Maximum length of a template delimiter, in characters."""
+
+MAX_SERVERS: Final = 1_000
+"""Maximum number of servers of a site, to catch typing errors."""
+
+MAX_RESOLVERS: Final = 1_024
+"""Maximum number of resolver processes: more than any machine has cores."""
+
+MIN_SESSION: Final = 60
+"""Shortest session lifetime in seconds, as in deployed servers: clients set one up for several requests."""
+
+MAX_CHALLENGE: Final = 3_600
+"""Longest challenge lifetime in seconds. Each is kept in memory with its request; programs answer at once."""
+
+MAX_UDP_CHALLENGES: Final = 1_000
+MAX_UDP_CHALLENGE_BYTES: Final = 16 << 20
+"""Upper bounds for challenges over UDP and the bytes of their pending requests: a client with forged addresses can make
+the server store them, so no setting allows more."""
+
+MASK: Final = "***"
+"""Shown instead of a secret."""
+
+_DATABASES = ("postgresql://", "postgres://", "postgresql+psycopg://")
+_PASSWORD = re.compile(r"^([^:]+://[^:/@]*):.*@", re.DOTALL)
+_PASSWORD_OPTION = re.compile(r"((?:^|[?&])[^=&]*password=)[^&]*", re.IGNORECASE)
+_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?\.?")
+_SEGMENT = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,62}")
+_URL = re.compile(r"https?://[A-Za-z0-9._~:\[\]-]+(?:/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a text must be, or each text of a list."""
+
+    expects: str
+    """Description of the setting's value, for errors and documentation."""
+    check: Callable[[str], str]
+    """Return the text in its normal form; raise `ValueError`, with a message that says more than `expects` or none."""
+    mask: Callable[[str], str] | None = None
+    """Hide the secret part of the text."""
+
+
+def mask_password(url: str) -> str:
+    """Mask the password in a database URL, rather too much than too little."""
+    return _PASSWORD_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1:***@", url))
+
+
+def _require(condition: object, message: str = "") -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+def _check_printable(text: str) -> str:
+    _require(text.isprintable())
+    return text
+
+
+def _check_host(text: str) -> str:
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        # Digits and dots are an IP address; an invalid one must not be looked up as a name.
+        _require(_HOST.fullmatch(text) and not re.fullmatch("[0-9.]+", text))
+    return text
+
+
+def _check_database(text: str) -> str:
+    _require(not text or (text.startswith(_DATABASES) and text.isprintable() and " " not in text))
+    return text
+
+
+def _check_public_url(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        known = bool(parts.hostname) and parts.port != 0
+    except ValueError:  # an invalid IPv6 address or port
+        known = False
+    _require(not text or (known and len(text) <= MAX_URL and _URL.fullmatch(text)))
+    return text.rstrip("/")
+
+
+def _check_segment(text: str) -> str:
+    _require(_SEGMENT.fullmatch(text))
+    _require(
+        text not in RESERVED_SEGMENTS, f"Segment {quote_text(text)} is reserved for the server; choose another one"
+    )
+    return text
+
+
+def _check_scheme(text: str) -> str:
+    _require(_SCHEME.fullmatch(text))
+    reason = "a record could use it to attack users"
+    _require(text not in DANGEROUS_SCHEMES, f"Scheme {quote_text(text)} is not allowed: {reason}")
+    return text
+
+
+def _check_identity(text: str) -> str:
+    try:
+        reference = ref_from_text(text)
+        Handle.parse(reference.handle)
+        _require(reference.index >= 0, "the index must not be negative; 0 means any key")
+    except (InvalidData, InvalidName, ValueError) as problem:
+        raise ValueError(f"Invalid administrator {quote_text(text)}: {problem}") from None
+    return text
+
+
+def _check_network(text: str) -> str:
+    try:
+        return str(ipaddress.ip_network(text))
+    except ValueError as problem:
+        raise ValueError(f"Invalid network {quote_text(text)}: {problem}") from None
+
+
+def _range(low: int, high: int, unit: str = "") -> Meta:
+    return Meta(ge=low, le=high, extra={"unit": unit})
+
+
+Listen = Literal["both", "http", "https"]
+"""Protocols served at the HTTP port; both are distinguished by the first byte of a connection."""
+
+_DATABASE = Rule("a URL such as postgresql://user@host/database, or an empty text", _check_database, mask_password)
+_SECRET = Rule("a single line of text", _check_printable, lambda text: MASK if text else "")
+_DELIMITER = Rule(f"a text of at most {MAX_DELIMITER} printable characters", _check_printable)
+_PUBLIC_URL = Rule("a URL such as https://hdl.example.org, or an empty text", _check_public_url)
+_FORMS = Rule('a list of "bare" and of segments such as "hdl"', _check_segment)
+_SCHEMES = Rule('a list of schemes such as "https", in lowercase', _check_scheme)
+
+_Host = Annotated[str, Rule("an IP address or a host name", _check_host)]
+_FileName = Annotated[str, Rule("a file name, or an empty text", _check_printable)]
+_Networks = Annotated[tuple[str, ...], Rule("a list of addresses and networks such as 192.0.2.0/24", _check_network)]
+_Identities = Annotated[tuple[str, ...], Rule('a list of "INDEX:HANDLE"', _check_identity)]
+_Port = Annotated[int, _range(0, 65_535)]
+_Count = Annotated[int, _range(1, 1_000_000)]
+_Queue = Annotated[int, _range(4, 100_000)]
+_Seconds = Annotated[int, _range(1, 86_400, "seconds")]
+_CoreShare = Annotated[int, _range(1, 6_400, "percent of a core")]
+_Percent = Annotated[int, _range(1, 100, "percent")]
+
+
+class Section(Struct, frozen=True):
+    """Settings with the same section; each field has a type and a description."""
+
+    def __repr__(self) -> str:  # without secrets
+        return f"<{type(self).__name__}>"
+
+
+class LedgerSection(Section, frozen=True):
+    """Section `ledger`."""
+
+    database: Annotated[
+        str,
+        _DATABASE,
+        "URL of a PostgreSQL database that nodes can share. Empty: the file ledger.db in this directory.",
+    ] = ""
+
+
+class SiteSection(Section, frozen=True):
+    """Section `site`."""
+
+    position: Annotated[
+        int, _range(1, MAX_SERVERS), "Position of this server in the site information, counted from 1."
+    ] = 1
+
+
+class KeysSection(Section, frozen=True):
+    """Section `keys`."""
+
+    passphrase_file: Annotated[
+        _FileName,
+        "File with the passphrase of the server's private key, on one line, relative to this directory.",
+    ] = ""
+    passphrase: Annotated[
+        str,
+        _SECRET,
+        "Passphrase itself, for use as an environment variable. It overrides the file.",
+    ] = ""
+
+
+class ServerSection(Section, frozen=True):
+    """Section `server`."""
+
+    listing_allowed: Annotated[
+        bool, "Whether users with the permission can list the handles of a prefix over the network."
+    ] = True
+    resolvers: Annotated[int, _range(0, MAX_RESOLVERS), "Number of resolver processes for UDP; 0 for one per core."] = 0
+
+
+class NativeSection(Section, frozen=True):
+    """Section `native`."""
+
+    host: Annotated[_Host, "Address for the native protocol, UDP and TCP; 0.0.0.0 or :: for all."] = "127.0.0.1"
+    port: Annotated[_Port, "Port of the native protocol, for UDP and TCP; 0 for any free port."] = 2641
+
+
+class HttpSection(Section, frozen=True):
+    """Section `http`."""
+
+    enabled: Annotated[bool, "Whether to serve HTTP."] = True
+    host: Annotated[_Host, "Address for HTTP; 0.0.0.0 or :: for all."] = "127.0.0.1"
+    port: Annotated[_Port, "Port for HTTP and HTTPS; 0 for any free port."] = 8000
+    listen: Annotated[
+        Listen,
+        "Protocols at this port. Secrets are accepted only over HTTPS or from this machine.",
+    ] = "both"
+    certificate_file: Annotated[
+        _FileName,
+        "PEM file with certificate and chain, relative to this directory. Empty: a self-signed certificate.",
+    ] = ""
+    key_file: Annotated[_FileName, "PEM file with the private key. Empty: the key is in the certificate file."] = ""
+    client_certificates: Annotated[
+        bool,
+        "Whether to request client certificates for authentication. Browsers ask users who have one.",
+    ] = True
+    public_url: Annotated[str, _PUBLIC_URL, "Public URL of this server, used in links. Empty: links have no host."] = ""
+    trusted_proxies: Annotated[
+        _Networks,
+        "Proxies whose forwarding headers (client address and protocol) are trusted. List every proxy in front of this "
+        "server; headers from other addresses are ignored.",
+    ] = ()
+    resolver_forms: Annotated[
+        tuple[str, ...],
+        _FORMS,
+        "URLs that resolve: bare for /HANDLE, a segment for /SEGMENT/HANDLE. /hdl/HANDLE always works.",
+    ] = (BARE, "hdl")
+    redirect_status: Annotated[
+        Literal[301, 302, 303, 307, 308], "Status code of redirects, unless the record chooses one."
+    ] = 302
+    schemes: Annotated[
+        tuple[str, ...], _SCHEMES, "URL schemes to redirect to and to link on pages; others are shown as text."
+    ] = ("http", "https", "ftp", "mailto")
+    no_values_status: Annotated[
+        Literal[200, 404],
+        "Status code for a handle without public values: 200 as in deployed servers, 404 for link checkers.",
+    ] = 200
+    weak_digests: Annotated[bool, "Whether to accept MD5 and SHA-1 for authentication, as deployed clients use."] = True
+    api_requests: Annotated[
+        int,
+        _range(0, 1_000_000, "requests per minute"),
+        "Rate limit of /api/v1 per identity, with all its tokens; 0 for no limit.",
+    ] = 6_000
+    api_requests_anonymous: Annotated[
+        int,
+        _range(0, 1_000_000, "requests per minute"),
+        "Rate limit of /api/v1 per anonymous address (IPv6: /64); 0 for no limit.",
+    ] = 600
+
+
+class AdministratorsSection(Section, frozen=True):
+    """Section `administrators`."""
+
+    server: Annotated[
+        _Identities,
+        "Server administrators: keys or groups of keys. They can do what no record grants.",
+    ] = ()
+    home_only: Annotated[
+        _Identities, "Identities that can home and unhome prefixes, as server administrators can."
+    ] = ()
+    status: Annotated[_Identities, "Identities that can read the server status, as server administrators can."] = ()
+    backup: Annotated[_Identities, "Identities that can request a checkpoint, as server administrators can."] = ()
+    replication: Annotated[_Identities, "Identities that can replicate everything, also private values: mirrors."] = ()
+    full_access: Annotated[bool, "Whether server administrators have all permissions on every handle."] = False
+    prefix_administrators: Annotated[
+        bool,
+        "Whether administrators of a prefix can create and list its handles.",
+    ] = True
+
+
+class SessionsSection(Section, frozen=True):
+    """Section `sessions`."""
+
+    required: Annotated[bool, "Whether authenticated requests require a session."] = False
+    challenge_life: Annotated[
+        int, _range(1, MAX_CHALLENGE, "seconds"), "Time limit for a client to answer a challenge."
+    ] = 60
+    life: Annotated[
+        int,
+        _range(MIN_SESSION, MAX_TIMEOUT, "seconds"),
+        "Time after which an unused session ends, unless the client requests another.",
+    ] = MAX_TIMEOUT
+    cipher: Annotated[
+        Literal["aes", "3des", "des"],
+        "Encryption of sessions. Only aes is secure; the others are for old clients.",
+    ] = "aes"
+
+
+class TemplatesSection(Section, frozen=True):
+    """Section `templates`."""
+
+    delimiter: Annotated[
+        str,
+        Meta(max_length=MAX_DELIMITER),
+        _DELIMITER,
+        "Separator of handle and extension in namespaces without their own; empty for none.",
+    ] = ""
+
+
+class LogSection(Section, frozen=True):
+    """Section `log`."""
+
+    format: Annotated[
+        Literal["text", "json"], "Log format: text for people, json (one object per line) for programs."
+    ] = "text"
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"], "Lowest level of messages to log. Request logging is separate."
+    ] = "info"
+    access: Annotated[bool, "Whether to log requests over TCP and HTTP: client, request, code, microseconds."] = True
+    access_udp: Annotated[bool, "Whether to log resolution over UDP too, which slows down every response."] = False
+
+    @property
+    def level_number(self) -> int:
+        """The level as `logging` has it."""
+        return logging.getLevelNamesMapping()[self.level.upper()]
+
+
+class MetricsSection(Section, frozen=True):
+    """Section `metrics`."""
+
+    enabled: Annotated[bool, "Whether to serve Prometheus metrics and the health checks /ready and /live."] = True
+    host: Annotated[_Host, "Address for metrics. They need no authentication and contain no handles."] = "127.0.0.1"
+    port: Annotated[_Port, "Port of the metrics; 0 for any free port."] = 8641
+
+
+class LimitsSection(Section, frozen=True):
+    """Section `limits`."""
+
+    exempt_networks: Annotated[
+        _Networks,
+        "Networks without limits per source. Limits for all clients together still apply.",
+    ] = ("127.0.0.0/8", "::1/128")
+    udp_octets: Annotated[
+        int,
+        _range(0, 1 << 40, "bytes per second"),
+        "UDP response rate per network (/24, IPv6 /56), beyond which clients use TCP; 0 for no limit.",
+    ] = 1 << 20
+    udp_burst: Annotated[int, _range(1 << 16, 1 << 40, "bytes"), "UDP response burst per network."] = 8 << 20
+    udp_handovers: Annotated[
+        int,
+        _range(0, 1_000_000, "datagrams per second"),
+        "UDP datagrams per network other than public resolution; 0 for no limit.",
+    ] = 1_000
+    udp_handovers_in_all: Annotated[
+        int,
+        _range(10, 1_000_000, "datagrams per second"),
+        "UDP datagrams of all networks other than public resolution.",
+    ] = 1_000
+    udp_challenges: Annotated[int, _range(1, MAX_UDP_CHALLENGES), "Maximum pending challenges over UDP."] = (
+        MAX_UDP_CHALLENGES
+    )
+    udp_challenge_octets: Annotated[
+        int,
+        _range(1 << 16, MAX_UDP_CHALLENGE_BYTES, "bytes"),
+        "Maximum size of the requests with pending challenges over UDP.",
+    ] = MAX_UDP_CHALLENGE_BYTES
+    tcp_challenges: Annotated[_Count, "Maximum pending challenges over TCP and HTTP."] = 10_000
+    tcp_challenge_octets: Annotated[
+        int,
+        _range(1 << 18, 1 << 32, "bytes"),
+        "Maximum size of the requests with pending challenges over TCP and HTTP.",
+    ] = 64 << 20
+    tcp_unfinished_octets: Annotated[
+        int,
+        _range(1 << 20, 1 << 40, "bytes"),
+        "Maximum size of incomplete messages over TCP. Beyond it, the largest client is disconnected.",
+    ] = 64 << 20
+    sessions: Annotated[_Count, "Maximum number of sessions; beyond it, the oldest one ends."] = 10_000
+    unproved_sessions: Annotated[_Count, "Maximum number of unauthenticated sessions."] = 1_000
+    connections: Annotated[_Count, "Maximum number of TCP connections, if the system allows as many."] = 4_096
+    connections_per_address: Annotated[
+        _Count,
+        "Maximum number of TCP connections per address (IPv6: /64; a /56 has twice as many, a /48 four times).",
+    ] = 256
+    http_at_once: Annotated[
+        int,
+        _range(1, 1_000_000, "requests per second"),
+        "HTTP requests per address that are answered at once; others wait for a work budget.",
+    ] = 2_000
+    message_time: Annotated[_Seconds, "Time limit for receiving a complete message over TCP."] = 30
+    idle_time: Annotated[_Seconds, "Idle time after which a connection is closed."] = 300
+    take_time: Annotated[_Seconds, "Time limit for a client to receive its response."] = 30
+    failed_proofs: Annotated[
+        int,
+        _range(1, 1_000_000, "attempts per minute"),
+        "Failed authentication attempts per address, and of all addresses per handle. UDP does not affect TCP.",
+    ] = 30
+    read_share: Annotated[_CoreShare, "CPU share for reading the ledger."] = 100
+    write_share: Annotated[_CoreShare, "CPU share for deciding changes."] = 100
+    sign_share: Annotated[_CoreShare, "CPU share for signing responses."] = 50
+    verify_share: Annotated[_CoreShare, "CPU share for verifying signatures and secrets."] = 50
+    agree_share: Annotated[_CoreShare, "CPU share for setting up sessions."] = 20
+    handshake_share: Annotated[_CoreShare, "CPU share for TLS handshakes."] = 50
+    udp_share: Annotated[_Percent, "Part of each CPU share for all UDP clients."] = 40
+    source_share: Annotated[_Percent, "Part of each CPU share for one address."] = 10
+    proved_source_share: Annotated[_Percent, "Part of each CPU share for one address with an authenticated client."] = (
+        50
+    )
+    reserved_share: Annotated[
+        int, _range(0, 90, "percent"), "Part of each CPU share and queue reserved for authenticated addresses."
+    ] = 25
+    read_queue: Annotated[_Queue, "Maximum queued ledger requests."] = 256
+    write_queue: Annotated[_Queue, "Maximum queued changes."] = 512
+    arithmetic_queue: Annotated[_Queue, "Maximum queued signatures, verifications and session setups, each."] = 64
+
+
+class AllSettings(Section, frozen=True):
+    """All settings; those without a section come first, as TOML requires."""
+
+    root: Annotated[
+        Literal["self", "global"],
+        "Where prefix handles come from: self (this installation is its own root and serves them) or global (the "
+        "global Handle System serves them; copies here are used for authorization only).",
+    ] = "self"
+    default_profile: Annotated[
+        Literal["pilin", "cordra", "free", "exact"], "Policy profile of a prefix that is homed without a policy."
+    ] = "free"
+    ledger: LedgerSection = LedgerSection()
+    site: SiteSection = SiteSection()
+    keys: KeysSection = KeysSection()
+    server: ServerSection = ServerSection()
+    native: NativeSection = NativeSection()
+    http: HttpSection = HttpSection()
+    administrators: AdministratorsSection = AdministratorsSection()
+    sessions: SessionsSection = SessionsSection()
+    templates: TemplatesSection = TemplatesSection()
+    log: LogSection = LogSection()
+    metrics: MetricsSection = MetricsSection()
+    limits: LimitsSection = LimitsSection()
