@@ -14,6 +14,8 @@ import contextlib
 import os
 import random
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 import traceback
@@ -33,6 +35,7 @@ from tests.ledger.ledgers import SIGNER, change, key, log_of_today, open_store, 
 
 PAIR = 3  # entries minted together, all or none
 LONGEST = 1.0  # maximum lifetime of a worker, in seconds
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -189,22 +192,35 @@ def run(place: Place, seed: int, rounds: int, say: Callable[[str], None] = print
 
 
 @contextlib.contextmanager
-def sqlite_place() -> Iterator[Place]:
-    with tempfile.TemporaryDirectory(prefix="perseid-crash-") as folder:
-        yield Place(str(Path(folder) / "ledger.db"), Path(folder))
+def given_place(where: str | None = None, folder: Path | None = None) -> Iterator[Place]:
+    """The place that the options name, or a temporary one."""
+    if where is not None and folder is not None:
+        yield Place(where, folder)
+        return
+    with tempfile.TemporaryDirectory(prefix="perseid-crash-") as temporary:
+        yield Place(str(Path(temporary) / "ledger.db"), Path(temporary))
+
+
+def run_module(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a module in its own process: it forks, which is safe only if no other thread can hold a lock of SQLite."""
+    command = [sys.executable, "-m", name, *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="kill processes that work on a ledger, and check the result")
+    parser.add_argument("--where", help="an empty store; without it, temporary ones")
+    parser.add_argument("--folder", type=Path, help="the folder of the answers view; required with --where")
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--rounds-per-ledger", type=int, default=25)
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
     options = parser.parse_args()
     print(f"seed {options.seed}: repeat with --seed {options.seed}")
     total = 0
-    for part, first in enumerate(range(0, options.rounds, options.rounds_per_ledger)):
-        with sqlite_place() as place:
-            total += run(place, options.seed + part, min(options.rounds_per_ledger, options.rounds - first))
+    each = options.rounds if options.where else options.rounds_per_ledger
+    for part, first in enumerate(range(0, options.rounds, each)):
+        with given_place(options.where, options.folder) as place:
+            total += run(place, options.seed + part, min(each, options.rounds - first))
     print(f"{options.rounds} rounds, {total} acknowledged writes, none lost")
 
 

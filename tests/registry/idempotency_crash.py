@@ -10,15 +10,12 @@ import hashlib
 import os
 import random
 import signal
-import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from perseid.ledger.log.requests import Outcome, Request, StoredResponse
-from perseid.ledger.merkle import Signer
 from perseid.ledger.verify import verify
 from perseid.records.value import Value, ValueRef
 from perseid.registry.commands.minting import Mint, MintInputs
@@ -28,19 +25,19 @@ from perseid.registry.identity import KeyIdentity, Proof
 from perseid.registry.registry import Registry
 from perseid.registry.results import MintResult
 from perseid.registry.snapshot import Rules
-from tests.ledger.crash import Place
-from tests.ledger.ledgers import log_of_today, open_store
+from tests.ledger.crash import Place, given_place
+from tests.ledger.ledgers import SIGNER, log_of_today, open_store
 from tests.registry.registries import OPERATOR, add_namespace, admin
 
 WHO = KeyIdentity(ValueRef(300, "0.NA/12345"), Proof.SECRET_KEY, verified_index=300)
 LONGEST = 0.4  # seconds that anybody works
 
 
-def create(place: Place, signer: Signer) -> None:
+def create(place: Place) -> None:
     """A ledger with a namespace."""
     store = open_store(place.where)
     store.upgrade()
-    log_of_today(store).create(signer)
+    log_of_today(store).create(SIGNER)
     store.close()
     with place.open() as ledger:
         registry = Registry(ledger, Rules())
@@ -99,26 +96,18 @@ def work(place: Place, first: int, count: int, dies_after: float | None) -> dict
 
 
 def die_after_commit(place: Place, number: int) -> None:
-    """Run a process that is killed after the commit of a request and before its response."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            with place.open() as ledger:
-                append = ledger.append
+    """Execute a request; this process is killed after the commit and before the response."""
+    with place.open() as ledger:
+        append = ledger.append
 
-                def last_words(*requests: Request) -> list[Outcome]:
-                    append(*requests)
-                    os.kill(os.getpid(), signal.SIGKILL)
-                    raise AssertionError("nobody survives that")
+        def append_and_die(*requests: Request) -> list[Outcome]:
+            append(*requests)
+            os.kill(os.getpid(), signal.SIGKILL)
+            raise AssertionError("the process was killed")
 
-                ledger.append = last_words  # type: ignore[method-assign]
-                registry = Registry(ledger, Rules())
-                ask(registry, IdempotencyKeys(registry), number)
-        except BaseException:  # noqa: BLE001 - the parent is told by the end of the process
-            traceback.print_exc()
-        os._exit(1)
-    _, status = os.waitpid(pid, 0)
-    assert os.WIFSIGNALED(status), f"the process ended with {status}"
+        ledger.append = append_and_die  # type: ignore[method-assign]
+        registry = Registry(ledger, Rules())
+        ask(registry, IdempotencyKeys(registry), number)
 
 
 def check(place: Place, answers: dict[int, str]) -> None:
@@ -150,20 +139,18 @@ def run(place: Place, rounds: int, seed: int, say: Callable[[str], None] = print
     check(place, last)
 
 
-@contextmanager
-def sqlite_place() -> Iterator[Place]:
-    with tempfile.TemporaryDirectory() as folder:
-        place = Place(f"{folder}/ledger.db", Path(folder))
-        create(place, Signer.generate("ledger.example.org", bytes(range(32))))
-        yield place
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description="kill whoever carries out requests with keys, and ask again")
+    parser = argparse.ArgumentParser(description="kill processes that execute requests with keys, and repeat them")
+    parser.add_argument("--where", help="an empty store; without it, a temporary one")
+    parser.add_argument("--folder", type=Path, help="the folder of the answers view; required with --where")
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
+    parser.add_argument("--die-at", type=int, help="only execute the request of this number, and die after its commit")
     options = parser.parse_args()
-    with sqlite_place() as place:
+    with given_place(options.where, options.folder) as place:
+        create(place)
+        if options.die_at is not None:
+            die_after_commit(place, options.die_at)
         run(place, options.rounds, options.seed)
 
 

@@ -6,12 +6,12 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from signal import SIGKILL
 
 import pytest
 
 from perseid.ledger.errors import TooBusy
 from perseid.ledger.log.requests import KEY_LIFETIME, MAX_BODY, StoredResponse
-from perseid.ledger.merkle import Signer
 from perseid.ledger.store import idempotency
 from perseid.names.handle import Handle
 from perseid.records.value import Value
@@ -34,8 +34,8 @@ from perseid.registry.jobs import runner
 from perseid.registry.registry import AlreadyExecuted, IdempotentRequest, Registry
 from perseid.registry.results import ChangeResult, MintResult, Refused
 from perseid.wire.codes import ResponseCode
-from tests.ledger.crash import Place
-from tests.ledger.ledgers import SIGNER, Machine
+from tests.ledger.crash import Place, run_module
+from tests.ledger.ledgers import Machine
 from tests.registry import idempotency_crash
 from tests.registry.access.token_identities import ANN, RULES, furnish, scope, shown
 from tests.registry.registries import NOBODY, OPERATOR, handle, key_holder, registry_in_memory
@@ -361,17 +361,16 @@ def test_registry_reports_the_stored_record(there: Registry) -> None:
 
 
 def test_killed_process_executes_once_or_not_at_all(where: str, tmp_path: Path) -> None:
-    place = Place(where, tmp_path)
-    idempotency_crash.create(place, SIGNER)
-    idempotency_crash.run(place, 6, 20260101)
+    options = ("--where", where, "--folder", tmp_path, "--rounds", 6, "--seed", 20260101)
+    done = run_module("tests.registry.idempotency_crash", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_killed_after_commit_and_before_the_response(where: str, tmp_path: Path) -> None:
     """The moment that keys are made for."""
-    place = Place(where, tmp_path)
-    idempotency_crash.create(place, Signer.generate("ledger.example.org", bytes(range(32))))
-    idempotency_crash.die_after_commit(place, 7)
-    with place.open() as ledger:
+    done = run_module("tests.registry.idempotency_crash", "--where", where, "--folder", tmp_path, "--die-at", 7)
+    assert done.returncode == -SIGKILL, done.stdout + done.stderr
+    with Place(where, tmp_path).open() as ledger:
         before = ledger.log
         with before.open_reader() as reader:
             entries = reader.size

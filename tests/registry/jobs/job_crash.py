@@ -25,7 +25,7 @@ from perseid.registry.jobs.rewrite import Rewrite
 from perseid.registry.jobs.runner import Progress
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
-from tests.ledger.crash import Place, sqlite_place
+from tests.ledger.crash import Place, given_place
 from tests.ledger.ledgers import SIGNER, log_of_today, open_store, url
 from tests.registry.registries import OPERATOR
 
@@ -159,7 +159,7 @@ def main() -> None:
     parser.add_argument("--chunk", type=int, default=runner.CHUNK_SIZE)
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
     options = parser.parse_args()
-    with sqlite_place() as place:
+    with given_place() as place:
         run(place, options.records, options.kills, options.chunk, options.seed)
 
 

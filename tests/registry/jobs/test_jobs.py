@@ -1,8 +1,6 @@
 """Jobs: preview, steps, resume, undo, and what undo refuses."""
 
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,6 +33,7 @@ from perseid.registry.queries.listing import list_handles
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
+from tests.ledger.crash import run_module
 from tests.ledger.ledgers import Machine
 from tests.registry.commands.records_in_every_state import (
     ANN,
@@ -49,8 +48,6 @@ from tests.registry.commands.records_in_every_state import (
 )
 from tests.registry.jobs.transfers import run_transfer
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, registry_in_memory
-
-ROOT = Path(__file__).resolve().parents[3]
 
 ORDER = Rewrite("http://old.example/*", "https://new.example/x/*")
 BOTH = admin(100, "300:12345/ann"), admin(101, "300:12345/lister")
@@ -641,8 +638,6 @@ def test_both_databases_store_jobs(registry: Registry, monkeypatch: pytest.Monke
 
 def test_killed_rewrite_can_always_be_resumed() -> None:
     """The next run does the rest, each record once; undo works the same way."""
-    # In a process of its own: it forks, which is safe only where no other thread can hold a lock of SQLite.
-    command = [sys.executable, "-m", "tests.registry.jobs.job_crash", "--records", "2000", "--kills", "2"]
-    done = subprocess.run([*command, "--chunk", "160"], cwd=ROOT, check=False, capture_output=True, text=True)
+    done = run_module("tests.registry.jobs.job_crash", "--records", 2_000, "--kills", 2, "--chunk", 160)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2,000 records restored despite 2 kills" in done.stdout
