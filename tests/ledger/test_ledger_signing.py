@@ -7,8 +7,8 @@ from perseid.ledger.log.clock import SECOND
 from perseid.ledger.log.entry import Action
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.signing import WrongKey, rotate_key, sign_checkpoint
-from perseid.ledger.merkle import Signer, next_key
-from perseid.proof.verifier import Leaf, check_inclusion, open_checkpoint
+from perseid.ledger.merkle import Signer
+from perseid.proof.verifier import Leaf, check_inclusion, open_checkpoint, parse_key_rotation
 from tests.ledger.ledgers import ORIGIN, SIGNER, Machine, appended, change, look, verified
 
 OTHER = Signer.generate(ORIGIN, bytes(range(1, 33)))
@@ -64,7 +64,8 @@ def test_key_is_rotated_by_an_entry_it_signs(log: Log, machine: Machine) -> None
     assert entry.note.content is not None
     leaf = Leaf.parse(entry.leaf())
     leaf.check_note(entry.note.salt, entry.note.content)
-    key = next_key(entry.note.content.decode(), SIGNER.public)
+    old, key = parse_key_rotation(entry.note.content.decode())
+    assert old == SIGNER.public
     after = open_checkpoint(sign_checkpoint(log, OTHER), key)
     check_inclusion(1, after.size, after.root, entry.leaf_hash(), look(log).inclusion(2, after.size))
     assert (before.size, after.size) == (1, 2)

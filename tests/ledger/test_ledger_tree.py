@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.ledger.merkle import TILE_SIZE, Frontier, consistency_path, inclusion_path
+from perseid.ledger.merkle import TILE_BITS, Frontier, consistency_path, inclusion_path
 from perseid.proof.verifier import (
     EMPTY_ROOT,
     InvalidProof,
@@ -16,6 +16,8 @@ from perseid.proof.verifier import (
     node_hash,
     root_from_inclusion,
 )
+
+TILE_SIZE = 1 << TILE_BITS
 
 # The leaves and roots that certificate-transparency implementations have published for their own tests.
 PUBLISHED_LEAVES = ["", "00", "10", "2021", "3031", "40414243", "5051525354555657", "606162636465666768696a6b6c6d6e6f"]

@@ -23,18 +23,15 @@ from perseid.proof.verifier import (
     HASH_LENGTH,
     ROTATION_LINE,
     Checkpoint,
-    InvalidProof,
     LogKey,
     format_note,
     node_hash,
-    parse_key_rotation,
 )
 
 from .errors import CorruptData
 
-TILE_SIZE: Final = 256
-"""Hashes in a tile."""
 TILE_BITS: Final = 8
+"""A tile has 2⁸ hashes."""
 
 ReadHashes = Callable[[int, int, int], Sequence[bytes]]
 """`read(level, first, count)` → the hashes at a tile level: 0 are leaves, 1 roots of 256 leaves, and so on."""
@@ -202,11 +199,3 @@ class Signer:
 
     def _private(self) -> Ed25519PrivateKey:
         return Ed25519PrivateKey.from_private_bytes(self._seed)
-
-
-def next_key(note: str, key: LogKey) -> LogKey:
-    """Return the key that `key` hands over to in a note that it signed."""
-    old, new = parse_key_rotation(note)
-    if old != key:
-        raise InvalidProof(f"the key rotation is not signed by {key.name}")
-    return new

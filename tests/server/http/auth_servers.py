@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
+from urllib.parse import quote
 
 from perseid.names.handle import Handle
 from perseid.records.encoding import to_base64
 from perseid.records.value import Value
 from perseid.registry.commands.records import Create, Modify, Remove
 from perseid.registry.registry import Registry
-from perseid.server.http.auth import authentication, handle_scheme, proofs
+from perseid.server.http.auth import authentication, handle_scheme
 from perseid.server.http.auth.authentication import AuthResult
 from perseid.server.http.auth.session_table import Session, SessionTable
 from perseid.server.http.context import HttpSettings, ProofResult, RequestContext, ServerContext
@@ -148,14 +149,15 @@ def make_auth_server(registry: Registry) -> AuthServer:
 
 
 def basic_header(name: str, secret: str | bytes) -> str:
-    return "Basic " + proofs.format_credentials(name, secret.encode() if isinstance(secret, str) else secret)
+    octets = secret.encode() if isinstance(secret, str) else secret
+    return "Basic " + to_base64(quote(name, safe="/").encode() + b":" + octets)
 
 
 def handle_header(**fields: str | bytes) -> str:
     """A header of the Handle scheme; bytes are written in base64, the id percent-encoded."""
     written = {name: to_base64(value) if isinstance(value, bytes) else value for name, value in fields.items()}
     if "id" in written:
-        written["id"] = handle_scheme.id_to_header(written["id"])
+        written["id"] = quote(written["id"], safe=":/")
     return "Handle " + handle_scheme.format_fields(written)
 
 

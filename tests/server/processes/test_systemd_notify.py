@@ -32,8 +32,8 @@ def test_each_message_is_one_datagram_of_assignments(manager: socket.socket) -> 
     assert receive_state(manager) == {"READY": "1", "STATUS": "3 resolvers at port 2641"}
     assert systemd.ready()
     assert receive_state(manager) == {"READY": "1"}
-    assert systemd.stopping("finishing")
-    assert receive_state(manager) == {"STOPPING": "1", "STATUS": "finishing"}
+    assert systemd.stopping()
+    assert receive_state(manager) == {"STOPPING": "1"}
     assert systemd.watchdog()
     assert receive_state(manager) == {"WATCHDOG": "1"}
 

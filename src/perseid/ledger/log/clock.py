@@ -38,8 +38,6 @@ class CheckedClock:
         self._offset = wall() - monotonic()
         self._accepted = accepted
         self._started = False
-        self.clamped = 0
-        """How often the clock was behind the last entry by less than the tolerance."""
 
     def accept(self) -> None:
         """Accept the current time. Later jumps are still detected."""
@@ -59,10 +57,7 @@ class CheckedClock:
         if not self._accepted:
             self._check(now, last)
         self._started = True
-        if last is None or now >= last:
-            return now
-        self.clamped += 1
-        return last
+        return now if last is None else max(now, last)
 
     def _check(self, now: int, last: int | None) -> None:
         if now < RELEASE_DATE:

@@ -209,7 +209,7 @@ def to_failure(problem: Exception, request_context: RequestContext) -> Failure:
     """Convert an exception to an error; an unexpected exception is logged."""
     match problem:
         case BadRequest():
-            return Failure(problem.status, problem.code, problem.message, problem.headers, problem.echo_name)
+            return Failure(problem.status, problem.code, problem.message, echo_name=problem.echo_name)
         case ReferralError():
             return Failure(status_of(problem.code), problem.code, "", referral=problem)
         case KeyChanged():

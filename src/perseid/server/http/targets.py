@@ -16,8 +16,6 @@ from urllib.parse import quote
 from perseid.names.errors import quote_text
 from perseid.wire.codes import ResponseCode
 
-from .messages import HeaderList
-
 MAX_PARAMETERS: Final = 10_000
 """Parameters of one request: a head of 8 KiB has room for 4,096, and a body does not need many more."""
 
@@ -40,7 +38,6 @@ class BadRequest(Exception):
         message: str,
         status: int = 400,
         code: ResponseCode = ResponseCode.PROTOCOL_ERROR,
-        headers: HeaderList = (),
         *,
         echo_name: bool = False,
     ) -> None:
@@ -49,7 +46,6 @@ class BadRequest(Exception):
         """What is wrong, and how to fix it."""
         self.status = status
         self.code = code
-        self.headers = headers
         self.echo_name = echo_name
         """Whether the response contains the handle."""
 

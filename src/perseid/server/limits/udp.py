@@ -43,9 +43,6 @@ IPV4_BITS: Final = 24
 IPV6_BITS: Final = 56
 """Bits of an address that identify the network of a bucket: what one customer of a provider usually has."""
 
-LOOPBACK: Final = ("127.0.0.0/8", "::1/128")
-"""Networks without limits by default: addresses of this machine are not forged."""
-
 TOO_MUCH_TEXT: Final = b"rate limit exceeded; use TCP"
 """Text of the short response, if it fits."""
 

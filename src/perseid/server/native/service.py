@@ -4,7 +4,6 @@ Everything here runs in the event loop and never blocks. `try_fast_path` handles
 view answers in microseconds; for everything else `NativeServer` runs its work in the pools.
 """
 
-import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from time import monotonic, perf_counter_ns, time
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
 _CODE = slice(24, 28)
 _NAME_OFFSET = 48
-
-_logger = logging.getLogger(__name__)
 
 
 class NativeService:

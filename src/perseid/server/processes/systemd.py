@@ -43,14 +43,14 @@ def ready(text: str = "") -> bool:
     return notify("READY=1" + _status(text))
 
 
-def reloading(text: str = "") -> bool:
+def reloading() -> bool:
     """Report that a reload has started, with its time; `ready` ends it."""
-    return notify(f"RELOADING=1\nMONOTONIC_USEC={monotonic_ns() // 1_000}" + _status(text))
+    return notify(f"RELOADING=1\nMONOTONIC_USEC={monotonic_ns() // 1_000}")
 
 
-def stopping(text: str = "") -> bool:
+def stopping() -> bool:
     """Report that the server finishes started work and ends."""
-    return notify("STOPPING=1" + _status(text))
+    return notify("STOPPING=1")
 
 
 def watchdog() -> bool:

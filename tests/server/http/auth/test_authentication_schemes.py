@@ -4,6 +4,7 @@ import base64
 import hashlib
 import hmac
 from contextlib import suppress
+from urllib.parse import quote
 
 import pytest
 from hypothesis import example, given
@@ -19,6 +20,7 @@ from perseid.server.http.auth import handle_scheme as handle_proofs
 from perseid.server.http.auth import proofs as basic
 from perseid.server.http.auth.handle_scheme import MAX_ITERATIONS, Claim, InvalidFields
 from perseid.wire.hashes import Algorithm
+from tests.server.http.auth_servers import basic_header
 from tests.server.native.native_servers import HIDDEN
 from tests.wire.key_material import DSA_KEY, RSA_KEY, RSA_KEYS, SERVER_KEY
 
@@ -106,10 +108,7 @@ def test_invalid_headers(text: str) -> None:
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=60))
 def test_id_round_trips_in_ascii_header(text: str) -> None:
-    written = handle_scheme.id_to_header(text)
-    assert written.isascii()
-    assert '"' not in written
-    assert handle_scheme.id_from_header(written) == text
+    assert handle_scheme.id_from_header(quote(text, safe=":/")) == text
 
 
 def test_id_may_be_fully_percent_encoded() -> None:
@@ -331,7 +330,7 @@ def test_empty_and_missing_secrets_are_refused_in_the_same_time(keys: list[Value
     for secret in (b"", handle_proofs.DUMMY_KEY.data):
         right = claim(Proof.SECRET_KEY, Algorithm.SHA256, digest("sha256", secret))
         assert handle_proofs.matching_signature_key(right, NONCE, keys) is None
-        credentials = basic.parse_credentials(basic.format_credentials("300:12345/u", secret))
+        credentials = basic.parse_credentials(basic_header("300:12345/u", secret).removeprefix("Basic "))
         assert basic.matching_secret(credentials, keys) is None
 
 
@@ -367,7 +366,7 @@ def test_the_server_signs_both_nonces() -> None:
 @given(st.integers(1, 0x7FFF_FFFF), handles, st.binary(max_size=30))
 @example(300, "12345/a:b%41", b"a:b")
 def test_basic_credentials_round_trip(index: int, handle: str, secret: bytes) -> None:
-    found = basic.parse_credentials(basic.format_credentials(f"{index}:{handle}", secret))
+    found = basic.parse_credentials(basic_header(f"{index}:{handle}", secret).removeprefix("Basic "))
     assert found.reference == ValueRef(index, handle)
     assert found.written == f"{index}:{handle}"
     assert (found.secret, found.guessed) == (secret, False)

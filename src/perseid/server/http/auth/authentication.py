@@ -211,11 +211,11 @@ def end_stale_session(request_context: RequestContext, auth: AuthResult, gone: K
 # Responses
 
 
-def denial(request_context: RequestContext, auth: AuthResult, reason: str = AUTHENTICATION_REQUIRED) -> Denial:
+def denial(request_context: RequestContext, auth: AuthResult) -> Denial:
     """Describe the response to a request whose authentication failed or is missing."""
     if not request_context.request.client.private:
         return Denial(FORBIDDEN, ResponseCode.AUTHENTICATION_NEEDED, HTTPS_REQUIRED)
-    problem = auth.problem or AuthFailure(reason, ResponseCode.AUTHENTICATION_NEEDED)
+    problem = auth.problem or AuthFailure(AUTHENTICATION_REQUIRED, ResponseCode.AUTHENTICATION_NEEDED)
     return Denial(UNAUTHORIZED, problem.code, problem.reason, challenge_headers(request_context, auth))
 
 

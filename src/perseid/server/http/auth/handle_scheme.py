@@ -91,7 +91,6 @@ _PARAMETER = re.compile(
 _GAP = re.compile(r"[ \t]*(?:,[ \t]*)*")
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _TO_ESCAPE = re.compile(r'["\\]')
-_ID_SAFE = ":/"
 
 
 class InvalidFields(Exception):
@@ -165,11 +164,6 @@ def id_from_header(text: str) -> str:
         return unquote_to_bytes(text.encode("latin-1")).decode("utf-8")
     except UnicodeError:
         raise InvalidFields("the id is not percent-encoded UTF-8") from None
-
-
-def id_to_header(text: str) -> str:
-    """Encode an id for the header."""
-    return quote(text, safe=_ID_SAFE)
 
 
 def check_version(fields: Mapping[str, str]) -> None:

@@ -31,7 +31,6 @@ takes effect at once. A browser never sends a token automatically. An unknown to
 are counted by the full text, so nobody can lock out a token by sending its id, which is in logs, with a wrong secret.
 """
 
-import base64
 import hashlib
 import hmac
 import logging
@@ -40,7 +39,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import unquote_to_bytes
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -125,11 +124,6 @@ def parse_credentials(text: str) -> Credentials:
         raise InvalidCredentials(f"the user name is not UTF-8; {USER_NAME_FORMAT}") from None
     except InvalidData:
         raise InvalidCredentials(f"the user name is not a key; {USER_NAME_FORMAT}") from None
-
-
-def format_credentials(name: str, secret: bytes) -> str:
-    """Format a name and a secret as Basic credentials."""
-    return base64.b64encode(quote(name, safe="/").encode("ascii") + _COLON + secret).decode("ascii")
 
 
 def matching_secret(credentials: Credentials, keys: Sequence[Value]) -> Value | None:

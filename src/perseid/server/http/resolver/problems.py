@@ -295,11 +295,9 @@ def inactive_namespace(name: str, space: NamespaceInfo) -> Problem:
     return Problem(404, "Not Found", code, name, sentences=(sentence,), contact=space.contact)
 
 
-def bad_request(message: str, status: int = 400, name: str = "") -> Problem:
+def bad_request(message: str, status: int) -> Problem:
     """Create the problem for an invalid request."""
-    after = ", was requested with invalid parameters."
-    sentences = (_sentence(message),)
-    return Problem(status, "Bad Request", ResponseCode.PROTOCOL_ERROR, name, after=after, sentences=sentences)
+    return Problem(status, "Bad Request", ResponseCode.PROTOCOL_ERROR, sentences=(_sentence(message),))
 
 
 def page_not_found(name: str, settings: HttpSettings) -> Problem:

@@ -50,7 +50,6 @@ LARGE_BODY: Final = 8_192
 
 S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T")
-R = TypeVar("R")
 
 Outcome = Executed | Replayed | KeyReused | InProgress
 
@@ -158,10 +157,6 @@ class ApiCall:
     async def change(self, command: Command[T], about: object = "", note: str = "") -> T:
         """Execute a command that may change records."""
         return await self.call.change(lambda _: command, str(about), note)
-
-    async def change_when(self, make: Callable[[int | None], Command[T]], about: object = "", note: str = "") -> T:
-        """Like `change`, for minting that may have to wait; `make` is described at `create`."""
-        return await self.call.change(make, str(about), note)
 
     async def do(self, kind: WorkKind, work: Callable[[], T]) -> T:
         """Run work in a pool that needs no permissions, or checks them itself."""
