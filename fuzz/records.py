@@ -29,8 +29,7 @@ from perseid.records.public_keys import PublicKey
 from perseid.records.record import Record, values_from_bytes, values_to_bytes
 from perseid.records.signatures import Certificate, RecordSignature
 from perseid.records.site import Site
-from perseid.records.text_types import Url
-from perseid.records.types import TypeQuery, has_type, matches
+from perseid.records.types import TypeQuery, Url, has_type, matches
 from perseid.records.value import Value, ValueRef, permissions_from_text
 from perseid.records.xml import MAX_XML_ELEMENTS, parse_xml
 

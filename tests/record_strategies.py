@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission, ValueList
+from perseid.records.data_types import Definition
 from perseid.records.locations import Locations
 from perseid.records.namespace import Namespace
 from perseid.records.private_keys import PrivateKey
@@ -14,8 +15,7 @@ from perseid.records.public_keys import PublicKey
 from perseid.records.record import Record
 from perseid.records.signatures import Certificate, CertPermission, Claims, RecordSignature
 from perseid.records.site import Attribute, HashOption, Interface, PrimaryMask, Purpose, Server, Site, Transport
-from perseid.records.text_types import Text, Url
-from perseid.records.type_definition import Definition
+from perseid.records.types import Text, Url
 from perseid.records.value import Permission, TtlType, Value, ValueRef
 from tests.vector_files import read_bytes
 

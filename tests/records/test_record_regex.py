@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perseid.records.errors import InvalidData
-from perseid.records.java_regex import (
+from perseid.records.patterns import (
     MAX_EXPRESSION_DEPTH,
     MAX_EXPRESSION_LENGTH,
     MAX_EXPRESSION_MEMORY,

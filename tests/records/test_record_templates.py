@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from perseid.records import templates as implementation
 from perseid.records.errors import InvalidData
-from perseid.records.java_regex import JavaRegex
 from perseid.records.namespace import Namespace
+from perseid.records.patterns import JavaRegex
 from perseid.records.templates import (
     CHARACTERS_PER_STEP,
     MAX_REFERENCE_DEPTH,

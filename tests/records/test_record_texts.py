@@ -4,7 +4,7 @@ import pytest
 
 from perseid.names.handle import Handle
 from perseid.records.errors import InvalidData, RecordMisuse
-from perseid.records.text_types import Alias, Email, ServiceHandle, Text, Url
+from perseid.records.types import Alias, Email, ServiceHandle, Text, Url
 
 
 def test_text_is_the_same_in_every_form() -> None:

@@ -8,9 +8,9 @@ import typer
 from perseid.ledger.log.entry import State
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
+from perseid.records.data_types import Definition
 from perseid.records.errors import InvalidData
 from perseid.records.json_parsing import JsonObject, parse_json
-from perseid.records.type_definition import Definition
 from perseid.records.types import DEFINITION
 from perseid.registry.commands.namespaces import namespaces
 from perseid.registry.commands.records import Create

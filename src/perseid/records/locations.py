@@ -29,8 +29,7 @@ from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from .errors import InvalidData
 from .namespace import Namespace
 from .record import ascending
-from .text_types import Text
-from .types import HS_NAMESPACE, LOCATIONS, URL, has_type
+from .types import HS_NAMESPACE, LOCATIONS, URL, Text, has_type
 from .value import Value
 from .xml import Element, is_true, parse_xml
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from .errors import InvalidData
-from .text_types import Text
-from .types import HS_NAMESPACE, has_type
+from .types import HS_NAMESPACE, Text, has_type
 from .value import Value
 from .xml import Element, is_true, parse_xml
 

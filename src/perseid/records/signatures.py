@@ -34,7 +34,7 @@ from .json_parsing import (
 )
 from .private_keys import PrivateKey
 from .public_keys import PublicKey
-from .text_types import Text
+from .types import Text
 from .value import Value, ValueRef
 
 MAX_JWS_LENGTH: Final = 262_144

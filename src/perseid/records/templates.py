@@ -39,8 +39,8 @@ from typing import Final, TypeAlias
 from xml.sax.saxutils import escape, quoteattr
 
 from .errors import InvalidData
-from .java_regex import JavaRegex, compile_java_regex
 from .namespace import Namespace
+from .patterns import JavaRegex, compile_java_regex
 from .value import Value, ValueRef
 from .xml import Element, is_true, parse_xml
 

@@ -1,4 +1,4 @@
-"""Type names and type matching.
+"""Type names, type matching, and the types whose data is UTF-8 text.
 
 Names are UTF-8 text, case-insensitive for ASCII letters; `.` separates a type from its subtypes. There are three
 comparisons:
@@ -7,12 +7,20 @@ comparisons:
 - `has_type`: the type of a value. `HS_ADMIN.x` is an `HS_ADMIN`, in any case.
 - exact spelling, for `SITE_TYPES`, `SERVICE_TYPES` and for an `HS_PUBKEY` that proves an identity: deployed resolvers
   and servers ignore `hs_site`, so it must have no effect here either.
+
+The text of URL, EMAIL, DESC, HS_SERV and HS_ALIAS is not validated: a record keeps what its owner wrote. All
+conversions are exact.
 """
 
 from collections.abc import Iterable
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Self
 
 from perseid.names.characters import fold
+from perseid.names.handle import Handle
+
+from .errors import InvalidData, RecordMisuse
+from .json_parsing import check_utf8, require_text
 
 HS_ADMIN: Final = "HS_ADMIN"
 HS_VLIST: Final = "HS_VLIST"
@@ -33,7 +41,7 @@ EMAIL: Final = "EMAIL"
 DESC: Final = "DESC"
 LOCATIONS: Final = "10320/loc"
 DEFINITION: Final = "PERSEID_TYPE"
-"""The type of the value that defines a type: see `type_definition`."""
+"""The type of the value that defines a type: see `data_types.Definition`."""
 
 SITE_TYPES: Final = frozenset({HS_SITE, HS_SITE_6})
 """Sites that host the handles of a prefix; exact spelling."""
@@ -80,3 +88,87 @@ class TypeQuery:
         """Whether one of the queries matches the type."""
         folded = fold(type_)
         return folded in self._exact or any(folded[:length] in self._families for length in self._lengths)
+
+
+# Text
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Any text; the base class of types with a syntax."""
+
+    text: str
+    """The data, decoded."""
+
+    def __post_init__(self) -> None:
+        try:
+            self.text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise RecordMisuse("the text contains a surrogate and cannot be encoded in UTF-8") from None
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Decode the data of a value."""
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InvalidData("the data is not valid UTF-8", error.start) from None
+        return cls(text)
+
+    def to_bytes(self) -> bytes:
+        """Encode the data of a value."""
+        return self.text.encode("utf-8")
+
+    @classmethod
+    def from_json(cls, obj: object) -> Self:
+        """Parse a JSON string."""
+        return cls(require_text(obj, "the data"))
+
+    def to_json(self) -> str:
+        """A JSON string."""
+        return self.text
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Create from text."""
+        check_utf8(text, "the data")
+        return cls(text)
+
+    def to_text(self) -> str:
+        """The text itself."""
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Url(Text):
+    """URL: the target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Email(Text):
+    """EMAIL: a contact address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Description(Text):
+    """DESC: a description."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandleText(Text):
+    """Text that names another handle."""
+
+    @property
+    def handle(self) -> Handle | None:
+        """The handle; None if no record can exist under that name."""
+        return Handle.for_lookup(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceHandle(HandleText):
+    """HS_SERV, HS_SERV.PREFIX: the handle whose record has the sites; `0.NA/0.NA` means the root service."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alias(HandleText):
+    """HS_ALIAS: another handle for which this one is an alias. Proxies follow it, servers do not."""

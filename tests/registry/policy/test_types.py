@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from perseid.records.data_types import Definition
 from perseid.records.json_schema import Violation
 from perseid.records.patterns import ValidationBudget
-from perseid.records.type_definition import Definition
 from perseid.records.value import Permission, Value
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Add, Create, Delete, Modify

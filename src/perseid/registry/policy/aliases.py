@@ -11,8 +11,7 @@ from perseid.names.characters import fold
 from perseid.names.handle import Handle
 from perseid.records.data_types import interpret_as
 from perseid.records.record import ascending
-from perseid.records.text_types import Alias
-from perseid.records.types import HS_ALIAS, has_type
+from perseid.records.types import HS_ALIAS, Alias, has_type
 from perseid.records.value import Value
 from perseid.registry.access.permissions import display_name
 from perseid.registry.results import Refused

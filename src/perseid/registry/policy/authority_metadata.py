@@ -14,14 +14,12 @@ from perseid.names.errors import InvalidName, quote_text
 from perseid.names.handle import CaseRule, Handle
 from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_user_input, to_path
 from perseid.records.admin import Admin
-from perseid.records.data_types import interpret_as
+from perseid.records.data_types import Definition, interpret_as
 from perseid.records.encoding import from_iso, to_iso
 from perseid.records.errors import InvalidData
 from perseid.records.json_parsing import JsonObject
 from perseid.records.record import Record, ascending
-from perseid.records.text_types import Text
-from perseid.records.type_definition import Definition
-from perseid.records.types import HS_ADMIN, has_type
+from perseid.records.types import HS_ADMIN, Text, has_type
 from perseid.records.value import Value
 
 from .policy import Policy

@@ -16,10 +16,10 @@ from typing import Final
 from perseid.names.characters import fold
 from perseid.names.errors import quote_text
 from perseid.names.handle import Handle
+from perseid.records.data_types import Definition
 from perseid.records.errors import InvalidData
 from perseid.records.patterns import ValidationBudget
 from perseid.records.record import ascending
-from perseid.records.type_definition import Definition
 from perseid.records.types import DEFINITION, DESC, has_type
 from perseid.records.value import Value
 from perseid.registry.results import Refused

@@ -24,7 +24,7 @@ from perseid.records.encoding import to_iso
 from perseid.records.errors import InvalidData
 from perseid.records.json_parsing import JsonObject, write_json
 from perseid.records.record import Record, ascending
-from perseid.records.text_types import Text
+from perseid.records.types import Text
 from perseid.records.value import Value
 from perseid.registry.commands.records import require_record
 from perseid.registry.context import Context

@@ -25,8 +25,7 @@ from perseid.records.data_types import interpret
 from perseid.records.encoding import decode_printable, to_iso
 from perseid.records.json_parsing import JsonObject, write_json
 from perseid.records.locations import Candidate, Candidates
-from perseid.records.text_types import Alias, Email, ServiceHandle
-from perseid.records.types import DESC, EMAIL, HS_SECKEY, LOCATIONS, URL, has_type
+from perseid.records.types import DESC, EMAIL, HS_SECKEY, LOCATIONS, URL, Alias, Email, ServiceHandle, has_type
 from perseid.records.value import Value
 from perseid.registry.policy.authority_metadata import AuthorityMetadata, Party
 from perseid.registry.queries.memento import Memento, MementoNeighbors

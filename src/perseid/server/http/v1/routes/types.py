@@ -5,9 +5,9 @@ from typing import Final
 from perseid.ledger.log.entry import State
 from perseid.names.characters import fold
 from perseid.names.handle import Handle
+from perseid.records.data_types import Definition
 from perseid.records.errors import InvalidData
 from perseid.records.json_parsing import parse_json
-from perseid.records.type_definition import Definition
 from perseid.records.types import DEFINITION
 from perseid.registry.access.permissions import display_name
 from perseid.registry.commands.records import Create
