@@ -103,8 +103,8 @@ def test_tombstone_requires_a_reason_and_an_existing_replacement(here: Site) -> 
 
 def test_tombstone_is_removed_with_undo(here: Site) -> None:
     here.ok("tombstone 12345/x --reason gone")
-    refused(here("set 12345/x URL=https://example.org/b"), "perseid tombstone '12345/x' --undo")
-    refused(here("unpublish 12345/x"), "perseid tombstone '12345/x' --undo")
+    refused(here("set 12345/x URL=https://example.org/b"), "perseid tombstone 12345/x --undo")
+    refused(here("unpublish 12345/x"), "perseid tombstone 12345/x --undo")
     assert here.ok("explain tombstone 12345/x --undo").out.startswith("allowed: ")
     done = here.ok("tombstone 12345/x --undo --note", "found again")
     assert (done.out, state(here)) == ("12345/x\n", "normal")

@@ -35,7 +35,7 @@ def test_a6_data_is_validated_against_a_registered_type(demo: Site) -> None:
         "value 1 does not match its type '102.100.TYPE/SCALE'",
         'violates the rule "pattern": "1:[1-9][0-9]*"',
         "validate_types = true",
-        "perseid type show '102.100.TYPE/SCALE'",
+        "perseid type show 102.100.TYPE/SCALE",
     )
     refused(demo("create 12345/b --value 102.100.TYPE/OTHER=x"), "is not registered", "registered_types = true")
     done = demo("explain set 12345/a 102.100.TYPE/SCALE=small")

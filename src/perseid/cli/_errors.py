@@ -6,6 +6,7 @@ is loaded by then, so classes are looked up in `sys.modules` and nothing is impo
 
 import os
 import sys
+from importlib import import_module
 from typing import Final
 
 from perseid.names.errors import NameProblem
@@ -31,7 +32,14 @@ _FAILURE_CLASSES: Final = (
 
 
 def report_error(error: Exception) -> int:
-    """Print an error and return the exit code; raise it again if it is a bug."""
+    """Print an error and its notes, and return the exit code; raise it again if it is a bug."""
+    code = _report(error)
+    for note in getattr(error, "__notes__", ()):
+        print_message(note)
+    return code
+
+
+def _report(error: Exception) -> int:
     if isinstance(error, NameProblem):
         print_name_error(error)
         return FAILED
@@ -57,10 +65,9 @@ def _is_instance(error: Exception, module: str, name: str) -> bool:
 
 
 def _report_refusal(error: Exception) -> int:
-    reason, advice = getattr(error, "reason", ""), getattr(error, "advice", "")
-    print_message(f"perseid: {reason}")
-    if advice:
-        print_message(f"{advice[:1].upper()}{advice[1:]}")
+    print_message(f"perseid: {getattr(error, 'reason', '')}")
+    if advice := import_module("._advice", __package__).render_advice(getattr(error, "advice", None)):
+        print_message(advice)
     code = getattr(error, "code", None)
     if getattr(code, "name", None) in _FAILED_CODES:
         return FAILED

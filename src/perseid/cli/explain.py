@@ -17,6 +17,7 @@ from perseid.registry.context import Command
 from perseid.registry.registry import Registry
 from perseid.registry.results import Explanation
 
+from ._advice import render_advice
 from ._commands import Group, register_command
 from ._errors import NOT_FOUND, REFUSED, is_not_found
 from ._installation import (
@@ -214,8 +215,8 @@ def _explain(
         print_json(_to_json(explanation))
     else:
         typer.echo(f"{'allowed' if explanation.allowed else 'refused'}: {explanation.reason}")
-        if explanation.advice:
-            typer.echo(f"{explanation.advice[:1].upper()}{explanation.advice[1:]}")
+        if advice := render_advice(explanation.advice):
+            typer.echo(advice)
     if not explanation.allowed:
         raise typer.Exit(NOT_FOUND if is_not_found(explanation.code) else REFUSED)
 
@@ -224,7 +225,7 @@ def _to_json(explanation: Explanation) -> dict[str, object]:
     return {
         "allowed": explanation.allowed,
         "reason": explanation.reason,
-        "advice": explanation.advice or None,
+        "advice": render_advice(explanation.advice) or None,
         "rule": explanation.rule or None,
         "response_code": None if explanation.code is None else int(explanation.code),
     }

@@ -185,11 +185,10 @@ def _mint(session: OpenInstallation, order: Mint, note: str, json: bool) -> None
                 update(done)
     except LeaseClosed as problem:
         raise LedgerError(f"{problem}: {reopen_command(order.where.partition('/')[0])}") from problem
-    except Refused as refused:
-        advice = "; ".join(filter(None, (refused.advice.rstrip("."), _partial_advice(done, order))))
-        raise Refused(refused.code, refused.reason, advice, refused.rule) from refused
-    except LedgerError as problem:
-        raise LedgerError("; ".join(filter(None, (str(problem), _partial_advice(done, order))))) from problem
+    except (Refused, LedgerError) as problem:
+        if done:
+            problem.add_note(f"The {done:,} of {order.count:,} identifiers that were printed are minted")
+        raise
 
 
 @contextmanager
@@ -206,10 +205,6 @@ def _start_job(session: OpenInstallation, order: Mint, note: str) -> Iterator[st
         yield job.id
     finally:
         runner.complete_or_discard(session.registry, job)
-
-
-def _partial_advice(done: int, order: Mint) -> str:
-    return f"the {done:,} of {order.count:,} identifiers that were printed are minted" if done else ""
 
 
 def _default_ttl(session: OpenInstallation, where: str) -> int:

@@ -13,6 +13,7 @@ from perseid.registry.access import tokens
 from perseid.registry.access.scopes import InvalidScope, ScopeSet
 from perseid.registry.access.token_records import InvalidToken, Secret, Token
 from perseid.registry.access.tokens import DAY, CreateToken, RevokeToken, TokenStatus
+from perseid.registry.advice import AdviceKind
 from perseid.registry.results import Refused
 from perseid.schema.namespaces import DEFAULT_DAYS, MAX_DAYS, SCOPES
 from perseid.wire.codes import ResponseCode
@@ -223,7 +224,7 @@ def _token_id(session: OpenInstallation, text: str) -> str:
         newest = max(list_all(session), key=lambda item: item.seq, default=None)
         if newest is None:
             reason = "there are no tokens"
-            raise Refused(ResponseCode.HANDLE_NOT_FOUND, reason, "create one with: perseid token create")
+            raise Refused(ResponseCode.HANDLE_NOT_FOUND, reason, AdviceKind.CREATE_TOKEN())
         return newest.token.id
     try:
         return Secret.parse(text).id

@@ -19,6 +19,7 @@ from perseid.records.types import HS_ADMIN
 from perseid.records.value import MAX_VALUES, Value, ValueRef
 from perseid.registry.access.authorization import Decision, authorize
 from perseid.registry.access.permissions import HasRole, Requirement, Role, display_name
+from perseid.registry.advice import AdviceKind
 from perseid.registry.policy.policy import Audience, Policy
 from perseid.wire.codes import ResponseCode
 
@@ -165,20 +166,20 @@ def not_found(stored: StoredRecord) -> Refused:
 def not_hosted(prefix: str) -> PrefixNotHosted:
     """The refusal for a prefix that this server does not host."""
     name = display_name(prefix) or '""'
-    advice = f"Ask the service that hosts it, or host it here: perseid namespace add {name}"
-    return PrefixNotHosted(ResponseCode.SERVER_NOT_RESP, f"This server does not host prefix {name}", advice)
+    reason = f"This server does not host prefix {name}"
+    return PrefixNotHosted(ResponseCode.SERVER_NOT_RESP, reason, AdviceKind.HOST_PREFIX(prefix=prefix))
 
 
 def name_too_long(name: str) -> Refused:
     """The refusal for a handle that is too long to exist anywhere (H9)."""
     reason = f"Handle {display_name(name)} does not exist: a handle has at most {MAX_BYTES:,} bytes"
-    return Refused(ResponseCode.HANDLE_NOT_FOUND, reason, "Check that you copied only the handle", "H9")
+    return Refused(ResponseCode.HANDLE_NOT_FOUND, reason, AdviceKind.CHECK_COPIED_HANDLE(), "H9")
 
 
 def still_reserved(stored: StoredRecord) -> Refused:
     """The refusal for a reserved handle, which does not resolve yet."""
     reason = f"Handle {display_name(stored.requested)} is reserved and does not resolve yet"
-    return Refused(ResponseCode.INVALID_VALUE, reason, "Create its record first, with its values", "S1")
+    return Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.CREATE_RECORD(), "S1")
 
 
 def check_indexes(values: Sequence[Value]) -> None:

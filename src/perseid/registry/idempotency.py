@@ -37,6 +37,7 @@ from perseid.ledger.log.requests import (
 from perseid.ledger.log.requests import IdempotentRequest as OnceInLedger
 from perseid.ledger.store import idempotency
 from perseid.ledger.store.idempotency import KeyCapacity
+from perseid.registry.advice import AdviceKind
 from perseid.wire.codes import ResponseCode
 
 from .context import Command
@@ -178,8 +179,7 @@ class IdempotencyKeys:
             return claim
         subject = "You have" if capacity is KeyCapacity.OWNER_LIMIT_REACHED else "The server has"
         reason = f"{subject} too many stored idempotency keys; each is kept for {RETENTION_HOURS} hours"
-        advice = "Send fewer and larger requests, send them without a key, or wait"
-        raise Refused(ResponseCode.SERVER_TOO_BUSY, reason, advice)
+        raise Refused(ResponseCode.SERVER_TOO_BUSY, reason, AdviceKind.SEND_FEWER_KEYS())
 
 
 def caller_id(identity: Identity) -> bytes:
@@ -199,10 +199,10 @@ def _truncated_digest(text: str, length: int) -> bytes:
 def _new_claim(identity: Identity, key: bytes, digest: bytes) -> NewClaim:
     if isinstance(identity, Anonymous):
         reason = "Idempotency keys require authentication"
-        raise Refused(ResponseCode.AUTHENTICATION_NEEDED, reason, "Authenticate, or send the request without a key")
+        raise Refused(ResponseCode.AUTHENTICATION_NEEDED, reason, AdviceKind.AUTHENTICATE_OR_OMIT_KEY())
     if not 1 <= len(key) <= MAX_KEY_LENGTH:
         reason = f"An idempotency key has 1 to {MAX_KEY_LENGTH} bytes; this one has {len(key)}"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, "Use a random key, such as a UUID")
+        raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.USE_RANDOM_KEY())
     if len(digest) != DIGEST_LENGTH:
         raise ValueError(f"the digest must have {DIGEST_LENGTH} bytes")
     return NewClaim(caller_id(identity), key, digest)

@@ -29,6 +29,7 @@ from perseid.ledger.log.requests import (
 from perseid.ledger.log.requests import IdempotentRequest as OnceInLedger
 from perseid.ledger.log.requests import Minted as MintedEntries
 from perseid.registry.access.token_records import check_token_identity
+from perseid.registry.advice import AdviceKind
 from perseid.registry.queries.history import as_of
 from perseid.registry.queries.resolve import Query, resolve
 from perseid.wire.codes import ResponseCode
@@ -219,7 +220,9 @@ def _decide_command(command: Command[T], context: Context) -> Plan[T]:
     check_token_identity(context)
     plan = command.decide(context)
     if isinstance(context.identity, TokenIdentity) and (plan.drafts or plan.build) and not context.reasons:
-        raise Refused(ResponseCode.INSUFFICIENT_PERMISSIONS, "Tokens cannot do this", "Authenticate with a key")
+        raise Refused(
+            ResponseCode.INSUFFICIENT_PERMISSIONS, "Tokens cannot do this", AdviceKind.AUTHENTICATE_WITH_KEY()
+        )
     return plan
 
 

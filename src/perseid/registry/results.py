@@ -1,28 +1,32 @@
 """Results of commands and queries, refusals, and the rules that refusals cite.
 
-A refusal carries the response code of the protocol and a text for people.
+A refusal carries the response code of the protocol, the reason in words, and advice as data (see `advice`).
 """
 
 import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Self
+from typing import Final, Self
 
 from perseid.ledger.log.entry import State
 from perseid.names.errors import load_rules as name_rules
 from perseid.names.handle import Handle
 from perseid.records.value import Value
 from perseid.registry.access.authorization import Decision
+from perseid.registry.advice import Advice
 from perseid.registry.policy.policy import Refusal, Subject
 from perseid.wire.codes import ResponseCode
+
+NOT_A_PREFIX_HANDLE: Final = "Handle is not a prefix handle"
+"""A reason that deployed servers give in these words."""
 
 
 class Refused(Exception):
     """A command was refused. Nothing has changed."""
 
-    def __init__(self, code: ResponseCode, reason: str, advice: str = "", rule: str = "") -> None:
-        super().__init__(reason if not advice else f"{reason}. {advice[:1].upper()}{advice[1:]}")
+    def __init__(self, code: ResponseCode, reason: str, advice: Advice | None = None, rule: str = "") -> None:
+        super().__init__(reason)
         self.code = code
         """The response code of the protocol."""
         self.reason = reason
@@ -31,6 +35,9 @@ class Refused(Exception):
         """How to fix it."""
         self.rule = rule
         """The id of the requirement, or the line of the policy, that was violated."""
+
+    def __str__(self) -> str:
+        return self.reason if self.advice is None else f"{self.reason}. {self.advice}"
 
     @classmethod
     def from_decision(cls, decision: Decision) -> Self:
@@ -43,13 +50,13 @@ class Refused(Exception):
         first = refusals[0]
         code = ResponseCode.INVALID_HANDLE if first.subject is Subject.NAME else ResponseCode.INVALID_VALUE
         reason = f"{first.message}; the policy of this namespace says: {first.line}"
-        return cls(code, reason, first.remedy, first.line)
+        return cls(code, reason, first.advice, first.line)
 
 
 class InvalidQuery(Refused):
     """A well-formed query that has no answer."""
 
-    def __init__(self, reason: str, advice: str = "", rule: str = "") -> None:
+    def __init__(self, reason: str, advice: Advice | None = None, rule: str = "") -> None:
         super().__init__(ResponseCode.INVALID_VALUE, reason, advice, rule)
 
 
@@ -118,7 +125,7 @@ class Explanation:
     allowed: bool
     reason: str
     code: ResponseCode | None = None
-    advice: str = ""
+    advice: Advice | None = None
     rule: str = ""
 
 

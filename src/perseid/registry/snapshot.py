@@ -21,6 +21,7 @@ from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
 from perseid.records.types import DELEGATION_TYPES, has_type
 from perseid.records.value import Value
 from perseid.registry.access.authorization import SearchUsage, Settings
+from perseid.registry.advice import AdviceKind
 from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.wire.codes import ResponseCode
@@ -282,7 +283,7 @@ def _parse_policy(text: bytes) -> Policy:
         return Policy.from_stored(text.decode("utf-8"))
     except (InvalidPolicy, UnicodeDecodeError) as problem:
         reason = f"The stored policy is invalid: {problem}"
-        raise Refused(ResponseCode.ERROR, reason, "Set the policy of the namespace again") from problem
+        raise Refused(ResponseCode.ERROR, reason, AdviceKind.SET_POLICY()) from problem
 
 
 def values_of_type(values: tuple[Value, ...], base: str) -> tuple[Value, ...]:

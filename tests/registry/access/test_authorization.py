@@ -10,6 +10,7 @@ from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.access import permissions as requirements
 from perseid.registry.access.authorization import Decision, Settings, authorize, authorize_read, authorize_write
 from perseid.registry.access.permissions import Differences, HasPermissions, Requirement, Role
+from perseid.registry.advice import AdviceKind
 from perseid.registry.identity import Anonymous, Identity, LocalIdentity
 from perseid.wire.codes import OpCode, ResponseCode
 from tests.record_strategies import values
@@ -46,7 +47,7 @@ def test_refusal_names_what_is_missing_and_the_fix() -> None:
         "HS_ADMIN value 100 of 12345/x does not grant ADD_VALUE; "
         "HS_ADMIN value 101 of 12345/x refers to a record that is not stored here"
     )
-    assert "Ask an administrator" in decision.advice
+    assert decision.advice == AdviceKind.ASK_ADMINISTRATOR()
     assert "a/b" not in decision.reason
 
 
@@ -88,7 +89,7 @@ def test_anonymous_must_authenticate_before_anything_is_read() -> None:
     for session in (False, True):
         decision = authorize(Anonymous(session), ADD, lookup, Settings())
         assert decision.code is ResponseCode.AUTHENTICATION_NEEDED
-        assert "Authenticate with a key" in decision.advice
+        assert decision.advice == AdviceKind.AUTHENTICATE()
     assert lookup.asked == []
 
 
@@ -96,12 +97,13 @@ def test_anonymous_must_authenticate_before_anything_is_read() -> None:
 def test_index_zero_is_refused_if_an_index_is_listed(identity: str) -> None:
     decision = decide(ADD, admin("300:0.NA/12345"), identity=holder(identity))
     assert decision.code is ResponseCode.INVALID_ADMIN
-    assert "with the index of your key" in decision.advice
+    assert decision.advice == AdviceKind.AUTHENTICATE_WITH_INDEX()
     in_group = Records({str(TARGET): [admin("200:g/1")], "g/1": [group("300:0.NA/12345")]})
-    assert "with the index of your key" in authorize(holder(identity), ADD, in_group, Settings()).advice
+    grouped = authorize(holder(identity), ADD, in_group, Settings())
+    assert grouped.advice == AdviceKind.AUTHENTICATE_WITH_INDEX()
     assert decide(ADD, admin("0:0.NA/12345"), identity=holder(identity)).allowed
     without = decide(ADD, admin("300:0.NA/12345", P.READ_VALUE), identity=holder(identity))
-    assert "with the index of your key" not in without.advice, "the index would not help"
+    assert without.advice == AdviceKind.ASK_ADMINISTRATOR(), "the index would not help"
 
 
 def test_long_or_unprintable_names_are_quoted() -> None:
@@ -356,7 +358,7 @@ def test_read_only_value_cannot_be_written(identity: Identity, permissions: str)
     decision = authorize_write(identity, TARGET, url(1, permissions=permissions), url(1))
     assert decision.code is ResponseCode.INSUFFICIENT_PERMISSIONS
     assert decision.reason == "Value is read-only"
-    assert "value 1 of 12345/x" in decision.advice
+    assert decision.advice == AdviceKind.REPLACE_VALUE(index=1)
 
 
 OPEN_ADMIN = Value(1, "HS_ADMIN", Admin(ref("1:a/b")).to_bytes(), permissions=Permission(0x0F))

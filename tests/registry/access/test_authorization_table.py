@@ -216,7 +216,7 @@ def test_every_operation_permission_and_identity(operation: str, kind: str) -> N
             denial = ResponseCode.INVALID_ADMIN if known else ResponseCode.AUTHENTICATION_NEEDED
             assert decision.code is (None if expected else denial), where
             assert list(decision.read) == lookup.asked, where
-            assert SECRET not in decision.reason + decision.advice, where
+            assert SECRET not in f"{decision.reason} {decision.advice}", where
             assert decision.reason, where
 
 

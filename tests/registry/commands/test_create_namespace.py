@@ -12,6 +12,7 @@ from perseid.ledger.log.requests import Lease
 from perseid.names import pilin
 from perseid.records.admin import AdminPermission
 from perseid.records.value import Value
+from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.create_namespace import CreateNamespace
 from perseid.registry.commands.minting import Mint, MintInputs, RetryLater
 from perseid.registry.commands.namespaces import AddNamespace, Namespace
@@ -124,7 +125,7 @@ def test_token_without_mint_scope_creates_nothing(registry: Registry) -> None:
     with pytest.raises(Refused, match=r"default creator .* its scopes do not include mint") as caught:
         make(registry, order, lacks)
     assert caught.value.code is ResponseCode.INSUFFICIENT_PERMISSIONS
-    assert "Name an existing creator" in caught.value.advice
+    assert caught.value.advice == AdviceKind.NAME_CREATOR()
     assert size(registry) == before + 2, "nothing but the tokens"
     with registry.snapshot() as snapshot:
         assert not snapshot.is_homed("0.NA/777.1")

@@ -13,6 +13,7 @@ from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
 from perseid.records.encoding import to_iso
 from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.access.authorization import Settings
+from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.lifecycle import FIRST_INDEX, Publish, Redact, Revive, Tombstone, Unpublish
 from perseid.registry.commands.minting import Mint, MintInputs, Reserve
 from perseid.registry.commands.namespaces import SetPolicy
@@ -285,7 +286,7 @@ def test_s8_tombstone_is_allowed_if_deletion_is_not(registry: Registry) -> None:
     name = registry.do(order, OPERATOR, "cli").handles[0]
     before = stored(registry, name)
     refused = refusal(registry, Delete(name))
-    assert "perseid tombstone" in refused.advice
+    assert refused.advice == AdviceKind.TOMBSTONE_INSTEAD(handle=name)
     do(registry, Tombstone(name, "withdrawn", party))
     found = stored(registry, name)
     for type_ in (policy.creation_date_type, policy.creator_type, policy.owner_type):

@@ -9,6 +9,7 @@ from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.record_keys import policy_name
 from perseid.ledger.log.requests import Append
 from perseid.records.value import Value
+from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.namespaces import SetPolicy, homed_prefixes, namespaces
 from perseid.registry.commands.records import Create, Delete, Home
 from perseid.registry.policy.policy import PROFILES, Policy
@@ -75,7 +76,7 @@ def test_h5_replacing_an_unreadable_policy_does_not_change_the_case_rule(
     make_unreadable(registry)
     with pytest.raises(Refused) as caught:
         set_policy(registry, PROFILES[after])
-    assert "--change-case" in caught.value.advice
+    assert caught.value.advice == AdviceKind.CHANGE_CASE()
     set_policy(registry, replace(PROFILES[before], default_ttl=77))
     assert is_found(registry, "10.1/aBc")
     assert is_found(registry, "10.1/ABC") is (before == "free")

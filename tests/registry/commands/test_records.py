@@ -21,6 +21,7 @@ from perseid.records.admin import ALL_PERMISSIONS, AdminPermission, ValueList
 from perseid.records.encoding import to_iso
 from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.access.authorization import Settings
+from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.minting import Reserve
 from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
 from perseid.registry.commands.records import Add, Create, Delete, Home, Modify, Remove
@@ -818,7 +819,7 @@ def test_policy_can_forbid_deletion_with_advice(world: World) -> None:
     name = world.record(prefix, URL)
     refused = world.refused(Delete(handle(name)), OPERATOR, RC.INVALID_VALUE)
     assert refused.rule == 'deletion = "tombstone"'
-    assert "perseid tombstone" in refused.advice
+    assert refused.advice == AdviceKind.TOMBSTONE_INSTEAD(handle=handle(name))
 
 
 # Home and unhome
@@ -1518,7 +1519,7 @@ def test_unreadable_policy_allows_nothing(world: World, policy: bytes) -> None:
     prefix = broken(world, policy)
     for request in (Create(handle(f"{prefix}/y"), (URL,)), Delete(handle(f"{prefix}/x"))):
         refused = world.refused(request, OPERATOR, RC.ERROR)
-        assert "policy" in refused.advice
+        assert refused.advice == AdviceKind.SET_POLICY()
     world.unseen(f"{prefix}/x", RC.ERROR)
     assert world.seen(f"0.NA/{prefix}").values
     world.record(world.namespace(), URL)

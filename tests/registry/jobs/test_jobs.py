@@ -19,6 +19,7 @@ from perseid.ledger.verify import verify
 from perseid.names.handle import CaseRule, Handle
 from perseid.records.admin import Admin, AdminPermission
 from perseid.records.value import Permission, Value, ValueRef
+from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.lifecycle import Redact
 from perseid.registry.commands.minting import Mint, MintInputs, mint
 from perseid.registry.commands.namespaces import SetPolicy
@@ -257,7 +258,7 @@ def test_preview_matches_result(here: Registry) -> None:
 def test_invalid_url_patterns_are_refused(here: Registry, url: str, to: str) -> None:
     with pytest.raises(Refused) as refused:
         rewrite.start(here, Rewrite(url, to), OPERATOR, "cli", "", 0)
-    assert "example" in refused.value.advice
+    assert refused.value.advice in (AdviceKind.URL_PATTERN_EXAMPLE(), AdviceKind.URL_REPLACEMENT_EXAMPLE())
     assert list(newest_first(here.ledger.log)) == []
 
 
@@ -345,7 +346,7 @@ def test_later_changes_prevent_undo(here: Registry) -> None:
     assert sorted(each.handle for each in caught.value.conflicts) == names[:25]
     why = f"12345/07: changed later, in entry {last} (the last of 2 changes)"
     assert why in {f"{each.handle}: {each.why}" for each in caught.value.conflicts}
-    assert "and 5 more" in caught.value.advice
+    assert "; and 5 more" in caught.value.reason
     with size.open_reader() as reader:
         assert reader.size == entries, "nothing is undone"
 
@@ -365,7 +366,7 @@ def test_conflicts_are_counted_and_limited(here: Registry, monkeypatch: pytest.M
     assert [each.why.partition(" (the last of ")[2] for each in preview.conflicts] == ["3 or more changes)"] * 2
     with pytest.raises(UndoConflict, match="5 records have conflicting changes") as caught:
         preview.start("cli")
-    assert "; and 3 more" in caught.value.advice
+    assert "; and 3 more" in caught.value.reason
     assert len(undoing_later(here, job)) == 5
 
 

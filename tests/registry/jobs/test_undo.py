@@ -111,7 +111,8 @@ def test_conflict_details_are_withheld_without_access(here: Registry) -> None:
         Conflict(str(transferred), None, "details withheld: you cannot read its history"),
         Conflict(str(own), last, why),
     ]
-    assert caught.value.advice == f"12345/2: {why}; 12345/1: details withheld: you cannot read its history"
+    listed = f"12345/2: {why}; 12345/1: details withheld: you cannot read its history"
+    assert caught.value.reason.endswith(f"2 records have conflicting changes: {listed}")
     with pytest.raises(UndoConflict, match=r"12345/1: changed later, in entry \d+ \(the last of 4 changes\)"):
         undo.start(here, job, SERVER, "cli")
 

@@ -15,6 +15,7 @@ from perseid.records.admin import Admin
 from perseid.records.encoding import from_iso, to_iso
 from perseid.records.record import Record
 from perseid.records.value import MAX_VALUES, Permission, Value, ValueRef
+from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.composition import set_timestamps
 from perseid.registry.policy.authority import FIRST_INDEX, Change, CompletedRecord, PartyStatus, complete_record
 from perseid.registry.policy.authority_metadata import AuthorityMetadata, Party, build_metadata, type_definitions
@@ -115,13 +116,12 @@ def refused(
 
 
 def check_wording(policy: Policy, refusal: Refusal) -> None:
-    """A refusal names the policy's line, has a clause without a full stop, and a remedy as a sentence."""
+    """A refusal names the policy's line, has a clause without a full stop, and advice."""
     assert refusal.subject is Subject.VALUES
     assert refusal.line == policy.line(refusal.key)
     assert refusal.message
     assert not refusal.message.endswith(".")
-    assert refusal.remedy[0].isupper()
-    assert refusal.remedy.endswith(".")
+    assert str(refusal.advice)
 
 
 def texts(values: Iterable[Value]) -> dict[int, tuple[str, str]]:
@@ -228,7 +228,7 @@ def test_a8_record_without_a_creator_is_refused() -> None:
     assert str(refusal) == (
         "the record has no creator, and the namespace has no default creator; the policy of this namespace says: "
         'default_creator = "". Add a value of type 102.100.TYPE/CREATOR with the creator\'s handle, or set '
-        "default_creator in the policy."
+        "default_creator in the policy"
     )
 
 
@@ -392,12 +392,12 @@ def test_a8_creator_can_be_repeated_in_another_form() -> None:
 
 def test_a8_changing_or_removing_them_is_refused() -> None:
     url, made, maker = before = completed([URL]).values
-    remedy = "Leave it unchanged. If you replace the whole record, you can also omit it."
+    advice = AdviceKind.KEEP_UNCHANGED()
     for whole in (True, False):
         changed = refused([url, date(index=9001), maker], before, whole=whole)
-        assert (changed.message, changed.remedy) == ("value 9001, the date of creation, cannot be changed", remedy)
+        assert (changed.message, changed.advice) == ("value 9001, the date of creation, cannot be changed", advice)
         changed = refused([url, made, creator(str(OTHER))], before, whole=whole)
-        assert (changed.message, changed.remedy) == ("value 9002, the creator, cannot be changed", remedy)
+        assert (changed.message, changed.advice) == ("value 9002, the creator, cannot be changed", advice)
     removed = refused([url, made], before, whole=False)
     assert removed.message == "value 9002, the creator, cannot be removed"
     removed = refused([url, replace(made, type="URL"), maker], before, whole=False)
@@ -460,7 +460,7 @@ def test_a3_import_normalizes_its_dates() -> None:
 def test_a3_import_with_an_invalid_date_is_refused(text: str) -> None:
     refusal = refused([date(text, 3)], is_import=True)
     assert (refusal.key, refusal.message) == ("creation_date_type", "value 3 is not a valid date of creation")
-    assert refusal.remedy == f"Write date, time and zone as in {to_iso(NOW)}."
+    assert refusal.advice == AdviceKind.WRITE_DATE(example=to_iso(NOW))
 
 
 def test_a3_import_with_a_future_date_is_refused() -> None:

@@ -12,6 +12,7 @@ from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.requests import Append
 from perseid.names.handle import CaseRule
 from perseid.records.value import Value, ValueRef
+from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.lifecycle import Publish, Redact, Revive, Tombstone, Unpublish
 from perseid.registry.commands.minting import Reserve
 from perseid.registry.commands.namespaces import Namespace, SetPolicy
@@ -103,7 +104,7 @@ def refusal(registry: Registry, policy: Policy, *, change_case: bool = True) -> 
 def test_h5_change_of_the_case_rule_must_be_confirmed(exact: Registry) -> None:
     refused = refusal(exact, FOLDED, change_case=False)
     assert 'case = "insensitive" would change the case rule' in refused.reason
-    assert "--change-case" in refused.advice
+    assert refused.advice == AdviceKind.CHANGE_CASE()
 
 
 def test_h5_colliding_handles_are_listed(exact: Registry) -> None:
@@ -114,7 +115,7 @@ def test_h5_colliding_handles_are_listed(exact: Registry) -> None:
     assert refused.reason == (
         "Handles under 10.1 would collide: 10.1/A (deleted) and 10.1/a; 10.1/REPORT and 10.1/Report and 10.1/report"
     )
-    assert "never given up" in refused.advice
+    assert refused.advice == AdviceKind.KEEP_CASE()
     assert seen(exact, "report") == "report"
 
 

@@ -1,4 +1,4 @@
-"""What a policy allows: names, values, deletion, change; each refusal names the policy's line and a remedy."""
+"""What a policy allows: names, values, deletion, change; each refusal names the policy's line and has advice."""
 
 import pickle
 from dataclasses import FrozenInstanceError, replace
@@ -19,6 +19,7 @@ from perseid.names.suffix_scheme import Details, Source
 from perseid.names.uuids import UuidScheme
 from perseid.records.types import matches
 from perseid.records.value import Value
+from perseid.registry.advice import AdviceKind
 from perseid.registry.policy.policy import (
     DEFAULT_OWNER_TYPE,
     DEFAULTS,
@@ -181,7 +182,8 @@ def test_cordra_handle_is_looked_up_and_registered_without_query(
         assert policy.check_name(handle) == []
         return
     refusal = only(policy.check_name(handle))
-    assert (refusal.subject, refusal.line, refusal.remedy) == (Subject.NAME, 'scheme = "cordra"', f"Register {bare}.")
+    assert (refusal.subject, refusal.line) == (Subject.NAME, 'scheme = "cordra"')
+    assert refusal.advice == AdviceKind.REGISTER_WITHOUT_QUERY(handle=bare)
     assert "(rule C5)" in refusal.message
 
 
@@ -194,12 +196,12 @@ def test_handle_not_in_nfc_is_refused() -> None:
     refusal = only(policy.check_name(Handle.parse(DECOMPOSED)))
     assert (refusal.subject, refusal.key, refusal.line) == (Subject.NAME, "nfc", "nfc = true")
     assert refusal.message.endswith("is not in Unicode normalization form C, from character 10 on")
-    assert refusal.remedy == f"Register {COMPOSED}, which is '12345/caf\\xe9'."
+    assert str(refusal.advice) == f"Register {COMPOSED}, which is '12345/caf\\xe9'"
     assert policy.check_name(Handle.parse(COMPOSED)) == []
     assert policy.check_name(Handle.parse("12345/cafe")) == []
     assert Policy().check_name(Handle.parse(DECOMPOSED)) == []
     beyond = only(policy.check_name(Handle.parse("12345/\ufacf")))
-    assert beyond.remedy == "Choose other characters."
+    assert beyond.advice == AdviceKind.CHOOSE_CHARACTERS()
 
 
 def test_handle_with_mixed_scripts_is_refused() -> None:
@@ -208,7 +210,7 @@ def test_handle_with_mixed_scripts_is_refused() -> None:
     assert (refusal.subject, refusal.key, refusal.line) == (Subject.NAME, "single_script", "single_script = true")
     assert "mixes scripts: character 8, " in refusal.message
     assert refusal.message.endswith("(U+0430), is Cyrillic, and the characters before it are Latin")
-    assert refusal.remedy.startswith("Write the suffix in one script")
+    assert refusal.advice == AdviceKind.USE_ONE_SCRIPT()
     assert policy.check_name(Handle.parse(DECOMPOSED)) == []
     assert Policy().check_name(Handle.parse(MIXED)) == []
 
@@ -224,9 +226,8 @@ def test_nfc_and_single_script_apply_to_the_suffix_only() -> None:
 def test_suggested_nfc_handle_is_accepted(handle: Handle) -> None:
     policy = Policy(nfc=True)
     for refusal in policy.check_name(handle):
-        if refusal.remedy.startswith("Register "):
-            suggested = refusal.remedy.removeprefix("Register ").rpartition(", which is ")[0]
-            assert policy.check_name(Handle.parse(suggested)) == []
+        if refusal.advice.kind is AdviceKind.REGISTER_COMPOSED:
+            assert policy.check_name(Handle.parse(str(dict(refusal.advice.parameters)["handle"]))) == []
 
 
 def test_suffix_of_another_scheme_is_refused() -> None:
@@ -236,7 +237,7 @@ def test_suffix_of_another_scheme_is_refused() -> None:
     assert refusal.message.endswith("(rule P7)")
     assert str(refusal) == (
         f'{refusal.message}; the policy of this namespace says: scheme = "pilin". '
-        "Mint a handle (perseid mint), or use a suffix that follows the scheme."
+        "Mint a handle, or use a suffix that follows the scheme"
     )
 
 
@@ -302,7 +303,7 @@ def test_policy_with_a_missing_scheme_is_read_and_registers_nothing(
     refusal = only(policy.check_name(handle))
     assert refusal.line == 'scheme = "roman"'
     assert "unknown scheme 'roman'" in refusal.message
-    assert refusal.remedy == "Install the package that provides the scheme, or change the policy."
+    assert refusal.advice == AdviceKind.INSTALL_SCHEME()
     with pytest.raises(InvalidPolicy, match="roman"):
         policy.suffix_scheme()
 
@@ -315,12 +316,12 @@ def test_empty_policy_accepts_every_record() -> None:
     assert DEFAULTS.check_values(record("URL", "EMAIL", "HS_SECKEY", "x")) == []
 
 
-def test_forbidden_type_is_refused_with_line_index_and_remedy() -> None:
+def test_forbidden_type_is_refused_with_line_index_and_advice() -> None:
     policy = Policy(forbidden_types=("EMAIL",))
     refusal = only(policy.check_values(record("URL", "email", "EMAIL.x")))
     assert str(refusal) == (
         "value 2 is of type 'email'; the policy of this namespace says: forbidden_types = [\"EMAIL\"]. "
-        "Omit it, or use a type that is not forbidden."
+        "Omit it, or use a type that is not forbidden"
     )
     assert (refusal.subject, refusal.key) == (Subject.VALUES, "forbidden_types")
 
@@ -341,7 +342,7 @@ def test_only_listed_and_needed_types_are_allowed() -> None:
     refusal = only(policy.check_values(record("DESC", "EMAIL")))
     assert (refusal.key, refusal.line) == ("allowed_types", 'allowed_types = ["URL."]')
     assert refusal.message == "value 2 is of type 'EMAIL'"
-    assert refusal.remedy == "Omit it, or use one of these types."
+    assert refusal.advice == AdviceKind.OMIT_OTHER_TYPE()
 
 
 def test_forbidden_overrides_allowed() -> None:
@@ -358,7 +359,7 @@ def test_required_types_must_exist_unless_the_record_is_incomplete() -> None:
         "the record has no value of type 'DESC'",
     ]
     assert {refusal.line for refusal in missing} == {'required_types = ["URL.", "DESC"]'}
-    assert {refusal.remedy for refusal in missing} == {"Add such a value."}
+    assert [refusal.advice for refusal in missing] == [AdviceKind.ADD_VALUE()] * len(missing)
     assert policy.check_values(record("TOMBSTONE.REASON"), complete=False) == []
 
 
@@ -390,7 +391,7 @@ def test_refused_deletion_advises_a_tombstone() -> None:
     assert PROFILES["free"].check_deletion(handle) == []
     refusal = only(PROFILES["pilin"].check_deletion(handle))
     assert (refusal.subject, refusal.line) == (Subject.DELETION, 'deletion = "tombstone"')
-    assert "perseid tombstone '102.100.272/D7J1G0DQH' --reason TEXT" in refusal.remedy
+    assert refusal.advice == AdviceKind.TOMBSTONE_INSTEAD(handle=handle)
 
 
 @pytest.mark.parametrize("old", PROFILES)
@@ -403,4 +404,4 @@ def test_policy_can_change_except_for_the_case_rule(old: str, new: str) -> None:
     refusal = only(refusals)
     assert (refusal.subject, refusal.line) == (Subject.POLICY, f'case = "{PROFILES[old].case.value}"')
     assert refusal.message.startswith(f'case = "{PROFILES[new].case.value}" would change')
-    assert "--change-case" in refusal.remedy
+    assert refusal.advice == AdviceKind.CHANGE_CASE()

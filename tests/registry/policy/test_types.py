@@ -9,6 +9,7 @@ from perseid.records.data_types import Definition
 from perseid.records.json_schema import Violation
 from perseid.records.patterns import ValidationBudget
 from perseid.records.value import Permission, Value
+from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Add, Create, Delete, Modify
 from perseid.registry.policy.policy import PROFILES
@@ -65,7 +66,7 @@ def test_a6_data_is_checked_against_the_definition_of_its_type(registry: Registr
         'value 3 does not match its type \'10/SCALE\': the data violates the rule "pattern": "1:[1-9][0-9]*"; '
         "the policy of this namespace says: validate_types = true"
     )
-    assert pattern.advice == "See the definition of the type: perseid type show '10/SCALE'."
+    assert pattern.advice == AdviceKind.SEE_TYPE(type="10/SCALE")
     schema = refused(registry, "20/b", Value.text(1, "10/SIZE", '{"mm": 3.5}'))
     assert 'the data at /mm violates the rule "type": "integer" (#/properties/mm/type of the schema)' in schema.reason
     assert "invalid JSON" in refused(registry, "20/b", Value.text(1, "10/SIZE", "3 mm")).reason
@@ -105,8 +106,7 @@ def test_record_without_a_definition_is_not_a_type(registry: Registry) -> None:
     for type_ in ("10/MAP", "10/HIDDEN", "10/NONE", "WORD"):
         found = refused(registry, "20/a", Value.text(1, type_, "x"))
         assert found.reason.startswith(f"the type '{type_}' is not registered; the policy")
-        assert ("perseid type add" in found.advice) is ("/" in type_)
-        assert ("Only handles" in found.advice) is ("/" not in type_)
+        assert found.advice == (AdviceKind.DEFINE_TYPE(type=type_) if "/" in type_ else AdviceKind.LIST_TYPES())
     registry.do(Delete(handle("10/SCALE")), OPERATOR, "cli")
     refused(registry, "20/a", Value.text(1, "10/SCALE", "1:1"))
 

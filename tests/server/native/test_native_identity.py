@@ -140,8 +140,7 @@ def test_identity_not_stored_here_is_refused_with_a_reason(registry: Registry, v
     answer = visitor.answer(visitor.ask(request), request, Identity(b"20.500.77777/admin", 300), RSA_KEY)
     refused = visitor.ask(answer, about=request)
     assert refused.code is ResponseCode.AUTHENTICATION_FAILED
-    assert "the handle of the key, 20.500.77777/admin, is not stored here" in text_of(refused)
-    assert "Use a key in a handle that this server hosts" in text_of(refused)
+    assert text_of(refused) == "the handle of the key, 20.500.77777/admin, is not stored here"
 
 
 def test_key_under_an_unhomed_prefix_proves_nothing(registry: Registry, visitor: Visitor) -> None:

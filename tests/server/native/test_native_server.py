@@ -464,7 +464,7 @@ def test_existence_is_checked_before_authentication(visitor: Visitor) -> None:
     request = visitor.request(OpCode.CREATE_HANDLE, ValuesRequest(STD.encode(), (URL,)))
     answer = visitor.ask(request)
     assert answer.code is ResponseCode.HANDLE_ALREADY_EXISTS
-    assert text_of(answer) == f"Handle {STD} already exists. Choose another handle, or overwrite the record"
+    assert text_of(answer) == f"Handle {STD} already exists"
 
 
 def test_deleted_handle_cannot_be_reused(registry: Registry, visitor: Visitor) -> None:

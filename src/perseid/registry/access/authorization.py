@@ -25,6 +25,7 @@ from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.errors import InvalidData
 from perseid.records.types import HS_VLIST, has_type
 from perseid.records.value import Permission, Value, ValueRef
+from perseid.registry.advice import Advice, AdviceKind
 from perseid.registry.identity import Anonymous, Identity, KeyIdentity, LocalIdentity, TokenIdentity, handle_key
 from perseid.wire.codes import ResponseCode
 
@@ -100,7 +101,7 @@ class Decision:
     """The response code of the protocol; None if allowed."""
     reason: str
     """What grants the permission, or what is missing."""
-    advice: str = ""
+    advice: Advice | None = None
     """How to fix a refusal."""
     read: tuple[str, ...] = ()
     """The handles that were looked up, in that order, whether or not they exist here."""
@@ -156,8 +157,7 @@ def authorize_read(
         return Decision(True, None, f"everybody can read these values of {display_name(handle)}")
     if private is not None and Permission.ADMIN_READ not in private.permissions:
         reason = f"Value {private.index} of {display_name(handle)} is not readable by anybody"
-        advice = "Request other values, or public values only"
-        return Decision(False, ResponseCode.INSUFFICIENT_PERMISSIONS, reason, advice)
+        return Decision(False, ResponseCode.INSUFFICIENT_PERMISSIONS, reason, AdviceKind.READ_OTHER_VALUES())
     return authorize(identity, requirements.read(handle), lookup, settings, usage)
 
 
@@ -165,7 +165,7 @@ def authorize_write(identity: Identity, handle: Handle, old: Value, new: Value) 
     """Check what MODIFY_VALUE requires of a single value, before the permissions of all values together."""
     value = f"value {old.index} of {display_name(handle)}"
     if Permission.ADMIN_WRITE not in old.permissions:
-        advice = f"Remove {value} and add another one"
+        advice = AdviceKind.REPLACE_VALUE(index=old.index)
         return Decision(False, ResponseCode.INSUFFICIENT_PERMISSIONS, "Value is read-only", advice)
     if isinstance(identity, Anonymous) and requirements.permission_to_modify(old, new):
         return _authentication_required(f"modify {value}")
@@ -368,14 +368,13 @@ def _record_candidates(need: HasPermissions, search: _Search) -> list[_Candidate
 
 
 def _authentication_required(action: str) -> Decision:
-    advice = "Authenticate with a key that an HS_ADMIN value names"
-    return Decision(False, ResponseCode.AUTHENTICATION_NEEDED, f"Authentication required to {action}", advice)
+    reason = f"Authentication required to {action}"
+    return Decision(False, ResponseCode.AUTHENTICATION_NEEDED, reason, AdviceKind.AUTHENTICATE())
 
 
 def _scope_denied(identity: TokenIdentity, action: str, missing: str) -> Decision:
     reason = f"{display_name(str(identity))} cannot {action}: {missing}"
-    advice = "Use a token with this scope, or authenticate with a key"
-    return Decision(False, ResponseCode.INSUFFICIENT_PERMISSIONS, reason, advice)
+    return Decision(False, ResponseCode.INSUFFICIENT_PERMISSIONS, reason, AdviceKind.USE_SCOPED_TOKEN())
 
 
 def _denied(caller: str, requirement: Requirement, search: _Search, settings: Settings) -> Decision:
@@ -387,10 +386,8 @@ def _denied(caller: str, requirement: Requirement, search: _Search, settings: Se
     if search.ended:
         remarks.insert(0, f"the search ended early: {search.ended}")
     reason = "; ".join([f"{caller} cannot {requirement.action}: requires {', or '.join(alternatives)}", *remarks])
-    advice = "Ask an administrator for the permission, or authenticate as an identity that has it"
-    if search.lacks_index:
-        advice = "Index 0 is not enough here: authenticate with the index of your key"
-    return Decision(False, ResponseCode.INVALID_ADMIN, reason, advice, tuple(search.read))
+    kind = AdviceKind.AUTHENTICATE_WITH_INDEX if search.lacks_index else AdviceKind.ASK_ADMINISTRATOR
+    return Decision(False, ResponseCode.INVALID_ADMIN, reason, kind(), tuple(search.read))
 
 
 def _describe_criterion(criterion: Criterion, settings: Settings) -> str:

@@ -36,6 +36,7 @@ from perseid.ledger.log.record_keys import record_key, token_name
 from perseid.names.handle import Handle
 from perseid.records.types import HS_PUBKEY, HS_SECKEY, has_type
 from perseid.records.value import Permission, Value, ValueRef
+from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context
 from perseid.registry.identity import KeyIdentity, LocalIdentity, Proof, TokenIdentity
 from perseid.registry.results import Refused
@@ -277,4 +278,4 @@ def issuer_key_matches(snapshot: Snapshot, token: Token) -> bool:
 
 
 def _inactive(reason: str) -> Refused:
-    return Refused(ResponseCode.AUTHENTICATION_FAILED, reason, "Use another token, or create one: perseid token create")
+    return Refused(ResponseCode.AUTHENTICATION_FAILED, reason, AdviceKind.CREATE_TOKEN())

@@ -21,6 +21,7 @@ from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES
 from perseid.records.admin import AdminPermission
 from perseid.records.value import Value, ValueRef
+from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.namespaces import check_prefix
 from perseid.registry.commands.records import require_identity
 from perseid.registry.context import Context, Plan
@@ -102,7 +103,7 @@ class CreateToken:
         self._check(context)
         if find_token_entry(context.snapshot, self.secret.id) is not None:
             reason = f"Token {self.secret.id} already exists"
-            raise Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, "Generate another secret")
+            raise Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, AdviceKind.NEW_SECRET())
         token = Token(self.secret.id, self.label, issuer, key, self.scope, context.now, context.now + self.seconds)
         values = token.values(self.secret.digest(), context.now)
         draft = _draft(context, Action.CREATE, State.NORMAL, self.secret.id, values)
@@ -120,8 +121,7 @@ class CreateToken:
         key = key_commitment(context.snapshot, reference)
         if key is None:
             reason = f"The key {display_name(str(reference))} is not stored here, so the token could not end with it"
-            advice = "Create the token as an identity whose key is stored here"
-            raise Refused(ResponseCode.INVALID_ADMIN, reason, advice)
+            raise Refused(ResponseCode.INVALID_ADMIN, reason, AdviceKind.CREATE_TOKEN_WITH_KEY())
         return str(reference), key
 
     def _check(self, context: Context) -> None:
@@ -130,13 +130,13 @@ class CreateToken:
             check_prefix(prefix)
             if prefix == namespace and not context.snapshot.is_homed(f"{PREFIX_OF_PREFIXES}/{prefix}"):
                 reason = f"This server does not host prefix {display_name(prefix)}"
-                raise Refused(ResponseCode.SERVER_NOT_RESP, reason, "See: perseid namespace list")
+                raise Refused(ResponseCode.SERVER_NOT_RESP, reason, AdviceKind.LIST_NAMESPACES())
         if not 0 < self.seconds <= MAX_DAYS * DAY:
             reason = f"The lifetime of a token must be positive, and at most {MAX_DAYS} days"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, f"Omit it for {DEFAULT_DAYS} days")
+            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.OMIT_LIFETIME(days=DEFAULT_DAYS))
         if len(self.label) > MAX_LABEL or not self.label.isprintable():
             reason = f"The label of a token must be one printable line of at most {MAX_LABEL} characters"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "Change the label")
+            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.CHANGE_LABEL())
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +203,7 @@ def authenticate(snapshot: Snapshot, text: str, now: int) -> TokenIdentity:
     try:
         secret = Secret.parse(text)
     except InvalidToken as problem:
-        advice = "Send the whole token, as it was shown when it was created"
-        raise Refused(ResponseCode.AUTHENTICATION_FAILED, str(problem), advice) from None
+        raise Refused(ResponseCode.AUTHENTICATION_FAILED, str(problem), AdviceKind.SEND_WHOLE_TOKEN()) from None
     entry = find_token_entry(snapshot, secret.id)
     created = None if entry is None else _creation_entry(snapshot, entry)
     # Only a caller who has the secret learns that the token was revoked or has expired.
@@ -314,9 +313,8 @@ def _find_token(snapshot: Snapshot, token: str) -> tuple[Token, Entry]:
 
 
 def _token_not_found(token: str) -> Refused:
-    return Refused(
-        ResponseCode.HANDLE_NOT_FOUND, f"Token {display_name(token)} does not exist", "See: perseid token list"
-    )
+    reason = f"Token {display_name(token)} does not exist"
+    return Refused(ResponseCode.HANDLE_NOT_FOUND, reason, AdviceKind.LIST_TOKENS())
 
 
 def _can_see(snapshot: Snapshot, identity: Identity, token: Token) -> bool:

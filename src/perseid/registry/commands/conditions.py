@@ -16,6 +16,7 @@ from perseid.names.handle import Handle
 from perseid.records.record import ascending
 from perseid.records.value import Value
 from perseid.registry.access.permissions import display_name
+from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Command, Context, Plan
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import StoredRecord
@@ -46,16 +47,15 @@ class Condition:
         """Refuse if the record does not meet the condition."""
         if self.exists is False and stored.exists:
             reason = f"Handle {display_name(stored.requested)} already exists"
-            advice = "Remove the condition that it must not exist, or choose another handle"
-            raise ConditionFailed(ResponseCode.HANDLE_ALREADY_EXISTS, reason, advice)
+            raise ConditionFailed(ResponseCode.HANDLE_ALREADY_EXISTS, reason, AdviceKind.REMOVE_NEW_CONDITION())
         wants_one = self.exists is True or self.any_of is not None
         if wants_one and not stored.exists:
             reason = f"Handle {display_name(stored.requested)} does not exist"
-            raise ConditionFailed(ResponseCode.HANDLE_NOT_FOUND, reason, "Remove the condition that it must exist")
+            raise ConditionFailed(ResponseCode.HANDLE_NOT_FOUND, reason, AdviceKind.REMOVE_EXISTS_CONDITION())
         tags = {public_tag(stored.values), entry_tag(stored.seq), version_tag(stored.seq)} if stored.exists else set()
         if (self.any_of is not None and tags.isdisjoint(self.any_of)) or not tags.isdisjoint(self.none_of):
             reason = f"Handle {display_name(stored.requested)} has changed since you read it"
-            raise ConditionFailed(ResponseCode.ERROR, reason, "Read it again, and retry with the current version")
+            raise ConditionFailed(ResponseCode.ERROR, reason, AdviceKind.READ_AGAIN())
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.value import Value
 from perseid.registry.access.permissions import HasRole, Requirement, Role, display_name
 from perseid.registry.access.scopes import RequiredScope
+from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context, Plan
 from perseid.registry.policy.policy import Policy
 from perseid.registry.results import ChangeResult, MintResult, Refused
@@ -76,8 +77,7 @@ class CreateNamespace:
             return mint_creator(self.inputs, prefix, policy, self.since).decide(context)
         except Refused as refused:
             reason = f"The default creator of namespace {display_name(prefix)} cannot be created: {refused.reason}"
-            advice = "Name an existing creator, or act as an identity that can mint in this namespace"
-            raise Refused(refused.code, reason, advice, refused.rule) from refused
+            raise Refused(refused.code, reason, AdviceKind.NAME_CREATOR(), refused.rule) from refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class CopyPrefixHandle:
         handle = Handle(PREFIX_OF_PREFIXES, self.prefix)
         if context.snapshot.is_responsible(handle):
             reason = f"{display_name(handle)} is hosted here, so no copy is needed"
-            raise Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, "Create the namespace")
+            raise Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, AdviceKind.CREATE_NAMESPACE())
         stored = context.snapshot.stored(handle)
         if stored.entry is not None:
             return Plan(lambda _: ChangeResult(stored.handle, stored.seq), reason=context.reasons[-1])

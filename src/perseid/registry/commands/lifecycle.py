@@ -23,6 +23,7 @@ from perseid.records.value import Value
 from perseid.registry.access import permissions as requirements
 from perseid.registry.access.permissions import HasRole, Requirement, Role, display_name, is_admin
 from perseid.registry.access.scopes import RequiredScope
+from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context, Plan, not_found, still_reserved
 from perseid.registry.policy import case_rules
 from perseid.registry.policy.authority import PartyStatus
@@ -34,7 +35,7 @@ from perseid.schema.namespaces import Scope
 from perseid.wire.codes import ResponseCode
 
 from .composition import compose, get_party_status, reindex
-from .records import plan_change, require_identity, require_unpublishable, restore_advice
+from .records import plan_change, require_identity, require_unpublishable
 
 FIRST_INDEX: Final = 9101
 """First index of values that the server adds for tombstones and links. Authority metadata starts at 9001, and people
@@ -71,8 +72,7 @@ class Unpublish:
         require_unpublishable(stored)
         if stored.state is State.TOMBSTONE:
             reason = f"Handle {display_name(stored.requested)} is a tombstone, which must stay public"
-            advice = restore_advice(stored)
-            raise Refused(ResponseCode.INVALID_VALUE, reason, advice, "S8")
+            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.RESTORE(handle=stored.handle), "S8")
         return plan_change(context, stored, Action.UNPUBLISH, stored.values, State.UNPUBLISHED)
 
 
@@ -92,7 +92,7 @@ class Tombstone:
         )
         if stored.handle.is_prefix_handle:
             reason = f"{display_name(stored.requested)} is a prefix handle and cannot become a tombstone"
-            raise Refused(ResponseCode.INVALID_HANDLE, reason, "Unhome the prefix, or transfer it", "H8")
+            raise Refused(ResponseCode.INVALID_HANDLE, reason, AdviceKind.UNHOME_OR_TRANSFER(), "H8")
         if stored.state is State.RESERVED:
             raise still_reserved(stored)
         text = _check_reason(self.reason, "A tombstone")
@@ -117,13 +117,13 @@ class Tombstone:
             Handle.parse(str(self.replacement))
         except InvalidName as problem:
             reason = f"{display_name(self.replacement)} is not a valid replacement: {problem}"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "Name a handle", problem.rule) from problem
+            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.NAME_HANDLE(), problem.rule) from problem
         if context.snapshot.stored(self.replacement).key == stored.key:
             reason = f"Handle {display_name(stored.requested)} cannot replace itself"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "Name another handle, or none", "S8")
+            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.NAME_OTHER_REPLACEMENT(), "S8")
         if get_party_status(context.snapshot, self.replacement) is PartyStatus.HERE_MISSING:
             reason = f"The replacement {display_name(self.replacement)} does not exist or is not public"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "Create and publish the replacement first", "S8")
+            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.CREATE_REPLACEMENT(), "S8")
         return str(self.replacement)
 
 
@@ -142,7 +142,7 @@ class Revive:
         stored = get_record_for(context, self.handle, "remove the tombstone from", both, Scope.TOMBSTONE)
         if stored.state is not State.TOMBSTONE:
             reason = f"Handle {display_name(stored.requested)} is not a tombstone"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "Change its values directly", "S8")
+            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.CHANGE_VALUES(), "S8")
         before = _before_tombstone(context, stored)
         earlier = _other_values(before.record(), _permanent_types(stored.policy))
         values = (*earlier, *reindex(tombstone_values(stored), earlier))
@@ -175,8 +175,7 @@ class Redact:
         try:
             requests = self._requests(context, stored, reason)
         except NothingToRedact as problem:
-            advice = "The history of the handle shows which entries have the value"
-            raise Refused(ResponseCode.VALUES_NOT_FOUND, str(problem), advice) from problem
+            raise Refused(ResponseCode.VALUES_NOT_FOUND, str(problem), AdviceKind.SEE_HISTORY()) from problem
         handle = stored.handle
         drafts = tuple([request.draft for request in requests])
         redactions = {seq: slots for request in requests for seq, slots in request.redactions.items()}
@@ -268,7 +267,7 @@ def _before_tombstone(context: Context, stored: StoredRecord) -> Entry:
                 return entry
             break
     reason = f"Handle {display_name(stored.requested)} has no version before the tombstone"
-    raise Refused(ResponseCode.VALUES_NOT_FOUND, reason, "Replace the record as a whole", "S8")
+    raise Refused(ResponseCode.VALUES_NOT_FOUND, reason, AdviceKind.REPLACE_RECORD(), "S8")
 
 
 def _check_removed(stored: StoredRecord, data: set[bytes], index: int) -> None:
@@ -282,10 +281,10 @@ def _check_reason(reason: str, what: str) -> str:
     """Return the reason without surrounding blanks; refuse an empty or invalid one."""
     text = reason.strip()
     if not text:
-        raise Refused(ResponseCode.INVALID_VALUE, f"{what} requires a reason", "Give a reason", "S8")
+        raise Refused(ResponseCode.INVALID_VALUE, f"{what} requires a reason", AdviceKind.GIVE_REASON(), "S8")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
         problem = "The reason contains half of a surrogate pair and has no UTF-8 form"
-        raise Refused(ResponseCode.INVALID_VALUE, problem, "Change the reason", "H4") from None
+        raise Refused(ResponseCode.INVALID_VALUE, problem, AdviceKind.CHANGE_REASON(), "H4") from None
     return text

@@ -30,6 +30,7 @@ from perseid.records.types import HS_ADMIN
 from perseid.records.value import Value, ValueRef
 from perseid.registry.access.minting_rights import require_mint
 from perseid.registry.access.permissions import display_name
+from perseid.registry.advice import AdviceKind
 from perseid.registry.context import (
     Context,
     Plan,
@@ -72,7 +73,7 @@ class RetryLater(Refused):
     """No handle can be minted yet. Nothing was written."""
 
     def __init__(self, seconds: float, since: int | None, reason: str, rule: str) -> None:
-        advice = f"Retry in {max(1, ceil(seconds))} s; if that is long, check the clock of this machine"
+        advice = AdviceKind.RETRY_AFTER(seconds=max(1, ceil(seconds)))
         super().__init__(ResponseCode.SERVER_TOO_BUSY, reason, advice, rule)
         self.seconds = seconds
         """How long to wait, as far as is known now."""
@@ -197,7 +198,7 @@ class Mint(Generate):
     def _reserved(self, context: Context, mint_plan: "_MintPlan", handle: Handle, number: int) -> Draft:
         if self.metadata is not None or self._values(self.values, handle, number):
             reason = "A reserved handle cannot have values"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "Mint without reserving, or add the values later", "S1")
+            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.MINT_WITHOUT_RESERVING(), "S1")
         return _reservation(context, mint_plan.stored(handle), self.owner)
 
     def _values(self, template: tuple[Value, ...] | ValuesFactory, handle: Handle, number: int) -> tuple[Value, ...]:
@@ -330,7 +331,7 @@ class _MintPlan:
         except NameMisuse as problem:
             line = self.policy.line("scheme")
             reason = f"No handle can be minted: {problem.message}; the policy of this namespace says: {line}"
-            raise Refused(ResponseCode.INVALID_HANDLE, reason, "Change the scheme in the policy", line) from problem
+            raise Refused(ResponseCode.INVALID_HANDLE, reason, AdviceKind.CHANGE_SCHEME(), line) from problem
         except InvalidName as problem:
             raise Refused(ResponseCode.INVALID_HANDLE, str(problem), rule=problem.rule) from problem
         for handle in handles:
@@ -380,7 +381,7 @@ class _FrozenSnapshot(Snapshot):
             if self._is_closed:
                 name = display_name(key.decode("utf-8", "replace"))
                 reason = f"The values of a new handle depend on {name}, which was not read before the commit"
-                raise Refused(ResponseCode.INVALID_VALUE, reason, "Use values that do not depend on the new handle")
+                raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.USE_INDEPENDENT_VALUES())
             self._seen[key] = self._snapshot.entry(key, new=new)
         return self._seen[key]
 
@@ -395,13 +396,12 @@ def _plan_minting(context: Context, command: Generate, count: int) -> _MintPlan:
     try:
         scheme = policy.suffix_scheme()
     except InvalidPolicy as problem:
-        advice = "Install the package that provides the scheme, or change the policy"
-        raise Refused(ResponseCode.INVALID_HANDLE, problem.message, advice, policy.line("scheme")) from problem
+        advice, line = AdviceKind.INSTALL_SCHEME(), policy.line("scheme")
+        raise Refused(ResponseCode.INVALID_HANDLE, problem.message, advice, line) from problem
     if scheme is not None and start:
         line = policy.line("scheme")
         reason = f"The suffix cannot begin with {display_name(start)}; the policy of this namespace says: {line}"
-        advice = f"Mint under {display_name(prefix)}: the service creates the whole suffix"
-        raise Refused(ResponseCode.INVALID_HANDLE, reason, advice, "P8")
+        raise Refused(ResponseCode.INVALID_HANDLE, reason, AdviceKind.MINT_UNDER_PREFIX(prefix=prefix), "P8")
     mint_plan = _MintPlan(command, policy, f"{prefix}/{start}", scheme or UuidScheme())
     mint_plan.sample_handle()
     _check_count(count)
@@ -412,7 +412,7 @@ def _plan_minting(context: Context, command: Generate, count: int) -> _MintPlan:
 def _check_count(count: int) -> None:
     if not 1 <= count <= MAX_NAMES:
         reason = f"Cannot create {count:,} handles at once; the limit is 1 to {MAX_NAMES:,}"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, "Use several requests")
+        raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.USE_SEVERAL_REQUESTS())
 
 
 def _with_owner(
@@ -430,8 +430,7 @@ def _reservation(context: Context, stored: StoredRecord, owner: ValueRef | None)
     admins = _owner_or_caller(context, owner) or policy.administrators(prefix) or find_minters(context, prefix)
     if not admins:
         reason = f"{display_name(stored.handle)} would have no owner: the prefix has no administrators"
-        advice = "Name an owner as INDEX:HANDLE, or set default_administrators in the policy"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, advice, "S1")
+        raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.NAME_OWNER_OR_DEFAULT(), "S1")
     values = compose(context, stored, admin_values((), policy, admins), state=State.RESERVED)
     return context.draft(stored, Action.RESERVE, values, State.RESERVED)
 

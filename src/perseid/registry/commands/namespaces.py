@@ -24,7 +24,8 @@ from perseid.records.value import Value
 from perseid.registry.access.minting_rights import mint_requirement
 from perseid.registry.access.permissions import HasPermissions, HasRole, Requirement, Role, display_name
 from perseid.registry.access.scopes import RequiredScope
-from perseid.registry.context import Context, Plan, check_indexes
+from perseid.registry.advice import AdviceKind
+from perseid.registry.context import Context, Plan, check_indexes, not_hosted
 from perseid.registry.policy import case_rules
 from perseid.registry.policy.authority_metadata import TypeDefinition, type_definitions
 from perseid.registry.policy.policy import PROFILES, Policy
@@ -87,7 +88,7 @@ class AddNamespace:
         is_homed = context.snapshot.is_homed(homed)
         if entry is not None and entry.why != BY_DEFAULT and is_homed:
             reason = f"Namespace {display_name(self.prefix)} already exists"
-            raise Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, "Change its policy instead", "H7")
+            raise Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, AdviceKind.CHANGE_POLICY(), "H7")
         policy_change = _check_policy_change(context, self.prefix, self.policy)
         context.snapshot.assume(self.prefix, self.policy)
         others: list[Draft] = []
@@ -113,8 +114,7 @@ class AddNamespace:
                 yield context.draft(stored, Action.CREATE, compose(context, stored, self.values, creates=True))
             elif self.require_administrators and not _admin_data(self.values) <= _admin_data(stored.values):
                 reason = f"{display_name(handle)} already exists, with other administrators"
-                advice = "Omit the administrators, and change that record afterwards"
-                raise Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, advice, "H8")
+                raise Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, AdviceKind.OMIT_ADMINISTRATORS(), "H8")
 
     def _types(self, context: Context) -> tuple[list[Draft], tuple[str, ...]]:
         """The types of the policy that are missing here, and those that belong elsewhere."""
@@ -187,9 +187,7 @@ class SetPolicy:
         """See `require_policy_change`."""
         require_policy_change(context, self.prefix)
         if not context.snapshot.is_homed(f"{PREFIX_OF_PREFIXES}/{fold(self.prefix)}"):
-            name = display_name(self.prefix)
-            reason = f"This server does not host prefix {name}"
-            raise Refused(ResponseCode.SERVER_NOT_RESP, reason, f"perseid namespace add {name}")
+            raise not_hosted(self.prefix)
         entry = context.snapshot.entry(record_key(policy_name(self.prefix)))
         policy_change = _check_policy_change(context, self.prefix, self.policy, change_case=self.change_case)
         if entry is not None and self.policy.to_toml().encode() in [value.data for value in entry.record()]:
@@ -297,7 +295,7 @@ def _check_empty(lender: LeaseProvider, prefix: str, policy_change: _PolicyChang
 def _has_records(prefix: str, before: Policy) -> Refused:
     line = before.line("case")
     reason = f"{display_name(prefix)} has records that would not be found any more; its policy says: {line}"
-    return Refused(ResponseCode.INVALID_VALUE, reason, "Leave case and scheme unchanged", "H5")
+    return Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.KEEP_CASE_AND_SCHEME(), "H5")
 
 
 def types_elsewhere(snapshot: Snapshot, policy: Policy) -> tuple[str, ...]:

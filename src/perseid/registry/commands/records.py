@@ -37,10 +37,11 @@ from perseid.registry.access import permissions
 from perseid.registry.access.authorization import authorize_write
 from perseid.registry.access.minting_rights import require_mint
 from perseid.registry.access.permissions import Differences, display_name
+from perseid.registry.advice import AdviceKind
 from perseid.registry.context import FIRST_ADMIN_INDEX, Context, Plan, check_indexes, not_found
 from perseid.registry.identity import Anonymous
 from perseid.registry.policy.policy import Audience
-from perseid.registry.results import ChangeResult, Refused
+from perseid.registry.results import NOT_A_PREFIX_HANDLE, ChangeResult, Refused
 from perseid.registry.snapshot import SITE_PREFIX, StoredRecord, values_of_type
 from perseid.schema.namespaces import Scope
 from perseid.wire.codes import OpCode, ResponseCode
@@ -277,7 +278,8 @@ class Home:
         try:
             prefixes.check_prefix(prefix)
         except InvalidName as problem:
-            raise Refused(ResponseCode.INVALID_HANDLE, "Handle is not a prefix handle", str(problem)) from problem
+            advice = AdviceKind.PREFIX_HANDLE_EXAMPLE()
+            raise Refused(ResponseCode.INVALID_HANDLE, NOT_A_PREFIX_HANDLE, advice, problem.rule) from problem
         if fold(prefix) == SITE_PREFIX:
             raise Refused(ResponseCode.INVALID_HANDLE, f"{SITE_PREFIX} is reserved for the installation")
         if "/" in self.name:
@@ -292,8 +294,8 @@ _ANY_VALUE = (Value(1, "", b""),)  # for a permission that does not depend on th
 def require_identity(context: Context, action: str) -> None:
     """Refuse anonymous callers."""
     if isinstance(context.identity, Anonymous):
-        advice = "answer a challenge, or use a session"
-        raise Refused(ResponseCode.AUTHENTICATION_NEEDED, f"Authentication required to {action}", advice)
+        reason = f"Authentication required to {action}"
+        raise Refused(ResponseCode.AUTHENTICATION_NEEDED, reason, AdviceKind.AUTHENTICATE())
 
 
 def require_record(context: Context, stored: StoredRecord, *scopes: Scope) -> None:
@@ -318,8 +320,7 @@ def require_not_tombstone(stored: StoredRecord, values: Sequence[Value]) -> None
         lost = {fold(value.type) for value in differences.removed} & {fold(type_) for type_ in types[:2]} - kept
         if lost or not all(permissions.is_admin(value) or fold(value.type) in allowed for value in changed):
             reason = f"Handle {display_name(stored.requested)} is a tombstone and cannot be changed"
-            advice = restore_advice(stored)
-            raise Refused(ResponseCode.INVALID_VALUE, reason, advice, "S8")
+            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.RESTORE(handle=stored.handle), "S8")
 
 
 def require_unpublishable(stored: StoredRecord) -> None:
@@ -328,17 +329,12 @@ def require_unpublishable(stored: StoredRecord) -> None:
         reason = (
             f"{display_name(stored.requested)} is a prefix handle and must stay public: clients find the service by it"
         )
-        raise Refused(ResponseCode.INVALID_HANDLE, reason, "Keep it public, or unhome the prefix", "H8")
-
-
-def restore_advice(stored: StoredRecord) -> str:
-    """How to replace a tombstone by the earlier record."""
-    return f"To restore the record: perseid tombstone {quote_text(str(stored.handle))} --undo"
+        raise Refused(ResponseCode.INVALID_HANDLE, reason, AdviceKind.UNHOME_OR_KEEP_PUBLIC(), "H8")
 
 
 def already_exists(stored: StoredRecord) -> Refused:
     """The refusal for a handle that already exists."""
-    advice = "Choose another handle, or overwrite the record" if stored.is_public else "Choose another handle"
+    advice = AdviceKind.OVERWRITE(handle=stored.requested) if stored.is_public else AdviceKind.CHOOSE_HANDLE()
     reason = f"Handle {display_name(stored.requested)} already exists"
     return Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, advice, "H7")
 
@@ -346,14 +342,13 @@ def already_exists(stored: StoredRecord) -> Refused:
 def no_administrator_left(stored: StoredRecord) -> Refused:
     """The refusal for a record that nobody could change any more."""
     reason = f"Handle {display_name(stored.requested)} would have no administrator, and nobody could change it again"
-    return Refused(ResponseCode.INVALID_VALUE, reason, "Keep at least one HS_ADMIN value")
+    return Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.KEEP_ADMINISTRATOR())
 
 
 def was_deleted(stored: StoredRecord) -> Refused:
     """The refusal for a deleted handle, which may have been cited."""
     reason = f"Handle {display_name(stored.requested)} was deleted, and a deleted handle is not reused by default"
-    advice = "Choose another handle, or confirm with --reuse-deleted"
-    return Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, advice, "S8")
+    return Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, AdviceKind.REUSE_DELETED(), "S8")
 
 
 def _require_writable(context: Context, stored: StoredRecord, old: Value, new: Value) -> None:
@@ -479,7 +474,7 @@ def _only_index(type_: str, existing: Sequence[Value]) -> int | None:
     if len(indexes) > 1:
         shown = ", ".join(map(str, indexes[:5]))
         reason = f"The record has {len(indexes)} values of type {quote_text(type_)}, at the indexes {shown}"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, "Name the index of the value")
+        raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.NAME_INDEX())
     return indexes[0] if indexes else None
 
 

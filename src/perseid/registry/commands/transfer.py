@@ -18,6 +18,7 @@ from perseid.records.types import HS_ADMIN
 from perseid.records.value import Value, ValueRef
 from perseid.registry.access import permissions
 from perseid.registry.access.permissions import Differences, Requirement, display_name, is_admin, permission_to_add
+from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context, Plan, admin_values, not_found, still_reserved
 from perseid.registry.identity import KeyIdentity, effective_identity
 from perseid.registry.policy.authority_metadata import first_valid, name_key, parse_stored_party, values_of_exact_type
@@ -118,7 +119,7 @@ def parse_owner(owner: ValueRef) -> Admin:
         Handle.parse(owner.handle)
     except InvalidName as problem:
         reason = f"{display_name(str(owner))} is not a valid owner: {problem}"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, "Name an owner as INDEX:HANDLE", problem.rule) from problem
+        raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.NAME_OWNER(), problem.rule) from problem
     return Admin(owner)
 
 
@@ -137,7 +138,7 @@ def check_owner(context: Context, owner: ValueRef) -> Admin:
             missing = f"{display_name(handle)} has no value with index {owner.index}"
         if missing:
             reason = f"{display_name(str(owner))} is not a valid owner: {missing}"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "Name an existing key or group", "S1")
+            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.NAME_EXISTING_OWNER(), "S1")
     return admin
 
 
@@ -245,11 +246,11 @@ def _linkable(context: Context, one: Handle, other: Handle) -> tuple[StoredRecor
             raise still_reserved(stored)
         if stored.state is State.TOMBSTONE:
             reason = f"Handle {display_name(handle)} is a tombstone and cannot be linked"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "Link its replacement", "S8")
+            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.LINK_REPLACEMENT(), "S8")
         records.append(stored)
     if records[0].key == records[1].key:
         reason = f"Handle {display_name(one)} cannot be linked with itself"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, "Name two handles", "S3")
+        raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.NAME_TWO_HANDLES(), "S3")
     return records[0], records[1]
 
 
@@ -275,6 +276,8 @@ def _links_to(context: Context, value: Value, to: StoredRecord) -> bool:
 
 
 def _already_linked(stored: StoredRecord, policy: Policy, key: str, value: Value) -> Refused:
-    reason = f"{display_name(stored.requested)} is already linked to another handle, in value {value.index}"
-    advice = f"Remove that value first; the policy of this namespace says: {policy.line(key)}"
-    return Refused(ResponseCode.INVALID_VALUE, reason, advice, policy.line(key))
+    name, line = display_name(stored.requested), policy.line(key)
+    reason = (
+        f"{name} is already linked to another handle, in value {value.index}; the policy of this namespace says: {line}"
+    )
+    return Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.REMOVE_LINK(), line)

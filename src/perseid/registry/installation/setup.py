@@ -25,6 +25,7 @@ from perseid.records.encoding import from_iso
 from perseid.records.types import HS_ADMIN, HS_SECKEY, HS_VLIST
 from perseid.records.value import PRIVATE_PERMISSIONS, Value, ValueRef
 from perseid.registry.access.permissions import display_name
+from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.create_namespace import CreateNamespace
 from perseid.registry.commands.minting import DEFAULT_TIMEOUT, MintInputs, retry_until_ready
 from perseid.registry.commands.namespaces import AddNamespace, Namespace
@@ -134,7 +135,7 @@ def create_demonstration(
         for prefix in _PURPOSES:
             if snapshot.entry(record_key(policy_name(prefix))) is not None:
                 reason = f"Namespace {display_name(prefix)} of the demonstration already exists"
-                raise Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, "Use another installation", "H7")
+                raise Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, AdviceKind.USE_OTHER_INSTALLATION(), "H7")
     for prefix in _PURPOSES:
         values = administrator_values(prefix, administrators) if administrators else ()
         registry.do(AddNamespace(prefix, _policy(prefix), values), identity, interface)

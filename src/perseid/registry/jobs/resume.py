@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Final
 
 from perseid.ledger.store.jobs import Job
+from perseid.registry.advice import AdviceKind
 from perseid.registry.identity import Identity
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
@@ -39,16 +40,14 @@ def get_unfinished_job(registry: Registry, name: str, identity: Identity) -> Job
     undos = runner.UndoIndex.of(registry, job.id)
     if (by := undos.running(job.id)) is not None:
         reason = f"Job {job.id} is being undone by job {by}"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, f"Resume that job: perseid jobs resume {by}")
+        raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.RESUME_JOB(job=by))
     undo.check_not_undone(undos, job.id)
     if job.ended_at:
         reason = f"Job {job.id} is already complete"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, "List the jobs: perseid jobs list")
+        raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.LIST_JOBS())
     if job.kind not in _STEP_RUNNERS:
         reason = f"A {job.kind} job cannot be resumed"
-        raise Refused(
-            ResponseCode.INVALID_VALUE, reason, f"Run the same command again, or undo the job: perseid undo {job.id}"
-        )
+        raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.REPEAT_OR_UNDO_JOB(job=job.id))
     return job
 
 

@@ -29,6 +29,7 @@ from perseid.records.xml import Element
 from perseid.registry.access import permissions
 from perseid.registry.access.authorization import authorize_write
 from perseid.registry.access.permissions import Modification, display_name
+from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.composition import compose
 from perseid.registry.commands.records import require_identity
 from perseid.registry.context import Context, Plan
@@ -44,7 +45,6 @@ from . import runner
 from .runner import Progress
 
 _STAR = "*"
-_URL_ADVICE: Final = "For example: http://old.example/*"
 _LOCATION_TAGS: Final = ("location", "loc_template")
 # Comments, processing instructions and CDATA come first: tags inside them are text.
 _TAG = re.compile(
@@ -71,18 +71,18 @@ class UrlRewrite:
             f"{url}{to}".encode()
         except UnicodeEncodeError:
             reason = "The URL contains an unpaired surrogate, which has no UTF-8 form"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, _URL_ADVICE, "H4") from None
+            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.URL_PATTERN_EXAMPLE(), "H4") from None
         try:
             glob = UrlGlob.parse(url)
         except InvalidData as problem:
-            raise Refused(ResponseCode.INVALID_VALUE, str(problem), _URL_ADVICE) from problem
+            raise Refused(ResponseCode.INVALID_VALUE, str(problem), AdviceKind.URL_PATTERN_EXAMPLE()) from problem
         target = to.strip()
         before = glob.literal if not glob.is_exact else url_text(exact_url_range(url).full_first)
         if before is None or glob.scheme is None:
             reason = (
                 f"Invalid URL pattern {display_name(url)}: it needs a scheme and a host, and at most one *, at the end"
             )
-            raise Refused(ResponseCode.INVALID_VALUE, reason, _URL_ADVICE)
+            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.URL_PATTERN_EXAMPLE())
         stars = 0 if glob.is_exact else 1
         after = target.removesuffix(_STAR) if stars else target
         if target.count(_STAR) != stars or _STAR in after or not _is_url(after, whole=not stars):
@@ -90,7 +90,7 @@ class UrlRewrite:
                 f"Invalid replacement URL {display_name(to)}: it needs a scheme and a host, "
                 "and a * at the end only if the pattern has one"
             )
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "For example: https://new.example/*")
+            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.URL_REPLACEMENT_EXAMPLE())
         return cls(glob, before, after)
 
     @property

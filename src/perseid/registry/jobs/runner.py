@@ -21,6 +21,7 @@ from perseid.ledger.store import jobs
 from perseid.ledger.store.jobs import Job, JobOwner, JobSteps, UndoJob
 from perseid.registry.access.authorization import MAX_GROUP_LOOKUPS, MAX_GROUP_MEMBERS, Decision, SearchUsage
 from perseid.registry.access.permissions import Requirement, display_name
+from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context
 from perseid.registry.identity import Anonymous, Identity, KeyIdentity, LocalIdentity, effective_identity, handle_key
 from perseid.registry.policy import case_rules
@@ -84,7 +85,7 @@ def start_job(  # noqa: PLR0913 - the fields of a job
     """
     if isinstance(identity, Anonymous):
         reason = "Authentication required to start a job"
-        raise Refused(ResponseCode.AUTHENTICATION_NEEDED, reason, "answer a challenge, or use a session")
+        raise Refused(ResponseCode.AUTHENTICATION_NEEDED, reason, AdviceKind.AUTHENTICATE())
     check_text(note)
     text = msgspec.json.encode(parameters).decode()
     job = Job(
@@ -233,7 +234,7 @@ def find_job(registry: Registry, identity: Identity, name: str) -> Job:
         job = jobs.find(registry.ledger.log, name) if name.isascii() and name.isalnum() else None
     if job is None or not (owner is None or owner.owns(job)):
         reason = "There are no jobs yet" if name == LAST else f"Job {display_name(name)} not found"
-        raise Refused(ResponseCode.HANDLE_NOT_FOUND, reason, "List the jobs: perseid jobs list")
+        raise Refused(ResponseCode.HANDLE_NOT_FOUND, reason, AdviceKind.LIST_JOBS())
     return job
 
 

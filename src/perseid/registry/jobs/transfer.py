@@ -27,6 +27,7 @@ from perseid.records.value import Permission, ValueRef
 from perseid.registry.access import permissions
 from perseid.registry.access.permissions import HasRole, Requirement, Role, display_name, is_admin
 from perseid.registry.access.scopes import RequiredScope
+from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.namespaces import check_prefix, namespaces
 from perseid.registry.commands.records import require_identity
 from perseid.registry.commands.transfer import (
@@ -239,7 +240,7 @@ def _load_parameters(job: Job) -> TransferAll:
         return TransferAll(str(parameters["where"]), ValueRef.parse(str(parameters["to"])), bool(parameters["derived"]))
     except (KeyError, InvalidData) as problem:
         reason = f"The parameters of job {job.id} are unreadable"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, f"Undo the job: perseid undo {job.id}") from problem
+        raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.UNDO_JOB(job=job.id)) from problem
 
 
 # Commands
@@ -268,9 +269,7 @@ class _Start:
         access.require(order.prefix)
         if order.suffix_start and order.derived:
             reason = f"{display_name(order.where)} is not a prefix, so it has no derived prefixes"
-            raise Refused(
-                ResponseCode.INVALID_HANDLE, reason, f"Transfer the whole prefix: {display_name(order.prefix)}", "H6"
-            )
+            raise Refused(ResponseCode.INVALID_HANDLE, reason, AdviceKind.TRANSFER_PREFIX(prefix=order.prefix), "H6")
         owner = check_owner(chunk.context, order.to)
 
         def require(prefix: str) -> tuple[()]:

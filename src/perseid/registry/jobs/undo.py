@@ -28,6 +28,7 @@ from perseid.registry.access import permissions
 from perseid.registry.access.authorization import authorize_write
 from perseid.registry.access.permissions import Differences, HasPermissions, Requirement, display_name
 from perseid.registry.access.scopes import RequiredScope
+from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.composition import compose
 from perseid.registry.commands.lifecycle import Tombstone
 from perseid.registry.commands.records import require_identity
@@ -69,10 +70,10 @@ class UndoConflict(Refused):
         """`count` is the total number of conflicts, if there are more than listed."""
         count = max(count, len(conflicts))
         records = "1 record has" if count == 1 else f"{count:,} records have"
-        reason = f"Job {job_id} cannot be undone: {records} conflicting changes"
         lines = [f"{display_name(each.handle)}: {each.why}" for each in conflicts[:MAX_CONFLICTS_SHOWN]]
         more = f"; and {count - len(lines):,} more" if count > len(lines) else ""
-        super().__init__(ResponseCode.INVALID_VALUE, reason, "; ".join(lines) + more)
+        reason = f"Job {job_id} cannot be undone: {records} conflicting changes: {'; '.join(lines)}{more}"
+        super().__init__(ResponseCode.INVALID_VALUE, reason)
         self.conflicts = conflicts
 
 
@@ -137,7 +138,7 @@ class UndoPreview:
             )
         if not runner.can_see_job(registry, self._identity, job):
             reason = f"Job {original} is being undone by job {job.id}, which another user started"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "Ask that user or a server administrator to resume it")
+            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.ASK_JOB_OWNER())
         return job
 
     def _try_first_step(self, interface: str, note: str) -> None:
@@ -167,10 +168,10 @@ def check_not_undone(undos: runner.UndoIndex, name: str) -> None:
     by = undos.effective_undo(name)
     if by is not None and (again := undos.running(by)) is not None:
         reason = f"Job {by} is being undone by job {again}"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, f"Resume that job: perseid jobs resume {again}")
+        raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.RESUME_JOB(job=again))
     if by is not None:
         reason = f"Job {name} was undone by job {by}"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, f"To redo it, undo that job: perseid undo {by}")
+        raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.REDO_JOB(job=by))
 
 
 def run(registry: Registry, job: Job, identity: Identity) -> Iterator[Progress]:

@@ -14,6 +14,7 @@ from perseid.records.record import ascending
 from perseid.records.types import HS_ALIAS, Alias, has_type
 from perseid.records.value import Value
 from perseid.registry.access.permissions import display_name
+from perseid.registry.advice import AdviceKind
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import Snapshot, StoredRecord
 from perseid.wire.codes import ResponseCode
@@ -86,7 +87,7 @@ def check_aliases(
             and snapshot.stored(target).key == stored.key
         ):
             reason = f"Handle {display_name(stored.requested)} cannot be an alias of itself"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "Name another handle as target", "S2")
+            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.NAME_OTHER_TARGET(), "S2")
 
 
 def _target(alias: Value) -> Handle | None:

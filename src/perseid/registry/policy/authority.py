@@ -24,6 +24,7 @@ from perseid.records.encoding import from_iso, to_iso
 from perseid.records.errors import InvalidData
 from perseid.records.record import ascending
 from perseid.records.value import MAX_VALUES, Value
+from perseid.registry.advice import Advice, AdviceKind
 
 from .authority_metadata import find_owners, name_key, parse_party, parse_timestamp, values_of_exact_type
 from .policy import Policy, Refusal, Subject
@@ -122,7 +123,7 @@ class _Completion:
         self._check_administrators(values, creator)
         if len(values) > MAX_VALUES:
             message = f"the record would have {len(values):,} values; the limit is {MAX_VALUES:,}"
-            self._refuse("authority", message, "Remove some values.")
+            self._refuse("authority", message, AdviceKind.REMOVE_VALUES())
         return self._refusals or CompletedRecord(ascending(values), tuple(self._unverified.values()))
 
     def _settle_field(self, field: _Field) -> Value | None:
@@ -137,7 +138,8 @@ class _Completion:
         ]
         if len(sent) > 1:
             indexes = ", ".join([str(value.index) for value in sent[:5]])
-            self._refuse(field.key, f"values {indexes} are all of the type of the {field.noun}", "Keep one of them.")
+            message = f"values {indexes} are all of the type of the {field.noun}"
+            self._refuse(field.key, message, AdviceKind.KEEP_ONE_VALUE())
             return None
         new = sent[0] if sent else None
         if kept is not None:
@@ -146,19 +148,19 @@ class _Completion:
             settled = self._set_date(new) if field is _Field.DATE else self._set_creator(new)
         if settled is not None and not settled.is_public:
             message = f"value {settled.index}, the {field.noun}, is not public"
-            self._refuse("authority", message, "Make it readable by the public, as in rwr-.")
+            self._refuse("authority", message, AdviceKind.MAKE_PUBLIC())
         return settled
 
     def _keep(self, field: _Field, kept: Value, new: Value | None) -> Value | None:
         """Keep the stored data; other properties, such as the TTL, may change."""
         parsed = self._parse(field, kept)
-        remedy = "Leave it unchanged. If you replace the whole record, you can also omit it."
+        advice = AdviceKind.KEEP_UNCHANGED()
         if new is None and not self._change.whole:
             message = f"value {kept.index}, the {field.noun}, cannot be removed"
-            self._refuse(field.key, message, remedy)
+            self._refuse(field.key, message, advice)
             return None
         if new is not None and not self._is_same(field, parsed, self._parse(field, new)):
-            self._refuse(field.key, f"value {new.index}, the {field.noun}, cannot be changed", remedy)
+            self._refuse(field.key, f"value {new.index}, the {field.noun}, cannot be changed", advice)
             return None
         return replace(new or kept, type=kept.type, data=str(parsed).encode())
 
@@ -172,13 +174,13 @@ class _Completion:
             if parsed == expected:
                 return replace(new, data=expected.encode())
             message = f"value {new.index} is a date of creation, which only the server sets"
-            self._refuse(key, message, "Omit it. Only an import by a server administrator can set dates.")
+            self._refuse(key, message, AdviceKind.OMIT_DATE())
         elif parsed is None:
             message = f"value {new.index} is not a valid date of creation"
-            self._refuse(key, message, f"Write date, time and zone as in {expected}.")
+            self._refuse(key, message, AdviceKind.WRITE_DATE(example=expected))
         elif from_iso(parsed) > self._change.now:
             message = f"value {new.index} is a date of creation in the future, {parsed}"
-            self._refuse(key, message, "Correct the date, or the clock of this machine.")
+            self._refuse(key, message, AdviceKind.CORRECT_DATE())
         else:
             return replace(new, data=parsed.encode())
         return None
@@ -198,10 +200,10 @@ class _Completion:
         return replace(new, data=party.to_bytes())
 
     def _default_creator(self) -> Value | None:
-        key, type_ = "default_creator", self._type(_Field.CREATOR)
+        key = "default_creator"
         if not self._policy.default_creator:
-            remedy = f"Add a value of type {type_} with the creator's handle, or set default_creator in the policy."
-            self._refuse(key, "the record has no creator, and the namespace has no default creator", remedy)
+            message = "the record has no creator, and the namespace has no default creator"
+            self._refuse(key, message, AdviceKind.ADD_CREATOR(type=self._type(_Field.CREATOR)))
             return None
         party = Handle.parse(self._policy.default_creator)
         if not self._resolves(party, key, "the default creator"):
@@ -220,10 +222,9 @@ class _Completion:
             return value
         if not value.is_public:
             message = f"value {value.index}, an owner, is not public"
-            self._refuse(key, message, "Make it readable by the public, as in rwr-.")
+            self._refuse(key, message, AdviceKind.MAKE_PUBLIC())
         if creator is not None and self._name_key(owner) == self._name_key(creator):
-            remedy = "Omit it: the creator is the owner unless another owner is named."
-            self._refuse(key, f"value {value.index} names the creator as owner", remedy)
+            self._refuse(key, f"value {value.index} names the creator as owner", AdviceKind.OMIT_OWNER())
         else:
             self._resolves(owner, key, f"value {value.index}, the owner")
         return replace(value, data=owner.to_bytes())
@@ -244,7 +245,7 @@ class _Completion:
         status = self._find_party(party)
         if status is PartyStatus.HERE_MISSING:
             message = f"{subject}, {quote_text(str(party))}, does not exist or is not public"
-            self._refuse(key, message, "Create and publish that record first, or name a handle that resolves.")
+            self._refuse(key, message, AdviceKind.CREATE_PARTY())
         elif status is PartyStatus.FOREIGN:
             self._unverified[self._name_key(party)] = party
         return status is not PartyStatus.HERE_MISSING
@@ -253,8 +254,8 @@ class _Completion:
         try:
             return parse_party(value.data, self._resolvers, for_lookup=self._change.is_import)
         except InvalidData as problem:
-            remedy = f"Name the {noun} by a handle, bare or as hdl:PREFIX/SUFFIX."
-            self._refuse(key, f"value {value.index} is not a valid {noun}: {problem}", remedy)
+            message = f"value {value.index} is not a valid {noun}: {problem}"
+            self._refuse(key, message, AdviceKind.NAME_PARTY(role=noun))
             return None
 
     def _parse(self, field: _Field, value: Value) -> str | None:
@@ -281,8 +282,8 @@ class _Completion:
     def _new(self, field: _Field, text: str) -> Value:
         return replace(Value.text(_NO_INDEX, self._type(field), text), ttl=self._policy.default_ttl)
 
-    def _refuse(self, key: str, message: str, remedy: str) -> None:
-        self._refusals.append(Refusal(Subject.VALUES, key, self._policy.line(key), message, remedy))
+    def _refuse(self, key: str, message: str, advice: Advice) -> None:
+        self._refusals.append(Refusal(Subject.VALUES, key, self._policy.line(key), message, advice))
 
 
 def _assign_indexes(others: list[Value], fields: list[Value]) -> list[Value]:

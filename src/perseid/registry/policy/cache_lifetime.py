@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from perseid.records.value import TtlType, Value
+from perseid.registry.advice import AdviceKind
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
 
@@ -42,7 +43,7 @@ def check_ttls(values: Sequence[Value], known: Iterable[Value], now: int) -> Non
     for value in wrong:
         if (value.ttl, value.ttl_type) not in existing:
             reason = f"The TTL of value {value.index} {_ttl_problem(value, now)}"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "Use a number of seconds from 0, or a time in ISO 8601")
+            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.USE_TTL())
 
 
 def _ttl_problem(value: Value, now: int) -> str:

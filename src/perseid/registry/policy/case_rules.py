@@ -18,6 +18,7 @@ from perseid.ledger.log.requests import LeaseProvider
 from perseid.names.characters import fold
 from perseid.names.handle import CaseRule, Handle
 from perseid.registry.access.permissions import display_name
+from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import SITE_PREFIX, CaseRulePeriod, Snapshot, StoredRecord
@@ -107,7 +108,7 @@ def plan_case_change(
         # The commit checks the entries that were read; a key between them is a new handle.
         if any(lender.any_between(*gap) for gap in gaps):
             reason = f"Handles were created under {display_name(prefix)} during the change of its case rule"
-            raise Refused(ResponseCode.SERVER_TOO_BUSY, reason, "Retry", "H5")
+            raise Refused(ResponseCode.SERVER_TOO_BUSY, reason, AdviceKind.RETRY(), "H5")
         return drafts
 
     return build
@@ -144,7 +145,7 @@ def _entries(context: Context, prefix: str) -> list[Entry]:
         entries += page
         if len(entries) > MAX_NAMES:
             reason = f"{display_name(prefix)} has more than {MAX_NAMES:,} handles, too many to change the case rule"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "Create another namespace with the other rule", "H5")
+            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.CREATE_OTHER_NAMESPACE(), "H5")
         first = page[-1].key + b"\0"
     for entry in entries:
         context.snapshot.track(entry)
@@ -162,8 +163,7 @@ def _check_conflicts(prefix: str, entries: Sequence[Entry], exact: bool) -> None
         listed = "; ".join(clashes[:MAX_CONFLICTS])
         more = f"; and {len(clashes) - MAX_CONFLICTS:,} more" if len(clashes) > MAX_CONFLICTS else ""
         reason = f"Handles under {display_name(prefix)} would collide: {listed}{more}"
-        advice = "Keep the case rule, or create another namespace: a handle is never given up, even if it was deleted"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, advice, "H5")
+        raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.KEEP_CASE(), "H5")
 
 
 def _move_entry(context: Context, entry: Entry, exact: bool, note: str) -> list[Draft]:

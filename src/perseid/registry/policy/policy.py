@@ -29,6 +29,7 @@ from perseid.names.unicode import find_mixed_scripts, nfc
 from perseid.records.admin import Admin
 from perseid.records.types import HS_ADMIN, TypeQuery
 from perseid.records.value import DEFAULT_TTL, Value, ValueRef
+from perseid.registry.advice import Advice, AdviceKind
 
 from .text import (
     Administrators,
@@ -122,11 +123,11 @@ class Refusal:
     """Its line in the policy's text; truncated if it is very long."""
     message: str
     """What is wrong, as a clause without a full stop."""
-    remedy: str
-    """How to comply, as a sentence."""
+    advice: Advice
+    """How to comply."""
 
     def __str__(self) -> str:
-        return f"{self.message}; the policy of this namespace says: {self.line}. {self.remedy}"
+        return f"{self.message}; the policy of this namespace says: {self.line}. {self.advice}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -384,18 +385,17 @@ class Policy:
         bare, query, fragment = self.lookup_form(handle)
         if query is not None or fragment is not None:
             message = f"{quote_text(str(handle))} has a query or fragment, which is only for lookups (rule C5)"
-            return [self._refusal(Subject.NAME, "scheme", message, f"Register {bare}.")]
+            return [self._refusal(Subject.NAME, "scheme", message, AdviceKind.REGISTER_WITHOUT_QUERY(handle=bare))]
         try:
             scheme = self.suffix_scheme()
         except InvalidPolicy as problem:
-            remedy = "Install the package that provides the scheme, or change the policy."
-            return [self._refusal(Subject.NAME, "scheme", problem.message, remedy)]
+            return [self._refusal(Subject.NAME, "scheme", problem.message, AdviceKind.INSTALL_SCHEME())]
         try:
             if scheme is not None:
                 scheme.validate(handle)
         except InvalidName as problem:
-            remedy = "Mint a handle (perseid mint), or use a suffix that follows the scheme."
-            return [self._refusal(Subject.NAME, "scheme", str(problem), remedy)]
+            advice = AdviceKind.FOLLOW_SCHEME(prefix=handle.prefix)
+            return [self._refusal(Subject.NAME, "scheme", str(problem), advice)]
         return [] if handle.suffix.isascii() else self._check_letters(handle)
 
     def _check_letters(self, handle: Handle) -> list[Refusal]:
@@ -405,15 +405,14 @@ class Policy:
             at = next(count for count, pair in enumerate(zip_longest(handle.suffix, composed)) if pair[0] != pair[1])
             position = len(handle.prefix) + 1 + at + 1
             message = f"{quote_text(str(handle))} is not in Unicode normalization form C, from character {position} on"
-            refusals.append(self._refusal(Subject.NAME, "nfc", message, _composed_remedy(handle, composed)))
+            refusals.append(self._refusal(Subject.NAME, "nfc", message, _advise_composed(handle, composed)))
         if self.single_script and (mixed := find_mixed_scripts(handle.suffix)) is not None:
             position = len(handle.prefix) + 1 + mixed.position + 1
             what = f"character {position}, {format_character(handle.suffix[mixed.position])}, is {mixed.script}"
             message = (
                 f"{quote_text(str(handle))} mixes scripts: {what}, and the characters before it are {mixed.before}"
             )
-            remedy = "Write the suffix in one script; digits and punctuation belong to every script."
-            refusals.append(self._refusal(Subject.NAME, "single_script", message, remedy))
+            refusals.append(self._refusal(Subject.NAME, "single_script", message, AdviceKind.USE_ONE_SCRIPT()))
         return refusals
 
     def check_values(self, values: Iterable[Value], *, complete: bool = True) -> list[Refusal]:
@@ -426,37 +425,35 @@ class Policy:
         refusals = []
         for type_, found in indexes.items():
             if self.forbidden_types and self._forbidden.finds(type_):
-                key = "forbidden_types"
-                remedy = "Omit it, or use a type that is not forbidden."
+                key, advice = "forbidden_types", AdviceKind.OMIT_FORBIDDEN_TYPE()
             elif self.allowed_types and not self._allowed.finds(type_):
-                key, remedy = "allowed_types", "Omit it, or use one of these types."
+                key, advice = "allowed_types", AdviceKind.OMIT_OTHER_TYPE()
             else:
                 continue
             message = f"{_describe_values(found)} of type {quote_text(type_)}"
-            refusals.append(self._refusal(Subject.VALUES, key, message, remedy))
+            refusals.append(self._refusal(Subject.VALUES, key, message, advice))
         for query in self.required_types if complete else ():
             if not any(map(TypeQuery((query,)).finds, indexes)):
                 message = f"the record has no value of type {quote_text(query)}"
-                refusals.append(self._refusal(Subject.VALUES, "required_types", message, "Add such a value."))
+                refusals.append(self._refusal(Subject.VALUES, "required_types", message, AdviceKind.ADD_VALUE()))
         return refusals
 
     def check_deletion(self, handle: Handle) -> list[Refusal]:
         """Why a handle cannot be deleted (S8)."""
         if self.deletion is Deletion.ALLOWED:
             return []
-        remedy = f"Create a tombstone instead: perseid tombstone {quote_text(str(handle))} --reason TEXT."
-        return [self._refusal(Subject.DELETION, "deletion", f"{quote_text(str(handle))} cannot be deleted", remedy)]
+        advice = AdviceKind.TOMBSTONE_INSTEAD(handle=handle)
+        return [self._refusal(Subject.DELETION, "deletion", f"{quote_text(str(handle))} cannot be deleted", advice)]
 
     def check_change(self, new: "Policy") -> list[Refusal]:
         """Why a namespace cannot get a new policy: its case rule is fixed (H5)."""
         if new.case is self.case:
             return []
         message = f"{new.line('case')} would change the case rule of the namespace (rule H5)"
-        remedy = "Leave it unchanged. If no two handles collide, confirm with --change-case."
-        return [self._refusal(Subject.POLICY, "case", message, remedy)]
+        return [self._refusal(Subject.POLICY, "case", message, AdviceKind.CHANGE_CASE())]
 
-    def _refusal(self, subject: Subject, key: str, message: str, remedy: str) -> Refusal:
-        return Refusal(subject, key, self.line(key), message, remedy)
+    def _refusal(self, subject: Subject, key: str, message: str, advice: Advice) -> Refusal:
+        return Refusal(subject, key, self.line(key), message, advice)
 
     def _check_scheme_and_case(self) -> None:
         name, colon, _ = self.scheme.partition(":")
@@ -517,13 +514,12 @@ def _expand_prefix(administrator: ValueRef, prefix: str) -> ValueRef:
     return replace(administrator, handle=administrator.handle.replace(PREFIX_PLACEHOLDER, prefix))
 
 
-def _composed_remedy(handle: Handle, composed: str) -> str:
+def _advise_composed(handle: Handle, composed: str) -> Advice:
     try:
         name = str(Handle.parse(f"{handle.prefix}/{composed}"))
     except InvalidName:  # the normalization form of a few characters is not allowed in a handle
-        return "Choose other characters."
-    escaped = ascii(name)  # the two look alike, so show the codes
-    return f"Register {name}, which is {escaped}."
+        return AdviceKind.CHOOSE_CHARACTERS()
+    return AdviceKind.REGISTER_COMPOSED(handle=name, escaped=ascii(name))  # they look alike, so show the codes
 
 
 def _describe_values(indexes: list[int]) -> str:

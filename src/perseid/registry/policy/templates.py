@@ -25,6 +25,7 @@ from perseid.records.templates import TemplateBudgetExceeded, TemplateInput, che
 from perseid.records.types import HS_NAMESPACE
 from perseid.records.value import Value, ValueRef
 from perseid.registry.access.permissions import display_name
+from perseid.registry.advice import AdviceKind
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import MAX_ANCESTORS, SITE_PREFIX, Snapshot, StoredRecord, values_of_type
 from perseid.wire.codes import ResponseCode
@@ -86,9 +87,7 @@ def apply_template(
             generated = evaluate(templates, subject, lambda reference: _referenced_value(snapshot, read, reference))
         except TemplateBudgetExceeded as problem:
             reason = f"{display_name(requested)} cannot be resolved: {problem}"
-            raise Refused(
-                ResponseCode.ERROR, reason, "Ask the administrator of the prefix to fix the template"
-            ) from problem
+            raise Refused(ResponseCode.ERROR, reason, AdviceKind.FIX_TEMPLATE()) from problem
         if generated is None:
             return None
         values = ascending(generated)
@@ -108,7 +107,7 @@ def check_namespaces(before: Iterable[Value], values: tuple[Value, ...]) -> None
             check_templates(Namespace.from_bytes(value.data))
         except InvalidData as problem:
             reason = f"Invalid {HS_NAMESPACE} value at index {value.index}: {problem}"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "Fix the value; nothing was changed") from problem
+            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.FIX_VALUE()) from problem
 
 
 def current_public_record(snapshot: Snapshot, handle: Handle, holding: str | None) -> PublicRecord | None:

@@ -22,6 +22,7 @@ from perseid.records.patterns import ValidationBudget
 from perseid.records.record import ascending
 from perseid.records.types import DEFINITION, DESC, has_type
 from perseid.records.value import Value
+from perseid.registry.advice import AdviceKind
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import Snapshot, StoredRecord
 from perseid.wire.codes import ResponseCode
@@ -69,13 +70,12 @@ def check_definitions(before: Iterable[Value], values: Iterable[Value]) -> None:
                 reason = (
                     f"Values {defining[0].index} and {defining[1].index} both define a type; a record can define one"
                 )
-                raise Refused(ResponseCode.INVALID_VALUE, reason, "Create a record for each type", "A6")
+                raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.SEPARATE_TYPES(), "A6")
             try:
                 Definition.from_bytes(value.data).check()
             except InvalidData as problem:
                 reason = f"Value {value.index} is not a valid type definition: {problem}"
-                advice = "See docs/reference/types.md for the format of definitions"
-                raise Refused(ResponseCode.INVALID_VALUE, reason, advice, "A6") from problem
+                raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.SEE_TYPE_FORMAT(), "A6") from problem
 
 
 def check_types(
@@ -123,11 +123,8 @@ def _check_registered(
         ):
             continue
         message = f"the type {quote_text(value.type)} is not registered"
-        if handle is None:
-            remedy = "Only handles can be registered as types. Use a registered type (perseid type list)."
-        else:
-            remedy = f"Define it first (perseid type add {quote_text(value.type)} …), or use a registered type."
-        yield Refusal(Subject.VALUES, "registered_types", policy.line("registered_types"), message, remedy)
+        advice = AdviceKind.LIST_TYPES() if handle is None else AdviceKind.DEFINE_TYPE(type=value.type)
+        yield Refusal(Subject.VALUES, "registered_types", policy.line("registered_types"), message, advice)
 
 
 def _check_data(
@@ -151,13 +148,13 @@ def _check_data(
             defined += registered is not None and registered.definition is not None
         if defined > MAX_CHECKED_TYPES:
             message = f"the change has new values of more than {MAX_CHECKED_TYPES} types with a definition"
-            remedy = "Write them in several changes: existing values are not checked again."
+            advice = AdviceKind.WRITE_IN_STEPS()
         elif why := _describe_problem(types[type_], value.data, budget):
             message = f"value {value.index} does not match its type {quote_text(value.type)}: {why}"
-            remedy = f"See the definition of the type: perseid type show {quote_text(value.type)}."
+            advice = AdviceKind.SEE_TYPE(type=value.type)
         else:
             continue
-        yield Refusal(Subject.VALUES, "validate_types", policy.line("validate_types"), message, remedy)
+        yield Refusal(Subject.VALUES, "validate_types", policy.line("validate_types"), message, advice)
         return
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from perseid.names.characters import fold
 from perseid.names.handle import Handle
 from perseid.registry.access.permissions import display_name
+from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context
 from perseid.registry.identity import Anonymous
 from perseid.registry.policy.aliases import MAX_ALIASES, AliasOutcome, AliasTrail, alias_target, has_alias
@@ -79,20 +80,22 @@ def resolve_aliases(snapshot: Snapshot, handle: Handle, at: int | None = None) -
     subject = f"{display_name(handle)} is an alias"
     if aliases.end is AliasOutcome.NOT_FOUND:
         reason = f"{subject} of {last}, which does not exist"
-        raise AliasError(ResponseCode.HANDLE_NOT_FOUND, reason, "Fix the alias, or create that record", "S2")
+        raise AliasError(ResponseCode.HANDLE_NOT_FOUND, reason, AdviceKind.FIX_ALIAS(), "S2")
     if aliases.end is AliasOutcome.ELSEWHERE:
         if len(aliases.chain) == 1:
             return aliases
-        advice = f"Ask the service that hosts {display_name(aliases.last.prefix)}"
-        raise AliasError(ResponseCode.SERVER_NOT_RESP, f"{subject} of {last}, which is not hosted here", advice, "S2")
+        reason, advice = (
+            f"{subject} of {last}, which is not hosted here",
+            AdviceKind.ASK_HOST(prefix=aliases.last.prefix),
+        )
+        raise AliasError(ResponseCode.SERVER_NOT_RESP, reason, advice, "S2")
     reasons = {
         AliasOutcome.LOOP: f"{subject} in a loop: {last} leads back to itself",
         AliasOutcome.TOO_LONG: f"{subject} with more than {MAX_ALIASES} steps: {last} is an alias too",
         AliasOutcome.UNREADABLE: f"The alias of {last} is not a valid handle",
     }
-    advice = "Resolve the records on the way without following aliases"
     # The record exists, but its target does not.
-    raise AliasError(ResponseCode.VALUES_NOT_FOUND, reasons[aliases.end], advice, "S2")
+    raise AliasError(ResponseCode.VALUES_NOT_FOUND, reasons[aliases.end], AdviceKind.RESOLVE_WITHOUT_ALIASES(), "S2")
 
 
 def _resolve_public(snapshot: Snapshot, handle: Handle, at: int | None) -> Resolution:

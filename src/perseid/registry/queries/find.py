@@ -48,6 +48,7 @@ from perseid.records.value import Permission, Value
 from perseid.registry.access import permissions
 from perseid.registry.access.authorization import MAX_GROUP_LOOKUPS, SearchUsage, authorize
 from perseid.registry.access.permissions import display_name
+from perseid.registry.advice import AdviceKind
 from perseid.registry.identity import Identity
 from perseid.registry.policy.authority_metadata import first_valid, name_key, parse_stored_party, values_of_exact_type
 from perseid.registry.policy.policy import Policy
@@ -100,12 +101,10 @@ class Search:
     def prepared(self) -> "PreparedSearch":
         """Validate the criteria; raises `Refused`."""
         if self == Search():
-            raise InvalidQuery(
-                "No search criterion given", "Give a URL, host, path, type, value, owner, prefix or entry"
-            )
+            raise InvalidQuery("No search criterion given", AdviceKind.GIVE_CRITERION())
         if self.prefix is not None and ("/" in self.prefix or _prefix_handle(self.prefix) is None):
             reason = f"Invalid prefix {display_name(self.prefix)}"
-            raise Refused(ResponseCode.INVALID_HANDLE, reason, "For example: 12345", "H2")
+            raise Refused(ResponseCode.INVALID_HANDLE, reason, AdviceKind.PREFIX_EXAMPLE(), "H2")
         try:
             owner = None if self.owner is None else Handle.for_lookup(self.owner)
             url_ranges = [] if self.host is None else [search_keys.host_range(self.host, subdomains=True)]
@@ -113,10 +112,10 @@ class Search:
             glob = None if self.url is None else UrlGlob.parse(self.url)
             ranges = None if glob is None else glob.ranges()
         except InvalidData as problem:
-            raise InvalidQuery(str(problem), "For example: https://example.org/*") from problem
+            raise InvalidQuery(str(problem), AdviceKind.USE_URL_PATTERN()) from problem
         if self.owner is not None and owner is None:
             reason = f"Invalid owner handle {display_name(self.owner)}"
-            raise InvalidQuery(reason, "For example: 12345/ann")
+            raise InvalidQuery(reason, AdviceKind.OWNER_EXAMPLE())
         types = None if self.type is None else TypeQuery((self.type,))
         return PreparedSearch(self, glob, ranges, tuple(url_ranges), types, owner)
 
@@ -526,4 +525,4 @@ class _IndexScan:
 
 def _unknown_cursor(cursor: str) -> Refused:
     reason = f"Cursor {display_name(cursor)} is not valid for this search"
-    return InvalidQuery(reason, "Start again without a cursor")
+    return InvalidQuery(reason, AdviceKind.START_AGAIN())

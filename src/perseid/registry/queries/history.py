@@ -32,6 +32,7 @@ from perseid.registry.access import permissions
 from perseid.registry.access.authorization import authorize, authorize_read
 from perseid.registry.access.permissions import Differences, HasRole, Requirement, Role, display_name
 from perseid.registry.access.scopes import RequiredScope
+from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context, not_found
 from perseid.registry.identity import Anonymous, Identity
 from perseid.registry.policy import case_rules, templates
@@ -257,10 +258,10 @@ def seq_at_time(reader: LogReader, when: str | int, now: int) -> int:
     elif number < MIN_TIMESTAMP:
         if not 0 <= number <= reader.size:
             reason = f"Entry {number} does not exist; the last entry is {reader.size}"
-            raise InvalidQuery(reason, "Give an existing entry, or a time")
+            raise InvalidQuery(reason, AdviceKind.GIVE_ENTRY())
         return number
     if number > now:
-        raise InvalidQuery(f"Time {display_name(str(when))} is in the future", "Give a time in the past")
+        raise InvalidQuery(f"Time {display_name(str(when))} is in the future", AdviceKind.GIVE_PAST_TIME())
     return reader.seq_at(number)
 
 
@@ -354,7 +355,7 @@ def public_record_at(
 def page_size(limit: int) -> int:
     """Return the number of items on a page for a requested limit."""
     if limit < 1:
-        raise InvalidQuery(f"Invalid limit {limit}", "Use a limit of at least 1")
+        raise InvalidQuery(f"Invalid limit {limit}", AdviceKind.USE_LIMIT())
     return min(limit, MAX_PAGE)
 
 
@@ -421,7 +422,7 @@ class RecordHistory:
             if policy.show_past:
                 reason = f"{display_name(self.stored.requested)} has too many later versions to check for hidden values"
             rule = "" if policy.show_past else policy.line("show_past")
-            raise Refused(ResponseCode.INSUFFICIENT_PERMISSIONS, reason, "Ask for the current version", rule)
+            raise Refused(ResponseCode.INSUFFICIENT_PERMISSIONS, reason, AdviceKind.USE_CURRENT_VERSION(), rule)
         raise not_found(self.stored)
 
     def existing_at(self, seq: int) -> VisibleVersion | None:
@@ -526,4 +527,4 @@ def _parse_time(text: str) -> int:
 
 def _invalid_time(text: str) -> Refused:
     reason = f"Invalid time {display_name(text)}"
-    return InvalidQuery(reason, "Use an ISO 8601 time such as 2026-11-15T10:00:00Z, or an entry number")
+    return InvalidQuery(reason, AdviceKind.USE_ISO_TIME())

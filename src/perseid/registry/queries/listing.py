@@ -23,6 +23,7 @@ from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
 from perseid.registry.access import permissions
 from perseid.registry.access.authorization import authorize
 from perseid.registry.access.permissions import Requirement, display_name
+from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.namespaces import homed_prefixes
 from perseid.registry.context import not_hosted
 from perseid.registry.identity import Identity, LocalIdentity
@@ -365,7 +366,7 @@ def listing_requirement(prefix: str, policy: Policy | None = None) -> Requiremen
 def listing_disabled() -> Refused:
     """Return the refusal of a server that does not list handles."""
     reason = "Listing handles is disabled on this server"
-    return Refused(ResponseCode.OPERATION_NOT_SUPPORTED, reason, "Set server.listing_allowed = true in perseid.toml")
+    return Refused(ResponseCode.OPERATION_NOT_SUPPORTED, reason, AdviceKind.ENABLE_LISTING())
 
 
 def _check_listing(snapshot: Snapshot, identity: Identity, name: str) -> tuple[bytes, bytes, bool]:
@@ -403,7 +404,8 @@ def _key_range(name: str) -> tuple[str, bytes, bytes, tuple[str, ...]]:
     if derived:
         prefix = prefix.removeprefix(marker)
     if "/" in prefix or Handle.for_lookup(marker + prefix) is None:
-        raise Refused(ResponseCode.INVALID_HANDLE, f"Invalid prefix {display_name(name)}", "For example: 12345", "H2")
+        reason = f"Invalid prefix {display_name(name)}"
+        raise Refused(ResponseCode.INVALID_HANDLE, reason, AdviceKind.PREFIX_EXAMPLE(), "H2")
     if derived:
         first = record_key(f"{marker}{prefix}.")
         homed: tuple[str, ...] = (marker + PREFIX_OF_PREFIXES,)
@@ -423,5 +425,5 @@ def _key_after(reader: LogReader, after: int, first: bytes, end: bytes) -> bytes
         key = b""
     if not first <= key < end:
         reason = f"Entry {after} does not belong to this prefix"
-        raise InvalidQuery(reason, "Start at 0, or after the last entry of a page")
+        raise InvalidQuery(reason, AdviceKind.START_AT_ENTRY())
     return key + b"\0"

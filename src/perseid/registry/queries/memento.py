@@ -29,6 +29,7 @@ from perseid.names.handle import Handle
 from perseid.records.encoding import to_iso
 from perseid.records.json_parsing import JsonObject, write_json
 from perseid.registry.access.permissions import display_name
+from perseid.registry.advice import AdviceKind
 from perseid.registry.context import not_found
 from perseid.registry.identity import Identity
 from perseid.registry.results import Refused
@@ -218,8 +219,7 @@ def _seq(version: Memento) -> int:
 
 
 def _invalid_datetime(reason: str) -> Refused:
-    advice = f"For example: {ACCEPT_DATETIME}: {_EXAMPLE}"
-    return Refused(ResponseCode.INVALID_VALUE, reason, advice, "RFC 7089")
+    return Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.USE_ACCEPT_DATETIME(), "RFC 7089")
 
 
 JSON: Final = "application/json"
@@ -342,9 +342,8 @@ def get_time_map(
     page is examined too, for its time range.
     """
     if before is not None and before < 1:
-        raise Refused(
-            ResponseCode.INVALID_VALUE, f"Invalid entry {before}: entries start at 1", "Use the URL of a page"
-        )
+        reason = f"Invalid entry {before}: entries start at 1"
+        raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.USE_PAGE_URL())
     history = RecordHistory(snapshot, identity, handle)
     limit = page_size(limit)
     newest_page: list[Memento] = []

@@ -15,6 +15,7 @@ from perseid.records.json_parsing import JsonObject
 from perseid.records.types import HS_ADMIN, has_type
 from perseid.records.value import ValueRef
 from perseid.registry.access.permissions import display_name
+from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.namespaces import Namespace, SetPolicy, namespaces, require_policy_change
 from perseid.registry.context import Context, Plan
 from perseid.registry.identity import Identity
@@ -38,7 +39,7 @@ def get_policy(snapshot: Snapshot, prefix: str) -> Policy:
     has_own = snapshot.entry(record_key(policy_name(prefix))) is not None
     if not has_own and (not prefix or "/" in prefix or not snapshot.is_responsible(Handle(prefix, "…"))):
         reason = f"Namespace {display_name(prefix)} not found"
-        raise Refused(ResponseCode.SERVER_NOT_RESP, reason, "List the namespaces: perseid namespace list")
+        raise Refused(ResponseCode.SERVER_NOT_RESP, reason, AdviceKind.LIST_NAMESPACES())
     return snapshot.policy(prefix)
 
 

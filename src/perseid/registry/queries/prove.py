@@ -24,6 +24,7 @@ from perseid.proof.document import FORMAT, MAX_DOCUMENT, MAX_LINKS
 from perseid.proof.verifier import Checkpoint, LogKey, parse_note
 from perseid.records.json_parsing import JsonObject
 from perseid.registry.access.permissions import display_name
+from perseid.registry.advice import AdviceKind
 from perseid.registry.context import not_found
 from perseid.registry.identity import Anonymous, Identity
 from perseid.registry.results import InvalidQuery, Refused
@@ -94,7 +95,7 @@ def prove(
     proof = Proof(history.stored.handle, entry.seq, document)
     if len(proof.to_json().encode()) > MAX_DOCUMENT:
         reason = f"Record {display_name(handle)} is too large: a proof has at most {MAX_DOCUMENT:,} bytes"
-        raise Refused(ResponseCode.ERROR, reason, "Prove an earlier version with fewer or shorter values")
+        raise Refused(ResponseCode.ERROR, reason, AdviceKind.PROVE_EARLIER_VERSION())
     return proof
 
 
@@ -155,7 +156,7 @@ def consistency(reader: LogReader, old: int, new: int | None = None) -> Consiste
         raise _beyond_checkpoint(signed, max(old, size))
     if not 0 <= old <= size:
         reason = f"A tree of {size} entries cannot extend one of {old}"
-        raise InvalidQuery(reason, "Give the smaller size first")
+        raise InvalidQuery(reason, AdviceKind.GIVE_SMALLER_SIZE_FIRST())
     path = tuple(reader.consistency(old, size))
     return Consistency(old, reader.root(old), size, reader.root(size), path)
 
@@ -163,11 +164,7 @@ def consistency(reader: LogReader, old: int, new: int | None = None) -> Consiste
 def _beyond_checkpoint(signed: int, size: int) -> Refused:
     """Return the refusal of a size beyond the ledger; a checkpoint of that size would be evidence."""
     reason = f"Size {size} is beyond the latest signed checkpoint, which has {signed} entries"
-    advice = (
-        f"Use a size of at most {signed}. If you have a signed checkpoint of that size, the ledger was restored to an "
-        "earlier state or replaced: keep the checkpoint and contact the server administrator"
-    )
-    return InvalidQuery(reason, advice)
+    return InvalidQuery(reason, AdviceKind.KEEP_CHECKPOINT(size=signed))
 
 
 def _checkpoint_size(log: Log, signer: Signer) -> int:

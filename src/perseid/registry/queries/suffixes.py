@@ -21,6 +21,7 @@ from perseid.names.pilin import ALPHABET, BASE, DIGIT_VALUES
 from perseid.names.suffix_scheme import Details
 from perseid.records.json_parsing import JsonObject
 from perseid.records.value import Value, ValueRef
+from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.minting import Generate, Mint, MintInputs
 from perseid.registry.policy.policy import Policy
 from perseid.registry.policy.text import InvalidPolicy
@@ -64,11 +65,11 @@ def build_command(
     values = tuple(values)
     if values and mode is not MintMode.MINT:
         reason = "A reserved or generated handle has no values"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, "Mint it, or set the values when you create the record", "S1")
+        raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.MINT_INSTEAD(), "S1")
     if mode is MintMode.GENERATE:
         if owner is not None:
             reason = "A generated handle has no record, so it has no owner"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, "Reserve it instead", "S1")
+            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.RESERVE_INSTEAD(), "S1")
         return Generate(inputs, where, count)
     return Mint(inputs, where, count, values=values, owner=owner, reserve=mode is MintMode.RESERVE)
 

@@ -17,6 +17,7 @@ import msgspec
 
 from perseid.records.json_parsing import JsonObject
 from perseid.records.value import Value
+from perseid.registry.advice import NO_TEXTS, AdviceTexts, render
 from perseid.registry.commands.conditions import ConditionFailed
 from perseid.registry.commands.minting import RetryLater
 from perseid.registry.queries.paging import values_size
@@ -193,6 +194,8 @@ class Failure:
     echo_name: bool = True
     """Whether the response contains the handle; not if the request itself is invalid."""
     referral: ReferralError | None = None
+    reference: str = ""
+    """The number of an unexpected error in the log."""
 
 
 def status_of(code: ResponseCode) -> int:
@@ -205,8 +208,8 @@ def code_of(status: int) -> ResponseCode:
     return _CODES_BY_STATUS.get(status, ResponseCode.ERROR if status >= SERVER_ERROR else ResponseCode.PROTOCOL_ERROR)
 
 
-def to_failure(problem: Exception, request_context: RequestContext) -> Failure:
-    """Convert an exception to an error; an unexpected exception is logged."""
+def to_failure(problem: Exception, request_context: RequestContext, texts: AdviceTexts = NO_TEXTS) -> Failure:
+    """Convert an exception to an error, with the interface's texts of advice; an unexpected exception is logged."""
     match problem:
         case BadRequest():
             return Failure(problem.status, problem.code, problem.message, echo_name=problem.echo_name)
@@ -215,11 +218,13 @@ def to_failure(problem: Exception, request_context: RequestContext) -> Failure:
         case KeyChanged():
             return Failure(UNAUTHORIZED, ResponseCode.AUTHENTICATION_FAILED, str(problem))
         case RetryLater():
-            return Failure(SERVICE_UNAVAILABLE, problem.code, str(problem), (_retry_after(problem.seconds),))
+            return Failure(
+                SERVICE_UNAVAILABLE, problem.code, _describe(problem, texts), (_retry_after(problem.seconds),)
+            )
         case ConditionFailed():
-            return Failure(PRECONDITION_FAILED, problem.code, str(problem))
+            return Failure(PRECONDITION_FAILED, problem.code, _describe(problem, texts))
         case Refused():
-            return _failure_from_refusal(problem, request_context)
+            return _failure_from_refusal(problem, request_context, texts)
         case Busy():
             message = "the server is too busy; retry shortly"
             return Failure(SERVICE_UNAVAILABLE, ResponseCode.SERVER_TOO_BUSY, message, (_retry_after(RETRY_SECONDS),))
@@ -227,8 +232,8 @@ def to_failure(problem: Exception, request_context: RequestContext) -> Failure:
         code, message = known
         status = status_of(code)
         return Failure(status, code, message, (_retry_after(RETRY_SECONDS),) if status == SERVICE_UNAVAILABLE else ())
-    message = internal_error(problem, request_context.server.random(4).hex())
-    return Failure(SERVER_ERROR, ResponseCode.ERROR, message)
+    reference = request_context.server.random(4).hex()
+    return Failure(SERVER_ERROR, ResponseCode.ERROR, internal_error(problem, reference), reference=reference)
 
 
 def failure_response(request_context: RequestContext, problem: Exception) -> Response:
@@ -250,12 +255,16 @@ def plain(
     return Response(status, (*headers, text, NO_STORE), body, code=int(code))
 
 
-def _failure_from_refusal(refused: Refused, request_context: RequestContext) -> Failure:
+def _failure_from_refusal(refused: Refused, request_context: RequestContext, texts: AdviceTexts) -> Failure:
     code = refused.code
     if code == ResponseCode.AUTHENTICATION_NEEDED and not request_context.request.client.private:
         return Failure(FORBIDDEN, code, f"{refused.reason}; {HTTPS_REQUIRED}")
     headers = (_retry_after(RETRY_SECONDS),) if code == ResponseCode.SERVER_TOO_BUSY else ()
-    return Failure(status_of(code), code, str(refused), headers)
+    return Failure(status_of(code), code, _describe(refused, texts), headers)
+
+
+def _describe(refused: Refused, texts: AdviceTexts) -> str:
+    return ". ".join(filter(None, (refused.reason, render(refused.advice, texts))))
 
 
 def _retry_after(seconds: float) -> tuple[str, str]:

@@ -22,6 +22,7 @@ from perseid.records.public_keys import PublicKey
 from perseid.records.types import HS_PUBKEY, HS_SECKEY
 from perseid.records.value import Value, ValueRef
 from perseid.registry.access.permissions import display_name
+from perseid.registry.advice import AdviceKind
 from perseid.registry.identity import Anonymous, KeyIdentity, Proof
 from perseid.registry.identity import Identity as CallerIdentity
 from perseid.registry.installation.sections import MAX_UDP_CHALLENGE_BYTES, MAX_UDP_CHALLENGES
@@ -176,8 +177,7 @@ def find_keys(snapshot: Snapshot, identity: KeyIdentity) -> tuple[Value, ...]:
     values = snapshot.group(identity.reference.handle)
     if values is None:
         reason = f"the handle of the key, {display_name(identity.reference.handle)}, is not stored here"
-        advice = "use a key in a handle that this server hosts"
-        raise Refused(ResponseCode.AUTHENTICATION_FAILED, reason, advice)
+        raise Refused(ResponseCode.AUTHENTICATION_FAILED, reason, AdviceKind.USE_KEY_STORED_HERE())
     return candidate_keys(values, identity.proof, identity.reference.index)
 
 

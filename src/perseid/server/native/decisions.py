@@ -4,9 +4,9 @@ Every request is one `Command` of the registry, including reads. `dry_run` and `
 it, `execute_request` executes it. Each decides in one snapshot of the ledger, and the key read there is a precondition
 of the commit.
 
-Deployed servers have fixed texts for some refusals (native protocol, 7.6, 12.1, 16), which are sent unchanged. Others
-contain the reason and the fix. Internal errors are for the operator only: the client gets a reference, under which the
-log has the type and the stack of the error, without its message, which may contain anything.
+A refusal has its reason as text, without advice: deployed servers have fixed texts for some (native protocol, 7.6,
+12.1, 16), and clients compare them. Internal errors are for the operator only: the client gets a reference, under which
+the log has the type and the stack of the error, without its message, which may contain anything.
 """
 
 import logging
@@ -43,7 +43,7 @@ from perseid.wire.responses import Failure, Referral, ResponseBody
 from perseid.wire.server import Request
 
 from .authentication import Guard, find_keys
-from .resolution import WRONG_PREFIX, WRONG_SERVER
+from .resolution import WRONG_PREFIX
 
 MAX_TEXT: Final = 400
 """Bytes of the longest text: with everything before it, it fits into one packet. A refusal, which anybody can provoke
@@ -54,17 +54,6 @@ NOT_PRIMARY: Final = "Not a primary server"
 
 INTERNAL_ERROR: Final = "Internal Error"
 """Text of deployed servers for internal errors."""
-
-_FIXED_MESSAGES: Final = (
-    WRONG_SERVER,
-    NOT_PRIMARY,
-    "Value indexes must be positive",
-    "Value list was empty",
-    "Value is read-only",
-    "Handle is not a prefix handle",
-)
-_FIXED_BY_LOWER: Final = {text.lower(): text for text in _FIXED_MESSAGES}
-_INDEX_CONFLICT: Final = "Index conflict for "  # and the index
 
 _CODES_WITHOUT_TEXT: Final = frozenset((ResponseCode.HANDLE_NOT_FOUND, ResponseCode.VALUES_NOT_FOUND))
 """Codes without a text for resolution: resolver processes send none, and both must agree."""
@@ -124,14 +113,8 @@ def internal_error(error: Exception, reference: str) -> str:
 
 
 def refusal_text(refused: Refused) -> str:
-    """Return the fixed text of deployed servers if there is one, else reason and advice."""
-    if isinstance(refused, PrefixNotHosted):
-        return WRONG_PREFIX
-    reason = refused.reason
-    fixed = _FIXED_BY_LOWER.get(reason.lower())
-    if fixed is not None or reason.startswith(_INDEX_CONFLICT):
-        return fixed or reason
-    return str(refused)
+    """Return the reason, or the text of deployed servers."""
+    return WRONG_PREFIX if isinstance(refused, PrefixNotHosted) else refused.reason
 
 
 def make_failure(text: str) -> Failure:

@@ -14,7 +14,6 @@ from perseid.records.record import select
 from perseid.records.site import Site
 from perseid.records.value import Permission, Value
 from perseid.registry.access import permissions
-from perseid.registry.access.permissions import display_name
 from perseid.registry.commands.minting import Mint, MintInputs
 from perseid.registry.commands.records import Add, Create, Delete, Home, Modify, Remove
 from perseid.registry.context import Command, Context
@@ -22,7 +21,7 @@ from perseid.registry.identity import Anonymous, Proof
 from perseid.registry.queries.listing import list_handles, list_homed
 from perseid.registry.queries.resolve import Query, resolve
 from perseid.registry.registry import Registry
-from perseid.registry.results import ChangeResult, MintResult, Refused
+from perseid.registry.results import NOT_A_PREFIX_HANDLE, ChangeResult, MintResult, Refused
 from perseid.registry.snapshot import SITE_PREFIX
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode
 from perseid.wire.partition import find_server_index
@@ -268,7 +267,7 @@ def _create_checkpoint(native: NativeContext) -> None:
     if native.checkpoint is None:
         raise Refused(ResponseCode.ERROR, "this server has no key to sign a checkpoint")
     if not native.checkpoint():
-        raise Refused(ResponseCode.ERROR, "cannot sign a checkpoint", "see the log of the server")
+        raise Refused(ResponseCode.ERROR, "cannot sign a checkpoint; see the log of the server")
 
 
 def _request_on_handle(
@@ -295,5 +294,4 @@ def _decode_prefix(name: bytes) -> str:
     try:
         return name.decode("utf-8")
     except UnicodeDecodeError:
-        advice = f"{display_name(name.decode('utf-8', 'replace'))} is not valid UTF-8"
-        raise Refused(ResponseCode.INVALID_HANDLE, "Handle is not a prefix handle", advice) from None
+        raise Refused(ResponseCode.INVALID_HANDLE, NOT_A_PREFIX_HANDLE) from None

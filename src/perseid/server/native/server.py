@@ -266,7 +266,7 @@ class NativeServer:
             yield from self._verify(call, request, request.body)
             return
         if request.opcode in _LIST_OPCODES and call.transport == Transport.UDP:
-            raise Refused(ResponseCode.PROTOCOL_ERROR, "lists are not available over UDP", "use TCP")
+            raise Refused(ResponseCode.PROTOCOL_ERROR, "lists are not available over UDP; use TCP")
         registry_request = translate(request, self._native)
         session = request.session
         if session is None or session.proved is None or not registry_request.needs_identity:
@@ -346,8 +346,8 @@ class NativeServer:
 
     def _check_session_required(self, request: Request) -> None:
         if self._settings.sessions_required and request.session is None:
-            reason = "this server accepts authentication within a session only"
-            raise Refused(ResponseCode.INVALID_CREDENTIAL, reason, "start a session first")
+            reason = "this server accepts authentication within a session only; start a session first"
+            raise Refused(ResponseCode.INVALID_CREDENTIAL, reason)
 
     def _execute_authenticated(self, call: _Call, registry_request: RegistryRequest, identity: object) -> Steps:
         """Execute a request for an authenticated identity."""

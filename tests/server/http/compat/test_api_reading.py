@@ -157,9 +157,9 @@ def test_hosted_prefixes_are_shown_only_with_permission_to_list(server: Harness)
             assert b"777" not in each.body
     assert json_of(server.get("/api/handles/99999/x"))["message"] == ELSEWHERE
     administrator = json_of(server.get("/api/handles/99999/x", headers=basic()))["message"]
-    assert administrator.endswith(f"hosted here: {PREFIX}, 7770, 7771, 7772, 7773 and others")
+    assert administrator.endswith(f"hosted here: {PREFIX}, 7770, 7771, 7772, 7773, …")
     own = json.loads(server.get("/api/v1/handles/99999%2Fx", headers=basic()).body)
-    assert own["advice"].endswith("7773 and others")
+    assert own["advice"].endswith("7773, …")
 
 
 @pytest.mark.parametrize("query", ["index=abc", "index=", "index=2147483648", "index=various", "index=1&index=x"])

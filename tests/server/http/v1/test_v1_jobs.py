@@ -352,8 +352,8 @@ def test_later_changes_are_undo_conflicts(server: Harness) -> None:
         size = reader.size
     refused = problem(send(server, "POST", path, {}, headers=basic()), "undo-conflict")
     assert (refused["status"], "25 records have conflicting changes" in refused["detail"]) == (409, True)
-    assert "changed later, in entry" in refused["advice"]
-    assert "and 5 more" in refused["advice"]
+    assert "changed later, in entry" in refused["detail"]
+    assert "and 5 more" in refused["detail"]
     with server.registry.ledger.open_reader() as reader:
         assert reader.size == size, "nothing is undone then"
 

@@ -7,12 +7,13 @@ ledger. Exceptions become responses here.
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.json_form import value_to_json
 from perseid.records.json_parsing import JsonObject
 from perseid.records.value import Value
+from perseid.registry.advice import AdviceKind, AdviceTexts
 from perseid.registry.commands.minting import RetryLater
 from perseid.registry.context import Command, Context
 from perseid.registry.identity import Anonymous, Identity
@@ -45,6 +46,22 @@ from perseid.wire.codes import ResponseCode
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+ADVICE_TEXTS: Final[AdviceTexts] = {
+    AdviceKind.AUTHENTICATE: "Send an Authorization header, or use a session",
+    AdviceKind.FOLLOW_SCHEME: "Mint a handle with mintNewSuffix=true, or use a suffix that follows the scheme",
+    AdviceKind.HOST_PREFIX: AdviceKind.CHECK_PREFIX.value,
+    AdviceKind.LIST_NAMESPACES: "List the prefixes: GET /api/prefixes",
+    AdviceKind.OVERWRITE: "Choose another handle, or set overwrite=true to replace it",
+    AdviceKind.SEE_TYPE_FORMAT: "See /docs/types for the format of definitions",
+    **{kind: kind.value for kind in (AdviceKind.CREATE_TOKEN, AdviceKind.DEFINE_TYPE, AdviceKind.ENABLE_LISTING)},
+    **{kind: kind.value for kind in (AdviceKind.LIST_TYPES, AdviceKind.SEE_TYPE)},
+    # This API has no policies, tombstones, tokens or jobs.
+    **dict.fromkeys((AdviceKind.CHANGE_CASE, AdviceKind.LIST_TOKENS, AdviceKind.LIST_JOBS, AdviceKind.REDO_JOB)),
+    **dict.fromkeys((AdviceKind.REPEAT_OR_UNDO_JOB, AdviceKind.RESUME_JOB, AdviceKind.UNDO_JOB)),
+    **dict.fromkeys((AdviceKind.RESTORE, AdviceKind.REUSE_DELETED, AdviceKind.TOMBSTONE_INSTEAD)),
+}
+"""Advice as parameters and requests of this API; None where it cannot help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +192,11 @@ class Call:
         call = self
         if isinstance(problem, KeyChanged):
             call = replace(self, auth=end_stale_session(self.request_context, self.auth, problem))
-        return call.failure_response(to_failure(problem, self.request_context), echo)
+        return call.failure_response(self.to_failure(problem), echo)
+
+    def to_failure(self, problem: Exception) -> Failure:
+        """Convert an exception to an error of this API."""
+        return to_failure(problem, self.request_context, ADVICE_TEXTS)
 
     def failure_response(self, failure: Failure, echo: str | None) -> Response:
         """Create the response for a failure; anonymous callers get a challenge."""

@@ -40,7 +40,7 @@ from perseid.server.http.resolver.time_travel import (
     parse_moment,
     version_links,
 )
-from perseid.server.http.responses import NO_STORE, NOT_FOUND, to_failure
+from perseid.server.http.responses import NO_STORE, NOT_FOUND
 from perseid.server.http.targets import Name
 from perseid.wire.codes import ResponseCode
 
@@ -91,7 +91,7 @@ async def handle_request(call: Call, name: Name, query: Query) -> Response:
     try:
         time = parse_accept_datetime(call.request) if at is None else None
     except Refused as refused:  # it is a TimeGate nevertheless (RFC 7089, section 4.5.3)
-        failure = to_failure(refused, call.request_context)
+        failure = call.to_failure(refused)
         headers = (*failure.headers, VARY, *gate_headers(call, name))
         return call.failure_response(replace(failure, headers=headers), name.text)
     found = await call.read(lambda context: _find(call, context, query, at, time), full_name(name.text))

@@ -17,11 +17,12 @@ from perseid import __version__
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES
 from perseid.records.json_parsing import JsonObject
+from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.records import Home
 from perseid.registry.context import Context
 from perseid.registry.queries.history import DEFAULT_PAGE, MAX_PAGE
 from perseid.registry.queries.listing import ListedHandle, Page, count_handles, list_by_offset, list_handles, list_homed
-from perseid.registry.results import Refused
+from perseid.registry.results import NOT_A_PREFIX_HANDLE, Refused
 from perseid.server.http import bodies, caching
 from perseid.server.http.messages import SAFE_METHODS, Response
 from perseid.server.http.responses import NO_STORE, encode_json
@@ -173,8 +174,7 @@ async def _list(call: Call) -> Response:
 
 async def _home(call: Call, prefix: str, *, unhome: bool) -> Response:
     if "/" in prefix and not fold(prefix).startswith(_PREFIX_MARKER):
-        advice = f"write the prefix as 12345 or {_PREFIX_MARKER}12345"
-        raise Refused(ResponseCode.INVALID_HANDLE, "Handle is not a prefix handle", advice)
+        raise Refused(ResponseCode.INVALID_HANDLE, NOT_A_PREFIX_HANDLE, AdviceKind.PREFIX_HANDLE_EXAMPLE())
     await call.change(lambda _: Home(prefix, unhome))
     return call.respond({"responseCode": int(ResponseCode.SUCCESS), "handle": prefix}, name=prefix)
 

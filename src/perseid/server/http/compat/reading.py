@@ -18,14 +18,15 @@ from perseid.registry.context import Context
 from perseid.registry.policy.cache_lifetime import cache_lifetime
 from perseid.registry.queries.memento import MementoNeighbors
 from perseid.registry.queries.resolve import Query, resolve
-from perseid.registry.results import Refused, Resolution
+from perseid.registry.results import ReferralError, Refused, Resolution
 from perseid.registry.snapshot import SITE_PREFIX
 from perseid.server.http import caching, responses
 from perseid.server.http.messages import SAFE_METHODS, HeaderList, Response
 from perseid.server.http.resolver.problems import SUGGESTION_CODES, find_suggestions
 from perseid.server.http.resolver.time_travel import find_versions
-from perseid.server.http.responses import NO_STORE, to_failure
+from perseid.server.http.responses import NO_STORE, Failure
 from perseid.server.http.targets import Name
+from perseid.server.native.authentication import KeyChanged
 from perseid.server.native.decisions import UnstorableName
 from perseid.server.native.operations import STATUS_SUFFIX, status_values
 from perseid.wire.codes import ResponseCode
@@ -105,16 +106,15 @@ async def _handle_request(call: Call, name: Name) -> Response:
 
 async def _not_found_response(call: Call, name: Name, refused: Refused, deleted: _DeletedVersions) -> Response:
     """Create the response if there is nothing to return."""
-    gone = history.gone_headers(call, deleted.versions)
+    if isinstance(refused, ReferralError | KeyChanged):
+        raise refused
+    if refused.code == ResponseCode.VALUES_NOT_FOUND:
+        headers = (*_cache_headers(call, ()), *history.gate_headers(call, name))
+        return call.respond(history.empty_body(name), headers=headers, name=name.text)
+    failure, gone = _to_failure(call, refused), history.gone_headers(call, deleted.versions)
     if refused.code in SUGGESTION_CODES and call.parameters.flag("suggest"):
-        return await _suggestion_response(call, name, _with_advice(refused, call), gone)
-    if gone:
-        failure = to_failure(_with_advice(refused, call), call.request_context)
-        return call.failure_response(replace(failure, headers=(*failure.headers, *gone)), name.text)
-    if refused.code != ResponseCode.VALUES_NOT_FOUND:
-        raise _with_advice(refused, call) from refused
-    headers = (*_cache_headers(call, ()), *history.gate_headers(call, name))
-    return call.respond(history.empty_body(name), headers=headers, name=name.text)
+        return await _suggestion_response(call, name, failure, gone)
+    return call.failure_response(replace(failure, headers=(*failure.headers, *gone)), name.text)
 
 
 async def _find(
@@ -144,9 +144,8 @@ async def _find(
     return await call.read(read, full_name(name.text))
 
 
-async def _suggestion_response(call: Call, name: Name, refused: Refused, headers: HeaderList) -> Response:
+async def _suggestion_response(call: Call, name: Name, failure: Failure, headers: HeaderList) -> Response:
     """Create the not-found response with suggestions."""
-    failure = to_failure(refused, call.request_context)
     plain = responses.error_body(failure.code, failure.message, name.text)
     found = await find_suggestions(call.request_context, name.text)
     plain |= found.to_json() if found else {}
@@ -174,14 +173,15 @@ def _status(
     return ReadResult(values, "", has_past=False)
 
 
-def _with_advice(refused: Refused, call: Call) -> Refused:
-    """Add what to do about a refusal at this interface."""
+def _to_failure(call: Call, refused: Refused) -> Failure:
+    """Convert a refusal to read, with what to do about it."""
+    failure = call.to_failure(refused)
     if refused.code == ResponseCode.HANDLE_NOT_FOUND:
-        # No message is needed; most clients use only the code.
-        return Refused(refused.code, "") if _is_read(call) else Refused(refused.code, refused.reason, PUT_CREATES)
+        # A GET needs no message: most clients use only the code.
+        return replace(failure, message="" if _is_read(call) else f"{refused.reason}. {PUT_CREATES}")
     if refused.code in (ResponseCode.INVALID_ADMIN, ResponseCode.INSUFFICIENT_PERMISSIONS):
-        return Refused(refused.code, refused.reason, f"{refused.advice}; or {_PUBLIC_ONLY}", refused.rule)
-    return refused
+        return replace(failure, message=f"{failure.message}; or {_PUBLIC_ONLY}")
+    return failure
 
 
 def _is_read(call: Call) -> bool:

@@ -20,6 +20,7 @@ from perseid.names.handle import Handle
 from perseid.records.types import URL
 from perseid.records.value import Permission, Value
 from perseid.registry.access import permissions
+from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context
 from perseid.registry.queries.find import Search, find
 from perseid.registry.queries.history import MAX_PAGE
@@ -137,7 +138,7 @@ async def _handle_request(call: Call, path: bytes) -> Response:
             break
     if not results and call.is_anonymous:
         reason = "no public results"
-        raise Refused(ResponseCode.AUTHENTICATION_NEEDED, reason, "authenticate to search what you can list")
+        raise Refused(ResponseCode.AUTHENTICATION_NEEDED, reason, AdviceKind.AUTHENTICATE_TO_SEARCH())
     names = list(results)
     if len(names) <= MAX_INLINE_NAMES:
         body = responses.encode_json(names)

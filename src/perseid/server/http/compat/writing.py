@@ -74,8 +74,8 @@ async def _put(call: Call, name: Name) -> Response:
 async def _mint(call: Call, name: Name, submitted: bodies.Submission) -> Response:
     stub = name.text
     if not name.is_text or "/" not in stub:
-        advice = f"write {display_name(stub)}/ to mint under the prefix" if name.is_text else "handles are UTF-8"
-        raise Refused(ResponseCode.INVALID_HANDLE, f"{display_name(stub)} is not the start of a handle", advice)
+        reason = f"{display_name(stub)} is not the start of a handle; end a prefix with a slash"
+        raise Refused(ResponseCode.INVALID_HANDLE, reason)
     if submitted.handle is not None and fold(submitted.handle) != fold(stub):
         raise _mismatch_error(submitted.handle, stub)
     inputs = MintInputs.of(call.request_context.server.registry)

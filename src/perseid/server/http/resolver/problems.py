@@ -16,7 +16,7 @@ from perseid.names.uri import KNOWN_RESOLVERS, Reference, to_path
 from perseid.records.encoding import to_iso
 from perseid.records.json_parsing import JsonObject
 from perseid.registry.access import permissions
-from perseid.registry.access.permissions import display_name
+from perseid.registry.advice import Advice, AdviceKind
 from perseid.registry.commands.namespaces import homed_prefixes
 from perseid.registry.context import Command, Context, Plan
 from perseid.registry.policy.aliases import MAX_ALIASES
@@ -70,7 +70,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class AdvisedCommand(Generic[T]):
-    """A command whose refusal of a prefix that is not hosted here includes advice."""
+    """A command whose refusal of a prefix that is not hosted here has advice about the requested name."""
 
     command: Command[T]
     name: str
@@ -84,20 +84,18 @@ class AdvisedCommand(Generic[T]):
             raise PrefixNotHosted(refused.code, refused.reason, prefix_advice(self.name, context)) from refused
 
 
-def prefix_advice(name: str, context: Context) -> str:
+def prefix_advice(name: str, context: Context) -> Advice:
     """What to do about a name whose prefix is not hosted here."""
     bare = _without_scheme(name)
     if bare is not None and context.snapshot.is_responsible(bare):
-        return f"remove the scheme before the handle: {display_name(bare)}"
-    advice = "check the prefix, or use the service that hosts it"
-    if not context.is_allowed(permissions.server_operation(OpCode.LIST_HOMED_NAS)):
-        return advice
-    prefixes = list(islice(_prefixes(context.snapshot), MAX_LISTED_PREFIXES + 1))
+        return AdviceKind.REMOVE_SCHEME(handle=bare)
+    prefixes: list[str] = []
+    if context.is_allowed(permissions.server_operation(OpCode.LIST_HOMED_NAS)):
+        prefixes = list(islice(_prefixes(context.snapshot), MAX_LISTED_PREFIXES + 1))
     if not prefixes:
-        return advice
-    listed = ", ".join(display_name(prefix) for prefix in prefixes[:MAX_LISTED_PREFIXES])
-    more = " and others" if len(prefixes) > MAX_LISTED_PREFIXES else ""
-    return f"{advice}; hosted here: {listed}{more}"
+        return AdviceKind.CHECK_PREFIX()
+    more = ("…",) if len(prefixes) > MAX_LISTED_PREFIXES else ()
+    return AdviceKind.CHOOSE_HOSTED_PREFIX(prefixes=(*prefixes[:MAX_LISTED_PREFIXES], *more))
 
 
 def _prefixes(snapshot: Snapshot) -> Iterator[str]:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from perseid.ledger.store.jobs import Job
+from perseid.registry.advice import AdviceKind
 from perseid.registry.identity import Anonymous
 from perseid.registry.jobs import resume
 from perseid.registry.jobs.runner import CHUNK_SIZE, UndoIndex, complete_or_discard, find_job
@@ -25,7 +26,7 @@ from .api_call import ApiCall
 from .authorized_registry import AuthorizedRegistry
 from .job_runner import JobRun, LimitReached, Slot, retry_when_busy
 from .job_schemas import MAX_CONFLICTS, JobResponse, to_job_response
-from .problems import AUTHENTICATE, ApiError, make_problem, to_problem
+from .problems import ApiError, make_problem, to_problem
 from .routing import BASE, Reply
 
 MAX_COUNT: Final = 2_500
@@ -44,7 +45,7 @@ P = TypeVar("P")
 def check_authenticated(call: ApiCall) -> None:
     """Refuse anonymous callers."""
     if isinstance(call.identity, Anonymous):
-        raise Refused(ResponseCode.AUTHENTICATION_NEEDED, "Jobs require authentication", AUTHENTICATE)
+        raise Refused(ResponseCode.AUTHENTICATION_NEEDED, "Jobs require authentication", AdviceKind.AUTHENTICATE())
 
 
 def authorize_registry(call: ApiCall) -> AuthorizedRegistry:
@@ -72,7 +73,7 @@ async def start_job(
         with reserve_slot(call, undoes=undoes) as slot:
             job = await start(slot)
     except UndoConflict as problem:
-        raise ApiError("undo-conflict", problem.reason, problem.advice, code=int(problem.code)) from problem
+        raise ApiError("undo-conflict", problem.reason, code=int(problem.code)) from problem
     return accepted_reply(call, await load_job(call, registry, job.id))
 
 

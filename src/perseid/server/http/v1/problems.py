@@ -7,32 +7,31 @@
 fix it. `rule` is the id of a rule or a line of the namespace's policy, `code` the response code of the Handle System,
 `where` the invalid part of the request.
 
-The registry gives its advice as commands of `perseid`; here each becomes the HTTP request that does the same. A test
-fails if a command is missing from the table. Advice may contain handles, and handles may contain any text, so only
-advice that matches a whole pattern is translated.
+The registry gives its advice as data; `ADVICE_TEXTS` has the request for each kind that has one.
 
 Problems about missing handles have suggestions. They contain public data only and share the budget of the resolver's
 suggestions; beyond the budget they are omitted.
 """
 
-import re
 import tomllib
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.resources import files
 from typing import Annotated, Final
 from urllib.parse import quote, unquote
 
 import msgspec
 
-from perseid.names.errors import MAX_QUOTED_LENGTH, InvalidName
+from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.records.errors import InvalidData
 from perseid.registry.access.scopes import InvalidScope
+from perseid.registry.advice import Advice, AdviceKind, AdviceTexts, render
 from perseid.registry.commands.conditions import ConditionFailed
 from perseid.registry.commands.minting import RetryLater
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.queries.suggest import PrefixStatus
-from perseid.registry.results import InvalidQuery, PrefixNotHosted, ReferralError, Refused
+from perseid.registry.results import InvalidQuery, ReferralError, Refused
 from perseid.schema.common import Doc, ResponseBody
 from perseid.server.http import responses
 from perseid.server.http.context import HttpSettings, RequestContext
@@ -242,7 +241,7 @@ def _invalid_name_problem(error: InvalidName, settings: HttpSettings) -> Problem
 def _refusal_problem(refused: Refused, request_context: RequestContext) -> ProblemResponse:
     """Convert a refusal by its code, with its reason, advice and rule."""
     headers = responses.to_failure(refused, request_context).headers
-    code, advice = refused.code, to_http_advice(refused.advice)
+    code, advice = refused.code, render_advice(refused.advice)
     slug = _BY_CODE.get(code, "internal-error")
     if isinstance(refused, InvalidQuery) and request_context.request.method in SAFE_METHODS:
         slug = "invalid-query"  # a change gets the type of its code
@@ -252,10 +251,8 @@ def _refusal_problem(refused: Refused, request_context: RequestContext) -> Probl
         slug, advice = "https-required", HTTPS_REQUIRED
     if isinstance(refused, RetryLater):
         slug = "busy"
-    cause = refused.__cause__  # `AdvisedCommand` replaces the reason by the text of deployed servers
-    detail = cause.reason if isinstance(cause, PrefixNotHosted) else refused.reason
     problem = make_problem(
-        request_context.server.settings, slug, detail, advice=advice, rule=refused.rule, code=int(code)
+        request_context.server.settings, slug, refused.reason, advice=advice, rule=refused.rule, code=int(code)
     )
     return ProblemResponse(problem, headers)
 
@@ -264,7 +261,6 @@ def _failure_problem(error: Exception, request_context: RequestContext) -> Probl
     failure = responses.to_failure(error, request_context)
     slug = _BY_STATUS.get(failure.status) if isinstance(error, BadRequest | Busy) else _BY_CODE.get(failure.code)
     where, advice = (error.where, error.advice) if isinstance(error, InvalidParameter) else ("", "")
-    instance = failure.message.partition("(reference ")[2].rstrip(")")
     problem = make_problem(
         request_context.server.settings,
         slug or "internal-error",
@@ -272,7 +268,7 @@ def _failure_problem(error: Exception, request_context: RequestContext) -> Probl
         advice=advice,
         code=int(failure.code),
         where=where,
-        instance=instance,
+        instance=failure.reference,
         status=failure.status,
     )
     return ProblemResponse(problem, failure.headers)
@@ -324,112 +320,35 @@ def problem_types_by_status(status: int) -> list[ProblemType]:
     return [problem_type for problem_type in PROBLEM_TYPES.values() if problem_type.status == status]
 
 
-AUTHENTICATE: Final = "Send a token (Authorization: Bearer …), or authenticate with a key"
-
-_PLACEHOLDERS: Final = {
-    "NAME": r"""(?P<NAME>'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+")""",  # as `names.errors.quote_text` writes it
-    "PREFIX": r"(?P<PREFIX>.+)",
-    "ID": r"(?P<ID>[\w-]+)",
+ADVICE_TEXTS: Final[AdviceTexts] = {
+    AdviceKind.AUTHENTICATE: "Send a token (Authorization: Bearer …), or authenticate with a key",
+    AdviceKind.CHANGE_CASE: "Leave it unchanged. If no two handles collide, confirm with change_case",
+    AdviceKind.CREATE_TOKEN: f"Use another token, or create one: POST {BASE}/tokens",
+    AdviceKind.DEFINE_TYPE: f"Define it first (POST {BASE}/types), or use a registered type",
+    AdviceKind.ENABLE_LISTING: AdviceKind.ENABLE_LISTING.value,
+    AdviceKind.FOLLOW_SCHEME: f"Mint a handle (POST {BASE}/mint), or use a suffix that follows the scheme",
+    AdviceKind.HOST_PREFIX: f"Ask the service that hosts it, or host it here: POST {BASE}/namespaces",
+    AdviceKind.LIST_JOBS: f"List the jobs: GET {BASE}/jobs",
+    AdviceKind.LIST_NAMESPACES: f"List the namespaces: GET {BASE}/namespaces",
+    AdviceKind.LIST_TOKENS: f"List the tokens: GET {BASE}/tokens",
+    AdviceKind.LIST_TYPES: f"Only handles can be registered as types. Use a registered type (GET {BASE}/types)",
+    AdviceKind.OVERWRITE: f"Choose another handle, or send PUT {BASE}/handles/{{handle}} to replace it",
+    AdviceKind.REDO_JOB: f"To redo it, undo that job: POST {BASE}/jobs/{{job}}/undo",
+    AdviceKind.REPEAT_OR_UNDO_JOB: f"Send the same request again, or undo the job: POST {BASE}/jobs/{{job}}/undo",
+    AdviceKind.RESTORE: f"To restore the record: POST {BASE}/handles/{{handle}}/revive",
+    AdviceKind.RESUME_JOB: f"Resume that job: POST {BASE}/jobs/{{job}}/resume",
+    AdviceKind.REUSE_DELETED: "Choose another handle, or confirm with reuse_deleted",
+    AdviceKind.SEE_TYPE: f"See the definition of the type: GET {BASE}/types/{{type}}",
+    AdviceKind.SEE_TYPE_FORMAT: "See /docs/types for the format of definitions",
+    AdviceKind.TOMBSTONE_INSTEAD: f"Create a tombstone instead: POST {BASE}/handles/{{handle}}/tombstone",
+    AdviceKind.UNDO_JOB: f"Undo the job: POST {BASE}/jobs/{{job}}/undo",
 }
-"""Placeholders in the advice of the registry."""
-
-_HTTP_ADVICE: Final = (
-    (
-        "To restore the record: perseid tombstone NAME --undo",
-        "To restore the record: POST {BASE}/handles/{NAME}/revive",
-    ),
-    (
-        "Create a tombstone instead: perseid tombstone NAME --reason TEXT.",
-        "Create a tombstone instead: POST {BASE}/handles/{NAME}/tombstone.",
-    ),
-    (
-        "Define it first (perseid type add NAME …), or use a registered type.",
-        "Define it first (POST {BASE}/types), or use a registered type.",
-    ),
-    (
-        "See the definition of the type: perseid type show NAME.",
-        "See the definition of the type: GET {BASE}/types/{NAME}.",
-    ),
-    (
-        "Only handles can be registered as types. Use a registered type (perseid type list).",
-        "Only handles can be registered as types. Use a registered type (GET {BASE}/types).",
-    ),
-    (
-        "See docs/reference/types.md for the format of definitions",
-        "See /docs/types for the format of definitions",
-    ),
-    (
-        "Mint a handle (perseid mint), or use a suffix that follows the scheme.",
-        "Mint a handle (POST {BASE}/mint), or use a suffix that follows the scheme.",
-    ),
-    ("perseid namespace list shows those there are", "GET {BASE}/namespaces shows those there are"),
-    ("List the namespaces: perseid namespace list", "List the namespaces: GET {BASE}/namespaces"),
-    ("See: perseid namespace list", "See: GET {BASE}/namespaces"),
-    (
-        "Ask the service that hosts it, or host it here: perseid namespace add PREFIX",
-        "Ask the service that hosts it, or host it here: POST {BASE}/namespaces",
-    ),
-    ("perseid namespace add PREFIX", "POST {BASE}/namespaces, with the prefix {PREFIX}"),
-    (
-        "Leave it unchanged. If no two handles collide, confirm with --change-case.",
-        "Leave it unchanged. If no two handles collide, confirm with change_case.",
-    ),
-    ("See: perseid token list", "See: GET {BASE}/tokens"),
-    (
-        "Use another token, or create one: perseid token create",
-        "Use another token, or create one: POST {BASE}/tokens",
-    ),
-    (
-        "Choose another handle, or confirm with --reuse-deleted",
-        "Choose another handle, or confirm with reuse_deleted",
-    ),
-    ("List the jobs: perseid jobs list", "List the jobs: GET {BASE}/jobs"),
-    ("Resume that job: perseid jobs resume ID", "Resume that job: POST {BASE}/jobs/{ID}/resume"),
-    ("To redo it, undo that job: perseid undo ID", "To redo it, undo that job: POST {BASE}/jobs/{ID}/undo"),
-    (
-        "Run the same command again, or undo the job: perseid undo ID",
-        "Send the same request again, or undo the job: POST {BASE}/jobs/{ID}/undo",
-    ),
-    ("Undo the job: perseid undo ID", "Undo the job: POST {BASE}/jobs/{ID}/undo"),
-    ("To read the rule: perseid name rules ID", "To read the rule: GET {BASE}/names/rules/{ID}"),
-    (
-        "Choose another handle, or overwrite the record",
-        "Choose another handle, or replace the record: PUT {BASE}/handles/{{handle}}",
-    ),
-    ("answer a challenge, or use a session", AUTHENTICATE),
-)
-
-_PLACEHOLDER: Final = re.compile("|".join(_PLACEHOLDERS))
-_ESCAPE: Final = re.compile(r"\\(?:x(?P<x>..)|u(?P<u>.{4})|U(?P<U>.{8})|(?P<other>.))")
-_ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t"}
+"""Advice as requests of this API."""
 
 
-def _pattern(template: str) -> re.Pattern[str]:
-    """Compile a template; a whole refusal starts it with a capital letter."""
-    return re.compile(_PLACEHOLDER.sub(lambda match: _PLACEHOLDERS[match[0]], re.escape(template)), re.IGNORECASE)
-
-
-_ADVICE_PATTERNS: Final = tuple([(_pattern(command), request) for command, request in _HTTP_ADVICE])
-
-
-def to_http_advice(advice: str) -> str:
-    """Translate advice of the registry from commands to HTTP requests."""
-    for pattern, request in _ADVICE_PATTERNS:
-        if match := pattern.fullmatch(advice):
-            slots = {slot: _path_segment(text) if slot == "NAME" else text for slot, text in match.groupdict().items()}
-            return request.format(BASE=BASE, **slots)
-    return advice
-
-
-def _path_segment(name: str) -> str:
-    """Encode a quoted handle as a path segment; a truncated one becomes a placeholder."""
-    text = _ESCAPE.sub(_unescape, name[1:-1])
-    return "{handle}" if len(text) > MAX_QUOTED_LENGTH else quote(text, safe="", errors="replace")
-
-
-def _unescape(match: re.Match[str]) -> str:
-    number = match["x"] or match["u"] or match["U"]
-    return _ESCAPES.get(match["other"], match["other"]) if number is None else chr(int(number, 16))
+def render_advice(advice: Advice | None) -> str:
+    """Return the text of advice; empty if there is none."""
+    return render(advice, ADVICE_TEXTS, partial(quote, safe="", errors="replace"))
 
 
 def rule_advice(rule: str) -> str:

@@ -25,7 +25,7 @@ from perseid.schema.records import (
 from perseid.server.http.context import INTERFACE
 from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.changes import RequireIdentity, parse_value_ref, parse_values
-from perseid.server.http.v1.problems import to_http_advice
+from perseid.server.http.v1.problems import render_advice
 from perseid.server.http.v1.routing import Reply, Routes
 from perseid.server.native.decisions import GuardedCommand
 from perseid.server.native.steps import WorkKind
@@ -52,7 +52,7 @@ async def explain(call: ApiCall) -> Reply:
     registry, identity = call.registry, call.identity
     result = await call.do(WorkKind.READ, lambda: registry.explain(guarded, identity, INTERFACE))
     code = None if result.code is None else int(result.code)
-    advice = to_http_advice(result.advice) or None
+    advice = render_advice(result.advice) or None
     return Reply(Explanation(result.allowed, result.reason, advice, result.rule or None, code))
 
 

@@ -9,6 +9,7 @@ from typing import Final
 from perseid.names.handle import PREFIX_OF_PREFIXES
 from perseid.names.uri import KNOWN_RESOLVERS, parse_user_input
 from perseid.registry.access.permissions import display_name
+from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context
 from perseid.registry.queries.find import Search, SearchPage, SearchResult, find
 from perseid.registry.queries.history import seq_at_time
@@ -94,9 +95,8 @@ async def list_namespace_handles(call: ApiCall) -> Reply:
     query, prefix = call.query_as(HandlesQuery), call.names["prefix"]
     after = await call.after(int)
     if "/" in prefix:  # the registry would read it as a prefix handle
-        raise Refused(
-            ResponseCode.INVALID_HANDLE, f"{display_name(prefix)} is not a prefix", "Use a prefix such as 12345", "H2"
-        )
+        reason = f"{display_name(prefix)} is not a prefix"
+        raise Refused(ResponseCode.INVALID_HANDLE, reason, AdviceKind.PREFIX_EXAMPLE(), "H2")
     name = f"{PREFIX_OF_PREFIXES}/{PREFIX_OF_PREFIXES}/{prefix}" if query.derived else prefix
 
     def read(context: Context) -> Page[ListedHandle]:

@@ -9,6 +9,7 @@ from typing import Final
 
 from perseid.records.value import Value
 from perseid.registry.access.permissions import Differences
+from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context, not_found
 from perseid.registry.queries.history import History, RecordHistory, Version, VisibleVersion, get_history, seq_at_time
 from perseid.registry.queries.listing import ChangedRecord, LogEntry, Page, list_changes, list_log
@@ -210,7 +211,7 @@ def _parse_moments(call: ApiCall, context: Context, earlier: str, later: str | N
     last = context.snapshot.reader.size if later is None else _parse_moment(call, context, later)
     if first > last:
         reason = f"`earlier` (entry {first}) is after `later` (entry {last})"
-        raise InvalidQuery(reason, "Swap earlier and later")
+        raise InvalidQuery(reason, AdviceKind.SWAP_VERSIONS())
     return first, last
 
 

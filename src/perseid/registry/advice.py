@@ -1,0 +1,210 @@
+"""Advice about refusals, as data: each interface renders it in its own terms.
+
+The value of a kind is its text where no interface has a better one; it names no command, flag or route. An interface
+that can name the exact command, request or parameter has a table of texts for these kinds.
+"""
+# ruff: noqa: S105 - texts about tokens are not secrets
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, unique
+from typing import Final, TypeAlias
+
+from perseid.registry.access.permissions import display_name
+
+
+@unique
+class AdviceKind(Enum):
+    """What can be advised. The names in braces are parameters."""
+
+    # Identity and permission
+    ASK_ADMINISTRATOR = "Ask an administrator for the permission, or authenticate as an identity that has it"
+    AUTHENTICATE = "Authenticate with a key that an HS_ADMIN value names"
+    AUTHENTICATE_TO_SEARCH = "Authenticate to search what you can list"
+    AUTHENTICATE_WITH_INDEX = "Index 0 is not enough here: authenticate with the index of your key"
+    AUTHENTICATE_WITH_KEY = "Authenticate with a key"
+    ENABLE_LISTING = "Ask a server administrator to allow it"
+    READ_OTHER_VALUES = "Request other values, or public values only"
+    REPLACE_VALUE = "Remove value {index} and add another one"
+    USE_KEY_STORED_HERE = "Use a key in a handle that this server hosts"
+
+    # Tokens and idempotency keys
+    CHANGE_LABEL = "Change the label"
+    CREATE_TOKEN = "Use another token, or create one"
+    CREATE_TOKEN_WITH_KEY = "Create the token as an identity whose key is stored here"
+    LIST_TOKENS = "List the tokens"
+    NEW_SECRET = "Generate another secret"
+    OMIT_LIFETIME = "Omit it for {days} days"
+    SEND_WHOLE_TOKEN = "Send the whole token, as it was shown when it was created"
+    USE_SCOPED_TOKEN = "Use a token with this scope, or authenticate with a key"
+    AUTHENTICATE_OR_OMIT_KEY = "Authenticate, or send the request without a key"
+    SEND_FEWER_KEYS = "Send fewer and larger requests, send them without a key, or wait"
+    USE_RANDOM_KEY = "Use a random key, such as a UUID"
+
+    # Prefixes and namespaces
+    ASK_HOST = "Ask the service that hosts {prefix}"
+    CHANGE_CASE = "Leave it unchanged, or confirm the change if no two handles collide"
+    CHANGE_POLICY = "Change its policy instead"
+    CHANGE_SCHEME = "Change the scheme in the policy"
+    CHECK_PREFIX = "Check the prefix, or use the service that hosts it"
+    CHOOSE_HOSTED_PREFIX = "Check the prefix, or use the service that hosts it; hosted here: {prefixes}"
+    CREATE_NAMESPACE = "Create the namespace"
+    CREATE_OTHER_NAMESPACE = "Create another namespace with the other rule"
+    FOLLOW_SCHEME = "Mint a handle, or use a suffix that follows the scheme"
+    HOST_PREFIX = "Ask the service that hosts it, or host it here"
+    INSTALL_SCHEME = "Install the package that provides the scheme, or change the policy"
+    KEEP_CASE = "Keep the case rule, or create another namespace: a handle is never given up, even if it was deleted"
+    KEEP_CASE_AND_SCHEME = "Leave case and scheme unchanged"
+    LIST_NAMESPACES = "List the namespaces"
+    NAME_CREATOR = "Name an existing creator, or act as an identity that can mint in this namespace"
+    OMIT_ADMINISTRATORS = "Omit the administrators, and change that record afterwards"
+    PREFIX_EXAMPLE = "Use a prefix such as 12345"
+    PREFIX_HANDLE_EXAMPLE = "Write the prefix as 12345 or 0.NA/12345"
+    SET_POLICY = "Set the policy of the namespace again"
+    TRANSFER_PREFIX = "Transfer the whole prefix: {prefix}"
+    UNHOME_OR_KEEP_PUBLIC = "Keep it public, or unhome the prefix"
+    UNHOME_OR_TRANSFER = "Unhome the prefix, or transfer it"
+    USE_OTHER_INSTALLATION = "Use another installation"
+
+    # Handles
+    CHECK_COPIED_HANDLE = "Check that you copied only the handle"
+    CHOOSE_CHARACTERS = "Choose other characters"
+    CHOOSE_HANDLE = "Choose another handle"
+    MINT_UNDER_PREFIX = "Mint under {prefix}: the service creates the whole suffix"
+    OVERWRITE = "Choose another handle, or replace the record"
+    REGISTER_COMPOSED = "Register {handle}, which is {escaped}"
+    REGISTER_WITHOUT_QUERY = "Register {handle}"
+    REMOVE_SCHEME = "Remove the scheme before the handle: {handle}"
+    REUSE_DELETED = "Choose another handle, or confirm that it is reused"
+    USE_ONE_SCRIPT = "Write the suffix in one script; digits and punctuation belong to every script"
+
+    # Minting
+    MINT_INSTEAD = "Mint it, or set the values when you create the record"
+    MINT_WITHOUT_RESERVING = "Mint without reserving, or add the values later"
+    NAME_OWNER_OR_DEFAULT = "Name an owner as INDEX:HANDLE, or set default_administrators in the policy"
+    RESERVE_INSTEAD = "Reserve it instead"
+    RETRY = "Retry"
+    RETRY_AFTER = "Retry in {seconds} s; if that is long, check the clock of the server"
+    USE_INDEPENDENT_VALUES = "Use values that do not depend on the new handle"
+    USE_SEVERAL_REQUESTS = "Use several requests"
+
+    # Records and values
+    ADD_CREATOR = "Add a value of type {type} with the creator's handle, or set default_creator in the policy"
+    ADD_VALUE = "Add such a value"
+    CORRECT_DATE = "Correct the date, or the clock of the server"
+    CREATE_PARTY = "Create and publish that record first, or name a handle that resolves"
+    CREATE_RECORD = "Create its record first, with its values"
+    FIX_VALUE = "Fix the value; nothing was changed"
+    KEEP_ADMINISTRATOR = "Keep at least one HS_ADMIN value"
+    KEEP_ONE_VALUE = "Keep one of them"
+    KEEP_UNCHANGED = "Leave it unchanged. If you replace the whole record, you can also omit it"
+    MAKE_PUBLIC = "Make it readable by the public, as in rwr-"
+    NAME_EXISTING_OWNER = "Name an existing key or group"
+    NAME_INDEX = "Name the index of the value"
+    NAME_OWNER = "Name an owner as INDEX:HANDLE"
+    NAME_PARTY = "Name the {role} by a handle, bare or as hdl:PREFIX/SUFFIX"
+    OMIT_DATE = "Omit it. Only an import by a server administrator can set dates"
+    OMIT_FORBIDDEN_TYPE = "Omit it, or use a type that is not forbidden"
+    OMIT_OTHER_TYPE = "Omit it, or use one of these types"
+    OMIT_OWNER = "Omit it: the creator is the owner unless another owner is named"
+    READ_AGAIN = "Read it again, and retry with the current version"
+    REMOVE_EXISTS_CONDITION = "Remove the condition that it must exist"
+    REMOVE_LINK = "Remove that value first"
+    REMOVE_NEW_CONDITION = "Remove the condition that it must not exist, or choose another handle"
+    REMOVE_VALUES = "Remove some values"
+    USE_TTL = "Use a number of seconds from 0, or a time in ISO 8601"
+    WRITE_DATE = "Write date, time and zone as in {example}"
+
+    # Types
+    DEFINE_TYPE = "Define it first, or use a registered type"
+    LIST_TYPES = "Only handles can be registered as types. Use a registered type"
+    SEE_TYPE = "Write data that matches the definition of the type"
+    SEE_TYPE_FORMAT = "Correct the definition"
+    SEPARATE_TYPES = "Create a record for each type"
+    WRITE_IN_STEPS = "Write them in several changes: existing values are not checked again"
+
+    # Aliases, links and templates
+    FIX_ALIAS = "Fix the alias, or create that record"
+    FIX_TEMPLATE = "Ask the administrator of the prefix to fix the template"
+    LINK_REPLACEMENT = "Link its replacement"
+    NAME_OTHER_TARGET = "Name another handle as target"
+    NAME_TWO_HANDLES = "Name two handles"
+    RESOLVE_WITHOUT_ALIASES = "Resolve the records on the way without following aliases"
+
+    # Tombstones and redactions
+    CHANGE_REASON = "Change the reason"
+    CHANGE_VALUES = "Change its values directly"
+    CREATE_REPLACEMENT = "Create and publish the replacement first"
+    GIVE_REASON = "Give a reason"
+    NAME_HANDLE = "Name a handle"
+    NAME_OTHER_REPLACEMENT = "Name another handle, or none"
+    REPLACE_RECORD = "Replace the record as a whole"
+    RESTORE = "Restore the record first"
+    SEE_HISTORY = "The history of the handle shows which entries have the value"
+    TOMBSTONE_INSTEAD = "Create a tombstone instead"
+
+    # Jobs
+    ASK_JOB_OWNER = "Ask that user or a server administrator to resume it"
+    LIST_JOBS = "List the jobs"
+    REDO_JOB = "To redo it, undo job {job}"
+    REPEAT_OR_UNDO_JOB = "Repeat the request, or undo job {job}"
+    RESUME_JOB = "Resume job {job}"
+    UNDO_JOB = "Undo job {job}"
+    URL_PATTERN_EXAMPLE = "For example: https://old.example/*"
+    URL_REPLACEMENT_EXAMPLE = "For example: https://new.example/*"
+
+    # Queries
+    GIVE_CRITERION = "Give a URL, host, path, type, value, owner, prefix or entry"
+    GIVE_ENTRY = "Give an existing entry, or a time"
+    GIVE_PAST_TIME = "Give a time in the past"
+    GIVE_SMALLER_SIZE_FIRST = "Give the smaller size first"
+    KEEP_CHECKPOINT = (
+        "Use a size of at most {size}. If you have a signed checkpoint of that size, the ledger was restored to an "
+        "earlier state or replaced: keep the checkpoint and contact the server administrator"
+    )
+    OWNER_EXAMPLE = "For example: 12345/ann"
+    PROVE_EARLIER_VERSION = "Prove an earlier version with fewer or shorter values"
+    START_AGAIN = "Start again without a cursor"
+    START_AT_ENTRY = "Start at 0, or after the last entry of a page"
+    SWAP_VERSIONS = "Swap earlier and later"
+    USE_ACCEPT_DATETIME = "For example: Accept-Datetime: Sun, 15 Nov 2026 10:00:00 GMT"
+    USE_CURRENT_VERSION = "Ask for the current version"
+    USE_ISO_TIME = "Use an ISO 8601 time such as 2026-11-15T10:00:00Z, or an entry number"
+    USE_LIMIT = "Use a limit of at least 1"
+    USE_PAGE_URL = "Use the URL of a page"
+    USE_URL_PATTERN = "For example: https://example.org/*"
+
+    def __call__(self, **parameters: object) -> "Advice":
+        """Advice of this kind."""
+        return Advice(self, tuple(parameters.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """How to fix what was refused."""
+
+    kind: AdviceKind
+    parameters: tuple[tuple[str, object], ...]
+
+    def __str__(self) -> str:
+        return render(self)
+
+
+AdviceTexts: TypeAlias = Mapping[AdviceKind, str | None]
+"""The texts of an interface; None where it can do nothing about it."""
+
+NO_TEXTS: Final[AdviceTexts] = {}
+
+
+def render(advice: Advice | None, texts: AdviceTexts = NO_TEXTS, quote: Callable[[str], str] = display_name) -> str:
+    """Return the text of advice at an interface; empty if there is none. `quote` is for parameters in `texts`."""
+    if advice is None:
+        return ""
+    has_own = advice.kind in texts
+    text = texts[advice.kind] or "" if has_own else advice.kind.value
+    to_text = quote if has_own else display_name
+    return text.format(**{name: _format(value, to_text) for name, value in advice.parameters})
+
+
+def _format(value: object, to_text: Callable[[str], str]) -> str:
+    return ", ".join(map(to_text, value)) if isinstance(value, tuple) else to_text(str(value))
