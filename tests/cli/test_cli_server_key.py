@@ -19,8 +19,8 @@ from perseid.cli import check_server
 from perseid.records.key_files import read_key_file
 from perseid.records.site import Site as SiteRecord
 from perseid.records.site import Transport
-from perseid.registry.installation import site_setup
-from perseid.registry.installation.site_setup import with_key
+from perseid.registry.installation import site as site_module
+from perseid.registry.installation.site import with_key
 from perseid.server.processes.sockets import PortOwner, PortStatus
 from tests.cli.installation import Site, call, refused, site
 from tests.registry.installation.server_files import PASSPHRASE, put, put_key, put_site
@@ -33,7 +33,7 @@ from tests.wire.recorded import key_file
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     """An installation that uses a recorded key instead of generating keys, which is slow."""
     installation = site(tmp_path, "--prefix", "12345")
-    monkeypatch.setattr(site_setup, "generate_key", lambda: RSA_KEY)
+    monkeypatch.setattr(site_module, "generate_key", lambda: RSA_KEY)
     return installation
 
 
@@ -66,7 +66,7 @@ def test_init_creates_the_server_key_and_site_information(here: Site) -> None:
 
 
 def test_failed_init_leaves_no_server_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site_setup, "generate_key", lambda: RSA_KEY)
+    monkeypatch.setattr(site_module, "generate_key", lambda: RSA_KEY)
     (tmp_path / "x").mkdir()
     refused(call("init", str(tmp_path / "x"), "--demo", "--prefix", "102.100.272"), "already")
     assert list((tmp_path / "x").iterdir()) == []

@@ -34,10 +34,16 @@ from perseid.names.pattern import PatternScheme
 from perseid.names.suffix_scheme import Scheme, Source
 from perseid.registry.commands.namespaces import check_prefix, namespaces
 from perseid.registry.installation.files import place, remove_files, staging_directory, write_file
-from perseid.registry.installation.installation import CHECKPOINT_KEY, KEYS_NAME, new_log, open_store, translate_errors
+from perseid.registry.installation.installation import (
+    CHECKPOINT_KEY,
+    KEYS_NAME,
+    new_log,
+    open_store,
+    translate_errors,
+    write_server_files,
+)
 from perseid.registry.installation.sections import mask_password
 from perseid.registry.installation.settings import FILE_NAME, Config, config_template
-from perseid.registry.installation.site_setup import write_server_files
 from perseid.registry.policy.policy import Policy
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.snapshot import POLICY_TYPE, Snapshot

@@ -11,7 +11,7 @@ If it is interrupted before step 2, the old key stays valid. After step 2, both 
 key is valid; the same command then does step 3. A key that the ledger names always exists in a file.
 
 The server's key is rotated in the same way, with the site information in place of the ledger: see
-`perseid.registry.installation.site_setup`.
+`perseid.registry.installation.site`.
 """
 
 import secrets
@@ -38,7 +38,7 @@ from perseid.registry.installation.installation import (
     load_settings,
 )
 from perseid.registry.installation.site import fingerprint, load_server_identity
-from perseid.registry.installation.site_setup import rotate as rotate_server
+from perseid.registry.installation.site import rotate as rotate_server
 
 from ._commands import Group, register_command
 from ._installation import INTERFACE, Directory, get_identity, open_installation, resolve_directory

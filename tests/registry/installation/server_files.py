@@ -8,7 +8,7 @@ from perseid.records.key_files import ProtectionScheme, write_key_file
 from perseid.records.private_keys import PrivateKey
 from perseid.records.site import Server, Site
 from perseid.registry.installation.settings import Config
-from perseid.registry.installation.site_setup import dump_site_json
+from perseid.registry.installation.site import dump_site_json
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY
 from tests.wire.recorded import key_file
 

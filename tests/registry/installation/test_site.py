@@ -11,8 +11,14 @@ from perseid.records.key_files import ProtectionScheme
 from perseid.records.private_keys import PrivateKey
 from perseid.registry.installation.files import InstallationError
 from perseid.registry.installation.settings import Config
-from perseid.registry.installation.site import MissingFile, SiteError, fingerprint, is_later, load_server_identity
-from perseid.registry.installation.site_setup import next_serial
+from perseid.registry.installation.site import (
+    MissingFile,
+    SiteError,
+    fingerprint,
+    is_later,
+    load_server_identity,
+    next_serial,
+)
 from tests.registry.installation.server_files import PASSPHRASE, SITE, furnish, put, put_key, put_site, settings, site
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY
 from tests.wire.recorded import key_file

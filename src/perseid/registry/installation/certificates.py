@@ -12,7 +12,6 @@ clients will reject (expired, or for other hosts) is a warning, since a server w
 none.
 """
 
-import ipaddress
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -39,9 +38,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from perseid.records.private_keys import PrivateKey
 
-from .files import InstallationError, replace_file
+from .files import InstallationError, read_file, replace_file
 from .settings import Config
-from .site import KEYS_NAME, load_passphrase
+from .site import KEYS_NAME, is_unspecified, load_passphrase, parse_address
 
 CERTIFICATE_NAME: Final = "https.pem"
 KEY_NAME: Final = "https.key"
@@ -96,8 +95,8 @@ class Credentials:
         host = _public_host(config)
         if host and not _covers(leaf, host):
             yield (
-                f"The certificate in {self.path} is not valid for {host}, the host of "
-                "http.public_url; clients reject it"
+                f"The certificate in {self.path} is not valid for {host}, the host of http.public_url; "
+                "clients reject it"
             )
 
 
@@ -142,7 +141,7 @@ def create_certificate(directory: Path, config: Config, key: PrivateKey) -> Cred
 def certificate_hosts(config: Config) -> tuple[str, ...]:
     """Return the server's names and addresses, the public one first."""
     hosts = [_public_host(config), config.http.host.rstrip("."), *_LOCAL_HOSTS]
-    return tuple(dict.fromkeys(host for host in hosts if host and not _is_unspecified(host)))
+    return tuple(dict.fromkeys(host for host in hosts if host and not is_unspecified(host)))
 
 
 def create_self_signed(key: TlsKey, names: Sequence[str]) -> x509.Certificate:
@@ -191,7 +190,11 @@ def _load_self_signed(directory: Path, config: Config, key: PrivateKey) -> Crede
     if tls_key is None or not path.exists():
         return None
     try:
-        chain = tuple(x509.load_pem_x509_certificates(_read(path, "remove it to have a new one created")))
+        chain = tuple(
+            x509.load_pem_x509_certificates(
+                read_file(path, MAX_FILE, "remove it to have a new one created", CertificateError)
+            )
+        )
     except ValueError:
         return None  # incomplete or invalid; it can be created again
     if _public_bytes(chain[0].public_key()) != _public_bytes(tls_key.public_key()):
@@ -207,7 +210,7 @@ def _load_self_signed_key(directory: Path, config: Config) -> TlsKey | None:
     if not path.exists():
         return None
     passphrase, source = load_passphrase(directory, config)
-    data = _read(path, "remove it to have a new one created")
+    data = read_file(path, MAX_FILE, "remove it to have a new one created", CertificateError)
     try:
         return _check_tls_key(load_pem_private_key(data, passphrase), path)
     except TypeError:  # passphrase given but not needed, or the other way round
@@ -235,14 +238,13 @@ def _to_tls_key(key: PrivateKey) -> TlsKey | None:
 def _load_configured(directory: Path, config: Config) -> Credentials:
     """Load the certificate and key from the files of the settings."""
     path = directory / config.http.certificate_file
-    data = _read(path, "correct the setting http.certificate_file")
+    data = read_file(path, MAX_FILE, "correct the setting http.certificate_file", CertificateError)
     try:
         chain = tuple(x509.load_pem_x509_certificates(data))
     except ValueError as problem:
         raise CertificateError(
-            f"{path} is not a PEM certificate file ({problem}): expected -----BEGIN "
-            "CERTIFICATE-----, with the server's "
-            "certificate first and then its chain"
+            f"{path} is not a PEM certificate file ({problem}): expected -----BEGIN CERTIFICATE-----, with the "
+            "server's certificate first and then its chain"
         ) from None
     key_path = directory / config.http.key_file if config.http.key_file else path
     key = _load_configured_key(key_path, "http.key_file" if config.http.key_file else "http.certificate_file")
@@ -257,16 +259,15 @@ def _load_configured(directory: Path, config: Config) -> Credentials:
 
 
 def _load_configured_key(path: Path, setting: str) -> TlsKey:
-    data = _read(path, f"correct the setting {setting}")
+    data = read_file(path, MAX_FILE, f"correct the setting {setting}", CertificateError)
     if _PEM_HEADER not in data or b"PRIVATE KEY-----" not in data:
         raise CertificateError(f"{path} contains no PEM private key; set http.key_file")
     try:
         return _check_tls_key(load_pem_private_key(data[data.index(_PEM_HEADER) :], None), path)
     except TypeError:
         raise CertificateError(
-            f"The private key in {path} is protected by a passphrase. Remove it with: openssl "
-            f"pkey -in {path} -out FILE, "
-            "and use that file"
+            f"The private key in {path} is protected by a passphrase. Remove it with: "
+            f"openssl pkey -in {path} -out FILE, and use that file"
         ) from None
     except (ValueError, UnsupportedAlgorithm):
         raise CertificateError(f"The private key in {path} is unreadable; restore the file") from None
@@ -284,17 +285,6 @@ def _check_tls_key(key: object, path: Path) -> TlsKey:
 # Helpers
 
 
-def _read(path: Path, advice: str) -> bytes:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE + 1)
-    except OSError as error:
-        raise CertificateError(f"Cannot read {path}: {error.strerror}; {advice}") from None
-    if len(data) > MAX_FILE:
-        raise CertificateError(f"{path} is too large: at most {MAX_FILE:,} bytes; {advice}")
-    return data
-
-
 def _public_bytes(key: object) -> bytes:
     public_bytes = getattr(key, "public_bytes", None)
     return b"" if public_bytes is None else bytes(public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
@@ -304,20 +294,8 @@ def _public_host(config: Config) -> str:
     return (urlsplit(config.http.public_url).hostname or "").rstrip(".")
 
 
-def _is_unspecified(host: str) -> bool:
-    address = _parse_address(host)
-    return address is not None and address.is_unspecified
-
-
-def _parse_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError:
-        return None
-
-
 def _general_name(host: str) -> x509.GeneralName:
-    address = _parse_address(host)
+    address = parse_address(host)
     return x509.DNSName(host.lower()) if address is None else x509.IPAddress(address)
 
 
@@ -327,7 +305,7 @@ def _covers(certificate: x509.Certificate, host: str) -> bool:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (x509.ExtensionNotFound, ValueError):
         return False
-    address = _parse_address(host)
+    address = parse_address(host)
     if address is not None:
         return address in names.get_values_for_type(x509.IPAddress)
     host_name = host.lower()

@@ -109,6 +109,18 @@ def replace_file(path: Path, data: bytes) -> None:
     sync_directory(path.parent)
 
 
+def read_file(path: Path, max_bytes: int, advice: str, error: type[InstallationError]) -> bytes:
+    """Return the contents of a file; raise the error, with the advice, if it is unreadable or too large."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(max_bytes + 1)
+    except OSError as problem:
+        raise error(f"Cannot read {path}: {problem.strerror}; {advice}") from None
+    if len(data) > max_bytes:
+        raise error(f"{path} is too large: at most {max_bytes:,} bytes; {advice}")
+    return data
+
+
 def check_mode(path: Path, forbidden: int) -> None:
     """Refuse a file that others can write, or read."""
     mode = path.stat().st_mode & 0o777

@@ -6,7 +6,7 @@
     keys/checkpoint.key   the key that signs checkpoints
     keys/privkey.bin      the key that signs responses of the server
     keys/https.pem        the self-signed certificate for HTTPS: see `certificates`
-    siteinfo.json, .bin   the site information: read by `site`, written by `site_setup`
+    siteinfo.json, .bin   the site information: see `site`
 
 `create` creates one, `Installation.open` opens it and `upgrade` upgrades its tables. Opening never upgrades: an
 administrator decides when, with a backup at hand. It only compares two short texts and checks that the last upgrade was
@@ -33,15 +33,17 @@ from perseid.ledger.store.store import Store
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.rebuild import rebuild_outdated
 from perseid.names.errors import quote_text
+from perseid.records.key_files import write_key_file
+from perseid.records.public_keys import PublicKey
 from perseid.registry.access.authorization import Settings
 
+from .certificates import create_certificate
 from .files import OTHERS_READ, OTHERS_WRITE, check_mode, place, remove_files, staging_directory, write_file
 from .files import InstallationError as InstallationError  # noqa: PLC0414 - re-exported
 from .sections import mask_password
 from .settings import FILE_NAME, Config, InvalidConfig, config_template
 from .site import KEYS_NAME as KEYS_NAME  # noqa: PLC0414
-from .site import SITE_JSON, load_passphrase
-from .site_setup import write_server_files
+from .site import PUBLIC_KEY, SERVER_KEY, SITE_JSON, build_site, encode_site, generate_key, load_passphrase
 
 LEDGER_NAME: Final = "ledger.db"
 ANSWERS_NAME: Final = "answers"
@@ -186,6 +188,21 @@ def create(
                 except BaseException:
                     remove_files(placed)
                     raise
+
+
+def write_server_files(work: Path, config: Config, passphrase: bytes | None = None) -> PublicKey:
+    """Write a key, site information and a certificate for a new installation.
+
+    With a passphrase the key is protected by it.
+    """
+    key = generate_key()
+    write_file(work / KEYS_NAME / SERVER_KEY, write_key_file(key, passphrase, secrets.token_bytes))
+    write_file(work / KEYS_NAME / PUBLIC_KEY, key.public.to_bytes())
+    for name, data in encode_site(build_site(config, key.public)):
+        write_file(work / name, data)
+    if config.http.enabled and not config.http.certificate_file:
+        create_certificate(work, config, key)
+    return key.public
 
 
 def upgrade(directory: Path, *, environ: Mapping[str, str] | None = None) -> bool:

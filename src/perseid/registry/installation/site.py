@@ -5,29 +5,49 @@
     keys/privkey.bin  the server's private key, in the deployed format, plain or protected by a passphrase
     keys/pubkey.bin   its public key, as a copy for others; never read
 
-`site_setup` writes them; administrators can replace them. Site information in `keys/` takes precedence over that in the
-directory, so the files of `init` can stay. The two forms can differ after an edit, a replacement or an interruption.
-Then the form that matches the server's key is used; otherwise the one with the later serial number, which must be
-raised with every change; otherwise the server refuses to start.
+Administrators can replace these files. Site information in `keys/` takes precedence over that in the directory, so the
+files of `init` can stay. The two forms can differ after an edit, a replacement or an interruption. Then the form that
+matches the server's key is used; otherwise the one with the later serial number, which must be raised with every
+change; otherwise the server refuses to start.
 
-During a rotation there is also `keys/privkey.bin.next`; the site information says which key is in use.
+Private and public key are in several files, which cannot change in one step. So a rotation has three:
+
+1. `keys/privkey.bin.next` is written and synced.
+2. `siteinfo.bin`, then `siteinfo.json` are replaced, with the new public key and the next serial number.
+3. `privkey.bin.next` becomes `privkey.bin`, and `pubkey.bin` follows.
+
+After an interruption before step 2 the old key is in use; later, the key that the site information with the later
+serial number names, which exists under one of the two names. A server that starts in between works. The same command
+completes the rotation.
 """
 
 import base64
+import fcntl
 import hashlib
+import ipaddress
+import json
+import os
+import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from perseid.ledger.store.directory import sync_directory
 from perseid.names.errors import quote_text
 from perseid.records.errors import InvalidData
-from perseid.records.key_files import MAX_FILE_SIZE, needs_passphrase, read_key_file
-from perseid.records.private_keys import PrivateKey
+from perseid.records.key_files import MAX_FILE_SIZE, needs_passphrase, read_key_file, write_key_file
+from perseid.records.private_keys import PrivateKey, RsaPrivateKey
 from perseid.records.public_keys import PublicKey
-from perseid.records.site import Site
+from perseid.records.site import Attribute, Interface, PrimaryMask, Purpose, Server, Site, Transport
+from perseid.wire.message import UNKNOWN_SERIAL
 
-from .files import OTHERS_READ, OTHERS_WRITE, InstallationError, check_mode
+from .files import OTHERS_READ, OTHERS_WRITE, InstallationError, check_mode, read_file, replace_file, write_file
+from .sections import HttpSection, NativeSection
 from .settings import Config, variable_name
 
 KEYS_NAME: Final = "keys"
@@ -45,8 +65,16 @@ MAX_SITE_BYTES: Final = 4_194_304
 MAX_PASSPHRASE: Final = 4_096
 """Maximum size of a passphrase file in bytes."""
 
+KEY_BITS: Final = 2048
+"""Length of a new key: as deployed servers create them; every client reads it."""
+
 ROTATE_COMMAND: Final = "perseid key rotate server"
 """The command that creates a new server key with matching site information."""
+
+_EXPONENT = 65_537
+_BOTH = Purpose.ADMIN | Purpose.QUERY
+_LOOPBACK = "127.0.0.1"
+_NO_ADDRESS = bytes(16)  # for a server with a domain name
 
 
 class SiteError(InstallationError):
@@ -90,6 +118,18 @@ class ServerIdentity:
     """Warnings."""
 
 
+@dataclass(frozen=True, slots=True)
+class RotationResult:
+    """The result of a key rotation."""
+
+    key: PublicKey
+    site: Site
+    site_paths: tuple[Path, ...]
+    """The site information with the new key."""
+    finished: bool
+    """Whether this completed an interrupted rotation."""
+
+
 def load_server_identity(directory: Path, config: Config) -> ServerIdentity:
     """Load the server's identity; raises `SiteError` if it is incomplete or inconsistent."""
     keys = read_keys(directory, config)
@@ -109,8 +149,7 @@ def load_server_identity(directory: Path, config: Config) -> ServerIdentity:
     if key is None:
         raise SiteError(
             f"The key in {keys[0].path} does not match server {position + 1} in {form.path}; "
-            "use matching files, or correct "
-            "the setting site.position"
+            "use matching files, or correct the setting site.position"
         )
     return ServerIdentity(form.site, position, key.key, form.path, key.path, tuple(_remarks(directory, forms, form)))
 
@@ -145,7 +184,7 @@ def read_keys(directory: Path, config: Config) -> list[KeyFile]:
 def read_key(path: Path, directory: Path, config: Config) -> KeyFile:
     """Read a private key file, with the passphrase of the settings if needed."""
     check_mode(path, OTHERS_READ)
-    data = _read(path, MAX_FILE_SIZE, "restore it from your copy of the keys")
+    data = read_file(path, MAX_FILE_SIZE, "restore it from your copy of the keys", SiteError)
     try:
         protected = needs_passphrase(data)
     except InvalidData as problem:
@@ -153,9 +192,8 @@ def read_key(path: Path, directory: Path, config: Config) -> KeyFile:
     passphrase, source = load_passphrase(directory, config) if protected else (None, "")
     if protected and passphrase is None:
         raise SiteError(
-            f"{path} is protected by a passphrase, but none is set; set keys.passphrase_file "
-            "to a file that contains it, "
-            f"or set the environment variable {variable_name('keys.passphrase')}"
+            f"{path} is protected by a passphrase, but none is set; set keys.passphrase_file to a file that "
+            f"contains it, or set the environment variable {variable_name('keys.passphrase')}"
         )
     try:
         return KeyFile(path, read_key_file(data, passphrase), protected)
@@ -174,7 +212,7 @@ def load_passphrase(directory: Path, config: Config) -> tuple[bytes | None, str]
     if not config.keys.passphrase_file:
         return None, ""
     path = directory / config.keys.passphrase_file
-    data = _read(path, MAX_PASSPHRASE, "correct the setting keys.passphrase_file")
+    data = read_file(path, MAX_PASSPHRASE, "correct the setting keys.passphrase_file", SiteError)
     passphrase = data.removesuffix(b"\n").removesuffix(b"\r")
     if not passphrase or b"\n" in passphrase:
         raise SiteError(f"{path} must contain one line, the passphrase of the server's key")
@@ -183,22 +221,11 @@ def load_passphrase(directory: Path, config: Config) -> tuple[bytes | None, str]
 
 def _read_site(path: Path) -> Site:
     check_mode(path, OTHERS_WRITE)
-    data = _read(path, MAX_SITE_BYTES, "restore it from your copy")
+    data = read_file(path, MAX_SITE_BYTES, "restore it from your copy", SiteError)
     try:
         return Site.from_file(data)
     except InvalidData as problem:
         raise SiteError(f"{path} is not valid site information: {problem}; correct or replace it") from None
-
-
-def _read(path: Path, max_bytes: int, advice: str) -> bytes:
-    try:
-        with path.open("rb") as file:
-            data = file.read(max_bytes + 1)
-    except OSError as error:
-        raise SiteError(f"Cannot read {path}: {error.strerror}; {advice}") from None
-    if len(data) > max_bytes:
-        raise SiteError(f"{path} is too large: at most {max_bytes:,} bytes; {advice}")
-    return data
 
 
 # Selection
@@ -212,9 +239,8 @@ def choose_site_file(forms: Sequence[SiteFile], keys: Sequence[KeyFile], positio
         return newest[0]
     names = " and ".join(str(form.path) for form in forms)
     raise SiteError(
-        f"{names} differ but have the same serial number; remove the wrong one, or raise the "
-        "serial number of the right "
-        "one"
+        f"{names} differ but have the same serial number; remove the wrong one, or raise the serial number of the "
+        "right one"
     )
 
 
@@ -244,8 +270,7 @@ def check_position(form: SiteFile, config: Config) -> None:
         available = f"{servers} servers" if servers != 1 else "one server"
         raise SiteError(
             f"site.position is {config.site.position} ({config.sources['site.position']}), "
-            f"but {form.path} has {available}; correct "
-            "the setting, or install the complete site information"
+            f"but {form.path} has {available}; correct the setting, or install the complete site information"
         )
 
 
@@ -269,3 +294,137 @@ def _differs(path: Path, site: Site) -> bool:
         return _read_site(path) != site
     except InstallationError:
         return True
+
+
+# Creation and rotation
+
+
+def generate_key() -> PrivateKey:
+    """Generate a key for a server."""
+    key = rsa.generate_private_key(_EXPONENT, KEY_BITS)
+    return RsaPrivateKey.from_pkcs8(key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()))
+
+
+def build_site(config: Config, key: PublicKey) -> Site:
+    """Build the site of a single-server installation: one primary server with the interfaces of the settings.
+
+    Changes are not offered over UDP, as in new installations of deployed software: clients would try it first, and
+    changes that need retransmission are better sent over TCP. HTTP is included if it has the same address, since a
+    server has only one; its clients use TLS at that port too.
+    """
+    # For "any free port" the default is used, because clients cannot know it.
+    native = config.native.port or NativeSection().port
+    interfaces: tuple[Interface, ...] = (
+        Interface(_BOTH, Transport.TCP, native),
+        Interface(Purpose.QUERY, Transport.UDP, native),
+    )
+    if config.http.enabled and (config.http.host == config.native.host or is_unspecified(config.http.host)):
+        transport = Transport.HTTPS if config.http.listen == "https" else Transport.HTTP
+        interfaces += (Interface(_BOTH, transport, config.http.port or HttpSection().port),)
+    address, attributes = _site_address(config.native.host)
+    return Site((Server(1, address, key.to_bytes(), interfaces),), attributes, primary=PrimaryMask.PRIMARY)
+
+
+def rotate(directory: Path, config: Config) -> RotationResult:
+    """Replace the server's key, create the first one, or complete an interrupted rotation.
+
+    Other servers of the site, and everybody with a copy of the site information, need the new one.
+    """
+    with _key_lock(directory / KEYS_NAME) as folder:
+        keys, forms = read_keys(directory, config), read_site_files(directory)
+        position = config.site.position - 1
+        form = choose_site_file(forms, keys, position) if forms else None
+        if form is not None:
+            check_position(form, config)
+        pending = None if form is None else _pending_key(form, keys, position)
+        if form is not None and pending is not None:
+            key, site = pending.key, form.site
+        else:
+            key = generate_key()
+            site = build_site(config, key.public) if form is None else with_key(form.site, position, key.public)
+            _write_next(folder / NEXT_SERVER_KEY, key, load_passphrase(directory, config)[0])
+        paths = _write_site(directory if form is None else form.path.parent, site)
+        (folder / NEXT_SERVER_KEY).replace(folder / SERVER_KEY)
+        sync_directory(folder)
+        replace_file(folder / PUBLIC_KEY, key.public.to_bytes())
+    return RotationResult(key.public, site, paths, pending is not None)
+
+
+def with_key(site: Site, position: int, key: PublicKey) -> Site:
+    """Return the site with a new key for one of its servers and the next serial number."""
+    servers = list(site.servers)
+    servers[position] = replace(servers[position], public_key=key.to_bytes())
+    return replace(site, servers=tuple(servers), serial=next_serial(site.serial))
+
+
+def next_serial(serial: int) -> int:
+    """Return the next serial number: 16 bits, signed, wrapping around, without the value for "unknown"."""
+    number = (serial + 1) & 0xFFFF
+    signed = number - 0x1_0000 if number > 0x7FFF else number
+    return next_serial(signed) if signed == UNKNOWN_SERIAL else signed
+
+
+def dump_site_json(site: Site) -> bytes:
+    """Return the contents of `siteinfo.json`, indented for editing."""
+    return json.dumps(site.to_json(), indent=2, ensure_ascii=False).encode() + b"\n"
+
+
+def _pending_key(form: SiteFile, keys: list[KeyFile], position: int) -> KeyFile | None:
+    """Return the next key if the site information already names it."""
+    key = find_matching_key(form, keys, position)
+    return key if key is not None and key.path.name == NEXT_SERVER_KEY else None
+
+
+def _write_next(path: Path, key: PrivateKey, passphrase: bytes | None) -> None:
+    # Left by an interrupted rotation; the site information does not name it, so it was never in use.
+    path.unlink(missing_ok=True)
+    write_file(path, write_key_file(key, passphrase, secrets.token_bytes))
+    sync_directory(path.parent)
+
+
+def _write_site(folder: Path, site: Site) -> tuple[Path, ...]:
+    paths = []
+    for name, data in encode_site(site):
+        replace_file(folder / name, data)
+        paths.append(folder / name)
+    return tuple(paths)
+
+
+def encode_site(site: Site) -> tuple[tuple[str, bytes], ...]:
+    """Return the files with site information, by name."""
+    return (SITE_BINARY, site.to_bytes()), (SITE_JSON, dump_site_json(site))
+
+
+def parse_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the address of a host of the settings; None for a name."""
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def is_unspecified(host: str) -> bool:
+    """Whether a host of the settings stands for all addresses."""
+    address = parse_address(host)
+    return address is not None and address.is_unspecified
+
+
+def _site_address(host: str) -> tuple[bytes, tuple[Attribute, ...]]:
+    """Return the server's address for clients, or its domain name."""
+    address = parse_address(host)
+    if address is None:
+        return _NO_ADDRESS, (Attribute("domain", host.encode()),)
+    if address.is_unspecified:  # it listens on all addresses; the public one is unknown
+        address = ipaddress.ip_address(_LOOPBACK)
+    return address.packed.rjust(len(_NO_ADDRESS), b"\0"), ()
+
+
+@contextmanager
+def _key_lock(folder: Path) -> Iterator[Path]:
+    """Serialize key rotations."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield folder
+    finally:
+        os.close(handle)

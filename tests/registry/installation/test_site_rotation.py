@@ -12,10 +12,18 @@ from hypothesis import strategies as st
 
 from perseid.records.key_files import needs_passphrase
 from perseid.records.site import Purpose, Site, Transport
-from perseid.registry.installation import files, site_setup
+from perseid.registry.installation import files, installation
+from perseid.registry.installation import site as site_module
+from perseid.registry.installation.installation import write_server_files
 from perseid.registry.installation.settings import Config
-from perseid.registry.installation.site import SiteError, load_server_identity
-from perseid.registry.installation.site_setup import build_site, dump_site_json, rotate, with_key, write_server_files
+from perseid.registry.installation.site import (
+    SiteError,
+    build_site,
+    dump_site_json,
+    load_server_identity,
+    rotate,
+    with_key,
+)
 from tests.record_strategies import sites
 from tests.registry.installation.server_files import PASSPHRASE, furnish, put, put_key, put_site, settings, site
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY
@@ -26,7 +34,7 @@ DEFAULTS = settings()
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with the recorded key and site; new keys are recorded ones too."""
-    monkeypatch.setattr(site_setup, "generate_key", lambda: RSA_KEY)
+    monkeypatch.setattr(site_module, "generate_key", lambda: RSA_KEY)
     return furnish(tmp_path / "here")
 
 
@@ -72,7 +80,7 @@ def test_new_server_files(tmp_path: Path) -> None:
 
 
 def test_new_key_is_protected_with_passphrase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site_setup, "generate_key", lambda: RSA_KEY)
+    monkeypatch.setattr(installation, "generate_key", lambda: RSA_KEY)
     (tmp_path / "keys").mkdir()
     write_server_files(tmp_path, DEFAULTS, PASSPHRASE.encode())
     assert needs_passphrase((tmp_path / "keys" / "privkey.bin").read_bytes())
@@ -250,7 +258,7 @@ def test_incomplete_next_key_is_ignored(here: Path) -> None:
 
 def test_concurrent_rotations_are_serialized(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = [RSA_KEY, DSA_KEY]
-    monkeypatch.setattr(site_setup, "generate_key", keys.pop)
+    monkeypatch.setattr(site_module, "generate_key", keys.pop)
     config: Config = DEFAULTS
     threads = [threading.Thread(target=rotate, args=(here, config)) for _ in range(2)]
     for thread in threads:
