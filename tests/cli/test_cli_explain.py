@@ -36,7 +36,7 @@ def test_allowed_command_is_explained_without_changes(demo: Site, command: str) 
     assert done.err == ""
     found = demo.ok(f"explain {command} --json").json
     assert found["allowed"] is True
-    assert (found["advice"], found["rule"], found["response_code"]) == (None, None, None)
+    assert (found["advice"], found["rule"], found["code"]) == (None, None, None)
     assert demo.ok("list 102.100.272 --json").out == before
 
 
@@ -63,6 +63,6 @@ def test_refused_command_is_explained_with_its_reason_and_exit_code(
     found = demo(f"explain {command} --json")
     assert found.code == code
     assert found.json["allowed"] is False
-    assert found.json["response_code"] == response
+    assert found.json["code"] == response
     if not command.startswith("mint"):
         assert demo(command).code == code

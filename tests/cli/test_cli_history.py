@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from perseid.cli.verify import ACTIONS, STATES, iso_time, short_time
+from perseid.cli.verify import ACTIONS, STATES, short_time
 from perseid.ledger.log.entry import Action, State
 from perseid.ledger.views.answers import Answers
+from perseid.records.encoding import iso_time
 from tests.cli.installation import Site, call, refused, site
 from tests.cli.program import ENVIRON, PERSEID, finish, run
 
@@ -83,11 +84,11 @@ def test_history_shows_changes_newest_first(here: Site) -> None:
 
 def test_history_as_json_is_one_document(here: Site) -> None:
     document = here.ok("history 12345/x --json").json
-    assert set(document) == {"handle", "versions", "complete"}
+    assert set(document) == {"handle", "versions", "complete", "next"}
     assert (document["handle"], document["complete"]) == ("12345/x", True)
     newest, oldest = document["versions"]
-    assert set(oldest) == {"seq", "at", "action", "state", "values", "redacted", "interface", "actor", "note"}
-    assert (oldest["action"], oldest["state"], oldest["redacted"]) == ("create", "normal", 0)
+    assert set(oldest) == {"seq", "at", "action", "state", "values", "changed", "interface", "actor", "note"}
+    assert (oldest["action"], oldest["state"]) == ("create", "normal")
     assert [value["type"] for value in oldest["values"]] == ["URL", "EMAIL", "HS_ADMIN"]
     assert re.fullmatch(EXACT_TIME, newest["at"])
     assert here.ok("history 12345/x --json --limit 1").json["versions"] == [newest]

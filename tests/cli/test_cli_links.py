@@ -27,7 +27,7 @@ def test_s3_a_work_has_many_versions_and_a_version_one_work(here: Site) -> None:
     assert here.ok("history 12345/v1 --json").json["versions"][0]["note"] == "first"
     assert here.ok("link version 12345/work 12345/v1 --json").json == {
         "handles": ["12345/work", "12345/v1"],
-        "seq": None,
+        "seq": 0,
     }
     refused(here("link version 12345/v2 12345/v1"), "is already linked to another handle")
 

@@ -52,11 +52,13 @@ def test_mint_with_the_start_of_a_suffix(here: Site) -> None:
     assert name.startswith("12345/report-")
 
 
-def test_json_has_one_document_per_line(here: Site) -> None:
-    documents = [json.loads(line) for line in here.lines("mint 12345 --count 2 --json")]
-    assert [set(each) for each in documents] == [{"handle", "seq"}] * 2
-    assert documents[1]["seq"] == documents[0]["seq"] + 1
-    assert here.ok(f"history {documents[1]['handle']} --json").json["versions"][0]["seq"] == documents[1]["seq"]
+def test_json_has_one_document_per_commit(here: Site) -> None:
+    minted = here.ok("mint 12345 --count 2 --json").json
+    assert set(minted) == {"handles", "seq"}
+    versions = [here.ok(f"history {handle} --json").json["versions"] for handle in minted["handles"]]
+    assert [version["seq"] for (version,) in versions] == [minted["seq"], minted["seq"] + 1]
+    documents = [json.loads(line) for line in here.lines("mint 12345 --count 1001 --json")]
+    assert [len(each["handles"]) for each in documents] == [1000, 1]
 
 
 def test_mint_with_values(here: Site) -> None:
@@ -115,8 +117,8 @@ def test_mint_with_a_metadata_record_for_each_identifier(here: Site) -> None:
     assert f"  9101  LINK.METADATA  {metadata}" in [f"  {line}" for line in here.lines(f"resolve {handle}")]
     assert any(line.endswith(handle) for line in here.lines(f"resolve {metadata}"))
     assert any(line.endswith("https://example.org/1.xml") for line in here.lines(f"resolve {metadata}"))
-    (document,) = [json.loads(line) for line in here.lines("mint 12345 --with-metadata --json")]
-    assert set(document) == {"handle", "seq", "metadata"}
+    minted = here.ok("mint 12345 --with-metadata --json").json
+    assert (len(minted["handles"]), len(minted["metadata"])) == (1, 1)
 
 
 def test_actor_and_note_are_recorded(here: Site) -> None:
@@ -135,9 +137,8 @@ def test_mint_creates_one_identifier_per_table_row(here: Site, tmp_path: Path) -
         '\ufeffURL,EMAIL!private,DESC\r\nhttps://example.org/1,a@example.org,"one,\ntwo"\r\n\r\nhttps://example.org/2\r\n',
         encoding="utf-8",
     )
-    documents = [json.loads(line) for line in here.lines(f"mint 12345 --from {table} --value LANG=en --json")]
-    assert [each["line"] for each in documents] == [3, 5]
-    first, second = [here.ok(f"resolve {each['handle']} --json --private").json["values"] for each in documents]
+    handles = here.ok(f"mint 12345 --from {table} --value LANG=en --json").json["handles"]
+    first, second = [here.ok(f"resolve {handle} --json --private").json["values"] for handle in handles]
     assert [(value["type"], value["data"]["value"]) for value in first[:4]] == [
         ("LANG", "en"),
         ("URL", "https://example.org/1"),

@@ -95,7 +95,7 @@ def test_namespace_with_a_custom_policy(demo: Site, tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text('profile = "tickets"\nscheme = "pattern:T-dddd"\nrequired_types = ["URL"]\n')
     demo.ok(f"namespace add 12345 --policy {rules} --creator 1/x")
-    found = demo.ok("namespace policy 12345 --json").json
+    found = demo.ok("namespace policy 12345 --json").json["rules"]
     assert (found["profile"], found["required_types"], found["default_creator"]) == ("tickets", ["URL"], "1/x")
     refused(demo("create 12345/T-1234 --value DESC=none"), "required_types")
     refused(demo("create 12345/T-ABCD --url https://example.org/"), 'scheme = "pattern:T-dddd"')
@@ -183,7 +183,7 @@ def test_printed_policy_is_accepted_as_input(demo: Site, tmp_path: Path) -> None
     done = demo.ok(f"namespace policy 102.100.272 --file {path}")
     assert done.out == "102.100.272\n"
     assert done.err == '- who_may_mint = "administrators"\n+ who_may_mint = "server"\n'
-    assert demo.ok("namespace policy 102.100.272 --json").json["who_may_mint"] == "server"
+    assert demo.ok("namespace policy 102.100.272 --json").json["rules"]["who_may_mint"] == "server"
     done = demo.ok("namespace policy 102.100.272 --file - --json", stdin=text.encode())
     assert done.json["changed"] == ["who_may_mint"]
 
@@ -198,7 +198,7 @@ def test_policy_file_may_contain_only_the_changes(demo: Site) -> None:
         '- deletion = "tombstone"',
         '+ deletion = "allowed"',
     ]
-    found = demo.ok("namespace policy 2000.01 --json").json
+    found = demo.ok("namespace policy 2000.01 --json").json["rules"]
     assert found["default_administrators"] == ["200:0.NA/{prefix}"]
     assert found["purpose"].startswith("Identifiers of CORDRA")
 

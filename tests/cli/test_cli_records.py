@@ -37,7 +37,7 @@ def test_create_prints_only_the_registered_handle(demo: Site) -> None:
 def test_create_prints_json(plain: Site) -> None:
     done = plain.ok("create hdl:12345/A%2Fb --value 7:DESC=text --json")
     assert done.json["handle"] == "12345/A/b"
-    assert plain.ok("resolve 12345/a/B --json").json["handle"] == "12345/a/B"
+    assert plain.ok("resolve 12345/a/B --json").json["handle"] == "12345/A/b"
     assert plain.lines("list 12345") == ["12345/A/b"]
     assert done.json["seq"] == json.loads(plain.ok("list 12345 --json").out)["seq"]
 

@@ -38,7 +38,8 @@ def test_values_from_a_template_are_shown_with_their_source(here: Site, tmp_path
         "1  URL  https://example.org/x\n",
         "The handle has no record of its own: a template created these values.\n",
     )
-    assert here.ok("resolve 12345/none@x --json").json["template_base"] is None
+    found = here.ok("resolve 12345/none@x --json").json
+    assert (found["by_template"], "template_base" in found) == (True, False)
     done = here.ok(f"resolve 12345/a@x --type URL --at {then}")
     assert done.out == "1  URL  https://example.org/a#x\n"
     assert f"As of entry {then}; its latest source is from entry {then} (" in done.err

@@ -30,6 +30,7 @@ from perseid.registry.installation.installation import Installation
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries.history import keep_history_note
 from perseid.registry.registry import Registry
+from perseid.registry.responses import to_changed
 from perseid.registry.results import ChangeResult
 from perseid.registry.snapshot import Rules
 
@@ -138,7 +139,7 @@ def parse_reference(text: str) -> Reference:
 def print_changed(changed: ChangeResult, json: bool) -> None:
     """Print the handle of a change that is durable."""
     if json:
-        print_json({"handle": str(changed.handle), "seq": changed.seq})
+        print_json(to_changed(changed))
     else:
         typer.echo(str(changed.handle))
 

@@ -9,8 +9,9 @@ import typer
 from perseid.names.errors import InvalidName
 from perseid.names.uri import KNOWN_RESOLVERS, Resolver, to_http
 from perseid.registry.context import Context
-from perseid.registry.queries.citation import FORMATTERS, find_printable_name, get_citation, to_json
+from perseid.registry.queries.citation import FORMATTERS, find_printable_name, get_citation
 from perseid.registry.queries.qr import MAX_SCALE, QrImage
+from perseid.registry.responses import to_citation
 from perseid.schema.queries import ImageFormat, Style
 
 from ._installation import INTERFACE, ActingAs, Directory, HandleArgument, open_installation, parse_reference
@@ -72,11 +73,11 @@ def cite(
             citation = get_citation(
                 context, reference, resolver or KNOWN_RESOLVERS[0], at, registry.ledger.log.clock.now()
             )
-    text = FORMATTERS[style.value](citation)
+    cited = to_citation(citation, style)
     if json:
-        print_json({**to_json(citation), "style": style.value, "citation": text})
+        print_json(cited)
     else:
-        typer.echo(text)
+        typer.echo(cited.citation)
 
 
 def qr(  # noqa: PLR0913 - options

@@ -15,7 +15,7 @@ from perseid.registry.commands.records import Delete, Remove, assign_indexes
 from perseid.registry.commands.transfer import Transfer
 from perseid.registry.context import Command
 from perseid.registry.registry import Registry
-from perseid.registry.results import Explanation
+from perseid.registry.responses import to_explanation
 
 from ._advice import render_advice
 from ._commands import Group, register_command
@@ -212,20 +212,10 @@ def _explain(
     with open_installation(directory, acting_as) as session:
         explanation = session.registry.explain(command(session.registry), session.identity, INTERFACE)
     if json:
-        print_json(_to_json(explanation))
+        print_json(to_explanation(explanation, render_advice(explanation.advice)))
     else:
         typer.echo(f"{'allowed' if explanation.allowed else 'refused'}: {explanation.reason}")
         if advice := render_advice(explanation.advice):
             typer.echo(advice)
     if not explanation.allowed:
         raise typer.Exit(NOT_FOUND if is_not_found(explanation.code) else REFUSED)
-
-
-def _to_json(explanation: Explanation) -> dict[str, object]:
-    return {
-        "allowed": explanation.allowed,
-        "reason": explanation.reason,
-        "advice": render_advice(explanation.advice) or None,
-        "rule": explanation.rule or None,
-        "response_code": None if explanation.code is None else int(explanation.code),
-    }

@@ -6,15 +6,13 @@ from typing import Annotated, Final
 
 import typer
 
-from perseid.records.json_form import value_to_json
-from perseid.records.json_parsing import JsonObject
-from perseid.registry.queries.find import Search, SearchPage, SearchResult, find
+from perseid.registry.queries.find import Search, SearchPage, find
 from perseid.registry.queries.history import MAX_PAGE, seq_at_time
+from perseid.registry.responses import to_found
 
 from ._installation import ActingAs, Directory, OpenInstallation, open_installation, parse_reference
 from ._output import AsJson, print_json, print_message
 from ._values import printable
-from .verify import iso_time
 
 DEFAULT_SECONDS: Final = 60
 """Time limit of a search without an index; enough for some ten million URLs."""
@@ -96,7 +94,7 @@ def _print_results(
             warned = True
         for result in page.items:
             if json:
-                print_json(_to_json(result))
+                print_json(to_found(result))
             else:
                 typer.echo(printable(result.handle))
         remaining = None if remaining is None else remaining - len(page.items)
@@ -115,16 +113,6 @@ def _print_results(
 def _find_page(session: OpenInstallation, query: Search, after: str | None, limit: int) -> SearchPage:
     with session.registry.snapshot() as snapshot:
         return find(snapshot, session.identity, query, after, limit)
-
-
-def _to_json(result: SearchResult) -> JsonObject:
-    return {
-        "handle": result.handle,
-        "state": result.state.name.lower(),
-        "seq": result.seq,
-        "changed": iso_time(result.at),
-        "values": [value_to_json(value) for value in result.values],
-    }
 
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {"find": search}

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import typer
 
@@ -17,8 +17,6 @@ from perseid.names.handle import Handle
 from perseid.proof import document as proof_document
 from perseid.proof.verifier import InvalidProof, LogKey
 from perseid.records.encoding import to_base64
-from perseid.records.json_form import value_to_json
-from perseid.records.json_parsing import JsonObject
 from perseid.records.value import Value
 from perseid.registry.installation.installation import CHECKPOINT_KEY, KEYS_NAME
 from perseid.registry.queries import history as past
@@ -26,6 +24,8 @@ from perseid.registry.queries import listing
 from perseid.registry.queries import prove as proving
 from perseid.registry.queries.history import MAX_PAGE, Version, seq_at_time
 from perseid.registry.queries.listing import LogEntry
+from perseid.registry.responses import to_entry, to_version
+from perseid.schema.queries import HistoryPage
 
 from ._installation import (
     ActingAs,
@@ -39,7 +39,7 @@ from ._installation import (
 from ._output import AsJson, print_fields, print_json, print_message, progress
 from ._values import format_data, printable
 from .keys import finish_rotation, list_keys
-from .verify import iso_time, short_time
+from .verify import short_time
 
 MAX_SHOWN: Final = 20
 """Redacted values that `verify --all` lists without --json."""
@@ -84,8 +84,7 @@ def history(
                 for version in page.versions:
                     _print_version(version)
     if json:
-        documents = [_version_to_json(version) for version in versions]
-        print_json({"handle": name, "versions": documents, "complete": complete})
+        print_json(HistoryPage(name, [to_version(version) for version in versions], complete))
     elif not complete:
         print_message("Earlier versions are hidden: by the policy, or because the history is too long.")
 
@@ -212,18 +211,6 @@ def _pages(session: OpenInstallation, handle: Handle, limit: int | None) -> Iter
             return
 
 
-def _version_to_json(version: Version) -> JsonObject:
-    return {
-        "seq": version.seq,
-        "at": iso_time(version.at),
-        "action": version.action.name.lower(),
-        "state": version.state.name.lower(),
-        "values": [value_to_json(value) for value in version.values],
-        "redacted": version.redacted,
-        **_origin_to_json(version),
-    }
-
-
 def _print_version(version: Version) -> None:
     typer.echo(f"{version.seq}  {short_time(version.at)}  {version.action.name.lower()}{_format_origin(version)}")
     changed = version.changed
@@ -241,11 +228,6 @@ def _print_version(version: Version) -> None:
         typer.echo(f"    {sign} {index}  {printable(value.type)}{private}  {format_data(value)}")
     if version.redacted:
         typer.echo(f"    permanently redacted: {version.redacted}")
-
-
-def _origin_to_json(item: Version | LogEntry) -> JsonObject:
-    origin = {"interface": item.interface, "actor": item.actor, "note": item.note}
-    return {name: text for name, text in origin.items() if text}
 
 
 def _format_origin(item: Version | LogEntry) -> str:
@@ -280,13 +262,11 @@ def _follow(session: OpenInstallation, after: int, json: bool) -> None:
 
 
 def _print_log_entry(logged: LogEntry, json: bool) -> None:
-    action, state = logged.action.name.lower(), logged.state.name.lower()
     if json:
-        document: dict[str, Any] = {"seq": logged.seq, "at": iso_time(logged.at), "action": action}
-        print_json(document | {"handle": logged.handle, "state": state} | _origin_to_json(logged))
+        print_json(to_entry(logged))
     else:
         typer.echo(
-            f"{logged.seq:>{SEQ_WIDTH}}  {short_time(logged.at)}  {action:<9}  "
+            f"{logged.seq:>{SEQ_WIDTH}}  {short_time(logged.at)}  {logged.action.name.lower():<9}  "
             f"{printable(logged.handle)}{_format_origin(logged)}"
         )
 

@@ -7,6 +7,7 @@ import typer
 
 from perseid.ledger.store.jobs import Job
 from perseid.names.errors import quote_text
+from perseid.records.encoding import iso_time
 from perseid.records.json_parsing import JsonObject
 from perseid.registry.access.permissions import display_name
 from perseid.registry.jobs import rewrite as rewrite_job
@@ -22,7 +23,7 @@ from ._installation import INTERFACE, ActingAs, Directory, Note, OpenInstallatio
 from ._output import AsJson, print_fields, print_json, print_message, progress
 from ._values import format_data, printable
 from .lifecycle import Yes, confirm, print_interrupted
-from .verify import iso_time, short_time
+from .verify import short_time
 
 MAX_SHOWN: Final = 10
 """Changes shown before the prompt; `--dry-run` shows all."""

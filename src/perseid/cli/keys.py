@@ -29,6 +29,7 @@ from perseid.ledger.log.signing import WrongKey, parse_key_change
 from perseid.ledger.merkle import Signer
 from perseid.ledger.store.directory import sync_directory
 from perseid.proof.verifier import LogKey
+from perseid.records.encoding import iso_time
 from perseid.registry.installation.files import InstallationError, write_file
 from perseid.registry.installation.installation import (
     CHECKPOINT_KEY,
@@ -44,7 +45,7 @@ from ._commands import Group, register_command
 from ._installation import INTERFACE, Directory, get_identity, open_installation, resolve_directory
 from ._output import AsJson, print_fields, print_json, print_message
 from ._values import printable
-from .verify import iso_time, short_time
+from .verify import short_time
 
 _SEED_SIZE = 32
 

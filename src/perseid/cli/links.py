@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from perseid.registry.commands.transfer import LinkMetadata, LinkResult, LinkVersion
+from perseid.registry.responses import to_linked
 
 from ._commands import Group, register_command
 from ._installation import ActingAs, Directory, Note, open_installation, parse_handle
@@ -61,12 +62,10 @@ def metadata(
 
 
 def _print_linked(linked: LinkResult, json: bool) -> None:
-    """Print both handles; `seq` is null if they were linked already."""
-    handles = [str(handle) for handle in linked.handles]
     if json:
-        print_json({"handles": handles, "seq": linked.seq or None})
+        print_json(to_linked(linked))
     else:
-        typer.echo("\n".join(handles))
+        typer.echo("\n".join(map(str, linked.handles)))
 
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {"link": app}

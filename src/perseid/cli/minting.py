@@ -23,6 +23,7 @@ from perseid.registry.commands.minting import mint as mint_in_steps
 from perseid.registry.commands.namespaces import check_prefix
 from perseid.registry.commands.records import PartialValue, assign_indexes
 from perseid.registry.jobs import runner
+from perseid.registry.responses import to_minted
 from perseid.registry.results import MintResult, Refused
 
 from ._installation import INTERFACE, ActingAs, Directory, OpenInstallation, open_installation, parse_value_ref
@@ -118,7 +119,8 @@ def mint(  # noqa: PLR0913 - options
 
     Each handle is printed on its own line when it is durable. The policy of the namespace sets the form of suffixes; a
     suffix is never used twice. With `--from`, each row of a CSV file becomes a record; the columns are types, as in
-    `URL` or `EMAIL!private`. With `--with-metadata`, two handles are printed for each resource.
+    `URL` or `EMAIL!private`. With `--with-metadata`, two handles are printed for each resource. With `--json`, each
+    line has the handles of one commit, in the order of the rows.
 
     For example:
         perseid mint 102.100.272 --url https://example.org/maps/1
@@ -180,7 +182,7 @@ def _mint(session: OpenInstallation, order: Mint, note: str, json: bool) -> None
             progress("minting", order.count, "identifiers", prints=True) as update,
         ):
             for result in mint_in_steps(session.registry, order, session.identity, INTERFACE, note, job_id=job):
-                _print_minted(result, order, done, json)
+                _print_minted(result, order, json)
                 done += len(result.handles) // order.names_each
                 update(done)
     except LeaseClosed as problem:
@@ -214,18 +216,11 @@ def _default_ttl(session: OpenInstallation, where: str) -> int:
         return snapshot.policy(prefix).default_ttl
 
 
-def _print_minted(result: MintResult, order: Mint, number: int, json: bool) -> None:
-    if not json:
+def _print_minted(result: MintResult, order: Mint, json: bool) -> None:
+    if json:
+        print_json(to_minted(result.handles, result.seq, order.names_each))
+    else:
         typer.echo("\n".join(map(str, result.handles)))
-        return
-    each = order.names_each
-    for position in range(0, len(result.handles), each):
-        document: dict[str, object] = {"handle": str(result.handles[position]), "seq": result.seq + position}
-        if each > 1:
-            document["metadata"] = str(result.handles[position + 1])
-        if isinstance(order.values, Rows):
-            document["line"] = order.values.lines[number + position // each][0]
-        print_json(document)
 
 
 # Files

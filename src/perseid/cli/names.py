@@ -1,17 +1,16 @@
 """`perseid name`: parse and convert handles, and explain the rules. No installation is needed."""
 
-from collections.abc import Callable
-from enum import StrEnum
 from functools import partial
 from typing import Annotated, TypeAlias
 
+import msgspec
 import typer
 
 from perseid.cli._output import for_each
 from perseid.names.errors import InvalidName, quote_text
 from perseid.names.errors import load_rules as all_rules
-from perseid.names.schemes import recognize
-from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_user_input, to_host, to_http, to_path
+from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_user_input
+from perseid.schema.names import Form, Rule, Rules, convert_name, parse_name
 
 from ._commands import Command, Group
 from ._output import AsJson, print_fields, print_json, print_message
@@ -46,15 +45,6 @@ Resolvers: TypeAlias = Annotated[
 ]
 
 
-class Form(StrEnum):
-    """The target form of a conversion."""
-
-    HANDLE = "handle"
-    HOST = "host"
-    PATH = "path"
-    HTTP = "http"
-
-
 @app.command(
     cls=Command,
     epilog="Examples:\n\n    perseid name parse hdl:102.100.272/D7J1G0DQH\n\n"
@@ -67,11 +57,13 @@ def parse(text: Text, json: AsJson = False, resolver: Resolvers = None) -> None:
     """
 
     def show(reference: Reference) -> None:
-        fields = _describe(reference)
+        parsed = parse_name(reference)
         if json:
-            print_json(fields)
+            print_json(parsed)
         else:
-            print_fields(_flatten(fields))
+            fields = msgspec.structs.asdict(parsed)
+            details = fields.pop("details")
+            print_fields(fields | {f"{parsed.scheme} {label}": value for label, value in details.items()})
 
     for_each(text, partial(parse_user_input, resolvers=[*(resolver or ()), *KNOWN_RESOLVERS]), show)
 
@@ -93,19 +85,13 @@ def convert(
     json: AsJson = False,
 ) -> None:
     """Convert a handle to another form. The spelling is kept, and query and fragment where the form allows them."""
-    converters: dict[Form, Callable[[Reference], str]] = {
-        Form.HANDLE: lambda reference: str(reference.handle),
-        Form.HOST: to_host,
-        Form.PATH: to_path,
-        Form.HTTP: lambda reference: to_http(reference, resolver or KNOWN_RESOLVERS[0]),
-    }
 
     def show(reference: Reference) -> None:
-        converted = converters[to](reference)
+        converted = convert_name(reference, to, resolver)
         if json:
-            print_json({"form": to.value, "name": converted} | _query_and_fragment(reference))
+            print_json(converted)
             return
-        typer.echo(converted)
+        typer.echo(converted.name)
         if to is Form.HANDLE and reference.tail:
             print_message(f"Left out, because it is not part of the handle: {reference.tail}")
 
@@ -129,33 +115,8 @@ def rules(
         print_message(f"perseid: rule {quote_text(rule or '')} does not exist; the rules are {', '.join(texts)}")
         raise typer.Exit(3)
     if json:
-        print_json([{"rule": key, **value} for key, value in chosen.items()])
+        found = [Rule(key, **value) for key, value in chosen.items()]
+        print_json(Rules(found) if rule is None else found[0])
         return
     for key, value in chosen.items():
         typer.echo(f"{key}  {value['title']}\n    {value['text']}")
-
-
-def _describe(reference: Reference) -> dict[str, object]:
-    parsed = reference.handle
-    scheme = recognize(parsed)
-    handle = parsed if scheme is None else scheme.normalize(parsed)
-    return {
-        "handle": str(handle),
-        "input": str(parsed),
-        "prefix": handle.prefix,
-        "suffix": handle.suffix,
-        **_query_and_fragment(reference),
-        "scheme": None if scheme is None else scheme.name,
-        "details": {} if scheme is None else dict(scheme.describe(parsed)),
-    }
-
-
-def _flatten(fields: dict[str, object]) -> dict[str, object]:
-    details = fields.pop("details")
-    if isinstance(details, dict):
-        fields |= {f"{fields['scheme']} {label}": value for label, value in details.items()}
-    return fields
-
-
-def _query_and_fragment(reference: Reference) -> dict[str, str | None]:
-    return {"query": reference.query, "fragment": reference.fragment}

@@ -10,13 +10,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
+import msgspec
 import typer
 
 from perseid.ledger.errors import LedgerError
 from perseid.names.characters import fold
 from perseid.names.handle import CaseRule
 from perseid.records.value import ValueRef
-from perseid.registry.commands.namespaces import AddNamespace, Namespace, SetPolicy
+from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
 from perseid.registry.installation.setup import add_namespace, administrator_values, with_group_administrators
 from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.policy.text import InvalidPolicy
@@ -24,12 +25,12 @@ from perseid.registry.queries.namespaces import (
     ChangePolicy,
     apply_policy_text,
     changed_keys,
-    dump_policy,
     find_administrators,
     get_policy,
     list_prefixes,
-    summarize,
 )
+from perseid.registry.responses import to_created_namespace, to_namespace, to_policy
+from perseid.schema.namespaces import PolicyChanged
 
 from ._commands import Group, register_command
 from ._installation import INTERFACE, ActingAs, Directory, OpenInstallation, Prefix, open_installation, parse_value_ref
@@ -156,7 +157,7 @@ def list_(directory: Directory = None, acting_as: ActingAs = None, json: AsJson 
     with open_installation(directory, acting_as) as session, session.registry.snapshot() as snapshot:
         for prefix in list_prefixes(snapshot, session.identity):
             if json:
-                print_json(summarize(snapshot, prefix))
+                print_json(to_namespace(snapshot, prefix))
             else:
                 typer.echo(printable(prefix))
 
@@ -170,11 +171,12 @@ def show(prefix: Prefix, directory: Directory = None, acting_as: ActingAs = None
     """
     with open_installation(directory, acting_as) as session, session.registry.snapshot() as snapshot:
         get_policy(snapshot, prefix)
-        summary = summarize(snapshot, prefix)
+        summary = to_namespace(snapshot, prefix)
     if json:
         print_json(summary)
         return
-    print_fields({key.replace("_", " "): _format_value(value) for key, value in summary.items()})
+    fields = msgspec.structs.asdict(summary)
+    print_fields({key.replace("_", " "): _format_value(value) for key, value in fields.items()})
 
 
 @register_command(app, "policy")
@@ -229,7 +231,7 @@ def policy(  # noqa: PLR0913 - options
     if not changes:
         print_message("The policy is unchanged.")
     if json:
-        print_json({"prefix": namespace.prefix, "seq": namespace.seq, "changed": changed_keys(before, after)})
+        print_json(PolicyChanged(namespace.prefix, namespace.seq, tuple(changed_keys(before, after))))
     else:
         typer.echo(namespace.prefix)
 
@@ -266,23 +268,13 @@ def _create_namespace(
         session.registry, AddNamespace(prefix, rules, values, require_administrators), session.identity, INTERFACE
     )
     if json:
-        print_json(_to_json(namespace))
+        print_json(to_created_namespace(namespace))
         return
     typer.echo(namespace.prefix)
     if namespace.policy.default_creator and not rules.default_creator:
         print_message(f"The default creator is {namespace.policy.default_creator}. Describe it in its record.")
     if namespace.types_elsewhere:
         print_message(f"Types defined at another service: {', '.join(namespace.types_elsewhere)}")
-
-
-def _to_json(namespace: Namespace) -> dict[str, object]:
-    return {
-        "prefix": namespace.prefix,
-        "profile": namespace.policy.profile,
-        "creator": namespace.policy.default_creator or None,
-        "seq": namespace.seq,
-        "external_types": list(namespace.types_elsewhere),
-    }
 
 
 # Showing
@@ -292,14 +284,14 @@ def _format_value(value: object) -> str | None:
     """Format a value of the summary; None if it is empty."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, list):
+    if isinstance(value, tuple):
         return ", ".join(map(printable, value)) or None
     return printable(str(value)) if value else None
 
 
 def _print_policy(prefix: str, rules: Policy, json: bool) -> None:
     if json:
-        print_json({"prefix": prefix, **dump_policy(rules)})
+        print_json(to_policy(prefix, rules))
     else:
         typer.echo(rules.to_toml(), nl=False)
 

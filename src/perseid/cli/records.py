@@ -11,6 +11,7 @@ import typer
 from perseid.registry.commands.records import AddValues, CreateRecord, Delete, Remove, ReplaceRecord, SetValues
 from perseid.registry.queries.history import MAX_PAGE
 from perseid.registry.queries.listing import list_handles
+from perseid.registry.responses import to_summary
 
 from ._installation import (
     ActingAs,
@@ -168,7 +169,7 @@ def list_(
                 page = list_handles(snapshot, session.identity, prefix, after, MAX_PAGE, deleted=deleted)
             for item in page.items:
                 if json:
-                    print_json({"handle": item.handle, "state": item.state.name.lower(), "seq": item.seq})
+                    print_json(to_summary(item))
                 else:
                     typer.echo(printable(item.handle))
             after, more = page.last, page.more

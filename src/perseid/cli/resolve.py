@@ -1,39 +1,30 @@
 """`perseid resolve`: the record of a handle, now or at a time, and its authority metadata."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from typing import Annotated, Final
 
 import typer
 
 from perseid.ledger.log.entry import State
-from perseid.records.encoding import to_iso
-from perseid.records.json_form import record_to_json
-from perseid.records.json_parsing import JsonObject
-from perseid.records.record import Record
+from perseid.records.encoding import iso_time
 from perseid.records.value import Value
 from perseid.registry.context import Context
-from perseid.registry.policy.authority_metadata import AuthorityMetadata
-from perseid.registry.queries.aliases import resolve_aliases
-from perseid.registry.queries.history import as_of, seq_at_time
-from perseid.registry.queries.resolve import Query, get_authority_metadata
-from perseid.registry.queries.resolve import resolve as resolved
-from perseid.registry.results import Resolution
+from perseid.registry.queries.aliases import FoundRecord, find_record
+from perseid.registry.queries.resolve import Query
+from perseid.registry.responses import get_authority, to_record
+from perseid.schema.namespaces import Authority
 
 from ._installation import (
     INTERFACE,
     ActingAs,
     Directory,
     HandleArgument,
-    OpenInstallation,
     open_installation,
     parse_reference,
 )
 from ._output import AsJson, print_json, print_message
 from ._values import format_data, printable
-
-_MICROSECONDS: Final = 1_000_000
 
 _STATE_DESCRIPTIONS: Final = {
     State.TOMBSTONE: "a tombstone: the resource is gone",
@@ -77,95 +68,54 @@ def resolve(  # noqa: PLR0913 - options
     query = Query(reference.handle, tuple(type_ or ()), tuple(index or ()), public_only=not private)
     if authority and at is not None:
         raise typer.BadParameter("cannot be used with --at", param_hint="--authority")
-    with open_installation(directory, acting_as) as session:
-        result = _find(session, query, at, follow=follow, authority=authority)
-    record = result.resolved
-    tail = {
-        "query": reference.query if record.query is None else record.query,
-        "fragment": reference.fragment if record.fragment is None else record.fragment,
-    }
-    present = {part: text for part, text in tail.items() if text is not None}
+    with open_installation(directory, acting_as) as session, session.registry.snapshot() as snapshot:
+        context = Context(snapshot, session.identity, INTERFACE, session.registry.now())
+        found = find_record(context, query, at, session.registry.ledger.log.clock.now(), follow=follow)
+        metadata = get_authority(context, replace(query, handle=found.resolution.handle)) if authority else None
+    record = found.resolution
+    record = replace(
+        record,
+        query=reference.query if record.query is None else record.query,
+        fragment=reference.fragment if record.fragment is None else record.fragment,
+    )
+    found = replace(found, resolution=record)
     if json:
-        _print_json(result, present, follow=follow, authority=authority)
+        print_json(metadata or to_record(found))
         return
-    if authority:
-        _print_authority(result.authority)
+    if metadata is not None:
+        _print_authority(metadata)
     else:
         _print_values(record.values)
-    _print_hints(result, present)
+    _print_hints(found)
 
 
-@dataclass(frozen=True, slots=True)
-class _Result:
-    """The result of a resolution."""
-
-    resolved: Resolution
-    entry: int | None
-    """The last entry of the ledger at the requested time; None means now."""
-    aliases: tuple[str, ...]
-    """The aliases that were followed."""
-    authority: AuthorityMetadata | None
-
-
-def _find(session: OpenInstallation, query: Query, at: str | None, *, follow: bool, authority: bool) -> _Result:
-    with session.registry.snapshot() as snapshot:
-        entry = None if at is None else seq_at_time(snapshot.reader, at, session.registry.ledger.log.clock.now())
-        aliases: tuple[str, ...] = ()
-        if follow:
-            chain = resolve_aliases(snapshot, query.handle, entry).chain
-            if len(chain) > 1:
-                aliases, query = tuple(map(str, chain[:-1])), replace(query, handle=chain[-1])
-        if entry is None:
-            record = resolved(query, Context(snapshot, session.identity, INTERFACE, session.registry.now()))
-        else:
-            record = as_of(snapshot, session.identity, query, entry).resolved
-        metadata = get_authority_metadata(snapshot, snapshot.stored(record.base or query.handle)) if authority else None
-    return _Result(record, entry, aliases, metadata)
-
-
-def _print_json(result: _Result, tail: dict[str, str], *, follow: bool, authority: bool) -> None:
-    record = result.resolved
-    plain: JsonObject = record_to_json(Record(record.handle, record.values))
-    if record.state is not State.NORMAL:
-        plain["state"] = record.state.name.lower()
-    plain |= tail
-    if record.by_template:
-        plain["template_base"] = None if record.base is None else str(record.base)
-    if result.entry is not None:
-        plain |= {"as_of": result.entry, "seq": record.seq, "changed": _format_time(record.at)}
-    if follow:
-        plain["aliases"] = list(result.aliases)
-    if authority:
-        plain["authority"] = None if result.authority is None else result.authority.to_json()
-    print_json(plain)
-
-
-def _print_authority(metadata: AuthorityMetadata | None) -> None:
-    if metadata is None:
+def _print_authority(metadata: Authority) -> None:
+    if not metadata.required:
         print_message("The policy of the namespace does not require authority metadata.")
         return
     for label, time in (("created", metadata.created), ("updated", metadata.updated)):
-        typer.echo(f"{label}  {'unknown' if time is None else to_iso(time)}")
+        typer.echo(f"{label}  {time or 'unknown'}")
     for label, party in (("creator", metadata.creator), *[("owner", owner) for owner in metadata.owners]):
-        text = "unknown" if party is None else f"hdl:{printable(str(party.handle))}"
+        text = "unknown" if party is None else printable(party.uri)
         remark = "" if party is None or party.verified else "  (not verified: hosted by another service)"
         typer.echo(f"{label:<7}  {text}{remark}")
 
 
-def _print_hints(result: _Result, tail: dict[str, str]) -> None:
-    record = result.resolved
-    if result.aliases:
-        print_message(f"{printable(result.aliases[0])} is an alias of {printable(str(record.registered))}.")
+def _print_hints(found: FoundRecord) -> None:
+    record = found.resolution
+    if found.aliases:
+        print_message(f"{printable(found.aliases[0])} is an alias of {printable(str(record.registered))}.")
     if record.state is not State.NORMAL:
         print_message(f"The handle is {_STATE_DESCRIPTIONS[record.state]}.")
-    for part, text in tail.items():
-        print_message(f"The {part} is passed on to the target: {printable(text)}")
+    for part, text in (("query", record.query), ("fragment", record.fragment)):
+        if text is not None:
+            print_message(f"The {part} is passed on to the target: {printable(text)}")
     if record.by_template:
         source = "" if record.base is None else f" from the record of {printable(str(record.base))}"
         print_message(f"The handle has no record of its own: a template created these values{source}.")
-    if result.entry is not None:
+    if found.entry is not None:
         source = "its latest source" if record.by_template else "the record"
-        print_message(f"As of entry {result.entry}; {source} is from entry {record.seq} ({_format_time(record.at)}).")
+        print_message(f"As of entry {found.entry}; {source} is from entry {record.seq} ({iso_time(record.at)}).")
 
 
 def _print_values(values: tuple[Value, ...]) -> None:
@@ -173,11 +123,6 @@ def _print_values(values: tuple[Value, ...]) -> None:
     types = [printable(value.type) + ("" if value.is_public else "!private") for value in values]
     for value, type_ in zip(values, types, strict=True):
         typer.echo(f"{value.index:>{width}}  {type_:<{max(map(len, types))}}  {format_data(value)}")
-
-
-def _format_time(microseconds: int) -> str:
-    time = datetime.fromtimestamp(microseconds / _MICROSECONDS, UTC)
-    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {"resolve": resolve}

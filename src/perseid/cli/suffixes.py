@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -10,40 +10,22 @@ import typer
 from perseid.cli._output import for_each
 from perseid.names import pilin
 from perseid.names.allocator import MemoryLease
-from perseid.names.cordra import CordraScheme
-from perseid.names.errors import InvalidName, quote_text
-from perseid.names.handle import Handle
+from perseid.names.errors import quote_text
 from perseid.names.suffix_scheme import Source
+from perseid.schema.names import PilinSuffix, generate_cordra, pilin_at, to_pilin
 
 from ._commands import Command, Group
 from ._output import AsJson, print_json
 
 app = typer.Typer(cls=Group, help="Generate and decode suffixes; nothing is registered.", no_args_is_help=True)
 
-# Schemes read whole handles; for a suffix alone, any prefix will do.
-_ANY_PREFIX = "0"
-
 
 def _parse_time(text: str) -> datetime:
     try:
-        parsed = datetime.fromisoformat(text)
+        return datetime.fromisoformat(text)
     except ValueError as problem:
         message = f"{quote_text(text)} is not an ISO 8601 time, such as 2007-09-17T07:14:50.919Z"
         raise typer.BadParameter(message) from problem
-    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
-
-
-def _to_milliseconds(instant: datetime) -> int:
-    milliseconds = pilin.from_time(instant)
-    if not pilin.MIN_MILLISECONDS <= milliseconds < pilin.END_MILLISECONDS:
-        first, last = pilin.format_time(pilin.MIN_MILLISECONDS), pilin.format_time(pilin.END_MILLISECONDS - 1)
-        text = instant.isoformat().replace("+00:00", "Z")
-        raise InvalidName("P3", f"{text} has no PILIN suffix: the first is for {first}, the last for {last}")
-    return milliseconds
-
-
-def _make_source() -> Source:
-    return Source(clock=time.time_ns, random=secrets.token_bytes, lease=MemoryLease(), sleep=time.sleep)
 
 
 @app.command(
@@ -75,17 +57,16 @@ def pilin_suffix(
     if at is not None and decode is not None:
         raise typer.BadParameter("use either --at or --decode, not both")
 
-    def show(milliseconds: int) -> None:
-        suffix, instant = pilin.encode(milliseconds), pilin.format_time(milliseconds)
+    def show(pilin_suffix: PilinSuffix) -> None:
         if json:
-            print_json({"suffix": suffix, "milliseconds": milliseconds, "time": instant})
+            print_json(pilin_suffix)
         else:
-            typer.echo(suffix if decode is None else instant)
+            typer.echo(pilin_suffix.suffix if decode is None else pilin_suffix.time)
 
     if decode is not None:
-        for_each(decode, pilin.decode, show)
+        for_each(decode, lambda text: to_pilin(pilin.decode(text)), show)
     else:
-        show(pilin.from_unix_ns(time.time_ns()) if at is None else _to_milliseconds(at))
+        show(to_pilin(pilin.from_unix_ns(time.time_ns())) if at is None else pilin_at(at))
 
 
 @app.command("cordra", cls=Command, epilog="Example:\n\n    perseid suffix cordra --version 1")
@@ -98,9 +79,9 @@ def cordra_suffix(
     """Generate a CORDRA path: a new UUID in 32 uppercase hexadecimal digits."""
     if version not in {1, 4}:
         raise typer.BadParameter("use 1 or 4: CORDRA paths are UUIDs of these versions")
-    scheme = CordraScheme(1 if version == 1 else 4)
-    (suffix,) = scheme.mint(_make_source())
+    source = Source(clock=time.time_ns, random=secrets.token_bytes, lease=MemoryLease(), sleep=time.sleep)
+    generated = generate_cordra(1 if version == 1 else 4, source)
     if json:
-        print_json({"suffix": suffix, "version": version, "uuid": scheme.describe(Handle(_ANY_PREFIX, suffix))["uuid"]})
+        print_json(generated)
     else:
-        typer.echo(suffix)
+        typer.echo(generated.suffix)

@@ -1,34 +1,30 @@
 """`perseid token`: create, list and revoke access tokens."""
 
-import re
 import secrets
 from collections.abc import Iterator
 from typing import Annotated, Final, TypeAlias
 
 import typer
 
-from perseid.names.errors import quote_text
-from perseid.records.json_parsing import JsonObject
+from perseid.records.encoding import to_iso
 from perseid.registry.access import tokens
 from perseid.registry.access.scopes import InvalidScope, ScopeSet
-from perseid.registry.access.token_records import InvalidToken, Secret, Token
-from perseid.registry.access.tokens import DAY, CreateToken, RevokeToken, TokenStatus
+from perseid.registry.access.token_records import InvalidToken, Secret
+from perseid.registry.access.tokens import CreateToken, InvalidLifetime, RevokeToken, TokenStatus, parse_lifetime
 from perseid.registry.advice import AdviceKind
+from perseid.registry.responses import to_token
 from perseid.registry.results import Refused
-from perseid.schema.namespaces import DEFAULT_DAYS, MAX_DAYS, SCOPES
+from perseid.schema.namespaces import DEFAULT_LIFETIME, MAX_DAYS, SCOPES, CreatedToken
 from perseid.wire.codes import ResponseCode
 
 from ._commands import Group, register_command
 from ._installation import ActingAs, Directory, Note, OpenInstallation, open_installation
 from ._output import AsJson, print_fields, print_json, print_message
 from ._values import printable
-from .verify import iso_time, short_time
 
 LAST: Final = "last"
 """Stands for the newest token that the caller can see."""
 
-_MICROSECONDS: Final = 1_000_000
-_LIFETIME: Final = re.compile(r"([0-9]{1,4})d")
 
 app = typer.Typer(
     cls=Group,
@@ -61,7 +57,7 @@ def create(  # noqa: PLR0913 - options
     all_namespaces: Annotated[bool, typer.Option("--all-namespaces", help="It is valid for all namespaces.")] = False,
     expires_in: Annotated[
         str, typer.Option("--expires-in", metavar="DAYS", help=f"The lifetime, as in 90d; at most {MAX_DAYS}d.")
-    ] = f"{DEFAULT_DAYS}d",
+    ] = DEFAULT_LIFETIME,
     label: Annotated[str, typer.Option("--label", metavar="TEXT", help="What it is for.")] = "",
     note: Note = "",
     directory: Directory = None,
@@ -84,17 +80,19 @@ def create(  # noqa: PLR0913 - options
         perseid token create --scope read,find --all-namespaces --expires-in 30d --json
     """
     scopes = _parse_scopes(scope, namespace, all_namespaces)
-    order = CreateToken(Secret.new(secrets.token_bytes), scopes, label, _parse_lifetime(expires_in))
+    try:
+        seconds = parse_lifetime(expires_in)
+    except InvalidLifetime as problem:
+        raise typer.BadParameter(str(problem), param_hint="--expires-in") from problem
+    order = CreateToken(Secret.new(secrets.token_bytes), scopes, label, seconds)
     with open_installation(directory, acting_as) as session:
         token = session.do(order, note)
     if json:
-        print_json({"token": order.secret.text(), **_token_to_json(token)})
+        print_json(CreatedToken(token.id, to_iso(token.expires), order.secret.text()))
         return
     typer.echo(order.secret.text())
     print_message(f"This is token {token.id}. It is shown only once: store it where only your program can read it.")
-    print_message(
-        f"It expires at {short_time(token.expires * _MICROSECONDS)}. To revoke it: perseid token revoke {token.id}"
-    )
+    print_message(f"It expires at {to_iso(token.expires)}. To revoke it: perseid token revoke {token.id}")
 
 
 @register_command(app, "list")
@@ -121,7 +119,7 @@ def list_(
             if item.revoked is not None and not everything:
                 continue
             if json:
-                print_json(_listed_to_json(item, now))
+                print_json(to_token(item, now))
             else:
                 typer.echo(_format_line(item, now))
 
@@ -138,7 +136,7 @@ def show(token: TokenArgument, directory: Directory = None, acting_as: ActingAs 
         now = session.registry.now()
         item = tokens.get_token(session.registry, session.identity, _token_id(session, token))
     if json:
-        print_json(_listed_to_json(item, now))
+        print_json(to_token(item, now))
         return
     details = item.token
     print_fields(
@@ -149,9 +147,9 @@ def show(token: TokenArgument, directory: Directory = None, acting_as: ActingAs 
             "issuer": printable(details.issuer),
             "scopes": ", ".join(details.scope.scope_names),
             "namespaces": details.scope.namespaces_text,
-            "created": short_time(details.created * _MICROSECONDS),
-            "expires": short_time(details.expires * _MICROSECONDS),
-            "revoked": None if item.revoked is None else short_time(item.revoked * _MICROSECONDS),
+            "created": to_iso(details.created),
+            "expires": to_iso(details.expires),
+            "revoked": None if item.revoked is None else to_iso(item.revoked),
             "last used": _format_day(item.used) or "never",
             "entry": item.seq,
         }
@@ -190,7 +188,8 @@ def revoke(
         for each in dict.fromkeys(ids):
             revoked = session.do(RevokeToken(each), note)
             if json:
-                print_json({"id": revoked.id, "label": revoked.label, "state": "revoked"})
+                status = tokens.get_token(session.registry, session.identity, each)
+                print_json(to_token(status, session.registry.now()))
             else:
                 typer.echo(revoked.id)
         if not ids:
@@ -207,15 +206,6 @@ def _parse_scopes(scopes: list[str] | None, namespaces: list[str] | None, all_na
         return ScopeSet.of(names, None if all_namespaces else namespaces)
     except InvalidScope as problem:
         raise typer.BadParameter(str(problem)) from problem
-
-
-def _parse_lifetime(text: str) -> int:
-    """Parse a number of days, as in `90d`, to seconds."""
-    match = _LIFETIME.fullmatch(text)
-    if match is None or not 1 <= int(match[1]) <= MAX_DAYS:
-        message = f"{quote_text(text)} is not a lifetime from 1d to {MAX_DAYS}d"
-        raise typer.BadParameter(message, param_hint="--expires-in")
-    return int(match[1]) * DAY
 
 
 def _token_id(session: OpenInstallation, text: str) -> str:
@@ -243,32 +233,14 @@ def list_all(session: OpenInstallation) -> Iterator[TokenStatus]:
 def _format_line(item: TokenStatus, now: int) -> str:
     token = item.token
     used = f"used {_format_day(item.used)}" if item.used is not None else "never used"
-    until = short_time(token.expires * _MICROSECONDS)[:10]
+    until = to_iso(token.expires)[:10]
     scopes = ",".join(token.scope.scope_names)
     parts = [token.id, item.state(now), f"until {until}", used, token.issuer, scopes, token.scope.namespaces_text]
     return printable("  ".join([*parts, *([token.label] if token.label else [])]))
 
 
-def _token_to_json(token: Token) -> JsonObject:
-    return {
-        "id": token.id,
-        "label": token.label,
-        "issuer": token.issuer,
-        "scopes": token.scope.scope_names,
-        "namespaces": None if token.scope.namespaces is None else list(token.scope.namespaces),
-        "created": iso_time(token.created * _MICROSECONDS),
-        "expires": iso_time(token.expires * _MICROSECONDS),
-    }
-
-
-def _listed_to_json(item: TokenStatus, now: int) -> JsonObject:
-    revoked = None if item.revoked is None else iso_time(item.revoked * _MICROSECONDS)
-    status = {"state": item.state(now), "revoked": revoked, "last_used": _format_day(item.used), "seq": item.seq}
-    return {**_token_to_json(item.token), **status}
-
-
 def _format_day(seconds: int | None) -> str | None:
-    return None if seconds is None else short_time(seconds * _MICROSECONDS)[:10]
+    return None if seconds is None else to_iso(seconds)[:10]
 
 
 commands = {"token": app}

@@ -3,22 +3,20 @@
 from collections.abc import Callable
 from typing import Annotated
 
+import msgspec
 import typer
 
-from perseid.ledger.log.entry import State
 from perseid.names.characters import fold
-from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.data_types import Definition
-from perseid.records.errors import InvalidData
-from perseid.records.json_parsing import JsonObject, parse_json
-from perseid.records.types import DEFINITION
+from perseid.records.json_parsing import parse_json
 from perseid.registry.commands.namespaces import namespaces
 from perseid.registry.commands.records import Create
 from perseid.registry.context import not_found
 from perseid.registry.policy.types import RegisteredType, definition_values, get_registered_type
-from perseid.registry.queries.find import Search, find
 from perseid.registry.queries.history import MAX_PAGE
 from perseid.registry.queries.listing import list_handles
+from perseid.registry.queries.namespaces import list_types
+from perseid.registry.responses import to_type
 from perseid.registry.results import Refused
 
 from ._commands import Group, register_command
@@ -88,7 +86,9 @@ def add(  # noqa: PLR0913 - options
 
 @register_command(app, "list")
 def list_(
-    prefix: Annotated[str | None, typer.Argument(metavar="PREFIX", help="Only types of this prefix.")] = None,
+    prefix: Annotated[
+        str, typer.Argument(metavar="[PREFIX]", help="Only types of this prefix.", show_default=False)
+    ] = "",
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
@@ -102,11 +102,11 @@ def list_(
         perseid type list 102.100.TYPE --json
     """
     with open_installation(directory, acting_as) as session:
-        for registered in _find_types(session, prefix):
+        for registered in map(to_type, _find_types(session, prefix)):
             if json:
-                print_json(_to_json(registered))
+                print_json(registered)
             else:
-                typer.echo(f"{printable(str(registered.handle))}  {printable(_type_name(registered))}")
+                typer.echo(f"{printable(registered.handle)}  {printable(registered.name)}")
 
 
 @register_command(app, "show")
@@ -127,77 +127,31 @@ def show(handle: HandleArgument, directory: Directory = None, acting_as: ActingA
         print_message(f"perseid: {printable(str(requested))} is not a type: its record has no definition")
         print_message("A type has a value of type PERSEID_TYPE or DESC.")
         raise typer.Exit(NOT_FOUND)
-    plain = _to_json(registered)
+    response = to_type(registered)
     if json:
-        print_json(plain)
+        print_json(response)
         return
-    definition = registered.definition
-    fields = plain if definition is None else plain | {"schema": definition.schema}
-    print_fields({name: printable(str(text)) for name, text in fields.items() if text is not None and name != "seq"})
+    fields = msgspec.structs.asdict(response) | {"seq": None}
+    if registered.definition is not None:
+        fields["schema"] = registered.definition.schema
+    print_fields({name: printable(str(text)) for name, text in fields.items() if text})
 
 
-def _find_types(session: OpenInstallation, prefix: str | None) -> list[RegisteredType]:
-    """Find the types of a namespace, or of all that the caller can list, by the search index."""
-    if prefix is not None:
-        _check_listing(session, prefix)
-        bare = fold(prefix).removeprefix(f"{PREFIX_OF_PREFIXES}/")
-        return [each for each in _all_types(session) if fold(each.handle.prefix) == bare]
+def _find_types(session: OpenInstallation, prefix: str) -> list[RegisteredType]:
+    """Find the types of a namespace, or of all that the caller can list."""
     with session.registry.snapshot() as snapshot:
-        prefixes = list(namespaces(snapshot.reader))
-    for each in prefixes:
-        try:
-            _check_listing(session, each)
-        except Refused as refused:
-            print_message(f"Not listed: {printable(each)}: {refused.reason}")
-    return _all_types(session)
-
-
-def _check_listing(session: OpenInstallation, prefix: str) -> None:
-    """Raise `Refused` if the caller cannot list the handles of a namespace."""
-    with session.registry.snapshot() as snapshot:
-        list_handles(snapshot, session.identity, prefix, limit=1)
-
-
-def _all_types(session: OpenInstallation) -> list[RegisteredType]:
-    found: list[RegisteredType] = []
-    after: str | None = None
-    while True:
-        with session.registry.snapshot() as snapshot:
-            page = find(snapshot, session.identity, Search(type=f"{DEFINITION}."), after, MAX_PAGE)
-            names = [Handle.parse_lenient(item.handle) for item in page.items if item.state is State.NORMAL]
-            types = [get_registered_type(snapshot.stored(name)) for name in names]
-        found += [each for each in types if each is not None and (each.definition is not None or each.problem)]
-        after = page.following
-        if after is None:
-            return sorted(found, key=lambda each: fold(str(each.handle)))
-
-
-def _type_name(registered: RegisteredType) -> str:
-    return "" if registered.definition is None else registered.definition.name
-
-
-def _to_json(registered: RegisteredType) -> JsonObject:
-    plain: JsonObject = {"handle": str(registered.handle)}
-    definition = registered.definition
-    if definition is None:
-        plain |= {"description": registered.description}
-    else:
-        plain |= {"name": definition.name, "description": definition.description}
-        plain |= {"pattern": definition.pattern}
-        plain |= {"schema": None if definition.schema is None else parse_json(definition.schema)}
-        plain |= {"example": definition.example}
-    plain |= {"problem": registered.problem or _definition_problem(definition), "seq": registered.seq}
-    return {name: value for name, value in plain.items() if value is not None}
-
-
-def _definition_problem(definition: Definition | None) -> str | None:
-    """Return why a definition from another server or version cannot be used for validation."""
-    try:
-        if definition is not None:
-            definition.check()
-    except InvalidData as problem:
-        return str(problem)
-    return None
+        for each in () if prefix else namespaces(snapshot.reader):
+            try:
+                list_handles(snapshot, session.identity, each, limit=1)
+            except Refused as refused:
+                print_message(f"Not listed: {printable(each)}: {refused.reason}")
+        found: list[RegisteredType] = []
+        after: str | None = None
+        while True:
+            page, after = list_types(snapshot, session.identity, prefix, after, MAX_PAGE)
+            found += page
+            if after is None:
+                return sorted(found, key=lambda each: fold(str(each.handle)))
 
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {"type": app}

@@ -6,7 +6,6 @@ no LMDB. `perseid verify --all` loads the rest when it is used.
 
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -16,6 +15,7 @@ import typer
 from perseid.proof.document import MAX_DOCUMENT, VerifiedProof, verify_proof
 from perseid.proof.verifier import InvalidProof, LogKey
 from perseid.records.data_types import data_to_text
+from perseid.records.encoding import iso_time, to_iso
 from perseid.records.errors import RecordProblem
 from perseid.records.json_form import value_to_json
 from perseid.records.value import Value
@@ -43,8 +43,6 @@ STATES: Final = {0: "absent", 1: "normal", 2: "reserved", 3: "unpublished", 4: "
 """The states of a handle after an entry."""
 
 STANDARD_INPUT: Final = "-"
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def verify(
@@ -102,14 +100,9 @@ def verify(
     raise typer.Exit(1)
 
 
-def iso_time(microseconds: int) -> str:
-    """Format a time for JSON, to the microsecond."""
-    return (_EPOCH + timedelta(microseconds=microseconds)).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
 def short_time(microseconds: int) -> str:
     """Format a time for text, to the second."""
-    return (_EPOCH + timedelta(microseconds=microseconds)).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return to_iso(microseconds // 1_000_000)
 
 
 def printable(text: str) -> str:

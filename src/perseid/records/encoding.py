@@ -126,6 +126,11 @@ def to_iso(instant: int) -> str:
     return time.isoformat().replace("+00:00", "Z")
 
 
+def iso_time(microseconds: int) -> str:
+    """Format a time with microseconds, which identify one ledger entry."""
+    return (_EPOCH + timedelta(microseconds=microseconds)).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
 def from_iso(text: str) -> int:
     """Parse an ISO 8601 time to seconds since 1970, rounded down; without a zone it is UTC."""
     try:

@@ -1,11 +1,24 @@
-"""Syntax of handles and suffixes."""
+"""Syntax of handles and suffixes. The responses are computed here: they need nothing but the syntax."""
 
+from collections.abc import Callable
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from perseid.names import pilin
+from perseid.names.cordra import CordraScheme
+from perseid.names.errors import InvalidName
+from perseid.names.handle import Handle
+from perseid.names.schemes import recognize
+from perseid.names.suffix_scheme import Source
+from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, to_host, to_http, to_path
+
 from .common import Doc, RequestBody, ResponseBody
+
+ANY_PREFIX: Final = "0"
+"""Schemes read whole handles; for a suffix alone any prefix will do."""
 
 _MAX_TEXT: Final = 8_000  # a longer text does not fit into the head of a request
 
@@ -90,7 +103,7 @@ class SchemeQuery(RequestBody, frozen=True):
         ),
     ]
     scheme: Annotated[Scheme | None, Doc("The scheme; recognized by form if omitted.")] = None
-    prefix: Annotated[str, Doc("The prefix, for schemes that restrict it.", min_length=1, max_length=200)] = "0"
+    prefix: Annotated[str, Doc("The prefix, for schemes that restrict it.", min_length=1, max_length=200)] = ANY_PREFIX
 
 
 Query = Annotated[str | None, Doc("The query of a URI; not part of the handle.")]
@@ -118,7 +131,7 @@ class ParsedName(ResponseBody, frozen=True):
 class ConvertedName(ResponseBody, frozen=True):
     """A converted handle."""
 
-    form: Annotated[str, Doc("The form.", examples=["path"])]
+    form: Annotated[Form, Doc("The form.", examples=["path"])]
     name: Annotated[str, Doc("The handle in that form.", examples=["hdl:12345/x"])]
     query: Query = None
     fragment: Fragment = None
@@ -177,3 +190,54 @@ class SuffixCheck(ResponseBody, frozen=True):
     rule: Annotated[str, Doc("The id of the broken rule.", examples=["P7"])] = ""
     where: Annotated[str, Doc("The invalid part: `suffix` or `prefix`.", examples=["suffix"])] = ""
     position: Annotated[int | None, Doc("The invalid character of that part, counted from 1.")] = None
+
+
+def parse_name(reference: Reference) -> ParsedName:
+    """Describe a parsed handle; the scheme is a guess from its form."""
+    original = reference.handle
+    scheme = recognize(original)
+    handle = original if scheme is None else scheme.normalize(original)
+    return ParsedName(
+        str(handle),
+        str(original),
+        handle.prefix,
+        handle.suffix,
+        reference.query,
+        reference.fragment,
+        None if scheme is None else scheme.name,
+        {} if scheme is None else dict(scheme.describe(original)),
+    )
+
+
+def convert_name(reference: Reference, form: Form, resolver: Resolver | None) -> ConvertedName:
+    """Convert a handle to another form; the resolver is for `http`."""
+    convert: dict[Form, Callable[[Reference], str]] = {
+        Form.HANDLE: lambda each: str(each.handle),
+        Form.HOST: to_host,
+        Form.PATH: to_path,
+        Form.HTTP: lambda each: to_http(each, resolver or KNOWN_RESOLVERS[0]),
+    }
+    return ConvertedName(form, convert[form](reference), reference.query, reference.fragment)
+
+
+def to_pilin(milliseconds: int) -> PilinSuffix:
+    """Return the PILIN suffix of a time."""
+    return PilinSuffix(pilin.encode(milliseconds), milliseconds, pilin.format_time(milliseconds))
+
+
+def pilin_at(instant: datetime) -> PilinSuffix:
+    """Return the PILIN suffix of a time, by default in UTC; raises `InvalidName`."""
+    instant = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+    milliseconds = pilin.from_time(instant)
+    if not pilin.MIN_MILLISECONDS <= milliseconds < pilin.END_MILLISECONDS:
+        first, last = pilin.format_time(pilin.MIN_MILLISECONDS), pilin.format_time(pilin.END_MILLISECONDS - 1)
+        text = instant.isoformat().replace("+00:00", "Z")
+        raise InvalidName("P3", f"{text} has no PILIN suffix: the first is for {first}, the last for {last}")
+    return to_pilin(milliseconds)
+
+
+def generate_cordra(version: Literal[1, 4], source: Source) -> CordraSuffix:
+    """Generate a CORDRA suffix."""
+    scheme = CordraScheme(version)
+    (suffix,) = scheme.mint(source)
+    return CordraSuffix(suffix, version, str(scheme.describe(Handle(ANY_PREFIX, suffix))["uuid"]))

@@ -63,13 +63,13 @@ class Namespace(ResponseBody, frozen=True):
 
     prefix: Prefix
     profile: Annotated[str, Doc("The profile of the policy.", examples=["pilin"])]
+    purpose: Annotated[str, Doc("The purpose of the namespace.")]
     scheme: Annotated[str, Doc("The suffix scheme.", examples=["pilin"])]
     case: Annotated[str, Doc("Whether suffixes are case-sensitive.")]
     who_may_mint: Annotated[str, Doc("Who can mint handles.", examples=["administrators"])]
     who_may_list: Annotated[str, Doc("Who can list the handles.", examples=["administrators"])]
     authority: Annotated[bool, Doc("Whether records have authority metadata: creation date, creator, owners.")]
     deletion: Annotated[str, Doc("Whether handles can be deleted.", examples=["tombstone"])]
-    purpose: Annotated[str, Doc("The purpose of the namespace.")] = ""
     creator: Annotated[str | None, Doc("The default creator of identifiers.")] = None
     administrators: Annotated[tuple[str, ...], Doc("The public administrators in the prefix handle.")] = ()
 
@@ -88,7 +88,7 @@ class CreatedNamespace(ResponseBody, frozen=True):
     profile: Annotated[str, Doc("The profile of the policy.")]
     seq: Seq
     creator: Annotated[str | None, Doc("The default creator of identifiers; its record was created if needed.")] = None
-    types_elsewhere: Annotated[tuple[str, ...], Doc("Value types that are defined elsewhere.")] = ()
+    external_types: Annotated[tuple[str, ...], Doc("Types that another service defines.")] = ()
 
 
 class PolicyResponse(ResponseBody, frozen=True):
@@ -182,6 +182,8 @@ MAX_NAMESPACES: Final = 100
 DEFAULT_DAYS: Final = 90
 """Default lifetime: a quarter, after which somebody checks whether the token is still needed."""
 
+DEFAULT_LIFETIME: Final = f"{DEFAULT_DAYS}d"
+
 MAX_DAYS: Final = 400
 """Longest lifetime: a year, and a month to notice. A token that never expires is found by somebody one day."""
 
@@ -225,7 +227,9 @@ class NewToken(RequestBody, frozen=True):
         ),
     ] = ()
     all_namespaces: Annotated[bool, Doc("Valid in all namespaces; instead of `namespaces`.")] = False
-    days: Annotated[int, Doc("Days until the token expires.", ge=1, le=MAX_DAYS)] = DEFAULT_DAYS
+    expires_in: Annotated[str, Doc(f"The lifetime in days, as in `90d`; at most `{MAX_DAYS}d`.", examples=["90d"])] = (
+        DEFAULT_LIFETIME
+    )
     label: Annotated[str, Doc("A label for people.", max_length=MAX_LABEL, examples=["the catalogue"])] = ""
     note: Note = ""
 

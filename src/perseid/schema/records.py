@@ -150,7 +150,7 @@ class Record(ResponseBody, frozen=True):
     by_template: Annotated[
         bool, Doc("Whether a template generated the values: the handle has no record of its own.")
     ] = False
-    made_from: Annotated[str | None, Doc("The handle whose record the template used.")] = None
+    template_base: Annotated[str | None, Doc("The handle whose record the template used.")] = None
     query: Annotated[str | None, Doc("The query after `?`, in schemes where it is not part of the handle.")] = None
     fragment: Annotated[str | None, Doc("The fragment after `#`, likewise.")] = None
 
@@ -277,7 +277,7 @@ class Aliases(ResponseBody, frozen=True):
     end: Annotated[
         str,
         Doc(
-            "How the chain ends: `found`, `not_found`, `elsewhere` (another service hosts the last "
+            "How the chain ends: `found`, `not_found`, `not_hosted` (another service hosts the last "
             "handle), `loop`, `too_long` or `unreadable`.",
             examples=["found"],
         ),

@@ -72,7 +72,7 @@ def test_s2_aliases_are_followed_by_the_rules_of_each_namespace(registry: Regist
             ResponseCode.HANDLE_NOT_FOUND,
             "of 10.1/none, which does not exist",
         ),
-        ("10.77/elsewhere", AliasOutcome.ELSEWHERE, ResponseCode.SERVER_NOT_RESP, "which is not hosted here"),
+        ("10.77/elsewhere", AliasOutcome.NOT_HOSTED, ResponseCode.SERVER_NOT_RESP, "which is not hosted here"),
         (
             "no name",
             AliasOutcome.UNREADABLE,
@@ -89,7 +89,7 @@ def test_broken_alias_is_refused_with_a_reason(
     found = follow(registry, "10.1/a")
     assert found.end is end
     assert found.chain[0] == handle("10.1/a")
-    if end is AliasOutcome.ELSEWHERE:
+    if end is AliasOutcome.NOT_HOSTED:
         assert found.last == handle(target)
     refused = refusal(registry, "10.1/a")
     assert refused.code is code

@@ -8,6 +8,7 @@ handle, as for policies) those whose scope is within their prefixes. The same us
 it. A token cannot create tokens; it can revoke itself, so that anyone who finds one can end it.
 """
 
+import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from perseid.ledger.log.entry import Action, Draft, Entry, State
 from perseid.ledger.log.record_keys import TOKENS, record_key, token_name
 from perseid.ledger.store import token_uses
 from perseid.names.characters import fold
+from perseid.names.errors import quote_text
 from perseid.names.handle import PREFIX_OF_PREFIXES
 from perseid.records.admin import AdminPermission
 from perseid.records.value import Value, ValueRef
@@ -51,6 +53,20 @@ from .token_records import (
 )
 
 DAY: Final = 86_400
+
+_LIFETIME: Final = re.compile("([0-9]{1,4})d")
+
+
+class InvalidLifetime(ValueError):
+    """A text that is not the lifetime of a token."""
+
+
+def parse_lifetime(text: str) -> int:
+    """Parse a number of days, as in `90d`, to seconds. Raises `InvalidLifetime`."""
+    match = _LIFETIME.fullmatch(text)
+    if match is None or not 1 <= int(match[1]) <= MAX_DAYS:
+        raise InvalidLifetime(f"{quote_text(text)} is not a lifetime from 1d to {MAX_DAYS}d")
+    return int(match[1]) * DAY
 
 
 @dataclass(frozen=True, slots=True)

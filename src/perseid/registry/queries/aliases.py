@@ -5,7 +5,7 @@ public records are followed, and of the history only what is still public. Which
 `policy.aliases`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perseid.names.characters import fold
 from perseid.names.handle import Handle
@@ -18,7 +18,7 @@ from perseid.registry.results import Refused, Resolution
 from perseid.registry.snapshot import SITE_PREFIX, Snapshot
 from perseid.wire.codes import ResponseCode
 
-from .history import as_of
+from .history import as_of, seq_at_time
 from .resolve import Query, resolve
 
 
@@ -48,7 +48,7 @@ def follow_aliases(snapshot: Snapshot, handle: Handle, at: int | None = None, li
         if fold(handle.prefix) == SITE_PREFIX:
             return AliasChain((*chain, handle), AliasOutcome.NOT_FOUND)
         if not snapshot.is_responsible(handle):
-            return AliasChain((*chain, handle), AliasOutcome.ELSEWHERE)
+            return AliasChain((*chain, handle), AliasOutcome.NOT_HOSTED)
         stored = snapshot.stored(handle)
         # The registered spelling of a handle that is not public is not revealed.
         chain.append(
@@ -81,7 +81,7 @@ def resolve_aliases(snapshot: Snapshot, handle: Handle, at: int | None = None) -
     if aliases.end is AliasOutcome.NOT_FOUND:
         reason = f"{subject} of {last}, which does not exist"
         raise AliasError(ResponseCode.HANDLE_NOT_FOUND, reason, AdviceKind.FIX_ALIAS(), "S2")
-    if aliases.end is AliasOutcome.ELSEWHERE:
+    if aliases.end is AliasOutcome.NOT_HOSTED:
         if len(aliases.chain) == 1:
             return aliases
         reason, advice = (
@@ -96,6 +96,28 @@ def resolve_aliases(snapshot: Snapshot, handle: Handle, at: int | None = None) -
     }
     # The record exists, but its target does not.
     raise AliasError(ResponseCode.VALUES_NOT_FOUND, reasons[aliases.end], AdviceKind.RESOLVE_WITHOUT_ALIASES(), "S2")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRecord:
+    """A record, now or at a time."""
+
+    resolution: Resolution
+    entry: int | None = None
+    """The last ledger entry at the requested time; None for now."""
+    aliases: tuple[str, ...] = ()
+    """The aliases that were followed."""
+
+
+def find_record(context: Context, query: Query, at: str | None, now: int, *, follow: bool) -> FoundRecord:
+    """Resolve a handle now or at a time, if `follow` through its aliases. Raises `Refused`."""
+    snapshot = context.snapshot
+    entry = seq_at_time(snapshot.reader, at, now) if at else None
+    chain = resolve_aliases(snapshot, query.handle, entry).chain if follow else (query.handle,)
+    if len(chain) > 1:
+        query = replace(query, handle=chain[-1])
+    resolution = resolve(query, context) if entry is None else as_of(snapshot, context.identity, query, entry).resolved
+    return FoundRecord(resolution, entry, tuple(map(str, chain[:-1])))
 
 
 def _resolve_public(snapshot: Snapshot, handle: Handle, at: int | None) -> Resolution:

@@ -1,18 +1,18 @@
 """Namespaces as interfaces show them: listing, summary and policy changes from text."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
 
+from perseid.ledger.log.entry import State
 from perseid.ledger.log.record_keys import policy_name, record_key
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.admin import Admin
 from perseid.records.errors import InvalidData
 from perseid.records.json_parsing import JsonObject
-from perseid.records.types import HS_ADMIN, has_type
+from perseid.records.types import DEFINITION, HS_ADMIN, has_type
 from perseid.records.value import ValueRef
 from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
@@ -21,11 +21,13 @@ from perseid.registry.context import Context, Plan
 from perseid.registry.identity import Identity
 from perseid.registry.policy.policy import CUSTOM_PROFILE, KEYS, Policy
 from perseid.registry.policy.text import parse
+from perseid.registry.policy.types import RegisteredType, get_registered_type
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import Snapshot
 from perseid.wire.codes import ResponseCode
 
-from .listing import list_homed
+from .find import Search, find
+from .listing import list_handles, list_homed
 
 SUMMARY: Final = ("profile", "purpose", "scheme", "case", "who_may_mint", "who_may_list", "authority", "deletion")
 """The policy keys that say most about a namespace."""
@@ -43,17 +45,27 @@ def get_policy(snapshot: Snapshot, prefix: str) -> Policy:
     return snapshot.policy(prefix)
 
 
-def list_prefixes(snapshot: Snapshot, identity: Identity) -> Iterator[str]:
-    """Iterate over prefixes with their own policy, then homed prefixes without one. Raises `Refused`."""
-    homed = list_homed(snapshot, identity)
-    listed = set()
-    for prefix in namespaces(snapshot.reader):
-        listed.add(fold(prefix))
-        yield prefix
-    for name in homed:
-        prefix = name.removeprefix(f"{PREFIX_OF_PREFIXES}/")
-        if "/" not in prefix and fold(prefix) not in listed | {PREFIX_OF_PREFIXES}:
-            yield prefix
+def list_prefixes(snapshot: Snapshot, identity: Identity) -> list[str]:
+    """Return all hosted prefixes, sorted. Raises `Refused`."""
+    homed = [name.removeprefix(f"{PREFIX_OF_PREFIXES}/") for name in list_homed(snapshot, identity)]
+    found = {fold(prefix): prefix for prefix in homed if "/" not in prefix and fold(prefix) != PREFIX_OF_PREFIXES}
+    found |= {fold(prefix): prefix for prefix in namespaces(snapshot.reader)}
+    return [found[key] for key in sorted(found)]
+
+
+def list_types(
+    snapshot: Snapshot, identity: Identity, prefix: str, after: str | None, limit: int
+) -> tuple[list[RegisteredType], str | None]:
+    """Return a page of the types of a prefix, or of all, and its cursor. Raises `Refused`."""
+    bare = fold(prefix).removeprefix(f"{PREFIX_OF_PREFIXES}/")
+    if prefix:
+        list_handles(snapshot, identity, prefix, limit=1)  # requires permission to list
+    # There are fewer types than handles, so search by type, not by prefix.
+    page = find(snapshot, identity, Search(type=f"{DEFINITION}."), after, limit)
+    handles = [Handle.parse_lenient(item.handle) for item in page.items if item.state is State.NORMAL]
+    found = [get_registered_type(snapshot.stored(each)) for each in handles if not bare or fold(each.prefix) == bare]
+    types = [each for each in found if each is not None and (each.definition is not None or each.problem)]
+    return types, page.following
 
 
 def find_administrators(snapshot: Snapshot, prefix: str, *, public_only: bool = False) -> list[ValueRef]:
@@ -70,11 +82,11 @@ def find_administrators(snapshot: Snapshot, prefix: str, *, public_only: bool = 
     return administrators
 
 
-def summarize(snapshot: Snapshot, prefix: str, *, public_only: bool = False) -> JsonObject:
-    """Return a short description of a namespace, with administrators as in `find_administrators`."""
+def summarize(snapshot: Snapshot, prefix: str) -> JsonObject:
+    """Return a short description of a namespace, with its public administrators."""
     rules = snapshot.policy(prefix)
     plain = {key: value for key, value in dump_policy(rules).items() if key in SUMMARY}
-    administrators = [str(reference) for reference in find_administrators(snapshot, prefix, public_only=public_only)]
+    administrators = [str(reference) for reference in find_administrators(snapshot, prefix, public_only=True)]
     return {"prefix": prefix, **plain, "creator": rules.default_creator or None, "administrators": administrators}
 
 

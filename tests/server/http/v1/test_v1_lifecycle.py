@@ -142,7 +142,7 @@ def test_alias_resolves_to_another_handle(server: Harness) -> None:
     ("of", "end", "slug"),
     [
         ("12345/none", "not_found", "not-found"),
-        ("54321/x", "elsewhere", "prefix-not-hosted"),
+        ("54321/x", "not_hosted", "prefix-not-hosted"),
         ("12345/back", "loop", "not-found"),
     ],
 )

@@ -53,7 +53,7 @@ def told(done: Done, plain: Any) -> None:
     """Compare explanations."""
     said = done.json
     assert (said["allowed"], said["reason"]) == (plain["allowed"], plain["reason"])
-    assert (said["rule"], said["response_code"]) == (plain["rule"], plain["code"])
+    assert (said["rule"], said["code"]) == (plain["rule"], plain["code"])
     assert bool(said["advice"]) == bool(plain["advice"])
     check_same_advice(said["advice"] or "", plain["advice"] or "")
 

@@ -11,7 +11,7 @@ from tests.server.http.v1.apis import got, problem, send
 from tests.server.http.v1.callers import at, change, clear_responses, create, keyed, with_token
 from tests.server.installations import ADMINISTRATOR
 
-ORDER = {"scopes": ["mint", "update"], "namespaces": ["12345"], "label": "the catalogue", "days": 30}
+ORDER = {"scopes": ["mint", "update"], "namespaces": ["12345"], "label": "the catalogue", "expires_in": "30d"}
 
 
 def make(server: Harness, **more: object) -> Any:
@@ -174,8 +174,9 @@ def test_token_in_the_url_is_refused(server: Harness) -> None:
         ({"namespaces": ["1..2"]}, "invalid-request", "$.namespaces"),
         ({"namespaces": ["54321"]}, "prefix-not-hosted", ""),
         ({"scopes": ["admin"]}, "invalid-request", "$.namespaces"),
-        ({"days": 0}, "invalid-request", "$.days"),
-        ({"days": 401}, "invalid-request", "$.days"),
+        ({"expires_in": "0d"}, "invalid-request", "$.expires_in"),
+        ({"expires_in": "401d"}, "invalid-request", "$.expires_in"),
+        ({"expires_in": "30"}, "invalid-request", "$.expires_in"),
         ({"label": "\n"}, "invalid-value", ""),
         ({"label": "x" * 201}, "invalid-request", "$.label"),
     ],

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from typing import Final, Generic, TypeVar
 from urllib.parse import quote
 
@@ -21,6 +20,7 @@ from perseid.registry.commands.conditions import Conditional
 from perseid.registry.commands.records import PartialValue, Ttl, require_identity
 from perseid.registry.context import Command, Context, Plan
 from perseid.registry.queries.history import keep_history_note
+from perseid.registry.responses import to_changed
 from perseid.registry.results import ChangeResult
 from perseid.schema.common import HANDLE_PARAMETER, AlreadyDone
 from perseid.schema.records import CreatedRecord, Data, RecordChanged, ValueInput
@@ -35,8 +35,6 @@ CREATED: Final = 201
 
 HANDLE_PARAMETERS: Final = {"handle": HANDLE_PARAMETER}
 
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 T = TypeVar("T")
 
@@ -69,22 +67,17 @@ async def change_record(
 
 def to_reply(result: ChangeResult) -> Reply:
     """Build the reply to a change."""
-    return changed_reply(str(result.handle), result.seq)
+    return changed_reply(to_changed(result))
 
 
-def changed_reply(name: str, seq: int) -> Reply:
-    """Build the reply to a change from handle and entry."""
-    return Reply(RecordChanged(name, seq), name=name)
+def changed_reply(changed: RecordChanged) -> Reply:
+    """Build the reply to a change from its response."""
+    return Reply(changed, name=changed.handle)
 
 
 def location_header(handle: str) -> tuple[str, str]:
     """Build the `Location` header of a new record."""
     return "Location", f"{BASE}/handles/{quote(handle, safe='')}"
-
-
-def iso_time(microseconds: int) -> str:
-    """Format a time with microseconds, so that `at` finds exactly that entry."""
-    return (_EPOCH + timedelta(microseconds=microseconds)).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 async def replay(call: ApiCall, reply: Reply, respond: Callable[[Sequence[str], int], Reply]) -> Reply:

@@ -4,6 +4,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Final
 
 from perseid.ledger.store.jobs import Job
+from perseid.records.encoding import iso_time
 from perseid.records.value import Value
 from perseid.registry.identity import Identity
 from perseid.registry.jobs.rewrite import PlannedRewrite
@@ -11,7 +12,6 @@ from perseid.registry.jobs.runner import UndoIndex, load_parameters
 from perseid.schema.common import Doc, NextCursor, Note, Paging, RequestBody, ResponseBody, Seq
 from perseid.schema.records import Data, Index, Type, dump_values
 
-from .changes import iso_time
 from .job_runner import JobRunner
 from .problems import Problem
 

@@ -2,12 +2,11 @@
 
 from typing import Final
 
-import msgspec
-
 from perseid.names.errors import InvalidName
 from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, to_http
-from perseid.registry.queries.citation import FORMATTERS, find_printable_name, get_citation, to_json
+from perseid.registry.queries.citation import find_printable_name, get_citation
 from perseid.registry.queries.qr import QrImage
+from perseid.registry.responses import to_citation
 from perseid.schema.common import HANDLE_PARAMETER
 from perseid.schema.queries import CitationQuery, CitationResponse, ImageFormat, QrQuery
 from perseid.server.http.resolver.paths import get_resolvers
@@ -54,8 +53,7 @@ async def cite(call: ApiCall) -> Reply:
     citation = await call.read(
         lambda context: get_citation(context, Reference(handle), resolver, query.at or None, log.clock.now()), handle
     )
-    fields = {"citation": FORMATTERS[query.style.value](citation), "style": query.style.value, **to_json(citation)}
-    return Reply(msgspec.convert(fields, CitationResponse), name=str(handle))
+    return Reply(to_citation(citation, query.style), name=str(handle))
 
 
 @SECTION.add(

@@ -8,6 +8,7 @@ from perseid.registry.commands.minting import Mint, MintInputs
 from perseid.registry.commands.records import AddValues, CreateRecord, Delete, Remove, SetValues, assign_indexes
 from perseid.registry.commands.transfer import Transfer
 from perseid.registry.context import Command
+from perseid.registry.responses import to_explanation
 from perseid.schema.records import (
     ExplainRequest,
     Explanation,
@@ -51,9 +52,7 @@ async def explain(call: ApiCall) -> Reply:
     guarded = GuardedCommand(command, call.call.auth.guard, allow_referrals=True)
     registry, identity = call.registry, call.identity
     result = await call.do(WorkKind.READ, lambda: registry.explain(guarded, identity, INTERFACE))
-    code = None if result.code is None else int(result.code)
-    advice = render_advice(result.advice) or None
-    return Reply(Explanation(result.allowed, result.reason, advice, result.rule or None, code))
+    return Reply(to_explanation(result, render_advice(result.advice)))
 
 
 def _to_command(call: ApiCall, request: object) -> Command[object]:  # noqa: C901 - one case for each

@@ -11,15 +11,14 @@ from perseid.names.uri import KNOWN_RESOLVERS, parse_user_input
 from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context
-from perseid.registry.queries.find import Search, SearchPage, SearchResult, find
+from perseid.registry.queries.find import Search, SearchPage, find
 from perseid.registry.queries.history import seq_at_time
 from perseid.registry.queries.listing import ListedHandle, Page, list_handles
+from perseid.registry.responses import to_found, to_summary
 from perseid.registry.results import Refused
-from perseid.schema.queries import FindQuery, FoundHandle, FoundHandlePage, HandlePage, HandlesQuery, HandleSummary
-from perseid.schema.records import dump_values
+from perseid.schema.queries import FindQuery, FoundHandlePage, HandlePage, HandlesQuery
 from perseid.server.http.resolver.paths import get_resolvers
 from perseid.server.http.v1.api_call import ApiCall
-from perseid.server.http.v1.changes import iso_time
 from perseid.server.http.v1.routing import Reply, Routes
 from perseid.server.http.v1.validation import locate_name_error
 from perseid.wire.codes import ResponseCode
@@ -68,7 +67,7 @@ async def find_handles(call: ApiCall) -> Reply:
         if not page.items and next_cursor is None and call.call.is_anonymous:
             remark = ANONYMOUS_REMARK
         return Reply(
-            FoundHandlePage([_to_result(each) for each in page.items], page.scans, remark, next_cursor),
+            FoundHandlePage([to_found(each) for each in page.items], page.scans, remark, next_cursor),
             next=next_cursor,
         )
 
@@ -109,7 +108,7 @@ async def list_namespace_handles(call: ApiCall) -> Reply:
 
     def respond(page: Page[ListedHandle]) -> Reply:
         next_cursor = call.seal(page.last if page.more else None)
-        return Reply(HandlePage([_to_summary(each) for each in page.items], next_cursor), next=next_cursor)
+        return Reply(HandlePage([to_summary(each) for each in page.items], next_cursor), next=next_cursor)
 
     return await call.respond(read, respond, f"{PREFIX_OF_PREFIXES}/{prefix}")
 
@@ -136,12 +135,3 @@ def _build_search(call: ApiCall, query: FindQuery, since: int | None) -> Search:
         prefix=query.prefix,
         since=since,
     )
-
-
-def _to_result(result: SearchResult) -> FoundHandle:
-    values = dump_values(result.values)
-    return FoundHandle(result.handle, result.state.name.lower(), result.seq, iso_time(result.at), values)
-
-
-def _to_summary(listed: ListedHandle) -> HandleSummary:
-    return HandleSummary(listed.handle, listed.state.name.lower(), listed.seq)

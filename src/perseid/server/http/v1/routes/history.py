@@ -7,32 +7,25 @@ matter of `routes.records`, with `at`.
 from dataclasses import dataclass
 from typing import Final
 
-from perseid.records.value import Value
 from perseid.registry.access.permissions import Differences
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context, not_found
-from perseid.registry.queries.history import History, RecordHistory, Version, VisibleVersion, get_history, seq_at_time
+from perseid.registry.queries.history import History, RecordHistory, VisibleVersion, get_history, seq_at_time
 from perseid.registry.queries.listing import ChangedRecord, LogEntry, Page, list_changes, list_log
+from perseid.registry.responses import to_changed_handle, to_changes, to_entry, to_state_at, to_version
 from perseid.registry.results import InvalidQuery
 from perseid.schema.common import Paging
 from perseid.schema.queries import (
     BetweenQuery,
-    ChangedHandle,
     ChangedHandlePage,
     ChangesQuery,
     DifferencesResponse,
-    EntryResponse,
     HistoryPage,
     LogPage,
     LogQuery,
-    ModifiedValue,
-    StateAt,
-    ValueChanges,
-    VersionResponse,
 )
-from perseid.schema.records import ValueResponse, dump_values
 from perseid.server.http.v1.api_call import ApiCall
-from perseid.server.http.v1.changes import HANDLE_PARAMETERS, iso_time
+from perseid.server.http.v1.changes import HANDLE_PARAMETERS
 from perseid.server.http.v1.routing import Reply, Routes
 
 SECTION: Final = Routes(
@@ -67,7 +60,7 @@ async def show_history(call: ApiCall) -> Reply:
 
     def respond(page: History) -> Reply:
         cursor = call.seal(page.before)
-        versions = [_to_version(version) for version in page.versions]
+        versions = [to_version(version) for version in page.versions]
         result = HistoryPage(str(page.handle), versions, page.complete, cursor)
         return Reply(result, name=str(handle), next=cursor)
 
@@ -119,9 +112,9 @@ def _to_differences(versions: _Versions) -> DifferencesResponse:
     before, after = (() if each is None else each.values for each in (versions.before, versions.after))
     return DifferencesResponse(
         versions.handle,
-        _to_state_at(versions.earlier, versions.before),
-        _to_state_at(versions.later, versions.after),
-        _to_changes(Differences.between(before, after)),
+        to_state_at(versions.earlier, versions.before),
+        to_state_at(versions.later, versions.after),
+        to_changes(Differences.between(before, after)),
     )
 
 
@@ -155,7 +148,7 @@ async def show_log(call: ApiCall) -> Reply:
         cursor = call.seal(page.last if page.more else None)
         # The end of another page is encrypted: it may be an entry that the caller cannot see.
         last = None if page.more else page.last
-        return Reply(LogPage([_to_entry(each) for each in page.items], last, cursor), next=cursor)
+        return Reply(LogPage([to_entry(each) for each in page.items], last, cursor), next=cursor)
 
     return await call.respond(read, respond)
 
@@ -191,7 +184,7 @@ async def show_changes(call: ApiCall) -> Reply:
         earlier, later, page = result
         cursor = call.seal((earlier, later, page.last) if page.more else None)
         return Reply(
-            ChangedHandlePage(earlier, later, [_to_changed_handle(each) for each in page.items], cursor),
+            ChangedHandlePage(earlier, later, [to_changed_handle(each) for each in page.items], cursor),
             next=cursor,
         )
 
@@ -213,62 +206,3 @@ def _parse_moments(call: ApiCall, context: Context, earlier: str, later: str | N
         reason = f"`earlier` (entry {first}) is after `later` (entry {last})"
         raise InvalidQuery(reason, AdviceKind.SWAP_VERSIONS())
     return first, last
-
-
-# Responses
-
-
-def _to_version(version: Version) -> VersionResponse:
-    return VersionResponse(
-        version.seq,
-        iso_time(version.at),
-        version.action.name.lower(),
-        version.state.name.lower(),
-        dump_values(version.values),
-        None if version.changed is None else _to_changes(version.changed),
-        version.redacted,
-        version.interface,
-        version.actor,
-        version.note or None,
-    )
-
-
-def _to_changes(differences: Differences) -> ValueChanges:
-    modified = [ModifiedValue(new.index, _dump_value(old), _dump_value(new)) for old, new in differences.modified]
-    return ValueChanges(dump_values(differences.added), dump_values(differences.removed), modified)
-
-
-def _dump_value(value: Value) -> ValueResponse:
-    (result,) = dump_values((value,))
-    return result
-
-
-def _to_state_at(as_of: int, version: VisibleVersion | None) -> StateAt:
-    if version is None:
-        return StateAt(as_of)
-    entry = version.entry
-    return StateAt(as_of, entry.seq, iso_time(entry.at), entry.state.name.lower())
-
-
-def _to_entry(logged: LogEntry) -> EntryResponse:
-    return EntryResponse(
-        logged.seq,
-        iso_time(logged.at),
-        logged.action.name.lower(),
-        logged.handle,
-        logged.state.name.lower(),
-        logged.interface,
-        logged.actor,
-        logged.note or None,
-    )
-
-
-def _to_changed_handle(changed: ChangedRecord) -> ChangedHandle:
-    return ChangedHandle(
-        changed.handle,
-        changed.before,
-        changed.after,
-        changed.state_before.name.lower(),
-        changed.state_after.name.lower(),
-        iso_time(changed.at),
-    )

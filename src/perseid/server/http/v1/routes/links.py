@@ -6,6 +6,7 @@ from perseid.records.types import HS_ALIAS
 from perseid.registry.commands.records import CreateRecord, PartialValue
 from perseid.registry.commands.transfer import LinkMetadata, LinkResult, LinkVersion
 from perseid.registry.queries.aliases import follow_aliases
+from perseid.registry.responses import to_aliases, to_linked
 from perseid.schema.records import Aliases, CreatedRecord, LinkedHandles, MetadataLink, NewAlias, VersionLink
 from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.changes import CREATED, HANDLE_PARAMETERS, create_record
@@ -56,7 +57,7 @@ async def show_aliases(call: ApiCall) -> Reply:
     """Follow the public aliases of a handle and return the chain."""
     handle = call.handle()
     chain = await call.read(lambda context: follow_aliases(context.snapshot, handle), handle)
-    return Reply(Aliases([str(each) for each in chain.chain], chain.end.value.replace(" ", "_")), name=str(handle))
+    return Reply(to_aliases(chain), name=str(handle))
 
 
 # Links
@@ -108,5 +109,4 @@ async def link_metadata(call: ApiCall) -> Reply:
 
 
 def _linked_reply(linked: LinkResult) -> Reply:
-    one, other = (str(handle) for handle in linked.handles)
-    return Reply(LinkedHandles((one, other), linked.seq), name=one)
+    return Reply(to_linked(linked), name=str(linked.handles[0]))

@@ -11,6 +11,7 @@ from perseid.registry.commands.records import PartialValue, assign_indexes
 from perseid.registry.context import Command, Context, Plan
 from perseid.registry.queries import suffixes
 from perseid.registry.queries.suffixes import MintMode
+from perseid.registry.responses import to_minted
 from perseid.registry.results import MintResult
 from perseid.schema.records import GenerateRequest, MintedHandles, MintRequest, ReserveRequest
 from perseid.server.http.v1.api_call import ApiCall
@@ -150,17 +151,16 @@ async def _mint(
     """Mint handles, once per idempotency key, and build the reply."""
 
     def respond(minted: MintResult) -> Reply:
-        return _minted_reply([str(handle) for handle in minted.handles], minted.seq, handles_per_item)
+        return _minted_reply(minted.handles, minted.seq, handles_per_item)
 
     reply = await call.create(make, respond, where, note)
     return await replay(call, reply, lambda handles, seq: _minted_reply(handles, seq, handles_per_item))
 
 
-def _minted_reply(handles: Sequence[str], seq: int, handles_per_item: int) -> Reply:
-    objects, metadata = handles[::handles_per_item], handles[1::handles_per_item] if handles_per_item > 1 else ()
-    minted = MintedHandles(tuple(objects), tuple(metadata), seq)
+def _minted_reply(handles: Sequence[object], seq: int, handles_per_item: int) -> Reply:
+    minted = to_minted(handles, seq, handles_per_item)
     if len(handles) == 1 and seq:
-        return Reply(minted, CREATED, (location_header(handles[0]),), name=handles[0])
+        return Reply(minted, CREATED, (location_header(minted.handles[0]),), name=minted.handles[0])
     return Reply(minted, CREATED)
 
 

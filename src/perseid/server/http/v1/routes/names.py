@@ -5,12 +5,11 @@ No authentication is needed, and nothing is looked up.
 
 import secrets
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 from perseid.names import pilin
 from perseid.names.allocator import MemoryLease
-from perseid.names.cordra import CordraScheme
 from perseid.names.errors import InvalidName, quote_text
 from perseid.names.handle import Handle
 from perseid.names.prefixes import check_prefix
@@ -23,7 +22,6 @@ from perseid.schema.names import (
     ConvertedName,
     CordraQuery,
     CordraSuffix,
-    Form,
     NameForms,
     ParsedName,
     PilinQuery,
@@ -33,6 +31,11 @@ from perseid.schema.names import (
     SchemeQuery,
     SuffixCheck,
     TextQuery,
+    convert_name,
+    generate_cordra,
+    parse_name,
+    pilin_at,
+    to_pilin,
 )
 from perseid.server.http.caching import STATIC_AGE
 from perseid.server.http.resolver.paths import get_resolvers
@@ -45,7 +48,6 @@ from perseid.server.http.v1.validation import InvalidNameParameter, InvalidParam
 SECTION: Final = Routes("Names", "Parse, convert and check handles and suffixes. Nothing is looked up.")
 
 _CACHE_HEADERS: Final = (("Cache-Control", f"public, max-age={STATIC_AGE}"),)
-_ANY_PREFIX: Final = "0"  # schemes check whole handles; any prefix serves for a suffix alone
 
 
 @SECTION.add("GET", "/names/parse", "parseName", "Parse a handle", response=ParsedName, query=TextQuery)
@@ -57,37 +59,16 @@ async def parse(call: ApiCall) -> Reply:
     """
     query = call.query_as(TextQuery)
     reference = _parse_name(query.text, _known_resolvers(call, query.resolver))
-    original = reference.handle
-    scheme = recognize(original)
-    handle = original if scheme is None else scheme.normalize(original)
-    return Reply(
-        ParsedName(
-            str(handle),
-            str(original),
-            handle.prefix,
-            handle.suffix,
-            reference.query,
-            reference.fragment,
-            None if scheme is None else scheme.name,
-            {} if scheme is None else dict(scheme.describe(original)),
-        ),
-        headers=_CACHE_HEADERS,
-    )
+    return Reply(parse_name(reference), headers=_CACHE_HEADERS)
 
 
 @SECTION.add("GET", "/names/convert", "convertName", "Convert a handle", response=ConvertedName, query=ConversionQuery)
 async def convert(call: ApiCall) -> Reply:
     """Convert a handle to another form. Case is kept, query and fragment where the form allows them."""
     query = call.query_as(ConversionQuery)
-    own = [_parse_resolver(query.resolver)] if query.resolver else []
-    reference = _parse_name(query.text, [*own, *_known_resolvers(call)])
-    name = {
-        Form.HANDLE: lambda: str(reference.handle),
-        Form.HOST: lambda: to_host(reference),
-        Form.PATH: lambda: to_path(reference),
-        Form.HTTP: lambda: to_http(reference, own[0] if own else KNOWN_RESOLVERS[0]),
-    }[query.to]()
-    return Reply(ConvertedName(query.to.value, name, reference.query, reference.fragment), headers=_CACHE_HEADERS)
+    own = _parse_resolver(query.resolver) if query.resolver else None
+    reference = _parse_name(query.text, [*([own] if own else ()), *_known_resolvers(call)])
+    return Reply(convert_name(reference, query.to, own), headers=_CACHE_HEADERS)
 
 
 @SECTION.add("GET", "/names/forms", "nameForms", "List all forms of a handle", response=NameForms, query=TextQuery)
@@ -144,10 +125,14 @@ async def pilin_suffix(call: ApiCall) -> Reply:
     """
     at = call.query_as(PilinQuery).at
     if not at:
-        return Reply(
-            _pilin_response(pilin.from_unix_ns(int(call.request_context.server.time() * 1e9))), headers=(NO_STORE,)
-        )
-    return Reply(_pilin_response(_parse_milliseconds(at)), headers=_CACHE_HEADERS)
+        now = pilin.from_unix_ns(int(call.request_context.server.time() * 1e9))
+        return Reply(to_pilin(now), headers=(NO_STORE,))
+    try:
+        instant = datetime.fromisoformat(at)
+    except ValueError:
+        message = f"{quote_text(at)} is not a time in ISO 8601"
+        raise InvalidParameter(message, "at", "Use a time such as 2007-09-17T07:14:50.919Z") from None
+    return Reply(pilin_at(instant), headers=_CACHE_HEADERS)
 
 
 @SECTION.add(
@@ -161,7 +146,7 @@ async def pilin_suffix(call: ApiCall) -> Reply:
 async def decode_pilin(call: ApiCall) -> Reply:
     """Return the time that a PILIN suffix encodes."""
     with locate_name_error("suffix"):
-        return Reply(_pilin_response(pilin.decode(call.names["suffix"])), headers=_CACHE_HEADERS)
+        return Reply(to_pilin(pilin.decode(call.names["suffix"])), headers=_CACHE_HEADERS)
 
 
 @SECTION.add(
@@ -169,13 +154,9 @@ async def decode_pilin(call: ApiCall) -> Reply:
 )
 async def cordra_suffix(call: ApiCall) -> Reply:
     """Generate a UUID as 32 uppercase hexadecimal digits. Nothing is registered."""
-    version = call.query_as(CordraQuery).version
     server = call.request_context.server
-    scheme = CordraScheme(version)
     source = Source(lambda: int(server.time() * 1e9), secrets.token_bytes, MemoryLease(), lambda _: None)
-    (suffix,) = scheme.mint(source)
-    uuid = scheme.describe(Handle(_ANY_PREFIX, suffix))["uuid"]
-    return Reply(CordraSuffix(suffix, version, str(uuid)), headers=(NO_STORE,))
+    return Reply(generate_cordra(call.query_as(CordraQuery).version, source), headers=(NO_STORE,))
 
 
 @SECTION.add("GET", "/suffixes/check", "checkSuffix", "Check a suffix", response=SuffixCheck, query=SchemeQuery)
@@ -240,20 +221,3 @@ def _parse_resolver(text: str) -> Resolver:
     except InvalidName as problem:
         advice = "Use a URL such as http://example.org/hdl"
         raise InvalidParameter(problem.message, "resolver", advice) from problem
-
-
-def _pilin_response(milliseconds: int) -> PilinSuffix:
-    return PilinSuffix(pilin.encode(milliseconds), milliseconds, pilin.format_time(milliseconds))
-
-
-def _parse_milliseconds(text: str) -> int:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        message = f"{quote_text(text)} is not a time in ISO 8601"
-        raise InvalidParameter(message, "at", "Use a time such as 2007-09-17T07:14:50.919Z") from None
-    milliseconds = pilin.from_time(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
-    if not pilin.MIN_MILLISECONDS <= milliseconds < pilin.END_MILLISECONDS:
-        first, last = pilin.format_time(pilin.MIN_MILLISECONDS), pilin.format_time(pilin.END_MILLISECONDS - 1)
-        raise InvalidName("P3", f"PILIN suffixes exist only for times from {first} to {last}")
-    return milliseconds

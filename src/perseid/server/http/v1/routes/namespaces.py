@@ -19,9 +19,10 @@ from perseid.registry.commands.records import require_identity
 from perseid.registry.context import Context
 from perseid.registry.installation.setup import administrator_values, with_group_administrators
 from perseid.registry.policy.policy import PROFILES, Policy
-from perseid.registry.queries.namespaces import ChangePolicy, dump_policy, get_policy, list_prefixes, summarize
+from perseid.registry.queries.namespaces import ChangePolicy, get_policy, list_prefixes
 from perseid.registry.queries.paging import PageBudget
-from perseid.registry.queries.resolve import Query, get_authority_metadata, resolve
+from perseid.registry.queries.resolve import Query
+from perseid.registry.responses import get_authority, to_created_namespace, to_namespace, to_policy
 from perseid.registry.snapshot import stored_policy
 from perseid.schema.common import (
     HANDLE_PARAMETER,
@@ -70,11 +71,11 @@ async def list_namespaces(call: ApiCall) -> Reply:
     limit, after = call.query_as(Paging).limit, await call.after(str)
 
     def page(context: Context) -> tuple[list[Namespace], str | None]:
-        prefixes = sorted(list_prefixes(context.snapshot, context.identity), key=fold)
+        prefixes = list_prefixes(context.snapshot, context.identity)
         remaining = [prefix for prefix in prefixes if after is None or fold(prefix) > after]
         budget = PageBudget(limit)
         result: list[Namespace] = []
-        for each in map(partial(_to_namespace, context), islice(remaining, limit)):
+        for each in map(partial(to_namespace, context.snapshot), islice(remaining, limit)):
             if not budget.take(len(msgspec.json.encode(each))):
                 break
             result.append(each)
@@ -102,7 +103,7 @@ async def show_namespace(call: ApiCall) -> Reply:
 
     def read(context: Context) -> Namespace:
         get_policy(context.snapshot, prefix)
-        return _to_namespace(context, prefix)
+        return to_namespace(context.snapshot, prefix)
 
     return Reply(await call.read(read))
 
@@ -142,8 +143,7 @@ async def add_namespace(call: ApiCall) -> Reply:
 
 
 def _created_reply(created: namespaces.Namespace) -> Reply:
-    creator = created.policy.default_creator or None
-    result = CreatedNamespace(created.prefix, created.policy.profile, created.seq, creator, created.types_elsewhere)
+    result = to_created_namespace(created)
     return Reply(result, CREATED, (("Location", f"{BASE}/namespaces/{quote(created.prefix, safe='')}"),))
 
 
@@ -181,7 +181,7 @@ async def show_policy(call: ApiCall) -> Reply:
     """Return the policy of a namespace, as TOML and by key."""
     prefix = call.names["prefix"]
     rules = await call.read(lambda context: get_policy(context.snapshot, prefix))
-    return Reply(PolicyResponse(prefix, rules.to_toml(), dump_policy(rules)))
+    return Reply(to_policy(prefix, rules))
 
 
 @SECTION.add(
@@ -221,21 +221,8 @@ async def change_policy(call: ApiCall) -> Reply:
 async def show_authority(call: ApiCall) -> Reply:
     """Return creation date, creator and owners of an identifier, if the policy of its namespace requires them."""
     handle = call.handle()
-
-    def read(context: Context) -> Authority:
-        resolved = resolve(Query(handle), context)
-        metadata = get_authority_metadata(context.snapshot, context.snapshot.stored(resolved.base or handle))
-        plain = {} if metadata is None else metadata.to_json()
-        return msgspec.convert(
-            {"handle": str(resolved.registered), "required": metadata is not None, **plain}, Authority
-        )
-
-    return Reply(await call.read(read, handle), name=str(handle))
-
-
-def _to_namespace(context: Context, prefix: str) -> Namespace:
-    plain = summarize(context.snapshot, prefix, public_only=True)
-    return msgspec.convert(plain, Namespace)
+    authority = await call.read(lambda context: get_authority(context, Query(handle)), handle)
+    return Reply(authority, name=str(handle))
 
 
 def _authorized_policy(context: Context, new: NewNamespace) -> Policy:

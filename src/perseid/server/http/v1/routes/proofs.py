@@ -8,11 +8,11 @@ hashes, of salted leaves.
 import asyncio
 from typing import Final
 
-from perseid.records.encoding import to_base64
 from perseid.registry.context import Context
 from perseid.registry.queries.history import seq_at_time
-from perseid.registry.queries.prove import Consistency, NotCheckpointed, SigningKey, consistency, prove, signing_keys
-from perseid.schema.queries import ConsistencyProof, ConsistencyQuery, LedgerKey, LedgerKeys, ProofDocument, ProofQuery
+from perseid.registry.queries.prove import NotCheckpointed, SigningKey, consistency, prove, signing_keys
+from perseid.registry.responses import to_consistency, to_ledger_key
+from perseid.schema.queries import ConsistencyProof, ConsistencyQuery, LedgerKeys, ProofDocument, ProofQuery
 from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.changes import HANDLE_PARAMETERS
 from perseid.server.http.v1.problems import ApiError
@@ -101,7 +101,7 @@ async def show_consistency(call: ApiCall) -> Reply:
     """
     query = call.query_as(ConsistencyQuery)
     proof = await call.read(lambda context: consistency(context.snapshot.reader, query.old, query.new))
-    return Reply(_to_consistency_proof(proof))
+    return Reply(to_consistency(proof))
 
 
 @SECTION.add("GET", "/ledger/key", "ledgerKey", "Get the signing keys of the ledger", response=LedgerKeys)
@@ -116,14 +116,4 @@ async def show_key(call: ApiCall) -> Reply:
         return reader.origin, signing_keys(reader)
 
     origin, keys = await call.read(read)
-    return Reply(LedgerKeys(origin, str(keys[-1].key), [_to_ledger_key(each) for each in keys]))
-
-
-def _to_consistency_proof(proof: Consistency) -> ConsistencyProof:
-    path = [to_base64(each) for each in proof.path]
-    return ConsistencyProof(proof.old_size, to_base64(proof.old_root), proof.new_size, to_base64(proof.new_root), path)
-
-
-def _to_ledger_key(key: SigningKey) -> LedgerKey:
-    since, until = (None if entry is None else entry.seq for entry in (key.since, key.until))
-    return LedgerKey(str(key.key), since, until)
+    return Reply(LedgerKeys(origin, str(keys[-1].key), [to_ledger_key(each) for each in keys]))

@@ -1,6 +1,6 @@
 """Create, read, change and delete records."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from perseid.names.handle import Handle
@@ -16,10 +16,10 @@ from perseid.registry.commands.records import (
     assign_indexes,
 )
 from perseid.registry.context import Context, Plan
-from perseid.registry.queries.aliases import resolve_aliases
-from perseid.registry.queries.history import as_of, seq_at_time
-from perseid.registry.queries.resolve import Query, resolve
-from perseid.registry.results import ChangeResult, Resolution
+from perseid.registry.queries.aliases import FoundRecord, find_record
+from perseid.registry.queries.resolve import Query
+from perseid.registry.responses import to_record
+from perseid.registry.results import ChangeResult
 from perseid.schema.common import ChangeNote
 from perseid.schema.records import (
     CreatedRecord,
@@ -31,7 +31,6 @@ from perseid.schema.records import (
     RecordReplacement,
     RemovalQuery,
     UpdatedValues,
-    dump_values,
 )
 from perseid.server.http import caching
 from perseid.server.http.v1.api_call import ApiCall
@@ -41,7 +40,6 @@ from perseid.server.http.v1.changes import (
     change_record,
     changed_reply,
     create_record,
-    iso_time,
     parse_values,
     replay,
     to_reply,
@@ -80,29 +78,18 @@ async def get(call: ApiCall) -> Reply:
     query = Query(handle, selection.type, selection.index, public_only=not selection.private)
     clock = call.registry.ledger.log.clock
 
-    def read(context: Context) -> tuple[Resolution, int | None, tuple[str, ...]]:
-        snapshot = context.snapshot
-        entry = seq_at_time(snapshot.reader, selection.at, clock.now()) if selection.at else None
-        aliases: tuple[str, ...] = ()
-        target = query
-        if selection.follow:
-            chain = resolve_aliases(snapshot, handle, entry).chain
-            if len(chain) > 1:
-                aliases, target = tuple(map(str, chain[:-1])), replace(query, handle=chain[-1])
-        result = (
-            resolve(target, context) if entry is None else as_of(snapshot, context.identity, target, entry).resolved
-        )
-        return result, entry, aliases
+    def read(context: Context) -> FoundRecord:
+        return find_record(context, query, selection.at, clock.now(), follow=selection.follow)
 
-    def respond(result: tuple[Resolution, int | None, tuple[str, ...]]) -> Reply:
-        resolution, entry, aliases = result
-        if entry is not None or aliases or resolution.by_template:
-            return Reply(_to_record(resolution, entry, aliases), name=str(handle))
+    def respond(found: FoundRecord) -> Reply:
+        seq = found.resolution.seq
+        if found.entry is not None or found.aliases or found.resolution.by_template:
+            return Reply(to_record(found), name=str(handle))
         # The ETag of the record's state, for `If-Match`; other responses have the ETag of their bytes.
-        tag = entry_tag(resolution.seq) if selection.private else version_tag(resolution.seq)
+        tag = entry_tag(seq) if selection.private else version_tag(seq)
         if caching.matches_if_none_match(call.request, tag):
             return Reply(None, _NOT_MODIFIED, (caching.etag_header(tag),), name=str(handle))
-        return Reply(_to_record(resolution, None, ()), headers=(caching.etag_header(tag),), name=str(handle))
+        return Reply(to_record(found), headers=(caching.etag_header(tag),), name=str(handle))
 
     return await call.respond(read, respond, handle)
 
@@ -206,7 +193,7 @@ async def add(call: ApiCall) -> Reply:
     values = await call.run_in_pool(lambda: parse_values(new.values))
     command = with_condition(call, AddValues(handle, values), handle)
     reply = await call.create(lambda _: command, to_reply, handle, new.note)
-    return await replay(call, reply, lambda handles, seq: changed_reply(handles[0], seq))
+    return await replay(call, reply, lambda handles, seq: changed_reply(RecordChanged(handles[0], seq)))
 
 
 @SECTION.add(
@@ -269,19 +256,3 @@ class _Replace:
     def decide(self, context: Context) -> Plan[ChangeResult]:
         stored = context.get_hosted(self.handle)
         return ReplaceRecord(self.handle, assign_indexes(self.values, ttl=stored.policy.default_ttl)).decide(context)
-
-
-def _to_record(resolution: Resolution, entry: int | None, aliases: tuple[str, ...]) -> Record:
-    return Record(
-        handle=str(resolution.registered),
-        state=resolution.state.name.lower(),
-        values=dump_values(resolution.values),
-        seq=resolution.seq,
-        changed=iso_time(resolution.at),
-        as_of=entry,
-        aliases=aliases,
-        by_template=resolution.by_template,
-        made_from=None if resolution.base is None else str(resolution.base),
-        query=resolution.query,
-        fragment=resolution.fragment,
-    )

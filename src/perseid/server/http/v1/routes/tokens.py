@@ -10,8 +10,9 @@ from perseid.records.encoding import to_iso
 from perseid.registry.access import tokens
 from perseid.registry.access.scopes import InvalidScope, ScopeSet
 from perseid.registry.access.token_records import PREFIX, Secret, Token
-from perseid.registry.access.tokens import DAY, CreateToken, RevokeToken, TokenStatus
+from perseid.registry.access.tokens import CreateToken, InvalidLifetime, RevokeToken, parse_lifetime
 from perseid.registry.commands.records import require_identity
+from perseid.registry.responses import to_token
 from perseid.schema.common import AlreadyDone, ChangeNote
 from perseid.schema.namespaces import (
     CreatedToken,
@@ -66,8 +67,12 @@ async def create(call: ApiCall) -> Reply:
         scopes = ScopeSet.of(new.scopes, None if new.all_namespaces else new.namespaces)
     except InvalidScope as problem:
         raise InvalidParameter(str(problem), "$.namespaces") from problem
+    try:
+        seconds = parse_lifetime(new.expires_in)
+    except InvalidLifetime as problem:
+        raise InvalidParameter(str(problem), "$.expires_in") from problem
     secret = Secret.new(secrets.token_bytes)
-    order = CreateToken(secret, scopes, new.label, new.days * DAY)
+    order = CreateToken(secret, scopes, new.label, seconds)
     reply = await _replay(call, await call.create(lambda _: order, _created_reply, note=new.note))
     if REPLAYED_HEADER in reply.headers:
         return reply
@@ -99,7 +104,7 @@ async def list_tokens(call: ApiCall) -> Reply:
     def read() -> Reply:
         page, last = tokens.list_tokens(registry, identity, after or "", query.limit)
         now, cursor = registry.now(), call.seal(last)
-        visible = [_to_response(item, now) for item in page if query.all or item.revoked is None]
+        visible = [to_token(item, now) for item in page if query.all or item.revoked is None]
         return encode_reply(Reply(TokenPage(visible, cursor), next=cursor))
 
     return await call.do(WorkKind.READ, read)
@@ -153,9 +158,7 @@ async def _token_id(call: ApiCall, action: str) -> str:
 
 async def _load_token(call: ApiCall, token: str) -> TokenResponse:
     registry, identity = call.registry, call.identity
-    return _to_response(
-        await call.do(WorkKind.READ, lambda: tokens.get_token(registry, identity, token)), registry.now()
-    )
+    return to_token(await call.do(WorkKind.READ, lambda: tokens.get_token(registry, identity, token)), registry.now())
 
 
 def _created_reply(token: Token) -> Reply:
@@ -180,20 +183,3 @@ async def _replay(call: ApiCall, reply: Reply) -> Reply:
         return reply
     repeated = _created_reply(token)
     return replace(repeated, headers=(*repeated.headers, REPLAYED_HEADER))
-
-
-def _to_response(item: TokenStatus, now: int) -> TokenResponse:
-    token = item.token
-    return TokenResponse(
-        id=token.id,
-        label=token.label,
-        issuer=token.issuer,
-        scopes=tuple(token.scope.scope_names),
-        namespaces=token.scope.namespaces,
-        created=to_iso(token.created),
-        expires=to_iso(token.expires),
-        state=item.state(now),
-        seq=item.seq,
-        revoked=None if item.revoked is None else to_iso(item.revoked),
-        last_used=None if item.used is None else to_iso(item.used)[:10],
-    )

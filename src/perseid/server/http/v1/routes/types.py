@@ -2,19 +2,13 @@
 
 from typing import Final
 
-from perseid.ledger.log.entry import State
-from perseid.names.characters import fold
-from perseid.names.handle import Handle
 from perseid.records.data_types import Definition
-from perseid.records.errors import InvalidData
-from perseid.records.json_parsing import parse_json
-from perseid.records.types import DEFINITION
 from perseid.registry.access.permissions import display_name
 from perseid.registry.commands.records import Create
 from perseid.registry.context import Context, not_found
 from perseid.registry.policy.types import RegisteredType, definition_values, get_registered_type
-from perseid.registry.queries.find import Search, find
-from perseid.registry.queries.listing import list_handles
+from perseid.registry.queries.namespaces import list_types
+from perseid.registry.responses import to_type
 from perseid.schema.common import HANDLE_PARAMETER
 from perseid.schema.namespaces import NewType, TypePage, TypeResponse, TypesQuery
 from perseid.schema.records import CreatedRecord
@@ -32,7 +26,7 @@ SECTION: Final = Routes(
 @SECTION.add(
     "GET", "/types", "listTypes", "List types", response=TypePage, query=TypesQuery, scope="find", problems=(401, 403)
 )
-async def list_types(call: ApiCall) -> Reply:
+async def show_types(call: ApiCall) -> Reply:
     """List the types registered here: records with a definition, a value of the type `PERSEID_TYPE`.
 
     The list covers namespaces whose handles you can list. With `prefix`, missing permission is an error.
@@ -40,18 +34,8 @@ async def list_types(call: ApiCall) -> Reply:
     query, after = call.query_as(TypesQuery), await call.after(str)
 
     def page(context: Context) -> tuple[list[TypeResponse], str | None]:
-        snapshot, identity = context.snapshot, context.identity
-        if query.prefix:
-            list_handles(snapshot, identity, query.prefix, limit=1)  # raises `Refused` without permission to list
-        # There are fewer types than handles, so search by type, not by prefix.
-        matches = find(snapshot, identity, Search(type=f"{DEFINITION}."), after, query.limit)
-        handles = [Handle.parse_lenient(item.handle) for item in matches.items if item.state is State.NORMAL]
-        handles = [handle for handle in handles if not query.prefix or fold(handle.prefix) == fold(query.prefix)]
-        types = [get_registered_type(snapshot.stored(handle)) for handle in handles]
-        result = [
-            _to_response(each) for each in types if each is not None and (each.definition is not None or each.problem)
-        ]
-        return result, matches.following
+        types, following = list_types(context.snapshot, context.identity, query.prefix, after, query.limit)
+        return [to_type(each) for each in types], following
 
     def respond(page: tuple[list[TypeResponse], str | None]) -> Reply:
         cursor = call.seal(page[1])
@@ -83,7 +67,7 @@ async def show_type(call: ApiCall) -> Reply:
         if registered is None:
             advice = "A type has a value of type PERSEID_TYPE or DESC"
             raise ApiError("not-found", f"{display_name(handle)} is not a type: its record has no definition", advice)
-        return Reply(_to_response(registered), name=str(handle))
+        return Reply(to_type(registered), name=str(handle))
 
     return await call.respond(read, respond, handle)
 
@@ -124,30 +108,3 @@ async def add_type(call: ApiCall) -> Reply:
         about=handle,
         note=new.note,
     )
-
-
-def _to_response(registered: RegisteredType) -> TypeResponse:
-    definition = registered.definition
-    if definition is None:
-        return TypeResponse(
-            str(registered.handle), registered.seq, description=registered.description or "", problem=registered.problem
-        )
-    return TypeResponse(
-        str(registered.handle),
-        registered.seq,
-        definition.name,
-        definition.description,
-        definition.pattern,
-        None if definition.schema is None else parse_json(definition.schema),
-        definition.example,
-        _definition_problem(definition),
-    )
-
-
-def _definition_problem(definition: Definition) -> str:
-    """Return why a definition of another version or service cannot be used."""
-    try:
-        definition.check()
-    except InvalidData as problem:
-        return str(problem)
-    return ""

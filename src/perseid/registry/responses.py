@@ -1,0 +1,251 @@
+"""Results of commands and queries as the structures of `perseid.schema`.
+
+The HTTP API sends them and the command line prints them with `--json`, so both show the same fields.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from perseid.records.data_types import Definition
+from perseid.records.encoding import iso_time, to_base64, to_iso
+from perseid.records.errors import InvalidData
+from perseid.records.json_parsing import parse_json
+from perseid.registry.access.permissions import Differences
+from perseid.registry.access.tokens import TokenStatus
+from perseid.registry.commands.namespaces import Namespace
+from perseid.registry.commands.transfer import LinkResult
+from perseid.registry.context import Context
+from perseid.registry.policy.policy import Policy
+from perseid.registry.policy.types import RegisteredType
+from perseid.registry.queries.aliases import AliasChain, FoundRecord
+from perseid.registry.queries.citation import FORMATTERS, Citation, to_json
+from perseid.registry.queries.find import SearchResult
+from perseid.registry.queries.history import Version, VisibleVersion
+from perseid.registry.queries.listing import ChangedRecord, ListedHandle, LogEntry
+from perseid.registry.queries.namespaces import dump_policy, summarize
+from perseid.registry.queries.prove import Consistency, SigningKey
+from perseid.registry.queries.resolve import Query, get_authority_metadata, resolve
+from perseid.registry.results import ChangeResult, Explanation
+from perseid.registry.snapshot import Snapshot
+from perseid.schema import namespaces, queries, records
+from perseid.schema.records import dump_values
+
+# Records
+
+
+def to_record(found: FoundRecord) -> records.Record:
+    """Convert a record, or an earlier version of it."""
+    resolution = found.resolution
+    return records.Record(
+        handle=str(resolution.registered),
+        state=resolution.state.name.lower(),
+        values=dump_values(resolution.values),
+        seq=resolution.seq,
+        changed=iso_time(resolution.at),
+        as_of=found.entry,
+        aliases=found.aliases,
+        by_template=resolution.by_template,
+        template_base=None if resolution.base is None else str(resolution.base),
+        query=resolution.query,
+        fragment=resolution.fragment,
+    )
+
+
+def to_changed(result: ChangeResult) -> records.RecordChanged:
+    """Convert the result of a change."""
+    return records.RecordChanged(str(result.handle), result.seq)
+
+
+def to_aliases(aliases: AliasChain) -> records.Aliases:
+    """Convert a chain of aliases."""
+    return records.Aliases([str(each) for each in aliases.chain], aliases.end.value)
+
+
+def to_linked(linked: LinkResult) -> records.LinkedHandles:
+    """Convert two linked handles."""
+    return records.LinkedHandles(tuple(map(str, linked.handles)), linked.seq)
+
+
+def to_minted(handles: Sequence[object], seq: int, handles_per_item: int = 1) -> records.MintedHandles:
+    """Convert new handles; with two for each item, the second is that of the metadata record."""
+    names = [str(handle) for handle in handles]
+    metadata = names[1::handles_per_item] if handles_per_item > 1 else ()
+    return records.MintedHandles(tuple(names[::handles_per_item]), tuple(metadata), seq)
+
+
+def to_explanation(explanation: Explanation, advice: str) -> records.Explanation:
+    """Convert an explanation, with the advice of the interface."""
+    code = None if explanation.code is None else int(explanation.code)
+    return records.Explanation(explanation.allowed, explanation.reason, advice or None, explanation.rule or None, code)
+
+
+# Search and history
+
+
+def to_found(result: SearchResult) -> queries.FoundHandle:
+    """Convert a search result."""
+    return queries.FoundHandle(
+        result.handle, result.state.name.lower(), result.seq, iso_time(result.at), dump_values(result.values)
+    )
+
+
+def to_summary(listed: ListedHandle) -> queries.HandleSummary:
+    """Convert a handle of a list."""
+    return queries.HandleSummary(listed.handle, listed.state.name.lower(), listed.seq)
+
+
+def to_version(version: Version) -> queries.VersionResponse:
+    """Convert a version of a record."""
+    return queries.VersionResponse(
+        version.seq,
+        iso_time(version.at),
+        version.action.name.lower(),
+        version.state.name.lower(),
+        dump_values(version.values),
+        None if version.changed is None else to_changes(version.changed),
+        version.redacted,
+        version.interface or None,
+        version.actor or None,
+        version.note or None,
+    )
+
+
+def to_changes(differences: Differences) -> queries.ValueChanges:
+    """Convert the differences between two versions."""
+    old, new = (dump_values([pair[side] for pair in differences.modified]) for side in (0, 1))
+    modified = [queries.ModifiedValue(after.index, before, after) for before, after in zip(old, new, strict=True)]
+    return queries.ValueChanges(dump_values(differences.added), dump_values(differences.removed), modified)
+
+
+def to_state_at(as_of: int, version: VisibleVersion | None) -> queries.StateAt:
+    """Convert the state of a handle at an entry; `version` is None if no record was visible."""
+    if version is None:
+        return queries.StateAt(as_of)
+    entry = version.entry
+    return queries.StateAt(as_of, entry.seq, iso_time(entry.at), entry.state.name.lower())
+
+
+def to_entry(logged: LogEntry) -> queries.EntryResponse:
+    """Convert a ledger entry."""
+    return queries.EntryResponse(
+        logged.seq,
+        iso_time(logged.at),
+        logged.action.name.lower(),
+        logged.handle,
+        logged.state.name.lower(),
+        logged.interface or None,
+        logged.actor or None,
+        logged.note or None,
+    )
+
+
+def to_changed_handle(changed: ChangedRecord) -> queries.ChangedHandle:
+    """Convert a handle that changed between two times."""
+    return queries.ChangedHandle(
+        changed.handle,
+        changed.before,
+        changed.after,
+        changed.state_before.name.lower(),
+        changed.state_after.name.lower(),
+        iso_time(changed.at),
+    )
+
+
+# Proofs and citations
+
+
+def to_consistency(proof: Consistency) -> queries.ConsistencyProof:
+    """Convert a consistency proof."""
+    path = [to_base64(each) for each in proof.path]
+    return queries.ConsistencyProof(
+        proof.old_size, to_base64(proof.old_root), proof.new_size, to_base64(proof.new_root), path
+    )
+
+
+def to_ledger_key(key: SigningKey) -> queries.LedgerKey:
+    """Convert a signing key."""
+    since, until = (None if entry is None else entry.seq for entry in (key.since, key.until))
+    return queries.LedgerKey(str(key.key), since, until)
+
+
+def to_citation(citation: Citation, style: queries.Style) -> queries.CitationResponse:
+    """Convert a citation, with its text in a style."""
+    fields = {"citation": FORMATTERS[style](citation), "style": style, **to_json(citation)}
+    return msgspec.convert(fields, queries.CitationResponse)
+
+
+# Namespaces, types and tokens
+
+
+def to_namespace(snapshot: Snapshot, prefix: str) -> namespaces.Namespace:
+    """Summarize a namespace."""
+    return msgspec.convert(summarize(snapshot, prefix), namespaces.Namespace)
+
+
+def to_created_namespace(namespace: Namespace) -> namespaces.CreatedNamespace:
+    """Convert a new namespace."""
+    policy = namespace.policy
+    return namespaces.CreatedNamespace(
+        namespace.prefix, policy.profile, namespace.seq, policy.default_creator or None, namespace.types_elsewhere
+    )
+
+
+def to_policy(prefix: str, policy: Policy) -> namespaces.PolicyResponse:
+    """Convert the policy of a namespace."""
+    return namespaces.PolicyResponse(prefix, policy.to_toml(), dump_policy(policy))
+
+
+def get_authority(context: Context, query: Query) -> namespaces.Authority:
+    """Return the authority metadata of a handle. Raises `Refused`."""
+    resolved = resolve(query, context)
+    metadata = get_authority_metadata(context.snapshot, context.snapshot.stored(resolved.base or query.handle))
+    plain = {} if metadata is None else metadata.to_json()
+    fields = {"handle": str(resolved.registered), "required": metadata is not None, **plain}
+    return msgspec.convert(fields, namespaces.Authority)
+
+
+def to_type(registered: RegisteredType) -> namespaces.TypeResponse:
+    """Convert a registered type."""
+    handle, definition = str(registered.handle), registered.definition
+    if definition is None:
+        return namespaces.TypeResponse(
+            handle, registered.seq, description=registered.description or "", problem=registered.problem
+        )
+    return namespaces.TypeResponse(
+        handle,
+        registered.seq,
+        definition.name,
+        definition.description,
+        definition.pattern,
+        None if definition.schema is None else parse_json(definition.schema),
+        definition.example,
+        _definition_problem(definition),
+    )
+
+
+def _definition_problem(definition: Definition) -> str:
+    """Return why a definition of another version or service cannot be used."""
+    try:
+        definition.check()
+    except InvalidData as problem:
+        return str(problem)
+    return ""
+
+
+def to_token(item: TokenStatus, now: int) -> namespaces.TokenResponse:
+    """Convert a token and its state at a time."""
+    token = item.token
+    return namespaces.TokenResponse(
+        id=token.id,
+        label=token.label,
+        issuer=token.issuer,
+        scopes=tuple(token.scope.scope_names),
+        namespaces=token.scope.namespaces,
+        created=to_iso(token.created),
+        expires=to_iso(token.expires),
+        state=item.state(now),
+        seq=item.seq,
+        revoked=None if item.revoked is None else to_iso(item.revoked),
+        last_used=None if item.used is None else to_iso(item.used)[:10],
+    )

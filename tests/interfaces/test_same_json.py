@@ -1,0 +1,227 @@
+"""`--json` prints what the HTTP API returns: the same request has the same JSON at both interfaces.
+
+The requests run in order on two copies of one installation. A list is one page of the API, and one line for each of its
+items at the command line.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest
+import typer
+
+from perseid.cli import app
+from perseid.cli._commands import LazyCommand
+from tests.server.http.contexts import basic
+from tests.server.http.v1.apis import send
+from tests.server.http.v1.interfaces import BothInterfaces, both_interfaces
+from tests.server.installations import ADMINISTRATOR, SECRET
+
+NOW: Final = ("at", "changed", "timestamp")
+"""Times of entries that both requests make themselves."""
+
+RANDOM: Final = ("handles", "metadata")
+"""Minted handles are random in this namespace."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command and its route."""
+
+    words: str
+    method: str
+    path: str
+    body: dict[str, Any] | None = None
+    items: str = ""
+    """The field of the page whose items the command prints, one a line."""
+    differs: tuple[str, ...] = ()
+    """Fields that differ by call."""
+
+
+CASES: Final = (
+    # Reading
+    Case("resolve 12345/n0", "GET", "/handles/12345%2Fn0"),
+    Case("resolve 12345/N0 --at 20", "GET", "/handles/12345%2FN0?at=20"),
+    Case("resolve 12345/private --private", "GET", "/handles/12345%2Fprivate?private=true"),
+    Case("resolve 12345/n0 --authority", "GET", "/handles/12345%2Fn0/authority"),
+    Case("history 12345/n0", "GET", "/handles/12345%2Fn0/history"),
+    Case("log --since 50", "GET", "/log?since=50&limit=1000", items="entries", differs=NOW),
+    Case("list 12345", "GET", "/namespaces/12345/handles?limit=1000", items="handles"),
+    Case("find --type EMAIL --prefix 12345", "GET", "/find?type=EMAIL&prefix=12345&limit=1000", items="results"),
+    Case(
+        "cite 12345/n0 --resolver https://x.example", "GET", "/handles/12345%2Fn0/citation?resolver=https://x.example"
+    ),
+    Case(
+        "cite 12345/n0 --style bibtex --at 20 --resolver https://x.example",
+        "GET",
+        "/handles/12345%2Fn0/citation?style=bibtex&at=20&resolver=https://x.example",
+    ),
+    Case("prove 12345/n0 --at 20", "GET", "/handles/12345%2Fn0/proof?at=20", differs=("checkpoint", "path")),
+    # Records
+    Case(
+        "create 12345/new --value 1:DESC=x",
+        "POST",
+        "/handles",
+        {"handle": "12345/new", "values": [{"index": 1, "type": "DESC", "data": "x"}]},
+    ),
+    Case("add 12345/new 2:URL=x", "POST", "/handles/12345%2Fnew/values", {"values": [{"type": "URL", "data": "x"}]}),
+    Case("set 12345/new URL=y", "PUT", "/handles/12345%2Fnew/values", {"values": [{"type": "URL", "data": "y"}]}),
+    Case("resolve 12345/new", "GET", "/handles/12345%2Fnew", differs=NOW),
+    Case("remove 12345/new 2", "DELETE", "/handles/12345%2Fnew/values?index=2"),
+    Case("history 12345/new", "GET", "/handles/12345%2Fnew/history", differs=("at", "timestamp", "interface")),
+    Case("unpublish 12345/new", "POST", "/handles/12345%2Fnew/unpublish"),
+    Case("publish 12345/new", "POST", "/handles/12345%2Fnew/publish"),
+    Case("tombstone 12345/new --reason gone", "POST", "/handles/12345%2Fnew/tombstone", {"reason": "gone"}),
+    Case("tombstone 12345/new --undo", "POST", "/handles/12345%2Fnew/revive"),
+    Case("transfer 12345/new --to 300:12345/ann", "POST", "/handles/12345%2Fnew/transfer", {"to": "300:12345/ann"}),
+    Case("link version 12345/n1 12345/n2", "POST", "/links/versions", {"work": "12345/n1", "version": "12345/n2"}),
+    Case("link version 12345/n1 12345/n2", "POST", "/links/versions", {"work": "12345/n1", "version": "12345/n2"}),
+    Case("link metadata 12345/n3 12345/n4", "POST", "/links/metadata", {"thing": "12345/n3", "metadata": "12345/n4"}),
+    Case("delete 12345/n5", "DELETE", "/handles/12345%2Fn5"),
+    Case("mint 12345 --count 3", "POST", "/mint", {"prefix": "12345", "count": 3}, differs=RANDOM),
+    Case("mint 12345 --with-metadata", "POST", "/mint", {"prefix": "12345", "metadata": []}, differs=RANDOM),
+    Case("reserve 12345", "POST", "/reserve", {"prefix": "12345"}, differs=RANDOM),
+    # Explanations
+    *[
+        Case(f"explain {words}", "POST", "/explain", {"operation": words.split()[0], **body})
+        for words, body in (
+            ("create 12345/newer", {"handle": "12345/newer"}),
+            ("set 12345/n0 URL=x", {"handle": "12345/n0", "values": [{"type": "URL", "data": "x"}]}),
+            ("add 12345/n0 DESC=x", {"handle": "12345/n0", "values": [{"type": "DESC", "data": "x"}]}),
+            ("remove 12345/n0 1", {"handle": "12345/n0", "indexes": [1]}),
+            ("delete 12345/n0", {"handle": "12345/n0"}),
+            ("mint 12345", {"prefix": "12345"}),
+            ("publish 12345/n0", {"handle": "12345/n0"}),
+            ("unpublish 12345/n0", {"handle": "12345/n0"}),
+            ("tombstone 12345/n0", {"handle": "12345/n0"}),
+            ("transfer 12345/n0 --to 300:12345/ann", {"handle": "12345/n0", "to": "300:12345/ann"}),
+            ("remove 12345/n0 77", {"handle": "12345/n0", "indexes": [77]}),
+        )
+    ],
+    # Namespaces, types and tokens
+    Case("namespace add 99", "POST", "/namespaces", {"prefix": "99"}),
+    Case(
+        "namespace add 98 --profile pilin --purpose Maps",
+        "POST",
+        "/namespaces",
+        {"prefix": "98", "profile": "pilin", "purpose": "Maps"},
+        differs=("creator",),  # its handle has the time
+    ),
+    Case("namespace list", "GET", "/namespaces", items="namespaces", differs=("creator",)),
+    Case("namespace show 12345", "GET", "/namespaces/12345"),
+    Case("namespace policy 12345", "GET", "/namespaces/12345/policy"),
+    Case("namespace policy 12345 --file -", "PUT", "/namespaces/12345/policy", {"policy": 'purpose = "Maps"\n'}),
+    Case(
+        "type add 12345/SCALE --definition 'The scale of a map' --pattern 1:.* --example 1:25000",
+        "POST",
+        "/types",
+        {
+            "handle": "12345/SCALE",
+            "description": "The scale of a map",
+            "pattern": "1:.*",
+            "example": "1:25000",
+        },
+    ),
+    Case("type show 12345/SCALE", "GET", "/types/12345%2FSCALE"),
+    Case("type list", "GET", "/types", items="types"),
+    Case(
+        "token create --scope read,find --namespace 12345 --expires-in 30d --label x",
+        "POST",
+        "/tokens",
+        {"scopes": ["read", "find"], "namespaces": ["12345"], "expires_in": "30d", "label": "x"},
+        differs=("id", "token", "expires"),
+    ),
+    Case("token list", "GET", "/tokens", items="tokens", differs=("id", "created", "expires")),
+    Case("token show {token}", "GET", "/tokens/{token}", differs=("id", "created", "expires")),
+    Case("token revoke {token}", "DELETE", "/tokens/{token}", differs=("id", "created", "expires", "revoked")),
+    # Syntax
+    Case("name parse hdl:102.100.272/d7j1g0dqh?x", "GET", "/names/parse?text=hdl:102.100.272/d7j1g0dqh%3Fx"),
+    Case("name convert 12345/a --to path", "GET", "/names/convert?text=12345/a&to=path"),
+    Case("name rules H3", "GET", "/names/rules/H3"),
+    Case("suffix pilin --decode D7J1G0DQH", "GET", "/suffixes/pilin/D7J1G0DQH"),
+    Case("suffix pilin --at 2007-09-17T07:14:50.919Z", "GET", "/suffixes/pilin?at=2007-09-17T07:14:50.919Z"),
+    Case("suffix cordra --version 1", "GET", "/suffixes/cordra?version=1", differs=("suffix", "uuid")),
+)
+"""Every command that has a route, in the order in which both run."""
+
+INPUT: Final = {"namespace policy 12345 --file -": b'purpose = "Maps"\n'}
+"""Standard input of commands."""
+
+WITHOUT_ROUTE: Final = {
+    "init": "creates the installation",
+    "serve": "starts the server",
+    "config": "shows the files of the installation",
+    "check": "checks the machine and the files of the installation",
+    "upgrade": "changes the tables of a stopped installation",
+    "backup": "writes a file",
+    "restore": "creates an installation",
+    "rebuild": "rewrites the views",
+    "key list": "shows all keys of the installation; GET /ledger/key has those of the ledger",
+    "key rotate": "changes the key files of the installation",
+    "namespace derive": "POST /namespaces with the derived prefix, as for namespace add",
+    "redact": "erases data permanently, only at the machine",
+    "qr": "with --json it describes the file that it writes; GET /handles/{handle}/qr returns the image",
+    "verify": "works without a server",
+    **dict.fromkeys(("rewrite", "undo", "jobs list", "jobs show", "jobs resume", "jobs undo"), "not compared yet"),
+}
+"""Every other command with `--json`, and the reason."""
+
+
+@pytest.fixture(scope="module")
+def both() -> Iterator[BothInterfaces]:
+    with both_interfaces() as both:
+        yield both
+
+
+def test_json_of_the_command_line_is_json_of_the_api(both: BothInterfaces) -> None:
+    tokens = {"cli": "", "api": ""}
+    for case in CASES:
+        words = case.words.replace("{token}", tokens["cli"])
+        identity = [] if words.startswith(("name ", "suffix ")) else ["--as", ADMINISTRATOR]
+        done = both.site(words, "--json", *identity, stdin=INPUT.get(words, b""))
+        path = case.path.replace("{token}", tokens["api"])
+        answer = send(both.server, case.method, path, case.body, headers=basic(ADMINISTRATOR, SECRET))
+        assert answer.status < 300, (case, answer)
+        printed, returned = [json.loads(line) for line in done.out.splitlines()], json.loads(answer.body)
+        if "token" in returned:
+            tokens = {"cli": printed[0]["id"], "api": returned["id"]}
+        if case.items:
+            assert returned.get("next") is None
+            returned = returned[case.items]
+        else:
+            (printed,) = printed
+        assert without(printed, case.differs) == without(returned, case.differs), case
+
+
+def without(document: Any, names: tuple[str, ...]) -> Any:
+    """Replace the values of fields that differ by call."""
+    if isinstance(document, list):
+        return [without(each, names) for each in document]
+    if isinstance(document, dict):
+        return {
+            name: len(value)
+            if name in names and isinstance(value, list)
+            else "…"
+            if name in names
+            else without(value, names)
+            for name, value in document.items()
+        }
+    return document
+
+
+def json_commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
+    """The commands with the option `--json`."""
+    command = command.load() if isinstance(command, LazyCommand) else command
+    for name, child in getattr(command, "commands", {}).items():
+        yield from json_commands(child, (*path, name))
+    if any("--json" in param.opts for param in command.params):
+        yield " ".join(path)
+
+
+def test_every_command_has_a_case_or_a_reason() -> None:
+    commands = set(json_commands(typer.main.get_command(app)))
+    tested = {command for command in commands for case in CASES if f"{case.words} ".startswith(f"{command} ")}
+    assert not tested & WITHOUT_ROUTE.keys()
+    assert commands == tested | WITHOUT_ROUTE.keys()
