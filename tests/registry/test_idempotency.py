@@ -12,7 +12,7 @@ import pytest
 
 from perseid.ledger.errors import TooBusy
 from perseid.ledger.log.requests import KEY_LIFETIME, MAX_BODY, StoredResponse
-from perseid.ledger.store import idempotency
+from perseid.ledger.store import idempotency, jobs
 from perseid.names.handle import Handle
 from perseid.records.value import Value
 from perseid.registry.commands.lifecycle import Publish, Unpublish
@@ -183,7 +183,7 @@ def test_response_of_several_commits_is_stored_afterwards(here: Registry) -> Non
     with keys.claim(OPERATOR, b"key", digest()) as claim:
         assert isinstance(claim, NewClaim)
         unit = runner.start_job(here, "test", {}, OPERATOR, "http")
-        runner.complete_job(here, unit)
+        jobs.finish(here.ledger.log, unit.id)
         assert keys.keep(claim, answer) == Executed(answer)
         assert keys.keep(claim, StoredResponse(500, b"")) == Replayed(202, b"the operation", 0, 0)
         assert keys.keep(replace(claim, digest=digest("x")), answer) == KeyReused()

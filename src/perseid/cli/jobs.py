@@ -1,6 +1,6 @@
 """`perseid rewrite`, `perseid undo` and `perseid jobs`: changes to many records."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Annotated, Final, TypeAlias
 
 import typer
@@ -13,16 +13,15 @@ from perseid.registry.access.permissions import display_name
 from perseid.registry.jobs import rewrite as rewrite_job
 from perseid.registry.jobs import runner
 from perseid.registry.jobs import undo as undo_job
-from perseid.registry.jobs.resume import resume as resume_job
 from perseid.registry.jobs.rewrite import PlannedRewrite, Rewrite
-from perseid.registry.jobs.runner import Progress, UndoIndex
+from perseid.registry.jobs.runner import JobRun, JobState, UndoIndex
 from perseid.registry.jobs.undo import UndoConflict
 
 from ._commands import Group, register_command
 from ._installation import INTERFACE, ActingAs, Directory, Note, OpenInstallation, open_installation
-from ._output import AsJson, print_fields, print_json, print_message, progress
+from ._output import AsJson, print_fields, print_json, print_message
 from ._values import format_data, printable
-from .lifecycle import Yes, confirm, print_interrupted
+from .lifecycle import Yes, confirm, run_job
 from .verify import short_time
 
 MAX_SHOWN: Final = 10
@@ -92,7 +91,7 @@ def rewrite(  # noqa: PLR0913 - options
         if not yes:
             confirm(f"The URLs of {total:,} {'record' if total == 1 else 'records'} will change. Continue?")
         job = rewrite_job.start(session.registry, order, session.identity, INTERFACE, note, total)
-        done = _run(session, job, rewrite_job.run(session.registry, job, session.identity))
+        done = run_job(JobRun(session.registry, job, session.identity))
     _print_summary(json, {"job": job.id, "records": total, "changed": done})
 
 
@@ -126,7 +125,7 @@ def undo(
                 for each in problem.conflicts:
                     print_json({"handle": each.handle, "seq": each.seq, "reason": each.why})
             raise
-        done = _run(session, inverse, undo_job.run(session.registry, inverse, session.identity))
+        done = run_job(JobRun(session.registry, inverse, session.identity))
     _print_summary(json, {"job": inverse.id, "undoes": original.id, "records": inverse.total, "changed": done})
 
 
@@ -137,7 +136,7 @@ register_command(app, "undo")(undo)
 def list_(directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False) -> None:
     """List the jobs, newest first: id, start, state and parameters.
 
-    A job that is `running` is in progress or was interrupted; `perseid jobs resume` resumes it.
+    An `unfinished` job is in progress or was interrupted; `perseid jobs resume` resumes it.
 
     For example:
         perseid mint 102.100.272 --count 2 --reserve
@@ -176,23 +175,9 @@ def resume(
         perseid jobs resume last
     """
     with open_installation(directory, acting_as) as session:
-        resumed, steps = resume_job(session.registry, job, session.identity, INTERFACE)
-        done = _run(session, resumed, steps)
-    _print_summary(json, {"job": resumed.id, "records": resumed.total, "changed": done})
-
-
-def _run(session: OpenInstallation, job: Job, steps: Iterator[Progress]) -> int:
-    """Run the remaining steps and return the number of all changes."""
-    done = job.done
-    with progress(job.kind, job.total or None, "records") as update:
-        try:
-            for step in steps:
-                done = step.done
-                update(done)
-        except BaseException:
-            print_interrupted(job, done)
-            raise
-    return runner.find_job(session.registry, session.identity, job.id).done
+        run = runner.resume(session.registry, job, session.identity, INTERFACE)
+        done = run_job(run)
+    _print_summary(json, {"job": run.job.id, "records": run.job.total, "changed": done})
 
 
 def _print_summary(json: bool, fields: dict[str, object]) -> None:
@@ -229,25 +214,18 @@ def _describe(job: Job) -> str:
     return f"{job.kind} {printable(quote_text(words[0]) if ' ' in words[0] else words[0])}"
 
 
-def _state(job: Job, undos: UndoIndex) -> str:
-    if undos.running(job.id):
-        return "being_undone"
-    if undos.effective_undo(job.id):
-        return "undone"
-    return "done" if job.ended_at else "running"
-
-
 def _format_state(job: Job, undos: UndoIndex) -> str:
-    state = _state(job, undos).replace("_", " ")
-    of_total = f" of {job.total:,}" if job.total and state == "running" else ""
-    return f"{state} {job.done:,}{of_total}" if state in ("done", "running") else state
+    state = undos.state(job)
+    of_total = f" of {job.total:,}" if job.total and state is JobState.UNFINISHED else ""
+    count = f" {job.done:,}{of_total}" if state in (JobState.DONE, JobState.UNFINISHED) else ""
+    return state.value.replace("_", " ") + count
 
 
 def _to_json(job: Job, undos: UndoIndex) -> JsonObject:
     return {
         "job": job.id,
         "kind": job.kind,
-        "state": _state(job, undos),
+        "state": undos.state(job),
         "parameters": runner.load_parameters(job),
         "done": job.done,
         "total": job.total or None,

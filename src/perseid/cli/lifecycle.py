@@ -6,11 +6,11 @@ from typing import Annotated, Final, TypeAlias
 
 import typer
 
-from perseid.ledger.store.jobs import Job
 from perseid.registry.access.permissions import display_name
 from perseid.registry.commands.lifecycle import Publish, Redact, Revive, Tombstone, Unpublish
 from perseid.registry.commands.transfer import Transfer
 from perseid.registry.jobs import transfer as transfer_job
+from perseid.registry.jobs.runner import JobRun
 from perseid.registry.jobs.transfer import TransferAll
 from perseid.registry.queries.history import get_history
 from perseid.registry.results import Refused
@@ -160,19 +160,12 @@ def transfer(  # noqa: PLR0913 - options
             confirm(f"All handles under {display_name(key_range)} will be transferred to {owner}. Continue?")
         order = TransferAll(key_range, owner, derived)
         job = transfer_job.start(session.registry, order, session.identity, INTERFACE, note)
-        processed = transferred = 0
-        with progress("transferring", unit="records") as update:
-            try:
-                for step in transfer_job.run_steps(session.registry, job, session.identity):
-                    processed, transferred = step.processed, step.done
-                    update(processed)
-            except BaseException:
-                print_interrupted(job, transferred)
-                raise
+        run = JobRun(session.registry, job, session.identity)
+        transferred = run_job(run)
     if json:
-        print_json({"job": job.id, "processed": processed, "transferred": transferred})
+        print_json({"job": job.id, "processed": run.processed, "transferred": transferred})
     else:
-        print_fields({"job": job.id, "transferred": f"{transferred:,} of {processed:,} records"})
+        print_fields({"job": job.id, "transferred": f"{transferred:,} of {run.processed:,} records"})
 
 
 def redact(  # noqa: PLR0913 - options
@@ -252,10 +245,20 @@ def _describe_value(session: OpenInstallation, order: Redact) -> str:
     return f"{text} ({printable(types[0])})" if types else text
 
 
-def print_interrupted(job: Job, done: int) -> None:
-    """Print the progress of an interrupted job and the command that resumes it."""
-    state = f"{done:,} of {job.total:,}" if job.total else f"{done:,}"
-    print_message(f"Job {job.id} was interrupted after {state} changes. To resume it: perseid jobs resume {job.id}")
+def run_job(run: JobRun) -> int:
+    """Run a job to its end and return the number of its changes. If it is interrupted, print how to resume it."""
+    job = run.job
+    with progress(job.kind, job.total or None, "records") as update:
+        try:
+            while run.advance():
+                update(run.done if job.total else run.processed)
+        except BaseException:
+            state = f"{run.done:,} of {job.total:,}" if job.total else f"{run.done:,}"
+            print_message(
+                f"Job {job.id} was interrupted after {state} changes. To resume it: perseid jobs resume {job.id}"
+            )
+            raise
+    return run.done
 
 
 def confirm(question: str) -> None:

@@ -46,7 +46,7 @@ from perseid.wire.codes import ResponseCode
 from tests.ledger.ledgers import Machine, open_store
 from tests.registry.access.token_identities import ANN, BEA, RULES, SERVER, furnish, key, make, scope, shown
 from tests.registry.administration import ref
-from tests.registry.jobs.transfers import run_transfer
+from tests.registry.jobs.runs import run_steps, run_transfer
 from tests.registry.registries import (
     NOBODY,
     OPERATOR,
@@ -608,7 +608,7 @@ ORDER = Rewrite("http://old.example/*", "https://new.example/*")
 
 def run_rewrite(registry: Registry, identity: Identity, order: Rewrite = ORDER) -> UnitOperation:
     job = rewrite.start(registry, order, identity, "http", "", 0)
-    list(rewrite.run(registry, job, identity))
+    list(run_steps(registry, job, identity))
     return runner.find_job(registry, identity, job.id)
 
 
@@ -625,7 +625,7 @@ def test_job_needs_the_scopes_of_its_changes(there: Registry) -> None:
     assert [each.id for each in runner.list_jobs(there, writes)] == [done.id]
     assert done.id not in [each.id for each in runner.list_jobs(there, reads)]
     undone = undo.start(there, done.id, writes, "http")
-    list(undo.run(there, undone, writes))
+    list(run_steps(there, undone, writes))
     assert runner.find_job(there, writes, undone.id).done == 3
 
 
@@ -640,8 +640,8 @@ def test_undo_needs_the_scopes_of_the_inverse(there: Registry, lacking: str) -> 
     refused(lambda: undo.start(there, name, identity, "http"), ResponseCode.INSUFFICIENT_PERMISSIONS, lacking)
     may = shown(there, OPERATOR, ScopeSet.of([lacking, "admin"], None))
     job = undo.start(there, name, may, "http")
-    refused(lambda: list(undo.run(there, job, identity)), ResponseCode.INSUFFICIENT_PERMISSIONS, lacking)
-    list(undo.run(there, job, may))
+    refused(lambda: list(run_steps(there, job, identity)), ResponseCode.INSUFFICIENT_PERMISSIONS, lacking)
+    list(run_steps(there, job, may))
     assert runner.find_job(there, OPERATOR, job.id).ended_at
 
 
@@ -666,7 +666,7 @@ def test_rewrite_ends_when_its_token_is_revoked(there: Registry, monkeypatch: py
     fill(there, "12345", 3)
     identity = shown(there, OPERATOR, scope("find", "update"))
     job = rewrite.start(there, ORDER, identity, "http", "", 0)
-    steps = rewrite.run(there, job, identity)
+    steps = run_steps(there, job, identity)
     next(steps)
     there.do(RevokeToken(identity.token), OPERATOR, "cli")
     refused(lambda: list(steps), ResponseCode.AUTHENTICATION_FAILED, "was revoked")

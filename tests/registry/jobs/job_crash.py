@@ -11,7 +11,7 @@ import random
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.requests import Append, Appended
@@ -20,18 +20,18 @@ from perseid.ledger.store.jobs import Job
 from perseid.ledger.verify import verify
 from perseid.registry.commands.records import Home
 from perseid.registry.jobs import rewrite, runner, undo
-from perseid.registry.jobs.resume import resume
 from perseid.registry.jobs.rewrite import Rewrite
-from perseid.registry.jobs.runner import Progress
+from perseid.registry.jobs.runner import JobRun, resume
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
 from tests.ledger.crash import Place, given_place
 from tests.ledger.ledgers import SIGNER, log_of_today, open_store, url
+from tests.registry.jobs.runs import changes
 from tests.registry.registries import OPERATOR
 
 OLD, NEW = "http://old.example/", "https://new.example/maps/"
 ORDER = Rewrite(f"{OLD}*", f"{NEW}*")
-Start = Callable[[Registry], tuple[Job, Iterator[Progress]]]
+Start = Callable[[Registry], JobRun]
 
 
 def fill(place: Place, records: int) -> None:
@@ -49,22 +49,22 @@ def fill(place: Place, records: int) -> None:
 
 
 def start_rewrite(records: int) -> Start:
-    def start(registry: Registry) -> tuple[Job, Iterator[Progress]]:
+    def start(registry: Registry) -> JobRun:
         job = rewrite.start(registry, ORDER, OPERATOR, "cli", "", records)
-        return job, rewrite.run(registry, job, OPERATOR)
+        return JobRun(registry, job, OPERATOR)
 
     return start
 
 
 def start_undo(name: str) -> Start:
-    def start(registry: Registry) -> tuple[Job, Iterator[Progress]]:
+    def start(registry: Registry) -> JobRun:
         job = undo.start(registry, name, OPERATOR, "cli")
-        return job, undo.run(registry, job, OPERATOR)
+        return JobRun(registry, job, OPERATOR)
 
     return start
 
 
-def resume_last(registry: Registry) -> tuple[Job, Iterator[Progress]]:
+def resume_last(registry: Registry) -> JobRun:
     return resume(registry, runner.LAST, OPERATOR)
 
 
@@ -77,7 +77,7 @@ def work(place: Place, start: Start, dies_after: int | None, chunk: int, chance:
             os.close(reading)
             runner.CHUNK_SIZE = chunk  # type: ignore[misc]
             with place.open() as ledger:
-                for step in start(Registry(ledger, Rules()))[1]:
+                for step in changes(start(Registry(ledger, Rules()))):
                     os.write(writing, f"{step.done}\n".encode())
             os._exit(0)
         except BaseException:  # noqa: BLE001 - the parent sees the exit status

@@ -12,13 +12,13 @@ from perseid.registry.commands.transfer import Transfer
 from perseid.registry.context import Context
 from perseid.registry.identity import Identity
 from perseid.registry.jobs import rewrite, runner, transfer
-from perseid.registry.jobs.resume import resume
 from perseid.registry.jobs.rewrite import Rewrite
+from perseid.registry.jobs.runner import resume
 from perseid.registry.jobs.transfer import PlannedTransfer, TransferAll
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
+from tests.registry.jobs.runs import changes, run_pieces, run_steps, run_transfer
 from tests.registry.jobs.test_jobs import run_rewrite, run_undo
-from tests.registry.jobs.transfers import run_transfer
 from tests.registry.registries import OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
 
 MAX_LOOKUPS = 20
@@ -116,9 +116,9 @@ def test_initial_checks_do_not_use_budget_of_records(registry: Registry) -> None
     order = TransferAll("10.1", TO_BOB, derived=True)
     assert len([each for each in preview(registry, order, ALICE) if each.refused is None]) == 6 + 2 * len(derived)
     job = transfer.start(registry, order, ALICE, "cli")
-    running = transfer.run(registry, job, ALICE)
+    running = run_steps(registry, job, ALICE)
     next(running)
-    list(resume(registry, job.id, ALICE)[1])
+    list(changes(resume(registry, job.id, ALICE)))
     assert runner.find_job(registry, ALICE, job.id).done == 6 + 2 * len(derived)
 
 
@@ -130,10 +130,10 @@ def test_record_beyond_lookup_limit_is_denied(registry: Registry, costs: bool) -
     registry.do(Create(last, (*urls("z"), too_much)), OPERATOR, "cli")
     job = rewrite.start(registry, ORDER, ALICE, "cli", "", 6)
     with pytest.raises(Refused, match=r"cannot modify values of 10\.1/z"):
-        list(rewrite.run(registry, job, ALICE))
+        list(run_steps(registry, job, ALICE))
     assert runner.find_job(registry, ALICE, job.id).done == 5
     with pytest.raises(Refused, match=r"cannot modify values of 10\.1/z"):
-        list(resume(registry, job.id, ALICE)[1])
+        list(changes(resume(registry, job.id, ALICE)))
     with pytest.raises(Refused, match=r"cannot transfer 10\.1/z"):
         run_transfer(registry, TransferAll("10.1", TO_BOB), ALICE)
     assert str(preview(registry, TransferAll("10.1/z", TO_BOB), ALICE)[0].refused).startswith("300:10.9/alice cannot")
@@ -153,7 +153,7 @@ def test_commit_stays_within_lookup_limit_except_first_record(
 
     monkeypatch.setattr("perseid.registry.context.authorize", counted)
     job = rewrite.start(registry, ORDER, ALICE, "cli", "", 5)
-    running = rewrite.run_steps(registry, job, ALICE)
+    running = run_pieces(registry, job, ALICE)
     while True:
         spent.append(0)
         if next(running, None) is None:

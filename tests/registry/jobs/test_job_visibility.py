@@ -10,12 +10,12 @@ from perseid.records.value import ValueRef
 from perseid.registry.commands.records import Add, Remove
 from perseid.registry.identity import Identity, KeyIdentity, Proof
 from perseid.registry.jobs import rewrite, runner, undo
-from perseid.registry.jobs.resume import resume
 from perseid.registry.jobs.rewrite import Rewrite
-from perseid.registry.jobs.runner import UndoIndex
+from perseid.registry.jobs.runner import UndoIndex, resume
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from tests.registry.access.token_identities import ANN, BEA, RULES, SERVER, furnish, movable, scope, shown
+from tests.registry.jobs.runs import changes, run_steps
 from tests.registry.registries import OPERATOR, admin, handle, key_holder, registry_in_memory
 
 ORDER = Rewrite("http://old.example/*", "https://new.example/*")
@@ -35,7 +35,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
 def started_job(registry: Registry, identity: Identity, steps: int = 1) -> Job:
     """Return a job after this many steps."""
     job = rewrite.start(registry, ORDER, identity, "http", "", 6)
-    running = rewrite.run(registry, job, identity)
+    running = run_steps(registry, job, identity)
     for _ in range(steps):
         next(running)
     return job
@@ -80,10 +80,10 @@ def test_token_issuer_sees_jobs_of_token(here: Registry) -> None:
 def test_token_issuer_resumes_and_undoes_jobs_of_token(here: Registry) -> None:
     token = shown(here, ANN, SCOPES)
     job = started_job(here, token)
-    resumed, steps = resume(here, job.id, ANN)
-    assert [step.done for step in steps][-1] == 6
-    undo_job = undo.start(here, resumed.id, ANN, "cli")
-    list(undo.run(here, undo_job, ANN))
+    run = resume(here, job.id, ANN)
+    assert [step.done for step in changes(run)][-1] == 6
+    undo_job = undo.start(here, run.job.id, ANN, "cli")
+    list(run_steps(here, undo_job, ANN))
     assert runner.find_job(here, ANN, undo_job.id).done == 6
     assert visible(here, token) == [job.id], "jobs started without the token are not its own"
     with pytest.raises(Refused, match="not found"):
@@ -151,8 +151,8 @@ def test_only_related_undos_are_loaded(here: Registry, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(jobs, "find_undos", record)
     monkeypatch.delattr(jobs, "list_undos")
-    list(undo.run(here, undo_job, ANN))
-    list(resume(here, other.id, ANN)[1])
+    list(run_steps(here, undo_job, ANN))
+    list(changes(resume(here, other.id, ANN)))
     assert UndoIndex.of(here, job.id).effective_undo(job.id) == undo_job.id
     assert UndoIndex.of(here, other.id).effective_undo(other.id) is None
     assert UndoIndex.of(here).effective_undo(job.id) is None, "no job was given"

@@ -13,6 +13,7 @@ from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.requests import Append, Appended, Failed
 from perseid.ledger.merkle import Signer
+from perseid.ledger.store import jobs
 from perseid.ledger.store.jobs import Job, JobSteps, find, load_steps, newest_first
 from perseid.ledger.store.store import Store
 from perseid.ledger.verify import verify
@@ -26,8 +27,8 @@ from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Home
 from perseid.registry.identity import Identity
 from perseid.registry.jobs import rewrite, runner, undo
-from perseid.registry.jobs.resume import resume
 from perseid.registry.jobs.rewrite import PlannedRewrite, Rewrite, UrlRewrite
+from perseid.registry.jobs.runner import resume
 from perseid.registry.jobs.transfer import TransferAll
 from perseid.registry.jobs.undo import UndoConflict
 from perseid.registry.queries.listing import list_handles
@@ -47,7 +48,7 @@ from tests.registry.commands.records_in_every_state import (
     rules,
     value,
 )
-from tests.registry.jobs.transfers import run_transfer
+from tests.registry.jobs.runs import changes, run_steps, run_transfer
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, registry_in_memory
 
 ORDER = Rewrite("http://old.example/*", "https://new.example/x/*")
@@ -73,13 +74,13 @@ def fill(registry: Registry, count: int = 10) -> list[str]:
 def run_rewrite(registry: Registry, order: Rewrite = ORDER, identity: Identity = OPERATOR, note: str = "") -> Job:
     total = sum(bool(each.changes) for each in rewrite.preview(registry, order, identity))
     job = rewrite.start(registry, order, identity, "cli", note, total)
-    assert all(step.total == total for step in rewrite.run(registry, job, identity))
+    assert all(step.total == total for step in run_steps(registry, job, identity))
     return runner.find_job(registry, identity, job.id)
 
 
 def run_undo(registry: Registry, job: Job, identity: Identity = OPERATOR) -> Job:
     started = undo.start(registry, job.id, identity, "cli")
-    list(undo.run(registry, started, identity))
+    list(run_steps(registry, started, identity))
     return runner.find_job(registry, identity, started.id)
 
 
@@ -169,12 +170,12 @@ def test_rewrite_into_own_range_happens_once(here: Registry) -> None:
     names = fill(here)
     order = Rewrite("http://old.example/*", "http://old.example/deeper/*")
     job = rewrite.start(here, order, OPERATOR, "cli", "", 10)
-    running = rewrite.run(here, job, OPERATOR)
+    running = run_steps(here, job, OPERATOR)
     next(running)
     put(here, *BOTH, value(1, "http://old.example/deeper/12345/00"), value(3, "changed"), name="12345/00")
-    resumed, steps = resume(here, job.id, OPERATOR)
-    assert [step.done for step in steps][-1] == 10
-    assert resumed.id == job.id
+    run = resume(here, job.id, OPERATOR)
+    assert [step.done for step in changes(run)][-1] == 10
+    assert run.job.id == job.id
     assert targets(here, *names) == [f"http://old.example/deeper/{name}" for name in names]
     put(here, *BOTH, value(1, "http://old.example/deeper/deeper/deeper/x"), name="12345/deep")
     assert run_rewrite(here, Rewrite("http://old.example/deeper/*", "http://old.example/*")).done == 11
@@ -188,7 +189,7 @@ def test_concurrent_resumes_rewrite_each_record_once(here: Registry) -> None:
     names = fill(here)
     order = Rewrite("http://old.example/*", "http://old.example/deeper/*")
     job = rewrite.start(here, order, OPERATOR, "cli", "", 10)
-    running_jobs = [resume(here, job.id, OPERATOR)[1] for _ in range(2)]
+    running_jobs = [changes(resume(here, job.id, OPERATOR)) for _ in range(2)]
     while running_jobs:
         running_jobs = [each for each in running_jobs if next(each, None) is not None]
     assert targets(here, *names) == [f"http://old.example/deeper/{name}" for name in names]
@@ -218,9 +219,9 @@ def test_rewritten_record_is_not_rewritten_again_after_case_rule_change(here: Re
         put(here, *BOTH, value(1, f"http://old.example/{name}"), name=name)
     order = Rewrite("http://old.example/*", "http://old.example/deeper/*")
     job = rewrite.start(here, order, OPERATOR, "cli", "", 6)
-    next(rewrite.run(here, job, OPERATOR))
+    next(run_steps(here, job, OPERATOR))
     here.do(SetPolicy("12345", policy(case=CaseRule.SENSITIVE), change_case=True), OPERATOR, "cli")
-    list(resume(here, job.id, OPERATOR)[1])
+    list(changes(resume(here, job.id, OPERATOR)))
     assert targets(here, *names) == [f"http://old.example/deeper/{name}" for name in names]
 
 
@@ -289,14 +290,14 @@ def test_rewrite_ends_at_first_record_without_permission_and_resumes(here: Regis
     put(here, admin(100, "300:12345/ann"), value(1, "http://old.example/12345/05"), name=names[5])
     job = rewrite.start(here, ORDER, LISTER, "cli", "", 6)
     with pytest.raises(Refused, match="MODIFY_VALUE"):
-        list(rewrite.run(here, job, LISTER))
+        list(run_steps(here, job, LISTER))
     stopped = runner.find_job(here, LISTER, runner.LAST)
     assert (stopped.done, stopped.total, stopped.ended_at) == (4, 6, 0)
     assert [each.id for each in runner.list_jobs(here, STRANGER)] == []
     for name in (job.id, "nothing"):
         with pytest.raises(Refused, match=f"Job {name} not found"):
             resume(here, name, STRANGER)
-    assert [step.done for step in resume(here, job.id, OPERATOR)[1]] == [6]
+    assert [step.done for step in changes(resume(here, job.id, OPERATOR))] == [6]
     with pytest.raises(Refused, match="is already complete"):
         resume(here, job.id, OPERATOR)
 
@@ -374,7 +375,7 @@ def test_change_during_undo_ends_it(here: Registry) -> None:
     names = fill(here)
     job = run_rewrite(here)
     started = undo.start(here, job.id, OPERATOR, "cli")
-    running = undo.run(here, started, OPERATOR)
+    running = run_steps(here, started, OPERATOR)
     next(running)
     put(here, *BOTH, value(1, "https://third.example/"), name=names[0])
     put(here, *BOTH, value(1, "https://third.example/"), name=names[9])
@@ -416,7 +417,7 @@ def test_concurrent_undos_are_one_job(here: Registry, monkeypatch: pytest.Monkey
     monkeypatch.setattr(runner, "start_job", lambda *arguments, **_: begin_between(*arguments))
     started.append(undo.start(here, job.id, OPERATOR, "cli"))
     assert started[0].id == started[1].id
-    running_jobs = [undo.run(here, each, OPERATOR) for each in started]
+    running_jobs = [run_steps(here, each, OPERATOR) for each in started]
     while running_jobs:
         running_jobs = [each for each in running_jobs if next(each, None) is not None]
     assert [stored(here, name) for name in names] == before
@@ -427,7 +428,7 @@ def test_job_being_undone_cannot_be_resumed(here: Registry) -> None:
     names = fill(here)
     before = [stored(here, name) for name in names]
     job = rewrite.start(here, ORDER, OPERATOR, "cli", "", 10)
-    running = rewrite.run(here, job, OPERATOR)
+    running = run_steps(here, job, OPERATOR)
     next(running)
     undone = run_undo(here, job)
     with pytest.raises(LedgerError, match=f"{job.id} has ended or is being undone"):
@@ -459,12 +460,12 @@ def test_undo_being_undone_must_finish_first(here: Registry) -> None:
     fill(here, 6)
     job = run_rewrite(here)
     first = undo.start(here, job.id, OPERATOR, "cli")
-    next(undo.run(here, first, OPERATOR))
+    next(run_steps(here, first, OPERATOR))
     again = undo.start(here, first.id, OPERATOR, "cli")
     for step in (lambda: run_undo(here, job), lambda: resume(here, first.id, OPERATOR)):
         with pytest.raises(Refused, match=f"{first.id} is being undone by job {again.id}"):
             step()
-    list(undo.run(here, again, OPERATOR))
+    list(run_steps(here, again, OPERATOR))
     assert run_undo(here, job).done == 6
 
 
@@ -491,7 +492,7 @@ def test_undo_requires_permissions_of_inverse_changes(here: Registry) -> None:
     put(here, BOTH[0], weak, value(1, "http://old.example/z"), name="12345/zz")
     owned = rewrite.start(here, Rewrite("http://old.example/*", "http://even.older/*"), LISTER, "cli", "", 1)
     with pytest.raises(Refused, match="MODIFY_VALUE"):
-        list(rewrite.run(here, owned, LISTER))
+        list(run_steps(here, owned, LISTER))
     assert targets(here, *names)[0].startswith("https://new.example/")
 
 
@@ -499,7 +500,7 @@ def test_refused_undo_does_not_end_job(here: Registry) -> None:
     """A server administrator sees every job, but has no permission on its records without full access."""
     names = fill(here)
     job = rewrite.start(here, ORDER, LISTER, "cli", "", 10)
-    running = rewrite.run(here, job, LISTER)
+    running = run_steps(here, job, LISTER)
     next(running)
     with pytest.raises(Refused) as caught:
         undo.start(here, job.id, SERVER, "cli")
@@ -542,7 +543,7 @@ def test_transfer_can_be_undone(here: Registry) -> None:
         assert [each.index for each in snapshot.stored(Handle.parse(names[0])).values] == [1, 2, 100, 101]
     broken = runner.start_job(here, "transfer", {"where": "12345", "to": "300:"}, OPERATOR, "cli")
     with pytest.raises(Refused, match=f"The parameters of job {broken.id} are unreadable"):
-        list(resume(here, broken.id, OPERATOR)[1])
+        list(changes(resume(here, broken.id, OPERATOR)))
     other = runner.start_job(here, "mint", {}, OPERATOR, "cli")
     with pytest.raises(Refused, match="cannot be resumed"):
         resume(here, other.id, OPERATOR)
@@ -582,7 +583,7 @@ def test_ended_job_accepts_no_steps(registry: Registry) -> None:
         return registry.ledger.append(Append(draft, job=name))[0]
 
     assert isinstance(append(job.id), Appended)
-    runner.complete_job(registry, job)
+    jobs.finish(registry.ledger.log, job.id)
     with log.open_reader() as reader:
         size = reader.size
     for name in (job.id, "unknown"):

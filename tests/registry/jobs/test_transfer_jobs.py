@@ -17,16 +17,16 @@ from perseid.registry.commands.transfer import Transfer
 from perseid.registry.context import Context
 from perseid.registry.identity import Identity
 from perseid.registry.jobs import runner, transfer
-from perseid.registry.jobs.resume import resume
 from perseid.registry.jobs.rewrite import Rewrite
-from perseid.registry.jobs.transfer import PlannedTransfer, TransferAll, TransferProgress, parse_range
+from perseid.registry.jobs.runner import resume
+from perseid.registry.jobs.transfer import PlannedTransfer, TransferAll, parse_range
 from perseid.registry.policy.policy import PROFILES, Audience
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
 from tests.registry.access.token_identities import key, scope, shown
+from tests.registry.jobs.runs import Progress, changes, run_pieces, run_transfer
 from tests.registry.jobs.test_jobs import run_rewrite, run_undo
-from tests.registry.jobs.transfers import run_transfer
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
 
 ALICE, BOB, CAROL = [key_holder(300, f"10.9/{name}") for name in ("alice", "bob", "carol")]
@@ -76,15 +76,13 @@ def fill(registry: Registry) -> list[Handle]:
 
 def start(
     registry: Registry, identity: Identity = ALICE, where: str = "10.1", to: ValueRef = TO_BOB
-) -> Iterator[TransferProgress]:
+) -> Iterator[Progress]:
     """Start a transfer that has done nothing yet."""
     job = transfer.start(registry, TransferAll(where, to), identity, "cli")
-    pieces = transfer.run_steps(registry, job, identity)
-    assert next(pieces) == TransferProgress(job.id, 0, 0, 0)
-    return pieces
+    return run_pieces(registry, job, identity)
 
 
-def run_until_prefix_transferred(registry: Registry, identity: Identity = ALICE) -> Iterator[TransferProgress]:
+def run_until_prefix_transferred(registry: Registry, identity: Identity = ALICE) -> Iterator[Progress]:
     """Run a transfer until the prefix handle belongs to the new owner."""
     pieces = start(registry, identity)
     while admins(registry, PREFIX_HANDLE) != ["300:10.9/bob"]:
@@ -102,10 +100,10 @@ def test_s9_whole_prefix_is_transferred_as_one_job(registry: Registry) -> None:
     with registry.snapshot() as snapshot:
         before = snapshot.reader.size
     job = transfer.start(registry, TransferAll("10.1", TO_BOB), ALICE, "cli", "merger of two institutes")
-    pieces = list(transfer.run_steps(registry, job, ALICE))
+    pieces = list(run_pieces(registry, job, ALICE))
     own = [name for name in names if name.prefix == "10.1"]
-    assert pieces[:2] == [TransferProgress(job.id, 0, 0, 0), TransferProgress(job.id, 10, 0, 10)]
-    assert pieces[-1] == TransferProgress(job.id, len(own) + 1, 0, 2 * len(own) + 1)
+    assert pieces[0] == Progress(job.id, 10, 0, 10)
+    assert pieces[-1] == Progress(job.id, len(own) + 1, 0, 2 * len(own) + 1)
     assert runner.find_job(registry, ALICE, job.id).ended_at
     for name in (*own, PREFIX_HANDLE):
         assert admins(registry, name) == ["300:10.9/bob"], name
@@ -171,8 +169,9 @@ def test_s9_interrupted_transfer_is_resumed(registry: Registry) -> None:
     pieces = start(registry)
     assert next(pieces).done == 10
     pieces.close()  # type: ignore[attr-defined]
-    job, steps = resume(registry, runner.LAST, ALICE, "http")
-    assert [step.done for step in steps] == [20, 27, 28]
+    run = resume(registry, runner.LAST, ALICE, "http")
+    job = run.job
+    assert [step.done for step in changes(run)] == [20, 27, 28]
     assert (job.kind, runner.find_job(registry, ALICE, job.id).done) == ("transfer", 28)
     with registry.snapshot() as snapshot:
         assert snapshot.reader.entry(snapshot.reader.size).origin == ("http", "300:10.9/alice"), (
@@ -186,7 +185,7 @@ def test_s9_interrupted_transfer_is_resumed(registry: Registry) -> None:
 def test_concurrent_resumes_transfer_each_record_once(registry: Registry) -> None:
     fill(registry)
     next(start(registry))
-    running = [resume(registry, runner.LAST, OPERATOR)[1] for _ in range(2)]
+    running = [changes(resume(registry, runner.LAST, OPERATOR)) for _ in range(2)]
     while running:
         running = [each for each in running if next(each, None) is not None]
     assert runner.find_job(registry, OPERATOR, runner.LAST).done == 28
@@ -216,8 +215,9 @@ def test_transfer_completes_after_prefix_handle_is_transferred(registry: Registr
     pieces.close()  # type: ignore[attr-defined]
     with pytest.raises(Refused, match="LIST_HANDLES"):
         transfer.start(registry, TransferAll("10.1", TO_BOB), ALICE, "cli")
-    job, steps = resume(registry, runner.LAST, ALICE)
-    list(steps)
+    run = resume(registry, runner.LAST, ALICE)
+    job = run.job
+    list(changes(run))
     assert runner.find_job(registry, ALICE, job.id).ended_at
     assert admins(registry, late) == ["300:10.9/bob"]
 
@@ -232,7 +232,7 @@ def test_records_created_after_prefix_transfer_are_left_alone(registry: Registry
     registry.do(Create(hidden, (URL, admin(100, "300:10.9/carol")), published=False), BOB, "cli")
     registry.do(Delete(handle("10.1/05")), BOB, "cli")
     registry.do(Create(handle("10.1/05"), (URL, admin(100, "300:10.9/carol")), reuse_deleted=True), BOB, "cli")
-    list(resume(registry, runner.LAST, ALICE)[1] if resumed else pieces)
+    list(changes(resume(registry, runner.LAST, ALICE)) if resumed else pieces)
     assert admins(registry, hidden) == admins(registry, "10.1/05") == ["300:10.9/carol"]
     assert runner.find_job(registry, ALICE, runner.LAST).ended_at
 
@@ -249,7 +249,7 @@ def test_prefixes_derived_by_new_owner_are_left_alone(
         add_namespace(registry, name.suffix, "free", ADMIN)
         registry.do(Create(handle(f"{name.suffix}/a"), (URL, ADMIN)), OPERATOR, "cli")
     job = transfer.start(registry, TransferAll("10.1", TO_BOB, derived=True), identity, "cli")
-    pieces = transfer.run_steps(registry, job, identity)
+    pieces = run_pieces(registry, job, identity)
 
     def derive(prefix: str) -> None:
         carols = admin(100, "300:10.9/carol")
@@ -262,12 +262,12 @@ def test_prefixes_derived_by_new_owner_are_left_alone(
     late = handle("10.1.5.1/late")
     registry.do(Create(late, (URL, ADMIN)), ALICE, "cli")
     if resumed:
-        pieces = transfer.run_steps(registry, job, identity)
+        pieces = run_pieces(registry, job, identity)
     while admins(registry, PREFIX_HANDLE) != ["300:10.9/bob"]:
         next(pieces)
     derive("10.1.9")
     derive("10.1.5.1.7")
-    list(resume(registry, job.id, identity)[1] if resumed else pieces)
+    list(changes(resume(registry, job.id, identity)) if resumed else pieces)
     assert runner.find_job(registry, identity, job.id).ended_at
     for name in (NAME, derived, deeper, PREFIX_HANDLE, handle("10.1.5/a"), handle("10.1.5.1/a"), late):
         assert admins(registry, name) == ["300:10.9/bob"], name
@@ -286,7 +286,7 @@ def test_changes_by_new_owner_are_left_alone(registry: Registry, identity: Ident
     while admins(registry, PREFIX_HANDLE) != ["300:10.9/bob"]:
         next(pieces)
     registry.do(Add(PREFIX_HANDLE, (admin(101, "300:10.9/carol"),)), BOB, "cli")
-    list(resume(registry, runner.LAST, identity)[1])
+    list(changes(resume(registry, runner.LAST, identity)))
     assert admins(registry, "10.1/05") == ["300:10.9/carol"]
     assert admins(registry, PREFIX_HANDLE) == ["300:10.9/bob", "300:10.9/carol"]
 
@@ -376,7 +376,7 @@ def test_transfer_stops_when_list_permission_is_lost(registry: Registry) -> None
         list(pieces)
     assert "secret" not in str(caught.value)
     with pytest.raises(Refused, match="LIST_HANDLES"):
-        list(resume(registry, runner.LAST, ALICE)[1])
+        list(changes(resume(registry, runner.LAST, ALICE)))
 
 
 def test_group_members_change_more_records_than_lookup_limit(registry: Registry) -> None:

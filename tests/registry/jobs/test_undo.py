@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from perseid.ledger.store import jobs
 from perseid.names.handle import Handle
 from perseid.records.value import Value, ValueRef
 from perseid.registry.commands.lifecycle import Redact, Unpublish
@@ -11,12 +12,13 @@ from perseid.registry.commands.records import Modify
 from perseid.registry.commands.transfer import Transfer
 from perseid.registry.identity import Identity
 from perseid.registry.jobs import rewrite, runner, undo
-from perseid.registry.jobs.resume import resume
 from perseid.registry.jobs.rewrite import Rewrite
+from perseid.registry.jobs.runner import resume
 from perseid.registry.jobs.undo import Conflict, UndoConflict
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from tests.registry.access.token_identities import ANN, RULES, SERVER, furnish, movable, scope, shown
+from tests.registry.jobs.runs import run_steps
 from tests.registry.registries import OPERATOR, handle, key_holder, registry_in_memory
 
 ORDER = Rewrite("http://old.example/*", "https://new.example/*")
@@ -36,7 +38,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
 def run_rewrite(registry: Registry, identity: Identity) -> str:
     """Run a rewrite; return the id of its job."""
     job = rewrite.start(registry, ORDER, identity, "cli", "", 7)
-    list(rewrite.run(registry, job, identity))
+    list(run_steps(registry, job, identity))
     return job.id
 
 
@@ -57,7 +59,7 @@ def test_undo_of_another_user_cannot_be_resumed(here: Registry) -> None:
     """They could not follow its progress; nothing is done before that is known."""
     job = run_rewrite(here, ANN)
     undo_job = undo.start(here, job, OPERATOR, "cli")
-    next(undo.run(here, undo_job, OPERATOR))
+    next(run_steps(here, undo_job, OPERATOR))
     before = size(here)
     for ask in (lambda: undo.start(here, job, ANN, "cli"), lambda: resume(here, undo_job.id, ANN)):
         with pytest.raises(
@@ -66,7 +68,7 @@ def test_undo_of_another_user_cannot_be_resumed(here: Registry) -> None:
             ask()
     assert size(here) == before
     assert undo.start(here, job, SERVER, "cli").id == undo_job.id, "server administrators see it"
-    list(undo.run(here, undo_job, SERVER))
+    list(run_steps(here, undo_job, SERVER))
     assert url(here, handle("12345/0")) == "http://old.example/0"
 
 
@@ -75,7 +77,7 @@ def test_token_issuer_resumes_its_undo_but_token_cannot_resume_issuers(here: Reg
     job = run_rewrite(here, token)
     by_token = undo.start(here, job, token, "http")
     assert undo.start(here, job, ANN, "cli").id == undo.start(here, job, token, "http").id == by_token.id
-    list(undo.run(here, by_token, ANN))
+    list(run_steps(here, by_token, ANN))
     again = run_rewrite(here, token)
     by_ann = undo.start(here, again, ANN, "cli")
     with pytest.raises(Refused, match=f"is being undone by job {by_ann.id}"):
@@ -120,7 +122,7 @@ def test_conflict_details_are_withheld_without_access(here: Registry) -> None:
 def test_details_of_conflicts_during_undo_are_withheld_without_access(here: Registry) -> None:
     job = run_rewrite(here, ANN)
     undo_job = undo.start(here, job, ANN, "cli")
-    running = undo.run(here, undo_job, ANN)
+    running = run_steps(here, undo_job, ANN)
     next(running)
     here.do(Transfer(handle("12345/0"), ValueRef(300, "0.NA/0.NA")), ANN, "cli")
     with pytest.raises(UndoConflict) as caught:
@@ -147,9 +149,9 @@ def test_record_changed_twice_is_undone_completely(here: Registry, monkeypatch: 
     here.do(Redact(name, 1, redacted, "personal"), OPERATOR, "cli")
     step(handle("12345/1"), "https://one.example/")
     step(name, "https://two.example/")
-    runner.complete_job(here, job)
+    jobs.finish(here.ledger.log, job.id)
     undo_job = undo.start(here, job.id, ANN, "cli")
     assert undo_job.total == 2
-    list(undo.run(here, undo_job, ANN))
+    list(run_steps(here, undo_job, ANN))
     assert url(here, name) == "http://old.example/0"
     assert runner.find_job(here, ANN, undo_job.id).done == 2

@@ -29,7 +29,7 @@ from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
 from tests.ledger.ledgers import SIGNER, Machine, verified
-from tests.registry.jobs.transfers import run_transfer
+from tests.registry.jobs.runs import run_transfer
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
 
 OPEN = replace(PROFILES["free"], who_may_list=Audience.PUBLIC)

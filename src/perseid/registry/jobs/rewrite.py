@@ -16,7 +16,6 @@ from typing import Final, Self
 from xml.sax.saxutils import escape, unescape
 
 from perseid.ledger.log.entry import Action, Draft, State
-from perseid.ledger.store import jobs
 from perseid.ledger.store.jobs import Job, JobSteps
 from perseid.ledger.views.search_keys import ALL_URLS, exact_url_range, location_keys, url_text
 from perseid.ledger.views.url_glob import UrlGlob
@@ -31,8 +30,7 @@ from perseid.registry.access.authorization import authorize_write
 from perseid.registry.access.permissions import Modification, display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.composition import compose
-from perseid.registry.commands.records import require_identity
-from perseid.registry.context import Context, Plan
+from perseid.registry.context import Context
 from perseid.registry.identity import Identity
 from perseid.registry.queries.find import Search, SearchResult, find
 from perseid.registry.queries.paging import values_size
@@ -42,7 +40,7 @@ from perseid.registry.snapshot import Snapshot, StoredRecord
 from perseid.wire.codes import ResponseCode
 
 from . import runner
-from .runner import Progress
+from .runner import JobRun
 
 _STAR = "*"
 _LOCATION_TAGS: Final = ("location", "loc_template")
@@ -238,56 +236,19 @@ def _plan_record(rewrite: UrlRewrite, handle: str, values: tuple[Value, ...]) ->
 
 
 def start(registry: Registry, order: Rewrite, identity: Identity, interface: str, note: str, total: int) -> Job:
-    """Start a rewrite job; `run` executes it."""
+    """Start a rewrite job; `JobRun` executes it."""
     UrlRewrite.parse(order.url, order.to)
     order.search.prepared()
     parameters: dict[str, object] = {"url": order.url, "to": order.to, "prefix": order.prefix}
     return runner.start_job(registry, KIND, parameters, identity, interface, note, total=total)
 
 
-def run(registry: Registry, job: Job, identity: Identity) -> Iterator[Progress]:
-    """Execute the rest of a rewrite job, at most `CHUNK_SIZE` records per commit, and yield after each.
-
-    The first record that the caller may not change ends it with `Refused`; completed changes stay. The search repeats
-    until nothing matches, because new records can appear meanwhile.
-    """
-    return runner.skip_unchanged(run_steps(registry, job, identity))
-
-
-def run_steps(registry: Registry, job: Job, identity: Identity) -> Iterator[Progress]:
-    """Run in pieces of bounded work, whether or not anything changed; the first piece does nothing."""
+def load_work(_registry: Registry, job: Job) -> "_RewriteWork":
+    """Load the work of a rewrite job. Raises `Refused`."""
     parameters = runner.load_parameters(job)
-    order = Rewrite(
-        str(parameters["url"]),
-        str(parameters["to"]),
-        None if parameters["prefix"] is None else str(parameters["prefix"]),
-    )
-    rewrite = UrlRewrite.parse(order.url, order.to)
-    steps = jobs.load_steps(registry.ledger.log, job.id)
-    yield Progress(job.id, len(steps), job.total)
-    changed = 1
-    while changed:
-        changed = 0
-        for names in _matching_handles(registry, order, identity):
-            while names:
-                step = _Step(rewrite, names, job, steps)
-                done = registry.do(step, identity, job.interface, runner.entry_note(job), job_id=job.id)
-                steps, names = done.steps, names[done.processed :]  # noqa: PLW2901 - the rest, if a chunk filled up early
-                changed += done.changed
-                yield Progress(job.id, len(steps), job.total)
-            yield Progress(job.id, len(steps), job.total)
-    runner.complete_job(registry, job)
-
-
-def _matching_handles(registry: Registry, order: Rewrite, identity: Identity) -> Iterator[tuple[str, ...]]:
-    """Iterate over pages of matching handles that the caller can see; pages can be empty."""
-    after: str | None = None
-    while True:
-        with registry.snapshot() as snapshot:
-            results, after = _find_matching(snapshot, identity, order, after, runner.CHUNK_SIZE)
-        yield tuple([handle for handle, _ in results])
-        if after is None:
-            return
+    prefix = parameters["prefix"]
+    order = Rewrite(str(parameters["url"]), str(parameters["to"]), None if prefix is None else str(prefix))
+    return _RewriteWork(order, UrlRewrite.parse(order.url, order.to), job)
 
 
 def _find_matching(
@@ -307,37 +268,28 @@ def _find_matching(
 
 
 @dataclass(frozen=True, slots=True)
-class _StepResult:
-    """The result of a step."""
+class _RewriteWork:
+    """Rewrites records, each once. Requires permission to modify the values of each record."""
 
-    steps: JobSteps
-    processed: int
-    """How many of the given handles were handled, from the first on."""
-    changed: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """Rewrite some records, as many as fit in one commit."""
-
+    order: Rewrite
     rewrite: UrlRewrite
-    names: tuple[str, ...]
     job: Job
-    known: JobSteps
-    """Steps known to be done."""
 
-    def decide(self, context: Context) -> Plan[_StepResult]:
-        """Requires permission to modify the values of each record."""
-        require_identity(context, f"rewrite {display_name(self.names[0])}")
-        done = self.known
-        if self.rewrite.repeats:  # records rewritten meanwhile, also by concurrent runs, must not be rewritten twice
-            done = done.refresh(context.snapshot.reader, self.job.id)
-        chunk = runner.Chunk(context)
-        chunk.take(self.names, lambda name: self._drafts(chunk.context, name, done))
-        reason = context.reasons[-1] if context.reasons else ""
-        count = len(chunk.drafts)
-        drafts, processed = tuple(chunk.drafts), chunk.processed
-        return Plan(lambda seq: _StepResult(done.with_step(seq, count), processed, count), drafts, reason=reason)
+    def pages(self, run: JobRun) -> Iterator[tuple[str, ...]]:
+        """Select matching handles that the caller can see, again until nothing changes: new records can appear."""
+        done = -1
+        while done < len(run.steps):
+            done = len(run.steps)
+            after: str | None = None
+            while True:
+                with run.registry.snapshot() as snapshot:
+                    results, after = _find_matching(snapshot, run.identity, self.order, after, runner.CHUNK_SIZE)
+                yield tuple([handle for handle, _ in results])
+                if after is None:
+                    break
+
+    def decider(self, context: Context, steps: JobSteps) -> Callable[[str], tuple[Draft, ...]]:
+        return lambda name: self._drafts(context, name, steps)
 
     def _drafts(self, context: Context, name: str, done: JobSteps) -> tuple[Draft, ...]:
         """Return the entry that rewrites a record; none if nothing matches."""

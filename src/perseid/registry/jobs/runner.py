@@ -1,7 +1,8 @@
 """Jobs: changes to many records that run in steps and can be watched, resumed and undone.
 
-Each step is a commit of at most `CHUNK_SIZE` records, so other writers never wait long, and is recorded as a step of
-its job (`perseid.ledger.store.jobs`). An interrupted job keeps what it has done; `resume` does the rest, and `undo`
+A kind of job (`rewrite`, `transfer`, `undo`) selects the items of a job and decides on each of them. `JobRun` does the
+rest: each step is a commit of at most `CHUNK_SIZE` records, so other writers never wait long, and is recorded as a step
+of its job (`perseid.ledger.store.jobs`). An interrupted job keeps what it has done; `resume` does the rest, and `undo`
 reverts it with new entries.
 
 The server administrator sees all jobs. Other users see the jobs they started, themselves or with one of their tokens,
@@ -9,10 +10,11 @@ however they spell their handle. A token sees only the jobs started with that sa
 """
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from graphlib import TopologicalSorter
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -22,7 +24,8 @@ from perseid.ledger.store.jobs import Job, JobOwner, JobSteps, UndoJob
 from perseid.registry.access.authorization import MAX_GROUP_LOOKUPS, MAX_GROUP_MEMBERS, Decision, SearchUsage
 from perseid.registry.access.permissions import Requirement, display_name
 from perseid.registry.advice import AdviceKind
-from perseid.registry.context import Context
+from perseid.registry.commands.records import require_identity
+from perseid.registry.context import Context, Plan
 from perseid.registry.identity import Anonymous, Identity, KeyIdentity, LocalIdentity, effective_identity, handle_key
 from perseid.registry.policy import case_rules
 from perseid.registry.queries.history import SEE_ALL, is_allowed
@@ -52,20 +55,14 @@ _ID_BYTES: Final = 8  # enough to never collide in one installation
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Durable progress of a job."""
+class JobState(StrEnum):
+    """The state of a job."""
 
-    job: str
-    done: int
-    """Entries written, including those before an interruption."""
-    total: int
-    """Records to change, counted in advance; 0 if unknown."""
-
-
-def new_job_id() -> str:
-    """Return a new random job id."""
-    return secrets.token_hex(_ID_BYTES)
+    RUNNING = "running"
+    UNFINISHED = "unfinished"
+    DONE = "done"
+    BEING_UNDONE = "being_undone"
+    UNDONE = "undone"
 
 
 def start_job(  # noqa: PLR0913 - the fields of a job
@@ -89,7 +86,7 @@ def start_job(  # noqa: PLR0913 - the fields of a job
     check_text(note)
     text = msgspec.json.encode(parameters).decode()
     job = Job(
-        new_job_id(),
+        secrets.token_hex(_ID_BYTES),
         kind,
         text,
         undoes,
@@ -102,14 +99,9 @@ def start_job(  # noqa: PLR0913 - the fields of a job
     return jobs.start(registry.ledger.log, job)
 
 
-def complete_job(registry: Registry, job: Job) -> None:
-    """Record that a job is complete."""
-    jobs.finish(registry.ledger.log, job.id)
-
-
 def complete_or_discard(registry: Registry, job: Job) -> None:
     """End a job that cannot be resumed, however it went; forget it if it changed nothing."""
-    complete_job(registry, job)
+    jobs.finish(registry.ledger.log, job.id)
     jobs.discard(registry.ledger.log, job.id)
 
 
@@ -186,18 +178,127 @@ class _ChunkContext(Context):
         return Context.check(self, requirement)
 
 
-def skip_unchanged(pieces: Iterable[Progress]) -> Iterator[Progress]:
-    """Yield only the progress of pieces that changed something; the first piece only reports the start."""
-    done = -1
-    for piece in pieces:
-        if 0 <= done < piece.done:
-            yield piece
-        done = piece.done
+class Work(Protocol[T]):
+    """The work of one kind of job."""
+
+    def pages(self, run: "JobRun") -> Iterator[Sequence[T]]:
+        """Select the items to change, at most `CHUNK_SIZE` at a time; a page can be empty. Raises `Refused`."""
+
+    def decider(self, context: Context, steps: JobSteps) -> Callable[[T], Iterable[Draft]]:
+        """Return the function that decides on an item; `steps` are the entries of the job so far."""
 
 
-def entry_note(job: Job) -> str:
-    """Return the note for the job's entries, for readers of the log."""
-    return f"{job.kind} {job.id}" + (f": {job.note}" if job.note else "")
+@dataclass(frozen=True, slots=True)
+class Step(Generic[T]):
+    """A command that changes the next items of a job, as many as fit in one commit."""
+
+    work: Work[T]
+    job: Job
+    known: JobSteps
+    """Steps known to be done."""
+    items: Sequence[T]
+
+    def decide(self, context: Context) -> Plan[tuple[JobSteps, int]]:
+        """Requires the permissions for each change. The result is all steps, and how many items were handled."""
+        require_identity(context, f"{self.job.kind} records")
+        steps = self.known.refresh(context.snapshot.reader, self.job.id)  # also those of concurrent runs
+        chunk = Chunk(context)
+        chunk.take(self.items, self.work.decider(chunk.context, steps))
+        drafts, processed = tuple(chunk.drafts), chunk.processed
+        reason = context.reasons[-1] if context.reasons else ""
+        return Plan(lambda seq: (steps.with_step(seq, len(drafts)), processed), drafts, reason=reason)
+
+
+class JobRun:
+    """A job while it runs, in pieces of bounded work."""
+
+    def __init__(self, registry: Registry, job: Job, identity: Identity) -> None:
+        """`identity` runs the job; another one may have started it."""
+        self.registry, self.job, self.identity = registry, job, identity
+        self.steps = JobSteps()
+        self.done = job.done
+        """Entries written, including those before an interruption."""
+        self.processed = 0
+        """Items handled in this run; one can be handled several times."""
+        self._work: Work[Any] | None = None
+        self._pages: Iterator[Sequence[Any]] | None = None
+        self._items: Sequence[Any] = ()
+
+    def advance(self) -> bool:
+        """Do the next piece of the work; return whether some may be left. What was done is durable.
+
+        Raises `Refused` at the first record that the caller may not change. After any error it can be called again.
+        """
+        if not self._items and not self._next_page():
+            jobs.finish(self.registry.ledger.log, self.job.id)
+            return False
+        if self._items and self._work is not None:
+            step = Step(self._work, self.job, self.steps, self._items)
+            note = f"{self.job.kind} {self.job.id}" + (f": {self.job.note}" if self.job.note else "")
+            self.steps, processed = self.registry.do(step, self.identity, self.job.interface, note, job_id=self.job.id)
+            self._items = self._items[processed:]
+            self.processed += processed
+            self.done = len(self.steps)
+        return True
+
+    def _next_page(self) -> bool:
+        """Select the next items; return whether there was another page."""
+        if self._pages is None:
+            self.steps = jobs.load_steps(self.registry.ledger.log, self.job.id)
+            self.done = len(self.steps)
+            self._work = _kinds()[self.job.kind](self.registry, self.job)
+            self._pages = self._work.pages(self)
+        try:
+            self._items = next(self._pages)
+        except StopIteration:
+            return False
+        except BaseException:
+            self._pages = None  # an iterator that raised is finished
+            raise
+        return True
+
+
+def resume(registry: Registry, name: str, identity: Identity, interface: str = "") -> JobRun:
+    """Return the run that does the rest of an unfinished job. Raises `Refused`.
+
+    The job continues with the permissions and identity of the caller, through `interface` or else the interface that
+    started it. An undo checks for conflicts again first.
+    """
+    from .undo import start as start_undo  # noqa: PLC0415 - it imports this module
+
+    job = get_unfinished_job(registry, name, identity)
+    job = replace(job, interface=interface or job.interface)
+    if job.undoes:
+        start_undo(registry, job.undoes, identity, job.interface, job.note)
+    return JobRun(registry, job, identity)
+
+
+def get_unfinished_job(registry: Registry, name: str, identity: Identity) -> Job:
+    """Return a job that can be resumed. Raises `Refused`."""
+    job = find_job(registry, identity, name)
+    undos = UndoIndex.of(registry, job.id)
+    if (by := undos.running(job.id)) is not None:
+        reason = f"Job {job.id} is being undone by job {by}"
+        raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.RESUME_JOB(job=by))
+    undos.check_not_undone(job.id)
+    if job.ended_at:
+        reason = f"Job {job.id} is already complete"
+        raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.LIST_JOBS())
+    if job.kind not in _kinds():
+        reason = f"A {job.kind} job cannot be resumed"
+        raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.REPEAT_OR_UNDO_JOB(job=job.id))
+    return job
+
+
+def _kinds() -> dict[str, Callable[[Registry, Job], Work[Any]]]:
+    """Return how to load the work of each kind of job that can be resumed."""
+    from . import rewrite, transfer, undo  # noqa: PLC0415 - they import this module
+
+    return {
+        rewrite.KIND: rewrite.load_work,
+        transfer.KIND: transfer.load_work,
+        undo.KIND: undo.load_work,
+    }
 
 
 def list_jobs(registry: Registry, identity: Identity) -> Iterator[Job]:
@@ -293,6 +394,26 @@ class UndoIndex:
     def running(self, name: str) -> str | None:
         """Return the job that is undoing this one."""
         return next((each.id for each in self._by.get(name, ()) if not each.ended), None)
+
+    def check_not_undone(self, name: str) -> None:
+        """Refuse a job that is undone at present."""
+        by = self.effective_undo(name)
+        if by is not None and (again := self.running(by)) is not None:
+            reason = f"Job {by} is being undone by job {again}"
+            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.RESUME_JOB(job=again))
+        if by is not None:
+            reason = f"Job {name} was undone by job {by}"
+            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.REDO_JOB(job=by))
+
+    def state(self, job: Job, *, is_running: bool = False) -> JobState:
+        """Return the state of a job; `is_running` says whether this process runs it."""
+        if self.running(job.id):
+            return JobState.BEING_UNDONE
+        if self.effective_undo(job.id):
+            return JobState.UNDONE
+        if job.ended_at:
+            return JobState.DONE
+        return JobState.RUNNING if is_running else JobState.UNFINISHED
 
     def ended(self, name: str) -> list[str]:
         """Return all finished undos of this job, transitively. If none is in effect, they cancel each other out."""

@@ -10,13 +10,12 @@ Left to the new owner of a prefix: the groups in its prefix handle and the defau
 the new owner can judge those values.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
 from perseid.ledger.log.entry import Action, Draft, Entry, State
 from perseid.ledger.log.record_keys import policy_name, record_key
-from perseid.ledger.store import jobs
 from perseid.ledger.store.jobs import Job, JobSteps
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
@@ -48,7 +47,7 @@ from perseid.schema.namespaces import Scope
 from perseid.wire.codes import ResponseCode
 
 from . import runner
-from .runner import Progress
+from .runner import JobRun
 
 KIND: Final = "transfer"
 WILDCARDS: Final = ("*", "…", "...")
@@ -78,14 +77,6 @@ class TransferAll:
     def suffix_start(self) -> str:
         """The start of the suffixes; empty for everything under the prefix."""
         return self.where.partition("/")[2]
-
-
-@dataclass(frozen=True, slots=True)
-class TransferProgress(Progress):
-    """Progress of a transfer job."""
-
-    processed: int = 0
-    """Records examined since the start or the last resume; a record can be examined several times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +112,7 @@ def parse_range(text: str) -> str | None:
 def start(
     registry: Registry, order: TransferAll, identity: Identity, interface: str, note: str = "", total: int = 0
 ) -> Job:
-    """Start a transfer job; `run` executes it. Raises `Refused`.
+    """Start a transfer job; `JobRun` executes it. Raises `Refused`.
 
     Requires permission to list all handles of the prefix; for a whole prefix also permission to transfer its prefix
     handle.
@@ -129,33 +120,6 @@ def start(
     registry.do(_Start(order), identity, interface)
     parameters: dict[str, object] = {"where": order.where, "to": str(order.to), "derived": order.derived}
     return runner.start_job(registry, KIND, parameters, identity, interface, note, total=total)
-
-
-def run(registry: Registry, job: Job, identity: Identity) -> Iterator[Progress]:
-    """Execute the rest of a transfer job, at most `CHUNK_SIZE` records per commit, and yield after each.
-
-    Permissions are checked per record, as for single changes: the first one missing ends it with `Refused`, and
-    completed changes stay.
-    """
-    return runner.skip_unchanged(run_steps(registry, job, identity))
-
-
-def run_steps(registry: Registry, job: Job, identity: Identity) -> Iterator[TransferProgress]:
-    """Run in pieces of bounded work, whether or not anything changed; the first piece does nothing."""
-    order = _load_parameters(job)
-    steps = jobs.load_steps(registry.ledger.log, job.id)
-    ranges = registry.do(_Start(order, job, steps), identity, job.interface)
-    processed = 0
-    yield TransferProgress(job.id, len(steps), job.total, processed)
-    for first, end in ranges:
-        at: bytes | None = first
-        while at is not None:
-            step = _Step(order, job, steps, at, end)
-            done = registry.do(step, identity, job.interface, runner.entry_note(job), job_id=job.id)
-            steps, at = done.steps, done.following
-            processed += done.processed
-            yield TransferProgress(job.id, len(steps), job.total, processed)
-    runner.complete_job(registry, job)
 
 
 def preview_page(
@@ -233,11 +197,12 @@ def _administrators(context: Context, stored: StoredRecord) -> tuple[str, ...]:
     return tuple(administrators)
 
 
-def _load_parameters(job: Job) -> TransferAll:
-    """Decode the parameters of a transfer job. Raises `Refused` if they are unreadable."""
+def load_work(_registry: Registry, job: Job) -> "_TransferWork":
+    """Load the work of a transfer job. Raises `Refused` if its parameters are unreadable."""
     parameters = runner.load_parameters(job)
     try:
-        return TransferAll(str(parameters["where"]), ValueRef.parse(str(parameters["to"])), bool(parameters["derived"]))
+        to = ValueRef.parse(str(parameters["to"]))
+        return _TransferWork(TransferAll(str(parameters["where"]), to, bool(parameters["derived"])), job)
     except (KeyError, InvalidData) as problem:
         reason = f"The parameters of job {job.id} are unreadable"
         raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.UNDO_JOB(job=job.id)) from problem
@@ -301,57 +266,36 @@ class _Start:
 
 
 @dataclass(frozen=True, slots=True)
-class _StepResult:
-    """The result of a step."""
-
-    steps: JobSteps
-    processed: int
-    following: bytes | None
-    """Where the next step starts; None if this range is complete."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """Transfer the next records of a range, as many as fit in one commit."""
+class _TransferWork:
+    """Transfers records, each once. Requires permission to change the administrators of each record."""
 
     order: TransferAll
     job: Job
-    known: JobSteps
-    """Steps known to be done."""
-    first: bytes
-    end: bytes
 
-    def decide(self, context: Context) -> Plan[_StepResult]:
-        """Requires permission to change the administrators of each record."""
-        require_identity(context, f"transfer {display_name(self.order.where)}")
-        reader = context.snapshot.reader
-        done = self.known.refresh(reader, self.job.id)
-        chunk = runner.Chunk(context)
-        access = _TransferAccess(chunk.context, self.order, self.job, done)
+    def pages(self, run: JobRun) -> Iterator[list[Entry]]:
+        """Select the records of all ranges, whether or not they must be transferred."""
+        for first, end in run.registry.do(_Start(self.order, self.job, run.steps), run.identity, self.job.interface):
+            at: bytes | None = first
+            while at is not None:
+                with run.registry.snapshot() as snapshot:
+                    entries, more = snapshot.reader.names_page(at, end, runner.CHUNK_SIZE)
+                yield [entry for entry in entries if entry.state is not State.ABSENT]
+                at = entries[-1].key + b"\0" if more and entries else None
+
+    def decider(self, context: Context, steps: JobSteps) -> Callable[[Entry], Iterator[Draft]]:
+        access = _TransferAccess(context, self.order, self.job, steps)
         access.require(self.order.prefix)
-        owner = check_owner(chunk.context, self.order.to)
-        entries, more = reader.names_page(self.first, self.end, runner.CHUNK_SIZE)
-        following = entries[-1].key + b"\0" if more and entries else None
-        examined: list[StoredRecord] = []
+        owner = check_owner(context, self.order.to)
 
         def transfer_record(entry: Entry) -> Iterator[Draft]:
             """Yield the entry that transfers a record, if one is needed."""
             stored = _find_record(context, entry)
-            if stored is None:
-                return
-            if access.needs_transfer(stored, owner):
-                values = transfer_values(chunk.context, stored, owner)
+            if stored is not None and access.needs_transfer(stored, owner):
+                values = transfer_values(context, stored, owner)
                 if values is not None:
                     yield context.draft(stored, Action.UPDATE, values, stored.state)
-            examined.append(stored)
 
-        if not chunk.take(entries, transfer_record):
-            following = entries[chunk.processed].key
-        drafts, processed = tuple(chunk.drafts), len(examined)
-        reason = context.reasons[-1]
-        return Plan(
-            lambda seq: _StepResult(done.with_step(seq, len(drafts)), processed, following), drafts, reason=reason
-        )
+        return transfer_record
 
 
 class _TransferAccess:

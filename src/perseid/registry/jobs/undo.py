@@ -12,7 +12,7 @@ An undo is itself a job: it runs in steps, can be resumed, and can be undone; af
 again. Starting an undo ends the original job, even if it was unfinished.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
@@ -31,8 +31,7 @@ from perseid.registry.access.scopes import RequiredScope
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.composition import compose
 from perseid.registry.commands.lifecycle import Tombstone
-from perseid.registry.commands.records import require_identity
-from perseid.registry.context import Context, Plan
+from perseid.registry.context import Context
 from perseid.registry.identity import Identity
 from perseid.registry.queries.history import SEE_ALL
 from perseid.registry.registry import Registry
@@ -42,7 +41,7 @@ from perseid.schema.namespaces import Scope
 from perseid.wire.codes import ResponseCode
 
 from . import runner
-from .runner import Progress
+from .runner import JobRun
 
 KIND: Final = "undo"
 
@@ -89,7 +88,7 @@ class UndoPreview:
         self.original = runner.find_job(registry, identity, name)
         """The job to undo."""
         undos = runner.UndoIndex.of(registry, self.original.id)
-        check_not_undone(undos, self.original.id)
+        undos.check_not_undone(self.original.id)
         self._running = undos.running(self.original.id)
         self._past = _JobSteps.of(registry.ledger.log, self.original.id, self._running or "", undos)
         self._remaining = self._past.original.newest_first()
@@ -122,7 +121,7 @@ class UndoPreview:
         return ()
 
     def start(self, interface: str, note: str = "") -> Job:
-        """Start the undo, or continue the one already started; `run` executes it. Raises `Refused`.
+        """Start the undo, or continue the one already started; `JobRun` executes it. Raises `Refused`.
 
         Callers who cannot see the running undo are refused: they could not follow its progress.
         """
@@ -146,14 +145,15 @@ class UndoPreview:
 
         Starting an undo ends the original job for everyone, so callers without the permissions must not start one.
         """
-        job = replace(self.original, id="", undoes=self.original.id)
-        step = _Step(job, tuple(islice(self._past.original.newest_first(), runner.CHUNK_SIZE)), self._past)
+        items = tuple(islice(self._past.original.newest_first(), runner.CHUNK_SIZE))
+        work = _UndoWork(self.original.id, self._past)
+        step = runner.Step(work, replace(self.original, id="", kind=KIND), self._past.undo, items)
         with self._registry.snapshot() as snapshot:
             step.decide(Context(snapshot, self._identity, interface, self._registry.now(), note))
 
 
 def start(registry: Registry, name: str, identity: Identity, interface: str, note: str = "") -> Job:
-    """Start to undo a job, or continue doing so; `run` executes it. Raises `Refused`.
+    """Start to undo a job, or continue doing so; `JobRun` executes it. Raises `Refused`.
 
     Everything is checked first, so a job that cannot be undone completely stays unchanged.
     """
@@ -163,35 +163,10 @@ def start(registry: Registry, name: str, identity: Identity, interface: str, not
     return preview.start(interface, note)
 
 
-def check_not_undone(undos: runner.UndoIndex, name: str) -> None:
-    """Refuse a job that is undone at present."""
-    by = undos.effective_undo(name)
-    if by is not None and (again := undos.running(by)) is not None:
-        reason = f"Job {by} is being undone by job {again}"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.RESUME_JOB(job=again))
-    if by is not None:
-        reason = f"Job {name} was undone by job {by}"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.REDO_JOB(job=by))
-
-
-def run(registry: Registry, job: Job, identity: Identity) -> Iterator[Progress]:
-    """Execute the rest of an undo job, newest entries first, in steps of `CHUNK_SIZE`, and yield after each."""
-    return runner.skip_unchanged(run_steps(registry, job, identity))
-
-
-def run_steps(registry: Registry, job: Job, identity: Identity) -> Iterator[Progress]:
-    """Run in pieces of bounded work, whether or not anything changed; the first piece does nothing."""
-    past = _JobSteps.of(registry.ledger.log, job.undoes, job.id, runner.UndoIndex.of(registry, job.undoes))
-    yield Progress(job.id, len(past.undo), job.total)
-    entries = past.original.newest_first()
-    chunk: tuple[int, ...] = ()
-    while chunk := (*chunk, *islice(entries, runner.CHUNK_SIZE - len(chunk))):
-        step = _Step(job, chunk, past)
-        steps, processed = registry.do(step, identity, job.interface, runner.entry_note(job), job_id=job.id)
-        chunk = chunk[processed:]
-        past = replace(past, undo=steps)
-        yield Progress(job.id, len(steps), job.total)
-    runner.complete_job(registry, job)
+def load_work(registry: Registry, job: Job) -> "_UndoWork":
+    """Load the work of an undo job."""
+    undos = runner.UndoIndex.of(registry, job.undoes)
+    return _UndoWork(job.undoes, _JobSteps.of(registry.ledger.log, job.undoes, job.id, undos))
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,31 +252,21 @@ def _find_conflict(entry: Entry, before: Entry | None, later: list[int]) -> Conf
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
-    """Undo some entries, as many as fit in one commit."""
+class _UndoWork:
+    """Undoes the entries of a job. Requires the permissions for the inverse changes."""
 
-    undo: Job
-    entries: tuple[int, ...]
+    original_id: str
     past: _JobSteps
 
-    @property
-    def original_id(self) -> str:
-        return self.undo.undoes
+    def pages(self, _run: JobRun) -> Iterator[tuple[int, ...]]:
+        """Select the entries of the original job, newest first."""
+        entries = self.past.original.newest_first()
+        while page := tuple(islice(entries, runner.CHUNK_SIZE)):
+            yield page
 
-    def decide(self, context: Context) -> Plan[tuple[JobSteps, int]]:
-        """Requires the permissions for the inverse changes; includes steps of concurrent runs.
-
-        The result is the steps done and the number of entries handled.
-        """
-        require_identity(context, f"undo {self.original_id}")
-        reader = context.snapshot.reader
-        steps = self.past.undo.refresh(reader, self.undo.id)
+    def decider(self, context: Context, steps: JobSteps) -> Callable[[int], tuple[Draft, ...]]:
         past = replace(self.past, undo=steps)
-        chunk = runner.Chunk(context)
-        chunk.take(self.entries, lambda seq: self._drafts(chunk.context, seq, past))
-        reason = (context.reasons or [""])[-1]
-        drafts = tuple(chunk.drafts)
-        return Plan(lambda first: (steps.with_step(first, len(drafts)), chunk.processed), drafts, reason=reason)
+        return lambda seq: self._drafts(context, seq, past)
 
     def _drafts(self, context: Context, seq: int, past: _JobSteps) -> tuple[Draft, ...]:
         """Return the entry that reverts the change that starts with `seq`; none if there is none, or it is reverted."""

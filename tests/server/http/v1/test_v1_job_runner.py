@@ -1,10 +1,11 @@
 """Execution of jobs: retries, failures, limits."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TypeVar
+from types import SimpleNamespace
+from typing import TypeVar, cast
 
 import pytest
 
@@ -12,9 +13,9 @@ from perseid.ledger.errors import Contention, JobEnded, TooBusy
 from perseid.records.value import ValueRef
 from perseid.registry.access.scopes import ScopeSet
 from perseid.registry.identity import Identity, KeyIdentity, LocalIdentity, Proof, TokenIdentity
-from perseid.registry.jobs.runner import Progress
+from perseid.registry.jobs.runner import JobRun
 from perseid.server.http.v1 import job_runner
-from perseid.server.http.v1.job_runner import JobRun, JobRunner
+from perseid.server.http.v1.job_runner import BackgroundJob, JobRunner
 from perseid.server.http.v1.problems import Problem
 from perseid.server.native.decisions import Busy
 from perseid.server.native.steps import WorkKind
@@ -42,17 +43,16 @@ class Work:
 
     def __init__(self, errors: dict[int, list[Exception]] | None = None, no_room: int = 0) -> None:
         self.done: list[int] = []
-        self.made = 0
         self._errors = errors or {}
         self._no_room = no_room
 
-    def pieces(self) -> Iterator[Progress]:
-        self.made += 1
-        while len(self.done) < PIECES:
-            if waiting := self._errors.get(len(self.done)):
-                raise waiting.pop()
+    def advance(self) -> bool:
+        if waiting := self._errors.get(len(self.done)):
+            raise waiting.pop()
+        if len(self.done) < PIECES:
             self.done.append(len(self.done))
-            yield Progress("u", len(self.done), PIECES)
+            return True
+        return False
 
     async def do(self, kind: WorkKind, call: Callable[[], T], /) -> T:
         assert kind is WorkKind.WRITE
@@ -61,10 +61,14 @@ class Work:
             raise Busy
         return call()
 
+    def job(self, name: str = "u", identity: Identity = ANN) -> BackgroundJob:
+        run = SimpleNamespace(job=SimpleNamespace(id=name), identity=identity, advance=self.advance)
+        return BackgroundJob(cast("JobRun", run), self.do, explained, OTHERS)
+
     def run(self, runner: JobRunner) -> None:
         async def scenario() -> None:
             with runner.reserve(ANN) as slot:
-                runner.start(slot, JobRun("u", self.pieces, self.do, ANN, explained, OTHERS), self.pieces())
+                runner.start(slot, self.job())
             while runner.is_running("u"):
                 await asyncio.gather(*runner._tasks.values())
                 await asyncio.sleep(0)  # what is done when a task ends comes after it
@@ -76,23 +80,23 @@ class Work:
 def test_steps_run_in_order() -> None:
     work, runner = Work(), JobRunner()
     work.run(runner)
-    assert (work.done, work.made, runner.problem("u", ANN)) == ([0, 1, 2, 3, 4], 1, None)
+    assert (work.done, runner.problem("u", ANN)) == ([0, 1, 2, 3, 4], None)
 
 
 def test_busy_pool_retries_the_step() -> None:
     work, runner = Work(no_room=3), JobRunner()
     work.run(runner)
-    assert (work.done, work.made, runner.problem("u", ANN)) == ([0, 1, 2, 3, 4], 1, None)
+    assert (work.done, runner.problem("u", ANN)) == ([0, 1, 2, 3, 4], None)
     work = Work(no_room=4)
     work.run(runner)
     assert (work.done, runner.problem("u", ANN)) == ([], explained(Busy()))
 
 
 @pytest.mark.parametrize("error", [TooBusy("x"), Contention("x")])
-def test_busy_ledger_restarts_the_remaining_steps(error: Exception) -> None:
+def test_busy_ledger_retries_the_step(error: Exception) -> None:
     work, runner = Work({2: [error], 4: [error, error, error]}), JobRunner()
     work.run(runner)
-    assert (work.done, work.made, runner.problem("u", ANN)) == ([0, 1, 2, 3, 4], 5, None)
+    assert (work.done, runner.problem("u", ANN)) == ([0, 1, 2, 3, 4], None)
     work = Work({2: [error] * 4})
     work.run(runner)
     assert (work.done, runner.problem("u", ANN)) == ([0, 1], explained(error))
@@ -117,7 +121,7 @@ def test_stopping_server_runs_no_steps() -> None:
 
     async def scenario() -> None:
         with runner.reserve(ANN) as slot:
-            runner.start(slot, JobRun("u", work.pieces, work.do, ANN, explained, OTHERS), work.pieces())
+            runner.start(slot, work.job())
         runner.stopping = True
         await asyncio.gather(*runner._tasks.values())
 
@@ -131,7 +135,7 @@ def test_number_of_kept_failures_is_limited(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(job_runner, "MAX_FAILURES", 2)
     runner, work = JobRunner(), Work()
     for name in ("a", "b", "c"):
-        runner.record_failure(JobRun(name, work.pieces, work.do, ANN, explained, OTHERS), ValueError())
+        runner.record_failure(work.job(name), ValueError())
     assert [runner.problem(name, ANN) is None for name in ("a", "b", "c")] == [True, False, False]
 
 
@@ -161,7 +165,7 @@ def test_failure_is_shown_to_the_right_identities() -> None:
     every: list[Identity] = [one, other, maker, ANN, replace(maker, reference=ValueRef(301, "0.NA/12345"))]
     for identity, told in cases:
         runner = JobRunner()
-        runner.record_failure(JobRun("u", work.pieces, work.do, identity, explained, OTHERS), ValueError())
+        runner.record_failure(work.job(identity=identity), ValueError())
         for each in every:
             assert runner.problem("u", each) == (explained(ValueError()) if each in told else OTHERS), (identity, each)
         assert runner.problem("v", identity) is None

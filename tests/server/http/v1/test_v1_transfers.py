@@ -14,6 +14,7 @@ from perseid.registry.commands.transfer import Transfer
 from perseid.registry.jobs import runner
 from perseid.registry.jobs import undo as undoing
 from perseid.server.http.v1 import job_requests
+from tests.registry.jobs.runs import run_steps
 from tests.server.http.contexts import Harness, basic, header_of, serve
 from tests.server.http.v1.apis import got, problem, send
 from tests.server.http.v1.callers import keyed, with_token
@@ -109,7 +110,7 @@ def test_namespace_transfer_runs_in_the_background_and_is_undone(slowly: Harness
     refused = problem(send(server, "POST", f"/jobs/{last}/undo", {}, headers=basic()), "permission-denied")
     assert "cannot undo" in refused["detail"], "what is given away is not taken back"
     undo = undoing.start(server.registry, last, OPERATOR, "cli")
-    assert [step.done for step in undoing.run(server.registry, undo, OPERATOR)][-1] == ALL + 1
+    assert [step.done for step in run_steps(server.registry, undo, OPERATOR)][-1] == ALL + 1
     assert got(send(server, "GET", f"/jobs/{last}", headers=basic()))["state"] == "undone"
     assert owners(server, "12345/n0") == [GROUP]
 

@@ -13,8 +13,7 @@ from typing import Final, TypeVar
 from perseid.ledger.store.jobs import Job
 from perseid.registry.advice import AdviceKind
 from perseid.registry.identity import Anonymous
-from perseid.registry.jobs import resume
-from perseid.registry.jobs.runner import CHUNK_SIZE, UndoIndex, complete_or_discard, find_job
+from perseid.registry.jobs.runner import CHUNK_SIZE, JobRun, UndoIndex, complete_or_discard, find_job
 from perseid.registry.jobs.undo import UndoConflict, UndoPreview
 from perseid.registry.results import Refused
 from perseid.server.http.context import INTERFACE
@@ -24,7 +23,7 @@ from perseid.wire.codes import ResponseCode
 
 from .api_call import ApiCall
 from .authorized_registry import AuthorizedRegistry
-from .job_runner import JobRun, LimitReached, Slot, retry_when_busy
+from .job_runner import BackgroundJob, LimitReached, Slot, retry_when_busy
 from .job_schemas import MAX_CONFLICTS, JobResponse, to_job_response
 from .problems import ApiError, make_problem, to_problem
 from .routing import BASE, Reply
@@ -83,33 +82,23 @@ async def run_job(call: ApiCall, registry: AuthorizedRegistry, slot: Slot, job: 
     Raises the error of the first step; with `discard` the job is then discarded, because it changed nothing.
     """
     runner = call.request_context.server.api.runner
-    work = partial(resume.run_steps, registry, replace(job, interface=INTERFACE), call.identity)
+    run = JobRun(registry, replace(job, interface=INTERFACE), call.identity)
     public_problem = make_problem(call.settings, "job-failed", "The user who ran the job could not complete it")
-    run = JobRun(
-        job.id,
-        work,
-        call.do,
-        call.identity,
-        lambda error: to_problem(error, call.request_context).problem,
-        public_problem,
+    background = BackgroundJob(
+        run, call.do, lambda error: to_problem(error, call.request_context).problem, public_problem
     )
-    steps = work()
-    next_step = partial(call.do, WorkKind.WRITE, partial(next, steps, None))
-    has_started = False
     try:
         for _ in range(FIRST_STEPS):
-            progress = await retry_when_busy(next_step, runner)
-            if progress is None:
+            if not await retry_when_busy(lambda: call.do(WorkKind.WRITE, run.advance), runner):
                 return
-            has_started = has_started or progress.done > job.done
     except Exception as error:
-        if has_started:
-            runner.record_failure(run, error)
+        if run.done > job.done:
+            runner.record_failure(background, error)
             return
         if discard:
             await call.do(WorkKind.WRITE, lambda: complete_or_discard(registry, job))
         raise
-    runner.start(slot, run, steps)
+    runner.start(slot, background)
 
 
 async def count_handles(call: ApiCall, page: Callable[[P | None], tuple[int, P | None]]) -> int | None:

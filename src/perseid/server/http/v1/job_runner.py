@@ -1,8 +1,9 @@
 """Execution of jobs in the background, step by step.
 
-A job is durable after each step, so nothing here needs to be stored: when the server stops, every job remains at its
-last step, and a request can resume it. Each step runs in the pools, on the budget of the user who started it. The pause
-between two steps is as long as a step, so that a large job leaves room for others.
+`registry.jobs.runner` runs a job; here it gets time, retries and limits. A job is durable after each step, so nothing
+here needs to be stored: when the server stops, every job remains at its last step, and a request can resume it. Each
+step runs in the pools, on the budget of the user who started it. The pause between two steps is as long as a step, so
+that a large job leaves room for others.
 
 Everything here runs in the event loop.
 """
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from perseid.ledger.errors import Contention, JobEnded, TooBusy
 from perseid.registry.identity import Identity, quota_key
-from perseid.registry.jobs.runner import Progress, acts_for
+from perseid.registry.jobs.runner import JobRun, acts_for
 from perseid.server.native.decisions import Busy
 from perseid.server.native.steps import WorkKind
 
@@ -58,15 +59,11 @@ class RunInPool(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class JobRun:
-    """A job to run."""
+class BackgroundJob:
+    """A job to run in the background."""
 
-    name: str
-    steps: Callable[[], Iterator[Progress]]
-    """Creates the remaining steps."""
+    run: JobRun
     do: RunInPool
-    identity: Identity
-    """The identity that runs the job; another one may have started it."""
     explain: "Callable[[Exception], Problem]"
     """Converts an error for this identity."""
     public_problem: "Problem"
@@ -122,26 +119,27 @@ class JobRunner:
             if not slot.in_use:
                 del self._slots[slot]
 
-    def start(self, slot: "Slot", job: JobRun, steps: Iterator[Progress]) -> None:
-        """Run a job in the background, in a slot, beginning with `steps`."""
-        if self.is_running(job.name):
+    def start(self, slot: "Slot", job: BackgroundJob) -> None:
+        """Run a job in the background, in a slot."""
+        name = job.run.job.id
+        if self.is_running(name):
             return  # started by another request in the meantime
-        self._failures.pop(job.name, None)
+        self._failures.pop(name, None)
         slot.in_use = True
-        task = asyncio.get_running_loop().create_task(self._run(job, steps))
-        self._tasks[job.name] = task
-        task.add_done_callback(partial(self._on_done, slot, job.name))
+        task = asyncio.get_running_loop().create_task(self._run(job))
+        self._tasks[name] = task
+        task.add_done_callback(partial(self._on_done, slot, name))
 
     def _on_done(self, slot: "Slot", name: str, _: "asyncio.Task[None]") -> None:
         del self._slots[slot], self._tasks[name]
 
-    async def _run(self, job: JobRun, steps: Iterator[Progress]) -> None:
+    async def _run(self, job: BackgroundJob) -> None:
         clock = asyncio.get_running_loop().time
         retries = 0
         while not self.stopping:
             started_at = clock()
             try:
-                if await job.do(WorkKind.WRITE, partial(next, steps, None)) is None:
+                if not await job.do(WorkKind.WRITE, job.run.advance):
                     return
                 retries = 0
             except (Busy, TooBusy, Contention) as error:
@@ -149,7 +147,6 @@ class JobRunner:
                 if retries > MAX_RETRIES:
                     self.record_failure(job, error)
                     return
-                steps = steps if isinstance(error, Busy) else job.steps()  # a generator that raised is finished
                 await asyncio.sleep(RETRY_SECONDS)
             except JobEnded:
                 return  # another process completed it, or undoes it
@@ -158,10 +155,10 @@ class JobRunner:
                 return
             await asyncio.sleep(max(MIN_PAUSE, clock() - started_at))
 
-    def record_failure(self, job: JobRun, error: Exception) -> None:
+    def record_failure(self, job: BackgroundJob, error: Exception) -> None:
         """Remember why a job failed."""
-        self._failures.pop(job.name, None)
-        self._failures[job.name] = _Failure(job.identity, job.explain(error), job.public_problem)
+        self._failures.pop(job.run.job.id, None)
+        self._failures[job.run.job.id] = _Failure(job.run.identity, job.explain(error), job.public_problem)
         if len(self._failures) > MAX_FAILURES:
             del self._failures[next(iter(self._failures))]
 

@@ -1,6 +1,5 @@
 """Schemas of jobs."""
 
-from enum import StrEnum
 from typing import Annotated, Any, Final
 
 from perseid.ledger.store.jobs import Job
@@ -8,7 +7,7 @@ from perseid.records.encoding import iso_time
 from perseid.records.value import Value
 from perseid.registry.identity import Identity
 from perseid.registry.jobs.rewrite import PlannedRewrite
-from perseid.registry.jobs.runner import UndoIndex, load_parameters
+from perseid.registry.jobs.runner import JobState, UndoIndex, load_parameters
 from perseid.schema.common import Doc, NextCursor, Note, Paging, RequestBody, ResponseBody, Seq
 from perseid.schema.records import Data, Index, Type, dump_values
 
@@ -17,16 +16,6 @@ from .problems import Problem
 
 MAX_CONFLICTS: Final = 1_000
 """Most undo conflicts in a response; the total is always given."""
-
-
-class JobState(StrEnum):
-    """The state of a job."""
-
-    RUNNING = "running"
-    UNFINISHED = "unfinished"
-    DONE = "done"
-    BEING_UNDONE = "being_undone"
-    UNDONE = "undone"
 
 
 Url = Annotated[
@@ -153,7 +142,7 @@ class UndoPlan(ResponseBody, frozen=True, omit_defaults=False):
 
 def to_job_response(job: Job, undos: UndoIndex, runner: JobRunner, identity: Identity) -> JobResponse:
     """Convert a job for an identity."""
-    state = _job_state(job, undos, running=runner.is_running(job.id))
+    state = undos.state(job, is_running=runner.is_running(job.id))
     return JobResponse(
         job.id,
         job.kind,
@@ -168,16 +157,6 @@ def to_job_response(job: Job, undos: UndoIndex, runner: JobRunner, identity: Ide
         undos.effective_undo(job.id),
         runner.problem(job.id, identity) if state is JobState.UNFINISHED else None,
     )
-
-
-def _job_state(job: Job, undos: UndoIndex, *, running: bool) -> JobState:
-    if undos.running(job.id):
-        return JobState.BEING_UNDONE
-    if undos.effective_undo(job.id):
-        return JobState.UNDONE
-    if job.ended_at:
-        return JobState.DONE
-    return JobState.RUNNING if running else JobState.UNFINISHED
 
 
 def to_planned_record(planned: PlannedRewrite) -> PlannedRecord:

@@ -9,10 +9,10 @@ from typing import Final
 
 from perseid.ledger.store.jobs import Job
 from perseid.registry.context import Context
-from perseid.registry.jobs import resume, undo
 from perseid.registry.jobs import rewrite as rewriting
+from perseid.registry.jobs import undo
 from perseid.registry.jobs.rewrite import Rewrite, RewritePage
-from perseid.registry.jobs.runner import UndoIndex, find_job, jobs_page
+from perseid.registry.jobs.runner import JobState, UndoIndex, find_job, get_unfinished_job, jobs_page
 from perseid.schema.common import Paging
 from perseid.server.http.context import INTERFACE
 from perseid.server.http.responses import NO_STORE
@@ -36,7 +36,6 @@ from perseid.server.http.v1.job_runner import LimitReached, Slot
 from perseid.server.http.v1.job_schemas import (
     JobPage,
     JobResponse,
-    JobState,
     NewRewrite,
     NewUndo,
     RewritePlan,
@@ -253,7 +252,7 @@ async def resume_job(call: ApiCall) -> Reply:
         return accepted_reply(call, await load_job(call, registry, known.id))
 
     async def start(slot: Slot) -> Job:
-        job = await call.do(WorkKind.READ, lambda: resume.get_unfinished_job(registry, known.id, call.identity))
+        job = await call.do(WorkKind.READ, lambda: get_unfinished_job(registry, known.id, call.identity))
         if job.kind == undo.KIND:
             preview = await load_undo_preview(call, registry, job.undoes)
             await call.do(WorkKind.WRITE, lambda: preview.start(INTERFACE))
