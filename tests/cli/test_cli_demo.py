@@ -11,7 +11,7 @@ from perseid.records.record import Record
 from perseid.records.value import ValueRef
 from perseid.registry.identity import Anonymous
 from perseid.registry.installation.setup import create_demonstration
-from perseid.registry.policy.authority_metadata import AuthorityMetadata, Party, build_metadata
+from perseid.registry.policy.authority import AuthorityMetadata, Party, build_metadata
 from perseid.registry.queries.resolve import Query
 from perseid.registry.results import Refused
 from tests.cli.installation import Site, site

@@ -13,8 +13,7 @@ from typing import Final
 import pytest
 
 from perseid.records.value import MAX_VALUES, Permission, TtlType, Value
-from perseid.registry.policy.aliases import MAX_ALIASES
-from perseid.registry.policy.cache_lifetime import MAX_CACHE_LIFETIME
+from perseid.registry.policy.resolution import MAX_ALIASES, MAX_CACHE_LIFETIME
 from perseid.wire.codes import ResponseCode
 from tests.interfaces.callers import ACCEPTED, ANN, CompatibleApi, Interface, Request, all_interfaces
 from tests.server.http.contexts import Harness, header_of

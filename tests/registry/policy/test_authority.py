@@ -17,8 +17,17 @@ from perseid.records.record import Record
 from perseid.records.value import MAX_VALUES, Permission, Value, ValueRef
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.composition import set_timestamps
-from perseid.registry.policy.authority import FIRST_INDEX, Change, CompletedRecord, PartyStatus, complete_record
-from perseid.registry.policy.authority_metadata import AuthorityMetadata, Party, build_metadata, type_definitions
+from perseid.registry.policy.authority import (
+    FIRST_INDEX,
+    AuthorityMetadata,
+    Change,
+    CompletedRecord,
+    Party,
+    PartyStatus,
+    build_metadata,
+    complete_record,
+    type_definitions,
+)
 from perseid.registry.policy.policy import DEFAULT_OWNER_TYPE, PROFILES, Policy, Refusal, Subject
 from tests import record_strategies
 from tests.strategies import handles, imported_handles

@@ -10,7 +10,7 @@ from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.commands.lifecycle import Publish, Tombstone, Unpublish
 from perseid.registry.commands.minting import Reserve
 from perseid.registry.commands.records import Create, Delete, Modify
-from perseid.registry.policy.aliases import MAX_ALIASES, AliasOutcome
+from perseid.registry.policy.resolution import MAX_ALIASES, AliasOutcome
 from perseid.registry.queries.aliases import AliasChain, follow_aliases, resolve_aliases
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused

@@ -13,7 +13,7 @@ from perseid.registry.commands.lifecycle import Publish, Redact, Revive, Tombsto
 from perseid.registry.commands.minting import Reserve
 from perseid.registry.commands.records import Add, Create, Delete, Modify, Remove
 from perseid.registry.context import IMPORT
-from perseid.registry.policy.authority_metadata import AuthorityMetadata, Party
+from perseid.registry.policy.authority import AuthorityMetadata, Party
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries.resolve import get_authority_metadata, last_change
 from perseid.registry.registry import Registry

@@ -16,7 +16,7 @@ from perseid.records.locations import find_locations
 from perseid.records.value import Permission, Value
 from perseid.registry.commands.minting import Mint, MintInputs
 from perseid.registry.commands.transfer import LinkMetadata
-from perseid.registry.policy.authority_metadata import AuthorityMetadata, Party
+from perseid.registry.policy.authority import AuthorityMetadata, Party
 from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.queries.links import LINKSET, LINKSET_JSON, Link, format_headers
 from perseid.registry.queries.resolve import Query, get_authority_metadata

@@ -16,10 +16,8 @@ from perseid.names.characters import fold
 from perseid.names.handle import Handle
 from perseid.records.value import Value
 from perseid.registry.context import Context, add_administrators, check_count
-from perseid.registry.policy.aliases import check_aliases
 from perseid.registry.policy.authority import Change, CompletedRecord, PartyStatus, complete_record
-from perseid.registry.policy.cache_lifetime import check_ttls
-from perseid.registry.policy.templates import check_namespaces
+from perseid.registry.policy.resolution import check_aliases, check_namespaces, check_ttls
 from perseid.registry.policy.types import check_definitions, check_types
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import Snapshot, StoredRecord

@@ -27,7 +27,7 @@ from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context, Plan, not_found, still_reserved
 from perseid.registry.policy import case_rules
 from perseid.registry.policy.authority import PartyStatus
-from perseid.registry.policy.authority_metadata import values_of_exact_type as of_exact_type
+from perseid.registry.policy.authority import values_of_exact_type as of_exact_type
 from perseid.registry.policy.policy import Policy
 from perseid.registry.results import ChangeResult, Refused
 from perseid.registry.snapshot import SITE_PREFIX, StoredRecord, values_of_type

@@ -27,7 +27,7 @@ from perseid.registry.access.scopes import RequiredScope
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context, Plan, check_indexes, not_hosted
 from perseid.registry.policy import case_rules
-from perseid.registry.policy.authority_metadata import TypeDefinition, type_definitions
+from perseid.registry.policy.authority import TypeDefinition, type_definitions
 from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import POLICY_INDEX, POLICY_TYPE, SITE_PREFIX, Snapshot, StoredRecord

@@ -21,7 +21,7 @@ from perseid.registry.access.permissions import Differences, Requirement, displa
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context, Plan, admin_values, not_found, still_reserved
 from perseid.registry.identity import KeyIdentity, effective_identity
-from perseid.registry.policy.authority_metadata import first_valid, name_key, parse_stored_party, values_of_exact_type
+from perseid.registry.policy.authority import first_valid, name_key, parse_stored_party, values_of_exact_type
 from perseid.registry.policy.policy import Policy
 from perseid.registry.results import ChangeResult, Refused
 from perseid.registry.snapshot import StoredRecord

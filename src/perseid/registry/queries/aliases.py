@@ -2,7 +2,7 @@
 
 Each handle is found by the rules of its own namespace, all in one snapshot, now or at one time. Only public values of
 public records are followed, and of the history only what is still public. Which alias is followed, and how many, is in
-`policy.aliases`.
+`policy.resolution`.
 """
 
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context
 from perseid.registry.identity import Anonymous
-from perseid.registry.policy.aliases import MAX_ALIASES, AliasOutcome, AliasTrail, alias_target, has_alias
+from perseid.registry.policy.resolution import MAX_ALIASES, AliasOutcome, AliasTrail, alias_target, has_alias
 from perseid.registry.results import Refused, Resolution
 from perseid.registry.snapshot import SITE_PREFIX, Snapshot
 from perseid.wire.codes import ResponseCode

@@ -28,7 +28,7 @@ from perseid.records.types import Text
 from perseid.records.value import Value
 from perseid.registry.commands.records import require_record
 from perseid.registry.context import Context
-from perseid.registry.policy.authority_metadata import build_metadata
+from perseid.registry.policy.authority import build_metadata
 from perseid.registry.policy.policy import Policy
 from perseid.registry.results import Refused, Resolution
 from perseid.registry.snapshot import StoredRecord

@@ -50,7 +50,7 @@ from perseid.registry.access.authorization import MAX_GROUP_LOOKUPS, SearchUsage
 from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.identity import Identity
-from perseid.registry.policy.authority_metadata import first_valid, name_key, parse_stored_party, values_of_exact_type
+from perseid.registry.policy.authority import first_valid, name_key, parse_stored_party, values_of_exact_type
 from perseid.registry.policy.policy import Policy
 from perseid.registry.results import InvalidQuery, Refused
 from perseid.registry.snapshot import SITE_PREFIX, Snapshot

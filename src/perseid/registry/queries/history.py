@@ -35,7 +35,7 @@ from perseid.registry.access.scopes import RequiredScope
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context, not_found
 from perseid.registry.identity import Anonymous, Identity
-from perseid.registry.policy import case_rules, templates
+from perseid.registry.policy import case_rules, resolution
 from perseid.registry.results import InvalidQuery, Refused, Resolution
 from perseid.registry.snapshot import SITE_PREFIX, Snapshot, StoredRecord
 from perseid.schema.namespaces import Scope
@@ -342,14 +342,14 @@ def as_of(snapshot: Snapshot, identity: Identity, query: Query, seq: int) -> His
 
 def public_record_at(
     snapshot: Snapshot, seq: int, search_budget: SearchBudget, handle: Handle, type_: str | None
-) -> templates.PublicRecord | None:
+) -> resolution.PublicRecord | None:
     """Return a public record as of an entry of the ledger; its prefix need not be hosted here."""
     stored = snapshot.stored(handle)
     entry = case_rules.as_of(snapshot, stored, seq)
-    if entry is None or not templates.contains_type(entry.record(), type_):
+    if entry is None or not resolution.contains_type(entry.record(), type_):
         return None
     version = RecordHistory(snapshot, Anonymous(), handle, stored=stored, search_budget=search_budget).existing_at(seq)
-    return None if version is None else templates.PublicRecord(version.entry, version.values)
+    return None if version is None else resolution.PublicRecord(version.entry, version.values)
 
 
 def page_size(limit: int) -> int:

@@ -1,7 +1,7 @@
 """Resolution, and the authority metadata of a record (A1).
 
 The rules are the protocol's (§12.2). Reserved and unpublished handles are "not found" to the public; their
-administrators see them. A template can supply values for a handle without a record (`policy.templates`). Resolution at
+administrators see them. A template can supply values for a handle without a record (`policy.resolution`). Resolution at
 a past time is in `history`.
 
 The date of the last update is the newest timestamp of a value or, if later, the time of the latest entry that changed
@@ -22,9 +22,8 @@ from perseid.registry.access.permissions import display_name
 from perseid.registry.commands.composition import get_party_status
 from perseid.registry.context import IMPORT, Context, not_found
 from perseid.registry.identity import Identity
-from perseid.registry.policy import case_rules, templates
-from perseid.registry.policy.authority import PartyStatus
-from perseid.registry.policy.authority_metadata import AuthorityMetadata, build_metadata
+from perseid.registry.policy import case_rules, resolution
+from perseid.registry.policy.authority import AuthorityMetadata, PartyStatus, build_metadata
 from perseid.registry.results import Refused, Resolution
 from perseid.registry.snapshot import Snapshot, StoredRecord
 from perseid.wire.codes import ResponseCode
@@ -92,7 +91,7 @@ def resolve(query: Query, context: Context) -> Resolution:
     if not stored.exists or (not stored.is_public and not _is_administrator(context, stored, query)):
         snapshot = context.snapshot
         return resolve_by_template(
-            query, context.identity, snapshot, stored, lambda *name: templates.current_public_record(snapshot, *name)
+            query, context.identity, snapshot, stored, lambda *name: resolution.current_public_record(snapshot, *name)
         )
     values = select(stored.values, query.indexes, query.types)
     if query.public_only:
@@ -115,7 +114,7 @@ def resolve_by_template(
     identity: Identity,
     snapshot: Snapshot,
     stored: StoredRecord,
-    look_up: templates.RecordLookup,
+    look_up: resolution.RecordLookup,
     at: int | None = None,
 ) -> Resolution:
     """Resolve a handle without a visible record through a template, if there is one.
@@ -123,7 +122,7 @@ def resolve_by_template(
     Records are looked up as of today, or of the entry `at`. Reading more than public values requires permission to read
     the base.
     """
-    result = templates.apply_template(snapshot, stored, look_up, at)
+    result = resolution.apply_template(snapshot, stored, look_up, at)
     if result is None:
         raise not_found(stored)
     values = select(result.values, query.indexes, query.types)

@@ -46,7 +46,7 @@ from perseid.records.locations import MAX_HREF_LENGTH, Candidate, Location, Loca
 from perseid.records.record import ascending
 from perseid.records.types import has_type
 from perseid.records.value import Value
-from perseid.registry.policy.authority_metadata import (
+from perseid.registry.policy.authority import (
     AuthorityMetadata,
     Party,
     first_valid,

@@ -29,7 +29,7 @@ from perseid.names.uri import KNOWN_RESOLVERS, Resolver
 from perseid.records.json_parsing import JsonObject
 from perseid.records.value import Value
 from perseid.registry.access.permissions import display_name
-from perseid.registry.policy.authority_metadata import first_valid, parse_stored_party, values_of_exact_type
+from perseid.registry.policy.authority import first_valid, parse_stored_party, values_of_exact_type
 from perseid.registry.policy.policy import Policy
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.registry import Registry

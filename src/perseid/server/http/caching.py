@@ -3,7 +3,7 @@
 Conditions use entity tags (RFC 9110, 8.8.3 and 13.1). The tag of a page is computed from its bytes; a client that
 sends it again gets 304. Redirects have no tag, because HTTP ignores conditions on them.
 
-How long a response may be cached follows from its values (`registry.policy.cache_lifetime`). `Expires` is for old
+How long a response may be cached follows from its values (`registry.policy.resolution`). `Expires` is for old
 caches, `Cache-Control` for all others. The state after an earlier ledger entry never changes, except when
 data is hidden or redacted later, and that must disappear from caches too. It is cached for the same two days,
 whatever its TTLs, without revalidation.
@@ -20,7 +20,7 @@ from email.utils import formatdate
 from typing import Final
 
 from perseid.registry.commands.conditions import Condition
-from perseid.registry.policy.cache_lifetime import MAX_CACHE_LIFETIME
+from perseid.registry.policy.resolution import MAX_CACHE_LIFETIME
 
 from .messages import OPTIONS, SAFE_METHODS, HeaderList, Request, Response
 from .targets import BadRequest

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from perseid.records.value import Value
-from perseid.registry.policy.aliases import MAX_ALIASES
+from perseid.registry.policy.resolution import MAX_ALIASES
 from perseid.server.native.steps import WorkKind
 from tests.server.http.contexts import Harness, basic, header_of, json_of
 from tests.server.http.resolver.resolver_records import (

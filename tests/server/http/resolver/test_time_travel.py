@@ -17,8 +17,8 @@ from perseid.names.handle import Handle
 from perseid.registry.commands.lifecycle import Revive, Tombstone, Unpublish
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Delete, Modify
-from perseid.registry.policy.cache_lifetime import MAX_CACHE_LIFETIME
 from perseid.registry.policy.policy import PROFILES
+from perseid.registry.policy.resolution import MAX_CACHE_LIFETIME
 from tests.registry.queries.link_parser import read_links
 from tests.server.http.contexts import basic, header_of, json_of
 from tests.server.http.resolver.resolver_records import location_of, page_of, text

@@ -19,7 +19,7 @@ from perseid.records.json_parsing import JsonObject
 from perseid.records.value import Value
 from perseid.registry.commands.conditions import public_tag
 from perseid.registry.context import Context
-from perseid.registry.policy.cache_lifetime import cache_lifetime
+from perseid.registry.policy.resolution import cache_lifetime
 from perseid.registry.queries.history import as_of
 from perseid.registry.queries.memento import Memento, MementoNeighbors, MementoUrls
 from perseid.registry.queries.resolve import Query

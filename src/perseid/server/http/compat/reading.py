@@ -15,7 +15,7 @@ from perseid.records.value import Value
 from perseid.registry.access import permissions
 from perseid.registry.commands.conditions import entry_tag, public_tag
 from perseid.registry.context import Context
-from perseid.registry.policy.cache_lifetime import cache_lifetime
+from perseid.registry.policy.resolution import cache_lifetime
 from perseid.registry.queries.memento import MementoNeighbors
 from perseid.registry.queries.resolve import Query, resolve
 from perseid.registry.results import ReferralError, Refused, Resolution

@@ -27,7 +27,7 @@ from perseid.records.json_parsing import JsonObject, write_json
 from perseid.records.locations import Candidate, Candidates
 from perseid.records.types import DESC, EMAIL, HS_SECKEY, LOCATIONS, URL, Alias, Email, ServiceHandle, has_type
 from perseid.records.value import Value
-from perseid.registry.policy.authority_metadata import AuthorityMetadata, Party
+from perseid.registry.policy.authority import AuthorityMetadata, Party
 from perseid.registry.queries.memento import Memento, MementoNeighbors
 from perseid.server.http import responses
 from perseid.server.http.context import HttpSettings

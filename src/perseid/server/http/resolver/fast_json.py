@@ -13,7 +13,7 @@ from typing import Final
 from perseid.records.encoding import from_wire, to_iso
 from perseid.records.json_form import value_to_json
 from perseid.records.value import DEFAULT_PERMISSIONS, HEAD, TYPE_OFFSET, TtlType, Value
-from perseid.registry.policy.cache_lifetime import MAX_CACHE_LIFETIME, value_lifetime
+from perseid.registry.policy.resolution import MAX_CACHE_LIFETIME, value_lifetime
 from perseid.server.http.responses import encode_json
 
 CACHED_FORMS: Final = 1_024

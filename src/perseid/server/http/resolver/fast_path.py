@@ -28,7 +28,7 @@ from perseid.ledger.errors import LedgerError
 from perseid.ledger.views.answers_format import ALIAS, LOCATION, decode_prefix, read_plain_item
 from perseid.records.value import HEAD, TYPE_OFFSET, TtlType
 from perseid.registry.commands.conditions import TAG_LENGTH
-from perseid.registry.policy.cache_lifetime import MAX_CACHE_LIFETIME
+from perseid.registry.policy.resolution import MAX_CACHE_LIFETIME
 from perseid.server.http import responses
 from perseid.server.http.caching import etag_header
 from perseid.server.http.compat.reading import VARY

@@ -33,12 +33,10 @@ from perseid.registry.commands.composition import get_party_status
 from perseid.registry.context import Context
 from perseid.registry.identity import Anonymous
 from perseid.registry.policy import case_rules
-from perseid.registry.policy.aliases import MAX_ALIASES, AliasTrail, alias_target
-from perseid.registry.policy.authority import PartyStatus
-from perseid.registry.policy.authority_metadata import AuthorityMetadata, build_metadata
-from perseid.registry.policy.authority_metadata import values_of_exact_type as of_exact_type
+from perseid.registry.policy.authority import AuthorityMetadata, PartyStatus, build_metadata
+from perseid.registry.policy.authority import values_of_exact_type as of_exact_type
 from perseid.registry.policy.policy import Policy
-from perseid.registry.policy.templates import current_public_record
+from perseid.registry.policy.resolution import MAX_ALIASES, AliasTrail, alias_target, current_public_record
 from perseid.registry.queries.history import SearchBudget, as_of, public_record_at
 from perseid.registry.queries.memento import MementoNeighbors
 from perseid.registry.queries.resolve import Query, get_authority_metadata, last_change, resolve

@@ -19,7 +19,7 @@ from perseid.registry.access import permissions
 from perseid.registry.advice import Advice, AdviceKind
 from perseid.registry.commands.namespaces import homed_prefixes
 from perseid.registry.context import Command, Context, Plan
-from perseid.registry.policy.aliases import MAX_ALIASES
+from perseid.registry.policy.resolution import MAX_ALIASES
 from perseid.registry.queries.memento import Memento, MementoNeighbors
 from perseid.registry.queries.suggest import PrefixStatus, Suggestion, Suggestions, suggestions
 from perseid.registry.results import PrefixNotHosted, ReferralError

@@ -29,7 +29,7 @@ from perseid.records.record import ascending
 from perseid.records.types import has_type
 from perseid.records.value import Value
 from perseid.records.xml import MAX_XML_BYTES, is_true
-from perseid.registry.policy.cache_lifetime import cache_lifetime
+from perseid.registry.policy.resolution import cache_lifetime
 from perseid.registry.queries.signposting import RELATIONS
 from perseid.server.http.caching import cache_headers
 from perseid.server.http.context import HttpSettings

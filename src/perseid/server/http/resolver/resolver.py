@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 
 from perseid.records.location_choice import parse_address, parse_locatt
 from perseid.records.locations import Candidates
-from perseid.registry.policy.cache_lifetime import cache_lifetime
+from perseid.registry.policy.resolution import cache_lifetime
 from perseid.registry.queries.memento import MementoNeighbors
 from perseid.registry.results import Refused
 from perseid.server.http.caching import cache_headers

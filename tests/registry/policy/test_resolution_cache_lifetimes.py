@@ -5,7 +5,7 @@ import pytest
 from perseid.records.value import TtlType, Value
 from perseid.registry.commands.lifecycle import Revive, Tombstone
 from perseid.registry.commands.records import Add, Create, Modify, Remove
-from perseid.registry.policy.cache_lifetime import MAX_CACHE_LIFETIME, cache_lifetime, check_ttls, value_lifetime
+from perseid.registry.policy.resolution import MAX_CACHE_LIFETIME, cache_lifetime, check_ttls, value_lifetime
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
 from tests.registry.registries import OPERATOR, add_namespace, handle, registry_in_memory

@@ -1,15 +1,28 @@
-"""Templates: values for handles without a record, by the rules of the protocol.
+"""Rules of resolution: aliases, templates and cache lifetimes.
 
-Only public data is used: the HS_NAMESPACE value of a public prefix handle, the public values of a public base. A
-template with access to private values could copy them into public ones, and its author need not have permission to read
-them. So nothing here depends on the caller, and unpublished handles are treated as missing.
+**Aliases**: which HS_ALIAS value is followed, how many, and which ones a record cannot have. `queries.aliases` follows
+them in a snapshot. The web resolver follows the requested values, with the same rules.
+
+**Templates** are values for handles without a record, by the rules of the protocol. Only public data is used: the
+HS_NAMESPACE value of a public prefix handle, the public values of a public base. A template with access to private
+values could copy them into public ones, and its author need not have permission to read them. So nothing here depends
+on the caller, and unpublished handles are treated as missing.
 
 Records are looked up by a function argument, in the current snapshot or at an earlier entry. Prefix handles are those
 stored here, whether or not this server is responsible for them; no other server is asked.
+
+**Cache lifetimes**: which TTLs new values can have, and how long clients can cache a response with values. One rule
+applies to every interface: the smallest TTL of the values, at most two days. A relative TTL is a number of seconds, an
+absolute one the time left until then; neither is ever less than zero. An unknown TTL type allows no caching. Interfaces
+decide only whether a response can be cached at all, and by whom.
+
+A new relative TTL is not negative: servers and clients read such a number differently. An absolute one is less than 68
+years from now, because times have 32 bits on the wire and mean the one nearest to now.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
 from itertools import islice
 from typing import Final, TypeAlias
@@ -18,19 +31,105 @@ from perseid.ledger.log.entry import Entry, State
 from perseid.names import prefixes
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
+from perseid.records.data_types import interpret_as
 from perseid.records.errors import InvalidData
 from perseid.records.namespace import Namespace
 from perseid.records.record import ascending
 from perseid.records.templates import TemplateBudgetExceeded, TemplateInput, check_templates, evaluate, split_name
-from perseid.records.types import HS_NAMESPACE
-from perseid.records.value import Value, ValueRef
+from perseid.records.types import HS_ALIAS, HS_NAMESPACE, Alias, has_type
+from perseid.records.value import TtlType, Value, ValueRef
 from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import MAX_ANCESTORS, SITE_PREFIX, Snapshot, StoredRecord, values_of_type
 from perseid.wire.codes import ResponseCode
 
+MAX_ALIASES: Final = 20
+"""How many aliases are followed, as in deployed resolvers. People create one, or two after a merge."""
+
+MAX_CACHE_LIFETIME: Final = 172_800
+"""Seconds for which a response is cached at most: two days, so that a changed target takes effect in that time."""
+
+_MAX_TTL_DISTANCE: Final = 1 << 31
 _MAX_CACHED_NAMESPACES: Final = 64  # as many busy templates as a server has; at most some dozen MiB
+
+
+# Aliases
+
+
+class AliasOutcome(Enum):
+    """How following aliases ended."""
+
+    FOUND = "found"
+    """At a record that is not an alias."""
+    NOT_FOUND = "not_found"
+    """At a handle of this server that does not exist or is not public."""
+    NOT_HOSTED = "not_hosted"
+    """At a handle of another service."""
+    LOOP = "loop"
+    """At a handle that was visited before."""
+    TOO_LONG = "too_long"
+    """At an alias beyond the limit."""
+    UNREADABLE = "unreadable"
+    """At an alias that is not a valid handle."""
+
+
+class AliasTrail:
+    """The aliases that were followed for one request."""
+
+    def __init__(self, limit: int = MAX_ALIASES) -> None:
+        self._limit = limit
+        self._visited: set[bytes] = set()
+
+    def follow(self, key: bytes) -> AliasOutcome | None:
+        """Follow the alias in the record with this key; returns why it cannot be followed, or None."""
+        if key in self._visited:
+            return AliasOutcome.LOOP
+        if len(self._visited) >= self._limit:
+            return AliasOutcome.TOO_LONG
+        self._visited.add(key)
+        return None
+
+
+def has_alias(values: Iterable[Value]) -> bool:
+    """Whether there is an alias among values, readable or not."""
+    return any(has_type(value.type, HS_ALIAS) for value in values)
+
+
+def alias_target(values: Iterable[Value]) -> str | None:
+    """The name that values are an alias of: the readable alias with the lowest index. None if there is none."""
+    for value in ascending(value for value in values if has_type(value.type, HS_ALIAS)):
+        alias = interpret_as(value, Alias)
+        if alias is not None and (text := alias.text.strip()):
+            return text
+    return None
+
+
+def check_aliases(
+    snapshot: Snapshot, stored: StoredRecord, values: Sequence[Value], known: Iterable[Value] = ()
+) -> None:
+    """Refuse a new alias that points to its own record. `known` are values that are not new."""
+    aliases = [value for value in values if has_type(value.type, HS_ALIAS)]
+    if not aliases:
+        return
+    existing = {value.data for value in known if has_type(value.type, HS_ALIAS)}
+    for alias in aliases:
+        target = None if alias.data in existing else _target(alias)
+        if (
+            target is not None
+            and fold(target.prefix) == fold(stored.handle.prefix)
+            and snapshot.stored(target).key == stored.key
+        ):
+            reason = f"Handle {display_name(stored.requested)} cannot be an alias of itself"
+            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.NAME_OTHER_TARGET(), "S2")
+
+
+def _target(alias: Value) -> Handle | None:
+    name = interpret_as(alias, Alias)
+    return None if name is None else Handle.for_lookup(name.text.strip())
+
+
+# Templates
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,3 +295,40 @@ def _parse_namespace(data: bytes) -> Namespace | None:
         return Namespace.from_bytes(data)
     except InvalidData:
         return None
+
+
+# Cache lifetimes
+
+
+def cache_lifetime(values: Iterable[Value], now: float) -> int | None:
+    """Seconds for which a response with these values can be cached; None for no values."""
+    lifetimes = [value_lifetime(value, now) for value in values]
+    return min(lifetimes) if lifetimes else None
+
+
+def value_lifetime(value: Value, now: float) -> int:
+    """Seconds for which a value can be cached."""
+    lifetimes = {TtlType.RELATIVE: value.ttl, TtlType.ABSOLUTE: value.ttl - int(now)}  # there are other types
+    return max(0, min(lifetimes.get(value.ttl_type, 0), MAX_CACHE_LIFETIME))
+
+
+def check_ttls(values: Sequence[Value], known: Iterable[Value], now: int) -> None:
+    """Refuse new TTLs that others would read differently. `known` are values whose TTLs are not new."""
+    wrong = [value for value in values if _ttl_problem(value, now)]
+    if not wrong:
+        return
+    existing = {(value.ttl, value.ttl_type) for value in known}
+    for value in wrong:
+        if (value.ttl, value.ttl_type) not in existing:
+            reason = f"The TTL of value {value.index} {_ttl_problem(value, now)}"
+            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.USE_TTL())
+
+
+def _ttl_problem(value: Value, now: int) -> str:
+    """What is wrong with a TTL; empty if nothing is."""
+    is_relative, is_absolute = value.ttl_type is TtlType.RELATIVE, value.ttl_type is TtlType.ABSOLUTE
+    if is_relative and value.ttl < 0:
+        return f"must not be negative; it is {value.ttl}"
+    if is_absolute and not -_MAX_TTL_DISTANCE <= value.ttl - now < _MAX_TTL_DISTANCE:
+        return "must be less than 68 years from now"
+    return ""

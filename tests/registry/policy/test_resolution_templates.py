@@ -15,8 +15,8 @@ from perseid.registry.commands.lifecycle import Publish, Tombstone, Unpublish
 from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
 from perseid.registry.commands.records import Add, Create, Delete, Home, Modify, Remove
 from perseid.registry.identity import Identity
-from perseid.registry.policy.aliases import AliasOutcome
 from perseid.registry.policy.policy import PROFILES
+from perseid.registry.policy.resolution import AliasOutcome
 from perseid.registry.queries import history
 from perseid.registry.queries.aliases import follow_aliases
 from perseid.registry.queries.resolve import Query
