@@ -33,8 +33,7 @@ from perseid.registry.installation.certificates import create_self_signed
 from perseid.registry.installation.settings import Config
 from perseid.server.http.clients import Peer
 from perseid.server.http.connection.connection import Connection
-from perseid.server.http.connection.listener import HttpListener
-from perseid.server.http.connection.manager import ConnectionManager
+from perseid.server.http.connection.listener import ConnectionManager, HttpListener
 from perseid.server.http.connection.requests import ParsedRequest
 from perseid.server.http.connection.tls_handshake import advance, make_server_context
 from perseid.server.http.messages import Request, Response

@@ -13,7 +13,7 @@ import h11
 
 from perseid.server.http.clients import Peer
 from perseid.server.http.connection.connection import Connection
-from perseid.server.http.connection.manager import ConnectionManager
+from perseid.server.http.connection.listener import ConnectionManager
 from perseid.server.http.connection.requests import MAX_HEADERS, ParsedRequest
 from perseid.server.http.messages import MAX_BODY, MAX_HEAD, Request, Response
 from perseid.server.limits.udp import NetworkSet

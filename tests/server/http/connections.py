@@ -17,7 +17,7 @@ import uvloop
 
 from perseid.server.http.clients import Peer
 from perseid.server.http.connection.connection import Connection
-from perseid.server.http.connection.manager import ConnectionManager
+from perseid.server.http.connection.listener import ConnectionManager
 from perseid.server.http.connection.requests import ParsedRequest
 from perseid.server.http.connection.tls import TlsTransport
 from perseid.server.http.connection.tls_handshake import HandshakeFailure

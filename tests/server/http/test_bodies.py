@@ -11,8 +11,7 @@ from perseid.records.admin import Admin
 from perseid.records.json_form import value_to_json
 from perseid.records.value import MAX_VALUES, Permission, TtlType, Value
 from perseid.server.http import bodies
-from perseid.server.http.messages import Request
-from perseid.server.http.targets import BadRequest
+from perseid.server.http.messages import BadRequest, Request
 from tests.record_strategies import NOWS, values
 
 NOW = NOWS[0]

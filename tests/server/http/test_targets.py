@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.server.http.targets import (
+from perseid.server.http.messages import (
     MAX_PARAMETERS,
     BadRequest,
     Name,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.registry.installation.settings import Config
-from perseid.server.http.compat import tunnel
+from perseid.server.http.compat import api
 from perseid.server.http.context import HttpSettings
 from perseid.wire.client import Client
 from perseid.wire.codes import CURRENT_VERSION, OpCode, ResponseCode
@@ -97,7 +97,7 @@ def test_any_body_gets_a_response(shared: Harness, octets: bytes) -> None:
 
 
 def test_response_size_is_limited(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tunnel, "MAX_RESPONSE_BYTES", 100)
+    monkeypatch.setattr(api, "MAX_RESPONSE_BYTES", 100)
     answer = server.post("/", REQUEST, headers=BOTH)
     assert code_in(answer.body) is ResponseCode.ERROR
     assert answer.body.endswith(b"ask over TCP" + bytes(4))

@@ -25,8 +25,7 @@ from perseid.registry.installation.settings import Config
 from perseid.registry.registry import Registry
 from perseid.server.http.auth.session_table import SessionTable
 from perseid.server.http.connection.connection import Connection
-from perseid.server.http.connection.listener import HttpListener
-from perseid.server.http.connection.manager import ConnectionManager, Timeouts
+from perseid.server.http.connection.listener import ConnectionManager, HttpListener, Timeouts
 from perseid.server.http.connection.tls_handshake import make_server_context
 from perseid.server.http.resolver.fast_path import FastPath
 from perseid.server.http.v1.state import ApiState

@@ -20,9 +20,8 @@ from perseid.records.json_form import value_from_json
 from perseid.records.json_parsing import JsonObject, json_type_name, parse_json
 from perseid.records.value import MAX_VALUES, Value
 
-from .messages import Request
+from .messages import MAX_PARAMETERS, BadRequest, Parameters, Request
 from .responses import CONTENT_TOO_LARGE, UNSUPPORTED_MEDIA_TYPE
-from .targets import MAX_PARAMETERS, BadRequest, Parameters
 
 MAX_INLINE_BYTES: Final = 16_384
 """Bytes of a record that is parsed in the event loop: a few milliseconds at most."""

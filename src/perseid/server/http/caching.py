@@ -21,9 +21,10 @@ from typing import Final
 
 from perseid.registry.commands.conditions import Condition
 from perseid.registry.policy.resolution import MAX_CACHE_LIFETIME
+from perseid.server.native.steps import WorkKind
 
-from .messages import OPTIONS, SAFE_METHODS, HeaderList, Request, Response
-from .targets import BadRequest
+from .context import RequestContext
+from .messages import OPTIONS, SAFE_METHODS, BadRequest, HeaderList, Request, Response
 
 ANY: Final = "*"
 
@@ -95,7 +96,7 @@ def cache_headers(
 def with_etag(request: Request, response: Response, tag: str = "") -> Response:
     """Add a tag to a response, or return 304 if the client has the same tag.
 
-    `tag` is the tag if it is already known. For long responses use `long_responses.with_etag`.
+    `tag` is the tag if it is already known. For long responses use `with_etag_in_pool`.
     """
     if not needs_etag(response):
         return response
@@ -184,3 +185,14 @@ def cors_headers(request: Request, response: Response, *, exposes: bool) -> Head
 
 def _exposed_headers(response: Response) -> Iterator[str]:
     return (name for name, _ in response.headers if name.lower() not in _SIMPLE_HEADERS | _UNEXPOSED_HEADERS)
+
+
+LONG_BODY_BYTES: Final = 65_536
+"""Bytes of a body above which its tag is not computed in the event loop; that takes tenths of a millisecond."""
+
+
+async def with_etag_in_pool(request_context: RequestContext, response: Response, tag: str = "") -> Response:
+    """Add a tag to a response, or return 304; see `with_etag`."""
+    if tag or len(response.body) <= LONG_BODY_BYTES or not needs_etag(response):
+        return with_etag(request_context.request, response, tag)
+    return await request_context.do(WorkKind.READ, lambda: with_etag(request_context.request, response))

@@ -27,8 +27,7 @@ from perseid.server.native.decisions import Busy, internal_error, known_failure
 from perseid.wire.codes import ResponseCode
 
 from .context import RequestContext
-from .messages import HeaderList, Request, Response
-from .targets import BadRequest, Parameters, is_api
+from .messages import BadRequest, HeaderList, Parameters, Request, Response, is_api
 
 JSON: Final = "application/json;charset=utf-8"
 JAVASCRIPT: Final = "application/javascript;charset=utf-8"

@@ -21,18 +21,27 @@ from time import perf_counter_ns
 from typing import Final
 
 from perseid.records.site import Transport
-from perseid.server.http.compat.tunnel import NATIVE_TYPE
+from perseid.server.http.compat.api import NATIVE_TYPE
 from perseid.server.http.connection.requests import ParsedRequest
 from perseid.server.observe.access_log import AccessLog, HttpExchange
 from perseid.server.observe.metrics import ControlCounters
 from perseid.wire.codes import ResponseCode
 
 from . import caching, responses
-from .compat import api, reverse, tunnel
+from .compat import api, reverse
 from .context import RequestContext, ServerContext
-from .messages import KNOWN_METHODS, OPTIONS, SAFE_METHODS, HeaderList, Request, Response, allow_header
+from .messages import (
+    KNOWN_METHODS,
+    OPTIONS,
+    SAFE_METHODS,
+    BadRequest,
+    HeaderList,
+    Request,
+    Response,
+    allow_header,
+    is_api,
+)
 from .resolver import resolver
-from .targets import BadRequest, is_api
 from .v1 import application
 from .v1 import problems as v1_problems
 
@@ -139,8 +148,8 @@ async def _dispatch(request_context: RequestContext) -> Response:
         return await application.handle(request_context)
     if is_api(request.path):
         return await api.handle_request(request_context)
-    if tunnel.is_message(request):
-        return await tunnel.handle_request(request_context)
+    if api.is_message(request):
+        return await api.handle_message(request_context)
     if request.path in HEALTH_PATHS:
         return _check_method(request, SAFE_METHODS) or await handle_health(request_context)
     if request.path.startswith(REVERSE_LOOKUP_PATH):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from perseid.server.http.connection import manager
+from perseid.server.http.connection import listener
 from perseid.server.http.connection.connection import Connection
 from tests.server.http.connections import LARGE, MEDIUM, Running, running
 
@@ -40,7 +40,7 @@ def until_read(server: Running, octets: int) -> None:
 def test_connection_without_request_is_closed(server: Running) -> None:
     with server.connect() as caller:
         server.until(lambda: len(server.manager.open) == 1)
-        server.pass_time(manager.HEAD_TIMEOUT - 1)
+        server.pass_time(listener.HEAD_TIMEOUT - 1)
         assert server.do(lambda: len(server.manager.open)) == 1
         server.pass_time(2)
         assert caller.is_closed()
@@ -53,7 +53,7 @@ def test_idle_connection_is_closed(server: Running, request_: bytes) -> None:
         for _ in range(3):
             caller.send(request_)
             assert caller.answer().status == 200
-            server.pass_time(manager.IDLE_TIMEOUT - 1)
+            server.pass_time(listener.IDLE_TIMEOUT - 1)
         server.pass_time(2)
         assert caller.is_closed()
     assert not server.limited
@@ -65,11 +65,11 @@ def test_head_timeout_starts_at_first_byte(server: Running, first: bytes) -> Non
         if first:
             caller.send(first)
             assert caller.answer().status == 200
-            server.pass_time(manager.IDLE_TIMEOUT - 1)
+            server.pass_time(listener.IDLE_TIMEOUT - 1)
         for count, octet in enumerate((b"G", b"E", b"T", b" ", b"/"), 1):
             caller.send(octet)
             until_read(server, count)
-            server.pass_time(manager.HEAD_TIMEOUT / 5)
+            server.pass_time(listener.HEAD_TIMEOUT / 5)
         assert server.do(lambda: len(server.manager.open)) == 1
         server.pass_time(0.1)
         answer = caller.answer()
@@ -84,7 +84,7 @@ def test_body_has_total_timeout(server: Running) -> None:
         for step in range(1, 6):
             caller.send(bytes(6_000))
             until_read(server, step * 6_000)
-            server.pass_time(manager.BODY_TIMEOUT / 5 - 0.1)
+            server.pass_time(listener.BODY_TIMEOUT / 5 - 0.1)
         assert not server.limited
         server.pass_time(0.6)
         answer = caller.answer()
@@ -99,7 +99,7 @@ def test_slow_body_times_out_earlier(server: Running) -> None:
         caller.send(PUT)
         caller.send(bytes(1_024))
         until_read(server, 1_024)
-        server.pass_time(manager.BODY_GRACE + 0.9)
+        server.pass_time(listener.BODY_GRACE + 0.9)
         assert not server.limited
         caller.send(bytes(1))
         until_read(server, 1_025)
@@ -114,7 +114,7 @@ def test_chunked_body_needs_data_not_only_chunks(server: Running) -> None:
         for step in range(1, 5):
             caller.send(b"1\r\nx\r\n")
             until_read(server, step)
-            server.pass_time(manager.BODY_GRACE / 4)
+            server.pass_time(listener.BODY_GRACE / 4)
         server.pass_time(0.1)
         assert caller.answer().status == 408
 
@@ -134,7 +134,7 @@ def test_client_that_does_not_receive_is_cut(server: Running, target: bytes) -> 
         caller.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
         caller.send(GET.replace(b"/x", target))
         server.until(lambda: len(server.manager.open) == 1 and only(server)._full)
-        server.pass_time(manager.WRITE_TIMEOUT - 1)
+        server.pass_time(listener.WRITE_TIMEOUT - 1)
         assert server.do(lambda: len(server.manager.open)) == 1
         server.pass_time(2)
         server.until(lambda: not server.manager.open)
@@ -167,7 +167,7 @@ def test_unreceived_responses_pause_reading(server: Running, target: bytes, octe
         assert server.do(lambda: only(server)._paused) or target == b"/medium"  # then, when something comes
         answered = server.do(lambda: len(server.service.requests))
         caller.send(NOW)
-        server.pass_time(manager.WRITE_TIMEOUT - 1)
+        server.pass_time(listener.WRITE_TIMEOUT - 1)
         assert server.do(lambda: len(server.service.requests)) == answered < 400
         assert {len(caller.answer().body) for _ in range(500)} == {octets}
         assert caller.answer().body == b"now\n"
@@ -175,13 +175,13 @@ def test_unreceived_responses_pause_reading(server: Running, target: bytes, octe
 
 
 def test_client_that_does_not_receive_fast_responses_is_cut() -> None:
-    with running(times=manager.Timeouts(idle=1_000)) as server, server.connect() as caller:
+    with running(times=listener.Timeouts(idle=1_000)) as server, server.connect() as caller:
         caller.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
         caller.send(NOW.replace(b"/now", b"/now?large"))
         while not server.do(lambda: any(one._full for one in server.manager.open)):
             caller.send(NOW.replace(b"/now", b"/now?large"))
         assert server.do(lambda: only(server)._paused)
-        server.pass_time(manager.WRITE_TIMEOUT + 1)
+        server.pass_time(listener.WRITE_TIMEOUT + 1)
         server.until(lambda: not server.manager.open)
 
 
@@ -281,5 +281,5 @@ def test_closing_connection_is_cut_after_timeout(server: Running) -> None:
         caller.send(GET.replace(b"/x", b"/large").replace(b"Host", b"Connection: close\r\nHost"))
         server.until(lambda: len(server.manager.open) == 1 and only(server)._full)
         server.do(lambda: only(server)._finish())
-        server.pass_time(manager.WRITE_TIMEOUT + 1)
+        server.pass_time(listener.WRITE_TIMEOUT + 1)
         server.until(lambda: not server.manager.open)

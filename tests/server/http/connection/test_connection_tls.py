@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from perseid.server.http.connection import manager
+from perseid.server.http.connection import listener
 from perseid.server.http.connection.connection import MAX_LINGER_BYTES
 from perseid.server.http.messages import MAX_BODY
 from tests.server.http.connections import LARGE, Running, running
@@ -108,10 +108,10 @@ def test_timeouts_are_the_same(server: Running) -> None:
         idle.answer()
         partial.send(b"GET /")
         server.until(lambda: server.manager.unfinished.total == 5)
-        server.pass_time(manager.HEAD_TIMEOUT + 1)
+        server.pass_time(listener.HEAD_TIMEOUT + 1)
         assert partial.answer().status == 408
         assert partial.is_closed()
-        server.pass_time(manager.IDLE_TIMEOUT)
+        server.pass_time(listener.IDLE_TIMEOUT)
         assert idle.is_closed()
 
 
@@ -120,7 +120,7 @@ def test_client_that_does_not_receive_is_cut(server: Running) -> None:
         caller.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         caller.send(GET.replace(b"/x", b"/endless"))
         server.until(lambda: any(one._full for one in server.manager.open))
-        server.pass_time(manager.WRITE_TIMEOUT + 1)
+        server.pass_time(listener.WRITE_TIMEOUT + 1)
         server.until(lambda: not server.manager.open)
     server.until(lambda: server.service.streams_closed == 1)
 

@@ -6,8 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from perseid.server.http.connection.listener import HTTPS_ONLY, LINGER_TIMEOUT, normalize_host
-from perseid.server.http.connection.manager import HEAD_TIMEOUT
+from perseid.server.http.connection.listener import HEAD_TIMEOUT, HTTPS_ONLY, LINGER_TIMEOUT, normalize_host
 from tests.server.http.listeners import ask, client_context, line_from, plain_client, read_all, run_listener, tls_client
 
 

@@ -25,8 +25,7 @@ from perseid.registry.policy.policy import PROFILES, Audience
 from perseid.registry.queries.suffixes import PILIN_EXPLANATION, MintMode
 from perseid.server.http.messages import Response
 from perseid.server.http.pages import generator
-from perseid.server.http.pages.form_tokens import LIFETIME, PURPOSE, FormTokens, InvalidFormToken
-from perseid.server.http.pages.generator import MAX_FIELD, MAX_NAMES
+from perseid.server.http.pages.generator import LIFETIME, MAX_FIELD, MAX_NAMES, PURPOSE, FormTokens, InvalidFormToken
 from perseid.server.http.pages.pages import POLICY
 from tests.server.http.client_certificates import named
 from tests.server.http.contexts import Harness, basic, harness, header_of

@@ -13,7 +13,7 @@ from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Delete, Modify
 from perseid.registry.policy.policy import PROFILES
 from perseid.server.http.messages import Response
-from perseid.server.http.resolver.addresses import MAX_LINK_BYTES, MAX_SIGNPOSTED_NAME
+from perseid.server.http.resolver.paths import MAX_LINK_BYTES, MAX_SIGNPOSTED_NAME
 from tests.registry.queries.link_parser import ReadLink, read_links
 from tests.server.http.contexts import header_of, json_of
 from tests.server.http.resolver.resolver_records import location_of, page_of, text

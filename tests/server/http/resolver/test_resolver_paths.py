@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from perseid.names.handle import Handle
 from perseid.registry.installation.sections import RESERVED_SEGMENTS as OWN_SEGMENTS
 from perseid.server.http.context import HttpSettings
+from perseid.server.http.messages import BadRequest
 from perseid.server.http.resolver.paths import (
     PAGES,
     RESERVED_SEGMENTS,
@@ -25,7 +26,6 @@ from perseid.server.http.resolver.paths import (
     strip_parameters,
     strip_scheme,
 )
-from perseid.server.http.targets import BadRequest
 from tests.strategies import handles
 
 DEFAULT = HttpSettings()

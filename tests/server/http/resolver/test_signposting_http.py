@@ -11,8 +11,8 @@ from perseid.registry.queries.links import MAX_HEADER_BYTES
 from perseid.registry.queries.signposting import BIBLIOGRAPHY, BIBTEX, CSL_JSON, FORMATTERS, JSON_LD
 from perseid.server.http.messages import Response
 from perseid.server.http.pages.pages import POLICY
-from perseid.server.http.resolver.addresses import MAX_SIGNPOSTED_NAME
 from perseid.server.http.resolver.paths import FORMS as ACTIONS
+from perseid.server.http.resolver.paths import MAX_SIGNPOSTED_NAME
 from perseid.server.http.resolver.signposting import MAX_EMBEDDED
 from tests.server.http.contexts import Harness, header_of, json_of
 from tests.server.http.resolver.resolver_records import PRIVATE, create, location_of, page_of, resolver, text

@@ -7,8 +7,7 @@ from typing import Any, Final
 from jsonschema import Draft202012Validator
 
 from perseid.server.http.context import HttpSettings
-from perseid.server.http.messages import Response
-from perseid.server.http.targets import BadRequest
+from perseid.server.http.messages import BadRequest, Response
 from perseid.server.http.v1 import openapi
 from perseid.server.http.v1.application import get_router
 from perseid.server.http.v1.routing import BASE

@@ -25,8 +25,7 @@ from perseid.registry.commands.records import Add, Create
 from perseid.registry.jobs import runner
 from perseid.registry.policy.policy import PROFILES
 from perseid.schema.common import MAX_PAGE_BYTES
-from perseid.server.http.caching import compute_etag
-from perseid.server.http.long_responses import LONG_BODY_BYTES
+from perseid.server.http.caching import LONG_BODY_BYTES, compute_etag
 from perseid.server.http.messages import Client, Request, Response
 from perseid.server.http.responses import MAX_INLINE_BYTES, encode_json, is_small
 from perseid.server.native.steps import Work, WorkKind

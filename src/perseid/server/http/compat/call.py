@@ -27,10 +27,9 @@ from perseid.server.http.auth.authentication import (
     proof_headers,
 )
 from perseid.server.http.context import INTERFACE, RequestContext
-from perseid.server.http.messages import SAFE_METHODS, HeaderList, Request, Response
+from perseid.server.http.messages import SAFE_METHODS, BadRequest, HeaderList, Name, Parameters, Request, Response
 from perseid.server.http.resolver.problems import AdvisedCommand
 from perseid.server.http.responses import FORBIDDEN, NO_STORE, UNAUTHORIZED, Failure, JsonFormat, to_failure
-from perseid.server.http.targets import BadRequest, Name, Parameters
 from perseid.server.native.authentication import KeyChanged
 from perseid.server.native.decisions import (
     NOT_PRIMARY,

@@ -24,9 +24,8 @@ from perseid.registry.queries.history import DEFAULT_PAGE, MAX_PAGE
 from perseid.registry.queries.listing import ListedHandle, Page, count_handles, list_by_offset, list_handles, list_homed
 from perseid.registry.results import NOT_A_PREFIX_HANDLE, Refused
 from perseid.server.http import bodies, caching
-from perseid.server.http.messages import SAFE_METHODS, Response
+from perseid.server.http.messages import SAFE_METHODS, BadRequest, Name, Response
 from perseid.server.http.responses import NO_STORE, encode_json
-from perseid.server.http.targets import BadRequest, Name
 from perseid.wire.codes import ResponseCode
 
 from .call import Call

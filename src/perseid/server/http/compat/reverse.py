@@ -28,9 +28,8 @@ from perseid.registry.results import Refused
 from perseid.server.http import responses
 from perseid.server.http.auth.authentication import authenticate
 from perseid.server.http.context import RequestContext
-from perseid.server.http.messages import Response
+from perseid.server.http.messages import BadRequest, Parameters, Response
 from perseid.server.http.responses import DEFAULT_FORMAT, NO_STORE, NOT_FOUND
-from perseid.server.http.targets import BadRequest, Parameters
 from perseid.server.native.steps import WorkKind
 from perseid.wire.codes import ResponseCode
 

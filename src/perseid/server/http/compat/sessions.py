@@ -32,9 +32,8 @@ from perseid.server.http.auth.handle_scheme import InvalidFields
 from perseid.server.http.auth.proofs import AuthFailure, ProvenIdentity, authenticate_basic, authenticate_certificate
 from perseid.server.http.auth.session_table import Session
 from perseid.server.http.context import RequestContext
-from perseid.server.http.messages import SAFE_METHODS, HeaderList, Request, Response
+from perseid.server.http.messages import SAFE_METHODS, BadRequest, HeaderList, Parameters, Request, Response
 from perseid.server.http.responses import JsonFormat
-from perseid.server.http.targets import BadRequest, Parameters
 from perseid.server.native.authentication import Guard, KeyChanged, caller_identity
 from perseid.server.native.steps import WorkKind
 

@@ -16,9 +16,8 @@ from perseid.registry.commands.records import Add, Create, Delete, Remove, requi
 from perseid.registry.context import Command, Context, Plan
 from perseid.registry.results import ChangeResult, Refused
 from perseid.server.http import bodies, caching
-from perseid.server.http.messages import Response
+from perseid.server.http.messages import BadRequest, Name, Response, encode_path
 from perseid.server.http.responses import NO_STORE
-from perseid.server.http.targets import BadRequest, Name, encode_path
 from perseid.server.native.decisions import UnstorableName
 from perseid.server.native.steps import WorkKind
 from perseid.wire.codes import ResponseCode

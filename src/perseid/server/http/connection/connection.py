@@ -19,7 +19,7 @@ from perseid.server.http.clients import Peer
 from perseid.server.http.messages import MAX_BODY, MAX_HEAD
 from perseid.server.native.decisions import internal_error
 
-from .manager import BODY_GRACE, MIN_BODY_RATE, ConnectionManager
+from .listener import BODY_GRACE, MIN_BODY_RATE, ConnectionManager
 from .requests import (
     CHUNKED,
     END_OF_HEAD,

@@ -4,14 +4,18 @@ Everyone can see the page: it explains how suffixes are built. Authenticated use
 ordinary registry command, so permissions, policies and leases are decided there. The page works without scripts, and
 keeps what the user entered when the form is refused.
 
-A browser sends credentials automatically, so the form has a token bound to the identity (`form_tokens`), and
-cross-site requests are refused. The number in the token is the idempotency key: a form sent twice, by a double click
-or a reload, is executed once. Credentials are accepted only over private connections.
+A browser sends remembered passwords and certificates with every form that targets this server, whichever site the form
+comes from. So the form has a token bound to one identity and a lifetime, and cross-site requests are refused. The token
+is signed with a key derived from the ledger: it is valid on every node and after restarts, and nothing is stored. The
+random number in it is the idempotency key: a form sent twice, by a double click or a reload, is executed once.
+Credentials are accepted only over private connections.
 """
 
+import base64
 import hashlib
+import hmac
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final, Self
@@ -44,18 +48,70 @@ from perseid.registry.snapshot import SITE_PREFIX, Snapshot
 from perseid.server.http.auth.authentication import AuthResult, authenticate, denial
 from perseid.server.http.clients import is_cross_site
 from perseid.server.http.context import INTERFACE, HttpSettings, RequestContext
-from perseid.server.http.messages import HeaderList, Response
+from perseid.server.http.messages import BadRequest, HeaderList, Parameters, Response
 from perseid.server.http.resolver.paths import path_to
 from perseid.server.http.resolver.problems import AdvisedCommand
 from perseid.server.http.resolver.redirect import InvalidTarget, parse_target
 from perseid.server.http.responses import FORBIDDEN, HTTPS_REQUIRED, NO_STORE, to_failure
-from perseid.server.http.targets import BadRequest, Parameters
 from perseid.server.native.decisions import NOT_PRIMARY, Busy, GuardedCommand, execute_with_wait
 from perseid.server.native.steps import WorkKind
 from perseid.wire.codes import ResponseCode
 
-from .form_tokens import PURPOSE, FormTokens, InvalidFormToken
 from .pages import TextLink, render_page, to_visible
+
+PURPOSE: Final = b"forms of pages"
+"""The purpose for which the key is derived from the ledger's secret."""
+
+LIFETIME: Final = 7_200
+"""Seconds for which a form can be sent: two hours."""
+
+NUMBER_BYTES: Final = 16
+"""Length of the random number in bytes; long enough to be unique."""
+
+_TIME_BYTES: Final = 8
+_TAG_BYTES: Final = hashlib.sha256().digest_size
+_LENGTH: Final = _TIME_BYTES + NUMBER_BYTES + _TAG_BYTES
+_MAX_TEXT: Final = 2 * _LENGTH  # longer than its base64 form
+
+
+class InvalidFormToken(Exception):
+    """A token that is forged, expired or for another identity; the message says what to do."""
+
+
+class FormTokens:
+    """Creates and checks tokens."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def make(self, identity: str, now: float, random: Callable[[int], bytes]) -> str:
+        """Create a token for an identity, valid from `now`."""
+        head = (int(now) + LIFETIME).to_bytes(_TIME_BYTES, "big") + random(NUMBER_BYTES)
+        return base64.urlsafe_b64encode(head + self._tag(head, identity)).rstrip(b"=").decode()
+
+    def read(self, token: str, identity: str, now: float) -> bytes:
+        """Return the random number of a valid token; raises `InvalidFormToken`."""
+        data = _decode(token)
+        head, tag = data[:-_TAG_BYTES], data[-_TAG_BYTES:]
+        if len(data) != _LENGTH or not hmac.compare_digest(tag, self._tag(head, identity)):
+            raise InvalidFormToken("the form was not issued to you by this server; use the new form below")
+        if now >= int.from_bytes(head[:_TIME_BYTES], "big"):
+            raise InvalidFormToken(f"the form is older than {LIFETIME // 3_600} hours; use the new form below")
+        return head[_TIME_BYTES:]
+
+    def _tag(self, head: bytes, identity: str) -> bytes:
+        return hmac.digest(self._secret, head + identity.encode("utf-8", "surrogatepass"), hashlib.sha256)
+
+
+def _decode(token: str) -> bytes:
+    """Decode the text of a token; return no bytes if it is invalid."""
+    try:
+        if len(token) > _MAX_TEXT:
+            return b""
+        return base64.b64decode(token + "=" * (-len(token) % 4), altchars="-_", validate=True)
+    except ValueError:
+        return b""
+
 
 MAX_NAMES: Final = 100
 """Identifiers that the page creates at once: as many as a person copies by hand."""

@@ -8,11 +8,11 @@ from perseid.server.http import responses
 from perseid.server.http.caching import PAGE_AGE, STATIC_AGE
 from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import Response
-from perseid.server.http.resolver.addresses import TIME_MAP_FORMS
 from perseid.server.http.resolver.paths import (
     PAGES,
     RESERVED_SEGMENTS,
     RESOLVER_PARAMETERS,
+    TIME_MAP_FORMS,
     TIME_MAPS,
     Action,
     get_resolvers,

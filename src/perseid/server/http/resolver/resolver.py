@@ -17,12 +17,11 @@ from perseid.records.locations import Candidates
 from perseid.registry.policy.resolution import cache_lifetime
 from perseid.registry.queries.memento import MementoNeighbors
 from perseid.registry.results import Refused
-from perseid.server.http.caching import cache_headers
+from perseid.server.http.caching import cache_headers, with_etag_in_pool
 from perseid.server.http.clients import request_base_url
 from perseid.server.http.compat import api
 from perseid.server.http.context import HttpSettings, RequestContext
-from perseid.server.http.long_responses import with_etag
-from perseid.server.http.messages import HeaderList, Request, Response
+from perseid.server.http.messages import BadRequest, HeaderList, Parameters, Request, Response
 from perseid.server.http.negotiation import (
     HTML,
     JSON,
@@ -46,14 +45,13 @@ from perseid.server.http.pages.record_page import (
     tombstone_page,
 )
 from perseid.server.http.responses import to_failure
-from perseid.server.http.targets import BadRequest, Parameters
 from perseid.server.native.steps import WorkKind
 from perseid.wire.codes import ResponseCode
 
-from . import problems, signposting, time_map, time_travel
-from .addresses import API_HANDLES_PATH, get_addresses
+from . import problems, signposting, time_travel
 from .lookup import LookupFailure, LookupResult, RecordReader, Selection
 from .paths import (
+    API_HANDLES_PATH,
     FORMS,
     GENERATOR,
     MAX_FORM,
@@ -63,6 +61,7 @@ from .paths import (
     RequestedName,
     absolute_url,
     encode_query,
+    get_addresses,
     parse_action,
     parse_indexes,
     parse_path,
@@ -148,7 +147,7 @@ async def handle_request(request_context: RequestContext) -> Response:
     """Handle a request for a name, or for one of the server's own pages."""
     settings, accepted = request_context.server.settings, parse_accept(request_context.request.all("accept"))
     try:
-        return await with_etag(request_context, await _dispatch(request_context, accepted))
+        return await with_etag_in_pool(request_context, await _dispatch(request_context, accepted))
     except BadRequest as problem:
         error = problems.bad_request(problem.message, problem.status)
     except Exception as problem:  # noqa: BLE001 - every exception must become a page
@@ -177,7 +176,7 @@ async def _dispatch(request_context: RequestContext, accepted: AcceptHeader) -> 
     own = None
     if isinstance(located, OwnPage):
         if located.path.startswith(f"{TIME_MAPS}/"):
-            return await time_map.handle_request(request_context, located.path, accepted)
+            return await signposting.time_map_response(request_context, located.path, accepted)
         is_generator = located.path == GENERATOR
         if is_generator:
             own = await generator.handle_request(request_context, form)

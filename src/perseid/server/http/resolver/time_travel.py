@@ -41,7 +41,7 @@ from perseid.registry.snapshot import Snapshot, values_of_type
 from perseid.server.http.messages import SAFE_METHODS, HeaderList, Request
 from perseid.wire.codes import ResponseCode
 
-from .addresses import MAX_LINK_BYTES
+from .paths import MAX_LINK_BYTES
 
 AT_PARAMETER: Final = "at"
 """The parameter that names a time."""

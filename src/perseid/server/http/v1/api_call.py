@@ -27,10 +27,9 @@ from perseid.server.http.auth.authentication import AuthResult
 from perseid.server.http.caching import compute_etag
 from perseid.server.http.compat.call import Call
 from perseid.server.http.context import INTERFACE, HttpSettings, RequestContext
-from perseid.server.http.messages import HeaderList, Request
+from perseid.server.http.messages import HeaderList, Parameters, Request
 from perseid.server.http.resolver.paths import get_resolvers
 from perseid.server.http.responses import DEFAULT_FORMAT, RETRY_SECONDS
-from perseid.server.http.targets import Parameters
 from perseid.server.native.decisions import ReadCommand
 from perseid.server.native.operations import check_partition
 from perseid.server.native.steps import WorkKind

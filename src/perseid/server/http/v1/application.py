@@ -22,12 +22,11 @@ from perseid.server.http.auth.authentication import (
     end_stale_session,
     proof_headers,
 )
+from perseid.server.http.caching import with_etag_in_pool
 from perseid.server.http.context import RequestContext
-from perseid.server.http.long_responses import with_etag
-from perseid.server.http.messages import OPTIONS, SAFE_METHODS, HeaderList, Response, allow_header
+from perseid.server.http.messages import OPTIONS, SAFE_METHODS, HeaderList, Parameters, Response, allow_header
 from perseid.server.http.resolver.paths import absolute_url
 from perseid.server.http.responses import NO_STORE, UNAUTHORIZED
-from perseid.server.http.targets import Parameters
 from perseid.server.limits.budgets import get_source
 from perseid.server.native.authentication import KeyChanged
 from perseid.server.native.steps import WorkKind
@@ -188,7 +187,7 @@ async def _build_response(call: ApiCall, reply: Reply) -> Response:
     )
     if call.request.method not in SAFE_METHODS or reply.body is None:
         return response
-    return await with_etag(call.request_context, response, reply.tag)
+    return await with_etag_in_pool(call.request_context, response, reply.tag)
 
 
 def _cache_control(call: ApiCall) -> tuple[str, str]:

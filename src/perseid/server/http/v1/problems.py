@@ -35,10 +35,9 @@ from perseid.registry.results import InvalidQuery, ReferralError, Refused
 from perseid.schema.common import Doc, ResponseBody
 from perseid.server.http import responses
 from perseid.server.http.context import HttpSettings, RequestContext
-from perseid.server.http.messages import SAFE_METHODS, HeaderList, Response
+from perseid.server.http.messages import SAFE_METHODS, BadRequest, HeaderList, Response
 from perseid.server.http.resolver.problems import SUGGESTION_CODES, find_suggestions
 from perseid.server.http.responses import HTTPS_REQUIRED, NO_STORE
-from perseid.server.http.targets import BadRequest
 from perseid.server.native.decisions import Busy
 from perseid.wire.codes import ResponseCode
 
