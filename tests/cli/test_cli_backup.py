@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from perseid.cli._restore import find_max_ahead
+from perseid.cli.backup import find_max_ahead
 from perseid.ledger.errors import ClockError
 from perseid.ledger.log.clock import CheckedClock
 from perseid.ledger.views.answers import Answers
@@ -207,7 +207,7 @@ def test_restore_into_a_directory_in_use_is_refused(here: Site, tmp_path: Path) 
 def test_killed_restore_leaves_no_installation(here: Site, tmp_path: Path) -> None:
     here.ok(f"backup {tmp_path}/full")
     restored = tmp_path / "again"
-    killed = _run_and_kill("perseid.cli._restore.place", "restore", str(tmp_path / "full"), "-d", str(restored))
+    killed = _run_and_kill("perseid.cli.backup.place", "restore", str(tmp_path / "full"), "-d", str(restored))
     assert killed == -signal.SIGKILL
     assert not restored.exists()
     assert call("restore", str(tmp_path / "full"), "-d", str(restored)).code == 0

@@ -1,16 +1,37 @@
-"""Commands that are imported when they are used, and the style of their help.
+"""Commands that are imported when they are used, the style of their help, and the directory that they work on.
 
 The help of the program and shell completion need only the names and summaries in `LAZY_COMMANDS`. The docstring of the
 package says how a module offers its commands.
 """
 
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, Final
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+DEFAULT_DIRECTORY: Final = "perseid-data"
+DIRECTORY_VARIABLE: Final = "PERSEID_DIR"
+
+Directory: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "-d",
+        "--directory",
+        metavar="DIR",
+        help=f"The installation. Default: ${DIRECTORY_VARIABLE}, or ./{DEFAULT_DIRECTORY}.",
+    ),
+]
+"""The option of every command that works on an installation."""
+
+
+def resolve_directory(directory: Path | None) -> Path:
+    """Return the directory from the option, the environment or the default, in this order."""
+    return directory or Path(os.environ.get(DIRECTORY_VARIABLE) or DEFAULT_DIRECTORY)
 
 
 class Command(TyperCommand):
@@ -43,12 +64,12 @@ LAZY_COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "init": ("installation", "Create an installation: settings, keys, ledger, first administrator."),
         "serve": ("serve", "Run the server."),
         "config": ("installation", "Show the settings and the source of each."),
-        "check": ("backup", "Check an installation and show how to fix problems."),
+        "check": ("check", "Check an installation and show how to fix problems."),
         "upgrade": ("installation", "Upgrade the ledger's tables to the version of this program."),
         "backup": ("backup", "Back up the ledger to a file, also while it is in use."),
         "restore": ("backup", "Create an installation from verified backups."),
         "rebuild": ("backup", "Rebuild the views from the ledger."),
-        "key": ("backup", "List and rotate the signing keys."),
+        "key": ("keys", "List and rotate the signing keys."),
     },
     "Access": {
         "token": ("tokens", "Create, list and revoke access tokens for programs."),

@@ -34,7 +34,7 @@ from perseid.registry.responses import to_changed
 from perseid.registry.results import ChangeResult
 from perseid.registry.snapshot import Rules
 
-from ._directory import Directory, resolve_directory
+from ._commands import Directory, resolve_directory
 from ._output import print_json
 
 __all__ = ["Directory", "resolve_directory"]

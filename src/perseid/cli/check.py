@@ -5,7 +5,7 @@ Each part is checked on its own, so that one problem does not hide the others.
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -38,8 +38,8 @@ from perseid.registry.snapshot import Snapshot
 
 from ._installation import Directory, OpenInstallation, open_installation, resolve_directory
 from ._output import AsJson, print_json, progress
-from ._restore import counters, reopen_command
 from ._values import printable
+from .backup import counters, reopen_command
 from .check_server import Finding, Level, has_errors, http_findings, port_findings, server_findings, token_findings
 from .keys import find_pending_key, list_keys
 
@@ -316,3 +316,6 @@ def _policy_problem(snapshot: Snapshot, policy: Policy, entry: Entry) -> str:
         *check_types(snapshot, policy, values),
     ]
     return refusals[0].message if refusals else ""
+
+
+commands: dict[str, Callable[..., None] | typer.Typer] = {"check": check}

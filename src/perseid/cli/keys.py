@@ -15,6 +15,7 @@ The server's key is rotated in the same way, with the site information in place 
 """
 
 import secrets
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -238,3 +239,6 @@ def _key_changes(installation: Installation) -> list[_KeyChange]:
     with installation.log.open_reader() as reader:
         entries = list(reader.history(record_key(LEDGER)))[::-1]
     return [_KeyChange(entry, *change) for entry in entries if (change := parse_key_change(entry)) is not None]
+
+
+commands: dict[str, Callable[..., None] | typer.Typer] = {"key": app}

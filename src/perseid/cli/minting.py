@@ -28,8 +28,8 @@ from perseid.registry.results import MintResult, Refused
 
 from ._installation import INTERFACE, ActingAs, Directory, OpenInstallation, open_installation, parse_value_ref
 from ._output import AsJson, print_json, progress
-from ._restore import reopen_command
 from ._values import FILE_PREFIX, STANDARD_INPUT, UrlOption, ValueOption, parse_value, parse_values
+from .backup import reopen_command
 
 MAX_CELL: Final = 2_097_152
 """Characters of the longest cell of a CSV file: a value has at most half as many bytes, base64 needs more."""

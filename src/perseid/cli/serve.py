@@ -16,7 +16,7 @@ from perseid.registry.installation.sections import MAX_RESOLVERS
 from perseid.registry.installation.settings import FILE_NAME, Config, variable_name
 from perseid.server.processes.supervisor import ServerOptions
 
-from ._directory import Directory, resolve_directory
+from ._commands import Directory, resolve_directory
 from ._output import AsJson
 
 LISTENING: Final = "Serving the native protocol at {host} port {port}, over UDP and TCP; metrics at {metrics}."

@@ -20,7 +20,7 @@ from perseid.records.errors import RecordProblem
 from perseid.records.json_form import value_to_json
 from perseid.records.value import Value
 
-from ._directory import resolve_directory
+from ._commands import resolve_directory
 from ._output import AsJson, print_fields, print_json, print_message
 
 ACTIONS: Final = {
