@@ -41,14 +41,10 @@ RETRY_LATER: Final = (("Retry-After", "10"),)
 P = TypeVar("P")
 
 
-def check_authenticated(call: ApiCall) -> None:
-    """Refuse anonymous callers."""
+def authorize_registry(call: ApiCall) -> AuthorizedRegistry:
+    """Bind the registry to the identity of a call. Anonymous callers are refused."""
     if isinstance(call.identity, Anonymous):
         raise Refused(ResponseCode.AUTHENTICATION_NEEDED, "Jobs require authentication", AdviceKind.AUTHENTICATE())
-
-
-def authorize_registry(call: ApiCall) -> AuthorizedRegistry:
-    """Bind the registry to the identity of a call."""
     api, registry = call.request_context.server.api, call.registry
     return AuthorizedRegistry(registry, call.identity, call.call.auth.guard, lambda: api.rules or registry.rules)
 
@@ -63,24 +59,30 @@ def reserve_slot(call: ApiCall, *, undoes: bool = False) -> Iterator[Slot]:
         raise ApiError("busy", str(error), "Retry when a job has ended", headers=RETRY_LATER) from error
 
 
-async def start_job(
-    call: ApiCall, registry: AuthorizedRegistry, start: Callable[[Slot], Awaitable[Job]], *, undoes: bool = False
+async def run_job(
+    call: ApiCall,
+    registry: AuthorizedRegistry,
+    start: Callable[[], Awaitable[Job]],
+    *,
+    undoes: bool = False,
+    discard: bool = False,
 ) -> Reply:
-    """Start a job and build the reply; the job continues in the background."""
+    """Start a job, run its first steps, and build the reply; the job continues in the background.
+
+    Raises the error of the first step; with `discard` the job is then discarded, because it changed nothing.
+    """
     call.call.check_can_change()
     try:
         with reserve_slot(call, undoes=undoes) as slot:
-            job = await start(slot)
+            job = await start()
+            if not call.request_context.server.api.runner.is_running(job.id):
+                await _run_first_steps(call, registry, slot, job, discard=discard)
     except UndoConflict as problem:
         raise ApiError("undo-conflict", problem.reason, code=int(problem.code)) from problem
     return accepted_reply(call, await load_job(call, registry, job.id))
 
 
-async def run_job(call: ApiCall, registry: AuthorizedRegistry, slot: Slot, job: Job, *, discard: bool = False) -> None:
-    """Run the first steps of a job and the rest in the background.
-
-    Raises the error of the first step; with `discard` the job is then discarded, because it changed nothing.
-    """
+async def _run_first_steps(call: ApiCall, registry: AuthorizedRegistry, slot: Slot, job: Job, *, discard: bool) -> None:
     runner = call.request_context.server.api.runner
     run = JobRun(registry, replace(job, interface=INTERFACE), call.identity)
     public_problem = make_problem(call.settings, "job-failed", "The user who ran the job could not complete it")

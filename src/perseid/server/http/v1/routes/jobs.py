@@ -24,15 +24,13 @@ from perseid.server.http.v1.job_requests import (
     RETRY_LATER,
     accepted_reply,
     authorize_registry,
-    check_authenticated,
     count_handles,
     load_job,
     load_undo_preview,
     reserve_slot,
     run_job,
-    start_job,
 )
-from perseid.server.http.v1.job_runner import LimitReached, Slot
+from perseid.server.http.v1.job_runner import LimitReached
 from perseid.server.http.v1.job_schemas import (
     JobPage,
     JobResponse,
@@ -109,18 +107,15 @@ async def rewrite(call: ApiCall) -> Reply:
     """
     new = call.payload(NewRewrite)
     order = Rewrite(new.url, new.to, new.prefix)
-    check_authenticated(call)
     registry = authorize_registry(call)
 
-    async def start(slot: Slot) -> Job:
+    async def start() -> Job:
         total = await _count_rewrites(call, registry, order)
-        job = await call.do(
+        return await call.do(
             WorkKind.WRITE, lambda: rewriting.start(registry, order, call.identity, INTERFACE, new.note, total)
         )
-        await run_job(call, registry, slot, job, discard=True)
-        return job
 
-    return await call.once(lambda: start_job(call, registry, start))
+    return await call.once(lambda: run_job(call, registry, start, discard=True))
 
 
 async def _count_rewrites(call: ApiCall, registry: AuthorizedRegistry, order: Rewrite) -> int:
@@ -154,10 +149,8 @@ async def list_jobs(call: ApiCall) -> Reply:
 
     Jobs that you started at the command line or with your tokens are included. A token sees the jobs started with it.
     """
-    check_authenticated(call)
-    limit, before = call.query_as(Paging).limit, await call.after(tuple[int, str])
     registry = authorize_registry(call)
-
+    limit, before = call.query_as(Paging).limit, await call.after(tuple[int, str])
     runner = call.request_context.server.api.runner
 
     def read() -> Reply:
@@ -181,7 +174,6 @@ async def list_jobs(call: ApiCall) -> Reply:
 )
 async def show_job(call: ApiCall) -> Reply:
     """Return a job: its parameters, its progress, and whether it was undone."""
-    check_authenticated(call)
     return Reply(await load_job(call, authorize_registry(call), call.names["job"]))
 
 
@@ -200,7 +192,6 @@ async def watch_job(call: ApiCall) -> Reply:
     `progress` is sent on every change. `end` is the last event: the job has ended or no longer runs. If the connection
     closes without it, repeat the request; `Last-Event-ID` is not needed.
     """
-    check_authenticated(call)
     registry = authorize_registry(call)
     listener = _add_listener(call)  # before any await, so that the limit holds
     try:
@@ -245,21 +236,19 @@ async def resume_job(call: ApiCall) -> Reply:
 
     Does nothing if the job is running on this server. A token needs the scopes of the individual changes.
     """
-    check_authenticated(call)
     registry, name = authorize_registry(call), call.names["job"]
     known = await call.do(WorkKind.READ, lambda: find_job(registry, call.identity, name))
     if call.request_context.server.api.runner.is_running(known.id):
         return accepted_reply(call, await load_job(call, registry, known.id))
 
-    async def start(slot: Slot) -> Job:
+    async def start() -> Job:
         job = await call.do(WorkKind.READ, lambda: get_unfinished_job(registry, known.id, call.identity))
         if job.kind == undo.KIND:
             preview = await load_undo_preview(call, registry, job.undoes)
             await call.do(WorkKind.WRITE, lambda: preview.start(INTERFACE))
-        await run_job(call, registry, slot, job)
         return job
 
-    return await start_job(call, registry, start, undoes=known.kind == undo.KIND)
+    return await run_job(call, registry, start, undoes=known.kind == undo.KIND)
 
 
 @SECTION.add(
@@ -276,7 +265,6 @@ async def preview_undo(call: ApiCall) -> Reply:
 
     An undo never discards later changes or restores redacted data: with any conflict, nothing is undone.
     """
-    check_authenticated(call)
     registry = authorize_registry(call)
     with reserve_slot(call, undoes=True):
         preview = await load_undo_preview(call, registry, call.names["job"])
@@ -306,14 +294,10 @@ async def undo_job(call: ApiCall) -> Reply:
     would be discarded, or data was redacted; see `previewUndo`. An undo can be undone. A token needs the scopes of the
     inverse changes.
     """
-    check_authenticated(call)
     registry, note = authorize_registry(call), call.payload(NewUndo).note
 
-    async def start(slot: Slot) -> Job:
+    async def start() -> Job:
         preview = await load_undo_preview(call, registry, call.names["job"])
-        job = await call.do(WorkKind.WRITE, lambda: preview.start(INTERFACE, note))
-        if not call.request_context.server.api.runner.is_running(job.id):
-            await run_job(call, registry, slot, job)
-        return job
+        return await call.do(WorkKind.WRITE, lambda: preview.start(INTERFACE, note))
 
-    return await call.once(lambda: start_job(call, registry, start, undoes=True))
+    return await call.once(lambda: run_job(call, registry, start, undoes=True))

@@ -16,12 +16,9 @@ from perseid.server.http.v1.changes import parse_value_ref
 from perseid.server.http.v1.job_requests import (
     ACCEPTED,
     authorize_registry,
-    check_authenticated,
     count_handles,
     run_job,
-    start_job,
 )
-from perseid.server.http.v1.job_runner import Slot
 from perseid.server.http.v1.job_schemas import JobResponse
 from perseid.server.http.v1.routing import Reply, Routes
 from perseid.server.http.v1.validation import InvalidParameter
@@ -149,7 +146,6 @@ async def transfer_all(call: ApiCall) -> Reply:
     """
     new = call.payload(NewTransfer)
     order = _parse_order(new.where, new.to, derived=new.derived, path="$.")
-    check_authenticated(call)
     registry = authorize_registry(call)
 
     def page(after: tuple[int, bytes] | None) -> tuple[int, tuple[int, bytes] | None]:
@@ -158,15 +154,13 @@ async def transfer_all(call: ApiCall) -> Reply:
             found = transfer.preview_page(context, order, after, check_permissions=False)
         return len(found.items), found.following
 
-    async def start(slot: Slot) -> Job:
+    async def start() -> Job:
         total = await count_handles(call, page) or 0
-        job = await call.do(
+        return await call.do(
             WorkKind.WRITE, lambda: transfer.start(registry, order, call.identity, INTERFACE, new.note, total)
         )
-        await run_job(call, registry, slot, job, discard=True)
-        return job
 
-    return await call.once(lambda: start_job(call, registry, start))
+    return await call.once(lambda: run_job(call, registry, start, discard=True))
 
 
 def _parse_order(where: str, to: str, *, derived: bool, path: str = "") -> TransferAll:
