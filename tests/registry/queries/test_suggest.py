@@ -249,29 +249,29 @@ def _make(registry: Registry, name: Handle, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "prefix", "standing", "related"),
+    ("asked", "prefix", "status", "related"),
     [
-        ("12345/nothing", "12345", PrefixStatus.HERE, None),
-        ("hdl:12345/nothing.", "12345", PrefixStatus.HERE, None),
-        ("https://elsewhere.example/12345/nothing", "12345", PrefixStatus.HERE, None),
+        ("12345/nothing", "12345", PrefixStatus.HOSTED, None),
+        ("hdl:12345/nothing.", "12345", PrefixStatus.HOSTED, None),
+        ("https://elsewhere.example/12345/nothing", "12345", PrefixStatus.HOSTED, None),
         ("12345.9.1/x", "12345.9.1", PrefixStatus.DERIVED, "12345"),
         ("102.100.272.1/x", "102.100.272.1", PrefixStatus.DERIVED, "102.100.272"),
-        ("55555/gone-away", "55555", PrefixStatus.ELSEWHERE, None),
+        ("55555/gone-away", "55555", PrefixStatus.OTHER_SERVICE, None),
         ("99999/x", "99999", PrefixStatus.UNKNOWN, None),
         ("0.SITE/POLICY/12345", "0.SITE", PrefixStatus.UNKNOWN, None),
         ("..../x", "....", PrefixStatus.UNKNOWN, None),
         ("99999", "99999", PrefixStatus.UNKNOWN, None),
-        ("12345", "12345", PrefixStatus.HERE, None),
+        ("12345", "12345", PrefixStatus.HOSTED, None),
     ],
 )
 def test_prefix_status_is_reported(
-    here: Registry, asked: str, prefix: str, standing: PrefixStatus, related: str | None
+    here: Registry, asked: str, prefix: str, status: PrefixStatus, related: str | None
 ) -> None:
     known = suggestions(here, asked, OURS).prefix
     assert known is not None
-    assert (known.prefix, known.standing, known.related) == (prefix, standing, related)
+    assert (known.prefix, known.status, known.related) == (prefix, status, related)
     assert prefix in known.why
-    assert known.to_json()["standing"] == standing.value
+    assert known.to_json()["status"] == status.value
 
 
 def test_prefix_with_private_record_is_unknown() -> None:
@@ -281,7 +281,7 @@ def test_prefix_with_private_record_is_unknown() -> None:
         unpublish(registry, name="0.NA/44444")
         known = suggestions(registry, "44444/x").prefix
         assert known is not None
-        assert known.standing is PrefixStatus.UNKNOWN
+        assert known.status is PrefixStatus.UNKNOWN
 
 
 def test_non_root_server_hides_copies_of_prefix_handles() -> None:
@@ -321,7 +321,7 @@ def test_suggestions_as_json(here: Registry) -> None:
         "suggestions": [{"handle": "12345/report-7", "why": "your text without the trailing slash"}],
         "prefix": {
             "prefix": "12345",
-            "standing": "here",
+            "status": "hosted",
             "why": "prefix 12345 is hosted here, but this handle does not exist",
         },
     }

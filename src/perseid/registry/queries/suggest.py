@@ -58,11 +58,11 @@ _PUBLIC: Final = (State.NORMAL, State.TOMBSTONE)
 class PrefixStatus(Enum):
     """Relation of this server to a prefix."""
 
-    HERE = "here"
+    HOSTED = "hosted"
     """It hosts the prefix."""
     DERIVED = "derived"
     """It hosts a prefix that this one is derived from, but not this one."""
-    ELSEWHERE = "elsewhere"
+    OTHER_SERVICE = "other_service"
     """It knows the prefix, which another service hosts."""
     UNKNOWN = "unknown"
     """It does not know the prefix."""
@@ -73,7 +73,7 @@ class KnownPrefix:
     """What is known about the prefix of a handle that was not found."""
 
     prefix: str
-    standing: PrefixStatus
+    status: PrefixStatus
     related: str | None = None
     """The nearest hosted prefix that it is derived from."""
 
@@ -81,17 +81,17 @@ class KnownPrefix:
     def why(self) -> str:
         """Explanation for people, as a clause."""
         name = display_name(self.prefix)
-        if self.standing is PrefixStatus.HERE:
+        if self.status is PrefixStatus.HOSTED:
             return f"prefix {name} is hosted here, but this handle does not exist"
-        if self.standing is PrefixStatus.DERIVED:
+        if self.status is PrefixStatus.DERIVED:
             return f"prefix {name} is not hosted here; it is derived from {display_name(self.related or '')}, which is"
-        if self.standing is PrefixStatus.ELSEWHERE:
+        if self.status is PrefixStatus.OTHER_SERVICE:
             return f"prefix {name} is hosted by another service"
         return f"prefix {name} is unknown to this server"
 
     def to_json(self) -> JsonObject:
-        plain: JsonObject = {"prefix": self.prefix, "standing": self.standing.value, "why": self.why}
-        return plain if self.related is None else plain | {"derivedFrom": self.related}
+        plain: JsonObject = {"prefix": self.prefix, "status": self.status.value, "why": self.why}
+        return plain if self.related is None else plain | {"derived_from": self.related}
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,10 +304,10 @@ class _SuggestionSearch:
 
     def _known(self, prefix: str) -> KnownPrefix:
         if self._is_homed(prefix):
-            return KnownPrefix(prefix, PrefixStatus.HERE)
+            return KnownPrefix(prefix, PrefixStatus.HOSTED)
         handle = Handle.for_lookup(f"{PREFIX_OF_PREFIXES}/{prefix}")
         if handle is not None and self._look_up(handle) is not None:
-            return KnownPrefix(prefix, PrefixStatus.ELSEWHERE)
+            return KnownPrefix(prefix, PrefixStatus.OTHER_SERVICE)
         above = next(filter(self._is_homed, _parent_prefixes(prefix)), None)
         return KnownPrefix(prefix, PrefixStatus.UNKNOWN if above is None else PrefixStatus.DERIVED, above)
 

@@ -301,7 +301,7 @@ def test_not_found(server: Harness) -> None:
         "message": f"P{why[1:]}.",
         "handle": "12345/absent",
         "suggestions": [],
-        "prefix": {"prefix": "12345", "standing": "here", "why": why},
+        "prefix": {"prefix": "12345", "status": "hosted", "why": why},
     }
 
 

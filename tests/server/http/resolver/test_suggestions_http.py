@@ -102,13 +102,13 @@ def test_suggested_tombstones(server: Harness) -> None:
 
 
 def test_prefix_information(server: Harness) -> None:
-    assert told(server, "12345/zzzzzz")["prefix"]["standing"] == "here"
+    assert told(server, "12345/zzzzzz")["prefix"]["status"] == "hosted"
     unknown = told(server, "99999/x")
-    assert (unknown["responseCode"], unknown["prefix"]["standing"]) == (301, "unknown")
+    assert (unknown["responseCode"], unknown["prefix"]["status"]) == (301, "unknown")
     assert told(server, "12345.77/x")["prefix"] == {
         "prefix": "12345.77",
-        "standing": "derived",
-        "derivedFrom": "12345",
+        "status": "derived",
+        "derived_from": "12345",
         "why": "prefix 12345.77 is not hosted here; it is derived from 12345, which is",
     }
     assert "it is derived from 12345, which is" in page_of(server.get("/12345.77/x")).text
@@ -152,7 +152,7 @@ def test_api_returns_suggestions_on_request(server: Harness) -> None:
         assert (plain["responseCode"], plain["handle"]) == (100, "12345/reprot-2021")
         assert header_of(answer, "Cache-Control") == "no-store"
     assert "suggestions" not in json_of(server.get(f"{target}?suggest=no"))
-    assert json_of(server.get("/api/handles/99999/x?suggest"))["prefix"]["standing"] == "unknown"
+    assert json_of(server.get("/api/handles/99999/x?suggest"))["prefix"]["status"] == "unknown"
     assert json_of(server.get("/api/handles/12345/report-2021?suggest"))["responseCode"] == 1
     with without_suggestions(server):
         assert json_of(server.get(f"{target}?suggest")) == {"responseCode": 100, "handle": "12345/reprot-2021"}

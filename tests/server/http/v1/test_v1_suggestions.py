@@ -64,10 +64,10 @@ def test_suggested_tombstone_is_marked(server: Harness) -> None:
 
 
 def test_prefix_status_is_reported(server: Harness) -> None:
-    assert told(server, "12345/zzzzzz")["prefix"]["standing"] == "here"
-    assert told(server, "99999/x", slug="prefix-not-hosted")["prefix"]["standing"] == "unknown"
+    assert told(server, "12345/zzzzzz")["prefix"]["status"] == "hosted"
+    assert told(server, "99999/x", slug="prefix-not-hosted")["prefix"]["status"] == "unknown"
     derived = told(server, "12345.77/x", slug="prefix-not-hosted")["prefix"]
-    assert (derived["standing"], derived["derived_from"]) == ("derived", "12345")
+    assert (derived["status"], derived["derived_from"]) == ("derived", "12345")
 
 
 def test_hidden_handles_are_not_suggested(server: Harness) -> None:

@@ -228,7 +228,7 @@ def with_suggestions(problem: Problem, found: Suggestions | None, settings: Http
     sentences = problem.sentences
     prefix = found.prefix
     # If the prefix is not hosted here, the problem says so already.
-    if prefix is not None and (problem.status == 404 or prefix.standing is PrefixStatus.DERIVED):
+    if prefix is not None and (problem.status == 404 or prefix.status is PrefixStatus.DERIVED):
         sentences = (*sentences, _sentence(prefix.why))
     suggested = tuple([_suggested_name(each, settings) for each in found.suggestions])
     more = (problem.more or {}) | found.to_json()

@@ -70,7 +70,7 @@ class PrefixInfo(ResponseBody, frozen=True):
     """What this server knows about the prefix of a missing handle."""
 
     prefix: Annotated[str, Doc("The prefix, if the text has one.", examples=["12345"])]
-    standing: Annotated[PrefixStatus, Doc("The relation of this server to the prefix.")]
+    status: Annotated[PrefixStatus, Doc("The relation of this server to the prefix.")]
     why: Annotated[str, Doc("The relation in words.")]
     derived_from: Annotated[str | None, Doc("The nearest parent prefix that is hosted here.")] = None
 
@@ -86,7 +86,7 @@ async def add_suggestions(request_context: RequestContext, response: "ProblemRes
     if result is not None:
         suggestions = msgspec.convert([each.to_json() for each in result.suggestions], tuple[Suggestion, ...])
         prefix = result.prefix and PrefixInfo(
-            result.prefix.prefix, result.prefix.standing, result.prefix.why, result.prefix.related
+            result.prefix.prefix, result.prefix.status, result.prefix.why, result.prefix.related
         )
         problem = msgspec.structs.replace(problem, suggestions=suggestions, prefix=prefix)
     return replace(response, problem=problem)
