@@ -14,7 +14,7 @@ import typer
 from perseid.ledger.errors import LedgerError
 from perseid.ledger.log.entry import Entry, State
 from perseid.ledger.log.reader import CHUNK, LogReader
-from perseid.ledger.log.record_keys import record_key
+from perseid.ledger.log.record_keys import key_range
 from perseid.ledger.log.signing import find_branch
 from perseid.ledger.merkle import Signer
 from perseid.ledger.store.directory import prepare
@@ -293,8 +293,7 @@ def _record_findings(snapshot: Snapshot, prefix: str, policy: Policy) -> Iterato
 
 
 def _iter_entries(reader: LogReader, prefix: str) -> Iterator[Entry]:
-    first = record_key(f"{prefix}/")
-    end = first[:-1] + bytes((first[-1] + 1,))
+    first, end = key_range(f"{prefix}/")
     while page := reader.names(first, end, CHUNK):
         yield from page
         first = page[-1].key + b"\0"

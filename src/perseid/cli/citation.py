@@ -9,8 +9,7 @@ import typer
 from perseid.names.errors import InvalidName
 from perseid.names.uri import KNOWN_RESOLVERS, Resolver, to_http
 from perseid.registry.context import Context
-from perseid.registry.queries.citation import FORMATTERS, find_printable_name, get_citation
-from perseid.registry.queries.qr import MAX_SCALE, QrImage
+from perseid.registry.queries.citation import FORMATTERS, MAX_SCALE, QrImage, find_printable_name, get_citation
 from perseid.registry.responses import to_citation
 from perseid.schema.queries import ImageFormat, Style
 

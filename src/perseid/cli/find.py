@@ -7,7 +7,8 @@ from typing import Annotated, Final
 import typer
 
 from perseid.registry.queries.find import Search, SearchPage, find
-from perseid.registry.queries.history import MAX_PAGE, seq_at_time
+from perseid.registry.queries.history import seq_at_time
+from perseid.registry.queries.paging import MAX_PAGE
 from perseid.registry.responses import to_found
 
 from ._installation import ActingAs, Directory, OpenInstallation, open_installation, parse_reference

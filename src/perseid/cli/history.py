@@ -22,8 +22,9 @@ from perseid.registry.installation.installation import CHECKPOINT_KEY, KEYS_NAME
 from perseid.registry.queries import history as past
 from perseid.registry.queries import listing
 from perseid.registry.queries import prove as proving
-from perseid.registry.queries.history import MAX_PAGE, Version, seq_at_time
+from perseid.registry.queries.history import Version, seq_at_time
 from perseid.registry.queries.listing import LogEntry
+from perseid.registry.queries.paging import MAX_PAGE
 from perseid.registry.responses import to_entry, to_version
 from perseid.schema.queries import HistoryPage
 

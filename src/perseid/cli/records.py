@@ -9,8 +9,8 @@ from typing import Annotated, TypeAlias
 import typer
 
 from perseid.registry.commands.records import AddValues, CreateRecord, Delete, Remove, ReplaceRecord, SetValues
-from perseid.registry.queries.history import MAX_PAGE
 from perseid.registry.queries.listing import list_handles
+from perseid.registry.queries.paging import MAX_PAGE
 from perseid.registry.responses import to_summary
 
 from ._installation import (

@@ -13,9 +13,9 @@ from perseid.registry.commands.namespaces import namespaces
 from perseid.registry.commands.records import Create
 from perseid.registry.context import not_found
 from perseid.registry.policy.types import RegisteredType, definition_values, get_registered_type
-from perseid.registry.queries.history import MAX_PAGE
 from perseid.registry.queries.listing import list_handles
 from perseid.registry.queries.namespaces import list_types
+from perseid.registry.queries.paging import MAX_PAGE
 from perseid.registry.responses import to_type
 from perseid.registry.results import Refused
 

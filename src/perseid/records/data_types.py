@@ -216,8 +216,8 @@ def interpret(value: Value) -> Data | None:
 
 def interpret_as(value: Value, class_: type[D]) -> D | None:
     """Decode the data of a value if it is of the given class."""
-    decoded = interpret(value)
-    return decoded if isinstance(decoded, class_) else None
+    found = find_data_class(value.type)
+    return _try_decode(found, value.data) if found is not None and issubclass(found, class_) else None
 
 
 def data_from_text(type_: str, text: str) -> bytes:

@@ -4,7 +4,7 @@ A command is a frozen value with one method, `decide`. It reads a snapshot and e
 plan. It has no side effects, so the same method explains a command, and runs again when what it read has changed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -17,7 +17,7 @@ from perseid.records.admin import Admin
 from perseid.records.record import ascending
 from perseid.records.types import HS_ADMIN
 from perseid.records.value import MAX_VALUES, Value, ValueRef
-from perseid.registry.access.authorization import Decision, authorize
+from perseid.registry.access.authorization import Decision, authorize, authorize_read
 from perseid.registry.access.permissions import HasRole, Requirement, Role, display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.policy.policy import Audience, Policy
@@ -74,6 +74,15 @@ class Context:
         if not decision.allowed:
             raise Refused.from_decision(decision)
         self.reasons.append(decision.reason)
+
+    def require_read(self, handle: Handle, values: Iterable[Value]) -> None:
+        """Refuse a caller who cannot read these values of a record."""
+        snapshot = self.snapshot
+        decision = authorize_read(
+            self.identity, handle, values, snapshot, snapshot.rules.administration, snapshot.usage
+        )
+        if not decision.allowed:
+            raise Refused.from_decision(decision)
 
     def is_allowed(self, requirement: Requirement) -> bool:
         """Whether the caller meets a requirement."""

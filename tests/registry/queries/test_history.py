@@ -14,16 +14,15 @@ from perseid.registry.identity import Identity
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries import history
 from perseid.registry.queries.history import (
-    MAX_PAGE,
     MIN_TIMESTAMP,
     History,
     Version,
     as_of,
     get_history,
     keep_history_note,
-    page_size,
     seq_at_time,
 )
+from perseid.registry.queries.paging import MAX_PAGE, page_size
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused, Resolution

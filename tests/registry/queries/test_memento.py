@@ -15,7 +15,7 @@ from perseid.names.handle import Handle
 from perseid.registry.advice import AdviceKind
 from perseid.registry.identity import Identity
 from perseid.registry.queries import history, memento
-from perseid.registry.queries.history import MAX_PAGE, as_of, get_history, keep_history_note, seq_at_time
+from perseid.registry.queries.history import as_of, get_history, keep_history_note, seq_at_time
 from perseid.registry.queries.links import LINK_FORMAT
 from perseid.registry.queries.memento import (
     JSON,
@@ -30,6 +30,7 @@ from perseid.registry.queries.memento import (
     parse_http_date,
     present_links,
 )
+from perseid.registry.queries.paging import MAX_PAGE
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused

@@ -35,6 +35,12 @@ def record_key(handle: str, *, exact: bool = False) -> bytes:
     return fold(handle).encode()
 
 
+def key_range(start: str) -> tuple[bytes, bytes]:
+    """Return the range of the keys of all handles that start like this, by either case rule."""
+    first = record_key(start)
+    return first, first[:-1] + bytes((first[-1] + 1,))
+
+
 def homed_name(prefix_handle: str) -> str:
     """Return the name of the record for a homed prefix: `0.SITE/HOMED/0.NA/12345`."""
     return HOMED + fold(prefix_handle)

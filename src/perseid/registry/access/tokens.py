@@ -28,9 +28,9 @@ from perseid.registry.commands.namespaces import check_prefix
 from perseid.registry.commands.records import require_identity
 from perseid.registry.context import Context, Plan
 from perseid.registry.identity import Anonymous, Identity, KeyIdentity, LocalIdentity, TokenIdentity
-from perseid.registry.queries.history import DEFAULT_PAGE, is_allowed, page_size
+from perseid.registry.queries.history import is_allowed
 from perseid.registry.queries.listing import MAX_SCANNED
-from perseid.registry.queries.paging import PageBudget
+from perseid.registry.queries.paging import DEFAULT_PAGE, PageBudget, page_size
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import Snapshot

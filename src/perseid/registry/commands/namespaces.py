@@ -11,7 +11,7 @@ from enum import Enum
 
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.reader import CHUNK, LogReader
-from perseid.ledger.log.record_keys import HOMED, POLICY, homed_name, policy_name, record_key
+from perseid.ledger.log.record_keys import HOMED, POLICY, homed_name, key_range, policy_name, record_key
 from perseid.ledger.log.requests import LeaseProvider
 from perseid.names import prefixes
 from perseid.names.characters import fold
@@ -230,7 +230,7 @@ def _check_policy_change(context: Context, prefix: str, policy: Policy, *, chang
     """Refuse a policy that does not fit the prefix, or under which existing records would not be found (H5)."""
     if policy.scheme == "cordra" and (refusals := policy.check_name(Handle(prefix, "0" * 32))):
         raise Refused.from_refusals(refusals)
-    names = case_rules.key_range(prefix)
+    names = key_range(f"{prefix}/")
     try:
         before, is_known = context.snapshot.policy(prefix), True
     except Refused:  # it cannot be read; the new one replaces it unless that hides a record
@@ -288,7 +288,7 @@ def _plan_policy(
 
 
 def _check_empty(lender: LeaseProvider, prefix: str, policy_change: _PolicyChange) -> None:
-    if lender.any_between(*case_rules.key_range(prefix)):
+    if lender.any_between(*key_range(f"{prefix}/")):
         raise _has_records(prefix, policy_change.before)
 
 
@@ -315,8 +315,7 @@ def namespaces(reader: LogReader) -> Iterator[str]:
 
 
 def _names(reader: LogReader, start: str) -> Iterator[str]:
-    first = record_key(start)
-    end = first[:-1] + bytes((first[-1] + 1,))
+    first, end = key_range(start)
     while page := reader.names(first, end, CHUNK):
         yield from (entry.handle.removeprefix(start) for entry in page if entry.state is State.NORMAL)
         first = page[-1].key + b"\0"

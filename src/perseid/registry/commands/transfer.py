@@ -12,7 +12,7 @@ from perseid.names.characters import fold
 from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.admin import Admin, AdminPermission
-from perseid.records.errors import InvalidData
+from perseid.records.data_types import interpret_as
 from perseid.records.record import ascending
 from perseid.records.types import HS_ADMIN
 from perseid.records.value import Value, ValueRef
@@ -25,7 +25,6 @@ from perseid.registry.policy.authority import first_valid, name_key, parse_store
 from perseid.registry.policy.policy import Policy
 from perseid.registry.results import ChangeResult, Refused
 from perseid.registry.snapshot import StoredRecord
-from perseid.registry.snapshot import values_of_type as of_base_type
 from perseid.schema.namespaces import Scope
 from perseid.wire.codes import ResponseCode
 
@@ -155,15 +154,9 @@ def _may_know(context: Context, stored: StoredRecord) -> bool:
 
 def find_minters(context: Context, prefix: str) -> list[Admin]:
     """The identities that can create handles under a prefix, as owners of handles without another owner."""
-    minters = []
-    for value in of_base_type(context.snapshot.stored(Handle(PREFIX_OF_PREFIXES, prefix)).values, HS_ADMIN):
-        try:
-            admin = Admin.from_bytes(value.data)
-        except InvalidData:
-            continue  # as in authorization: invalid data grants nothing
-        if AdminPermission.ADD_HANDLE in admin.permissions:
-            minters.append(Admin(admin.administrator))
-    return minters
+    values = context.snapshot.stored(Handle(PREFIX_OF_PREFIXES, prefix)).values
+    admins = filter(None, (interpret_as(value, Admin) for value in values))  # invalid data grants nothing
+    return [Admin(admin.administrator) for admin in admins if AdminPermission.ADD_HANDLE in admin.permissions]
 
 
 # Transfer

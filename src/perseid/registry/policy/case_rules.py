@@ -13,7 +13,7 @@ from typing import Final
 
 from perseid.ledger.log.entry import Action, Draft, Entry, State
 from perseid.ledger.log.reader import CHUNK
-from perseid.ledger.log.record_keys import record_key
+from perseid.ledger.log.record_keys import key_range, record_key
 from perseid.ledger.log.requests import LeaseProvider
 from perseid.names.characters import fold
 from perseid.names.handle import CaseRule, Handle
@@ -100,7 +100,7 @@ def plan_case_change(
     current = [entry for entry in entries if entry.exact != exact]  # the others end keys of an earlier period
     _check_conflicts(prefix, current, exact)
     drafts = (policy, *[draft for entry in current for draft in _move_entry(context, entry, exact, policy.note)])
-    first, end = key_range(prefix)
+    first, end = key_range(f"{prefix}/")
     bounds = [first, *[entry.key + b"\0" for entry in entries]]
     gaps = list(zip(bounds, [*[entry.key for entry in entries], end], strict=True))
 
@@ -121,7 +121,7 @@ def detect_case_sensitivity(snapshot: Snapshot, prefix: str) -> bool | None:
     be ended keys of an earlier period, so they count only if all of them agree.
     """
     deleted: set[bool] = set()
-    first, end = key_range(prefix)
+    first, end = key_range(f"{prefix}/")
     while page := snapshot.reader.names(first, end, CHUNK):
         for entry in page:
             if entry.state is not State.ABSENT:
@@ -131,16 +131,10 @@ def detect_case_sensitivity(snapshot: Snapshot, prefix: str) -> bool | None:
     return deleted.pop() if len(deleted) == 1 else None
 
 
-def key_range(prefix: str) -> tuple[bytes, bytes]:
-    """The range of the keys of a namespace, by every rule."""
-    first = record_key(f"{prefix}/")
-    return first, first[:-1] + b"0"
-
-
 def _entries(context: Context, prefix: str) -> list[Entry]:
     """The latest entries of all handles there ever were, noted as preconditions."""
     entries: list[Entry] = []
-    first, end = key_range(prefix)
+    first, end = key_range(f"{prefix}/")
     while page := context.snapshot.reader.names(first, end, CHUNK):
         entries += page
         if len(entries) > MAX_NAMES:

@@ -18,8 +18,8 @@ from perseid.registry.results import Refused, Resolution
 from perseid.registry.snapshot import SITE_PREFIX, Snapshot
 from perseid.wire.codes import ResponseCode
 
-from .history import as_of, seq_at_time
-from .resolve import Query, resolve
+from .history import resolve_at, seq_at_time
+from .resolve import Query
 
 
 class AliasError(Refused):
@@ -55,7 +55,7 @@ def follow_aliases(snapshot: Snapshot, handle: Handle, at: int | None = None, li
             stored.handle if stored.is_public else stored.policy.normalize(stored.policy.lookup_form(handle)[0])
         )
         try:
-            resolution = _resolve_public(snapshot, handle, at)
+            resolution = resolve_at(Context(snapshot, Anonymous(), "read", 0), Query(handle, refer=False), at)
         except Refused as refused:
             end = AliasOutcome.FOUND if refused.code is ResponseCode.VALUES_NOT_FOUND else AliasOutcome.NOT_FOUND
             return AliasChain(tuple(chain), end)
@@ -116,13 +116,4 @@ def find_record(context: Context, query: Query, at: str | None, now: int, *, fol
     chain = resolve_aliases(snapshot, query.handle, entry).chain if follow else (query.handle,)
     if len(chain) > 1:
         query = replace(query, handle=chain[-1])
-    resolution = resolve(query, context) if entry is None else as_of(snapshot, context.identity, query, entry).resolved
-    return FoundRecord(resolution, entry, tuple(map(str, chain[:-1])))
-
-
-def _resolve_public(snapshot: Snapshot, handle: Handle, at: int | None) -> Resolution:
-    """The public values of a handle. Raises `Refused`."""
-    query = Query(handle, refer=False)
-    if at is None:
-        return resolve(query, Context(snapshot, Anonymous(), "read", 0))
-    return as_of(snapshot, Anonymous(), query, at).resolved
+    return FoundRecord(resolve_at(context, query, entry), entry, tuple(map(str, chain[:-1])))

@@ -27,7 +27,7 @@ from typing import Final
 
 from perseid.ledger.log.entry import Entry, State
 from perseid.ledger.log.reader import LogReader
-from perseid.ledger.log.record_keys import record_key
+from perseid.ledger.log.record_keys import key_range
 from perseid.ledger.views import search_keys
 from perseid.ledger.views.search_keys import (
     KEY_LENGTH,
@@ -42,13 +42,15 @@ from perseid.ledger.views.url_glob import ALL_KEYS, UrlGlob
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.admin import Admin
+from perseid.records.data_types import interpret_as
 from perseid.records.errors import InvalidData
 from perseid.records.types import HS_ADMIN, HS_SECKEY, TypeQuery, has_type
 from perseid.records.value import Permission, Value
 from perseid.registry.access import permissions
-from perseid.registry.access.authorization import MAX_GROUP_LOOKUPS, SearchUsage, authorize
+from perseid.registry.access.authorization import MAX_GROUP_LOOKUPS, SearchUsage
 from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
+from perseid.registry.context import Context
 from perseid.registry.identity import Identity
 from perseid.registry.policy.authority import first_valid, name_key, parse_stored_party, values_of_exact_type
 from perseid.registry.policy.policy import Policy
@@ -56,9 +58,9 @@ from perseid.registry.results import InvalidQuery, Refused
 from perseid.registry.snapshot import SITE_PREFIX, Snapshot
 from perseid.wire.codes import ResponseCode
 
-from .history import DEFAULT_PAGE, is_allowed, is_public, page_size
+from .history import is_allowed, is_public
 from .listing import MAX_SCANNED, Visibility, listing_requirement
-from .paging import VALUE_OVERHEAD, CursorCodec, PageBudget, mark
+from .paging import DEFAULT_PAGE, VALUE_OVERHEAD, CursorCodec, PageBudget, mark, page_size
 
 EncodedValue = tuple[bytes, Value]
 """A value in its binary form, and parsed."""
@@ -152,8 +154,7 @@ class PreparedSearch:
         if search.since is not None:
             return SearchPlan(since=search.since)
         if search.prefix is not None:
-            first = record_key(f"{search.prefix}/")
-            return SearchPlan(names=(first, first[:-1] + bytes((first[-1] + 1,))))
+            return SearchPlan(names=key_range(f"{search.prefix}/"))
         ranges = ALL_KEYS if search.type is None else type_ranges(search.type)
         return SearchPlan(ranges, scans=self.glob if ranges == ALL_KEYS else None)
 
@@ -232,15 +233,8 @@ def _parties(values: Iterable[Value]) -> list[Handle]:
 
 
 def _administrators(values: Iterable[Value]) -> list[Handle]:
-    administrators = []
-    for value in values:
-        if has_type(value.type, HS_ADMIN):
-            try:
-                name = Handle.for_lookup(Admin.from_bytes(value.data).administrator.handle)
-            except InvalidData:
-                continue
-            administrators += [] if name is None else [name]
-    return administrators
+    admins = filter(None, (interpret_as(value, Admin) for value in values))
+    return list(filter(None, (Handle.for_lookup(admin.administrator.handle) for admin in admins)))
 
 
 SCAN_SECONDS: Final = 1.0
@@ -349,9 +343,7 @@ class _ResultFilter:
         if prefix is not None:
             # A search in one namespace is refused; elsewhere invisible records are skipped.
             requirement = listing_requirement(prefix, snapshot.policy(prefix))
-            decision = authorize(identity, requirement, snapshot, snapshot.rules.administration, snapshot.usage)
-            if not decision.allowed:
-                raise Refused.from_decision(decision)
+            Context(snapshot, identity, "read", 0).require(requirement)
 
     def match(self, entry: Entry) -> "_Match | None":
         """Return the visible match of an entry; None if it does not match. Raises `_PageLimitReached`.

@@ -29,7 +29,7 @@ from perseid.names.handle import Handle
 from perseid.records.record import ascending, select
 from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.access import permissions
-from perseid.registry.access.authorization import authorize, authorize_read
+from perseid.registry.access.authorization import authorize
 from perseid.registry.access.permissions import Differences, HasRole, Requirement, Role, display_name
 from perseid.registry.access.scopes import RequiredScope
 from perseid.registry.advice import AdviceKind
@@ -41,8 +41,8 @@ from perseid.registry.snapshot import SITE_PREFIX, Snapshot, StoredRecord
 from perseid.schema.namespaces import Scope
 from perseid.wire.codes import ResponseCode
 
-from .paging import PageBudget, values_size
-from .resolve import Query, resolve_by_template, values_not_found
+from .paging import DEFAULT_PAGE, PageBudget, page_size, values_size
+from .resolve import Query, resolve, resolve_by_template, values_not_found
 
 MAX_VERSIONS_SCANNED: Final = 20_000
 """Versions and values examined to find what was hidden since: a quarter of a second of work. Anybody can ask, and a
@@ -172,11 +172,6 @@ MIN_TIMESTAMP: Final = 10**14
 """Smaller numbers are entries, others are microseconds since 1970. No ledger will have 10^14 entries, and none is older
 than this instant in March 1973."""
 
-MAX_PAGE: Final = 1_000
-"""Maximum number of items on a page, which limits the cost of one request."""
-
-DEFAULT_PAGE: Final = 100
-
 SEE_ALL: Final = Requirement(
     "see the whole ledger", ((HasRole((Role.SERVER,)),),), required_scope=RequiredScope.for_server(Scope.ADMIN)
 )
@@ -287,8 +282,8 @@ def get_history(
         if more:
             break
         newer = version
-    if not exists and (before is None or not history.administers or history.stored.entry is None):
-        raise not_found(history.stored)
+    if not exists:
+        history.check_empty_page(before)
     if newer is not None and not more:
         more = not _add_version(budget, versions, history.version(newer, None, first=not history.truncated))
     return History(history.stored.handle, tuple(versions), versions[-1].seq if more else None, not history.truncated)
@@ -324,11 +319,7 @@ def as_of(snapshot: Snapshot, identity: Identity, query: Query, seq: int) -> His
     entry = version.entry
     selected = select(entry.record(), query.indexes, query.types)
     if not query.public_only and selected:
-        decision = authorize_read(
-            identity, history.stored.handle, selected, snapshot, snapshot.rules.administration, snapshot.usage
-        )
-        if not decision.allowed:
-            raise Refused.from_decision(decision)
+        Context(snapshot, identity, "read", 0).require_read(history.stored.handle, selected)
     values = select(version.values, query.indexes, query.types)
     if not values:
         raise values_not_found(query)
@@ -338,6 +329,11 @@ def as_of(snapshot: Snapshot, identity: Identity, query: Query, seq: int) -> His
         stored.requested, registered, entry.state, values, entry.seq, entry.at, stored.query, stored.fragment
     )
     return HistoricalResult(seq, resolved)
+
+
+def resolve_at(context: Context, query: Query, seq: int | None) -> Resolution:
+    """Resolve a handle now, or as of an entry of the ledger. Raises `Refused`."""
+    return resolve(query, context) if seq is None else as_of(context.snapshot, context.identity, query, seq).resolved
 
 
 def public_record_at(
@@ -350,13 +346,6 @@ def public_record_at(
         return None
     version = RecordHistory(snapshot, Anonymous(), handle, stored=stored, search_budget=search_budget).existing_at(seq)
     return None if version is None else resolution.PublicRecord(version.entry, version.values)
-
-
-def page_size(limit: int) -> int:
-    """Return the number of items on a page for a requested limit."""
-    if limit < 1:
-        raise InvalidQuery(f"Invalid limit {limit}", AdviceKind.USE_LIMIT())
-    return min(limit, MAX_PAGE)
 
 
 def is_allowed(snapshot: Snapshot, identity: Identity, requirement: Requirement) -> bool:
@@ -405,6 +394,11 @@ class RecordHistory:
             )
             return (VisibleVersion(entry, _readable(entry)) for entry in entries)
         return self._filter_versions(case_rules.history(self._snapshot, self.stored))
+
+    def check_empty_page(self, before: int | None) -> None:
+        """Refuse a page without versions, unless an administrator asks for those before the first one."""
+        if before is None or not self.administers or self.stored.entry is None:
+            raise not_found(self.stored)
 
     def version_at(self, seq: int) -> VisibleVersion:
         """Return the version as of an entry of the ledger; refused if there is none that is visible."""

@@ -13,19 +13,18 @@ they do not reveal handles.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from perseid.ledger.log.entry import Action, Entry, State
 from perseid.ledger.log.reader import LogReader
-from perseid.ledger.log.record_keys import record_key
+from perseid.ledger.log.record_keys import key_range
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
 from perseid.registry.access import permissions
-from perseid.registry.access.authorization import authorize
 from perseid.registry.access.permissions import Requirement, display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.namespaces import homed_prefixes
-from perseid.registry.context import not_hosted
+from perseid.registry.context import Context, not_hosted
 from perseid.registry.identity import Identity, LocalIdentity
 from perseid.registry.policy import case_rules
 from perseid.registry.policy.policy import Audience, Policy
@@ -33,8 +32,8 @@ from perseid.registry.results import InvalidQuery, Refused
 from perseid.registry.snapshot import SITE_PREFIX, Snapshot, StoredRecord
 from perseid.wire.codes import OpCode, ResponseCode
 
-from .history import DEFAULT_PAGE, SEE_ALL, installation_record, is_allowed, is_public, page_size, public_action
-from .paging import PageBudget
+from .history import SEE_ALL, installation_record, is_allowed, is_public, public_action
+from .paging import DEFAULT_PAGE, Page, PageBudget, page_size
 
 MAX_SCANNED: Final = 1_000
 """Entries or handles examined per page. Skipped ones cost as much as shown ones."""
@@ -44,19 +43,6 @@ MAX_PREFIXES: Final = 100
 
 _MIN_BATCH: Final = 50  # handles per read, so that a page of one does not skip hidden handles one by one
 _MAX_VERSIONS_BACK: Final = 32  # versions examined to find out what was public; a deletion is one of them
-
-T_co = TypeVar("T_co", covariant=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Page(Generic[T_co]):
-    """A page of items, in order."""
-
-    items: tuple[T_co, ...]
-    last: int
-    """The entry at which the page ended, as the cursor of the next one."""
-    more: bool
-    """Whether there may be a next page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,15 +202,7 @@ def count_handles(snapshot: Snapshot, identity: Identity, name: str) -> int:
 
 def list_homed(snapshot: Snapshot, identity: Identity) -> tuple[str, ...]:
     """Return the table of homed prefixes, as its entries are written (§16.7). Raises `Refused`."""
-    decision = authorize(
-        identity,
-        permissions.server_operation(OpCode.LIST_HOMED_NAS),
-        snapshot,
-        snapshot.rules.administration,
-        snapshot.usage,
-    )
-    if not decision.allowed:
-        raise Refused.from_decision(decision)
+    Context(snapshot, identity, "read", 0).require(permissions.server_operation(OpCode.LIST_HOMED_NAS))
     return tuple(homed_prefixes(snapshot.reader))
 
 
@@ -377,16 +355,9 @@ def _check_listing(snapshot: Snapshot, identity: Identity, name: str) -> tuple[b
     prefix, first, end, homed = _key_range(name)
     if not any(snapshot.is_homed(each) for each in homed):
         raise not_hosted(prefix)
-    decision = authorize(
-        identity,
-        listing_requirement(prefix, snapshot.policy(prefix)),
-        snapshot,
-        snapshot.rules.administration,
-        snapshot.usage,
-    )
-    if not decision.allowed:
-        raise Refused.from_decision(decision)
-    return first, end, is_allowed(snapshot, identity, listing_requirement(prefix))
+    context = Context(snapshot, identity, "read", 0)
+    context.require(listing_requirement(prefix, snapshot.policy(prefix)))
+    return first, end, context.is_allowed(listing_requirement(prefix))
 
 
 def _visible_states(*, administers: bool) -> tuple[State, ...]:
@@ -407,12 +378,12 @@ def _key_range(name: str) -> tuple[str, bytes, bytes, tuple[str, ...]]:
         reason = f"Invalid prefix {display_name(name)}"
         raise Refused(ResponseCode.INVALID_HANDLE, reason, AdviceKind.PREFIX_EXAMPLE(), "H2")
     if derived:
-        first = record_key(f"{marker}{prefix}.")
+        first, end = key_range(f"{marker}{prefix}.")
         homed: tuple[str, ...] = (marker + PREFIX_OF_PREFIXES,)
     else:
-        first = record_key(f"{prefix}/")
+        first, end = key_range(f"{prefix}/")
         homed = (marker + prefix, prefix)
-    return prefix, first, first[:-1] + bytes((first[-1] + 1,)), homed
+    return prefix, first, end, homed
 
 
 def _key_after(reader: LogReader, after: int, first: bytes, end: bytes) -> bytes:

@@ -36,8 +36,9 @@ from perseid.registry.results import Refused
 from perseid.registry.snapshot import Snapshot
 from perseid.wire.codes import ResponseCode
 
-from .history import DEFAULT_PAGE, MAX_PAGE, MAX_VERSIONS_SCANNED, RecordHistory, VisibleVersion, page_size
+from .history import MAX_VERSIONS_SCANNED, RecordHistory, VisibleVersion
 from .links import LINK_FORMAT, Link, format_link_format
+from .paging import DEFAULT_PAGE, MAX_PAGE, page_size
 
 ACCEPT_DATETIME: Final = "Accept-Datetime"
 MEMENTO_DATETIME: Final = "Memento-Datetime"
@@ -360,8 +361,8 @@ def get_time_map(
             mementos_found.append(version)
         if len(mementos_found) == 2 * limit:
             break
-    if not exists and (before is None or not history.administers or history.stored.entry is None):
-        raise not_found(history.stored)
+    if not exists:
+        history.check_empty_page(before)
     # With full access the walk does not start from today.
     newest = None if history.can_read or not newest_page else TimeRange(newest_page[-1], None)
     mementos, older = tuple(mementos_found[:limit][::-1]), TimeRange.of(mementos_found[limit:])

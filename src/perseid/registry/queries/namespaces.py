@@ -10,9 +10,9 @@ from perseid.ledger.log.record_keys import policy_name, record_key
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.admin import Admin
-from perseid.records.errors import InvalidData
+from perseid.records.data_types import interpret_as
 from perseid.records.json_parsing import JsonObject
-from perseid.records.types import DEFINITION, HS_ADMIN, has_type
+from perseid.records.types import DEFINITION
 from perseid.records.value import ValueRef
 from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
@@ -70,16 +70,11 @@ def list_types(
 
 def find_administrators(snapshot: Snapshot, prefix: str, *, public_only: bool = False) -> list[ValueRef]:
     """Return the administrators that a prefix handle names, or only the public ones."""
-    administrators = []
     if public_only and not snapshot.stored(Handle(PREFIX_OF_PREFIXES, prefix)).is_public:
         return []
-    for value in snapshot.values(f"{PREFIX_OF_PREFIXES}/{prefix}") or ():
-        if has_type(value.type, HS_ADMIN) and (value.is_public or not public_only):
-            try:
-                administrators.append(Admin.from_bytes(value.data).administrator)
-            except InvalidData:
-                continue
-    return administrators
+    values = snapshot.values(f"{PREFIX_OF_PREFIXES}/{prefix}") or ()
+    admins = [interpret_as(value, Admin) for value in values if value.is_public or not public_only]
+    return [admin.administrator for admin in admins if admin is not None]
 
 
 def summarize(snapshot: Snapshot, prefix: str) -> JsonObject:

@@ -11,16 +11,24 @@ end.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from hashlib import blake2b
 from struct import Struct
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
 from perseid.ledger.log.reader import LogReader
 from perseid.records.value import Value
+from perseid.registry.advice import AdviceKind
+from perseid.registry.results import InvalidQuery
 from perseid.schema.common import MAX_PAGE_BYTES
+
+MAX_PAGE: Final = 1_000
+"""Maximum number of items on a page, which limits the cost of one request."""
+
+DEFAULT_PAGE: Final = 100
 
 DIGEST_BYTES: Final = 8
 """Length of the digest that distinguishes the keys of one entry."""
@@ -29,6 +37,27 @@ _PURPOSE: Final = b"page ends"
 _CURSOR = Struct(f">q{DIGEST_BYTES}s")
 _CURSOR_DIGITS: Final = 2 * (_CURSOR.size + 16)  # 16 bytes are the authentication tag
 _HEXADECIMAL: Final = frozenset("0123456789abcdef")
+
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T_co]):
+    """A page of items, in order."""
+
+    items: tuple[T_co, ...]
+    last: int
+    """The entry at which the page ended, as the cursor of the next one."""
+    more: bool
+    """Whether there may be a next page."""
+
+
+def page_size(limit: int) -> int:
+    """Return the number of items on a page for a requested limit."""
+    if limit < 1:
+        raise InvalidQuery(f"Invalid limit {limit}", AdviceKind.USE_LIMIT())
+    return min(limit, MAX_PAGE)
 
 
 class CursorCodec:

@@ -17,7 +17,6 @@ from perseid.names.handle import Handle
 from perseid.records.record import Record, ascending, select
 from perseid.records.value import Permission, Value
 from perseid.registry.access import permissions
-from perseid.registry.access.authorization import authorize_read
 from perseid.registry.access.permissions import display_name
 from perseid.registry.commands.composition import get_party_status
 from perseid.registry.context import IMPORT, Context, not_found
@@ -97,12 +96,7 @@ def resolve(query: Query, context: Context) -> Resolution:
     if query.public_only:
         values = tuple([value for value in values if value.is_public])
     elif values:
-        snapshot = context.snapshot
-        decision = authorize_read(
-            context.identity, stored.handle, values, snapshot, snapshot.rules.administration, snapshot.usage
-        )
-        if not decision.allowed:
-            raise Refused.from_decision(decision)
+        context.require_read(stored.handle, values)
         values = tuple([value for value in values if value.is_public or Permission.ADMIN_READ in value.permissions])
     if not values:
         raise values_not_found(query)
@@ -127,11 +121,7 @@ def resolve_by_template(
         raise not_found(stored)
     values = select(result.values, query.indexes, query.types)
     if not query.public_only and values:
-        decision = authorize_read(
-            identity, result.base or stored.handle, values, snapshot, snapshot.rules.administration, snapshot.usage
-        )
-        if not decision.allowed:
-            raise Refused.from_decision(decision)
+        Context(snapshot, identity, "read", 0).require_read(result.base or stored.handle, values)
     if not values:
         raise values_not_found(query)
     entry = result.entry

@@ -13,7 +13,7 @@ from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Create
 from perseid.registry.installation.setup import with_group_administrators
 from perseid.registry.policy.policy import PROFILES, Audience
-from perseid.registry.queries import history, listing
+from perseid.registry.queries import listing, paging
 from perseid.server.http.compat import listing as api_listing
 from perseid.server.http.connection.responses import encode_head
 from perseid.server.http.messages import Client, Request
@@ -189,7 +189,7 @@ def test_hidden_handles_are_skipped(server: Harness, monkeypatch: pytest.MonkeyP
 
 def test_permission_is_checked_for_each_page(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api_listing, "MAX_PAGE", 10)
-    assert history.MAX_PAGE == 1_000
+    assert paging.MAX_PAGE == 1_000
     do = server.context.do
     count = 0
 

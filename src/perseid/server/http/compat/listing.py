@@ -20,8 +20,8 @@ from perseid.records.json_parsing import JsonObject
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.records import Home
 from perseid.registry.context import Context
-from perseid.registry.queries.history import DEFAULT_PAGE, MAX_PAGE
-from perseid.registry.queries.listing import ListedHandle, Page, count_handles, list_by_offset, list_handles, list_homed
+from perseid.registry.queries.listing import ListedHandle, count_handles, list_by_offset, list_handles, list_homed
+from perseid.registry.queries.paging import DEFAULT_PAGE, MAX_PAGE, Page
 from perseid.registry.results import NOT_A_PREFIX_HANDLE, Refused
 from perseid.server.http import bodies, caching
 from perseid.server.http.messages import SAFE_METHODS, BadRequest, Name, Response

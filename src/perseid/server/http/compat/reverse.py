@@ -23,7 +23,7 @@ from perseid.registry.access import permissions
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context
 from perseid.registry.queries.find import Search, find
-from perseid.registry.queries.history import MAX_PAGE
+from perseid.registry.queries.paging import MAX_PAGE
 from perseid.registry.results import Refused
 from perseid.server.http import responses
 from perseid.server.http.auth.authentication import authenticate

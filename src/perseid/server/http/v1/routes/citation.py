@@ -4,8 +4,7 @@ from typing import Final
 
 from perseid.names.errors import InvalidName
 from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, to_http
-from perseid.registry.queries.citation import find_printable_name, get_citation
-from perseid.registry.queries.qr import QrImage
+from perseid.registry.queries.citation import QrImage, find_printable_name, get_citation
 from perseid.registry.responses import to_citation
 from perseid.schema.common import HANDLE_PARAMETER
 from perseid.schema.queries import CitationQuery, CitationResponse, ImageFormat, QrQuery

@@ -13,7 +13,8 @@ from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context
 from perseid.registry.queries.find import Search, SearchPage, find
 from perseid.registry.queries.history import seq_at_time
-from perseid.registry.queries.listing import ListedHandle, Page, list_handles
+from perseid.registry.queries.listing import ListedHandle, list_handles
+from perseid.registry.queries.paging import Page
 from perseid.registry.responses import to_found, to_summary
 from perseid.registry.results import Refused
 from perseid.schema.queries import FindQuery, FoundHandlePage, HandlePage, HandlesQuery

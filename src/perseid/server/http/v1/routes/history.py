@@ -11,7 +11,8 @@ from perseid.registry.access.permissions import Differences
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context, not_found
 from perseid.registry.queries.history import History, RecordHistory, VisibleVersion, get_history, seq_at_time
-from perseid.registry.queries.listing import ChangedRecord, LogEntry, Page, list_changes, list_log
+from perseid.registry.queries.listing import ChangedRecord, LogEntry, list_changes, list_log
+from perseid.registry.queries.paging import Page
 from perseid.registry.responses import to_changed_handle, to_changes, to_entry, to_state_at, to_version
 from perseid.registry.results import InvalidQuery
 from perseid.schema.common import Paging
