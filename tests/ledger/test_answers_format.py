@@ -19,7 +19,6 @@ from perseid.ledger.views.answers_format import (
     PRIVATE,
     HandleItem,
     PrefixItem,
-    PrefixPart,
     choose_item,
     decode_handle,
     decode_prefix,
@@ -29,6 +28,7 @@ from perseid.ledger.views.answers_format import (
     record_key,
     store_key,
 )
+from perseid.ledger.views.answers_generation import PrefixPart
 from perseid.names.handle import CaseRule
 from perseid.records.value import Value
 from tests.ledger.answer_ledgers import change, typed, url

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from perseid.ledger.errors import CorruptData, NewerFormat
-from perseid.ledger.views.answers_generation import STATE_SIZE, WORD_GENERATION, WORD_REQUIRED, StateFile, boot_id
+from perseid.ledger.views.answers_reader import STATE_SIZE, WORD_GENERATION, WORD_REQUIRED, StateFile, boot_id
 from tests.ledger.answer_ledgers import BOOT
 
 OTHER_BOOT = bytes(16)

@@ -19,8 +19,8 @@ from perseid.ledger.views import answers as answers_module
 from perseid.ledger.views import answers_generation
 from perseid.ledger.views.answers import Answers, ApplyResult
 from perseid.ledger.views.answers_format import PrefixItem
-from perseid.ledger.views.answers_generation import WORD_CLEAN, WORD_GENERATION, WORD_REQUIRED, Generation, StateFile
-from perseid.ledger.views.answers_reader import AnswersReader
+from perseid.ledger.views.answers_generation import Generation
+from perseid.ledger.views.answers_reader import WORD_CLEAN, WORD_GENERATION, WORD_REQUIRED, AnswersReader, StateFile
 from perseid.names.handle import CaseRule
 from perseid.records.value import Value
 from tests.ledger.answer_ledgers import (

@@ -30,10 +30,10 @@ from perseid.ledger.views.answers_format import (
     EMPTY_PREFIX_ITEM,
     HandleItem,
     PrefixItem,
-    PrefixPart,
     choose_item,
     is_local,
 )
+from perseid.ledger.views.answers_generation import PrefixPart
 from perseid.ledger.views.rebuild import drop_unfinished
 
 from .errors import CorruptData

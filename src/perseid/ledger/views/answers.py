@@ -34,18 +34,8 @@ from perseid.ledger.errors import AnswersUnavailable, LedgerError
 from perseid.ledger.store.changes import Change, Source
 from perseid.ledger.store.sorting import row_size, split_batches
 
-from .answers_generation import (
-    BATCH,
-    CHUNK,
-    CORRUPTION_ERRORS,
-    WORD_GENERATION,
-    WORD_REQUIRED,
-    Generation,
-    Progress,
-    StateFile,
-    Transaction,
-)
-from .answers_reader import MAP_SIZE, AnswersReader
+from .answers_generation import BATCH, CHUNK, CORRUPTION_ERRORS, Generation, Progress, Transaction
+from .answers_reader import MAP_SIZE, WORD_GENERATION, WORD_REQUIRED, AnswersReader, StateFile
 
 BATCH_BYTES: Final = 32 << 20
 """Approximate maximum bytes of a load in one transaction: its pages are in memory until the commit."""

@@ -12,22 +12,20 @@ Items are decoded in two ways: `decode_handle` and `decode_prefix` return object
 which run for every request, only say where the values of a handle are, so that responses can copy them.
 """
 
-import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from itertools import pairwise
-from typing import Any, Final, Self, TypeAlias
+from typing import Final, Self, TypeAlias
 
 from perseid.ledger.errors import AnswersUnavailable, CorruptData
 from perseid.ledger.log.entry import State
-from perseid.ledger.log.record_keys import HOMED, LOCAL, POLICY
+from perseid.ledger.log.record_keys import LOCAL
 from perseid.ledger.store.changes import Change
 from perseid.names.handle import CaseRule
-from perseid.records.errors import RecordProblem
-from perseid.records.types import DELEGATION_TYPES, HS_ALIAS, HS_NAMESPACE, LOCATIONS
-from perseid.records.value import PERMISSIONS_OFFSET, TYPE_LENGTH_OFFSET, TYPE_OFFSET, Permission, Value
+from perseid.records.types import HS_ALIAS, LOCATIONS
+from perseid.records.value import PERMISSIONS_OFFSET, TYPE_LENGTH_OFFSET, TYPE_OFFSET, Permission
 
 LAYOUT: Final = 1
 """The version of this layout; a view of another version is rebuilt."""
@@ -37,9 +35,6 @@ MAX_PLAIN_KEY: Final = 400
 
 DIGEST_LENGTH: Final = 16
 """Bytes of the SHA-256 of a longer name in its key: enough to be collision-free."""
-
-POLICY_TYPE: Final = b"PERSEID_POLICY"
-"""The type of the value with the policy of a namespace."""
 
 MAX_CACHED_PREFIXES: Final = 1_024
 """Cached items of prefixes: more than a site serves."""
@@ -68,11 +63,9 @@ _CASE_SHIFT = 4
 _UNUSED = 0xC0
 _CASE_RULES = (None, CaseRule.SENSITIVE, CaseRule.INSENSITIVE, CaseRule.PATH)
 
-_PUBLIC_STATES = (State.NORMAL, State.TOMBSTONE)
-_PREFIX_HANDLE = b"0.NA/"
+PUBLIC_STATES: Final = (State.NORMAL, State.TOMBSTONE)
+"""States in which the values of a record are public."""
 _LOCAL = LOCAL.encode()
-_HOMED_NAME = HOMED.encode()
-_POLICY_NAME = POLICY.encode()
 
 _PUBLIC_READ = int(Permission.PUBLIC_READ)
 
@@ -80,7 +73,6 @@ _FLAG_PREFIX_LENGTH = 5  # enough to distinguish HS_ALIAS from HS_ADMIN, which n
 _FLAGGED_TYPES = frozenset(
     type_.upper().encode()[:_FLAG_PREFIX_LENGTH] for type_ in (HS_ALIAS, LOCATIONS)
 )  # first bytes of the types that have flags
-_REFERRAL_TYPES = frozenset(type_.encode() for type_ in DELEGATION_TYPES)
 _CONTINUED = 0x80  # another byte of the number follows
 _SINGLE = [bytes((number,)) for number in range(0x80)]
 _MAX_SHIFT = 28  # numbers have at most five bytes
@@ -130,16 +122,16 @@ class HandleItem:
         spelling = change.handle.encode("utf-8")
         if change.state == State.ABSENT or is_local(spelling):
             return None
-        if change.state not in _PUBLIC_STATES:
+        if change.state not in PUBLIC_STATES:
             state = change.state if change.state < _OTHER_STATE else State(_OTHER_STATE)
             return cls(spelling, state, change.exact, private=True)
-        values = tuple([content for content in change.contents if _is_public(content)])
+        values = tuple([content for content in change.contents if is_public(content)])
         alias = location = False
         for content in values:
             if content[TYPE_OFFSET : TYPE_OFFSET + _FLAG_PREFIX_LENGTH].upper() in _FLAGGED_TYPES:
-                types = (_value_type(content).upper(),)
-                alias = alias or _has_type(types, HS_ALIAS)
-                location = location or _has_type(types, LOCATIONS)
+                types = (value_type(content).upper(),)
+                alias = alias or has_type(types, HS_ALIAS)
+                location = location or has_type(types, LOCATIONS)
         private = len(values) < len(change.contents)
         return cls(spelling, change.state, change.exact, private, alias, location, values)
 
@@ -172,7 +164,7 @@ def encode_item(change: Change, key: bytes) -> bytes | None:
         if len(content) > PERMISSIONS_OFFSET and content[PERMISSIONS_OFFSET] & _PUBLIC_READ
     ]
     types = [content[TYPE_OFFSET : TYPE_OFFSET + _FLAG_PREFIX_LENGTH].upper() for content in values]
-    if head not in _PUBLIC_STATES or is_local(spelling) or not _FLAGGED_TYPES.isdisjoint(types):
+    if head not in PUBLIC_STATES or is_local(spelling) or not _FLAGGED_TYPES.isdisjoint(types):
         item = HandleItem.of(change)
         return None if item is None else item.to_bytes(key)
     if change.exact:
@@ -392,104 +384,21 @@ EMPTY_PREFIX_ITEM: Final = PrefixItem()
 """The item of an unknown prefix; it is not stored."""
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixPart:
-    """What a record says about a prefix."""
-
-    prefix: bytes
-    """The case-folded prefix."""
-    fields: dict[str, Any]
-    """The fields of the item that this record determines."""
-
-    @classmethod
-    def of(cls, change: Change) -> Self | None:
-        """Extract what a change says about a prefix; None if it is not about one."""
-        key = change.key
-        if not key.startswith((_PREFIX_HANDLE, _LOCAL)) or key != key.upper():
-            return None  # prefixes are never case-sensitive, so an exact record is not about one
-        if key.startswith(_PREFIX_HANDLE):
-            prefix, fields = key.removeprefix(_PREFIX_HANDLE), _delegation_fields(change)
-        elif key.startswith(_POLICY_NAME):
-            prefix, fields = key.removeprefix(_POLICY_NAME), _policy_fields(change)
-        elif key.startswith(_HOMED_NAME):
-            prefix, field = _parse_homed(key.removeprefix(_HOMED_NAME))
-            fields = {field: change.state == State.NORMAL}
-        else:
-            return None
-        return cls(prefix, fields) if prefix and b"/" not in prefix else None
-
-    def merge(self, raw: bytes | None) -> bytes | None:
-        """Return the bytes under the prefix after the change; None if it is empty."""
-        before = EMPTY_PREFIX_ITEM if raw is None else PrefixItem.from_bytes(raw)
-        after = replace(before, **self.fields)
-        return None if after == EMPTY_PREFIX_ITEM else after.to_bytes()
-
-
-def _parse_homed(name: bytes) -> tuple[bytes, str]:
-    """Parse the name of a homed record into the prefix and the field it sets."""
-    if not name.startswith(_PREFIX_HANDLE):
-        return name, "homed_bare"
-    prefix = name.removeprefix(_PREFIX_HANDLE)
-    if not prefix.startswith(_PREFIX_HANDLE):
-        return prefix, "homed"
-    return prefix.removeprefix(_PREFIX_HANDLE), "marker"
-
-
-def _delegation_fields(change: Change) -> dict[str, Any]:
-    """Whether templates may apply, and where derived prefixes are delegated to."""
-    if change.state == State.ABSENT:
-        return {"templates": False, "referrals": ()}
-    served = change.contents if change.state in _PUBLIC_STATES else []
-    referrals = tuple(
-        [content for content in served if _is_public(content) and _value_type(content) in _REFERRAL_TYPES]
-    )
-    return {"templates": any(_has_template(content) for content in change.contents), "referrals": referrals}
-
-
-def _has_template(content: bytes) -> bool:
-    """Whether a value may create values for handles without a record."""
-    if not _has_type([_value_type(content).upper()], HS_NAMESPACE):
-        return False
-    # Imported here so that resolvers, which never call this, do not load an XML parser.
-    from perseid.records.namespace import Namespace  # noqa: PLC0415
-
-    try:
-        return bool(Namespace.from_bytes(Value.from_bytes(content, 0).data).templates)
-    except RecordProblem:
-        return True  # left to the full check
-
-
-def _policy_fields(change: Change) -> dict[str, Any]:
-    """The case rule and the scheme of a policy; defaults if it is unreadable."""
-    contents = change.contents if change.state == State.NORMAL else []
-    for content in contents:
-        if _value_type(content).upper() == POLICY_TYPE:
-            try:
-                policy = tomllib.loads(Value.from_bytes(content, 0).data.decode("utf-8"))
-            except (ValueError, RecursionError):
-                break
-            rules = {rule.value: rule for rule in CaseRule}
-            case, scheme = policy.get("case"), policy.get("scheme")
-            return {
-                "case": rules.get(case) if isinstance(case, str) else None,
-                "scheme": scheme if isinstance(scheme, str) else "",
-            }
-    return {"case": None, "scheme": ""}
-
-
 # Encoded values
 
 
-def _is_public(content: bytes) -> bool:
+def is_public(content: bytes) -> bool:
+    """Whether everyone may read an encoded value."""
     return len(content) > PERMISSIONS_OFFSET and bool(content[PERMISSIONS_OFFSET] & _PUBLIC_READ)
 
 
-def _value_type(content: bytes) -> bytes:
+def value_type(content: bytes) -> bytes:
+    """Return the type of an encoded value."""
     length = int.from_bytes(content[TYPE_LENGTH_OFFSET:TYPE_OFFSET], "big")
     return content[TYPE_OFFSET : TYPE_OFFSET + length]
 
 
-def _has_type(folded: Iterable[bytes], base: str) -> bool:
+def has_type(folded: Iterable[bytes], base: str) -> bool:
     """Whether one of the case-folded types is the given one or a subtype of it."""
     name = base.upper().encode()
     return any(type_ == name or type_.startswith(name + b".") for type_ in folded)

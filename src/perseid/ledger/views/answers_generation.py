@@ -1,200 +1,46 @@
-"""The state file of the answers view, and its generations: LMDB environments and how entries are written to them.
-
-The state file says whether there is a usable view, and where. It is one page, written once in full and then changed in
-place through a memory map, which works on a full disk too. Readers map the same page and check it at every read, so it
-is read and written in aligned 64-bit words, never byte by byte. Changes that depend on the current content are made
-under a file lock, in such an order that a reader in between considers the view unusable rather than right.
+"""Generations of the answers view: LMDB environments and how entries are written to them.
 
 A generation stores its position in the ledger in the same transaction as its data. It does not know whether it is the
 current one; `answers` does.
 """
 
-import fcntl
-import mmap
-import os
-import threading
-from array import array
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
 from pathlib import Path
 from struct import Struct
-from typing import Final, Self, TypeAlias
-from uuid import UUID, uuid4
+from typing import Any, Final, Self, TypeAlias
 
 import lmdb
 
-from perseid.ledger.errors import CorruptData, NewerFormat
+from perseid.ledger.errors import CorruptData
+from perseid.ledger.log.entry import State
+from perseid.ledger.log.record_keys import HOMED, POLICY
 from perseid.ledger.store.changes import Change, Source
+from perseid.names.handle import CaseRule
+from perseid.records.errors import RecordProblem
+from perseid.records.types import DELEGATION_TYPES, HS_NAMESPACE
+from perseid.records.value import Value
 
-from .answers_format import LAYOUT, HandleItem, PrefixPart, decode_handle, encode_item, is_local, merge_item, store_key
+from .answers_format import (
+    EMPTY_PREFIX_ITEM,
+    LAYOUT,
+    PUBLIC_STATES,
+    HandleItem,
+    PrefixItem,
+    decode_handle,
+    encode_item,
+    has_type,
+    is_local,
+    is_public,
+    merge_item,
+    store_key,
+    value_type,
+)
 
-STATE_SIZE: Final = 4096
-"""One page: the smallest file system block and memory map."""
-
-MAGIC: Final = int.from_bytes(b"PRSDANSW", "little")
-VERSION: Final = 1
-
-# Positions of the 64-bit words.
-WORD_MAGIC: Final = 0
-WORD_VERSION: Final = 1
-WORD_GENERATION: Final = 2
-WORD_REQUIRED: Final = 3
-WORD_NEWEST: Final = 4
-WORD_CLEAN: Final = 5
-WORD_INODE: Final = 8
-_BOOT = slice(48, 64)  # bytes of words 6 and 7
-
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-
-def boot_id() -> bytes:
-    """Return the 16 bytes that identify the current boot of this machine."""
-    return UUID(_BOOT_ID.read_text().strip()).bytes
-
-
-class StateFile:
-    """The state of the answers view in one folder."""
-
-    def __init__(self, path: Path, *, writable: bool) -> None:
-        self._path = path
-        self._descriptor = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
-        try:
-            status = os.fstat(self._descriptor)
-            self._inode = status.st_ino
-            if status.st_size != STATE_SIZE:
-                raise _invalid_state_file(path)
-            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-            self._map = mmap.mmap(self._descriptor, STATE_SIZE, access=access)
-        except BaseException:
-            os.close(self._descriptor)
-            raise
-        self.words = memoryview(self._map).cast("Q")
-        """The file as 64-bit words in native byte order; see the `WORD_…` constants."""
-        self._lock = threading.Lock()
-        if self.words[WORD_MAGIC] != MAGIC:
-            self.close()
-            raise _invalid_state_file(path)
-        if self.words[WORD_VERSION] != VERSION:
-            self.close()
-            raise NewerFormat(f"{path} was written by a newer program version; upgrade this one")
-
-    @classmethod
-    def create(cls, path: Path) -> Self:
-        """Open the file for writing; create it if it is missing."""
-        if not path.exists():
-            _create_state_file(path)
-        return cls(path, writable=True)
-
-    def close(self) -> None:
-        self.words.release()
-        self._map.close()
-        os.close(self._descriptor)
-
-    # Reading
-
-    def usable_generation(self, boot: bytes) -> int:
-        """Return the usable generation; 0 if there is none.
-
-        LMDB writes without sync. Its data is complete if it was closed properly or if the machine has not rebooted
-        since. A file
-        with another inode is a copy, taken at an unknown time.
-        """
-        if not self.clean and self._map[_BOOT] != boot:
-            return 0
-        return self.words[WORD_GENERATION] if self.words[WORD_INODE] == self._inode else 0
-
-    @property
-    def clean(self) -> bool:
-        """Whether everything LMDB wrote is on disk."""
-        return bool(self.words[WORD_CLEAN])
-
-    # Writing
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Lock out other threads and processes for a few instructions."""
-        with self._lock:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-            try:
-                yield
-            finally:
-                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-
-    def discard_unusable(self, boot: bytes) -> None:
-        """Invalidate an unusable generation for every process."""
-        with self._locked():
-            if self.usable_generation(boot) == 0:
-                self.words[WORD_GENERATION] = 0
-                self.words[WORD_INODE] = self._inode
-
-    def invalidate(self, generation: int) -> None:
-        """Invalidate a generation, unless another one has replaced it."""
-        with self._locked():
-            if self.words[WORD_GENERATION] == generation:
-                self.words[WORD_GENERATION] = 0
-
-    def require(self, seq: int) -> None:
-        """Make the view unusable until it has an entry that was acknowledged."""
-        with self._locked():
-            self.words[WORD_REQUIRED] = max(seq, self.words[WORD_REQUIRED])
-
-    def reached(self, seq: int) -> None:
-        """Record that the view has everything up to an entry."""
-        if self.words[WORD_REQUIRED]:
-            with self._locked():
-                if self.words[WORD_REQUIRED] <= seq:
-                    self.words[WORD_REQUIRED] = 0
-
-    def forget(self, required: int) -> None:
-        """Drop a required entry that the ledger does not have: it was restored from an earlier state."""
-        with self._locked():
-            if self.words[WORD_REQUIRED] == required:
-                self.words[WORD_REQUIRED] = 0
-
-    def next_generation(self) -> int:
-        """Return a number for a new generation, never used before."""
-        with self._locked():
-            self.words[WORD_NEWEST] += 1
-            return self.words[WORD_NEWEST]
-
-    def switch(self, generation: int) -> None:
-        """Make a generation the current one."""
-        self.words[WORD_GENERATION] = generation
-
-    def mark_dirty(self, boot: bytes) -> None:
-        """Record on disk that LMDB is about to write. The caller holds LMDB's write lock."""
-        self._map[_BOOT] = boot
-        self.words[WORD_CLEAN] = 0
-        self._map.flush()
-
-    def mark_clean(self) -> None:
-        """Record that everything LMDB wrote is on disk. The caller holds LMDB's write lock."""
-        self.words[WORD_CLEAN] = 1
-        self._map.flush()
-
-
-def _create_state_file(path: Path) -> None:
-    """Create a complete file atomically, unless another process was faster."""
-    new = path.with_name(f"{path.name}.{uuid4().hex}")
-    words = array("Q", bytes(STATE_SIZE))
-    words[WORD_MAGIC], words[WORD_VERSION] = MAGIC, VERSION
-    try:
-        with open(new, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            words[WORD_INODE] = os.fstat(file.fileno()).st_ino
-            file.write(words)
-            file.flush()
-            os.fsync(file.fileno())
-        with suppress(FileExistsError):
-            os.link(new, path)
-    finally:
-        new.unlink(missing_ok=True)
-
-
-def _invalid_state_file(path: Path) -> CorruptData:
-    return CorruptData(f"{path} is not a valid state file; remove its folder, and the answers view will be rebuilt")
-
+POLICY_TYPE: Final = b"PERSEID_POLICY"
+"""The type of the value with the policy of a namespace."""
 
 MAX_READERS: Final = 512
 """Reader slots. Each concurrently reading thread takes one, and a killed process leaves its own until the next check:
@@ -217,6 +63,10 @@ _NO_LEAF = bytes(32)
 PREFIX_RECORD_KEYS: Final = (b"0.NA/", b"0.SITE/")
 """How the keys of records about prefixes start."""
 
+_PREFIX_HANDLE = b"0.NA/"
+_HOMED_RECORD = HOMED.encode()
+_POLICY_RECORD = POLICY.encode()
+_REFERRAL_TYPES = frozenset(type_.encode() for type_ in DELEGATION_TYPES)
 _DATABASES = (b"handles", b"prefixes", b"meta")
 
 CORRUPTION_ERRORS: Final = (
@@ -427,3 +277,89 @@ def _put(txn: Transaction, database: "lmdb._Database", key: bytes, raw: bytes | 
         txn.delete(key, db=database)
     else:
         txn.put(key, raw, db=database)
+
+
+# Prefixes
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixPart:
+    """What a record says about a prefix."""
+
+    prefix: bytes
+    """The case-folded prefix."""
+    fields: dict[str, Any]
+    """The fields of the item that this record determines."""
+
+    @classmethod
+    def of(cls, change: Change) -> Self | None:
+        """Extract what a change says about a prefix; None if it is not about one."""
+        key = change.key
+        if not key.startswith(PREFIX_RECORD_KEYS) or key != key.upper():
+            return None  # prefixes are never case-sensitive, so an exact record is not about one
+        if key.startswith(_PREFIX_HANDLE):
+            prefix, fields = key.removeprefix(_PREFIX_HANDLE), _delegation_fields(change)
+        elif key.startswith(_POLICY_RECORD):
+            prefix, fields = key.removeprefix(_POLICY_RECORD), _policy_fields(change)
+        elif key.startswith(_HOMED_RECORD):
+            prefix, field = _parse_homed(key.removeprefix(_HOMED_RECORD))
+            fields = {field: change.state == State.NORMAL}
+        else:
+            return None
+        return cls(prefix, fields) if prefix and b"/" not in prefix else None
+
+    def merge(self, raw: bytes | None) -> bytes | None:
+        """Return the bytes under the prefix after the change; None if it is empty."""
+        before = EMPTY_PREFIX_ITEM if raw is None else PrefixItem.from_bytes(raw)
+        after = replace(before, **self.fields)
+        return None if after == EMPTY_PREFIX_ITEM else after.to_bytes()
+
+
+def _parse_homed(name: bytes) -> tuple[bytes, str]:
+    """Parse the name of a homed record into the prefix and the field it sets."""
+    if not name.startswith(_PREFIX_HANDLE):
+        return name, "homed_bare"
+    prefix = name.removeprefix(_PREFIX_HANDLE)
+    if not prefix.startswith(_PREFIX_HANDLE):
+        return prefix, "homed"
+    return prefix.removeprefix(_PREFIX_HANDLE), "marker"
+
+
+def _delegation_fields(change: Change) -> dict[str, Any]:
+    """Whether templates may apply, and where derived prefixes are delegated to."""
+    if change.state == State.ABSENT:
+        return {"templates": False, "referrals": ()}
+    served = change.contents if change.state in PUBLIC_STATES else []
+    referrals = tuple([content for content in served if is_public(content) and value_type(content) in _REFERRAL_TYPES])
+    return {"templates": any(_has_template(content) for content in change.contents), "referrals": referrals}
+
+
+def _has_template(content: bytes) -> bool:
+    """Whether a value may create values for handles without a record."""
+    if not has_type([value_type(content).upper()], HS_NAMESPACE):
+        return False
+    # Imported here so that resolvers, which never call this, do not load an XML parser.
+    from perseid.records.namespace import Namespace  # noqa: PLC0415
+
+    try:
+        return bool(Namespace.from_bytes(Value.from_bytes(content, 0).data).templates)
+    except RecordProblem:
+        return True  # left to the full check
+
+
+def _policy_fields(change: Change) -> dict[str, Any]:
+    """The case rule and the scheme of a policy; defaults if it is unreadable."""
+    contents = change.contents if change.state == State.NORMAL else []
+    for content in contents:
+        if value_type(content).upper() == POLICY_TYPE:
+            try:
+                policy = tomllib.loads(Value.from_bytes(content, 0).data.decode("utf-8"))
+            except (ValueError, RecursionError):
+                break
+            rules = {rule.value: rule for rule in CaseRule}
+            case, scheme = policy.get("case"), policy.get("scheme")
+            return {
+                "case": rules.get(case) if isinstance(case, str) else None,
+                "scheme": scheme if isinstance(scheme, str) else "",
+            }
+    return {"case": None, "scheme": ""}

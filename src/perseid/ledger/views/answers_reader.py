@@ -1,21 +1,198 @@
-"""Read access to the answers view, as resolver processes use it; see `answers`.
+"""The state file of the answers view, and read access as resolver processes use it; see `answers`.
+
+The state file says whether there is a usable view, and where. It is one page, written once in full and then changed in
+place through a memory map, which works on a full disk too. Readers map the same page and check it at every read, so it
+is read and written in aligned 64-bit words, never byte by byte. Changes that depend on the current content are made
+under a file lock, in such an order that a reader in between considers the view unusable rather than right.
 
 A reader opens the generation that the state file names, switches to the next one when that changes, and raises
 `AnswersUnavailable` while the view must not be used. LMDB allows one reader per process and folder.
 """
 
+import fcntl
+import mmap
+import os
 import threading
 import traceback
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Self, TypeVar
+from uuid import UUID, uuid4
 
 import lmdb
 
-from perseid.ledger.errors import AnswersUnavailable, CorruptData
+from perseid.ledger.errors import AnswersUnavailable, CorruptData, NewerFormat
 
 from .answers_format import HandleItem, PrefixItem, choose_item, decode_handle, store_key
-from .answers_generation import WORD_GENERATION, WORD_REQUIRED, Generation, Position, StateFile, Transaction, boot_id
+from .answers_generation import Generation, Position, Transaction
+
+STATE_SIZE: Final = 4096
+"""One page: the smallest file system block and memory map."""
+
+MAGIC: Final = int.from_bytes(b"PRSDANSW", "little")
+VERSION: Final = 1
+
+# Positions of the 64-bit words.
+WORD_MAGIC: Final = 0
+WORD_VERSION: Final = 1
+WORD_GENERATION: Final = 2
+WORD_REQUIRED: Final = 3
+WORD_NEWEST: Final = 4
+WORD_CLEAN: Final = 5
+WORD_INODE: Final = 8
+_BOOT = slice(48, 64)  # bytes of words 6 and 7
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def boot_id() -> bytes:
+    """Return the 16 bytes that identify the current boot of this machine."""
+    return UUID(_BOOT_ID.read_text().strip()).bytes
+
+
+class StateFile:
+    """The state of the answers view in one folder."""
+
+    def __init__(self, path: Path, *, writable: bool) -> None:
+        self._path = path
+        self._descriptor = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
+        try:
+            status = os.fstat(self._descriptor)
+            self._inode = status.st_ino
+            if status.st_size != STATE_SIZE:
+                raise _invalid_state_file(path)
+            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+            self._map = mmap.mmap(self._descriptor, STATE_SIZE, access=access)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        self.words = memoryview(self._map).cast("Q")
+        """The file as 64-bit words in native byte order; see the `WORD_…` constants."""
+        self._lock = threading.Lock()
+        if self.words[WORD_MAGIC] != MAGIC:
+            self.close()
+            raise _invalid_state_file(path)
+        if self.words[WORD_VERSION] != VERSION:
+            self.close()
+            raise NewerFormat(f"{path} was written by a newer program version; upgrade this one")
+
+    @classmethod
+    def create(cls, path: Path) -> Self:
+        """Open the file for writing; create it if it is missing."""
+        if not path.exists():
+            _create_state_file(path)
+        return cls(path, writable=True)
+
+    def close(self) -> None:
+        self.words.release()
+        self._map.close()
+        os.close(self._descriptor)
+
+    # Reading
+
+    def usable_generation(self, boot: bytes) -> int:
+        """Return the usable generation; 0 if there is none.
+
+        LMDB writes without sync. Its data is complete if it was closed properly or if the machine has not rebooted
+        since. A file
+        with another inode is a copy, taken at an unknown time.
+        """
+        if not self.clean and self._map[_BOOT] != boot:
+            return 0
+        return self.words[WORD_GENERATION] if self.words[WORD_INODE] == self._inode else 0
+
+    @property
+    def clean(self) -> bool:
+        """Whether everything LMDB wrote is on disk."""
+        return bool(self.words[WORD_CLEAN])
+
+    # Writing
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Lock out other threads and processes for a few instructions."""
+        with self._lock:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def discard_unusable(self, boot: bytes) -> None:
+        """Invalidate an unusable generation for every process."""
+        with self._locked():
+            if self.usable_generation(boot) == 0:
+                self.words[WORD_GENERATION] = 0
+                self.words[WORD_INODE] = self._inode
+
+    def invalidate(self, generation: int) -> None:
+        """Invalidate a generation, unless another one has replaced it."""
+        with self._locked():
+            if self.words[WORD_GENERATION] == generation:
+                self.words[WORD_GENERATION] = 0
+
+    def require(self, seq: int) -> None:
+        """Make the view unusable until it has an entry that was acknowledged."""
+        with self._locked():
+            self.words[WORD_REQUIRED] = max(seq, self.words[WORD_REQUIRED])
+
+    def reached(self, seq: int) -> None:
+        """Record that the view has everything up to an entry."""
+        if self.words[WORD_REQUIRED]:
+            with self._locked():
+                if self.words[WORD_REQUIRED] <= seq:
+                    self.words[WORD_REQUIRED] = 0
+
+    def forget(self, required: int) -> None:
+        """Drop a required entry that the ledger does not have: it was restored from an earlier state."""
+        with self._locked():
+            if self.words[WORD_REQUIRED] == required:
+                self.words[WORD_REQUIRED] = 0
+
+    def next_generation(self) -> int:
+        """Return a number for a new generation, never used before."""
+        with self._locked():
+            self.words[WORD_NEWEST] += 1
+            return self.words[WORD_NEWEST]
+
+    def switch(self, generation: int) -> None:
+        """Make a generation the current one."""
+        self.words[WORD_GENERATION] = generation
+
+    def mark_dirty(self, boot: bytes) -> None:
+        """Record on disk that LMDB is about to write. The caller holds LMDB's write lock."""
+        self._map[_BOOT] = boot
+        self.words[WORD_CLEAN] = 0
+        self._map.flush()
+
+    def mark_clean(self) -> None:
+        """Record that everything LMDB wrote is on disk. The caller holds LMDB's write lock."""
+        self.words[WORD_CLEAN] = 1
+        self._map.flush()
+
+
+def _create_state_file(path: Path) -> None:
+    """Create a complete file atomically, unless another process was faster."""
+    new = path.with_name(f"{path.name}.{uuid4().hex}")
+    words = array("Q", bytes(STATE_SIZE))
+    words[WORD_MAGIC], words[WORD_VERSION] = MAGIC, VERSION
+    try:
+        with open(new, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            words[WORD_INODE] = os.fstat(file.fileno()).st_ino
+            file.write(words)
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(new, path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _invalid_state_file(path: Path) -> CorruptData:
+    return CorruptData(f"{path} is not a valid state file; remove its folder, and the answers view will be rebuilt")
+
 
 MAP_SIZE: Final = 1 << 38
 """The maximum size of a generation: 256 GiB, about a thousand million records. It is address space, not disk space; two
