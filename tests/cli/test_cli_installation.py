@@ -181,9 +181,8 @@ def test_invalid_setting_is_reported_with_its_source(tmp_path: Path) -> None:
     installation = site(tmp_path, "--prefix", "12345")
     for words in ("config", "list 12345"):
         done = installation(words, environ={"PERSEID_HTTP_PORT": "many"})
-        assert (done.code, done.out) == (1, "")
-        assert done.err.startswith("perseid: PERSEID_HTTP_PORT: ")
-        assert "from 0 to 65,535" in done.err
+        message = "perseid: PERSEID_HTTP_PORT: Expected a whole number from 0 to 65,535, not 'many'\n"
+        assert (done.code, done.out, done.err) == (1, "", message)
 
 
 def test_upgrade_reports_that_nothing_changed(tmp_path: Path) -> None:

@@ -225,7 +225,12 @@ def _interfaces(document: dict[str, Any], **changes: object) -> None:
         (_unused_next_key, "note", "was never used", "the next rotation removes it"),
         (_older_form, "note", "differs from", ""),
         (_change_site(lambda document: document.update(primarySite=False)), "note", "refuses changes", ""),
-        (_change_site(lambda document: document.update(servers=[])), "error", "site.position is 1 ", ""),
+        (
+            _change_site(lambda document: document.update(servers=[])),
+            "error",
+            "site.position is 1 (default), but {}/siteinfo.json has 0 servers; correct the setting, or install",
+            "",
+        ),
         (
             _change_site(lambda document: _interfaces(document, port=99)),
             "note",
@@ -251,7 +256,7 @@ def test_check_reports_problems_of_the_server(
 ) -> None:
     change(here)
     found = findings(here, "server", code=1 if level == "error" else 0)
-    (finding,) = [finding for finding in found if message in finding["message"]]
+    (finding,) = [finding for finding in found if message.format(here.directory) in finding["message"]]
     assert finding["level"] == level
     assert advice in finding["advice"]
 

@@ -182,9 +182,7 @@ class Store:
             known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
             version = MigrationContext.configure(connection).get_current_revision()
             if version is not None and version not in known:
-                raise NewerFormat(
-                    f"the ledger was written by a newer program version (tables {version}); upgrade this one"
-                )
+                raise newer_tables(version)
             config.attributes["connection"] = connection
             alembic.command.upgrade(config, "head")
 
@@ -344,3 +342,8 @@ def _configure_connection(dbapi_connection: Any, _record: object) -> None:
 def _begin(connection: Connection) -> None:
     writes = connection.get_execution_options().get("perseid_writes", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def newer_tables(version: str) -> NewerFormat:
+    """Return the error for tables of a newer version."""
+    return NewerFormat(f"A newer version of Perseid wrote the ledger (tables {version}); upgrade Perseid")

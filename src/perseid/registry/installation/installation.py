@@ -22,14 +22,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
-from perseid.ledger.errors import NewerFormat, ReadOnlyStore, StoreUnavailable
+from perseid.ledger.errors import ReadOnlyStore, StoreUnavailable
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.clock import CheckedClock
 from perseid.ledger.log.log import Log
 from perseid.ledger.merkle import Signer
 from perseid.ledger.store.directory import DIRECTORY_MODE, prepare, sync_directory
 from perseid.ledger.store.store import TABLES_VERSION as TABLES_VERSION  # noqa: PLC0414 - re-exported
-from perseid.ledger.store.store import Store
+from perseid.ledger.store.store import Store, newer_tables
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.rebuild import rebuild_outdated
 from perseid.names.errors import quote_text
@@ -321,7 +321,7 @@ def _check_version(directory: Path, store: Store, config: Config) -> None:
     if not is_whole:
         raise OlderFormat(f"An upgrade of the ledger was interrupted; complete it with: perseid upgrade -d {directory}")
     if version > TABLES_VERSION:
-        raise NewerFormat(f"A newer version of Perseid wrote the ledger (tables {version}); upgrade Perseid")
+        raise newer_tables(version)
     if version < TABLES_VERSION:
         raise OlderFormat(
             f"An older version of Perseid wrote the ledger (tables {version}, not {TABLES_VERSION}); "
