@@ -19,7 +19,7 @@ from perseid.ledger.views.search_keys import (
 )
 from perseid.ledger.views.url_glob import UrlGlob
 from perseid.records.admin import Admin
-from perseid.records.types import matches
+from perseid.records.types import TypeQuery
 from perseid.records.value import Value, ValueRef
 from tests.record_strategies import values as record_values
 
@@ -43,7 +43,7 @@ def url(text: str | bytes) -> bytes:
 @given(types, types, st.booleans(), st.sampled_from([ADMIN, b"odd", b""]))
 def test_type_is_found_with_subtypes_on_request(query_type: str, type_: str, dot: bool, data: bytes) -> None:
     query = query_type + "." * dot
-    if matches(query, type_):
+    if TypeQuery((query,)).finds(type_):
         assert contains_any(type_ranges(query), content(type_, data))
 
 

@@ -7,7 +7,7 @@ from perseid.names import prefixes
 from perseid.names.errors import InvalidName
 from perseid.names.handle import MAX_BYTES, Handle
 from tests import strategies
-from tests.names.support import attempt, error_fields, misuse_error, name_error
+from tests.names.support import attempt, error_fields, name_error
 
 
 @pytest.mark.parametrize("prefix", ["0", "10.1", "102.100.272", "102.100.pilin2", "0.NA", "é.漢", "1 0.x", "a:b@c%"])
@@ -60,38 +60,6 @@ def test_h6_derived_prefix_is_longer_by_whole_segments(prefix: str, ancestor_pre
     assert prefixes.is_derived(prefix, ancestor_prefix) is derived
 
 
-def test_h6_children_are_one_segment_longer_and_keep_their_order() -> None:
-    candidates = ["10", "10.2", "10.1", "10.1.1", "100.1", "x.y", "X.z"]
-    assert prefixes.children("10", candidates) == ["10.2", "10.1"]
-    assert prefixes.children("x", candidates) == ["x.y", "X.z"]
-    assert prefixes.children("99", candidates) == []
-
-
-def test_h6_derived_prefix_is_a_valid_prefix() -> None:
-    derived = prefixes.derive("12345", "1")
-    assert derived == "12345.1"
-    prefixes.check_prefix(derived)
-    assert prefixes.derive(derived, "x") == "12345.1.x"
-
-
-@pytest.mark.parametrize("segment", ["", ".", "1.2", ".1"])
-def test_h6_deriving_requires_exactly_one_segment(segment: str) -> None:
-    assert misuse_error(prefixes.derive, "12345", segment).rule == "H6"
-
-
-@pytest.mark.parametrize(
-    ("prefix", "segment", "expected"),
-    [
-        ("10", "a/b", ("H2", 4, "/")),
-        ("10", "a\x00", ("H3", 4, "\x00")),
-        ("10", "a ", ("H3", 4, " ")),
-        ("10.", "1", ("H2", 3, ".")),
-    ],
-)
-def test_h6_deriving_an_illegal_prefix_is_refused(prefix: str, segment: str, expected: tuple[str, int, str]) -> None:
-    assert error_fields(name_error(prefixes.derive, prefix, segment)) == expected
-
-
 @given(strategies.prefixes())
 def test_h6_prefix_relations_are_consistent(prefix: str) -> None:
     ancestors = list(prefixes.ancestors(prefix))
@@ -101,8 +69,6 @@ def test_h6_prefix_relations_are_consistent(prefix: str) -> None:
         assert not prefixes.is_derived(ancestor, prefix)
     if ancestors:
         assert ancestors[0] == prefixes.parent(prefix)
-        assert prefixes.children(ancestors[0], [prefix, *ancestors]) == [prefix]
-        assert prefixes.derive(ancestors[0], prefix.rpartition(".")[2]) == prefix
 
 
 @given(strategies.texts())

@@ -1,10 +1,8 @@
-"""HS_ADMIN: administrators and permissions in bytes, JSON, text and batch files."""
+"""HS_ADMIN: administrators and permissions in bytes, JSON and text."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission, permissions_from_batch, permissions_to_batch
+from perseid.records.admin import Admin, AdminPermission
 from perseid.records.errors import InvalidData, RecordMisuse
 from perseid.records.value import ValueRef
 
@@ -132,25 +130,6 @@ def test_json_has_the_deployed_form() -> None:
         "permissions": "1000000000000001",
         "legacyByteLength": True,
     }
-
-
-def test_batch_files_have_the_lowest_bit_first() -> None:
-    assert permissions_to_batch(AdminPermission.ADD_HANDLE) == "100000000000"
-    assert permissions_to_batch(AdminPermission.READ_VALUE | AdminPermission.LIST_HANDLES) == "000000000011"
-    assert permissions_from_batch("110000000000") == AdminPermission.ADD_HANDLE | AdminPermission.DELETE_HANDLE
-    assert permissions_from_batch("111111111111") == ALL_PERMISSIONS
-
-
-@given(st.integers(0, 0xFFF).map(AdminPermission))
-def test_batch_and_json_orders_are_reversed(permissions: AdminPermission) -> None:
-    assert permissions_from_batch(permissions_to_batch(permissions)) == permissions
-    assert Admin(ADMINISTRATOR, permissions).to_json()["permissions"] == permissions_to_batch(permissions)[::-1]
-
-
-@pytest.mark.parametrize("text", ["", "1" * 11, "1" * 13, "11111111111x", "rwrwrwrwrwrw"])
-def test_batch_permissions_are_twelve_digits(text: str) -> None:
-    with pytest.raises(InvalidData, match="12 digits"):
-        permissions_from_batch(text)
 
 
 @pytest.mark.parametrize("tail", ["00", "0001", "0100", "000000", "ffff"])

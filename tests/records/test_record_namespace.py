@@ -2,10 +2,8 @@
 
 import pytest
 
-from perseid.records.data_types import interpret
 from perseid.records.errors import InvalidData
-from perseid.records.namespace import Namespace, NamespaceLocations, NamespaceStatus, find_namespace
-from perseid.records.value import Value
+from perseid.records.namespace import Namespace, NamespaceLocations, NamespaceStatus
 
 FULL = """<namespace>
   <status> Inactive </status>
@@ -44,22 +42,6 @@ def test_root_element_is_free_and_every_property_has_a_default() -> None:
 def test_bytes_are_unchanged() -> None:
     data = '\ufeff<?xml version="1.0"?>\r\n<n  a = "1" ><!-- é --></n>\n'.encode()
     assert Namespace.from_bytes(data).to_bytes() == data
-
-
-def test_lowest_valid_index_is_used() -> None:
-    values = [
-        Value.text(9, "HS_NAMESPACE", "<n><contact>nine</contact></n>"),
-        Value.text(2, "URL", "<n><contact>two</contact></n>"),
-        Value.text(7, "hs_namespace.x", "<n><contact>seven</contact></n>"),
-        Value.text(1, "HS_NAMESPACE", "<!DOCTYPE n><n/>"),
-    ]
-    found = find_namespace(values)
-    assert found is not None
-    assert found.contact == "seven"
-    assert interpret(values[3]) is None
-    assert values[3].data == b"<!DOCTYPE n><n/>"
-    assert find_namespace([values[3]]) is None
-    assert find_namespace([]) is None
 
 
 def test_namespace_must_be_xml() -> None:

@@ -14,8 +14,8 @@ import msgspec
 import typer
 
 from perseid.ledger.errors import LedgerError
-from perseid.names.characters import fold
 from perseid.names.handle import CaseRule
+from perseid.names.prefixes import is_derived
 from perseid.records.value import ValueRef
 from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
 from perseid.registry.installation.setup import add_namespace, administrator_values, with_group_administrators
@@ -135,7 +135,7 @@ def derive(  # noqa: PLR0913 - options
         perseid namespace derive 2000.01 5
         perseid namespace derive 102.100.272 maps --purpose "Maps of the project" --administrator 300:0.NA/102.100.272
     """
-    prefix = child if fold(child).startswith(f"{fold(parent)}.") else f"{parent}.{child}"
+    prefix = child if is_derived(child, parent) else f"{parent}.{child}"
     with open_installation(directory, acting_as) as session:
         with session.registry.snapshot() as snapshot:
             rules = get_policy(snapshot, parent) if profile is None else make_policy(profile, None)

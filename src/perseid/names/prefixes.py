@@ -4,10 +4,10 @@ A prefix is one or more non-empty segments joined by "."; `12345.1` is derived f
 case-insensitive for ASCII letters (H5).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from .characters import check_blanks, check_characters, check_length, fold
-from .errors import InvalidName, NameMisuse
+from .errors import InvalidName
 
 MAX_PREFIX_BYTES = 2043
 """Maximum length of a prefix in bytes of UTF-8: its handle `0.NA/…` must not exceed 2,048 (H9)."""
@@ -60,18 +60,3 @@ def ancestors(prefix: str) -> Iterator[str]:
 def is_derived(prefix: str, from_prefix: str) -> bool:
     """Whether `prefix` is derived from `from_prefix`, directly or indirectly (H6)."""
     return fold(prefix).startswith(fold(from_prefix) + ".")
-
-
-def children(prefix: str, among: Iterable[str]) -> list[str]:
-    """The prefixes in `among` that are derived directly from `prefix`, in order (H6)."""
-    folded = fold(prefix)
-    return [other for other in among if (above := parent(other)) is not None and fold(above) == folded]
-
-
-def derive(prefix: str, segment: str) -> str:
-    """Build the derived prefix `prefix.segment` (H6)."""
-    if not segment or "." in segment:
-        raise NameMisuse("H6", f'{segment!r} is not a single segment without "."')
-    derived = f"{prefix}.{segment}"
-    check_prefix(derived)
-    return derived

@@ -139,18 +139,6 @@ class Admin:
         return cls(administrator, permissions, legacy)
 
 
-def permissions_to_batch(permissions: AdminPermission) -> str:
-    """Format the twelve digits of a batch file, lowest bit first, without unknown bits."""
-    return f"{permissions & ALL_PERMISSIONS:0{_KNOWN_BITS}b}"[::-1]
-
-
-def permissions_from_batch(text: str) -> AdminPermission:
-    """Parse the twelve digits of a batch file."""
-    if len(text) != _KNOWN_BITS or text.strip("01"):
-        raise InvalidData(f"administrator permissions must be {_KNOWN_BITS} digits 0 or 1, not {text[:20]!a}")
-    return AdminPermission(int(text[::-1], 2))
-
-
 def _permissions_from_json(obj: object) -> AdminPermission:
     """Parse all forms that the deployed reader accepts, except a string such as "true", which would grant nothing."""
     if obj is None or isinstance(obj, bool):

@@ -37,13 +37,11 @@ from .json_parsing import (
     JsonObject,
     check_bounds,
     json_type_name,
-    parse_json,
     require_int,
     require_list,
     require_member,
     require_object,
     require_text,
-    write_json,
 )
 from .record import Record
 from .site_json import key_for_json
@@ -116,16 +114,6 @@ def values_from_json(obj: object) -> tuple[Value, ...]:
     if "values" not in members and members.keys() >= {"index", "type", "data"}:
         return (_parse_value(obj),)
     return _parse_values(require_member(members, "values", "the record"))
-
-
-def record_to_text(record: Record) -> str:
-    """Format a record as JSON text on one line."""
-    return write_json(record_to_json(record))
-
-
-def record_from_text(text: str | bytes) -> Record:
-    """Parse a record from JSON text."""
-    return record_from_json(parse_json(text))
 
 
 def _data_to_json(value: Value) -> JsonObject:

@@ -5,13 +5,10 @@ The name of the root element does not matter. It contains, in any order: `status
 names without a record; see `templates`.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from .errors import InvalidData
-from .types import HS_NAMESPACE, Text, has_type
-from .value import Value
+from .types import Text
 from .xml import Element, is_true, parse_xml
 
 
@@ -69,17 +66,6 @@ class Namespace(Text):
     def delimiter(self) -> str | None:
         """The delimiter between a base name and its extension, if a template has one."""
         return next((value for template in self.templates if (value := template.get("delimiter"))), None)
-
-
-def find_namespace(values: Iterable[Value]) -> Namespace | None:
-    """The namespace in a record: the valid HS_NAMESPACE value with the lowest index."""
-    candidates = [value for value in values if has_type(value.type, HS_NAMESPACE)]
-    for value in sorted(candidates, key=lambda value: value.index):
-        try:
-            return Namespace.from_bytes(value.data)
-        except InvalidData:
-            continue
-    return None
 
 
 def _first_text(root: Element, name: str) -> str | None:

@@ -46,16 +46,8 @@ DEFINITION: Final = "PERSEID_TYPE"
 SITE_TYPES: Final = frozenset({HS_SITE, HS_SITE_6})
 """Sites that host the handles of a prefix; exact spelling."""
 
-SERVICE_TYPES: Final = frozenset({HS_SITE, HS_SITE_6, HS_SERV})
-"""The same, including service handles; exact spelling."""
-
 DELEGATION_TYPES: Final = frozenset({HS_SITE_PREFIX, HS_NA_DELEGATE, HS_SERV_PREFIX})
 """Sites and service handles that host derived prefixes; exact spelling."""
-
-
-def matches(query: str, type_: str) -> bool:
-    """Whether a query for one type matches a type."""
-    return TypeQuery((query,)).finds(type_)
 
 
 def has_type(type_: str, base: str) -> bool:

@@ -17,7 +17,7 @@ from perseid.names.pattern import PatternScheme
 from perseid.names.pilin import PilinScheme, check_character
 from perseid.names.suffix_scheme import Details, Source
 from perseid.names.uuids import UuidScheme
-from perseid.records.types import matches
+from perseid.records.types import TypeQuery
 from perseid.records.value import Value
 from perseid.registry.advice import AdviceKind
 from perseid.registry.policy.policy import (
@@ -376,9 +376,9 @@ def test_types_match_as_they_do_in_queries(
     except InvalidPolicy:
         return
     fine = (
-        not any(matches(query, type_) for query in forbidden for type_ in types)
-        and all(any(matches(query, type_) for query in (*allowed, *required)) for type_ in types if allowed)
-        and all(any(matches(query, type_) for type_ in types) for query in required)
+        not any(TypeQuery((query,)).finds(type_) for query in forbidden for type_ in types)
+        and all(any(TypeQuery((query,)).finds(type_) for query in (*allowed, *required)) for type_ in types if allowed)
+        and all(any(TypeQuery((query,)).finds(type_) for type_ in types) for query in required)
     )
     assert (policy.check_values(record(*types)) == []) is fine
 
