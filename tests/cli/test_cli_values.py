@@ -75,7 +75,7 @@ def test_data_is_read_from_a_file(tmp_path: Path) -> None:
 
 def test_too_large_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(bytes(1_048_577))
-    with pytest.raises(typer.BadParameter, match="the maximum is"):
+    with pytest.raises(typer.BadParameter, match=r"^'X': the data has 1,048,577 bytes; the maximum is 1,048,576$"):
         parse_value(f"X=@{tmp_path}/data")
 
 

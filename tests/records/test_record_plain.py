@@ -47,7 +47,7 @@ def test_length_is_limited() -> None:
 
 def test_number_of_items_is_limited() -> None:
     check_bounds([None] * (MAX_JSON_ITEMS - 1))
-    with pytest.raises(InvalidData, match="items"):
+    with pytest.raises(InvalidData, match=r"^the JSON has more than 2,097,152 items$"):
         check_bounds([None] * MAX_JSON_ITEMS)
 
 
@@ -68,7 +68,7 @@ def test_invalid_json_is_refused(text: str | bytes) -> None:
 
 def test_json_is_compact_and_in_order() -> None:
     assert write_json({"b": [1, True, None], "a": "é"}) == '{"b":[1,true,null],"a":"é"}'
-    with pytest.raises(RecordMisuse, match="surrogate"):
+    with pytest.raises(RecordMisuse, match=r"^the text contains a surrogate and cannot be encoded in UTF-8$"):
         write_json("\ud800")
 
 

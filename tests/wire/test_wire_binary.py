@@ -96,7 +96,7 @@ def test_count_larger_than_the_remaining_bytes_is_refused_at_once() -> None:
 def test_invalid_utf_8_is_not_read_and_lone_surrogate_is_not_written() -> None:
     with pytest.raises(InvalidData, match="not valid UTF-8"):
         Reader(Writer().bytes_(b"ab\xff").getvalue()).text()
-    with pytest.raises(RecordMisuse, match="surrogate"):
+    with pytest.raises(RecordMisuse, match=r"^the text contains a surrogate and cannot be encoded in UTF-8$"):
         Writer().text("\ud800")
 
 
@@ -169,7 +169,7 @@ def test_reading_arbitrary_bytes_returns_a_value_or_raises(data: bytes, methods:
 
 
 def test_error_base_class_cannot_be_raised() -> None:
-    with pytest.raises(TypeError, match="instead"):
+    with pytest.raises(TypeError, match=r"^raise InvalidData or RecordMisuse instead$"):
         RecordProblem("neither")
     assert str(InvalidData("no")) == "no"
     assert str(InvalidData("no", 3)) == "at byte 3: no"

@@ -150,7 +150,7 @@ def test_other_codes_have_one_number_in_all_versions(code: ResponseCode, version
 
 
 def test_protocol_error_has_a_side_and_a_response_code() -> None:
-    with pytest.raises(TypeError, match="instead"):
+    with pytest.raises(TypeError, match=r"^raise RemoteProtocolError or LocalProtocolError instead$"):
         ProtocolError("neither", ResponseCode.ERROR)
     assert RemoteProtocolError("you").code is ResponseCode.PROTOCOL_ERROR
     assert LocalProtocolError("we").code is ResponseCode.ERROR
