@@ -199,12 +199,25 @@ def test_repeated_expression_is_charged_once() -> None:
         ({"items": {"oneOf": [True, *[False] * 900]}}, [1] * 100),
         ({"items": {"const": list(range(1_500))}}, [list(range(900))] * 15),
         ({"items": {"uniqueItems": True}}, [["x" * 1_000, "y" * 1_000]] * 30 + [[]] * 10_000),
+        ({"anyOf": [{"uniqueItems": True, "maxItems": 0}] * 50}, list(range(5_000))),
+        ({"anyOf": [{"const": number} for number in range(100)]}, list(range(5_000))),
         ({"items": {"required": [f"x{n}" for n in range(1_000)]}}, [{f"x{n}": 0 for n in range(1_000)}] * 7),
         ({"items": {"properties": {f"x{n}": True for n in range(900)}}}, [{}] * 200),
         ({"items": {"additionalProperties": {}}}, [{f"{n}": 1 for n in range(160)}] * 60 + [{}] * 9_000),
         ({"anyOf": [{"pattern": "(a|b|ab)*c{1,500}$"}] * 100, "pattern": "(a+)+$"}, "a" * 60_000),
     ],
-    ids=["branches", "false branches", "const", "unique items", "required", "properties", "members", "expressions"],
+    ids=[
+        "branches",
+        "false branches",
+        "const",
+        "unique items",
+        "small items",
+        "small const",
+        "required",
+        "properties",
+        "members",
+        "expressions",
+    ],
 )
 def test_hostile_schemas_exceed_the_budget(schema: object, data: object) -> None:
     applied = compile_schema(json.dumps(schema))

@@ -51,7 +51,7 @@ _KEYWORD_COST: Final = 2
 _BYTES_PER_COST: Final = 16
 
 _ITEMS_PER_STEP: Final = 16
-_CHARACTERS_PER_STEP: Final = 64  # of canonical JSON
+_CHARACTERS_PER_STEP: Final = 32  # of canonical JSON
 _CACHE_SIZE: Final = 64
 _MAX_MESSAGE_LENGTH: Final = 120
 
@@ -188,7 +188,7 @@ class _Compiler:
             case "enum" | "const":
                 values = _require(value, isinstance(value, list), source, "an array") if keyword == "enum" else [value]
                 allowed = {_canonical_json(item) for item in values}
-                return lambda instance, budget: _metered_json(instance, budget) in allowed
+                return lambda instance, budget: _is_one_of(instance, allowed, budget)
             case "uniqueItems":
                 enabled = _require(value, isinstance(value, bool), source, "true or false")
                 return lambda instance, budget: not enabled or _has_unique_items(instance, budget)
@@ -318,16 +318,18 @@ def _is_unique_texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value) and len({*value}) == len(value)
 
 
+def _is_one_of(instance: object, allowed: set[str], budget: ValidationBudget) -> bool:
+    text = _canonical_json(instance)
+    budget.step(len(text) // _CHARACTERS_PER_STEP)
+    return text in allowed
+
+
 def _has_unique_items(instance: object, budget: ValidationBudget) -> bool:
     if not isinstance(instance, list):
         return True
-    return len({_metered_json(item, budget) for item in instance}) == len(instance)
-
-
-def _metered_json(obj: object, budget: ValidationBudget) -> str:
-    text = _canonical_json(obj)
-    budget.step(len(text) // _CHARACTERS_PER_STEP)
-    return text
+    items = [_canonical_json(item) for item in instance]
+    budget.step((sum(map(len, items)) + len(items)) // _CHARACTERS_PER_STEP)
+    return len({*items}) == len(items)
 
 
 def _canonical_json(obj: object) -> str:
