@@ -105,8 +105,7 @@ class Installation:
         read the directory of another user. `accept_clock` accepts the clock as it is.
         """
         directory = directory.resolve()
-        _check_directory(directory, writable=writable)
-        config = _load_config(directory, environ)
+        config = load_settings(directory, writable=writable, environ=environ)
         with ExitStack() as stack:
             store = stack.enter_context(closing(open_store(directory, config)))
             _check_version(directory, store, config)
@@ -208,8 +207,7 @@ def write_server_files(work: Path, config: Config, passphrase: bytes | None = No
 def upgrade(directory: Path, *, environ: Mapping[str, str] | None = None) -> bool:
     """Upgrade the tables of an installation; return whether anything had to be done."""
     directory = directory.resolve()
-    _check_directory(directory, writable=True)
-    config = _load_config(directory, environ)
+    config = load_settings(directory, environ=environ)
     with closing(open_store(directory, config)) as store, translate_errors(store, config):
         before = store.version()
         if before is None:
@@ -223,11 +221,18 @@ def upgrade(directory: Path, *, environ: Mapping[str, str] | None = None) -> boo
 # Directories
 
 
-def load_settings(directory: Path, *, environ: Mapping[str, str] | None = None) -> Config:
-    """Load the settings of a directory that this user can write to, without opening the ledger."""
+def load_settings(directory: Path, *, writable: bool = True, environ: Mapping[str, str] | None = None) -> Config:
+    """Load the settings of a directory that this user can write to, or read, without opening the ledger."""
     directory = directory.resolve()
-    _check_directory(directory, writable=True)
-    return _load_config(directory, environ)
+    _check_directory(directory, writable=writable)
+    path = directory / FILE_NAME
+    try:
+        config = Config.load(directory, _environ(environ))
+    except OSError as error:
+        raise InstallationError(f"Cannot read {path}: {error.strerror}") from error
+    # Users who can write the settings can make themselves administrators.
+    check_mode(path, OTHERS_READ if config.has_secret_in_file else OTHERS_WRITE)
+    return config
 
 
 def _check_directory(directory: Path, *, writable: bool) -> None:
@@ -246,17 +251,6 @@ def _check_directory(directory: Path, *, writable: bool) -> None:
             raise
     except PermissionError as error:
         raise InstallationError(f"Cannot read {directory}: {error.strerror}") from error
-
-
-def _load_config(directory: Path, environ: Mapping[str, str] | None) -> Config:
-    path = directory / FILE_NAME
-    try:
-        config = Config.load(directory, _environ(environ))
-    except OSError as error:
-        raise InstallationError(f"Cannot read {path}: {error.strerror}") from error
-    # Users who can write the settings can make themselves administrators.
-    check_mode(path, OTHERS_READ if config.has_secret_in_file else OTHERS_WRITE)
-    return config
 
 
 def _load_signer(directory: Path, log: Log) -> Signer:

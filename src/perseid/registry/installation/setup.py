@@ -15,8 +15,8 @@ is imported value by value, with its dates. The other records contain what the d
 
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
+from typing import Final, TypeAlias
 
 from perseid.ledger.log.record_keys import policy_name, record_key
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
@@ -116,12 +116,7 @@ _PURPOSES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _DemoRecord:
-    """A demonstration record."""
-
-    handle: str
-    values: tuple[Value, ...]
+_DemoRecord: TypeAlias = tuple[str, tuple[Value, ...]]  # handle and values
 
 
 def create_demonstration(
@@ -140,8 +135,8 @@ def create_demonstration(
         values = administrator_values(prefix, administrators) if administrators else ()
         registry.do(AddNamespace(prefix, _policy(prefix), values), identity, interface)
     handles = []
-    for record in (*_pilin(), *_cordra()):
-        command = Create(Handle.parse(record.handle), record.values)
+    for handle, values in (*_pilin(), *_cordra()):
+        command = Create(Handle.parse(handle), values)
         handles.append(registry.do(command, identity, IMPORT, _NOTE).handle)
     return tuple(handles)
 
@@ -156,7 +151,7 @@ def _pilin() -> Iterator[_DemoRecord]:
     """Yield records in an order in which each refers only to existing ones."""
     pilin = PROFILES["pilin"]
     project = (_text(1, "DESC", "The PILIN project"), _text(2, "EMAIL", "policy@pilin.net.au"))
-    yield _DemoRecord(CREATOR, (*project, _text(3, pilin.creator_type, CREATOR)))
+    yield CREATOR, (*project, _text(3, pilin.creator_type, CREATOR))
     yield _example()
     suffixes = "Handle Suffix Format Policy for the PILIN Project"
     yield _demo_record(f"{PILIN}/Y35XYS0QH", f"{suffixes}: the latest version, which is 1.0 of 2007-06-26")
@@ -179,7 +174,7 @@ def _example() -> _DemoRecord:
         _text(2, pilin.creator_type, CREATOR).with_timestamp(created),
         owner.with_timestamp(updated),
     )
-    return _DemoRecord(f"{PILIN}/2RDV0T0QH", values)
+    return f"{PILIN}/2RDV0T0QH", values
 
 
 def _cordra() -> Iterator[_DemoRecord]:
@@ -200,7 +195,7 @@ def _cordra() -> Iterator[_DemoRecord]:
 
 
 def _demo_record(handle: str, text: str, *links: Value) -> _DemoRecord:
-    return _DemoRecord(handle, (_text(1, "DESC", text), *links))
+    return handle, (_text(1, "DESC", text), *links)
 
 
 def _text(index: int, type_: str, text: str) -> Value:
