@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from perseid.cli import check_server
-from perseid.cli._installation import open_registry
 from perseid.ledger.store import token_uses
 from perseid.registry.access.token_records import PATTERN, Secret
 from perseid.registry.access.tokens import TokenAuthenticator
@@ -72,11 +71,11 @@ def test_json_has_all_fields_of_a_token(here: Site) -> None:
 def test_token_authenticates_until_it_is_revoked(here: Site) -> None:
     token = create(here, "--scope mint --namespace 12345")
     with Installation.open(here.directory) as installation:
-        identity = TokenAuthenticator(open_registry(installation)).authenticate(token["token"])
+        identity = TokenAuthenticator(installation.registry()).authenticate(token["token"])
         assert str(identity).startswith(f"token:{token['id']} by local:")
     here.ok(f"token revoke {token['id']}")
     with Installation.open(here.directory) as installation, pytest.raises(Refused, match="was revoked"):
-        TokenAuthenticator(open_registry(installation)).authenticate(token["token"])
+        TokenAuthenticator(installation.registry()).authenticate(token["token"])
     assert list_tokens(here, "--all")[0]["last_used"] is not None
 
 

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from perseid.cli._installation import open_registry
 from perseid.ledger.log.entry import Entry
 from perseid.ledger.log.reader import LogReader
 from perseid.ledger.store import jobs as stored_jobs
@@ -60,7 +59,7 @@ def unpacked(folder: Path, *, upgrade: bool = True) -> Site:
 def opened(here: Site) -> Iterator[Registry]:
     """Open the registry of an installation in this process."""
     with Installation.open(here.directory, environ={}) as installation:
-        yield open_registry(installation)
+        yield installation.registry()
 
 
 def entries(registry: Registry, until: int) -> list[list[Any]]:

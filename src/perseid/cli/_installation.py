@@ -27,12 +27,10 @@ from perseid.records.value import ValueRef, ref_from_text
 from perseid.registry.context import Command, name_too_long
 from perseid.registry.identity import Identity, KeyIdentity, LocalIdentity, Proof
 from perseid.registry.installation.installation import Installation
-from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries.history import keep_history_note
 from perseid.registry.registry import Registry
 from perseid.registry.responses import to_changed
 from perseid.registry.results import ChangeResult
-from perseid.registry.snapshot import Rules
 
 from ._commands import Directory, resolve_directory
 from ._output import print_json
@@ -86,15 +84,7 @@ def open_installation(directory: Path | None, acting_as: str | None = None) -> I
     """Open the installation of a command."""
     identity = get_identity(acting_as)
     with Installation.open(resolve_directory(directory)) as installation:
-        yield OpenInstallation(installation, open_registry(installation), identity)
-
-
-def open_registry(installation: Installation) -> Registry:
-    """Return the registry of an open installation, with the rules of its settings."""
-    config = installation.config
-    default = PROFILES[config.default_profile]
-    rules = Rules(installation.administration, default, config.server.listing_allowed, config.templates.delimiter)
-    return Registry(installation.ledger, rules)
+        yield OpenInstallation(installation, installation.registry(), identity)
 
 
 def get_identity(acting_as: str | None) -> Identity:

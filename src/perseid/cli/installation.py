@@ -38,7 +38,7 @@ from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.policy.text import format_toml
 from perseid.registry.registry import Registry
 
-from ._installation import INTERFACE, Directory, get_identity, open_registry, resolve_directory
+from ._installation import INTERFACE, Directory, get_identity, resolve_directory
 from ._output import AsJson, print_fields, print_json, print_message
 from ._values import printable
 
@@ -124,7 +124,7 @@ def init(  # noqa: PLR0913 - options
     with _cleanup_on_failure(target):
         installations.create(target, settings=settings)
         with Installation.open(target) as opened:
-            result = _populate(open_registry(opened), options, secret)
+            result = _populate(opened.registry(), options, secret)
     _print_result(target, options, result, secret, json)
 
 

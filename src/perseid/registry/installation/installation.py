@@ -36,6 +36,9 @@ from perseid.names.errors import quote_text
 from perseid.records.key_files import write_key_file
 from perseid.records.public_keys import PublicKey
 from perseid.registry.access.authorization import Settings
+from perseid.registry.policy.policy import PROFILES
+from perseid.registry.registry import Registry
+from perseid.registry.snapshot import Rules
 
 from .certificates import create_certificate
 from .files import OTHERS_READ, OTHERS_WRITE, check_mode, place, remove_files, staging_directory, write_file
@@ -129,6 +132,13 @@ class Installation:
     def administration(self) -> Settings:
         """The administrators of the settings."""
         return self.config.administration
+
+    def registry(self, config: Config | None = None) -> Registry:
+        """Return a registry on the ledger, with the rules of these settings; by default those it was opened with."""
+        config = config or self.config
+        default = PROFILES[config.default_profile]
+        rules = Rules(config.administration, default, config.server.listing_allowed, config.templates.delimiter)
+        return Registry(self.ledger, rules)
 
     def close(self) -> None:
         """Complete pending work and release all resources."""

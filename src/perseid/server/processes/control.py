@@ -32,9 +32,6 @@ from perseid.records.site import Transport
 from perseid.registry.installation.certificates import CertificateError
 from perseid.registry.installation.installation import ANSWERS_NAME, Installation
 from perseid.registry.installation.settings import Config, InvalidConfig
-from perseid.registry.policy.policy import PROFILES
-from perseid.registry.registry import Registry
-from perseid.registry.snapshot import Rules
 from perseid.server.http.application import HttpConfig, HttpServer, load_tls_context
 from perseid.server.limits.budgets import Connections
 from perseid.server.limits.udp import TrafficLimit
@@ -138,13 +135,7 @@ class Control:
         for remark in server_identity.remarks:
             _logger.warning("%s", remark)
         ledger = self._installation.ledger
-        rules = Rules(
-            config.administration,
-            PROFILES[config.default_profile],
-            config.server.listing_allowed,
-            config.templates.delimiter,
-        )
-        registry = Registry(ledger, rules)
+        registry = self._installation.registry(config)
         server = ProtocolServer(server_identity.server_settings(), secrets.token_bytes, TableLimits.of(config))
         server.set_last_id(secrets.randbelow(1 << 31))
         ports = {Transport.UDP: self._options.port, Transport.TCP: self._options.port}
