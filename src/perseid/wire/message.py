@@ -116,6 +116,11 @@ class Envelope:
 HEADER_LENGTH: Final = 24
 """Size of a header in bytes."""
 
+OPCODE: Final = slice(ENVELOPE_LENGTH, ENVELOPE_LENGTH + 4)
+RESPONSE_CODE: Final = slice(ENVELOPE_LENGTH + 4, ENVELOPE_LENGTH + 8)
+BODY_OFFSET: Final = ENVELOPE_LENGTH + HEADER_LENGTH
+"""Positions in a message with its envelope, for programs that do not decode it."""
+
 MESSAGE_LIFETIME: Final = 43_200
 """Seconds after which clients reject a response: twelve hours, as in deployed servers."""
 

@@ -16,6 +16,7 @@ from perseid.server.observe.metrics import ControlCounters
 from perseid.server.processes.pools import Pools
 from perseid.wire.codes import OpCode, ResponseCode
 from perseid.wire.framing import Frame
+from perseid.wire.message import BODY_OFFSET, RESPONSE_CODE
 from perseid.wire.server import Reply
 
 from .resolution import PublicResolver
@@ -25,8 +26,7 @@ from .steps import NativeResponse, Work, run_steps_async
 if TYPE_CHECKING:
     from .tcp import Connection
 
-_CODE = slice(24, 28)
-_NAME_OFFSET = 48
+_NAME_OFFSET = BODY_OFFSET + 4
 
 
 class NativeService:
@@ -63,10 +63,10 @@ class NativeService:
         started = perf_counter_ns() if access is not None else 0
         response = self.public_resolver(data)
         if response is not None:
-            code = response[_CODE]
+            code = response[RESPONSE_CODE]
             self.counts.count_fast_response(code)
             if access is not None:
-                end = _NAME_OFFSET + int.from_bytes(data[44:_NAME_OFFSET], "big")
+                end = _NAME_OFFSET + int.from_bytes(data[BODY_OFFSET:_NAME_OFFSET], "big")
                 elapsed = (perf_counter_ns() - started) // 1000
                 access.log_request(
                     host, "tcp", OpCode.RESOLUTION, int.from_bytes(code, "big"), data[_NAME_OFFSET:end], elapsed

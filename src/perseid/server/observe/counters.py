@@ -19,12 +19,12 @@ from typing import Final, Self
 
 from perseid.server.limits.udp import IncompatibleLayout
 from perseid.wire.codes import ResponseCode
+from perseid.wire.message import RESPONSE_CODE
 
 PAGE: Final = 4096
 """Bytes for each resolver: a page, so that no two resolvers write to the same cache line."""
 
 _WORD_SIZE = 8
-_CODE = slice(24, 28)  # the response code in a message
 
 # Positions of the words. The first identifies the layout.
 _CODES = tuple(ResponseCode)
@@ -85,7 +85,7 @@ class ResolverCounters:
     def answered(self, answer: bytes) -> None:
         """Count a response that is sent. `sent` adds the bytes of further envelopes."""
         words = self._words
-        words[_CODE_WORDS.get(answer[_CODE], _OTHER_CODE)] += 1
+        words[_CODE_WORDS.get(answer[RESPONSE_CODE], _OTHER_CODE)] += 1
         words[_BYTES_SENT] += len(answer)
 
     def forwarded(self) -> None:

@@ -31,6 +31,7 @@ from perseid.server.observe.access_log import AccessLog
 from perseid.server.observe.counters import ResolverCounters, SharedCounters
 from perseid.server.processes import unblock_signals
 from perseid.wire.fragments import MAX_PACKET
+from perseid.wire.message import BODY_OFFSET, OPCODE, RESPONSE_CODE
 
 from .datagrams import MAX_FORWARDED_BYTES, ReturnAddress, is_response, pack_datagram, unpack_datagram, wrap_socket
 
@@ -38,7 +39,7 @@ RECEIVE_TIMEOUT: Final = 0.5
 """Seconds after which the loop wakes up without a datagram: to stop, and to flush the log."""
 
 _MAX_READ = MAX_PACKET + 1  # one more than any peer sends, to detect longer ones
-_OPCODE, _CODE, _NAME_OFFSET = slice(20, 24), slice(24, 28), 48
+_NAME_OFFSET = BODY_OFFSET + 4
 
 _logger = logging.getLogger("perseid.server.processes.resolver")  # run as a program, its __name__ is __main__
 
@@ -191,12 +192,12 @@ class Resolver:
     def _log_request(
         self, access: AccessLog, datagram: bytes, response: bytes, return_address: ReturnAddress, started: int
     ) -> None:
-        length = int.from_bytes(datagram[44:48], "big")
+        length = int.from_bytes(datagram[BODY_OFFSET:_NAME_OFFSET], "big")
         access.log_request(
             return_address[0],
             "udp",
-            int.from_bytes(datagram[_OPCODE], "big"),
-            int.from_bytes(response[_CODE], "big"),
+            int.from_bytes(datagram[OPCODE], "big"),
+            int.from_bytes(response[RESPONSE_CODE], "big"),
             datagram[_NAME_OFFSET : _NAME_OFFSET + length],
             (perf_counter_ns() - started) // 1000,
         )
