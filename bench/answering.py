@@ -8,9 +8,8 @@ from itertools import cycle
 from pathlib import Path
 from random import Random
 
-from perseid.ledger.log.entry import State
+from perseid.ledger.log.entry import Change, Source, State
 from perseid.ledger.log.record_keys import homed_name, record_key
-from perseid.ledger.store.changes import Change, Source
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.records.value import Value

@@ -14,9 +14,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from perseid.ledger.errors import AnswersUnavailable
-from perseid.ledger.log.entry import State
+from perseid.ledger.log.entry import Change, Source, State
 from perseid.ledger.log.record_keys import record_key
-from perseid.ledger.store.changes import Change, Source
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.records.value import Permission, Value

@@ -20,10 +20,9 @@ from perseid.ledger.backup import bulk_load
 from perseid.ledger.backup.bulk_load import NameTaken
 from perseid.ledger.errors import PreconditionFailed, StorageFull
 from perseid.ledger.ledger import Ledger
-from perseid.ledger.log.entry import Draft, State
+from perseid.ledger.log.entry import Change, Draft, State
 from perseid.ledger.log.record_keys import record_key
 from perseid.ledger.log.watcher import ChangeWatcher
-from perseid.ledger.store.changes import Change
 from perseid.ledger.store.sorting import ExternalSorter, split_batches
 from perseid.ledger.store.store import Store
 from perseid.ledger.verify import verify

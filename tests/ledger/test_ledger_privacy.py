@@ -23,14 +23,13 @@ from sqlalchemy import text
 from perseid.ledger.errors import ClockError, CorruptData, PreconditionFailed
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.clock import RELEASE_DATE, SECOND, TOLERANCE
-from perseid.ledger.log.entry import Action, Draft, Entry, Slot, State
+from perseid.ledger.log.entry import Action, Change, Draft, Entry, Slot, State
 from perseid.ledger.log.log import CommitResult, Log
 from perseid.ledger.log.redaction import NothingToRedact, build_redaction
 from perseid.ledger.log.requests import Append, Failed, Lease, Leased, Outcome, Request
 from perseid.ledger.log.signing import WrongKey, rotate_key, sign_checkpoint
 from perseid.ledger.merkle import Signer
 from perseid.ledger.store import tables as schema
-from perseid.ledger.store.changes import Change
 from perseid.ledger.store.store import Store
 from perseid.ledger.verify import verify
 from perseid.ledger.views.answers import Answers

@@ -29,11 +29,10 @@ from perseid.ledger.errors import (
     PreconditionFailed,
     TooBusy,
 )
-from perseid.ledger.log.entry import Draft, Entry, Random, encode_entry, next_jump
+from perseid.ledger.log.entry import Change, Draft, Entry, Random, encode_entry, next_jump
 from perseid.ledger.log.log import SQL_VIEWS, TOKEN_LENGTH, Log, gc_paused, retry_delays
 from perseid.ledger.log.requests import Preconditions
 from perseid.ledger.merkle import Frontier
-from perseid.ledger.store.changes import Change
 from perseid.ledger.store.rows import EntryRow, fetch_one
 from perseid.ledger.store.sorting import RUN_SIZE, ExternalSorter, split_batches
 from perseid.ledger.store.store import IDLE_SECONDS

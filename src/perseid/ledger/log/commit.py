@@ -11,13 +11,12 @@ from sqlalchemy.engine.interfaces import DBAPICursor
 
 from perseid.ledger.errors import CorruptData, JobEnded, LeaseClosed, PreconditionFailed
 from perseid.ledger.merkle import Frontier
-from perseid.ledger.store.changes import Change
 from perseid.ledger.store.rows import EntryRow, fetch_one, idempotency_from_row
 from perseid.ledger.store.tables import KEYS_PER_QUERY, OTHER_SCOPES, Statements
 from perseid.ledger.views.search_keys import index_keys
 
 from .clock import CheckedClock
-from .entry import Draft, Entry, Kind, encode_entry, next_jump
+from .entry import Change, Draft, Entry, Kind, encode_entry, next_jump
 from .requests import (
     KEY_LIFETIME,
     MAX_BODY,

@@ -17,8 +17,8 @@ from typing import Any, Final
 from sqlalchemy import Connection, insert
 
 from perseid.ledger.errors import Contention, LedgerError, OutcomeUnknown, TooBusy
+from perseid.ledger.log.entry import Change
 from perseid.ledger.merkle import Signer
-from perseid.ledger.store.changes import Change
 from perseid.ledger.store.rows import clear_entry_cache
 from perseid.ledger.store.store import Store
 from perseid.ledger.store.tables import compile_statements, head, ledger, views

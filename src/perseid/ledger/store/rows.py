@@ -7,10 +7,9 @@ from typing import Any, Final, TypeAlias, cast
 from sqlalchemy.engine.interfaces import DBAPICursor
 
 from perseid.ledger.errors import CorruptData
-from perseid.ledger.log.entry import Entry, decode_summary
+from perseid.ledger.log.entry import Change, Entry, decode_summary
 from perseid.ledger.log.record_keys import record_key
 from perseid.ledger.log.requests import IdempotencyRecord
-from perseid.ledger.store.changes import Change
 
 _CACHE_SIZE: Final = 1_024
 _MAX_CACHED_BODY: Final = 8_192  # bounds the cache to some megabytes

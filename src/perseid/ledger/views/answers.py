@@ -31,7 +31,7 @@ from typing import Final, TypeAlias
 import lmdb
 
 from perseid.ledger.errors import AnswersUnavailable, LedgerError
-from perseid.ledger.store.changes import Change, Source
+from perseid.ledger.log.entry import Change, Source
 from perseid.ledger.store.sorting import row_size, split_batches
 
 from .answers_generation import BATCH, CHUNK, CORRUPTION_ERRORS, Generation, Progress, Transaction

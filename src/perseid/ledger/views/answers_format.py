@@ -20,9 +20,8 @@ from itertools import pairwise
 from typing import Final, Self, TypeAlias
 
 from perseid.ledger.errors import AnswersUnavailable, CorruptData
-from perseid.ledger.log.entry import State
+from perseid.ledger.log.entry import Change, State
 from perseid.ledger.log.record_keys import LOCAL
-from perseid.ledger.store.changes import Change
 from perseid.names.handle import CaseRule
 from perseid.records.types import HS_ALIAS, LOCATIONS
 from perseid.records.value import PERMISSIONS_OFFSET, TYPE_LENGTH_OFFSET, TYPE_OFFSET, Permission

@@ -15,9 +15,8 @@ from typing import Any, Final, Self, TypeAlias
 import lmdb
 
 from perseid.ledger.errors import CorruptData
-from perseid.ledger.log.entry import State
+from perseid.ledger.log.entry import Change, Source, State
 from perseid.ledger.log.record_keys import HOMED, POLICY
-from perseid.ledger.store.changes import Change, Source
 from perseid.names.handle import CaseRule
 from perseid.records.errors import RecordProblem
 from perseid.records.types import DELEGATION_TYPES, HS_NAMESPACE

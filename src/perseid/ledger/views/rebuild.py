@@ -13,8 +13,8 @@ from typing import Any, Final, Self, TypeVar
 from sqlalchemy import Connection, MetaData, Table, func, inspect, select, text, update
 
 from perseid.ledger.errors import Contention, LedgerError, TooBusy
+from perseid.ledger.log.entry import Change
 from perseid.ledger.log.log import Log
-from perseid.ledger.store.changes import Change
 from perseid.ledger.store.rows import change_from_row, fetch_one
 from perseid.ledger.store.tables import StatementCompiler, ledger, records, redactions, search, views
 
