@@ -302,7 +302,7 @@ def test_p6_minting_beyond_max_ahead_must_wait(registry: Registry, machine: Mach
     assert (refused.code, refused.seconds) == (ResponseCode.SERVER_TOO_BUSY, 0.01)
     assert str(refused) == (
         "The handles under 10.5/ are as far ahead of the clock as allowed; the policy of this namespace "
-        "says: max_ahead = 100. Retry in 1 s; if that is long, check the clock of this machine"
+        "says: max_ahead = 100. Retry in 1 s; if that is long, check the clock of the server"
     )
     machine.run(10_000)
     names = minted(registry, "10.5", 10).handles
