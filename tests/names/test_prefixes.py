@@ -41,6 +41,7 @@ def test_h6_parent_and_ancestors_are_computed_from_the_name() -> None:
     assert prefixes.parent("12345") is None
     assert list(prefixes.ancestors("1.2.3.4")) == ["1.2.3", "1.2", "1"]
     assert list(prefixes.ancestors("12345")) == []
+    assert list(prefixes.ancestors("..7")) == ["."], "an empty parent is none"
 
 
 @pytest.mark.parametrize(

@@ -50,9 +50,9 @@ def parent(prefix: str) -> str | None:
 
 
 def ancestors(prefix: str) -> Iterator[str]:
-    """Iterate over the parent, its parent and so on (H6)."""
+    """Iterate over the parent, its parent and so on (H6); a request may name `.7`, whose empty parent is none."""
     above = parent(prefix)
-    while above is not None:
+    while above:
         yield above
         above = parent(above)
 

@@ -283,7 +283,7 @@ class _LocationCollector:
     def from_namespace(self, prefix: str, fallback: str | None) -> list[Locations]:
         """The lists of a prefix and its parents, or of `fallback` if there are none."""
         names: list[str] = []
-        above = islice(filter(None, prefixes.ancestors(prefix)), MAX_PREFIX_LEVELS)
+        above = islice(prefixes.ancestors(prefix), MAX_PREFIX_LEVELS)
         for each in (prefix, *above):
             namespace = self._namespace(f"{PREFIX_OF_PREFIXES}/{each}")
             if namespace is None:

@@ -262,8 +262,7 @@ class Snapshot:
 
 
 def _ancestors(prefix: str) -> Iterator[str]:
-    # A request may name `.7`, which has an empty parent.
-    return islice(filter(None, prefixes.ancestors(prefix)), MAX_ANCESTORS)
+    return islice(prefixes.ancestors(prefix), MAX_ANCESTORS)
 
 
 def stored_policy(entry: Entry) -> Policy | None:

@@ -245,7 +245,7 @@ class _RecordReader:
 
     def namespaces(self, prefix: str) -> Iterable[Namespace]:
         """The namespaces of a prefix and of its ancestors, nearest first."""
-        above = () if fold(prefix) == PREFIX_OF_PREFIXES else filter(None, prefixes.ancestors(prefix))
+        above = () if fold(prefix) == PREFIX_OF_PREFIXES else prefixes.ancestors(prefix)
         for each in (prefix, *islice(above, MAX_ANCESTORS)):
             record = self.record(Handle(PREFIX_OF_PREFIXES, each), HS_NAMESPACE)
             namespace = None if record is None else _namespace(record.values)

@@ -322,7 +322,7 @@ def _is_prefix(text: str) -> bool:
 
 
 def _parent_prefixes(prefix: str) -> Sequence[str]:
-    return tuple(islice(filter(None, prefixes.ancestors(prefix)), MAX_ANCESTORS))
+    return tuple(islice(prefixes.ancestors(prefix), MAX_ANCESTORS))
 
 
 def _item_handle(item: HandleItem) -> Handle:

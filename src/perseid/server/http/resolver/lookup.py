@@ -368,7 +368,7 @@ class RecordReader:
 
     def _namespaces(self, prefix: str) -> Iterator[Namespace]:
         """The namespaces of a prefix and its ancestors, nearest first."""
-        ancestors = () if fold(prefix) == PREFIX_OF_PREFIXES else filter(None, prefixes.ancestors(prefix))
+        ancestors = () if fold(prefix) == PREFIX_OF_PREFIXES else prefixes.ancestors(prefix)
         for each in (prefix, *islice(ancestors, MAX_ANCESTORS)):
             values = self._public_values(f"{PREFIX_OF_PREFIXES}/{each}") or ()
             for value in ascending(values_of_type(values, HS_NAMESPACE)):
