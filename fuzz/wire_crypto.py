@@ -13,6 +13,7 @@ from typing import Final
 from perseid.records.errors import InvalidData
 from perseid.records.key_files import is_private_key_file, needs_passphrase, read_key_file
 from perseid.records.keys import SecretKey
+from perseid.records.partition import find_server_index
 from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import DhPublicKey, DsaPublicKey, PublicKey, RsaPublicKey
 from perseid.wire.challenges import check_key_answer, check_secret_answer
@@ -21,7 +22,6 @@ from perseid.wire.credentials import verify_mac, verify_signature
 from perseid.wire.hashes import find_algorithm
 from perseid.wire.key_exchange import derive_session_key, generate_key_pair, shared_secret
 from perseid.wire.message import ENVELOPE_LENGTH, Credential, Envelope, Header, Message
-from perseid.wire.partition import find_server_index
 from perseid.wire.sessions import Cipher, decrypt
 
 _NOW = 1_794_724_100

@@ -10,11 +10,12 @@ from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.data_types import Definition
 from perseid.records.locations import Locations
 from perseid.records.namespace import Namespace
+from perseid.records.partition import HashOption
 from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import PublicKey
 from perseid.records.record import Record
 from perseid.records.signatures import Certificate, CertPermission, Claims, RecordSignature
-from perseid.records.site import Attribute, HashOption, Interface, PrimaryMask, Purpose, Server, Site, Transport
+from perseid.records.site import Attribute, Interface, PrimaryMask, Purpose, Server, Site, Transport
 from perseid.records.types import Text, Url
 from perseid.records.value import Permission, TtlType, Value, ValueRef
 from tests.vector_files import read_bytes

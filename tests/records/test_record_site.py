@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from perseid.records.errors import InvalidData, RecordMisuse
+from perseid.records.partition import HashOption
 from perseid.records.public_keys import PublicKey
-from perseid.records.site import Attribute, HashOption, Interface, PrimaryMask, Purpose, Server, Site, Transport
+from perseid.records.site import Attribute, Interface, PrimaryMask, Purpose, Server, Site, Transport
 from tests.vector_files import read_bytes
 
 KEY = read_bytes("keys/rsapub.bin")

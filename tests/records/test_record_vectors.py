@@ -7,9 +7,10 @@ import pytest
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission, ValueList
 from perseid.records.data_types import find_data_class
 from perseid.records.json_parsing import parse_json
+from perseid.records.partition import HashOption
 from perseid.records.public_keys import PublicKey
 from perseid.records.record import values_from_bytes, values_to_bytes
-from perseid.records.site import Attribute, HashOption, Interface, PrimaryMask, Purpose, Server, Site, Transport
+from perseid.records.site import Attribute, Interface, PrimaryMask, Purpose, Server, Site, Transport
 from perseid.records.value import TtlType, Value, ValueRef
 from tests.vector_files import Vector, fields, parameters, read_bytes
 

@@ -191,5 +191,5 @@ def test_every_vector_of_the_specification_is_used_by_a_vector_test() -> None:
 
 
 def sources_and_helpers() -> list[tuple[Path, ast.Module]]:
-    paths = sorted((TESTS / "wire").glob("*.py"))
+    paths = sorted([*(TESTS / "records").glob("*.py"), *(TESTS / "wire").glob("*.py")])
     return [(path, ast.parse(path.read_text(encoding="utf-8"))) for path in paths]

@@ -36,6 +36,7 @@ from .json_parsing import (
     require_text,
     write_json,
 )
+from .partition import HashOption
 from .public_keys import PublicKey
 from .site_json import (
     ADDRESS_LENGTH,
@@ -213,14 +214,6 @@ class PrimaryMask(IntFlag):
     """The service has several primary sites."""
     PRIMARY = 0x80
     """This site accepts changes."""
-
-
-class HashOption(OpenEnum):
-    """The part of a handle that selects the server."""
-
-    PREFIX = 0
-    SUFFIX = 1
-    ALL = 2
 
 
 MIRROR: Final = PrimaryMask(0)

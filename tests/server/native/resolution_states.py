@@ -9,6 +9,7 @@ from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.record_keys import homed_name, policy_name, record_key
 from perseid.ledger.log.requests import Append, Appended
 from perseid.names.handle import Handle
+from perseid.records.partition import find_server_index
 from perseid.records.value import Permission, Value
 from perseid.registry.identity import Anonymous
 from perseid.registry.policy.policy import PROFILES
@@ -22,7 +23,6 @@ from perseid.wire import message as envelope_module
 from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
 from perseid.wire.framing import Frame
 from perseid.wire.message import Envelope, Header, Message
-from perseid.wire.partition import find_server_index
 from perseid.wire.requests import Resolve, encode_request
 from perseid.wire.responses import Failure, Referral, ResolutionResult
 from perseid.wire.server import Reply, Server, ServerSettings

@@ -10,6 +10,7 @@ from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.requests import Append
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission
+from perseid.records.partition import find_server_index
 from perseid.records.site import MIRROR, Purpose, Transport
 from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.commands.records import Create, Delete, Home
@@ -23,7 +24,6 @@ from perseid.wire.challenges import answer_with_secret
 from perseid.wire.client import VerifiedResponse
 from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version, default_flags
 from perseid.wire.errors import RemoteProtocolError
-from perseid.wire.partition import find_server_index
 from perseid.wire.requests import (
     DumpHandles,
     HandleRequest,

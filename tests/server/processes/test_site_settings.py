@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.records.site import MIRROR, HashOption, Transport
+from perseid.records.partition import HashOption, find_server_index
+from perseid.records.site import MIRROR, Transport
 from perseid.records.value import Value
 from perseid.registry.installation.settings import Config
 from perseid.registry.policy.policy import PROFILES
@@ -22,7 +23,6 @@ from perseid.server.native.resolution import ResolutionSettings, settings_from_j
 from perseid.server.native.server import NativeServer, NativeSettings
 from perseid.server.processes.site_settings import ServerIdentity, load_identity
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
-from perseid.wire.partition import find_server_index
 from perseid.wire.requests import HandleRequest, Resolve, ValuesRequest
 from perseid.wire.sessions import Cipher
 from tests.registry.installation.server_files import furnish, site

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
+from perseid.records.partition import find_server_index
 from perseid.records.record import select
 from perseid.records.site import Site
 from perseid.records.value import Permission, Value
@@ -24,7 +25,6 @@ from perseid.registry.registry import Registry
 from perseid.registry.results import NOT_A_PREFIX_HANDLE, ChangeResult, MintResult, Refused
 from perseid.registry.snapshot import SITE_PREFIX
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode
-from perseid.wire.partition import find_server_index
 from perseid.wire.requests import HandleRequest, RemoveValues, Resolve, ValuesRequest, VerifyChallenge
 from perseid.wire.responses import CreationResult, Empty, ResolutionResult, SiteInfo
 from perseid.wire.server import Request

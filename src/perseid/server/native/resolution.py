@@ -30,11 +30,11 @@ from perseid.ledger.views.answers_format import (
     read_item,
     read_plain_item,
 )
+from perseid.records.partition import HashOption, find_server_index
 from perseid.wire import message
 from perseid.wire.codes import CURRENT_VERSION, OpCode, OpFlag, ResponseCode, Version, common_version
 from perseid.wire.digests import DigestAlgorithm, digest_algorithm_for
 from perseid.wire.fragments import MAX_PACKET, PACKET_PAYLOAD
-from perseid.wire.partition import HashOption, find_server_index
 
 from .selection import FastPathMiss, Selection, is_utf8, parse_selection
 
@@ -83,7 +83,7 @@ class ResolutionSettings:
     """Number of servers of the site; each has a share of the names."""
     position: int = 0
     """Position of this server among them."""
-    hash_option: int = HashOption.WHOLE
+    hash_option: int = HashOption.ALL
     """Which part of a name decides which server is responsible."""
     default_scheme: str = "free"
     """The suffix scheme of a prefix that is homed without a policy."""

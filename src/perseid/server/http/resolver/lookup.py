@@ -25,6 +25,7 @@ from perseid.names.uri import QUERY_SAFE, Reference
 from perseid.records.errors import InvalidData
 from perseid.records.locations import Candidates, find_locations
 from perseid.records.namespace import Namespace, NamespaceStatus
+from perseid.records.partition import find_server_index
 from perseid.records.record import Record, ascending
 from perseid.records.types import EMAIL, HS_NAMESPACE
 from perseid.records.value import Value
@@ -46,7 +47,6 @@ from perseid.server.http.context import INTERFACE, ServerContext
 from perseid.server.native.decisions import UnstorableName, parse_lenient
 from perseid.server.native.resolution import WRONG_SERVER
 from perseid.wire.codes import ResponseCode
-from perseid.wire.partition import find_server_index
 
 from .paths import RequestedName
 from .time_travel import find_alias_entry, find_versions, negotiate_entry

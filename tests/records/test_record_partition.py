@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.wire.errors import LocalProtocolError
-from perseid.wire.partition import HashOption, find_server_index, partition_hash
+from perseid.records.errors import RecordMisuse
+from perseid.records.partition import HashOption, find_server_index, partition_hash
 from tests.wire import section21
 from tests.wire.key_material import codec_vectors
 
 VECTOR_FILES = ("codec-hash.json",)
 VECTORS = [vector for file in VECTOR_FILES for vector in codec_vectors(file)]
-OPTIONS = {"by_prefix": HashOption.PREFIX, "by_suffix": HashOption.SUFFIX, "by_all": HashOption.WHOLE}
+OPTIONS = {"by_prefix": HashOption.PREFIX, "by_suffix": HashOption.SUFFIX, "by_all": HashOption.ALL}
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
@@ -44,7 +44,7 @@ def test_only_ascii_letters_are_case_folded() -> None:
 
 
 def test_unknown_hash_option_uses_the_default() -> None:
-    assert partition_hash(b"12345/abc", 7) == partition_hash(b"12345/abc", HashOption.WHOLE)
+    assert partition_hash(b"12345/abc", 7) == partition_hash(b"12345/abc", HashOption.ALL)
 
 
 def test_smallest_hash_maps_to_a_stable_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,10 +54,10 @@ def test_smallest_hash_maps_to_a_stable_server(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(hashlib, "md5", lambda *_, **__: Smallest())
     assert partition_hash(b"any/thing") == 1 << 31
-    assert find_server_index(b"any/thing", HashOption.WHOLE, 3) == (1 << 31) % 3
+    assert find_server_index(b"any/thing", HashOption.ALL, 3) == (1 << 31) % 3
 
 
 def test_site_without_servers_is_refused() -> None:
     assert find_server_index(b"any", 0, 1) == 0
-    with pytest.raises(LocalProtocolError):
+    with pytest.raises(RecordMisuse, match=r"^the site has no servers$"):
         find_server_index(b"any", 0, 0)

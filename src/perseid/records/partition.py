@@ -12,22 +12,21 @@ reference code; here it is 2³¹.
 import hashlib
 from typing import Final
 
-from perseid.records.encoding import OpenEnum
-
-from .errors import LocalProtocolError
+from .encoding import OpenEnum
+from .errors import RecordMisuse
 
 _PREFIX_OF_PREFIXES: Final = b"0.NA"
 
 
 class HashOption(OpenEnum):
-    """The part of a handle that is hashed."""
+    """The part of a handle that selects the server."""
 
     PREFIX = 0
     SUFFIX = 1
-    WHOLE = 2
+    ALL = 2
 
 
-def partition_hash(handle: bytes, option: int = HashOption.WHOLE) -> int:
+def partition_hash(handle: bytes, option: int = HashOption.ALL) -> int:
     """Hash of a handle, from 0 to 2³¹. An unknown option means the whole handle."""
     digest = hashlib.md5(_hashed_part(handle, option).upper(), usedforsecurity=False).digest()
     return abs(int.from_bytes(digest[12:16], "big", signed=True))
@@ -36,7 +35,7 @@ def partition_hash(handle: bytes, option: int = HashOption.WHOLE) -> int:
 def find_server_index(handle: bytes, option: int, servers: int) -> int:
     """Position of the server that is responsible for a handle."""
     if servers < 1:
-        raise LocalProtocolError("the site has no servers")
+        raise RecordMisuse("the site has no servers")
     return 0 if servers == 1 else partition_hash(handle, option) % servers
 
 
