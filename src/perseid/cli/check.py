@@ -13,8 +13,7 @@ import typer
 
 from perseid.ledger.errors import LedgerError
 from perseid.ledger.log.entry import Entry, State
-from perseid.ledger.log.reader import CHUNK, LogReader
-from perseid.ledger.log.record_keys import key_range
+from perseid.ledger.log.reader import CHUNK
 from perseid.ledger.log.signing import find_branch
 from perseid.ledger.merkle import Signer
 from perseid.ledger.store.directory import prepare
@@ -281,7 +280,7 @@ def _record_findings(snapshot: Snapshot, prefix: str, policy: Policy) -> Iterato
     """Report the records that the policy of their namespace no longer allows."""
     count, first = 0, ""
     with progress(f"checking {prefix}", unit="records") as update:
-        for number, entry in enumerate(_iter_entries(snapshot.reader, prefix), 1):
+        for number, entry in enumerate(snapshot.reader.all_names(f"{prefix}/"), 1):
             if number % CHUNK == 0:
                 update(number)
             if problem := _policy_problem(snapshot, policy, entry):
@@ -290,13 +289,6 @@ def _record_findings(snapshot: Snapshot, prefix: str, policy: Policy) -> Iterato
     if count:
         message = f"{count:,} records of {prefix} violate the current policy; the first is {first}"
         yield Finding("policy", Level.NOTE, message, "they stay unchanged; the next change has to follow the policy")
-
-
-def _iter_entries(reader: LogReader, prefix: str) -> Iterator[Entry]:
-    first, end = key_range(f"{prefix}/")
-    while page := reader.names(first, end, CHUNK):
-        yield from page
-        first = page[-1].key + b"\0"
 
 
 def _policy_problem(snapshot: Snapshot, policy: Policy, entry: Entry) -> str:

@@ -16,6 +16,7 @@ from perseid.ledger.store.tables import STATES_PER_QUERY, Statements
 from perseid.proof.verifier import EMPTY_ROOT
 
 from .entry import Change, Entry, State, find_latest_until
+from .record_keys import key_range
 
 CHUNK: Final = 1_000
 """Rows read at a time where there may be millions."""
@@ -146,6 +147,13 @@ class LogReader:
         """
         self._cursor.execute(self._statements.names, (first, end, limit, 0))
         return [entry_from_row(row) for row in self._cursor.fetchall()]
+
+    def all_names(self, start: str) -> Iterator[Entry]:
+        """Iterate over the latest entries of all records whose handle starts like this, deleted ones too."""
+        first, end = key_range(start)
+        while page := self.names(first, end, CHUNK):
+            yield from page
+            first = page[-1].key + b"\0"
 
     def names_page(self, first: bytes, end: bytes, limit: int) -> tuple[list[Entry], bool]:
         """Like `names`, but a page also ends at `CHUNK_BYTES`; also return whether there may be more."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from perseid.ledger.log.entry import Action, Draft, State
-from perseid.ledger.log.reader import CHUNK, LogReader
+from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.record_keys import HOMED, POLICY, homed_name, key_range, policy_name, record_key
 from perseid.ledger.log.requests import LeaseProvider
 from perseid.names import prefixes
@@ -315,10 +315,8 @@ def namespaces(reader: LogReader) -> Iterator[str]:
 
 
 def _names(reader: LogReader, start: str) -> Iterator[str]:
-    first, end = key_range(start)
-    while page := reader.names(first, end, CHUNK):
-        yield from (entry.handle.removeprefix(start) for entry in page if entry.state is State.NORMAL)
-        first = page[-1].key + b"\0"
+    entries = reader.all_names(start)
+    return (entry.handle.removeprefix(start) for entry in entries if entry.state is State.NORMAL)
 
 
 def check_prefix(prefix: str) -> None:

@@ -9,10 +9,10 @@ to the other. Once suffixes are case-sensitive, a handle is found only in its re
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 from perseid.ledger.log.entry import Action, Draft, Entry, State
-from perseid.ledger.log.reader import CHUNK
 from perseid.ledger.log.record_keys import key_range, record_key
 from perseid.ledger.log.requests import LeaseProvider
 from perseid.names.characters import fold
@@ -121,26 +121,19 @@ def detect_case_sensitivity(snapshot: Snapshot, prefix: str) -> bool | None:
     be ended keys of an earlier period, so they count only if all of them agree.
     """
     deleted: set[bool] = set()
-    first, end = key_range(f"{prefix}/")
-    while page := snapshot.reader.names(first, end, CHUNK):
-        for entry in page:
-            if entry.state is not State.ABSENT:
-                return entry.exact
-            deleted.add(entry.exact)
-        first = page[-1].key + b"\0"
+    for entry in snapshot.reader.all_names(f"{prefix}/"):
+        if entry.state is not State.ABSENT:
+            return entry.exact
+        deleted.add(entry.exact)
     return deleted.pop() if len(deleted) == 1 else None
 
 
 def _entries(context: Context, prefix: str) -> list[Entry]:
     """The latest entries of all handles there ever were, noted as preconditions."""
-    entries: list[Entry] = []
-    first, end = key_range(f"{prefix}/")
-    while page := context.snapshot.reader.names(first, end, CHUNK):
-        entries += page
-        if len(entries) > MAX_NAMES:
-            reason = f"{display_name(prefix)} has more than {MAX_NAMES:,} handles, too many to change the case rule"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.CREATE_OTHER_NAMESPACE(), "H5")
-        first = page[-1].key + b"\0"
+    entries = list(islice(context.snapshot.reader.all_names(f"{prefix}/"), MAX_NAMES + 1))
+    if len(entries) > MAX_NAMES:
+        reason = f"{display_name(prefix)} has more than {MAX_NAMES:,} handles, too many to change the case rule"
+        raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.CREATE_OTHER_NAMESPACE(), "H5")
     for entry in entries:
         context.snapshot.track(entry)
     return entries

@@ -21,7 +21,8 @@ import re
 from calendar import timegm
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from email.utils import formatdate
 from typing import Final
 
 from perseid.ledger.log.entry import State
@@ -126,9 +127,7 @@ def parse_http_date(text: str) -> int:
 
 def format_http_date(seconds: int) -> str:
     """Format a time as an HTTP date, independent of the locale."""
-    time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
-    day, month = _DAYS[time.weekday()], _MONTHS[time.month - 1]
-    return f"{day}, {time.day:02} {month} {time.year:04} {time.hour:02}:{time.minute:02}:{time.second:02} GMT"
+    return formatdate(seconds, usegmt=True)
 
 
 def find_at_time(snapshot: Snapshot, identity: Identity, handle: Handle, seconds: int | None) -> MementoNeighbors:
