@@ -99,6 +99,11 @@ def test_metrics_are_openmetrics_on_request(listener: MetricsListener) -> None:
     assert text.endswith("# EOF\n")
 
 
+def test_invalid_version_gets_the_text_format(listener: MetricsListener) -> None:
+    response, _ = get(listener, "/metrics", accept="application/openmetrics-text;version=x")
+    assert (response.status, response.headers["Content-Type"][:10]) == (200, "text/plain")
+
+
 def test_ready_returns_the_reason(listener: MetricsListener, server: Server) -> None:
     response, text = get(listener, "/ready")
     assert (response.status, text) == (200, "ready\n")

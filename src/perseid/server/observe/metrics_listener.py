@@ -153,7 +153,10 @@ class MetricsListener:
 
     def _metrics(self, request: h11.Request) -> Response:
         accept = b",".join([value for name, value in request.headers if name == b"accept"])
-        encode, content_type = choose_encoder(accept.decode("latin-1"))
+        try:
+            encode, content_type = choose_encoder(accept.decode("latin-1"))
+        except (TypeError, ValueError):  # an invalid version
+            encode, content_type = choose_encoder("")
         return 200, content_type, encode(self._registry)
 
     def _ready(self, _: h11.Request) -> Response:
