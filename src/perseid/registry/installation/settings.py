@@ -161,11 +161,9 @@ class Setting:
             value = msgspec.convert(plain, self.type)
             if self.rule is None:
                 return value
-            return (
-                self.rule.check(value)
-                if isinstance(value, str)
-                else tuple(self.rule.check(bad := item) for item in value)
-            )
+            if isinstance(value, str):
+                return self.rule.check(value)
+            return tuple(self.rule.check(bad := item) for item in value)
         except msgspec.ValidationError:
             if isinstance(plain, list) and isinstance(self.default, list):
                 bad = next(item for item in plain if not isinstance(item, str))
