@@ -8,7 +8,7 @@ import pytest
 
 from perseid.ledger.backup.archive import save_backup
 from perseid.ledger.backup.restore import restore
-from perseid.ledger.errors import JobEnded, LedgerError
+from perseid.ledger.errors import JobEnded, LedgerError, TooBusy
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.requests import Append, Appended, Failed
@@ -26,9 +26,9 @@ from perseid.registry.commands.minting import Mint, MintInputs, mint
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Home
 from perseid.registry.identity import Identity
-from perseid.registry.jobs import rewrite, runner, undo
+from perseid.registry.jobs import rewrite, runner, transfer, undo
 from perseid.registry.jobs.rewrite import PlannedRewrite, Rewrite, UrlRewrite
-from perseid.registry.jobs.runner import resume
+from perseid.registry.jobs.runner import JobRun, resume
 from perseid.registry.jobs.transfer import TransferAll
 from perseid.registry.jobs.undo import UndoConflict
 from perseid.registry.queries.listing import list_handles
@@ -194,6 +194,43 @@ def test_concurrent_resumes_rewrite_each_record_once(here: Registry) -> None:
         running_jobs = [each for each in running_jobs if next(each, None) is not None]
     assert targets(here, *names) == [f"http://old.example/deeper/{name}" for name in names]
     assert runner.find_job(here, OPERATOR, job.id).done == 10
+
+
+@pytest.mark.parametrize("kind", ["rewrite", "transfer", "undo"])
+@pytest.mark.parametrize("method", ["do", "snapshot"])
+def test_run_continues_after_an_error(here: Registry, monkeypatch: pytest.MonkeyPatch, kind: str, method: str) -> None:
+    """Whether a step or the selection of its records failed; nothing is left out or done twice."""
+    names = fill(here)
+    if kind == "rewrite":
+        job = rewrite.start(here, ORDER, OPERATOR, "cli", "", 10)
+    elif kind == "transfer":
+        job = transfer.start(here, TransferAll("12345/0", ValueRef(100, "0.NA/12345")), OPERATOR, "cli")
+    else:
+        job = undo.start(here, run_rewrite(here).id, OPERATOR, "cli")
+    run = JobRun(here, job, OPERATOR)
+    original, calls, failures = getattr(here, method), 0, 0
+
+    def fail_sometimes(*arguments: object, **options: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls in (1, 4):
+            raise TooBusy("x")
+        return original(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(here, method, fail_sometimes)
+        left = True
+        while left:
+            try:
+                left = run.advance()
+            except TooBusy:
+                failures += 1
+    assert failures or (kind, method) == ("undo", "snapshot"), "an undo knows its entries"
+    assert (run.done, runner.find_job(here, OPERATOR, job.id).done) == (10, 10)
+    assert runner.find_job(here, OPERATOR, job.id).ended_at
+    with here.snapshot() as snapshot:
+        entries = [seq for first, count in load_steps(here.ledger.log, job.id) for seq in range(first, first + count)]
+        assert sorted(snapshot.reader.entry(seq).handle for seq in entries) == sorted(names)
 
 
 def test_steps_have_fewer_large_records(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
