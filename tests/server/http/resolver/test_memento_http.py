@@ -1,6 +1,5 @@
 """Requirements of RFC 7089 for each response: `Vary`, `Memento-Datetime` and links, section by section."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from email.utils import formatdate
 
@@ -17,19 +16,8 @@ from perseid.server.http.resolver.paths import MAX_LINK_BYTES, MAX_SIGNPOSTED_NA
 from tests.registry.queries.link_parser import ReadLink, read_links
 from tests.server.http.contexts import header_of, json_of
 from tests.server.http.resolver.resolver_records import location_of, page_of, text
-from tests.server.http.resolver.time_travel_records import HOME, JSON, START, Machine, Moved, links_of, time_machine
+from tests.server.http.resolver.time_travel_records import HOME, JSON, START, Machine, Moved, links_of
 from tests.server.native.native_servers import BY_ADMINS, HIDDEN, PREFIX
-
-
-@pytest.fixture(scope="module")
-def machine() -> Iterator[Machine]:
-    with time_machine() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def moved(machine: Machine) -> Moved:
-    return Moved.made(machine)
 
 
 def is_time_gate(answer: Response, original: str) -> None:

@@ -3,7 +3,6 @@
 Requirements of RFC 7089 for each response are in `test_memento_http`.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from email.utils import formatdate
 from typing import Final
@@ -30,23 +29,11 @@ from tests.server.http.resolver.time_travel_records import (
     Moved,
     iso,
     links_of,
-    time_machine,
 )
 from tests.server.native.native_servers import ADMIN, BY_ADMINS, HIDDEN, PREFIX
 from tests.wire.key_material import SECRET
 
 SOMEBODY: Final = basic(f"301:{ADMIN}", SECRET)
-
-
-@pytest.fixture(scope="module")
-def machine() -> Iterator[Machine]:
-    with time_machine() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def moved(machine: Machine) -> Moved:
-    return Moved.made(machine)
 
 
 # At a time
