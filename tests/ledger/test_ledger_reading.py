@@ -11,7 +11,7 @@ from perseid.ledger.log import reader
 from perseid.ledger.log.entry import Action, State
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.reader import LogReader
-from perseid.ledger.log.watcher import follow
+from perseid.ledger.log.watcher import ChangeWatcher
 from perseid.ledger.views.search_keys import exact_url_range, host_range
 from tests.ledger.ledgers import NOW, Machine, change, key, log_of_today, look, open_store, url
 
@@ -148,7 +148,11 @@ def test_the_log_is_followed_while_others_append(log: Log, where: str) -> None:
 
     def watch() -> None:
         following = log_of_today(open_store(where))
-        seen.extend(entry.handle for entry in follow(following, 0, stop))
+        watcher = ChangeWatcher(following)
+        while not stop.is_set():
+            seen.extend(entry.handle for entry in look(following).log(len(seen)))
+            watcher.wait(stop)
+        watcher.close()
         following.store.close()
 
     thread = threading.Thread(target=watch)

@@ -45,8 +45,7 @@ def test_query_finds_the_union_of_indexes_and_types(
     assert select(iter(RECORD.values), indexes, types) == found
 
 
-def test_records_filter_by_type_and_visibility_and_sort_by_index() -> None:
-    assert RECORD.of_type("url") == (US, URL)
+def test_records_filter_by_visibility_and_sort_by_index() -> None:
     assert RECORD.public() == Record(HANDLE, (EMAIL, US, URL))
     assert RECORD.ascending().values == (URL, US, EMAIL, NOTE)
     assert ascending([]) == ()

@@ -23,8 +23,6 @@ def test_locations_are_parsed_in_order_with_all_attributes() -> None:
     assert found.locations[2].href_template == "https://www2.example/get/{hdl:path}"
     assert found.locations[0].get("score") is None
     assert found.choose_by == (Method.LOCATT, Method.COUNTRY, Method.WEIGHTED)
-    assert found.is_enabled("no_legacy")
-    assert not found.is_enabled("http_sc")
     assert found.get("chooseby") == "locatt,country,weighted"
     assert found.to_bytes() == EXAMPLE.encode()
 

@@ -57,11 +57,6 @@ _CIPHERS = {ProtectionScheme.TDES: (BlockCipher.TDES, 192), ProtectionScheme.AES
 """Ciphers of the schemes with PBKDF2, and the key sizes in bits of new files."""
 
 
-def is_private_key_file(data: bytes) -> bool:
-    """Whether a file has a private key; otherwise it should have a public one."""
-    return Reader(data).i32() < _FIRST_PUBLIC_WORD
-
-
 def needs_passphrase(data: bytes) -> bool:
     """Whether a private key file is protected by a passphrase."""
     return _read_scheme(Reader(data)) != ProtectionScheme.NONE

@@ -100,10 +100,6 @@ class Locations(Text):
         """An attribute of the list: `no_legacy`, `http_sc`, `include` …"""
         return self.root.get(name)
 
-    def is_enabled(self, name: str) -> bool:
-        """Whether an attribute of the list is `yes`, `true` or `1`."""
-        return is_true(self.root.get(name))
-
 
 def _parse_methods(root: Element) -> tuple[Method, ...]:
     text = root.get("choose_by")

@@ -12,7 +12,7 @@ from perseid.names.handle import Handle
 
 from .binary import Reader, Writer
 from .errors import InvalidData, RecordMisuse
-from .types import TypeQuery, has_type
+from .types import TypeQuery
 from .value import MAX_VALUES, Value, read_values, write_values
 
 
@@ -48,10 +48,6 @@ class Record:
     def select(self, indexes: Collection[int] = (), types: Collection[str] = ()) -> tuple[Value, ...]:
         """The values that match a query, in the order of the record."""
         return select(self.values, indexes, types)
-
-    def of_type(self, base: str) -> tuple[Value, ...]:
-        """The values of a type and its subtypes, in the order of the record."""
-        return tuple([value for value in self.values if has_type(value.type, base)])
 
     def public(self) -> Self:
         """Copy with the public values."""

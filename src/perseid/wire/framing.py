@@ -58,12 +58,6 @@ class FrameReader:
         """Number of received bytes that are not consumed."""
         return len(self._buffer)
 
-    def take_buffered(self) -> bytes:
-        """Return and clear the data after the last message."""
-        rest = bytes(self._buffer)
-        self._buffer.clear()
-        return rest
-
     def _next(self) -> Frame | None:
         if self._envelope is None:
             if len(self._buffer) < envelope_module.ENVELOPE_LENGTH:

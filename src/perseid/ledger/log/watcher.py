@@ -6,14 +6,12 @@ entries at the next poll.
 """
 
 import threading
-from collections.abc import Iterator
 from typing import Any, Final
 
 from sqlalchemy import text
 
 from perseid.ledger.store.tables import CHANNEL
 
-from .entry import Entry
 from .log import Log
 
 INTERVAL: Final = 0.05
@@ -53,19 +51,3 @@ class ChangeWatcher:
         cursor.execute("PRAGMA data_version")
         row: Any = cursor.fetchone()
         return int(row[0])
-
-
-def follow(log: Log, after: int, stop: threading.Event) -> Iterator[Entry]:
-    """Yield the entries after `after`, and then new ones as they are appended, until `stop` is set."""
-    watcher = ChangeWatcher(log)
-    try:
-        while not stop.is_set():
-            with log.open_reader() as reader:
-                entries = list(reader.log(after, after + 1_000))
-            yield from entries
-            if entries:
-                after = entries[-1].seq
-            else:
-                watcher.wait(stop)
-    finally:
-        watcher.close()

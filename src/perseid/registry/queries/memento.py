@@ -58,7 +58,6 @@ _DATE: Final = re.compile(
     rf"(?:{'|'.join(_DAYS)}), ([0-9]{{2}}) ({'|'.join(_MONTHS)}) ([0-9]{{4}}) "
     r"([0-9]{2}):([0-9]{2}):([0-9]{2}) GMT"
 )
-_EXAMPLE: Final = "Sun, 15 Nov 2026 10:00:00 GMT"
 
 
 @dataclass(frozen=True, slots=True)
