@@ -214,7 +214,7 @@ class KeysSection(Section, frozen=True):
     passphrase: Annotated[
         str,
         _SECRET,
-        "Passphrase itself, for use as an environment variable. It overrides the file.",
+        "Passphrase of the server's private key, for use as an environment variable. It overrides the file.",
     ] = ""
 
 
@@ -230,7 +230,7 @@ class ServerSection(Section, frozen=True):
 class NativeSection(Section, frozen=True):
     """Section `native`."""
 
-    host: Annotated[_Host, "Address for the native protocol, UDP and TCP; 0.0.0.0 or :: for all."] = "127.0.0.1"
+    host: Annotated[_Host, "Address to listen on for the native protocol; 0.0.0.0 or :: for all."] = "127.0.0.1"
     port: Annotated[_Port, "Port of the native protocol, for UDP and TCP; 0 for any free port."] = 2641
 
 
@@ -238,20 +238,25 @@ class HttpSection(Section, frozen=True):
     """Section `http`."""
 
     enabled: Annotated[bool, "Whether to serve HTTP."] = True
-    host: Annotated[_Host, "Address for HTTP; 0.0.0.0 or :: for all."] = "127.0.0.1"
+    host: Annotated[_Host, "Address to listen on for HTTP; 0.0.0.0 or :: for all."] = "127.0.0.1"
     port: Annotated[_Port, "Port for HTTP and HTTPS; 0 for any free port."] = 8000
     listen: Annotated[
         Listen,
-        "Protocols at this port. Secrets are accepted only over HTTPS or from this machine.",
+        "Protocols at this port; both are told apart by the first byte of a connection. Secrets are accepted only over "
+        "HTTPS or from this machine.",
     ] = "both"
     certificate_file: Annotated[
         _FileName,
-        "PEM file with certificate and chain, relative to this directory. Empty: a self-signed certificate.",
+        "PEM file with the certificate for HTTPS and its chain, relative to this directory. Empty: Perseid uses a "
+        "self-signed certificate for the server's own key.",
     ] = ""
-    key_file: Annotated[_FileName, "PEM file with the private key. Empty: the key is in the certificate file."] = ""
+    key_file: Annotated[
+        _FileName, "PEM file with the certificate's private key. Empty: it is in the certificate file."
+    ] = ""
     client_certificates: Annotated[
         bool,
-        "Whether to request client certificates for authentication. Browsers ask users who have one.",
+        "Whether to request a client certificate for authentication. It is optional; browsers ask users who have one "
+        "to choose.",
     ] = True
     public_url: Annotated[str, _PUBLIC_URL, "Public URL of this server, used in links. Empty: links have no host."] = ""
     trusted_proxies: Annotated[
@@ -262,7 +267,7 @@ class HttpSection(Section, frozen=True):
     resolver_forms: Annotated[
         tuple[str, ...],
         _FORMS,
-        "URLs that resolve: bare for /HANDLE, a segment for /SEGMENT/HANDLE. /hdl/HANDLE always works.",
+        "URLs that resolve to handles: bare for /HANDLE, a segment for /SEGMENT/HANDLE. /hdl/HANDLE always works.",
     ] = (BARE, "hdl")
     redirect_status: Annotated[
         Literal[301, 302, 303, 307, 308], "Status code of redirects, unless the record chooses one."
@@ -272,13 +277,16 @@ class HttpSection(Section, frozen=True):
     ] = ("http", "https", "ftp", "mailto")
     no_values_status: Annotated[
         Literal[200, 404],
-        "Status code for a handle without public values: 200 as in deployed servers, 404 for link checkers.",
+        "Status code of the page for a handle without public values: 200 as in deployed servers, or 404, which link "
+        "checkers report.",
     ] = 200
-    weak_digests: Annotated[bool, "Whether to accept MD5 and SHA-1 for authentication, as deployed clients use."] = True
+    weak_digests: Annotated[bool, "Whether to accept MD5 and SHA-1 for authentication, which deployed clients use."] = (
+        True
+    )
     api_requests: Annotated[
         int,
         _range(0, 1_000_000, "requests per minute"),
-        "Rate limit of /api/v1 per identity, with all its tokens; 0 for no limit.",
+        "Rate limit of /api/v1 per identity, including all its tokens; 0 for no limit.",
     ] = 6_000
     api_requests_anonymous: Annotated[
         int,
@@ -292,18 +300,25 @@ class AdministratorsSection(Section, frozen=True):
 
     server: Annotated[
         _Identities,
-        "Server administrators: keys or groups of keys. They can do what no record grants.",
+        "Server administrators: keys or groups of keys. They can do what no record grants permission for.",
     ] = ()
     home_only: Annotated[
-        _Identities, "Identities that can home and unhome prefixes, as server administrators can."
+        _Identities, "Identities that can home and unhome prefixes, in addition to server administrators."
     ] = ()
-    status: Annotated[_Identities, "Identities that can read the server status, as server administrators can."] = ()
-    backup: Annotated[_Identities, "Identities that can request a checkpoint, as server administrators can."] = ()
-    replication: Annotated[_Identities, "Identities that can replicate everything, also private values: mirrors."] = ()
+    status: Annotated[
+        _Identities, "Identities that can read the server status, in addition to server administrators."
+    ] = ()
+    backup: Annotated[
+        _Identities, "Identities that can request a checkpoint, in addition to server administrators."
+    ] = ()
+    replication: Annotated[
+        _Identities, "Identities that can replicate everything, including private values: the keys of mirrors."
+    ] = ()
     full_access: Annotated[bool, "Whether server administrators have all permissions on every handle."] = False
     prefix_administrators: Annotated[
         bool,
-        "Whether administrators of a prefix can create and list its handles.",
+        "Whether administrators of a prefix handle can create and list its handles; otherwise only server "
+        "administrators can.",
     ] = True
 
 
@@ -321,7 +336,7 @@ class SessionsSection(Section, frozen=True):
     ] = MAX_TIMEOUT
     cipher: Annotated[
         Literal["aes", "3des", "des"],
-        "Encryption of sessions. Only aes is secure; the others are for old clients.",
+        "Encryption of sessions. Only aes is secure; the others are for clients that support nothing else.",
     ] = "aes"
 
 
@@ -345,7 +360,9 @@ class LogSection(Section, frozen=True):
     level: Annotated[
         Literal["debug", "info", "warning", "error"], "Lowest level of messages to log. Request logging is separate."
     ] = "info"
-    access: Annotated[bool, "Whether to log requests over TCP and HTTP: client, request, code, microseconds."] = True
+    access: Annotated[
+        bool, "Whether to log requests over TCP and HTTP: client, request, response code, microseconds."
+    ] = True
     access_udp: Annotated[bool, "Whether to log resolution over UDP too, which slows down every response."] = False
 
     @property
@@ -358,7 +375,9 @@ class MetricsSection(Section, frozen=True):
     """Section `metrics`."""
 
     enabled: Annotated[bool, "Whether to serve Prometheus metrics and the health checks /ready and /live."] = True
-    host: Annotated[_Host, "Address for metrics. They need no authentication and contain no handles."] = "127.0.0.1"
+    host: Annotated[_Host, "Address to listen on for metrics. They need no authentication and contain no handles."] = (
+        "127.0.0.1"
+    )
     port: Annotated[_Port, "Port of the metrics; 0 for any free port."] = 8641
 
 
@@ -367,12 +386,13 @@ class LimitsSection(Section, frozen=True):
 
     exempt_networks: Annotated[
         _Networks,
-        "Networks without limits per source. Limits for all clients together still apply.",
+        "Networks without limits per source, such as this machine and your own proxies. Limits for all clients "
+        "together still apply.",
     ] = ("127.0.0.0/8", "::1/128")
     udp_octets: Annotated[
         int,
         _range(0, 1 << 40, "bytes per second"),
-        "UDP response rate per network (/24, IPv6 /56), beyond which clients use TCP; 0 for no limit.",
+        "UDP response rate per network (IPv4 /24, IPv6 /56); 0 for no limit. Beyond it, clients switch to TCP.",
     ] = 1 << 20
     udp_burst: Annotated[int, _range(1 << 16, 1 << 40, "bytes"), "UDP response burst per network."] = 8 << 20
     udp_handovers: Annotated[
@@ -402,7 +422,7 @@ class LimitsSection(Section, frozen=True):
     tcp_unfinished_octets: Annotated[
         int,
         _range(1 << 20, 1 << 40, "bytes"),
-        "Maximum size of incomplete messages over TCP. Beyond it, the largest client is disconnected.",
+        "Maximum size of incomplete messages over TCP. Beyond it, the client with most of it is disconnected.",
     ] = 64 << 20
     sessions: Annotated[_Count, "Maximum number of sessions; beyond it, the oldest one ends."] = 10_000
     unproved_sessions: Annotated[_Count, "Maximum number of unauthenticated sessions."] = 1_000
@@ -414,7 +434,8 @@ class LimitsSection(Section, frozen=True):
     http_at_once: Annotated[
         int,
         _range(1, 1_000_000, "requests per second"),
-        "HTTP requests per address that are answered at once; others wait for a work budget.",
+        "HTTP requests per address that are answered directly from the answers view; further ones use the regular "
+        "path, which has a work budget.",
     ] = 2_000
     message_time: Annotated[_Seconds, "Time limit for receiving a complete message over TCP."] = 30
     idle_time: Annotated[_Seconds, "Idle time after which a connection is closed."] = 300
@@ -422,7 +443,8 @@ class LimitsSection(Section, frozen=True):
     failed_proofs: Annotated[
         int,
         _range(1, 1_000_000, "attempts per minute"),
-        "Failed authentication attempts per address, and of all addresses per handle. UDP does not affect TCP.",
+        "Failed authentication attempts per address, and of all addresses per handle, before clients must wait. "
+        "Failures over UDP do not affect TCP.",
     ] = 30
     read_share: Annotated[_CoreShare, "CPU share for reading the ledger."] = 100
     write_share: Annotated[_CoreShare, "CPU share for deciding changes."] = 100
@@ -430,11 +452,11 @@ class LimitsSection(Section, frozen=True):
     verify_share: Annotated[_CoreShare, "CPU share for verifying signatures and secrets."] = 50
     agree_share: Annotated[_CoreShare, "CPU share for setting up sessions."] = 20
     handshake_share: Annotated[_CoreShare, "CPU share for TLS handshakes."] = 50
-    udp_share: Annotated[_Percent, "Part of each CPU share for all UDP clients."] = 40
-    source_share: Annotated[_Percent, "Part of each CPU share for one address."] = 10
-    proved_source_share: Annotated[_Percent, "Part of each CPU share for one address with an authenticated client."] = (
-        50
-    )
+    udp_share: Annotated[_Percent, "Part of each CPU share available to all UDP clients."] = 40
+    source_share: Annotated[_Percent, "Part of each CPU share available to one address."] = 10
+    proved_source_share: Annotated[
+        _Percent, "Part of each CPU share available to one address with an authenticated client."
+    ] = 50
     reserved_share: Annotated[
         int, _range(0, 90, "percent"), "Part of each CPU share and queue reserved for authenticated addresses."
     ] = 25
