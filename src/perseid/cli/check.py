@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from perseid.ledger.errors import LedgerError
+from perseid.ledger.errors import CorruptView, LedgerError
 from perseid.ledger.log.entry import Entry, State
 from perseid.ledger.log.reader import CHUNK
 from perseid.ledger.log.signing import find_branch
@@ -221,7 +221,7 @@ def _ledger_findings(installation: Installation, *, quick: bool) -> Iterator[Fin
         with progress("checking entries", size) as update:
             report = verify(log, update)
     except LedgerError as problem:
-        in_view = "rebuild" in str(problem)
+        in_view = isinstance(problem, CorruptView)
         fix = "perseid rebuild" if in_view else "restore the last good backup: perseid restore"
         yield Finding("ledger", Level.ERROR, str(problem), fix)
         return

@@ -77,3 +77,10 @@ class ReadOnlyStore(LedgerError):
 
 class CorruptData(LedgerError):
     """Stored data is not what was written; the message names the entry."""
+
+
+class CorruptView(CorruptData):
+    """A view does not match the ledger, from which it can be rebuilt."""
+
+    def __init__(self, message: str, view: str = "") -> None:
+        super().__init__(f"{message}. Run: perseid rebuild {view}".rstrip())

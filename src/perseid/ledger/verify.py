@@ -21,7 +21,7 @@ from perseid.ledger.store.tables import checkpoints, entries, head, ledger, node
 from perseid.ledger.views.search_keys import index_keys
 from perseid.proof.verifier import EMPTY_ROOT, Checkpoint, InvalidProof, parse_note
 
-from .errors import CorruptData, LedgerError
+from .errors import CorruptData, CorruptView, LedgerError
 from .merkle import Frontier
 
 CHUNK: Final = 1_000
@@ -200,7 +200,7 @@ class _Verifier:
         positions = {row.name: (row.ledger, row.seq, row.leaf) for row in self._connection.execute(select(views))}
         for name in SQL_VIEWS:
             if positions.get(name) != (one.id, self.frontier.size, leaf):
-                raise CorruptData(f"the view {name} is not at the last entry. Run: perseid rebuild")
+                raise CorruptView(f"the view {name} is not at the last entry")
 
     def records(self) -> None:
         """Check that each record points to its latest entry, that none is missing, and the search view."""
@@ -208,7 +208,7 @@ class _Verifier:
         firsts = self._count(select(func.count()).where(entries.c.previous == 0))
         stored = self._count(select(func.count()).select_from(records))
         if stored != firsts:
-            raise CorruptData(f"{stored} records instead of {firsts}. Run: perseid rebuild records")
+            raise CorruptView(f"{stored} records instead of {firsts}", "records")
         # Every entry but the last of its record has exactly one successor: else a chain forks or skips entries.
         followed = self._count(select(func.count(entries.c.previous.distinct())).where(entries.c.previous > 0))
         if followed != self.frontier.size - firsts:
@@ -216,7 +216,7 @@ class _Verifier:
         later = entries.alias()
         stale = select(records.c.seq).join(later, later.c.previous == records.c.seq).limit(1)
         if (seq := self._connection.execute(stale).scalar()) is not None:
-            raise CorruptData(f"a record points to entry {seq}, which is not its latest. Run: perseid rebuild records")
+            raise CorruptView(f"a record points to entry {seq}, which is not its latest", "records")
         query = select(records.c.key, entries).join(entries, entries.c.seq == records.c.seq, isouter=True)
         expected = 0
         with self._stream.execute(query) as rows:
@@ -224,14 +224,12 @@ class _Verifier:
                 name = row.key.decode("utf-8", "replace")
                 self._location.now = f"the record {name}, entry {row.seq},"
                 if row.seq is None or (entry := entry_from_row(row[1:])).key != row.key:
-                    raise CorruptData(
-                        f"the record {name} points to an entry of another handle. Run: perseid rebuild records"
-                    )
+                    raise CorruptView(f"the record {name} points to an entry of another handle", "records")
                 expected += self._check_search_keys(name, entry)
         self._location.now = "the search view"
         actual = self._count(select(func.count()).select_from(search))
         if actual != expected:
-            raise CorruptData(f"the search view has {actual - expected} keys of no record. Run: perseid rebuild search")
+            raise CorruptView(f"the search view has {actual - expected} keys of no record", "search")
 
     def _check_search_keys(self, name: str, entry: Entry) -> int:
         """Return the number of search keys of a record; fail if one is missing."""
@@ -239,7 +237,7 @@ class _Verifier:
         if keys:
             stored = select(search.c.key).where(search.c.seq == entry.seq, search.c.key.in_(keys))
             if set(self._connection.execute(stored).scalars()) != keys:
-                raise CorruptData(f"search keys of {name} (entry {entry.seq}) are missing. Run: perseid rebuild search")
+                raise CorruptView(f"search keys of {name} (entry {entry.seq}) are missing", "search")
         return len(keys)
 
     def _count(self, statement: Any) -> int:

@@ -23,7 +23,7 @@ from sqlalchemy import Connection, bindparam, select
 
 from perseid.ledger.errors import (
     Contention,
-    CorruptData,
+    CorruptView,
     LedgerError,
     OutcomeUnknown,
     PreconditionFailed,
@@ -279,7 +279,7 @@ class BulkLoad:
         cursor.execute(statements.move_head, (frontier.size, self._at, frontier.to_bytes()))
         cursor.execute(statements.move_views, (frontier.size, self.leaf, self._first - 1))
         if cursor.rowcount != len(SQL_VIEWS):
-            raise CorruptData("an SQL view is behind the ledger. Run: perseid rebuild")
+            raise CorruptView("an SQL view is behind the ledger")
         if statements.notify:
             cursor.execute(statements.notify)
 

@@ -9,7 +9,7 @@ from typing import cast
 
 from sqlalchemy.engine.interfaces import DBAPICursor
 
-from perseid.ledger.errors import CorruptData, JobEnded, LeaseClosed, PreconditionFailed
+from perseid.ledger.errors import CorruptView, JobEnded, LeaseClosed, PreconditionFailed
 from perseid.ledger.merkle import Frontier
 from perseid.ledger.store.rows import EntryRow, fetch_one, idempotency_from_row
 from perseid.ledger.store.tables import KEYS_PER_QUERY, OTHER_SCOPES, Statements
@@ -182,7 +182,7 @@ class Commit:
         cursor.execute(statements.move_head, (self._frontier.size, self._at, self._frontier.to_bytes()))
         cursor.execute(statements.move_views, (self._frontier.size, self._leaf, self.first - 1))
         if cursor.rowcount != _SQL_VIEWS:
-            raise CorruptData("an SQL view is behind the ledger. Run: perseid rebuild")
+            raise CorruptView("an SQL view is behind the ledger")
         if statements.notify:
             cursor.execute(statements.notify)
 

@@ -19,7 +19,7 @@ from hashlib import sha256
 from itertools import pairwise
 from typing import Final, Self, TypeAlias
 
-from perseid.ledger.errors import AnswersUnavailable, CorruptData
+from perseid.ledger.errors import AnswersUnavailable, CorruptView
 from perseid.ledger.log.entry import Change, State
 from perseid.ledger.log.record_keys import LOCAL
 from perseid.names.handle import CaseRule
@@ -189,10 +189,10 @@ def decode_handle(key: bytes, raw: bytes) -> tuple[HandleItem, ...]:
                 length, at = _unpack_number(raw, at)
                 spelling, at = _read_bytes(raw, at, length)
                 if spelling == key or store_key(spelling) != key:
-                    raise CorruptData("the answers view has an item under the wrong key. Run: perseid rebuild answers")
+                    raise CorruptView("the answers view has an item under the wrong key", "answers")
             values, at = _unpack_values(raw, at)
             if not head & _STATE_BITS:
-                raise CorruptData("the answers view has an item of an absent record. Run: perseid rebuild answers")
+                raise CorruptView("the answers view has an item of an absent record", "answers")
             items.append(
                 HandleItem(
                     spelling,
@@ -211,7 +211,7 @@ def decode_handle(key: bytes, raw: bytes) -> tuple[HandleItem, ...]:
     if len(items) > 1:
         keys = [item.key for item in items]
         if any(first >= second for first, second in pairwise(keys)):
-            raise CorruptData("items of the answers view are out of order. Run: perseid rebuild answers")
+            raise CorruptView("items of the answers view are out of order", "answers")
     return tuple(items)
 
 
@@ -224,7 +224,7 @@ def read_plain_item(raw: bytes, refused: int = 0) -> tuple[int, Sequence[int]] |
     """Return where the values under a key start, and the length of each, if there is one plain item; else None.
 
     Plain means: a single published record with values, in a namespace that ignores case, without the flags `refused`
-    (of `PRIVATE`, `ALIAS` and `LOCATION`). Raises `IndexError` or `CorruptData` if the item is damaged.
+    (of `PRIVATE`, `ALIAS` and `LOCATION`). Raises `IndexError` or `CorruptView` if the item is damaged.
     """
     head = raw[0]
     if head & refused or head & _NOT_PLAIN != _PLAIN:
@@ -249,7 +249,7 @@ def read_item(name: bytes, raw: bytes, *, sensitive: bool) -> StoredItem | None:
     """Return the item under a key that a name refers to; None if there is none.
 
     Raises `AnswersUnavailable` for an item stored under another case rule than the namespace has now, `IndexError` or
-    `CorruptData` if it is damaged.
+    `CorruptView` if it is damaged.
     """
     head = raw[0]
     start, at = 1, 1
@@ -364,7 +364,7 @@ class PrefixItem:
         except (IndexError, UnicodeDecodeError):
             raise _truncated_error() from None
         if at != len(raw) or head & _UNUSED:
-            raise CorruptData("the answers view has an invalid prefix item. Run: perseid rebuild answers")
+            raise CorruptView("the answers view has an invalid prefix item", "answers")
         return cls(
             bool(head & _HOMED),
             bool(head & _HOMED_BARE),
@@ -427,7 +427,7 @@ def _unpack_number(raw: bytes, at: int) -> tuple[int, int]:
         byte = raw[at]
         number |= (byte & 0x7F) << shift
         if shift > _MAX_SHIFT or not byte:
-            raise CorruptData("the answers view has an invalid number. Run: perseid rebuild answers")
+            raise CorruptView("the answers view has an invalid number", "answers")
     return number, at + 1
 
 
@@ -465,8 +465,8 @@ def _read_bytes(raw: bytes, at: int, length: int) -> tuple[bytes, int]:
     return raw[at:end], end
 
 
-def _truncated_error() -> CorruptData:
-    return CorruptData("the answers view has a truncated or invalid item. Run: perseid rebuild answers")
+def _truncated_error() -> CorruptView:
+    return CorruptView("the answers view has a truncated or invalid item", "answers")
 
 
 _STATES = [State(code) for code in range(_STATE_BITS + 1)]

@@ -14,7 +14,7 @@ from typing import Any, Final, Self, TypeAlias
 
 import lmdb
 
-from perseid.ledger.errors import CorruptData
+from perseid.ledger.errors import CorruptData, CorruptView
 from perseid.ledger.log.entry import Change, Source, State
 from perseid.ledger.log.record_keys import HOMED, POLICY
 from perseid.names.handle import CaseRule
@@ -140,10 +140,10 @@ class Generation:
         """Return how far the generation has come."""
         raw = txn.get(_APPLIED, db=self.meta)
         if raw is None or len(raw) != _POSITION.size:
-            raise CorruptData("the answers view has no valid position. Run: perseid rebuild answers")
+            raise CorruptView("the answers view has no valid position", "answers")
         layout, ledger_id, seq, leaf = _POSITION.unpack(raw)
         if layout != LAYOUT:
-            raise CorruptData(f"the answers view has layout {layout} instead of {LAYOUT}. Run: perseid rebuild answers")
+            raise CorruptView(f"the answers view has layout {layout} instead of {LAYOUT}", "answers")
         return Position(ledger_id, seq, leaf)
 
     def _move(self, txn: Transaction, to: Position) -> None:
