@@ -7,7 +7,7 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 from perseid.ledger.log.entry import State
 from perseid.names.errors import load_rules as name_rules
@@ -24,6 +24,9 @@ NOT_A_PREFIX_HANDLE: Final = "Handle is not a prefix handle"
 
 class Refused(Exception):
     """A command was refused. Nothing has changed."""
+
+    problem_type: ClassVar = ""
+    """The slug of the problem type (`schema.problems`), if it is more exact than that of the code."""
 
     def __init__(self, code: ResponseCode, reason: str, advice: Advice | None = None, rule: str = "") -> None:
         super().__init__(reason)
@@ -55,6 +58,8 @@ class Refused(Exception):
 
 class InvalidQuery(Refused):
     """A well-formed query that has no answer."""
+
+    problem_type = "invalid-query"
 
     def __init__(self, reason: str, advice: Advice | None = None, rule: str = "") -> None:
         super().__init__(ResponseCode.INVALID_VALUE, reason, advice, rule)

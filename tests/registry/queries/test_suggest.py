@@ -28,7 +28,6 @@ from perseid.registry.queries.suggest import (
     MAX_NEIGHBORS,
     MAX_SECONDS,
     MAX_SUGGESTIONS,
-    PrefixStatus,
     Suggestions,
     TombstoneInfo,
     suggestions,
@@ -36,6 +35,7 @@ from perseid.registry.queries.suggest import (
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import Snapshot
+from perseid.schema.problems import PrefixStatus
 from perseid.wire.codes import ResponseCode
 from tests.registry.commands.records_in_every_state import hidden, unpublish, value
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, handle, registry_in_memory

@@ -31,6 +31,8 @@ T = TypeVar("T")
 class ConditionFailed(Refused):
     """The record does not meet the condition of the request."""
 
+    problem_type = "precondition-failed"
+
 
 @dataclass(frozen=True, slots=True)
 class Condition:

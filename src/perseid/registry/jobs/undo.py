@@ -65,6 +65,8 @@ class Conflict:
 class UndoConflict(Refused):
     """Nothing was undone, because data would be lost or is already lost."""
 
+    problem_type = "undo-conflict"
+
     def __init__(self, job_id: str, conflicts: list[Conflict], count: int = 0) -> None:
         """`count` is the total number of conflicts, if there are more than listed."""
         count = max(count, len(conflicts))

@@ -14,7 +14,6 @@ all candidates were looked up.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from itertools import islice
 from typing import Final
 
@@ -35,6 +34,7 @@ from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import MAX_ANCESTORS, SITE_PREFIX
+from perseid.schema.problems import PrefixStatus
 
 from .citation import to_single_line
 
@@ -53,19 +53,6 @@ MAX_NEIGHBORS: Final = 3
 chance."""
 
 _PUBLIC: Final = (State.NORMAL, State.TOMBSTONE)
-
-
-class PrefixStatus(Enum):
-    """Relation of this server to a prefix."""
-
-    HOSTED = "hosted"
-    """It hosts the prefix."""
-    DERIVED = "derived"
-    """It hosts a prefix that this one is derived from, but not this one."""
-    OTHER_SERVICE = "other_service"
-    """It knows the prefix, which another service hosts."""
-    UNKNOWN = "unknown"
-    """It does not know the prefix."""
 
 
 @dataclass(frozen=True, slots=True)

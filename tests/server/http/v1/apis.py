@@ -3,8 +3,9 @@
 import json
 from typing import Any
 
+from perseid.schema.problems import PROBLEM_TYPES
 from perseid.server.http.messages import Response
-from perseid.server.http.v1.problems import MEDIA_TYPE, PROBLEM_TYPES
+from perseid.server.http.v1.problems import MEDIA_TYPE
 from tests.server.http.contexts import PUBLIC_URL, Harness, header_of
 from tests.server.http.v1 import openapi_document
 

@@ -9,8 +9,8 @@ import pytest
 
 from perseid.records.value import ValueRef
 from perseid.registry.identity import KeyIdentity, Proof
+from perseid.schema.problems import PROBLEM_TYPES
 from perseid.server.http.messages import Request
-from perseid.server.http.v1.problems import PROBLEM_TYPES
 from perseid.server.native.decisions import Busy
 from tests.server.http.contexts import STRANGER, Harness, basic, header_of, in_session
 from tests.server.http.v1.apis import JSON, got, problem, send

@@ -14,9 +14,9 @@ from perseid.records.value import ValueRef
 from perseid.registry.access.scopes import ScopeSet
 from perseid.registry.identity import Identity, KeyIdentity, LocalIdentity, Proof, TokenIdentity
 from perseid.registry.jobs.runner import JobRun
+from perseid.schema.problems import Problem
 from perseid.server.http.v1 import job_runner
 from perseid.server.http.v1.job_runner import BackgroundJob, JobRunner
-from perseid.server.http.v1.problems import Problem
 from perseid.server.native.decisions import Busy
 from perseid.server.native.steps import WorkKind
 

@@ -21,9 +21,10 @@ from perseid.registry.commands.namespaces import homed_prefixes
 from perseid.registry.context import Command, Context, Plan
 from perseid.registry.policy.resolution import MAX_ALIASES
 from perseid.registry.queries.memento import Memento, MementoNeighbors
-from perseid.registry.queries.suggest import PrefixStatus, Suggestion, Suggestions, suggestions
+from perseid.registry.queries.suggest import Suggestion, Suggestions, suggestions
 from perseid.registry.results import PrefixNotHosted, ReferralError
 from perseid.registry.snapshot import Snapshot
+from perseid.schema.problems import PrefixStatus
 from perseid.server.http import responses
 from perseid.server.http.context import HANDLE_SEGMENT, HttpSettings, RequestContext
 from perseid.server.http.messages import HeaderList, Response

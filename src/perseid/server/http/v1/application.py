@@ -14,6 +14,7 @@ import msgspec
 from perseid.registry.access.permissions import display_name
 from perseid.registry.identity import quota_key
 from perseid.registry.queries.aliases import AliasError
+from perseid.schema.problems import make_problem
 from perseid.server.http.auth.authentication import (
     AuthResult,
     authenticate,
@@ -211,7 +212,7 @@ def _next_page_url(call: ApiCall, cursor: str) -> str:
 def _unauthenticated(request_context: RequestContext, auth: AuthResult) -> Response:
     denied = denial(request_context, auth)
     slug = "authentication-failed" if denied.status == UNAUTHORIZED else "https-required"
-    problem = problems.make_problem(request_context.server.settings, slug, denied.message, code=int(denied.code))
+    problem = make_problem(slug, denied.message, request_context.server.settings.public_url, code=int(denied.code))
     return problems.problem_response(ProblemResponse(problem, _with_bearer(denied.headers)))
 
 

@@ -21,6 +21,7 @@ from urllib.parse import quote
 import msgspec
 
 from perseid.registry.results import rules
+from perseid.schema.problems import PROBLEM_TYPES, problem_types_by_status
 from perseid.server.http.caching import PAGE_AGE
 from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import Response
@@ -28,7 +29,6 @@ from perseid.server.http.pages.pages import render_page, site_name
 
 from . import openapi
 from .application import get_router
-from .problems import PROBLEM_TYPES, problem_types_by_status
 from .routing import BASE, NO_TOKEN, Route
 
 _PATH_EXAMPLES: Final = {"handle": "12345%2Fx", "prefix": "12345", "suffix": "D7J1G0DQH", "rule": "H3"}

@@ -14,8 +14,9 @@ from perseid.ledger.store.jobs import Job
 from perseid.registry.advice import AdviceKind
 from perseid.registry.identity import Anonymous
 from perseid.registry.jobs.runner import CHUNK_SIZE, JobRun, UndoIndex, complete_or_discard, find_job
-from perseid.registry.jobs.undo import UndoConflict, UndoPreview
+from perseid.registry.jobs.undo import UndoPreview
 from perseid.registry.results import Refused
+from perseid.schema.problems import make_problem
 from perseid.server.http.context import INTERFACE
 from perseid.server.http.resolver.paths import absolute_url
 from perseid.server.native.steps import WorkKind
@@ -25,7 +26,7 @@ from .api_call import ApiCall
 from .authorized_registry import AuthorizedRegistry
 from .job_runner import BackgroundJob, LimitReached, Slot, retry_when_busy
 from .job_schemas import MAX_CONFLICTS, JobResponse, to_job_response
-from .problems import ApiError, make_problem, to_problem
+from .problems import ApiError, to_problem
 from .routing import BASE, Reply
 
 MAX_COUNT: Final = 2_500
@@ -72,20 +73,19 @@ async def run_job(
     Raises the error of the first step; with `discard` the job is then discarded, because it changed nothing.
     """
     call.call.check_can_change()
-    try:
-        with reserve_slot(call, undoes=undoes) as slot:
-            job = await start()
-            if not call.request_context.server.api.runner.is_running(job.id):
-                await _run_first_steps(call, registry, slot, job, discard=discard)
-    except UndoConflict as problem:
-        raise ApiError("undo-conflict", problem.reason, code=int(problem.code)) from problem
+    with reserve_slot(call, undoes=undoes) as slot:
+        job = await start()
+        if not call.request_context.server.api.runner.is_running(job.id):
+            await _run_first_steps(call, registry, slot, job, discard=discard)
     return accepted_reply(call, await load_job(call, registry, job.id))
 
 
 async def _run_first_steps(call: ApiCall, registry: AuthorizedRegistry, slot: Slot, job: Job, *, discard: bool) -> None:
     runner = call.request_context.server.api.runner
     run = JobRun(registry, replace(job, interface=INTERFACE), call.identity)
-    public_problem = make_problem(call.settings, "job-failed", "The user who ran the job could not complete it")
+    public_problem = make_problem(
+        "job-failed", "The user who ran the job could not complete it", call.settings.public_url
+    )
     background = BackgroundJob(
         run, call.do, lambda error: to_problem(error, call.request_context).problem, public_problem
     )

@@ -13,16 +13,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from perseid.ledger.errors import Contention, JobEnded, TooBusy
 from perseid.registry.identity import Identity, quota_key
 from perseid.registry.jobs.runner import JobRun, acts_for
+from perseid.schema.problems import Problem
 from perseid.server.native.decisions import Busy
 from perseid.server.native.steps import WorkKind
-
-if TYPE_CHECKING:
-    from .problems import Problem
 
 MAX_RUNNING: Final = 8
 """Jobs that run at the same time. There is one writer, so more would not be faster."""
@@ -66,7 +64,7 @@ class BackgroundJob:
     do: RunInPool
     explain: "Callable[[Exception], Problem]"
     """Converts an error for this identity."""
-    public_problem: "Problem"
+    public_problem: Problem
     """What other users see: the reason can reveal permissions of the identity."""
 
 
@@ -75,8 +73,8 @@ class _Failure:
     """Why a job failed."""
 
     identity: Identity
-    problem: "Problem"
-    public_problem: "Problem"
+    problem: Problem
+    public_problem: Problem
 
 
 @dataclass(slots=True)

@@ -9,10 +9,10 @@ from perseid.registry.identity import Identity
 from perseid.registry.jobs.rewrite import PlannedRewrite
 from perseid.registry.jobs.runner import JobState, UndoIndex, load_parameters
 from perseid.schema.common import Doc, NextCursor, Note, Paging, RequestBody, ResponseBody, Seq
+from perseid.schema.problems import Problem
 from perseid.schema.records import Data, Index, Type, dump_values
 
 from .job_runner import JobRunner
-from .problems import Problem
 
 MAX_CONFLICTS: Final = 1_000
 """Most undo conflicts in a response; the total is always given."""

@@ -1,11 +1,4 @@
-"""Problem documents (RFC 9457): the one form of all errors of the HTTP API.
-
-    {"type": "https://hdl.example.org/docs/problems#permission-denied", "title": "Permission denied", "status": 403,
-     "detail": "…", "advice": "…", "rule": "…", "code": 400}
-
-`type` is stable and leads to the page that explains it (`problems.toml`). `detail` says what is wrong, `advice` how to
-fix it. `rule` is the id of a rule or a line of the namespace's policy, `code` the response code of the Handle System,
-`where` the invalid part of the request.
+"""Errors as problems (`schema.problems`), the one form of all errors of the HTTP API.
 
 The registry gives its advice as data; `ADVICE_TEXTS` has the request for each kind that has one.
 
@@ -13,11 +6,9 @@ Problems about missing handles have suggestions. They contain public data only a
 suggestions; beyond the budget they are omitted.
 """
 
-import tomllib
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.resources import files
-from typing import Annotated, Final
+from typing import Final
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -27,12 +18,9 @@ from perseid.names.handle import Handle
 from perseid.records.errors import InvalidData
 from perseid.registry.access.scopes import InvalidScope
 from perseid.registry.advice import Advice, AdviceKind, AdviceTexts, render
-from perseid.registry.commands.conditions import ConditionFailed
-from perseid.registry.commands.minting import RetryLater
 from perseid.registry.policy.text import InvalidPolicy
-from perseid.registry.queries.suggest import PrefixStatus
 from perseid.registry.results import InvalidQuery, ReferralError, Refused
-from perseid.schema.common import Doc, ResponseBody
+from perseid.schema.problems import PrefixInfo, Problem, Suggestion, make_problem, slug_of_code
 from perseid.server.http import responses
 from perseid.server.http.context import HttpSettings, RequestContext
 from perseid.server.http.messages import SAFE_METHODS, BadRequest, HeaderList, Response
@@ -46,33 +34,6 @@ from .state import InvalidCursor
 from .validation import InvalidNameParameter, InvalidParameter
 
 ENCODED_TWICE: Final = "The path seems to be encoded twice: write the slash of a handle as %2F, not %252F"
-
-
-class TombstoneInfo(ResponseBody, frozen=True):
-    """The content of a tombstone. Missing information is omitted."""
-
-    reason: Annotated[str, Doc("Why the object is gone.")] = ""
-    date: Annotated[
-        str, Doc("When it was withdrawn, as stored in the tombstone.", examples=["2026-11-15T10:00:00Z"])
-    ] = ""
-    replacement: Annotated[str | None, Doc("The handle to use instead.")] = None
-
-
-class Suggestion(ResponseBody, frozen=True):
-    """An existing handle that may have been meant."""
-
-    handle: Annotated[str, Doc("The handle as registered.", examples=["12345/x"])]
-    why: Annotated[str, Doc("Why it is suggested.", examples=["two characters are swapped"])]
-    gone: Annotated[TombstoneInfo | None, Doc("The tombstone, if the handle has one.")] = None
-
-
-class PrefixInfo(ResponseBody, frozen=True):
-    """What this server knows about the prefix of a missing handle."""
-
-    prefix: Annotated[str, Doc("The prefix, if the text has one.", examples=["12345"])]
-    status: Annotated[PrefixStatus, Doc("The relation of this server to the prefix.")]
-    why: Annotated[str, Doc("The relation in words.")]
-    derived_from: Annotated[str | None, Doc("The nearest parent prefix that is hosted here.")] = None
 
 
 async def add_suggestions(request_context: RequestContext, response: "ProblemResponse", text: str) -> "ProblemResponse":
@@ -93,74 +54,6 @@ async def add_suggestions(request_context: RequestContext, response: "ProblemRes
 
 
 MEDIA_TYPE: Final = "application/problem+json"
-
-PROBLEMS_PAGE: Final = "/docs/problems"
-"""The page that explains the problem types."""
-
-
-class Problem(ResponseBody, frozen=True):
-    """A problem: what is wrong, and how to fix it (RFC 9457)."""
-
-    type: Annotated[str, Doc("The problem type, for programs: a URL that explains it.")]
-    title: Annotated[str, Doc("The problem type in words.")]
-    status: Annotated[int, Doc("The HTTP status.")]
-    detail: Annotated[str, Doc("What is wrong with this request.")]
-    advice: Annotated[str, Doc("How to fix it.")] = ""
-    rule: Annotated[str, Doc("The id of the broken rule, or the line of the namespace's policy.", examples=["H3"])] = ""
-    code: Annotated[int, Doc("The response code of the Handle System.", examples=[102])] = 0
-    where: Annotated[str, Doc("The invalid parameter, or the path in the JSON body.", examples=["$.values[0]"])] = ""
-    instance: Annotated[str, Doc("The reference number in the log of the server, for internal errors.")] = ""
-    suggestions: Annotated[
-        tuple[Suggestion, ...],
-        Doc("Existing handles that may have been meant, best match first, if the handle is missing."),
-    ] = ()
-    prefix: Annotated[PrefixInfo | None, Doc("What this server knows about the prefix, if the handle is missing.")] = (
-        None
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class ProblemType:
-    """A problem type as its page explains it."""
-
-    slug: str
-    status: int
-    title: str
-    about: str
-
-
-def _load_problem_types() -> dict[str, ProblemType]:
-    tables = tomllib.loads(files(__package__).joinpath("problems.toml").read_text(encoding="utf-8"))
-    return {
-        slug: ProblemType(slug, table["status"], table["title"], " ".join(table["about"].split()))
-        for slug, table in tables.items()
-    }
-
-
-PROBLEM_TYPES: Final = _load_problem_types()
-"""All problem types by slug, from problems.toml."""
-
-_BY_CODE: Final = {
-    ResponseCode.SERVER_TOO_BUSY: "busy",
-    ResponseCode.SERVER_BACKUP: "read-only",
-    ResponseCode.PROTOCOL_ERROR: "invalid-request",
-    ResponseCode.OPERATION_NOT_SUPPORTED: "not-supported",
-    ResponseCode.HANDLE_NOT_FOUND: "not-found",
-    ResponseCode.VALUES_NOT_FOUND: "not-found",
-    ResponseCode.HANDLE_ALREADY_EXISTS: "already-exists",
-    ResponseCode.VALUE_ALREADY_EXISTS: "already-exists",
-    ResponseCode.INVALID_HANDLE: "invalid-name",
-    ResponseCode.INVALID_VALUE: "invalid-value",
-    ResponseCode.SERVER_NOT_RESP: "prefix-not-hosted",
-    ResponseCode.SERVICE_REFERRAL: "prefix-not-hosted",
-    ResponseCode.PREFIX_REFERRAL: "prefix-not-hosted",
-    ResponseCode.INVALID_ADMIN: "permission-denied",
-    ResponseCode.INSUFFICIENT_PERMISSIONS: "permission-denied",
-    ResponseCode.AUTHENTICATION_NEEDED: "authentication-required",
-    ResponseCode.AUTHENTICATION_FAILED: "authentication-failed",
-    ResponseCode.INVALID_CREDENTIAL: "authentication-failed",
-    ResponseCode.SESSION_TIMEOUT: "authentication-failed",
-}
 
 _BY_STATUS: Final = {
     400: "invalid-request",
@@ -201,35 +94,35 @@ class ApiError(Exception):
 
 def to_problem(error: Exception, request_context: RequestContext) -> ProblemResponse:
     """Convert an error to a problem; unexpected errors are logged."""
-    settings = request_context.server.settings
+    url = request_context.server.settings.public_url
     match error:
         case ApiError():
-            problem = make_problem(settings, error.slug, error.detail, advice=error.advice, code=error.code)
+            problem = make_problem(error.slug, error.detail, url, advice=error.advice, code=error.code)
             return ProblemResponse(problem, error.headers)
         case InvalidCursor():
-            return ProblemResponse(make_problem(settings, "invalid-cursor", str(error)))
+            return ProblemResponse(make_problem("invalid-cursor", str(error), url))
         case InvalidName():
-            return ProblemResponse(_invalid_name_problem(error, settings))
+            return ProblemResponse(_invalid_name_problem(error, url))
         case InvalidData() | InvalidPolicy() | InvalidScope():
             slug = "invalid-query" if request_context.request.method in SAFE_METHODS else "invalid-value"
-            return ProblemResponse(make_problem(settings, slug, str(error), code=int(ResponseCode.INVALID_VALUE)))
+            return ProblemResponse(make_problem(slug, str(error), url, code=int(ResponseCode.INVALID_VALUE)))
         case ReferralError():
             advice = "Send the request to the service that hosts the prefix; the prefix record names it"
             return ProblemResponse(
-                make_problem(settings, "prefix-not-hosted", error.reason, advice=advice, code=int(error.code))
+                make_problem("prefix-not-hosted", error.reason, url, advice=advice, code=int(error.code))
             )
         case Refused():
             return _refusal_problem(error, request_context)
     return _failure_problem(error, request_context)
 
 
-def _invalid_name_problem(error: InvalidName, settings: HttpSettings) -> Problem:
+def _invalid_name_problem(error: InvalidName, url: str) -> Problem:
     """Name the invalid character (counted from 1) and the rule."""
     at = "" if error.position is None else f"At character {error.position + 1}: "
     return make_problem(
-        settings,
         "invalid-name",
         f"{at}{error.message}",
+        url,
         advice=rule_advice(error.rule),
         rule=error.rule,
         code=int(ResponseCode.INVALID_HANDLE),
@@ -241,29 +134,24 @@ def _refusal_problem(refused: Refused, request_context: RequestContext) -> Probl
     """Convert a refusal by its code, with its reason, advice and rule."""
     headers = responses.to_failure(refused, request_context).headers
     code, advice = refused.code, render_advice(refused.advice)
-    slug = _BY_CODE.get(code, "internal-error")
-    if isinstance(refused, InvalidQuery) and request_context.request.method in SAFE_METHODS:
-        slug = "invalid-query"  # a change gets the type of its code
-    if isinstance(refused, ConditionFailed):
-        slug = "precondition-failed"
+    slug = refused.problem_type or slug_of_code(code)
+    if isinstance(refused, InvalidQuery) and request_context.request.method not in SAFE_METHODS:
+        slug = slug_of_code(code)  # of a change
     if code == ResponseCode.AUTHENTICATION_NEEDED and not request_context.request.client.private:
         slug, advice = "https-required", HTTPS_REQUIRED
-    if isinstance(refused, RetryLater):
-        slug = "busy"
-    problem = make_problem(
-        request_context.server.settings, slug, refused.reason, advice=advice, rule=refused.rule, code=int(code)
-    )
+    url = request_context.server.settings.public_url
+    problem = make_problem(slug, refused.reason, url, advice=advice, rule=refused.rule, code=int(code))
     return ProblemResponse(problem, headers)
 
 
 def _failure_problem(error: Exception, request_context: RequestContext) -> ProblemResponse:
     failure = responses.to_failure(error, request_context)
-    slug = _BY_STATUS.get(failure.status) if isinstance(error, BadRequest | Busy) else _BY_CODE.get(failure.code)
+    by_status = _BY_STATUS.get(failure.status, "internal-error")
     where, advice = (error.where, error.advice) if isinstance(error, InvalidParameter) else ("", "")
     problem = make_problem(
-        request_context.server.settings,
-        slug or "internal-error",
+        by_status if isinstance(error, BadRequest | Busy) else slug_of_code(failure.code),
         failure.message,
+        request_context.server.settings.public_url,
         advice=advice,
         code=int(failure.code),
         where=where,
@@ -271,33 +159,6 @@ def _failure_problem(error: Exception, request_context: RequestContext) -> Probl
         status=failure.status,
     )
     return ProblemResponse(problem, failure.headers)
-
-
-def make_problem(  # noqa: PLR0913 - one argument per field
-    settings: HttpSettings,
-    slug: str,
-    detail: str,
-    *,
-    advice: str = "",
-    rule: str = "",
-    code: int = 0,
-    where: str = "",
-    instance: str = "",
-    status: int = 0,
-) -> Problem:
-    """Build a problem of a type."""
-    problem_type = PROBLEM_TYPES[slug]
-    return Problem(
-        f"{settings.public_url}{PROBLEMS_PAGE}#{slug}",
-        problem_type.title,
-        status or problem_type.status,
-        detail,
-        advice=advice,
-        rule=rule,
-        code=code,
-        where=where,
-        instance=instance,
-    )
 
 
 def problem_response(result: ProblemResponse, *, name: str = "", identity: str = "") -> Response:
@@ -311,12 +172,7 @@ def problem_response(result: ProblemResponse, *, name: str = "", identity: str =
 def error_response(settings: HttpSettings, status: int, message: str) -> Response:
     """Build the response to a request that could not be parsed."""
     slug = _BY_STATUS.get(status, "invalid-request" if status < 500 else "internal-error")
-    return problem_response(ProblemResponse(make_problem(settings, slug, message, status=status)))
-
-
-def problem_types_by_status(status: int) -> list[ProblemType]:
-    """List the problem types with a status."""
-    return [problem_type for problem_type in PROBLEM_TYPES.values() if problem_type.status == status]
+    return problem_response(ProblemResponse(make_problem(slug, message, settings.public_url, status=status)))
 
 
 ADVICE_TEXTS: Final[AdviceTexts] = {

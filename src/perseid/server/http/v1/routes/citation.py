@@ -78,7 +78,7 @@ async def draw(call: ApiCall) -> Reply:
     size = len(address.encode())
     if size > MAX_URL_SIZE:
         detail = f"The URL has {size:,} bytes; a QR code here can have at most {MAX_URL_SIZE:,}"
-        advice = "Use a shorter resolver URL, or draw it at the command line: perseid qr"
+        advice = "Use a shorter resolver URL"
         raise ApiError("invalid-query", detail, advice, code=int(ResponseCode.INVALID_VALUE))
 
     def draw_image() -> bytes:
