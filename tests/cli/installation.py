@@ -29,7 +29,7 @@ def call(*arguments: str, stdin: bytes = b"", environ: Mapping[str, str] | None 
     errors = io.StringIO()
     if isinstance(error, Exception):
         with contextlib.redirect_stderr(errors):
-            code = report_error(error)
+            code = report_error(error, json="--json" in arguments)
     # Errors are reported after all other output.
     done = Done(code, result.stdout, result.stderr + errors.getvalue(), result.output + errors.getvalue())
     for text in (done.out, done.err):

@@ -286,6 +286,8 @@ def test_rule_without_errors_is_known_but_not_found() -> None:
 
 
 def test_unknown_rule_is_not_found() -> None:
-    done = call("name", "rules", "Z9", "--json")
+    done = call("name", "rules", "Z9")
     assert (done.code, done.out) == (3, "")
     assert done.err == f"perseid: rule 'Z9' does not exist; the rules are {', '.join(load_rules())}\n"
+    problem = json.loads(call("name", "rules", "Z9", "--json").err)
+    assert (problem["type"], problem["exit_code"], "code" in problem) == ("/docs/problems#not-found", 3, False)

@@ -66,9 +66,9 @@ def _perseid(
 
 
 def main() -> None:
-    """Run the command line; print an error as one line on standard error with advice, and exit with its code."""
+    """Run the command line; print an error on standard error, with advice or as JSON, and exit with its code."""
     use_utf8()
     try:
         app()
     except Exception as error:  # noqa: BLE001 - report_error raises bugs again
-        sys.exit(import_module("._errors", __package__).report_error(error))
+        sys.exit(import_module("._errors", __package__).report_error(error, json="--json" in sys.argv))

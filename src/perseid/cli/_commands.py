@@ -6,13 +6,16 @@ package says how a module offers its commands.
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+_UsageError: Final = cast(type[Exception], typer.BadParameter.__base__)  # which typer does not export
 
 DEFAULT_DIRECTORY: Final = "perseid-data"
 DIRECTORY_VARIABLE: Final = "PERSEID_DIR"
@@ -146,6 +149,22 @@ class LazyGroup(Group):
                 summary = LazyCommand(name, help=text, rich_help_panel=panel)
                 summary.module = module
                 self.commands[name] = summary
+
+    def main(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **extra: Any
+    ) -> Any:
+        """Run the program. With `--json`, a wrong argument is reported as JSON too."""
+        arguments = sys.argv[1:] if args is None else list(args)
+        if not standalone_mode or "--json" not in arguments:
+            return super().main(arguments, standalone_mode=standalone_mode, **extra)
+        try:
+            code = super().main(arguments, standalone_mode=False, **extra)
+        except _UsageError as error:
+            code = import_module("._errors", __package__).report_usage_error(error)
+        except typer.Abort:
+            typer.echo("Aborted.", err=True)
+            code = 1
+        sys.exit(code or 0)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)

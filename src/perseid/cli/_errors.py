@@ -1,4 +1,4 @@
-"""Errors on the command line: one line with the reason, advice after it, and an exit code.
+"""Errors on the command line: one line with the reason, advice after it, and an exit code; with `--json` a problem.
 
 It is loaded only when an error occurs, so that commands that need little start fast. The module that raised the error
 is loaded by then, so classes are looked up in `sys.modules` and nothing is imported to test for them.
@@ -6,12 +6,14 @@ is loaded by then, so classes are looked up in `sys.modules` and nothing is impo
 
 import os
 import sys
-from importlib import import_module
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
 
 from perseid.names.errors import NameProblem
 
-from ._output import print_message, print_name_error
+from ._output import NotFound, print_message
 
 FAILED: Final = 1
 NOT_FOUND: Final = 3
@@ -23,35 +25,57 @@ _NOT_FOUND_CODES: Final = frozenset({"HANDLE_NOT_FOUND", "VALUES_NOT_FOUND", "SE
 _FAILED_CODES: Final = frozenset({"ERROR", "SERVER_TOO_BUSY"})
 """Refusals that may succeed when retried."""
 
-_FAILURE_CLASSES: Final = (
-    ("perseid.records.errors", "RecordProblem"),
-    ("perseid.ledger.errors", "LedgerError"),
-    ("perseid.registry.installation.settings", "InvalidConfig"),
-    ("perseid.registry.policy.text", "InvalidPolicy"),
+_FAILURES: Final = (
+    ("perseid.records.errors", "RecordProblem", "invalid-value"),
+    ("perseid.registry.policy.text", "InvalidPolicy", "invalid-value"),
+    ("perseid.registry.installation.settings", "InvalidConfig", "command-failed"),
+    ("perseid.ledger.errors", "Contention", "busy"),
+    ("perseid.ledger.errors", "TooBusy", "busy"),
+    ("perseid.ledger.errors", "ReadOnlyStore", "read-only"),
+    ("perseid.ledger.errors", "LedgerError", "command-failed"),
 )
+"""Classes of errors, the more exact first, and their problem types."""
 
 
-def report_error(error: Exception) -> int:
-    """Print an error and its notes, and return the exit code; raise it again if it is a bug."""
-    code = _report(error)
-    for note in getattr(error, "__notes__", ()):
-        print_message(note)
-    return code
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """What is reported about an error."""
+
+    slug: str
+    """The problem type."""
+    detail: str
+    advice: tuple[str, ...] = ()
+    """One or more lines."""
+    rule: str = ""
+    code: int | None = None
+    """The response code; None for that of the problem type."""
+    exit_code: int = FAILED
 
 
-def _report(error: Exception) -> int:
-    if isinstance(error, NameProblem):
-        print_name_error(error)
-        return FAILED
-    if _is_instance(error, "perseid.registry.results", "Refused"):
-        return _report_refusal(error)
-    if any(_is_instance(error, *name) for name in _FAILURE_CLASSES):
-        print_message(f"perseid: {error}")
-        return FAILED
-    if isinstance(error, OSError):  # for example a full disk
-        _report_os_error(error)
-        return FAILED
-    raise error
+def report_error(error: Exception, *, json: bool = False, where: str = "") -> int:
+    """Print an error and its notes, and return the exit code; raise it again if it is a bug.
+
+    `where` is the invalid part of the input.
+    """
+    report = _describe(error)
+    notes = getattr(error, "__notes__", ())
+    if json:
+        _print_problem(report, notes, where)
+    else:
+        rule = f" (rule {report.rule})" if isinstance(error, NameProblem) else ""
+        print_message(f"perseid: {f'{where}: ' if where else ''}{report.detail}{rule}")
+        for line in (*report.advice, *notes):
+            print_message(line)
+    if isinstance(error, OSError):
+        _drop_unwritable_output()
+    return report.exit_code
+
+
+def report_usage_error(error: Any) -> int:
+    """Print an error in the arguments of a command as a problem, and return the exit code."""
+    advice = () if error.ctx is None else (f"See: {error.ctx.command_path} --help",)
+    _print_problem(_Report("invalid-request", error.format_message(), advice, exit_code=error.exit_code))
+    return int(error.exit_code)
 
 
 def is_not_found(code: object) -> bool:
@@ -59,24 +83,53 @@ def is_not_found(code: object) -> bool:
     return getattr(code, "name", None) in _NOT_FOUND_CODES
 
 
+def _describe(error: Exception) -> _Report:
+    if isinstance(error, NameProblem):
+        advice: tuple[str, ...] = (f"To read the rule: perseid name rules {error.rule}",)
+        if error.rule == "U4":
+            advice = ("To accept your own resolver, use --resolver, as in --resolver http://example.org/hdl", *advice)
+        return _Report("invalid-name", error.detail, advice, error.rule)
+    if _is_instance(error, "perseid.registry.results", "Refused"):
+        return _describe_refusal(error)
+    if isinstance(error, NotFound):
+        return _Report("not-found", str(error), code=0, exit_code=NOT_FOUND)
+    for module, name, slug in _FAILURES:
+        if _is_instance(error, module, name):
+            return _Report(slug, str(error))
+    if isinstance(error, OSError):  # for example a full disk
+        path = f"{error.filename}: " if error.filename else ""
+        return _Report("command-failed", f"{path}{error.strerror or error}")
+    raise error
+
+
+def _describe_refusal(refused: Any) -> _Report:
+    from perseid.schema.problems import slug_of_code  # noqa: PLC0415 - see the module
+
+    from ._advice import render_advice  # noqa: PLC0415
+
+    advice, code = render_advice(refused.advice), refused.code
+    exit_code = NOT_FOUND if is_not_found(code) else FAILED if code.name in _FAILED_CODES else REFUSED
+    slug = refused.problem_type or slug_of_code(code)
+    return _Report(slug, refused.reason, (advice,) if advice else (), refused.rule, int(code), exit_code)
+
+
+def _print_problem(report: _Report, notes: tuple[str, ...] = (), where: str = "") -> None:
+    """Print a problem on one line."""
+    from perseid.schema.problems import PROBLEM_TYPES, CommandProblem, make_problem  # noqa: PLC0415 - see the module
+
+    code = next(iter(PROBLEM_TYPES[report.slug].codes), 0) if report.code is None else report.code
+    detail, advice = ". ".join((report.detail, *notes)), ". ".join(report.advice)
+    problem = make_problem(report.slug, detail, advice=advice, rule=report.rule, code=code, where=where)
+    fields = {name: getattr(problem, name) for name in problem.__struct_fields__}
+    print_message(msgspec.json.encode(CommandProblem(**fields, exit_code=report.exit_code)).decode())
+
+
 def _is_instance(error: Exception, module: str, name: str) -> bool:
     class_ = getattr(sys.modules.get(module), name, None)
     return isinstance(class_, type) and isinstance(error, class_)
 
 
-def _report_refusal(error: Exception) -> int:
-    print_message(f"perseid: {getattr(error, 'reason', '')}")
-    if advice := import_module("._advice", __package__).render_advice(getattr(error, "advice", None)):
-        print_message(advice)
-    code = getattr(error, "code", None)
-    if getattr(code, "name", None) in _FAILED_CODES:
-        return FAILED
-    return NOT_FOUND if is_not_found(code) else REFUSED
-
-
-def _report_os_error(error: OSError) -> None:
-    path = f"{error.filename}: " if error.filename else ""
-    print_message(f"perseid: {path}{error.strerror or error}")
+def _drop_unwritable_output() -> None:
     try:
         sys.stdout.flush()
     except OSError:  # standard output itself failed; Python would write what is still buffered again at exit

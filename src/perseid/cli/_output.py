@@ -8,12 +8,13 @@ import io
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 import typer
 
-from perseid.names.errors import InvalidName, NameProblem
+from perseid.names.errors import InvalidName
 from perseid.names.uri import BYTE_ORDER_MARK
 
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
@@ -43,17 +44,13 @@ def print_fields(fields: Mapping[str, object]) -> None:
         typer.echo(f"{label:<{width}}  {value}")
 
 
+class NotFound(Exception):
+    """What the user named does not exist."""
+
+
 def print_message(text: str) -> None:
     """Print a message that is not data, on standard error."""
     typer.echo(text, err=True)
-
-
-def print_name_error(problem: NameProblem, location: str = "") -> None:
-    """Print what is wrong with a handle and the command that explains the rule."""
-    print_message(f"perseid: {location}{problem}")
-    if problem.rule == "U4":
-        print_message("To accept your own resolver, use --resolver, as in --resolver http://example.org/hdl")
-    print_message(f"To read the rule: perseid name rules {problem.rule}")
 
 
 ProgressCallback: TypeAlias = Callable[[int], None]
@@ -123,7 +120,7 @@ MAX_LINE = 65_536
 """Characters of the longest line read from standard input: any URI of a 2,048-byte handle is much shorter."""
 
 
-def for_each(text: str, read: Callable[[str], T], show: Callable[[T], None]) -> None:
+def for_each(text: str, read: Callable[[str], T], show: Callable[[T], None], *, json: bool) -> None:
     """Read and show one text, or with `-` every line of standard input; report each invalid line."""
     if text != "-":
         show(read(text))
@@ -135,7 +132,7 @@ def for_each(text: str, read: Callable[[str], T], show: Callable[[T], None]) -> 
         try:
             parsed = read(_check_line(line))
         except InvalidName as problem:
-            print_name_error(problem, f"line {number}: ")
+            import_module("._errors", __package__).report_error(problem, json=json, where=f"line {number}")
             failed = True
         else:
             show(parsed)

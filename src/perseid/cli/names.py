@@ -13,7 +13,7 @@ from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_user_i
 from perseid.schema.names import Form, Rule, Rules, convert_name, parse_name
 
 from ._commands import Command, Group
-from ._output import AsJson, print_fields, print_json, print_message
+from ._output import AsJson, NotFound, print_fields, print_json, print_message
 
 app = typer.Typer(cls=Group, help="Parse and convert handles, and explain the rules.", no_args_is_help=True)
 
@@ -65,7 +65,7 @@ def parse(text: Text, json: AsJson = False, resolver: Resolvers = None) -> None:
             details = fields.pop("details")
             print_fields(fields | {f"{parsed.scheme} {label}": value for label, value in details.items()})
 
-    for_each(text, partial(parse_user_input, resolvers=[*(resolver or ()), *KNOWN_RESOLVERS]), show)
+    for_each(text, partial(parse_user_input, resolvers=[*(resolver or ()), *KNOWN_RESOLVERS]), show, json=json)
 
 
 @app.command(
@@ -95,7 +95,8 @@ def convert(
         if to is Form.HANDLE and reference.tail:
             print_message(f"Left out, because it is not part of the handle: {reference.tail}")
 
-    for_each(text, partial(parse_user_input, resolvers=[*([resolver] if resolver else ()), *KNOWN_RESOLVERS]), show)
+    resolvers = [*([resolver] if resolver else ()), *KNOWN_RESOLVERS]
+    for_each(text, partial(parse_user_input, resolvers=resolvers), show, json=json)
 
 
 @app.command(cls=Command, epilog="Example:\n\n    perseid name rules H3")
@@ -109,11 +110,9 @@ def rules(
     texts = all_rules()
     chosen = texts if rule is None else {key: value for key, value in texts.items() if key == rule.upper()}
     if rule is not None and rule.upper() in RULES_WITHOUT_ERRORS:
-        print_message(f"perseid: no error refers to rule {rule.upper()}; see docs/reference/names.md")
-        raise typer.Exit(3)
+        raise NotFound(f"no error refers to rule {rule.upper()}; see docs/reference/names.md")
     if not chosen:
-        print_message(f"perseid: rule {quote_text(rule or '')} does not exist; the rules are {', '.join(texts)}")
-        raise typer.Exit(3)
+        raise NotFound(f"rule {quote_text(rule or '')} does not exist; the rules are {', '.join(texts)}")
     if json:
         found = [Rule(key, **value) for key, value in chosen.items()]
         print_json(Rules(found) if rule is None else found[0])

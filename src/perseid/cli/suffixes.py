@@ -64,7 +64,7 @@ def pilin_suffix(
             typer.echo(pilin_suffix.suffix if decode is None else pilin_suffix.time)
 
     if decode is not None:
-        for_each(decode, lambda text: to_pilin(pilin.decode(text)), show)
+        for_each(decode, lambda text: to_pilin(pilin.decode(text)), show, json=json)
     else:
         show(to_pilin(pilin.from_unix_ns(time.time_ns())) if at is None else pilin_at(at))
 

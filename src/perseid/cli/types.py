@@ -20,7 +20,6 @@ from perseid.registry.responses import to_type
 from perseid.registry.results import Refused
 
 from ._commands import Group, register_command
-from ._errors import NOT_FOUND
 from ._installation import (
     ActingAs,
     Directory,
@@ -31,7 +30,7 @@ from ._installation import (
     parse_reference,
     print_changed,
 )
-from ._output import AsJson, print_fields, print_json, print_message
+from ._output import AsJson, NotFound, print_fields, print_json, print_message
 from ._values import printable, read_text
 
 app = typer.Typer(
@@ -124,9 +123,9 @@ def show(handle: HandleArgument, directory: Directory = None, acting_as: ActingA
             raise not_found(stored)
         registered = get_registered_type(stored)
     if registered is None:
-        print_message(f"perseid: {printable(str(requested))} is not a type: its record has no definition")
-        print_message("A type has a value of type PERSEID_TYPE or DESC.")
-        raise typer.Exit(NOT_FOUND)
+        raise NotFound(
+            f"{printable(str(requested))} is not a type: its record has no value of type PERSEID_TYPE or DESC"
+        )
     response = to_type(registered)
     if json:
         print_json(response)

@@ -37,9 +37,13 @@ class NameProblem(ValueError):
         """Support pickle: errors cross process boundaries."""
         return _rebuild, (type(self), self.rule, self.message, self.position, self.character)
 
+    @property
+    def detail(self) -> str:
+        """Text with the position, without the rule."""
+        return self.message if self.position is None else f"at character {self.position + 1}: {self.message}"
+
     def __str__(self) -> str:
-        location = "" if self.position is None else f"at character {self.position + 1}: "
-        return f"{location}{self.message} (rule {self.rule})"
+        return f"{self.detail} (rule {self.rule})"
 
 
 class InvalidName(NameProblem):

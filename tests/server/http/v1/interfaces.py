@@ -117,13 +117,18 @@ def compare(done: Done, answer: Response) -> None:
         assert slug in ("invalid-request", "no-such-path"), about
         return
     assert slug not in ("invalid-request", "internal-error", "authentication-required", "authentication-failed"), about
-    assert problem["detail"].lower() in done.err.lower(), about
+    printed = done.err
+    if printed.startswith("{"):  # with --json
+        own = json.loads(printed)
+        assert (own.get("rule"), own.get("code")) == (problem.get("rule"), problem.get("code")), about
+        printed = f"{own['detail']}\n{own.get('advice', '')}"
+    assert problem["detail"].lower() in printed.lower(), about
     is_missing = answer.status == 404
     assert is_missing == (done.code == 3), about
     if slug != "prefix-not-hosted":  # the server also lists its prefixes
-        check_same_advice(done.err, problem.get("advice", ""))
-    if "To read the rule" in done.err:
-        assert done.err.strip().endswith(problem["rule"]), about
+        check_same_advice(printed, problem.get("advice", ""))
+    if "To read the rule" in printed:
+        assert printed.strip().endswith(problem["rule"]), about
 
 
 def check_same_advice(printed: str, sent: str) -> None:

@@ -1,0 +1,110 @@
+"""Errors with `--json`: one problem on standard error, with the exit code."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perseid.ledger.errors import CorruptView, LedgerError, ReadOnlyStore, TooBusy
+from perseid.records.errors import InvalidData
+from tests.cli.installation import Site, call, site
+from tests.cli.program import Done
+
+WORK = "102.100.272/8RBZF0DQH"
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Site:
+    return site(tmp_path, "--demo")
+
+
+def problem(done: Done, slug: str) -> Any:
+    """Return the problem on standard error, if it has this type."""
+    (line,) = done.err.splitlines()
+    found = json.loads(line)
+    assert (found["type"], found["exit_code"]) == (f"/docs/problems#{slug}", done.code), found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "slug", "response"),
+    [
+        ("create 102.100.272/foo --url https://example.org/", 4, "invalid-name", 102),
+        (f"create {WORK} --url https://example.org/", 4, "already-exists", 101),
+        (f"delete {WORK}", 4, "invalid-value", 202),
+        ("delete 102.100.272/BCDFGHJKH", 3, "not-found", 100),
+        ("mint 99999", 3, "prefix-not-hosted", 301),
+        (f"set {WORK} DESC=mine --as 300:99999/x", 4, "permission-denied", 400),
+        (f"resolve {WORK} --at 2999-12-31", 4, "invalid-query", 202),
+        ("jobs resume none", 3, "not-found", 100),
+    ],
+)
+def test_refusal_is_a_problem(demo: Site, command: str, code: int, slug: str, response: int) -> None:
+    text, done = demo(command), demo(f"{command} --json")
+    assert (text.code, done.code, done.out) == (code, code, "")
+    found = problem(done, slug)
+    assert found["code"] == response
+    first, *more = text.err.splitlines()
+    assert first == f"perseid: {found['detail']}"
+    assert more == ([found["advice"]] if "advice" in found else [])
+
+
+def test_advice_names_commands(demo: Site) -> None:
+    found = problem(demo(f"delete {WORK} --json"), "invalid-value")
+    assert found["advice"] == f"Create a tombstone instead: perseid tombstone {WORK} --reason TEXT"
+    assert found["rule"] == 'deletion = "tombstone"'
+
+
+def test_invalid_handle_is_a_problem_with_its_rule() -> None:
+    found = problem(call("name", "parse", "x", "--json"), "invalid-name")
+    assert (found["rule"], found["advice"]) == ("H1", "To read the rule: perseid name rules H1")
+    found = problem(call("name", "parse", "https://id.example.org/10.1000/1", "--json"), "invalid-name")
+    assert "--resolver" in found["advice"]
+
+
+def test_each_invalid_line_is_a_problem() -> None:
+    done = call("name", "parse", "-", "--json", stdin=b"x\n10.1000/1\ny\n")
+    assert (done.code, len(done.out.splitlines())) == (1, 1)
+    assert [json.loads(line)["where"] for line in done.err.splitlines()] == ["line 1", "line 3"]
+
+
+@pytest.mark.parametrize("command", ["mint", "mint 12345 --count many", "mint 12345 --nothing", "nothing"])
+def test_wrong_usage_is_a_problem(command: str) -> None:
+    done = call(*command.split(), "--json")
+    assert (done.code, done.out) == (2, "")
+    found = problem(done, "invalid-request")
+    assert found["detail"]
+    assert found["advice"] in ("See: perseid mint --help", "See: perseid --help")
+
+
+def test_missing_installation_is_a_problem(tmp_path: Path) -> None:
+    done = call("list", "12345", "-d", str(tmp_path), "--json")
+    assert "perseid init" in problem(done, "command-failed")["detail"]
+
+
+@pytest.mark.parametrize(
+    ("error", "slug"),
+    [
+        (TooBusy("busy"), "busy"),
+        (ReadOnlyStore("read-only"), "read-only"),
+        (CorruptView("a view is corrupt", "records"), "command-failed"),
+        (LedgerError("failed"), "command-failed"),
+        (InvalidData("invalid"), "invalid-value"),
+        (OSError(28, "No space left on device"), "command-failed"),
+    ],
+)
+def test_failure_is_a_problem(demo: Site, monkeypatch: pytest.MonkeyPatch, error: Exception, slug: str) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("perseid.registry.registry.Registry.do", fail)
+    error.add_note("Nothing was minted")
+    found = problem(demo("mint 102.100.272 --json"), slug)
+    assert found["detail"].endswith(". Nothing was minted")
+    assert found["exit_code"] == 1
+
+
+def test_success_and_help_are_unchanged(demo: Site) -> None:
+    assert demo.ok(f"resolve {WORK} --json").err == ""
+    assert demo.ok("mint --json --help").out
