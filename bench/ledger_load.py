@@ -45,7 +45,7 @@ from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.ledger.views.rebuild import rebuild
 from perseid.names import pilin
-from perseid.names.suffix_scheme import Source
+from perseid.names.schemes import Source
 from perseid.proof.verifier import check_inclusion
 from perseid.records.value import Value
 from perseid.registry.installation.installation import new_log

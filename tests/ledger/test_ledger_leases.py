@@ -145,7 +145,7 @@ MINTER = textwrap.dedent(
     import secrets, sys, time
     from perseid.ledger.log.requests import Lease
     from perseid.names import pilin
-    from perseid.names.suffix_scheme import Source
+    from perseid.names.schemes import Source
     from tests.ledger.ledgers import log_of_today, open_store
 
     log = log_of_today(open_store(sys.argv[1]))

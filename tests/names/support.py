@@ -8,7 +8,7 @@ import pytest
 
 from perseid.names.allocator import MemoryLease
 from perseid.names.errors import InvalidName, NameMisuse
-from perseid.names.suffix_scheme import Source
+from perseid.names.schemes import Source
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from perseid.names.allocator import (
 )
 from perseid.names.errors import InvalidName, NameMisuse
 from perseid.names.pilin import PilinScheme
-from perseid.names.suffix_scheme import Source
+from perseid.names.schemes import Source
 from tests.names.support import NOON, FakeClock, misuse_error
 
 THREADS = 8

@@ -12,7 +12,7 @@ from perseid.names.errors import NameMisuse
 from perseid.names.handle import CaseRule, Handle
 from perseid.names.pattern import PatternScheme
 from perseid.names.pilin import PilinCheckScheme, PilinScheme
-from perseid.names.suffix_scheme import Scheme
+from perseid.names.schemes import Scheme
 from perseid.names.suggest import (
     MAX_CANDIDATES,
     MAX_EDIT_LENGTH,

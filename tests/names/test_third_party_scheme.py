@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
-from perseid.names.suffix_scheme import Details, Source
+from perseid.names.schemes import Details, Source
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ import secrets, time
 from perseid.names.allocator import MemoryLease
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
-from perseid.names.schemes import load_scheme, scheme_names
-from perseid.names.suffix_scheme import Scheme, Source
+from perseid.names.scheme_loader import load_scheme, scheme_names
+from perseid.names.schemes import Scheme, Source
 
 source = Source(time.time_ns, secrets.token_bytes, MemoryLease(), time.sleep)
 scheme: Scheme = load_scheme("colours", colour="blue")
@@ -116,14 +116,16 @@ def test_scheme_is_unknown_without_the_distribution(tmp_path: Path) -> None:
 
 
 def test_unknown_scheme_option_is_misuse(plugins: Path, tmp_path: Path) -> None:
-    result = run("from perseid.names.schemes import load_scheme; load_scheme('colours', flavour=1)", plugins, tmp_path)
+    result = run(
+        "from perseid.names.scheme_loader import load_scheme; load_scheme('colours', flavour=1)", plugins, tmp_path
+    )
     assert result.returncode == 1
     assert "NameMisuse" in result.stderr
     assert "flavour" in result.stderr
 
 
 def test_scheme_that_does_not_load_is_misuse_and_named(plugins: Path, tmp_path: Path) -> None:
-    result = run("from perseid.names.schemes import load_scheme; load_scheme('broken')", plugins, tmp_path)
+    result = run("from perseid.names.scheme_loader import load_scheme; load_scheme('broken')", plugins, tmp_path)
     assert result.returncode == 1
     assert "NameMisuse" in result.stderr
     assert "perseid_colours:Missing" in result.stderr

@@ -36,7 +36,7 @@ from perseid.names.allocator import DEFAULT_MAX_AHEAD, MemoryLease
 from perseid.names.characters import fold
 from perseid.names.errors import InvalidName, NameMisuse
 from perseid.names.pattern import PatternScheme
-from perseid.names.suffix_scheme import Scheme, Source
+from perseid.names.schemes import Scheme, Source
 from perseid.registry.commands.namespaces import check_prefix, namespaces
 from perseid.registry.installation.files import place, remove_files, staging_directory, write_file
 from perseid.registry.installation.installation import (

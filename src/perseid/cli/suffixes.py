@@ -11,7 +11,7 @@ from perseid.cli._output import for_each
 from perseid.names import pilin
 from perseid.names.allocator import MemoryLease
 from perseid.names.errors import quote_text
-from perseid.names.suffix_scheme import Source
+from perseid.names.schemes import Source
 from perseid.schema.names import PilinSuffix, generate_cordra, pilin_at, to_pilin
 
 from ._commands import Command, Group

@@ -16,7 +16,7 @@ from uuid import UUID
 from .errors import InvalidName, NameMisuse, format_character
 from .handle import Handle
 from .prefixes import find_empty_segment
-from .suffix_scheme import Details, Source, check_count
+from .schemes import Details, Source, check_count
 from .uri import QUERY, Reference
 from .uuids import HEX_DIGITS, generate_uuid
 

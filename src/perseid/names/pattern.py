@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from .errors import InvalidName, NameMisuse, format_character
 from .handle import MAX_BYTES, Handle
 from .pilin import ALPHABET, DIGIT_VALUES, MAX_BODY_LENGTH, check_character, check_character_error, has_valid_check
-from .suffix_scheme import Details, Source, check_count, relocate_error
+from .schemes import Details, Source, check_count, relocate_error
 
 MAX_TEMPLATE_LENGTH = MAX_BYTES - 2
 """Maximum length of a suffix: a handle has at least one character and a slash before it."""

@@ -1,67 +1,73 @@
-"""Registry of suffix schemes: lookup by name and recognition by the form of a handle.
+"""Protocol of suffix schemes, built-in (`pilin`, `cordra`, `uuid`, `pattern`) and third-party.
 
-Third-party packages declare an entry point in the group `perseid.schemes`. Its object is called with the options of
-the policy as keyword arguments and returns a `Scheme`:
-
-    [project.entry-points."perseid.schemes"]
-    ark = "example_ark:ArkScheme"
+A scheme mints and validates the suffixes of a namespace. It has no state: clock, randomness and leases come in a
+`Source`.
 """
 
-from collections.abc import Callable
-from importlib.metadata import entry_points
-from typing import cast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
 
-from .cordra import CordraScheme
+from .allocator import DEFAULT_MAX_AHEAD, DEFAULT_MAX_WAIT, Lease
 from .errors import InvalidName, NameMisuse
 from .handle import Handle
-from .pattern import PatternScheme
-from .pilin import PilinCheckScheme, PilinScheme
-from .suffix_scheme import Scheme
-from .uuids import UuidScheme
 
-ENTRY_POINT_GROUP = "perseid.schemes"
-
-_BUILT_IN: dict[str, Callable[..., Scheme]] = {
-    kind.name: kind for kind in (PilinScheme, PilinCheckScheme, CordraScheme, UuidScheme, PatternScheme)
-}
-
-# In order of specificity. `pattern` has no form of its own.
-_RECOGNIZABLE: tuple[Scheme, ...] = (CordraScheme(), UuidScheme(), PilinCheckScheme(), PilinScheme())
+Details: TypeAlias = Mapping[str, str | int | None]
+"""Facts that a scheme derives from a suffix, ready for JSON."""
 
 
-def scheme_names() -> list[str]:
-    """Names of all available schemes, built-in ones first."""
-    others = {point.name for point in entry_points(group=ENTRY_POINT_GROUP)} - _BUILT_IN.keys()
-    return [*_BUILT_IN, *sorted(others)]
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Clock, randomness and leases of a scheme."""
+
+    clock: Callable[[], int]
+    """Unix time in nanoseconds, like `time.time_ns`."""
+    random: Callable[[int], bytes]
+    """Returns N unpredictable bytes, like `secrets.token_bytes`."""
+    lease: Lease
+    """Reserves numbers: see `allocator`."""
+    sleep: Callable[[float], None]
+    """Waits for N seconds, like `time.sleep`."""
+    max_ahead: int = DEFAULT_MAX_AHEAD
+    """Milliseconds that a time-based suffix may run ahead of the clock; see `allocator.STRICT_CLOCK`."""
+    max_wait: int | None = DEFAULT_MAX_WAIT
+    """Milliseconds to wait for the clock before giving up; None waits forever."""
 
 
-def load_scheme(name: str, **options: object) -> Scheme:
-    """Load a scheme by name with its options. Plugins cannot replace built-in schemes."""
-    factory = _BUILT_IN.get(name) or _load_plugin(name)
-    try:
-        return factory(**options)
-    except TypeError as error:
-        raise NameMisuse("P8", f"invalid options for the scheme {name!r}: {error}") from error
+class Scheme(Protocol):
+    """A way to create suffixes. Methods other than `mint` take whole handles because a scheme may restrict prefixes.
+
+    A scheme whose suffixes end with a check character can set `has_check = True`; suggestions then try more.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name in policies, such as `pilin`."""
+        ...
+
+    def mint(self, source: Source, count: int = 1) -> list[str]:
+        """Create `count` suffixes, none of which was minted before from the same source."""
+        ...
+
+    def validate(self, handle: Handle) -> None:
+        """Raise InvalidName if the handle does not follow the scheme."""
+        ...
+
+    def normalize(self, handle: Handle) -> Handle:
+        """The canonical spelling; raises like `validate`."""
+        ...
+
+    def describe(self, handle: Handle) -> Details:
+        """Facts about a valid handle; raises like `validate`."""
+        ...
 
 
-def recognize(handle: Handle) -> Scheme | None:
-    """Guess the built-in scheme of a handle. Only its namespace knows for sure (U6)."""
-    for scheme in _RECOGNIZABLE:
-        try:
-            scheme.validate(handle)
-        except InvalidName:
-            continue
-        return scheme
-    return None
+def check_count(count: int) -> None:
+    """Reject a negative number of names."""
+    if count < 0:
+        raise NameMisuse("P6", f"cannot mint {count} names")
 
 
-def _load_plugin(name: str) -> Callable[..., Scheme]:
-    points = entry_points(group=ENTRY_POINT_GROUP, name=name)
-    if not points:
-        raise NameMisuse("P8", f"unknown scheme {name!r}; available schemes: {', '.join(scheme_names())}")
-    point = next(iter(points))
-    try:
-        return cast("Callable[..., Scheme]", point.load())
-    except (ImportError, AttributeError) as error:
-        message = f"the scheme {name!r} is installed but cannot be loaded ({point.value}): {error}"
-        raise NameMisuse("P8", message) from error
+def relocate_error(problem: InvalidName, handle: Handle) -> InvalidName:
+    """Convert the position of an error from the suffix to the whole handle."""
+    return problem.with_position(None if problem.position is None else len(handle.prefix) + 1 + problem.position)

@@ -27,7 +27,7 @@ from urllib.parse import unquote
 from .characters import fold
 from .errors import InvalidName, format_character
 from .handle import CaseRule, Handle
-from .suffix_scheme import Scheme
+from .schemes import Scheme
 from .uri import BYTE_ORDER_MARK, KNOWN_RESOLVERS, STRIPPED_CHARACTERS, Resolver, parse_user_input
 
 MAX_TRIES = 4_000

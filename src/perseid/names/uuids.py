@@ -11,7 +11,7 @@ from uuid import UUID
 
 from .errors import InvalidName, NameMisuse, format_character
 from .handle import Handle
-from .suffix_scheme import Details, Source, check_count
+from .schemes import Details, Source, check_count
 
 UuidVersion = Literal[1, 4, 7]
 

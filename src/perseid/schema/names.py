@@ -11,8 +11,8 @@ from perseid.names import pilin
 from perseid.names.cordra import CordraScheme
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
-from perseid.names.schemes import recognize
-from perseid.names.suffix_scheme import Source
+from perseid.names.scheme_loader import recognize
+from perseid.names.schemes import Source
 from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, to_host, to_http, to_path
 
 from .common import Doc, RequestBody, ResponseBody

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.names import pilin, schemes
+from perseid.names import pilin, scheme_loader
 from perseid.names.allocator import STRICT_CLOCK
 from perseid.names.cordra import CordraScheme
 from perseid.names.errors import InvalidName
 from perseid.names.handle import PROFILE_CASE_RULES, CaseRule, Handle
 from perseid.names.pattern import PatternScheme
 from perseid.names.pilin import PilinScheme, check_character
-from perseid.names.suffix_scheme import Details, Source
+from perseid.names.schemes import Details, Source
 from perseid.names.uuids import UuidScheme
 from perseid.records.types import TypeQuery
 from perseid.records.value import Value
@@ -62,8 +62,8 @@ class Roman:
 
 @pytest.fixture
 def roman(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    points = EntryPoints([EntryPoint("roman", f"{__name__}:Roman", schemes.ENTRY_POINT_GROUP)])
-    monkeypatch.setattr(schemes, "entry_points", points.select)
+    points = EntryPoints([EntryPoint("roman", f"{__name__}:Roman", scheme_loader.ENTRY_POINT_GROUP)])
+    monkeypatch.setattr(scheme_loader, "entry_points", points.select)
     return monkeypatch
 
 

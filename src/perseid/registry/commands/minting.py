@@ -23,7 +23,7 @@ from perseid.names.allocator import DEFAULT_MAX_WAIT, MemoryLease
 from perseid.names.characters import fold
 from perseid.names.errors import InvalidName, NameMisuse
 from perseid.names.handle import CaseRule, Handle
-from perseid.names.suffix_scheme import Scheme, Source
+from perseid.names.schemes import Scheme, Source
 from perseid.names.uuids import UuidScheme
 from perseid.records.admin import Admin
 from perseid.records.types import HS_ADMIN

@@ -23,8 +23,8 @@ from perseid.names.cordra import CordraName
 from perseid.names.errors import InvalidName, format_character, quote_text
 from perseid.names.handle import PROFILE_CASE_RULES, CaseRule, Handle
 from perseid.names.pattern import MAX_TEMPLATE_LENGTH, PatternScheme
-from perseid.names.schemes import load_scheme
-from perseid.names.suffix_scheme import Scheme
+from perseid.names.scheme_loader import load_scheme
+from perseid.names.schemes import Scheme
 from perseid.names.unicode import find_mixed_scripts, nfc
 from perseid.records.admin import Admin
 from perseid.records.types import HS_ADMIN, TypeQuery

@@ -18,7 +18,7 @@ from perseid.names import pilin
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.names.pilin import ALPHABET, BASE, DIGIT_VALUES
-from perseid.names.suffix_scheme import Details
+from perseid.names.schemes import Details
 from perseid.records.json_parsing import JsonObject
 from perseid.records.value import Value, ValueRef
 from perseid.registry.advice import AdviceKind

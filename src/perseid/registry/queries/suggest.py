@@ -22,7 +22,7 @@ from perseid.ledger.views.answers_format import HandleItem
 from perseid.names import prefixes
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
-from perseid.names.suffix_scheme import Scheme
+from perseid.names.schemes import Scheme
 from perseid.names.suggest import WITHOUT_ADDRESS, Reading, Typo, compare, find_readings, suggest
 from perseid.names.uri import KNOWN_RESOLVERS, Resolver
 from perseid.records.json_parsing import JsonObject

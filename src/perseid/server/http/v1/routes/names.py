@@ -13,8 +13,8 @@ from perseid.names.allocator import MemoryLease
 from perseid.names.errors import InvalidName, quote_text
 from perseid.names.handle import Handle
 from perseid.names.prefixes import check_prefix
-from perseid.names.schemes import load_scheme, recognize
-from perseid.names.suffix_scheme import Source
+from perseid.names.scheme_loader import load_scheme, recognize
+from perseid.names.schemes import Source
 from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_user_input, to_host, to_http, to_path
 from perseid.registry.results import rules
 from perseid.schema.names import (

@@ -5,14 +5,14 @@ from importlib.metadata import EntryPoint, EntryPoints
 import pytest
 from hypothesis import given
 
-from perseid.names import schemes
+from perseid.names import scheme_loader
 from perseid.names.cordra import CordraScheme
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.names.pattern import PatternScheme
 from perseid.names.pilin import PilinCheckScheme, PilinScheme
-from perseid.names.schemes import load_scheme, recognize, scheme_names
-from perseid.names.suffix_scheme import Details, Scheme, Source
+from perseid.names.scheme_loader import load_scheme, recognize, scheme_names
+from perseid.names.schemes import Details, Scheme, Source
 from perseid.names.uuids import UuidScheme
 from tests.names.support import FakeClock, attempt, misuse_error, name_error
 from tests.strategies import handles
@@ -58,7 +58,7 @@ class Roman:
 def third_party_schemes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Third-party packages provide `roman` and try to replace `pilin`."""
     points = EntryPoints(EntryPoint(name, f"{__name__}:Roman", "perseid.schemes") for name in ("roman", "pilin"))
-    monkeypatch.setattr(schemes, "entry_points", points.select)
+    monkeypatch.setattr(scheme_loader, "entry_points", points.select)
 
 
 @pytest.mark.parametrize("scheme", EVERY_KIND, ids=repr)
