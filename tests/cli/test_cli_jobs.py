@@ -33,8 +33,8 @@ def test_dry_run_shows_every_change_and_changes_nothing(here: Site) -> None:
     assert lines[1:3] == ["    - 1  URL  http://old.example/0", "    + 1  URL  https://new.example/0"]
     assert lines[-2:] == ["records  12", "changed  0"]
     documents = [json.loads(line) for line in move(here, "--dry-run", "--json")]
+    assert len(documents) == 12
     assert documents[3]["changes"][0]["type"] == "URL"
-    assert documents[-1] == {"job": None, "records": 12, "changed": 0}
     assert count_by_host(here, "old.example") == 12
 
 
@@ -53,13 +53,13 @@ def test_rewrite_shows_some_changes_and_asks_for_confirmation(here: Site) -> Non
     assert move(here, "--yes") == ["records  0", "changed  0"]
 
 
-def test_json_ends_with_the_job_and_an_undo_can_be_undone(here: Site) -> None:
-    last = json.loads(move(here, "--yes", "--json", "--note", "moved")[-1])
-    assert (last["records"], last["changed"]) == (12, 12)
-    shown = here.ok(f"jobs show {last['job']} --json").json
-    assert (shown["state"], shown["done"], shown["total"], shown["note"]) == ("done", 12, 12, "moved")
+def test_json_is_the_job_and_an_undo_can_be_undone(here: Site) -> None:
+    (last,) = [json.loads(line) for line in move(here, "--yes", "--json", "--note", "moved")]
+    assert here.ok(f"jobs show {last['job']} --json").json == last
+    assert (last["state"], last["done"], last["total"], last["note"]) == ("done", 12, 12, "moved")
     undone = here.ok(f"undo {last['job']} --yes --json").json
-    assert undone == {"job": undone["job"], "undoes": last["job"], "records": 12, "changed": 12}
+    assert (undone["kind"], undone["parameters"]["operation"]) == ("undo", last["job"])
+    assert (undone["done"], undone["total"]) == (12, 12)
     assert count_by_host(here, "old.example") == 12
     assert here.ok(f"jobs show {last['job']} --json").json["undone_by"] == undone["job"]
     refused(here(f"undo {last['job']} --yes"), "was undone by")
@@ -79,12 +79,15 @@ def test_undo_with_later_changes_is_refused_and_lists_them(here: Site) -> None:
     done = here(f"undo {job} --yes")
     refused(done, "1 record has conflicting changes", f"{name}: changed later, in entry {seq}")
     listed = here(f"undo {job} --yes --json")
-    assert (listed.code, json.loads(listed.out)["handle"]) == (4, name)
+    assert (listed.code, json.loads(listed.out)) == (
+        4,
+        {"handle": name, "seq": seq, "reason": f"changed later, in entry {seq}"},
+    )
     assert count_by_host(here, "new.example") == 12
 
 
 def test_undo_of_a_mint_leaves_tombstones(here: Site) -> None:
-    assert here.ok("undo last --yes --json").json["changed"] == 12
+    assert here.ok("undo last --yes --json").json["done"] == 12
     states = {json.loads(line)["state"] for line in here.lines("list 12345 --json")}
     assert states == {"tombstone"}
 
@@ -117,7 +120,8 @@ def test_interrupted_job_prints_the_command_that_resumes_it(here: Site) -> None:
     assert here("rewrite", *MOVE[1:], "--yes").code == 4
     job = here.lines("jobs list")[0].split()[0]
     here.ok("remove 12345/odd 1")
-    assert here.ok(f"jobs resume {job} --json").json == {"job": job, "records": 13, "changed": 12}
+    resumed = here.ok(f"jobs resume {job} --json").json
+    assert (resumed["job"], resumed["total"], resumed["done"]) == (job, 13, 12)
     assert count_by_host(here, "new.example") == 12
 
 

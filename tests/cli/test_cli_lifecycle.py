@@ -157,12 +157,12 @@ def test_all_handles_that_match_a_pattern_are_transferred(
         here.ok(f"create {name} --url https://example.org/")
     done = here.ok(f"transfer {pattern} --to 300:98765/ann --yes --json")
     document = done.json
-    assert set(document) == {"job", "processed", "transferred"}
-    assert document["transferred"] >= len(transferred)
+    assert (document["kind"], document["state"]) == ("transfer", "done")
+    assert document["done"] >= len(transferred)
     assert [owner(here, name) for name in transferred] == ["300:98765/ann"] * len(transferred)
     assert [owner(here, name) for name in unchanged] == ["200:0.NA/12345"] * len(unchanged)
     logged = [line for line in here.lines("log") if f"transfer {document['job']}" in line]
-    assert len(logged) == document["transferred"]
+    assert len(logged) == document["done"]
 
 
 def test_escaped_star_is_a_literal_character(here: Site) -> None:
@@ -181,7 +181,7 @@ def test_transfer_of_many_handles_asks_for_confirmation(here: Site) -> None:
     assert here("transfer 12345 --to 300:98765/ann").code == 1
     done = here.ok("transfer 12345 --to 300:98765/ann", stdin=b"y\n")
     assert done.out.startswith("job ")
-    assert here.ok("transfer 12345 --to 300:98765/ann --yes --json").json["transferred"] == 0
+    assert here.ok("transfer 12345 --to 300:98765/ann --yes --json").json["done"] == 0
 
 
 def test_interrupted_transfer_is_resumed_and_undone(here: Site) -> None:
@@ -195,7 +195,7 @@ def test_interrupted_transfer_is_resumed_and_undone(here: Site) -> None:
     assert f"Job {name} was interrupted after 0 changes. To resume it: perseid jobs resume {name}" in done.err
     assert owner(here, "12345/x") == "200:0.NA/12345"
     resumed = here.ok(f"jobs resume {name} --json").json
-    assert (resumed["job"], resumed["changed"] >= 3) == (name, True)
+    assert (resumed["job"], resumed["done"] >= 3) == (name, True)
     for each in ("12345/x", "12345/y", "0.NA/12345"):
         assert owner(here, each) == "300:98765/bob"
     here.ok(f"undo {name} --yes")

@@ -96,3 +96,11 @@ def test_no_authority_metadata_if_the_policy_does_not_require_it(here: Site) -> 
     assert (done.out, "does not require authority metadata" in done.err) == ("", True)
     assert here.ok("resolve 12345/x --authority --json").json["required"] is False
     assert here("resolve 12345/x --authority --at 1").code == 2
+
+
+def test_json_escapes_what_a_terminal_obeys(here: Site) -> None:
+    text = "a\u202eb\u2028c"
+    here.ok("create 12345/odd --value", f"DESC={text}")
+    done = here.ok("resolve 12345/odd --type DESC --json")
+    assert "a\\u202eb\\u2028c" in done.out
+    assert done.json["values"][0]["data"]["value"] == text

@@ -5,6 +5,7 @@ that prints its data on the same terminal shows none: the data is the progress.
 """
 
 import io
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,10 @@ AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON inst
 """The option of every command that prints data."""
 
 
+_DISPLAY_CONTROLS: Final = re.compile("[\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069]")
+"""Characters that JSON need not escape, but terminals obey: C1 controls, line separators and changes of direction."""
+
+
 def use_utf8() -> None:
     """Use UTF-8 on all standard streams, whatever the locale: handles have no other encoding (H4).
 
@@ -32,8 +37,9 @@ def use_utf8() -> None:
 
 
 def print_json(document: object) -> None:
-    """Print one JSON document on one line."""
-    typer.echo(msgspec.json.encode(document).decode())
+    """Print one JSON document on one line, with escapes for what would change the display of a terminal."""
+    text = msgspec.json.encode(document).decode()
+    typer.echo(_DISPLAY_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
 def print_fields(fields: Mapping[str, object]) -> None:

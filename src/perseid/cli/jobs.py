@@ -7,21 +7,21 @@ import typer
 
 from perseid.ledger.store.jobs import Job
 from perseid.names.errors import quote_text
-from perseid.records.encoding import iso_time
-from perseid.records.json_parsing import JsonObject
 from perseid.registry.access.permissions import display_name
 from perseid.registry.jobs import rewrite as rewrite_job
 from perseid.registry.jobs import runner
 from perseid.registry.jobs import undo as undo_job
 from perseid.registry.jobs.rewrite import PlannedRewrite, Rewrite
-from perseid.registry.jobs.runner import JobRun, JobState, UndoIndex
+from perseid.registry.jobs.runner import JobRun, UndoIndex
 from perseid.registry.jobs.undo import UndoConflict
+from perseid.registry.responses import to_conflict, to_job, to_planned_record
+from perseid.schema.jobs import JobState
 
 from ._commands import Group, register_command
 from ._installation import INTERFACE, ActingAs, Directory, Note, OpenInstallation, open_installation
 from ._output import AsJson, print_fields, print_json, print_message
 from ._values import format_data, printable
-from .lifecycle import Yes, confirm, run_job
+from .lifecycle import Yes, confirm, print_job, run_job
 from .verify import short_time
 
 MAX_SHOWN: Final = 10
@@ -62,7 +62,7 @@ def rewrite(  # noqa: PLR0913 - options
 
     Values of type URL and locations in 10320/loc are changed. The command shows the changes, asks for confirmation, and
     runs as a job: `perseid jobs show` shows its progress, `perseid jobs resume` resumes it after an interruption, and
-    `perseid undo` undoes it. With `--json`, each record is one line, and the last line is the job.
+    `perseid undo` undoes it. With `--json`, the job is printed; with `--dry-run` as well, one line for each record.
 
     For example:
         perseid create 2000.01/0123456789ABCDEF0123456789ABCDEF --url http://old.example/maps/1
@@ -75,9 +75,9 @@ def rewrite(  # noqa: PLR0913 - options
         for planned in rewrite_job.preview(session.registry, order, session.identity):
             total += bool(planned.changes)
             remaining += len(planned.left)
-            if json:
-                print_json(_planned_to_json(planned))
-            elif dry_run or total <= MAX_SHOWN:
+            if json and dry_run:
+                print_json(to_planned_record(planned))
+            elif not json and (dry_run or total <= MAX_SHOWN):
                 _print_planned(planned)
         if not json and not dry_run and total > MAX_SHOWN:
             print_message(f"… and {total - MAX_SHOWN:,} more; --dry-run shows all")
@@ -86,13 +86,17 @@ def rewrite(  # noqa: PLR0913 - options
                 f"{remaining:,} values cannot be changed without changing more of their XML: edit them by hand."
             )
         if dry_run or not total:
-            _print_summary(json, {"job": None, "records": total, "changed": 0})
+            if not json:
+                _print_summary({"records": total, "changed": 0})
             return
         if not yes:
             confirm(f"The URLs of {total:,} {'record' if total == 1 else 'records'} will change. Continue?")
         job = rewrite_job.start(session.registry, order, session.identity, INTERFACE, note, total)
         done = run_job(JobRun(session.registry, job, session.identity))
-    _print_summary(json, {"job": job.id, "records": total, "changed": done})
+        if json:
+            print_job(session, job.id)
+        else:
+            _print_summary({"job": job.id, "records": total, "changed": done})
 
 
 def undo(
@@ -123,10 +127,13 @@ def undo(
         except UndoConflict as problem:
             if json:
                 for each in problem.conflicts:
-                    print_json({"handle": each.handle, "seq": each.seq, "reason": each.why})
+                    print_json(to_conflict(each))
             raise
         done = run_job(JobRun(session.registry, inverse, session.identity))
-    _print_summary(json, {"job": inverse.id, "undoes": original.id, "records": inverse.total, "changed": done})
+        if json:
+            print_job(session, inverse.id)
+        else:
+            _print_summary({"job": inverse.id, "undoes": original.id, "records": inverse.total, "changed": done})
 
 
 register_command(app, "undo")(undo)
@@ -146,7 +153,7 @@ def list_(directory: Directory = None, acting_as: ActingAs = None, json: AsJson 
         undos = UndoIndex.all(session.registry)
         for job in runner.list_jobs(session.registry, session.identity):
             if json:
-                print_json(_to_json(job, undos))
+                print_json(to_job(job, undos))
             else:
                 typer.echo(f"{job.id}  {short_time(job.started_at)}  {_format_state(job, undos)}  {_describe(job)}")
 
@@ -162,7 +169,10 @@ def show(
         perseid jobs show last --json
     """
     with open_installation(directory, acting_as) as session:
-        _print_job(session, runner.find_job(session.registry, session.identity, job), json)
+        if json:
+            print_job(session, job)
+        else:
+            _print_job(session, runner.find_job(session.registry, session.identity, job))
 
 
 @register_command(app, "resume")
@@ -177,25 +187,14 @@ def resume(
     with open_installation(directory, acting_as) as session:
         run = runner.resume(session.registry, job, session.identity, INTERFACE)
         done = run_job(run)
-    _print_summary(json, {"job": run.job.id, "records": run.job.total, "changed": done})
+        if json:
+            print_job(session, run.job.id)
+        else:
+            _print_summary({"job": run.job.id, "records": run.job.total, "changed": done})
 
 
-def _print_summary(json: bool, fields: dict[str, object]) -> None:
-    if json:
-        print_json(fields)
-        return
+def _print_summary(fields: dict[str, object]) -> None:
     print_fields({name: f"{value:,}" if isinstance(value, int) else value for name, value in fields.items()})
-
-
-def _planned_to_json(planned: PlannedRewrite) -> JsonObject:
-    return {
-        "handle": planned.handle,
-        "changes": [
-            {"index": old.index, "type": old.type, "old": format_data(old), "new": format_data(new)}
-            for old, new in planned.changes
-        ],
-        "remaining": [value.index for value in planned.left],
-    }
 
 
 def _print_planned(planned: PlannedRewrite) -> None:
@@ -221,27 +220,8 @@ def _format_state(job: Job, undos: UndoIndex) -> str:
     return state.value.replace("_", " ") + count
 
 
-def _to_json(job: Job, undos: UndoIndex) -> JsonObject:
-    return {
-        "job": job.id,
-        "kind": job.kind,
-        "state": undos.state(job),
-        "parameters": runner.load_parameters(job),
-        "done": job.done,
-        "total": job.total or None,
-        "started_at": iso_time(job.started_at),
-        "ended_at": iso_time(job.ended_at) if job.ended_at else None,
-        "actor": job.actor,
-        "note": job.note,
-        "undone_by": undos.effective_undo(job.id),
-    }
-
-
-def _print_job(session: OpenInstallation, job: Job, json: bool) -> None:
+def _print_job(session: OpenInstallation, job: Job) -> None:
     undos = UndoIndex.of(session.registry, job.id)
-    if json:
-        print_json(_to_json(job, undos))
-        return
     print_fields(
         {
             "job": job.id,

@@ -10,9 +10,10 @@ from perseid.registry.access.permissions import display_name
 from perseid.registry.commands.lifecycle import Publish, Redact, Revive, Tombstone, Unpublish
 from perseid.registry.commands.transfer import Transfer
 from perseid.registry.jobs import transfer as transfer_job
-from perseid.registry.jobs.runner import JobRun
+from perseid.registry.jobs.runner import JobRun, UndoIndex, find_job
 from perseid.registry.jobs.transfer import TransferAll
 from perseid.registry.queries.history import get_history
+from perseid.registry.responses import to_job
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
 
@@ -162,10 +163,10 @@ def transfer(  # noqa: PLR0913 - options
         job = transfer_job.start(session.registry, order, session.identity, INTERFACE, note)
         run = JobRun(session.registry, job, session.identity)
         transferred = run_job(run)
-    if json:
-        print_json({"job": job.id, "processed": run.processed, "transferred": transferred})
-    else:
-        print_fields({"job": job.id, "transferred": f"{transferred:,} of {run.processed:,} records"})
+        if json:
+            print_job(session, job.id)
+        else:
+            print_fields({"job": job.id, "transferred": f"{transferred:,} of {run.processed:,} records"})
 
 
 def redact(  # noqa: PLR0913 - options
@@ -259,6 +260,12 @@ def run_job(run: JobRun) -> int:
             )
             raise
     return run.done
+
+
+def print_job(session: OpenInstallation, name: str) -> None:
+    """Print a job as JSON."""
+    job = find_job(session.registry, session.identity, name)
+    print_json(to_job(job, UndoIndex.of(session.registry, job.id)))
 
 
 def confirm(question: str) -> None:

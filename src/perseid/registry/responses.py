@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from perseid.ledger.store.jobs import Job
 from perseid.records.data_types import Definition
 from perseid.records.encoding import iso_time, to_base64, to_iso
 from perseid.records.errors import InvalidData
@@ -16,6 +17,10 @@ from perseid.registry.access.tokens import TokenStatus
 from perseid.registry.commands.namespaces import Namespace
 from perseid.registry.commands.transfer import LinkResult
 from perseid.registry.context import Context
+from perseid.registry.jobs.rewrite import PlannedRewrite
+from perseid.registry.jobs.runner import UndoIndex, load_parameters
+from perseid.registry.jobs.transfer import PlannedTransfer
+from perseid.registry.jobs.undo import Conflict
 from perseid.registry.policy.policy import Policy
 from perseid.registry.policy.types import RegisteredType
 from perseid.registry.queries.aliases import AliasChain, FoundRecord
@@ -28,7 +33,8 @@ from perseid.registry.queries.prove import Consistency, SigningKey
 from perseid.registry.queries.resolve import Query, get_authority_metadata, resolve
 from perseid.registry.results import ChangeResult, Explanation
 from perseid.registry.snapshot import Snapshot
-from perseid.schema import namespaces, queries, records
+from perseid.schema import jobs, namespaces, queries, records
+from perseid.schema.problems import Problem
 from perseid.schema.records import dump_values
 
 # Records
@@ -249,3 +255,45 @@ def to_token(item: TokenStatus, now: int) -> namespaces.TokenResponse:
         revoked=None if item.revoked is None else to_iso(item.revoked),
         last_used=None if item.used is None else to_iso(item.used)[:10],
     )
+
+
+# Jobs
+
+
+def to_job(job: Job, undos: UndoIndex, *, is_running: bool = False, problem: Problem | None = None) -> jobs.JobResponse:
+    """Convert a job; `problem` says why an unfinished one failed."""
+    state = undos.state(job, is_running=is_running)
+    return jobs.JobResponse(
+        job.id,
+        job.kind,
+        state,
+        load_parameters(job),
+        job.done,
+        job.total or None,
+        iso_time(job.started_at),
+        iso_time(job.ended_at) if job.ended_at else None,
+        job.actor,
+        job.note,
+        undos.effective_undo(job.id),
+        problem if state is jobs.JobState.UNFINISHED else None,
+    )
+
+
+def to_planned_record(planned: PlannedRewrite) -> jobs.PlannedRecord:
+    """Convert the planned changes of one record."""
+    changes = []
+    for pair in planned.changes:
+        old, new = dump_values(pair)
+        changes.append(jobs.PlannedChange(new.index, new.type, old.data, new.data))
+    return jobs.PlannedRecord(planned.handle, changes, [value.index for value in planned.left])
+
+
+def to_planned_transfer(planned: PlannedTransfer) -> jobs.PlannedTransfer:
+    """Convert the planned transfer of one record."""
+    reason = None if planned.refused is None else planned.refused.reason
+    return jobs.PlannedTransfer(planned.handle, list(planned.administrators), planned.refused is None, reason)
+
+
+def to_conflict(conflict: Conflict) -> jobs.UndoConflictResponse:
+    """Convert a record that prevents an undo."""
+    return jobs.UndoConflictResponse(conflict.handle, conflict.seq, conflict.why)

@@ -12,7 +12,6 @@ however they spell their handle. A token sees only the jobs started with that sa
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from graphlib import TopologicalSorter
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
@@ -33,6 +32,7 @@ from perseid.registry.queries.paging import PageBudget
 from perseid.registry.registry import Registry, check_text
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import Snapshot, StoredRecord
+from perseid.schema.jobs import JobState
 from perseid.wire.codes import ResponseCode
 
 CHUNK_SIZE: Final = 250
@@ -53,16 +53,6 @@ LAST: Final = "last"
 _ID_BYTES: Final = 8  # enough to never collide in one installation
 
 T = TypeVar("T")
-
-
-class JobState(StrEnum):
-    """The state of a job."""
-
-    RUNNING = "running"
-    UNFINISHED = "unfinished"
-    DONE = "done"
-    BEING_UNDONE = "being_undone"
-    UNDONE = "undone"
 
 
 def start_job(  # noqa: PLR0913 - the fields of a job

@@ -43,6 +43,7 @@ from perseid.registry.queries.paging import PageBudget
 from perseid.registry.registry import Registry, check_text
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import Snapshot, StoredRecord
+from perseid.schema.jobs import MAX_ADMINISTRATORS_SHOWN
 from perseid.schema.namespaces import Scope
 from perseid.wire.codes import ResponseCode
 
@@ -53,8 +54,6 @@ KIND: Final = "transfer"
 WILDCARDS: Final = ("*", "…", "...")
 """Marks after the start of a handle that select all handles that start like it."""
 
-MAX_ADMINISTRATORS_SHOWN: Final = 20
-"""Administrators shown per record in a preview; a record can have two thousand."""
 
 _Range = tuple[bytes, bytes]
 

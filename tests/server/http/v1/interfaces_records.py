@@ -117,7 +117,7 @@ def living() -> st.SearchStrategy[Both]:
 
 def handed(done: Done, plain: Any) -> None:
     """Same number of handles, by a complete job."""
-    assert (done.json["transferred"], "done") == (plain["done"], plain["state"])
+    assert (done.json["done"], done.json["state"]) == (plain["done"], "done")
 
 
 @requests

@@ -15,7 +15,9 @@ from perseid.registry.advice import AdviceKind
 from perseid.registry.identity import Anonymous
 from perseid.registry.jobs.runner import CHUNK_SIZE, JobRun, UndoIndex, complete_or_discard, find_job
 from perseid.registry.jobs.undo import UndoPreview
+from perseid.registry.responses import to_job
 from perseid.registry.results import Refused
+from perseid.schema.jobs import MAX_CONFLICTS, JobResponse
 from perseid.schema.problems import make_problem
 from perseid.server.http.context import INTERFACE
 from perseid.server.http.resolver.paths import absolute_url
@@ -25,7 +27,6 @@ from perseid.wire.codes import ResponseCode
 from .api_call import ApiCall
 from .authorized_registry import AuthorizedRegistry
 from .job_runner import BackgroundJob, LimitReached, Slot, retry_when_busy
-from .job_schemas import MAX_CONFLICTS, JobResponse, to_job_response
 from .problems import ApiError, to_problem
 from .routing import BASE, Reply
 
@@ -138,7 +139,14 @@ async def load_job(call: ApiCall, registry: AuthorizedRegistry, job_id: str) -> 
         return job, UndoIndex.of(registry, job.id)
 
     job, undos = await call.do(WorkKind.READ, read)
-    return to_job_response(job, undos, call.request_context.server.api.runner, call.identity)
+    return to_job_response(call, job, undos)
+
+
+def to_job_response(call: ApiCall, job: Job, undos: UndoIndex) -> JobResponse:
+    """Convert a job as the caller can see it. Safe in any thread."""
+    runner = call.request_context.server.api.runner
+    problem = runner.problem(job.id, call.identity)
+    return to_job(job, undos, is_running=runner.is_running(job.id), problem=problem)
 
 
 def accepted_reply(call: ApiCall, response: JobResponse) -> Reply:

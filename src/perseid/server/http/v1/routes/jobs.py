@@ -12,8 +12,19 @@ from perseid.registry.context import Context
 from perseid.registry.jobs import rewrite as rewriting
 from perseid.registry.jobs import undo
 from perseid.registry.jobs.rewrite import Rewrite, RewritePage
-from perseid.registry.jobs.runner import JobState, UndoIndex, find_job, get_unfinished_job, jobs_page
+from perseid.registry.jobs.runner import UndoIndex, find_job, get_unfinished_job, jobs_page
+from perseid.registry.responses import to_conflict, to_planned_record
 from perseid.schema.common import Paging
+from perseid.schema.jobs import (
+    JobPage,
+    JobResponse,
+    JobState,
+    NewRewrite,
+    NewUndo,
+    RewritePlan,
+    RewriteQuery,
+    UndoPlan,
+)
 from perseid.server.http.context import INTERFACE
 from perseid.server.http.responses import NO_STORE
 from perseid.server.http.v1.api_call import ApiCall, encode_reply
@@ -29,20 +40,9 @@ from perseid.server.http.v1.job_requests import (
     load_undo_preview,
     reserve_slot,
     run_job,
+    to_job_response,
 )
 from perseid.server.http.v1.job_runner import LimitReached
-from perseid.server.http.v1.job_schemas import (
-    JobPage,
-    JobResponse,
-    NewRewrite,
-    NewUndo,
-    RewritePlan,
-    RewriteQuery,
-    UndoConflictResponse,
-    UndoPlan,
-    to_job_response,
-    to_planned_record,
-)
 from perseid.server.http.v1.problems import ApiError
 from perseid.server.http.v1.routing import Reply, Routes
 from perseid.server.limits.budgets import get_source
@@ -151,13 +151,11 @@ async def list_jobs(call: ApiCall) -> Reply:
     """
     registry = authorize_registry(call)
     limit, before = call.query_as(Paging).limit, await call.after(tuple[int, str])
-    runner = call.request_context.server.api.runner
 
     def read() -> Reply:
         page = jobs_page(registry, call.identity, before, limit)
         undos, cursor = UndoIndex.of(registry, *[each.id for each in page.items]), call.seal(page.last)
-        # `is_running` is safe in any thread.
-        result = JobPage([to_job_response(each, undos, runner, call.identity) for each in page.items], cursor)
+        result = JobPage([to_job_response(call, each, undos) for each in page.items], cursor)
         return encode_reply(Reply(result, next=cursor))
 
     return await call.do(WorkKind.READ, read)
@@ -268,7 +266,7 @@ async def preview_undo(call: ApiCall) -> Reply:
     registry = authorize_registry(call)
     with reserve_slot(call, undoes=True):
         preview = await load_undo_preview(call, registry, call.names["job"])
-    conflicts = [UndoConflictResponse(each.handle, each.seq, each.why) for each in preview.conflicts]
+    conflicts = [to_conflict(each) for each in preview.conflicts]
     return Reply(
         UndoPlan(preview.original.id, preview.total, not preview.conflict_count, preview.conflict_count, conflicts)
     )

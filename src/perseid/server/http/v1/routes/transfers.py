@@ -3,13 +3,14 @@
 A transfer is a job like a rewrite (`routes.jobs`). One handle is transferred in `routes.lifecycle`.
 """
 
-from typing import Annotated, Final
+from typing import Final
 
 from perseid.ledger.store.jobs import Job
 from perseid.registry.context import Context
 from perseid.registry.jobs import transfer
-from perseid.registry.jobs.transfer import MAX_ADMINISTRATORS_SHOWN, TransferAll, TransferPage, parse_range
-from perseid.schema.common import Doc, IdentityText, NextCursor, Note, Paging, RequestBody, ResponseBody
+from perseid.registry.jobs.transfer import TransferAll, TransferPage, parse_range
+from perseid.registry.responses import to_planned_transfer
+from perseid.schema.jobs import JobResponse, NewTransfer, TransferPlan, TransferQuery
 from perseid.server.http.context import INTERFACE
 from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.changes import parse_value_ref
@@ -19,7 +20,6 @@ from perseid.server.http.v1.job_requests import (
     count_handles,
     run_job,
 )
-from perseid.server.http.v1.job_schemas import JobResponse
 from perseid.server.http.v1.routing import Reply, Routes
 from perseid.server.http.v1.validation import InvalidParameter
 from perseid.server.native.steps import WorkKind
@@ -27,59 +27,6 @@ from perseid.server.native.steps import WorkKind
 SECTION: Final = Routes(
     "Transfers", "Transfer all handles of a prefix, or all with the same beginning, to another owner."
 )
-
-Where = Annotated[
-    str,
-    Doc(
-        "A prefix, for all its handles and the prefix handle; or a beginning and `*`, as in `12345/maps-*`.",
-        min_length=1,
-        max_length=4_096,
-        examples=["12345/maps-*"],
-    ),
-]
-NewOwner = Annotated[IdentityText, Doc("The key or group that will own the handles, as `INDEX:HANDLE`.")]
-Derived = Annotated[bool, Doc("With a prefix: include derived prefixes and their handles.")]
-
-
-class TransferQuery(Paging, frozen=True, kw_only=True):
-    """What to transfer, and to whom."""
-
-    where: Where
-    to: NewOwner
-    derived: Derived = False
-
-
-class NewTransfer(RequestBody, frozen=True):
-    """A transfer of many handles."""
-
-    where: Where
-    to: NewOwner
-    derived: Derived = False
-    note: Note = ""
-
-
-class PlannedTransfer(ResponseBody, frozen=True, omit_defaults=False):
-    """A handle that would be transferred."""
-
-    handle: Annotated[str, Doc("The handle.", examples=["12345/x"])]
-    administrators: Annotated[
-        list[str],
-        Doc(
-            f"Its current administrators, as far as you can read them; at most {MAX_ADMINISTRATORS_SHOWN}.",
-            examples=[["200:0.NA/12345"]],
-        ),
-    ]
-    allowed: Annotated[
-        bool, Doc("Whether you can transfer it. A transfer stops at the first handle that you cannot transfer.")
-    ]
-    reason: Annotated[str | None, Doc("Why you cannot transfer it.")] = None
-
-
-class TransferPlan(ResponseBody, frozen=True, omit_defaults=False):
-    """Handles in the order of the transfer. Handles that the new owner has already are omitted."""
-
-    handles: Annotated[list[PlannedTransfer], Doc("The handles of the page. It can be empty without being the last.")]
-    next: NextCursor = None
 
 
 @SECTION.add(
@@ -107,16 +54,7 @@ async def preview_transfer(call: ApiCall) -> Reply:
 
     def respond(page: TransferPage) -> Reply:
         cursor = call.seal(page.following)
-        handles = [
-            PlannedTransfer(
-                each.handle,
-                list(each.administrators),
-                each.refused is None,
-                None if each.refused is None else each.refused.reason,
-            )
-            for each in page.items
-        ]
-        return Reply(TransferPlan(handles, cursor), next=cursor)
+        return Reply(TransferPlan([to_planned_transfer(each) for each in page.items], cursor), next=cursor)
 
     return await call.respond(read, respond)
 

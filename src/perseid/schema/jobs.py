@@ -1,21 +1,27 @@
-"""Schemas of jobs."""
+"""Jobs: changes of many records, and their previews."""
 
+from enum import StrEnum
 from typing import Annotated, Any, Final
 
-from perseid.ledger.store.jobs import Job
-from perseid.records.encoding import iso_time
-from perseid.records.value import Value
-from perseid.registry.identity import Identity
-from perseid.registry.jobs.rewrite import PlannedRewrite
-from perseid.registry.jobs.runner import JobState, UndoIndex, load_parameters
-from perseid.schema.common import Doc, NextCursor, Note, Paging, RequestBody, ResponseBody, Seq
-from perseid.schema.problems import Problem
-from perseid.schema.records import Data, Index, Type, dump_values
+from .common import Doc, IdentityText, NextCursor, Note, Paging, RequestBody, ResponseBody, Seq
+from .problems import Problem
+from .records import Data, Index, Type
 
-from .job_runner import JobRunner
+MAX_ADMINISTRATORS_SHOWN: Final = 20
+"""Administrators shown per record in a preview; a record can have two thousand."""
 
 MAX_CONFLICTS: Final = 1_000
 """Most undo conflicts in a response; the total is always given."""
+
+
+class JobState(StrEnum):
+    """The state of a job."""
+
+    RUNNING = "running"
+    UNFINISHED = "unfinished"
+    DONE = "done"
+    BEING_UNDONE = "being_undone"
+    UNDONE = "undone"
 
 
 Url = Annotated[
@@ -127,7 +133,7 @@ class UndoConflictResponse(ResponseBody, frozen=True):
 
     handle: Annotated[str, Doc("The handle.", examples=["12345/x"])]
     seq: Annotated[Seq | None, Doc("The conflicting ledger entry; null if you cannot see the history of the handle.")]
-    why: Annotated[str, Doc("The reason.", examples=["changed later, in entry 1234"])]
+    reason: Annotated[str, Doc("The reason.", examples=["changed later, in entry 1234"])]
 
 
 class UndoPlan(ResponseBody, frozen=True, omit_defaults=False):
@@ -140,31 +146,59 @@ class UndoPlan(ResponseBody, frozen=True, omit_defaults=False):
     conflicts: Annotated[list[UndoConflictResponse], Doc(f"The conflicts; at most {MAX_CONFLICTS:,}.")]
 
 
-def to_job_response(job: Job, undos: UndoIndex, runner: JobRunner, identity: Identity) -> JobResponse:
-    """Convert a job for an identity."""
-    state = undos.state(job, is_running=runner.is_running(job.id))
-    return JobResponse(
-        job.id,
-        job.kind,
-        state,
-        load_parameters(job),
-        job.done,
-        job.total or None,
-        iso_time(job.started_at),
-        iso_time(job.ended_at) if job.ended_at else None,
-        job.actor,
-        job.note,
-        undos.effective_undo(job.id),
-        runner.problem(job.id, identity) if state is JobState.UNFINISHED else None,
-    )
+# Transfers
+
+Where = Annotated[
+    str,
+    Doc(
+        "A prefix, for all its handles and the prefix handle; or a beginning and `*`, as in `12345/maps-*`.",
+        min_length=1,
+        max_length=4_096,
+        examples=["12345/maps-*"],
+    ),
+]
+
+NewOwner = Annotated[IdentityText, Doc("The key or group that will own the handles, as `INDEX:HANDLE`.")]
+
+Derived = Annotated[bool, Doc("With a prefix: include derived prefixes and their handles.")]
 
 
-def to_planned_record(planned: PlannedRewrite) -> PlannedRecord:
-    """Convert the planned changes of one record."""
-    changes = [_planned_change(old, new) for old, new in planned.changes]
-    return PlannedRecord(planned.handle, changes, [value.index for value in planned.left])
+class TransferQuery(Paging, frozen=True, kw_only=True):
+    """What to transfer, and to whom."""
+
+    where: Where
+    to: NewOwner
+    derived: Derived = False
 
 
-def _planned_change(old: Value, new: Value) -> PlannedChange:
-    before, after = dump_values((old, new))
-    return PlannedChange(new.index, new.type, before.data, after.data)
+class NewTransfer(RequestBody, frozen=True):
+    """A transfer of many handles."""
+
+    where: Where
+    to: NewOwner
+    derived: Derived = False
+    note: Note = ""
+
+
+class PlannedTransfer(ResponseBody, frozen=True, omit_defaults=False):
+    """A handle that would be transferred."""
+
+    handle: Annotated[str, Doc("The handle.", examples=["12345/x"])]
+    administrators: Annotated[
+        list[str],
+        Doc(
+            f"Its current administrators, as far as you can read them; at most {MAX_ADMINISTRATORS_SHOWN}.",
+            examples=[["200:0.NA/12345"]],
+        ),
+    ]
+    allowed: Annotated[
+        bool, Doc("Whether you can transfer it. A transfer stops at the first handle that you cannot transfer.")
+    ]
+    reason: Annotated[str | None, Doc("Why you cannot transfer it.")] = None
+
+
+class TransferPlan(ResponseBody, frozen=True, omit_defaults=False):
+    """Handles in the order of the transfer. Handles that the new owner has already are omitted."""
+
+    handles: Annotated[list[PlannedTransfer], Doc("The handles of the page. It can be empty without being the last.")]
+    next: NextCursor = None
