@@ -152,7 +152,9 @@ def config(directory: Directory = None, json: AsJson = False) -> None:
 
 
 def upgrade(directory: Directory = None, json: AsJson = False) -> None:
-    """Upgrade the ledger's tables to the version of this program. Entries are never changed. Make a backup first.
+    """Upgrade the ledger's tables to the version of this program. Entries are never changed.
+
+    Stop the server and make a backup first.
 
     For example:
         perseid upgrade
