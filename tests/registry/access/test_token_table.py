@@ -314,7 +314,7 @@ def test_every_command_is_in_the_table(world: Registry) -> None:
         for name, thing in vars(import_module(module.name)).items():
             if inspect.isclass(thing) and thing.__module__.startswith("perseid.registry") and hasattr(thing, "decide"):
                 found.add(thing.__name__ if not name.startswith("_") else "")
-    inside = {"Command", "Conditional", ""}  # a protocol, a wrapper of commands, and steps (test_tokens.py)
+    inside = {"Command", "Conditional", "Step", ""}  # a protocol, a wrapper, and steps of jobs (test_tokens.py)
     assert found - inside == {type(each.make(world)).__name__ for each in CASES.values()} - {"Look"}
 
 
