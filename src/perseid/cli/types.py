@@ -11,10 +11,9 @@ from perseid.records.data_types import Definition
 from perseid.records.json_parsing import parse_json
 from perseid.registry.commands.namespaces import namespaces
 from perseid.registry.commands.records import Create
-from perseid.registry.context import not_found
-from perseid.registry.policy.types import RegisteredType, definition_values, get_registered_type
+from perseid.registry.policy.types import RegisteredType, definition_values
 from perseid.registry.queries.listing import list_handles
-from perseid.registry.queries.namespaces import list_types
+from perseid.registry.queries.namespaces import get_type, list_types
 from perseid.registry.queries.paging import MAX_PAGE
 from perseid.registry.responses import to_type
 from perseid.registry.results import Refused
@@ -30,7 +29,7 @@ from ._installation import (
     parse_reference,
     print_changed,
 )
-from ._output import AsJson, NotFound, print_fields, print_json, print_message
+from ._output import AsJson, print_fields, print_json, print_message
 from ._values import printable, read_text
 
 app = typer.Typer(
@@ -118,14 +117,7 @@ def show(handle: HandleArgument, directory: Directory = None, acting_as: ActingA
     """
     requested = parse_reference(handle).handle
     with open_installation(directory, acting_as) as session, session.registry.snapshot() as snapshot:
-        stored = snapshot.stored(requested)
-        if not stored.is_public:
-            raise not_found(stored)
-        registered = get_registered_type(stored)
-    if registered is None:
-        raise NotFound(
-            f"{printable(str(requested))} is not a type: its record has no value of type PERSEID_TYPE or DESC"
-        )
+        registered = get_type(snapshot, requested)
     response = to_type(registered)
     if json:
         print_json(response)

@@ -17,7 +17,7 @@ from perseid.records.value import ValueRef
 from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.namespaces import Namespace, SetPolicy, namespaces, require_policy_change
-from perseid.registry.context import Context, Plan
+from perseid.registry.context import Context, Plan, not_found
 from perseid.registry.identity import Identity
 from perseid.registry.policy.policy import CUSTOM_PROFILE, KEYS, Policy
 from perseid.registry.policy.text import parse
@@ -51,6 +51,18 @@ def list_prefixes(snapshot: Snapshot, identity: Identity) -> list[str]:
     found = {fold(prefix): prefix for prefix in homed if "/" not in prefix and fold(prefix) != PREFIX_OF_PREFIXES}
     found |= {fold(prefix): prefix for prefix in namespaces(snapshot.reader)}
     return [found[key] for key in sorted(found)]
+
+
+def get_type(snapshot: Snapshot, handle: Handle) -> RegisteredType:
+    """Return the type that a public record defines. Raises `Refused`."""
+    stored = snapshot.stored(handle)
+    if not stored.is_public:
+        raise not_found(stored)
+    registered = get_registered_type(stored)
+    if registered is None:
+        reason = f"{display_name(handle)} is not a type: its record has no value of type PERSEID_TYPE or DESC"
+        raise Refused(ResponseCode.VALUES_NOT_FOUND, reason)
+    return registered
 
 
 def list_types(

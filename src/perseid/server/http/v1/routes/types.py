@@ -5,16 +5,15 @@ from typing import Final
 from perseid.records.data_types import Definition
 from perseid.registry.access.permissions import display_name
 from perseid.registry.commands.records import Create
-from perseid.registry.context import Context, not_found
-from perseid.registry.policy.types import RegisteredType, definition_values, get_registered_type
-from perseid.registry.queries.namespaces import list_types
+from perseid.registry.context import Context
+from perseid.registry.policy.types import definition_values
+from perseid.registry.queries.namespaces import get_type, list_types
 from perseid.registry.responses import to_type
 from perseid.schema.common import HANDLE_PARAMETER
 from perseid.schema.namespaces import NewType, TypePage, TypeResponse, TypesQuery
 from perseid.schema.records import CreatedRecord
 from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.changes import RequireIdentity
-from perseid.server.http.v1.problems import ApiError
 from perseid.server.http.v1.routing import Reply, Routes
 from perseid.server.http.v1.validation import InvalidParameter
 
@@ -56,20 +55,11 @@ async def show_types(call: ApiCall) -> Reply:
 async def show_type(call: ApiCall) -> Reply:
     """Return the definition of a type: name, meaning, pattern or schema."""
     handle = call.handle()
-
-    def read(context: Context) -> RegisteredType | None:
-        stored = context.snapshot.stored(handle)
-        if not stored.is_public:
-            raise not_found(stored)
-        return get_registered_type(stored)
-
-    def respond(registered: RegisteredType | None) -> Reply:
-        if registered is None:
-            advice = "A type has a value of type PERSEID_TYPE or DESC"
-            raise ApiError("not-found", f"{display_name(handle)} is not a type: its record has no definition", advice)
-        return Reply(to_type(registered), name=str(handle))
-
-    return await call.respond(read, respond, handle)
+    return await call.respond(
+        lambda context: get_type(context.snapshot, handle),
+        lambda registered: Reply(to_type(registered), name=str(handle)),
+        handle,
+    )
 
 
 @SECTION.add(
