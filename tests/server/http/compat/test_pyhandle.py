@@ -26,7 +26,7 @@ STD = f"{PREFIX}/vec-std"
 
 
 @dataclass(frozen=True)
-class Place:
+class RunningServer:
     """A running server in the recorded state, and what a client needs to know of it."""
 
     url: str
@@ -53,7 +53,7 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     folder = tmp_path_factory.mktemp("pyhandle")
     installation = make_installation(folder, "tcp")
     key, made = folder / "key.pem", folder / "certificate.pem"
@@ -62,15 +62,15 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     made.write_bytes(x509.load_der_x509_certificate(der).public_bytes(Encoding.PEM))
     with serving(installation, "--resolvers", "1", **SETTINGS) as server:
         host, port = server.http
-        yield Place(f"https://{host}:{port}", str(installation / KEYS_NAME / CERTIFICATE_NAME), key, made)
+        yield RunningServer(f"https://{host}:{port}", str(installation / KEYS_NAME / CERTIFICATE_NAME), key, made)
 
 
 BOTH = pytest.mark.parametrize("way", ["password", "certificate"])
 
 
 @BOTH
-def test_handle_is_created_read_modified_and_deleted(place: Place, way: str) -> None:
-    client, name = place.client(way), f"{PREFIX}/py-{way}-1"
+def test_handle_is_created_read_modified_and_deleted(running: RunningServer, way: str) -> None:
+    client, name = running.client(way), f"{PREFIX}/py-{way}-1"
     assert client.register_handle(name, URL, checksum="abc", FOO="foo") == name
     assert client.get_value_from_handle(name, "URL") == URL
     assert client.get_value_from_handle(name, "NONE") is None
@@ -86,8 +86,8 @@ def test_handle_is_created_read_modified_and_deleted(place: Place, way: str) -> 
 
 
 @BOTH
-def test_handle_is_created_once_and_again_after_deletion(place: Place, way: str) -> None:
-    client, name = place.client(way), f"{PREFIX}/py-{way}-2"
+def test_handle_is_created_once_and_again_after_deletion(running: RunningServer, way: str) -> None:
+    client, name = running.client(way), f"{PREFIX}/py-{way}-2"
     client.register_handle(name, URL)
     with pytest.raises(problems.HandleAlreadyExistsException):
         client.register_handle(name, URL)
@@ -99,15 +99,15 @@ def test_handle_is_created_once_and_again_after_deletion(place: Place, way: str)
 
 
 @BOTH
-def test_handle_is_generated(place: Place, way: str) -> None:
-    client = place.client(way)
+def test_handle_is_generated(running: RunningServer, way: str) -> None:
+    client = running.client(way)
     name = client.generate_and_register_handle(PREFIX, URL)
     assert client.get_value_from_handle(name, "URL") == URL
 
 
 @BOTH
-def test_refusals_are_what_client_expects(place: Place, way: str) -> None:
-    client = place.client(way)
+def test_refusals_are_what_client_expects(running: RunningServer, way: str) -> None:
+    client = running.client(way)
     for change in (client.delete_handle, lambda name: client.modify_handle_value(name, FOO="x")):
         with pytest.raises(problems.HandleNotFoundException):
             change(f"{PREFIX}/none")
@@ -115,31 +115,31 @@ def test_refusals_are_what_client_expects(place: Place, way: str) -> None:
         client.register_handle("20.500.77777/x", URL)
 
 
-def test_values_are_sorted_by_index(place: Place) -> None:
-    client = RESTHandleClient.instantiate_for_read_access(place.url, HTTPS_verify=place.verify)
+def test_values_are_sorted_by_index(running: RunningServer) -> None:
+    client = RESTHandleClient.instantiate_for_read_access(running.url, HTTPS_verify=running.verify)
     found = [value["index"] for value in client.retrieve_handle_record_json(STD)["values"]]
     assert found == sorted(found)
 
 
-def test_wrong_password_is_refused_on_change(place: Place) -> None:
+def test_wrong_password_is_refused_on_change(running: RunningServer) -> None:
     client = RESTHandleClient.instantiate_with_username_and_password(
-        place.url, f"301:{ADMIN}", "wrong", HTTPS_verify=place.verify
+        running.url, f"301:{ADMIN}", "wrong", HTTPS_verify=running.verify
     )
     with pytest.raises(problems.HandleAuthenticationError):
         client.register_handle(f"{PREFIX}/py-wrong", URL)
     assert client.retrieve_handle_record_json(f"{PREFIX}/py-wrong") is None
 
 
-def test_unknown_user_is_refused_at_once(place: Place) -> None:
+def test_unknown_user_is_refused_at_once(running: RunningServer) -> None:
     with pytest.raises(problems.HandleNotFoundException):
         RESTHandleClient.instantiate_with_username_and_password(
-            place.url, f"301:{PREFIX}/nobody", "x", HTTPS_verify=place.verify
+            running.url, f"301:{PREFIX}/nobody", "x", HTTPS_verify=running.verify
         )
 
 
-def test_handles_are_found_by_url(place: Place) -> None:
+def test_handles_are_found_by_url(running: RunningServer) -> None:
     client = RESTHandleClient.instantiate_for_read_and_search(
-        place.url, f"301:{ADMIN}", SECRET.decode(), HTTPS_verify=place.verify
+        running.url, f"301:{ADMIN}", SECRET.decode(), HTTPS_verify=running.verify
     )
     assert client.search_handle(URL="*us.example.org*") == []
     assert client.search_handle(URL="https://example.org/a") == [STD]
