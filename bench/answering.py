@@ -12,7 +12,7 @@ from perseid.ledger.log.entry import Change, Source, State
 from perseid.ledger.log.record_keys import homed_name, record_key
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.answers_reader import AnswersReader
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.server.native.resolution import PublicResolver, ResolutionSettings, packets
 from perseid.server.observe.counters import SharedCounters
 from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, Version

@@ -23,7 +23,7 @@ from perseid.ledger.store.store import Store
 from perseid.ledger.views.answers import Answers
 from perseid.names import pilin
 from perseid.records.admin import Admin
-from perseid.records.value import Value, ValueRef
+from perseid.records.record import Value, ValueRef
 from perseid.registry.commands.records import Home
 from perseid.registry.identity import LocalIdentity
 from perseid.registry.installation.installation import new_log

@@ -14,7 +14,7 @@ from perseid.ledger.log.signing import sign_checkpoint
 from perseid.ledger.merkle import Signer
 from perseid.ledger.store.store import Store
 from perseid.proof.verifier import check_inclusion
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.registry.installation.installation import new_log
 
 VALUES = (

@@ -47,7 +47,7 @@ from perseid.ledger.views.rebuild import rebuild
 from perseid.names import pilin
 from perseid.names.schemes import Source
 from perseid.proof.verifier import check_inclusion
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.registry.installation.installation import new_log
 
 ROOT: Final = Path(__file__).resolve().parent.parent

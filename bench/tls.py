@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_der_private_key
 from OpenSSL import SSL
 
-from perseid.records.key_files import read_key_file
+from perseid.records.private_keys import read_key_file
 from perseid.records.site import Transport
 from perseid.registry.installation.certificates import create_self_signed
 from perseid.registry.installation.settings import Config
@@ -35,7 +35,7 @@ from perseid.server.http.clients import Peer
 from perseid.server.http.connection.connection import Connection
 from perseid.server.http.connection.listener import ConnectionManager, HttpListener
 from perseid.server.http.connection.requests import ParsedRequest
-from perseid.server.http.connection.tls_handshake import advance, make_server_context
+from perseid.server.http.connection.tls import advance, make_server_context
 from perseid.server.http.messages import Request, Response
 from perseid.server.limits.budgets import Connections
 from perseid.server.native.steps import Work, WorkKind

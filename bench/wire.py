@@ -5,8 +5,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from perseid.records.key_files import read_key_file
-from perseid.records.value import Value
+from perseid.records.private_keys import read_key_file
+from perseid.records.record import Value
 from perseid.wire.challenges import answer_with_secret, check_secret_answer
 from perseid.wire.client import Client
 from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode

@@ -10,7 +10,7 @@ from typing import Final
 from perseid.ledger.log.entry import State
 from perseid.ledger.views.answers_format import HandleItem, PrefixItem
 from perseid.names.handle import CaseRule
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.server.native.resolution import MAX_PACKETS, PublicResolver, ResolutionSettings, packets
 from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.message import Envelope, Header, Message

@@ -13,9 +13,8 @@ from perseid.names import pilin
 from perseid.names.cordra import CordraName
 from perseid.names.errors import InvalidName, NameMisuse, load_rules
 from perseid.names.handle import CaseRule, Handle
-from perseid.names.pattern import PatternScheme
 from perseid.names.pilin import PilinCheckScheme
-from perseid.names.scheme_loader import recognize
+from perseid.names.scheme_loader import PatternScheme, recognize
 from perseid.names.suggest import suggest
 from perseid.names.uri import (
     KNOWN_RESOLVERS,

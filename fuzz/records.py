@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from perseid.records.admin import Admin, ValueList
 from perseid.records.data_types import Data, data_from_json, data_from_text, data_to_text, interpret
-from perseid.records.encoding import from_iso, to_iso
+from perseid.records.encoding import from_iso, parse_json, to_iso, write_json
 from perseid.records.errors import InvalidData
 from perseid.records.json_form import (
     record_from_json,
@@ -20,16 +20,14 @@ from perseid.records.json_form import (
     value_to_json,
     values_from_json,
 )
-from perseid.records.json_parsing import parse_json, write_json
 from perseid.records.keys import SecretKey
 from perseid.records.locations import Locations
 from perseid.records.namespace import Namespace
 from perseid.records.public_keys import PublicKey
-from perseid.records.record import Record, values_from_bytes, values_to_bytes
+from perseid.records.record import Record, Value, ValueRef, permissions_from_text, values_from_bytes, values_to_bytes
 from perseid.records.signatures import Certificate, RecordSignature
 from perseid.records.site import Site
 from perseid.records.types import TypeQuery, Url, has_type
-from perseid.records.value import Value, ValueRef, permissions_from_text
 from perseid.records.xml import MAX_XML_ELEMENTS, parse_xml
 
 T = TypeVar("T")

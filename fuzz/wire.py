@@ -14,12 +14,19 @@ from typing import Final
 
 from perseid.records.binary import Reader
 from perseid.records.errors import InvalidData
-from perseid.records.key_files import read_key_file
+from perseid.records.private_keys import read_key_file
 from perseid.wire import message as envelope_module
 from perseid.wire import message as header_module
 from perseid.wire.client import Client, VerifiedResponse
-from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
-from perseid.wire.errors import RemoteProtocolError
+from perseid.wire.codes import (
+    CURRENT_VERSION,
+    DEFAULT_FLAGS,
+    OpCode,
+    OpFlag,
+    RemoteProtocolError,
+    ResponseCode,
+    Version,
+)
 from perseid.wire.fragments import MAX_SOURCE_BYTES, MAX_TOTAL_BYTES, Reassembler
 from perseid.wire.framing import Frame, FrameReader, HttpResponseReader, unwrap_http_body
 from perseid.wire.message import MAX_MESSAGE, Credential, Envelope, Header, Message

@@ -13,11 +13,10 @@ from perseid.records.namespace import Namespace
 from perseid.records.partition import HashOption
 from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import PublicKey
-from perseid.records.record import Record
+from perseid.records.record import Permission, Record, TtlType, Value, ValueRef
 from perseid.records.signatures import Certificate, CertPermission, Claims, RecordSignature
 from perseid.records.site import Attribute, Interface, PrimaryMask, Purpose, Server, Site, Transport
 from perseid.records.types import Text, Url
-from perseid.records.value import Permission, TtlType, Value, ValueRef
 from tests.vector_files import read_bytes
 
 NOWS: Final = (1_794_700_800, 2_177_452_800, 2_729_376_000)

@@ -14,8 +14,7 @@ from bench.serving.installations import FORMAT, Filled
 from bench.serving.processes import CONTROL, RESOLVER, memory, parts
 from bench.serving.resolving import WAYS, ask
 from perseid.wire.client import VerifiedResponse
-from perseid.wire.codes import ResponseCode
-from perseid.wire.errors import RemoteProtocolError
+from perseid.wire.codes import RemoteProtocolError, ResponseCode
 from tests.server.native.native_client import Address, NativeClient, NoAnswer, Serving, Via, serving
 
 PATIENCE: Final = 60.0

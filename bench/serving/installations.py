@@ -12,10 +12,9 @@ from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.requests import Append, Appended
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, ValueList
-from perseid.records.key_files import read_key_file
-from perseid.records.private_keys import PrivateKey
+from perseid.records.private_keys import PrivateKey, read_key_file
+from perseid.records.record import Value, ValueRef
 from perseid.records.types import HS_ADMIN, HS_PUBKEY, HS_VLIST
-from perseid.records.value import Value, ValueRef
 from perseid.registry.commands.records import Add, Modify
 from perseid.registry.identity import LocalIdentity
 from perseid.registry.installation.installation import Installation

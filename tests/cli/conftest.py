@@ -2,10 +2,10 @@
 
 import pytest
 
-from perseid.cli import check_server
+from perseid.cli import check
 from perseid.server.processes.sockets import PortStatus
 
 
 @pytest.fixture(autouse=True)
 def _ports_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_server, "check_port", lambda *_: PortStatus())
+    monkeypatch.setattr(check, "check_port", lambda *_: PortStatus())

@@ -7,8 +7,7 @@ import pytest
 
 from perseid.names.handle import Handle
 from perseid.records.encoding import from_iso
-from perseid.records.record import Record
-from perseid.records.value import ValueRef
+from perseid.records.record import Record, ValueRef
 from perseid.registry.identity import Anonymous
 from perseid.registry.installation.setup import create_demonstration
 from perseid.registry.policy.authority import AuthorityMetadata, Party, build_metadata

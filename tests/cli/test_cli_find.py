@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perseid.cli import find
+from perseid.cli import queries
 from tests.cli.installation import Site, refused, site
 
 
@@ -52,9 +52,9 @@ def test_limited_search_can_be_continued(here: Site) -> None:
 
 
 def test_full_scan_stops_at_the_time_limit(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(find, "MAX_PAGE", 1)
+    monkeypatch.setattr(queries, "MAX_PAGE", 1)
     ticks = iter(range(0, 1_000, 7))
-    monkeypatch.setattr(find, "monotonic", lambda: float(next(ticks)))
+    monkeypatch.setattr(queries, "monotonic", lambda: float(next(ticks)))
     done = here("find --url *example* --seconds 10")
     assert (done.code, done.out) == (1, "12345/0\n12345/1\n")
     assert "perseid: the search stopped after 10 s and is not complete\nTo continue: --after " in done.err

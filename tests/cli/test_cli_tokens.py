@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from perseid.cli import check_server
-from perseid.ledger.store import token_uses
+from perseid.cli import check
+from perseid.ledger.store import idempotency
 from perseid.registry.access.token_records import PATTERN, Secret
 from perseid.registry.access.tokens import TokenAuthenticator
 from perseid.registry.installation.installation import Installation
@@ -172,7 +172,7 @@ def test_check_reports_active_and_unused_tokens(here: Site, monkeypatch: pytest.
     assert list(findings(here)) == [("ok", "2 active")]
     here.ok(f"token revoke {second}")
     assert list(findings(here)) == [("ok", "1 active")]
-    monkeypatch.setattr(check_server, "UNUSED_DAYS", 0)
+    monkeypatch.setattr(check, "UNUSED_DAYS", 0)
     assert list(findings(here)) == [("note", f"not used for 0 days: {first}"), ("ok", "1 active")]
     for _ in range(6):
         create(here)
@@ -181,11 +181,11 @@ def test_check_reports_active_and_unused_tokens(here: Site, monkeypatch: pytest.
 
 def test_check_uses_the_time_of_last_use(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     token_id = create(here)["id"]
-    monkeypatch.setattr(check_server, "UNUSED_DAYS", 1)
-    monkeypatch.setattr(check_server, "DAY", 0)
+    monkeypatch.setattr(check, "UNUSED_DAYS", 1)
+    monkeypatch.setattr(check, "DAY", 0)
     assert len(list(findings(here))) == 2
     with Installation.open(here.directory) as installation:
-        token_uses.record_use(installation.log, token_id, 40_000)
+        idempotency.record_use(installation.log, token_id, 40_000)
     assert list(findings(here)) == [("ok", "1 active")]
 
 

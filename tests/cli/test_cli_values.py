@@ -9,7 +9,7 @@ import typer
 from perseid.cli._values import format_data, parse_value, printable, read_record, read_text
 from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.errors import InvalidData
-from perseid.records.value import DEFAULT_PERMISSIONS, DEFAULT_TTL, PRIVATE_PERMISSIONS, Permission, Value, ValueRef
+from perseid.records.record import DEFAULT_PERMISSIONS, DEFAULT_TTL, PRIVATE_PERMISSIONS, Permission, Value, ValueRef
 from perseid.registry.commands.records import PartialValue, assign_indexes, merge_values
 from perseid.registry.results import Refused
 

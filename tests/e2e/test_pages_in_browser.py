@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, Page
 from perseid.names import pilin
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
-from perseid.records.value import Value, ValueRef
+from perseid.records.record import Value, ValueRef
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Create
 from perseid.registry.installation.installation import Installation

@@ -20,7 +20,7 @@ from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.records.errors import InvalidData
 from perseid.records.json_form import value_from_json
-from perseid.records.value import Permission, Value
+from perseid.records.record import Permission, Value
 from perseid.registry.commands.records import Create, Delete
 from perseid.registry.installation.installation import Installation
 from perseid.registry.policy.policy import PROFILES

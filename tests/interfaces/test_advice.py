@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import perseid
-from perseid.cli import _advice, app
+from perseid.cli import _errors, app
 from perseid.cli._commands import LazyCommand
 from perseid.registry.advice import NO_TEXTS, AdviceKind, AdviceTexts, render
 from perseid.server.http.compat import call
@@ -21,7 +21,7 @@ from tests.server.http.contexts import basic, harness
 from tests.server.http.v1.openapi_document import document
 
 INTERFACES: Final[dict[str, AdviceTexts]] = {
-    "cli": _advice.TEXTS,
+    "cli": _errors.TEXTS,
     "v1": problems.ADVICE_TEXTS,
     "compat": call.ADVICE_TEXTS,
     "pages": NO_TEXTS,

@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from perseid.records.value import MAX_VALUES, Permission, TtlType, Value
+from perseid.records.record import MAX_VALUES, Permission, TtlType, Value
 from perseid.registry.policy.resolution import MAX_ALIASES, MAX_CACHE_LIFETIME
 from perseid.wire.codes import ResponseCode
 from tests.interfaces.callers import ACCEPTED, ANN, CompatibleApi, Interface, Request, all_interfaces

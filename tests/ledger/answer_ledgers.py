@@ -18,7 +18,7 @@ from perseid.ledger.log.entry import Change, Source, State
 from perseid.ledger.log.record_keys import record_key
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.answers_reader import AnswersReader
-from perseid.records.value import Permission, Value
+from perseid.records.record import Permission, Value
 
 ID = bytes(range(16))
 BOOT = bytes.fromhex("000102030405060708090a0b0c0d0e0f")

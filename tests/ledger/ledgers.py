@@ -18,7 +18,7 @@ from perseid.ledger.log.requests import Append, Appended, Outcome
 from perseid.ledger.merkle import Signer
 from perseid.ledger.store.store import Store
 from perseid.ledger.verify import verify
-from perseid.records.value import Permission, Value
+from perseid.records.record import Permission, Value
 
 if TYPE_CHECKING:
     from tests.postgres import Cluster

@@ -30,7 +30,7 @@ from perseid.ledger.views.answers_format import (
 )
 from perseid.ledger.views.answers_generation import PrefixPart
 from perseid.names.handle import CaseRule
-from perseid.records.value import Value
+from perseid.records.record import Value
 from tests.ledger.answer_ledgers import change, typed, url
 from tests.record_strategies import values as record_values
 

@@ -18,7 +18,7 @@ from perseid.ledger.log.entry import State
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.names.handle import CaseRule
-from perseid.records.value import Value
+from perseid.records.record import Value
 from tests.ledger.answer_ledgers import MemoryLedger, typed, url
 
 

@@ -22,7 +22,7 @@ from perseid.ledger.views.answers_format import PrefixItem
 from perseid.ledger.views.answers_generation import Generation
 from perseid.ledger.views.answers_reader import WORD_CLEAN, WORD_GENERATION, WORD_REQUIRED, AnswersReader, StateFile
 from perseid.names.handle import CaseRule
-from perseid.records.value import Value
+from perseid.records.record import Value
 from tests.ledger.answer_ledgers import (
     BOOT,
     SMALL,

@@ -36,9 +36,8 @@ from perseid.ledger.backup.restore import RestoreResult, StoreNotEmpty, reopen_l
 from perseid.ledger.errors import ClockError, CorruptData, LeaseClosed, LedgerError
 from perseid.ledger.log.clock import MAX_GAP, SECOND
 from perseid.ledger.log.entry import Action
-from perseid.ledger.log.log import Log
+from perseid.ledger.log.log import Log, build_redaction
 from perseid.ledger.log.record_keys import LEDGER, record_key
-from perseid.ledger.log.redaction import build_redaction
 from perseid.ledger.log.requests import Lease, Leased
 from perseid.ledger.log.signing import WrongKey, find_branch, rotate_key, sign_checkpoint
 from perseid.ledger.merkle import Signer

@@ -21,7 +21,7 @@ from perseid.ledger.log.entry import (
 )
 from perseid.proof.verifier import InvalidProof, Leaf, leaf_hash
 from perseid.records.errors import InvalidData
-from perseid.records.value import Permission, Value
+from perseid.records.record import Permission, Value
 from tests.record_strategies import values as record_values
 
 AT = 1_794_724_100_000_000

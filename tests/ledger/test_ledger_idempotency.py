@@ -12,8 +12,7 @@ from perseid.ledger.backup.archive import save_backup
 from perseid.ledger.backup.restore import restore
 from perseid.ledger.errors import PreconditionFailed
 from perseid.ledger.ledger import Ledger
-from perseid.ledger.log.log import Log
-from perseid.ledger.log.redaction import build_redaction
+from perseid.ledger.log.log import Log, build_redaction
 from perseid.ledger.log.requests import (
     CALLER_LENGTH,
     KEY_LIFETIME,
@@ -32,7 +31,7 @@ from perseid.ledger.log.requests import (
 )
 from perseid.ledger.merkle import Signer
 from perseid.ledger.store import idempotency as answered
-from perseid.ledger.store import token_uses
+from perseid.ledger.store import idempotency as token_uses
 from perseid.ledger.store.idempotency import KeyCapacity, check_capacity, find, purge
 from perseid.ledger.store.store import Store
 from perseid.ledger.store.tables import idempotency

@@ -24,7 +24,7 @@ from perseid.ledger.store.migrations.versions import v0005_whose_operations
 from perseid.ledger.store.store import Store
 from perseid.ledger.store.tables import jobs as table
 from perseid.names.characters import fold
-from perseid.records.value import ValueRef
+from perseid.records.record import ValueRef
 from perseid.registry.identity import KeyIdentity, Proof, handle_key
 from perseid.registry.jobs import runner
 from tests.ledger.ledgers import Machine, open_store

@@ -17,7 +17,7 @@ from perseid.ledger.log.log import Log
 from perseid.ledger.log.requests import Failed, Lease, Leased, LeaseProvider, Mint, Minted
 from perseid.ledger.store.store import Store
 from perseid.names import pilin
-from perseid.records.value import Value
+from perseid.records.record import Value
 from tests.ledger.ledgers import SIGNER, Machine, appended, change, key, log_of_today, look, verified
 from tests.ledger.memory import memory_log
 

@@ -22,7 +22,7 @@ from perseid.ledger.errors import PreconditionFailed, StorageFull
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.entry import Change, Draft, State
 from perseid.ledger.log.record_keys import record_key
-from perseid.ledger.log.watcher import ChangeWatcher
+from perseid.ledger.log.writer import ChangeWatcher
 from perseid.ledger.store.sorting import ExternalSorter, split_batches
 from perseid.ledger.store.store import Store
 from perseid.ledger.verify import verify
@@ -30,7 +30,7 @@ from perseid.ledger.views import answers
 from perseid.ledger.views.answers import Answers, ApplyResult
 from perseid.ledger.views.answers_format import HandleItem, encode_item, store_key
 from perseid.ledger.views.answers_generation import Generation, Transaction
-from perseid.records.value import Permission, Value
+from perseid.records.record import Permission, Value
 from tests.ledger.ledgers import SIGNER, appended, change, key, log_of_today, open_store, secret, until, url
 
 DEADLINE = 60.0

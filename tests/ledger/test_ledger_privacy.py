@@ -24,8 +24,7 @@ from perseid.ledger.errors import ClockError, CorruptData, PreconditionFailed
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.clock import RELEASE_DATE, SECOND, TOLERANCE
 from perseid.ledger.log.entry import Action, Change, Draft, Entry, Slot, State
-from perseid.ledger.log.log import CommitResult, Log
-from perseid.ledger.log.redaction import NothingToRedact, build_redaction
+from perseid.ledger.log.log import CommitResult, Log, NothingToRedact, build_redaction
 from perseid.ledger.log.requests import Append, Failed, Lease, Leased, Outcome, Request
 from perseid.ledger.log.signing import WrongKey, rotate_key, sign_checkpoint
 from perseid.ledger.merkle import Signer
@@ -36,7 +35,7 @@ from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.rebuild import rebuild
 from perseid.names import pilin
 from perseid.proof.verifier import Leaf, check_consistency, check_inclusion, leaf_hash, open_checkpoint
-from perseid.records.value import Permission, TtlType, Value
+from perseid.records.record import Permission, TtlType, Value
 from tests.ledger.ledgers import NOW, SIGNER, Machine, appended, change, key, look, open_store, secret, url, verified
 
 ACTOR = "300:0.NA/planted.actor"

@@ -11,7 +11,7 @@ from perseid.ledger.log import reader
 from perseid.ledger.log.entry import Action, State
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.reader import LogReader
-from perseid.ledger.log.watcher import ChangeWatcher
+from perseid.ledger.log.writer import ChangeWatcher
 from perseid.ledger.views.search_keys import exact_url_range, host_range
 from tests.ledger.ledgers import NOW, Machine, change, key, log_of_today, look, open_store, url
 

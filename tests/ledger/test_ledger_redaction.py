@@ -6,8 +6,7 @@ import pytest
 
 from perseid.ledger.errors import PreconditionFailed
 from perseid.ledger.log.entry import Action
-from perseid.ledger.log.log import Log
-from perseid.ledger.log.redaction import NothingToRedact, build_redaction
+from perseid.ledger.log.log import Log, NothingToRedact, build_redaction
 from perseid.ledger.log.signing import sign_checkpoint
 from perseid.ledger.verify import verify
 from perseid.proof.verifier import check_inclusion, open_checkpoint

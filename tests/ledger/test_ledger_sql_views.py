@@ -7,8 +7,7 @@ from sqlalchemy import text
 
 from perseid.ledger.errors import CorruptData
 from perseid.ledger.log.entry import Action, State
-from perseid.ledger.log.log import Log
-from perseid.ledger.log.redaction import build_redaction
+from perseid.ledger.log.log import Log, build_redaction
 from perseid.ledger.store.store import Store
 from perseid.ledger.views import rebuild as rebuild_module
 from perseid.ledger.views.rebuild import Superseded, drop_unfinished, rebuild, rebuild_outdated, unfinished_tables

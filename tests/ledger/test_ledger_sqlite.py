@@ -10,8 +10,8 @@ import pytest
 
 from perseid.ledger.errors import CorruptData, StorageFull, StoreUnavailable
 from perseid.ledger.log.log import Log
-from perseid.ledger.store import rows
 from perseid.ledger.store import store as stores
+from perseid.ledger.store import tables
 from perseid.ledger.store.sqlite import has_free_space
 from perseid.ledger.store.store import Store
 from tests.ledger.ledgers import SIGNER, appended, change, log_of_today, look, secret, url, verified
@@ -192,7 +192,7 @@ def test_erased_data_is_not_in_memory(log: Log) -> None:
     log.append([change("a", secret(b"the-old-secret"))])
     assert look(log).entry(1).record() == (secret(b"the-old-secret"),)
     log.append([change("a")])
-    assert rows._cached_entry.cache_info().currsize == 0
+    assert tables._cached_entry.cache_info().currsize == 0
 
 
 def _flipped(raw: bytes, place: int) -> bytes:

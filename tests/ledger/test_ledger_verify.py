@@ -16,8 +16,8 @@ from sqlalchemy import text
 from perseid.ledger.errors import TooBusy
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.entry import Action, State
+from perseid.ledger.log.log import build_redaction
 from perseid.ledger.log.record_keys import homed_name, policy_name
-from perseid.ledger.log.redaction import build_redaction
 from perseid.ledger.log.requests import Append
 from perseid.ledger.log.signing import WrongKey, rotate_key
 from perseid.ledger.merkle import Signer
@@ -25,7 +25,7 @@ from perseid.ledger.store.sqlite import READERS
 from perseid.ledger.store.store import Store
 from perseid.ledger.views.answers import Answers
 from perseid.proof.verifier import InvalidProof, open_checkpoint
-from perseid.records.value import Value
+from perseid.records.record import Value
 from tests.ledger.ledgers import (
     SIGNER,
     appended,

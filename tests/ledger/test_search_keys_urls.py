@@ -17,7 +17,7 @@ from perseid.ledger.views.search_keys import (
     url_prefix_range,
 )
 from perseid.records.errors import InvalidData
-from perseid.records.value import Value
+from perseid.records.record import Value
 from tests.record_strategies import values as record_values
 
 

@@ -19,8 +19,8 @@ from perseid.ledger.views.search_keys import (
 )
 from perseid.ledger.views.url_glob import UrlGlob
 from perseid.records.admin import Admin
+from perseid.records.record import Value, ValueRef
 from perseid.records.types import TypeQuery
-from perseid.records.value import Value, ValueRef
 from tests.record_strategies import values as record_values
 
 types = st.sampled_from(["URL", "url", "URL.x", "HS_ADMIN", "hs_admin", "HS_ADMIN.x", "EMAIL", "EMAIL.x.y", "E" * 600])

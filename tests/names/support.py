@@ -6,9 +6,8 @@ from typing import TypeVar
 
 import pytest
 
-from perseid.names.allocator import MemoryLease
 from perseid.names.errors import InvalidName, NameMisuse
-from perseid.names.schemes import Source
+from perseid.names.schemes import MemoryLease, Source
 
 T = TypeVar("T")
 

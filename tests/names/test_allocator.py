@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.names import pilin
-from perseid.names.allocator import (
+from perseid.names.errors import InvalidName, NameMisuse
+from perseid.names.pilin import PilinScheme
+from perseid.names.schemes import (
     CHUNK_SIZE,
     DEFAULT_MAX_AHEAD,
     DEFAULT_MAX_WAIT,
     STRICT_CLOCK,
     Allocator,
     MemoryLease,
+    Source,
 )
-from perseid.names.errors import InvalidName, NameMisuse
-from perseid.names.pilin import PilinScheme
-from perseid.names.schemes import Source
 from tests.names.support import NOON, FakeClock, misuse_error
 
 THREADS = 8

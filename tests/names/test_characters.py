@@ -88,13 +88,14 @@ BY_TABLE_AS_FUNCTION = {"float", "int"}
 ALLOWED = {
     ("characters", "isprintable"): "after isascii",
     ("characters", "upper"): "after isascii, and on bytes, where it changes only ASCII",
+    ("cordra", "lower"): "after validation",
     ("cordra", "upper"): "on hexadecimal digits that a pattern has matched",
     ("errors", "isprintable"): "for showing, not for deciding",
     ("uri", "IGNORECASE"): "together with re.ASCII",
-    ("pattern", "upper"): "on a PILIN digit, or after validation",
     ("pilin", "int"): "on digits that a pattern has matched and that were translated to ASCII",
     ("pilin", "lower"): "on the alphabet itself",
     ("pilin", "upper"): "after validation",
+    ("scheme_loader", "upper"): "on a PILIN digit, or after validation",
     ("suggest", "capitalize"): "creates candidates, which Handle.parse then validates",
     ("suggest", "lower"): "the same",
     ("suggest", "normalize"): "the method of a scheme",
@@ -103,7 +104,6 @@ ALLOWED = {
     ("uri", "int"): "on the digits of a port that a pattern has matched",
     ("uri", "lower"): "on http or https, after isascii, or after a pattern has matched; of no other letter is the "
     "lower case one of h, t, p, s",
-    ("uuids", "lower"): "after validation",
 }
 
 

@@ -19,7 +19,7 @@ from perseid.names.errors import (
     quote_text,
 )
 from perseid.names.handle import Handle
-from perseid.names.pattern import PatternScheme
+from perseid.names.scheme_loader import PatternScheme
 from perseid.names.uri import parse_uri, parse_user_input
 from tests.names.support import name_error
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.names.allocator import MemoryLease
 from perseid.names.errors import InvalidName, NameMisuse
 from perseid.names.handle import Handle
-from perseid.names.pattern import MAX_TEMPLATE_LENGTH, PatternScheme
 from perseid.names.pilin import check_character
+from perseid.names.scheme_loader import MAX_TEMPLATE_LENGTH, PatternScheme
+from perseid.names.schemes import MemoryLease
 from tests.names.support import FakeClock, attempt, error_fields, misuse_error, name_error
 from tests.strategies import templates, texts
 

@@ -6,14 +6,12 @@ import pytest
 from hypothesis import given
 
 from perseid.names import scheme_loader
-from perseid.names.cordra import CordraScheme
+from perseid.names.cordra import CordraScheme, UuidScheme
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
-from perseid.names.pattern import PatternScheme
 from perseid.names.pilin import PilinCheckScheme, PilinScheme
-from perseid.names.scheme_loader import load_scheme, recognize, scheme_names
+from perseid.names.scheme_loader import PatternScheme, load_scheme, recognize, scheme_names
 from perseid.names.schemes import Details, Scheme, Source
-from perseid.names.uuids import UuidScheme
 from tests.names.support import FakeClock, attempt, misuse_error, name_error
 from tests.strategies import handles
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from perseid.names import pilin
 from perseid.names.errors import NameMisuse
 from perseid.names.handle import CaseRule, Handle
-from perseid.names.pattern import PatternScheme
 from perseid.names.pilin import PilinCheckScheme, PilinScheme
+from perseid.names.scheme_loader import PatternScheme
 from perseid.names.schemes import Scheme
 from perseid.names.suggest import (
     MAX_CANDIDATES,

@@ -55,7 +55,7 @@ class Colours:
 
 USE = """
 import secrets, time
-from perseid.names.allocator import MemoryLease
+from perseid.names.schemes import MemoryLease
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.names.scheme_loader import load_scheme, scheme_names

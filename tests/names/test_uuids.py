@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perseid.names.cordra import UuidScheme, UuidVersion, generate_uuid
 from perseid.names.handle import Handle
-from perseid.names.uuids import UuidScheme, UuidVersion, generate_uuid
 from tests.names.support import NOON, FakeClock, error_fields, misuse_error, name_error
 from tests.strategies import utf_8_texts
 

@@ -7,7 +7,7 @@ from xml.sax.saxutils import quoteattr
 
 from hypothesis import strategies as st
 
-from perseid.records.value import Value
+from perseid.records.record import Value
 
 NAMES = ("extension", "base", "handle", "index", "type", "data", "x", "y", "nothing")
 EXPRESSIONS = ("", "a", "URL", "(a)(b)?", "[ab]*", "(.*)=(.*)", r"(\d+)", "1", "(?i)A", r"a{2,}", r"(b)|(\d)")

@@ -4,7 +4,7 @@ import pytest
 
 from perseid.records.admin import Admin, AdminPermission
 from perseid.records.errors import InvalidData, RecordMisuse
-from perseid.records.value import ValueRef
+from perseid.records.record import ValueRef
 
 ADMINISTRATOR = ValueRef(200, "0.NA/12345")
 ADD_AND_MODIFY = AdminPermission.ADD_VALUE | AdminPermission.MODIFY_VALUE

@@ -6,8 +6,16 @@ from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
 from perseid.records.errors import InvalidData, RecordMisuse
-from perseid.records.record import Record, ascending, select, values_from_bytes, values_to_bytes
-from perseid.records.value import MAX_VALUES, Permission, Value
+from perseid.records.record import (
+    MAX_VALUES,
+    Permission,
+    Record,
+    Value,
+    ascending,
+    select,
+    values_from_bytes,
+    values_to_bytes,
+)
 from tests.record_strategies import NOWS, records, values
 
 HANDLE = Handle.parse("20.500.99999/vec-std")

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.records.data_types import Data, find_data_class
+from perseid.records.encoding import parse_json, write_json
 from perseid.records.errors import InvalidData, RecordMisuse
-from perseid.records.json_parsing import parse_json, write_json
 from perseid.records.keys import SecretKey
 from perseid.records.public_keys import PublicKey
 from tests.record_strategies import DATA, PUBLIC_KEYS, encoded, plain_objects, xml

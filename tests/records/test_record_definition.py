@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from perseid.records import data_types, json_parsing, json_schema, patterns
+from perseid.records import data_types, encoding, json_schema, patterns
 from perseid.records.data_types import MAX_DEFINITION_BYTES, Definition, interpret
 from perseid.records.errors import InvalidData
 from perseid.records.json_form import value_from_json, value_to_json
 from perseid.records.json_schema import MAX_CHECKED_BYTES
 from perseid.records.patterns import ValidationBudget
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.registry.policy import types
 
 MANUAL = Path(__file__).resolve().parents[2] / "docs" / "reference" / "types.md"
@@ -130,7 +130,7 @@ def test_example_must_be_valid_for_the_type() -> None:
 
 def test_manual_documents_every_limit() -> None:
     documented = dict(re.findall(r"^\| `(MAX_\w+)` \| ([0-9,]+) \|", MANUAL.read_text(), re.MULTILINE))
-    modules = (data_types, patterns, json_parsing, json_schema, types)
+    modules = (data_types, patterns, encoding, json_schema, types)
     known = {name: value for module in modules for name, value in vars(module).items() if name.startswith("MAX_")}
     documented_elsewhere = {
         *("MAX_JSON_BYTES", "MAX_JSON_ITEMS", "MAX_TYPE_NAME_LENGTH", "MAX_BYTES"),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission
+from perseid.records.encoding import parse_json, write_json
 from perseid.records.errors import InvalidData
 from perseid.records.json_form import (
     record_from_json,
@@ -18,9 +19,7 @@ from perseid.records.json_form import (
     value_to_json,
     values_from_json,
 )
-from perseid.records.json_parsing import parse_json, write_json
-from perseid.records.record import Record
-from perseid.records.value import MAX_VALUES, Permission, TtlType, Value, ValueRef
+from perseid.records.record import MAX_VALUES, Permission, Record, TtlType, Value, ValueRef
 from tests.record_strategies import NOWS, plain_objects, records, values
 from tests.vector_files import load, read_bytes
 

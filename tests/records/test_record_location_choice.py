@@ -10,15 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
-from perseid.records.location_choice import (
-    MAX_NETWORKS,
-    MAX_TOTAL_NETWORKS,
-    SelectedLocation,
-    SelectionCriteria,
-    parse_address,
-    parse_locatt,
-    select_location,
-)
 from perseid.records.locations import (
     MAX_HREF_LENGTH,
     MAX_INCLUDE_DEPTH,
@@ -26,15 +17,22 @@ from perseid.records.locations import (
     MAX_LOCATION_BYTES,
     MAX_LOCATION_LISTS,
     MAX_LOCATIONS,
+    MAX_NETWORKS,
+    MAX_TOTAL_NETWORKS,
     Candidates,
     Method,
     RecordLookup,
+    SelectedLocation,
+    SelectionCriteria,
     expand_template,
     find_locations,
+    parse_address,
+    parse_locatt,
     parse_number,
+    select_location,
 )
 from perseid.records.namespace import Namespace
-from perseid.records.value import Permission, Value
+from perseid.records.record import Permission, Value
 from perseid.records.xml import MAX_XML_BYTES
 
 NAME = Handle.parse("20.500.99999/vec-h-loc")

@@ -5,7 +5,7 @@ import pytest
 from perseid.records.data_types import interpret
 from perseid.records.errors import InvalidData
 from perseid.records.locations import DEFAULT_METHODS, Locations, Method
-from perseid.records.value import Value
+from perseid.records.record import Value
 
 EXAMPLE = """<locations chooseby="locatt,country,weighted" no_legacy="true">
   <location id="0" href="https://uk.example/" country="gb" weight="0"/>

@@ -5,13 +5,14 @@ from collections.abc import Callable
 
 import pytest
 
-from perseid.records.encoding import decode_printable, from_base64, from_json, to_base64, to_json
-from perseid.records.errors import InvalidData, RecordMisuse
-from perseid.records.json_parsing import (
+from perseid.records.encoding import (
     MAX_JSON_BYTES,
     MAX_JSON_DEPTH,
     MAX_JSON_ITEMS,
     check_bounds,
+    decode_printable,
+    from_base64,
+    from_json,
     json_type_name,
     parse_json,
     require_bool,
@@ -19,9 +20,12 @@ from perseid.records.json_parsing import (
     require_list,
     require_object,
     require_text,
+    to_base64,
+    to_json,
     write_json,
 )
-from perseid.records.value import ValueRef, ref_from_json, ref_from_text
+from perseid.records.errors import InvalidData, RecordMisuse
+from perseid.records.record import ValueRef, ref_from_json, ref_from_text
 
 
 def nested(depth: int) -> str:

@@ -11,6 +11,7 @@ from perseid.records.data_types import interpret, interpret_as
 from perseid.records.errors import InvalidData
 from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import PublicKey
+from perseid.records.record import Permission, Value, ValueRef
 from perseid.records.signatures import (
     MAX_CHAIN,
     MAX_JWS_LENGTH,
@@ -24,7 +25,6 @@ from perseid.records.signatures import (
     TokenStatus,
     ValueDigest,
 )
-from perseid.records.value import Permission, Value, ValueRef
 from tests.record_strategies import DSA_PRIVATE, NOWS, RSA_PRIVATE, claims
 from tests.vector_files import read_bytes
 

@@ -11,6 +11,7 @@ from perseid.records import templates as implementation
 from perseid.records.errors import InvalidData
 from perseid.records.namespace import Namespace
 from perseid.records.patterns import JavaRegex
+from perseid.records.record import Permission, Value, ValueRef
 from perseid.records.templates import (
     CHARACTERS_PER_STEP,
     MAX_REFERENCE_DEPTH,
@@ -25,7 +26,6 @@ from perseid.records.templates import (
     evaluate,
     split_name,
 )
-from perseid.records.value import Permission, Value, ValueRef
 from perseid.records.xml import parse_xml
 from tests.records.template_model import Model, NameNotFound, Node, base_values, templates
 

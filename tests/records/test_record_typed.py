@@ -21,10 +21,10 @@ from perseid.records.keys import SecretKey
 from perseid.records.locations import Locations
 from perseid.records.namespace import Namespace
 from perseid.records.public_keys import PublicKey
+from perseid.records.record import Value, ValueRef
 from perseid.records.signatures import Certificate, RecordSignature
 from perseid.records.site import Site
 from perseid.records.types import Alias, Description, Email, ServiceHandle, Url
-from perseid.records.value import Value, ValueRef
 from tests.record_strategies import TYPES, encoded, plain_objects, values
 from tests.vector_files import read_bytes
 

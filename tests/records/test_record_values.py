@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from perseid.records.encoding import from_iso, from_wire, to_iso, to_wire
 from perseid.records.errors import InvalidData
-from perseid.records.value import (
+from perseid.records.record import (
     DEFAULT_PERMISSIONS,
     Permission,
     TtlType,

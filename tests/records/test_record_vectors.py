@@ -6,12 +6,11 @@ import pytest
 
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission, ValueList
 from perseid.records.data_types import find_data_class
-from perseid.records.json_parsing import parse_json
+from perseid.records.encoding import parse_json
 from perseid.records.partition import HashOption
 from perseid.records.public_keys import PublicKey
-from perseid.records.record import values_from_bytes, values_to_bytes
+from perseid.records.record import TtlType, Value, ValueRef, values_from_bytes, values_to_bytes
 from perseid.records.site import Attribute, Interface, PrimaryMask, Purpose, Server, Site, Transport
-from perseid.records.value import TtlType, Value, ValueRef
 from tests.vector_files import Vector, fields, parameters, read_bytes
 
 VECTOR_FILES = ("codec-records.json", "keys/siteinfo.bin", "keys/siteinfo.json")

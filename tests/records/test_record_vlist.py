@@ -4,7 +4,7 @@ import pytest
 
 from perseid.records.admin import ValueList
 from perseid.records.errors import InvalidData
-from perseid.records.value import ValueRef
+from perseid.records.record import ValueRef
 
 PAIR = ValueList((ValueRef(300, "0.NA/12345"), ValueRef(301, "0.NA/12345")))
 

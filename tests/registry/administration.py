@@ -5,7 +5,7 @@ from typing import Final
 
 from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission, ValueList
-from perseid.records.value import Permission, Value, ValueRef
+from perseid.records.record import Permission, Value, ValueRef
 from perseid.registry.identity import KeyIdentity, Proof
 
 TARGET: Final = Handle.parse("12345/x")

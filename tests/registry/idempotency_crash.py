@@ -17,7 +17,7 @@ from pathlib import Path
 
 from perseid.ledger.log.requests import Outcome, Request, StoredResponse
 from perseid.ledger.verify import verify
-from perseid.records.value import Value, ValueRef
+from perseid.records.record import Value, ValueRef
 from perseid.registry.commands.minting import Mint, MintInputs
 from perseid.registry.commands.records import Home
 from perseid.registry.idempotency import Executed, IdempotencyKeys, NewClaim, Replayed

@@ -12,7 +12,7 @@ from perseid.ledger.store.store import Store
 from perseid.ledger.views.answers import Answers
 from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
-from perseid.records.value import Value, ValueRef
+from perseid.records.record import Value, ValueRef
 from perseid.registry.access.authorization import Settings
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Home

@@ -15,8 +15,8 @@ from perseid.ledger.log.record_keys import policy_name, record_key
 from perseid.ledger.log.requests import Append
 from perseid.names.handle import CaseRule
 from perseid.records.admin import ValueList
-from perseid.records.value import Permission, Value
-from perseid.registry import decision_cache
+from perseid.records.record import Permission, Value
+from perseid.registry import snapshot
 from perseid.registry.commands.lifecycle import Redact, Revive, Tombstone
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Add, Create, Modify, Remove
@@ -146,19 +146,17 @@ def test_changed_entry_is_not_cached(registry: Registry, readings: list[str]) ->
 
 
 def test_cache_size_is_limited(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decision_cache, "MAX_ENTRIES", 2)
+    monkeypatch.setattr(snapshot, "MAX_ENTRIES", 2)
     for number in range(3):
         create(registry, f"10.1/{number}")
         assert len(registry._entry_cache._entries) <= 2
-    monkeypatch.setattr(decision_cache, "MAX_VALUES", 0)
+    monkeypatch.setattr(snapshot, "MAX_VALUES", 0)
     registry._entry_cache.forget(dict(registry._entry_cache._entries))
     create(registry, "10.1/last")
     assert not [known for known in registry._entry_cache._entries.values() if known.entry.values]
 
 
-@pytest.mark.parametrize(
-    ("octets", "is_kept"), [(decision_cache.MAX_BYTES // 2, True), (decision_cache.MAX_BYTES, False)]
-)
+@pytest.mark.parametrize(("octets", "is_kept"), [(snapshot.MAX_BYTES // 2, True), (snapshot.MAX_BYTES, False)])
 def test_large_entries_are_not_cached(registry: Registry, octets: int, is_kept: bool) -> None:
     elsewhere(registry, "0.NA/10.1", admin(100, "300:0.NA/10.1"), Value(1, "DESC", b"x" * octets))
     create(registry, "10.1/a")

@@ -14,7 +14,7 @@ from perseid.ledger.errors import TooBusy
 from perseid.ledger.log.requests import KEY_LIFETIME, MAX_BODY, StoredResponse
 from perseid.ledger.store import idempotency, jobs
 from perseid.names.handle import Handle
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.registry.commands.lifecycle import Publish, Unpublish
 from perseid.registry.commands.minting import Generate, Mint, MintInputs
 from perseid.registry.commands.records import Create, Delete

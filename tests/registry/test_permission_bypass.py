@@ -9,7 +9,7 @@ from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.requests import Append, Outcome, Request
 from perseid.names.handle import Handle
 from perseid.records.admin import AdminPermission
-from perseid.records.value import Permission, Value, ValueRef
+from perseid.records.record import Permission, Value, ValueRef
 from perseid.registry.access.authorization import MAX_GROUP_LOOKUPS, Settings
 from perseid.registry.access.permissions import list_handles
 from perseid.registry.commands.create_namespace import CopyPrefixHandle

@@ -19,7 +19,7 @@ from perseid.ledger.log.requests import Append, Outcome, Request
 from perseid.ledger.views.answers import Answers
 from perseid.names.handle import Handle
 from perseid.records.admin import ValueList
-from perseid.records.value import Value, ValueRef
+from perseid.records.record import Value, ValueRef
 from perseid.registry.access.authorization import Settings
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Add, Create, Delete, Home, Modify, Remove

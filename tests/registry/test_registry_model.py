@@ -21,7 +21,7 @@ from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.requests import Append
 from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, AdminPermission, ValueList
-from perseid.records.value import Permission, Value, ValueRef
+from perseid.records.record import Permission, Value, ValueRef
 from perseid.registry.commands.records import Add, Create, Delete, Home, Modify, Remove
 from perseid.registry.context import Command
 from perseid.registry.identity import Anonymous, Identity, KeyIdentity, LocalIdentity

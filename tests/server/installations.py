@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from perseid.names.handle import Handle
-from perseid.records.value import Permission, Value
+from perseid.records.record import Permission, Value
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Create
 from perseid.registry.identity import LocalIdentity

@@ -22,7 +22,7 @@ from perseid.ledger.log.requests import Append
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
 from perseid.records.private_keys import PrivateKey
-from perseid.records.value import DEFAULT_PERMISSIONS, Permission, Value, ValueRef
+from perseid.records.record import DEFAULT_PERMISSIONS, Permission, Value, ValueRef
 from perseid.registry.commands.records import Create, Home
 from perseid.registry.identity import LocalIdentity
 from perseid.registry.installation.installation import Installation, create

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.message import MESSAGE_LIFETIME
 from perseid.wire.requests import Resolve

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.wire.codes import ResponseCode
 from perseid.wire.responses import ResolutionResult
 from tests.server.installations import ADMINISTRATOR, PREFIX, SECRET, copy_to

@@ -17,11 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from perseid.records.key_files import read_key_file, write_key_file
-from perseid.records.value import Permission, Value
+from perseid.records.private_keys import read_key_file, write_key_file
+from perseid.records.record import Permission, Value
 from perseid.server.observe.logs import decode_text, escape_text
-from perseid.wire.codes import OpCode, OpFlag, ResponseCode, default_flags
-from perseid.wire.errors import RemoteProtocolError
+from perseid.wire.codes import OpCode, OpFlag, RemoteProtocolError, ResponseCode, default_flags
 from perseid.wire.framing import Frame
 from perseid.wire.message import Message
 from perseid.wire.requests import ChallengeResponse, HandleRequest, ValuesRequest, VerifyChallenge

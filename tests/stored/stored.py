@@ -18,7 +18,7 @@ from perseid.ledger.log.reader import LogReader
 from perseid.ledger.store import jobs as stored_jobs
 from perseid.ledger.store.jobs import Job
 from perseid.names.handle import Handle
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.registry.access import tokens
 from perseid.registry.identity import Anonymous, LocalIdentity
 from perseid.registry.installation.installation import Installation

@@ -10,12 +10,11 @@ from perseid.records.admin import Admin, AdminPermission
 from perseid.records.binary import Reader
 from perseid.records.errors import InvalidData
 from perseid.records.public_keys import DhPublicKey, PublicKey, RsaPublicKey
+from perseid.records.record import Permission, TtlType, Value
 from perseid.records.site import PrimaryMask, Site
-from perseid.records.value import Permission, TtlType, Value
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode
-from perseid.wire.digests import RequestDigest
 from perseid.wire.framing import Frame
-from perseid.wire.message import Credential, Envelope, Header, Message
+from perseid.wire.message import Credential, Envelope, Header, Message, RequestDigest
 from perseid.wire.requests import (
     REQUEST_DECODERS,
     ChallengeResponse,

@@ -8,9 +8,14 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 from perseid.records.errors import InvalidData
-from perseid.records.key_files import read_key_file
 from perseid.records.keys import MAX_KEY_BITS, MIN_KEY_BITS
-from perseid.records.private_keys import DsaPrivateKey, PrivateKey, RsaPrivateKey, RsaPrivateKeyWithoutPrimes
+from perseid.records.private_keys import (
+    DsaPrivateKey,
+    PrivateKey,
+    RsaPrivateKey,
+    RsaPrivateKeyWithoutPrimes,
+    read_key_file,
+)
 from perseid.records.public_keys import DhPublicKey, DsaPublicKey, PublicKey, RsaPublicKey
 from tests.wire.recorded import FOLDER, key_file
 

@@ -5,10 +5,18 @@ from typing import Final
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from perseid.records.value import Permission, TtlType, Value, ValueRef
+from perseid.records.record import Permission, TtlType, Value, ValueRef
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode, Version
-from perseid.wire.digests import DIGEST_LENGTHS, DigestAlgorithm, RequestDigest
-from perseid.wire.message import MAX_MESSAGE, Credential, Envelope, Header, Message
+from perseid.wire.message import (
+    DIGEST_LENGTHS,
+    MAX_MESSAGE,
+    Credential,
+    DigestAlgorithm,
+    Envelope,
+    Header,
+    Message,
+    RequestDigest,
+)
 from perseid.wire.requests import (
     ChallengeResponse,
     DumpHandles,

@@ -12,7 +12,7 @@ import h11
 
 from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import PublicKey
-from perseid.records.value import Permission, Value
+from perseid.records.record import Permission, Value
 from perseid.wire.client import Client, VerifiedResponse
 from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
 from perseid.wire.fragments import Reassembler, split

@@ -20,9 +20,8 @@ from perseid.wire.challenges import (
     pbkdf2_mac,
 )
 from perseid.wire.codes import CURRENT_VERSION, OpCode, ResponseCode, Version
-from perseid.wire.digests import RequestDigest
-from perseid.wire.hashes import Algorithm, mac
-from perseid.wire.message import Envelope, Message
+from perseid.wire.credentials import Algorithm, mac
+from perseid.wire.message import Envelope, Message, RequestDigest
 from perseid.wire.requests import ChallengeResponse, VerifyChallenge
 from perseid.wire.responses import Challenge, VerificationResult, decode_response, encode_challenge
 from tests.wire import section21, strategies

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.records.errors import InvalidData
-from perseid.wire.codes import CURRENT_VERSION, Version
-from perseid.wire.errors import LocalProtocolError
+from perseid.wire.codes import CURRENT_VERSION, LocalProtocolError, Version
 from perseid.wire.sessions import Cipher, decrypt, encrypt
 from tests.wire import section21, strategies
 from tests.wire.key_material import refused

@@ -17,8 +17,7 @@ from perseid.records.public_keys import DhPublicKey
 from perseid.wire import client as client_module
 from perseid.wire.challenges import check_key_answer
 from perseid.wire.client import Client, PendingSession, VerifiedResponse
-from perseid.wire.codes import OpCode, OpFlag, ResponseCode
-from perseid.wire.errors import RemoteProtocolError
+from perseid.wire.codes import OpCode, OpFlag, RemoteProtocolError, ResponseCode
 from perseid.wire.fragments import split
 from perseid.wire.framing import Frame
 from perseid.wire.key_exchange import DhKeyPair

@@ -7,21 +7,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.records.encoding import OpenEnum
-from perseid.records.value import TtlType
+from perseid.records.record import TtlType
 from perseid.wire.codes import (
     ASSUMED_VERSION,
     CURRENT_VERSION,
     DEFAULT_FLAGS,
+    LocalProtocolError,
     OpCode,
     OpFlag,
+    ProtocolError,
+    RemoteProtocolError,
     ResponseCode,
     Version,
     common_version,
     response_code_from_wire,
     response_code_to_wire,
 )
-from perseid.wire.digests import DigestAlgorithm
-from perseid.wire.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
+from perseid.wire.message import DigestAlgorithm
 from perseid.wire.requests import ExchangeMode
 from tests.wire.strategies import EXAMPLES, FLAGS, I32, VERSIONS
 

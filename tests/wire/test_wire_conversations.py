@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from perseid.records.private_keys import PrivateKey
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.wire.client import VerifiedResponse
 from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
 from perseid.wire.message import MESSAGE_LIFETIME, Message

@@ -12,10 +12,19 @@ from perseid.records.keys import SecretKey
 from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import PublicKey
 from perseid.wire.challenges import check_secret_answer, pbkdf2_mac
-from perseid.wire.codes import CURRENT_VERSION, OpCode, OpFlag, Version
-from perseid.wire.credentials import add_mac, sign, signature_input, verify_mac, verify_signature
-from perseid.wire.errors import LocalProtocolError
-from perseid.wire.hashes import MAX_IDENTIFIER, Algorithm, find_algorithm, mac, signature_hash
+from perseid.wire.codes import CURRENT_VERSION, LocalProtocolError, OpCode, OpFlag, Version
+from perseid.wire.credentials import (
+    MAX_IDENTIFIER,
+    Algorithm,
+    add_mac,
+    find_algorithm,
+    mac,
+    sign,
+    signature_hash,
+    signature_input,
+    verify_mac,
+    verify_signature,
+)
 from perseid.wire.message import Credential, Envelope, Header, Message
 from perseid.wire.responses import decode_response
 from perseid.wire.sessions import Cipher, decrypt, encrypt

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.wire.codes import OpCode, ResponseCode
-from perseid.wire.errors import RemoteProtocolError
+from perseid.wire.codes import OpCode, RemoteProtocolError, ResponseCode
 from perseid.wire.framing import (
     MEDIA_TYPE,
     Frame,

@@ -19,8 +19,10 @@ from perseid.records.ciphers import (
     latin1_to_utf8,
 )
 from perseid.records.errors import InvalidData, RecordMisuse
-from perseid.records.key_files import (
+from perseid.records.keys import SecretKey
+from perseid.records.private_keys import (
     MAX_FILE_SIZE,
+    PrivateKey,
     ProtectionScheme,
     needs_passphrase,
     protect,
@@ -28,8 +30,6 @@ from perseid.records.key_files import (
     unprotect,
     write_key_file,
 )
-from perseid.records.keys import SecretKey
-from perseid.records.private_keys import PrivateKey
 from tests.wire import section21
 from tests.wire.key_material import DSA_KEY, KEY_FILES, SECRET, private_keys, refused
 from tests.wire.recorded import key_file

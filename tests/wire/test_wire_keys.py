@@ -12,9 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perseid.records.errors import InvalidData, RecordMisuse
-from perseid.records.key_files import ProtectionScheme, unprotect, write_key_file
 from perseid.records.keys import MAX_KEY_BITS, MAX_KIND_LENGTH, MAX_NUMBER_SIZE, MIN_KEY_BITS
-from perseid.records.private_keys import DsaPrivateKey, PrivateKey, RsaPrivateKey, RsaPrivateKeyWithoutPrimes
+from perseid.records.private_keys import (
+    DsaPrivateKey,
+    PrivateKey,
+    ProtectionScheme,
+    RsaPrivateKey,
+    RsaPrivateKeyWithoutPrimes,
+    unprotect,
+    write_key_file,
+)
 from perseid.records.public_keys import (
     MAX_DH_BITS,
     MAX_ORDER_BITS,

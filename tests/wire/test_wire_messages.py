@@ -9,11 +9,18 @@ from hypothesis import strategies as st
 from perseid.records.binary import Reader, Writer
 from perseid.records.encoding import from_wire, to_wire
 from perseid.records.errors import InvalidData, RecordMisuse
-from perseid.records.value import MAX_VALUES, Permission, TtlType, Value, ValueRef, read_values, write_values
-from perseid.wire.codes import CURRENT_VERSION, OpCode, OpFlag, ResponseCode, Version
-from perseid.wire.digests import DigestAlgorithm, RequestDigest, digest_algorithm_for
-from perseid.wire.errors import LocalProtocolError
-from perseid.wire.message import MAX_MESSAGE, Credential, Envelope, Header, Message
+from perseid.records.record import MAX_VALUES, Permission, TtlType, Value, ValueRef, read_values, write_values
+from perseid.wire.codes import CURRENT_VERSION, LocalProtocolError, OpCode, OpFlag, ResponseCode, Version
+from perseid.wire.message import (
+    MAX_MESSAGE,
+    Credential,
+    DigestAlgorithm,
+    Envelope,
+    Header,
+    Message,
+    RequestDigest,
+    digest_algorithm_for,
+)
 from perseid.wire.requests import (
     MAX_HANDLE_LENGTH,
     REQUEST_DECODERS,

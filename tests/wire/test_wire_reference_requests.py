@@ -3,8 +3,7 @@
 import pytest
 
 from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
-from perseid.wire.digests import RequestDigest
-from perseid.wire.message import UNKNOWN_REQUEST_ID, Envelope, Header, Message
+from perseid.wire.message import UNKNOWN_REQUEST_ID, Envelope, Header, Message, RequestDigest
 from perseid.wire.requests import (
     REQUEST_DECODERS,
     ChallengeResponse,

@@ -11,9 +11,17 @@ from hypothesis import strategies as st
 
 from perseid.records.binary import Writer
 from perseid.wire.client import VerifiedResponse
-from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
+from perseid.wire.codes import (
+    CURRENT_VERSION,
+    DEFAULT_FLAGS,
+    LocalProtocolError,
+    OpCode,
+    OpFlag,
+    RemoteProtocolError,
+    ResponseCode,
+    Version,
+)
 from perseid.wire.credentials import sign
-from perseid.wire.errors import LocalProtocolError, RemoteProtocolError
 from perseid.wire.framing import Frame
 from perseid.wire.key_exchange import DEFAULT_GROUP, generate_key_pair
 from perseid.wire.message import MAX_MESSAGE, MESSAGE_LIFETIME, Envelope, Header, Message

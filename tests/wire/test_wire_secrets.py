@@ -4,7 +4,7 @@ import dataclasses
 import random
 from collections.abc import Iterator
 
-from perseid.records.value import Permission, Value
+from perseid.records.record import Permission, Value
 from perseid.wire.client import Client
 from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.framing import Frame, FrameReader

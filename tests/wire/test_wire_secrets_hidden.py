@@ -3,9 +3,15 @@
 import pytest
 
 from perseid.records.errors import InvalidData
-from perseid.records.key_files import read_key_file, write_key_file
 from perseid.records.keys import SecretKey
-from perseid.records.private_keys import DsaPrivateKey, PrivateKey, RsaPrivateKey, RsaPrivateKeyWithoutPrimes
+from perseid.records.private_keys import (
+    DsaPrivateKey,
+    PrivateKey,
+    RsaPrivateKey,
+    RsaPrivateKeyWithoutPrimes,
+    read_key_file,
+    write_key_file,
+)
 from perseid.wire.key_exchange import DEFAULT_GROUP, DhKeyPair, generate_key_pair
 from tests.wire.key_material import DSA_KEY, PLAIN_RSA_KEYS, RSA_KEY, dsa_key, refused, rsa_key
 

@@ -14,9 +14,8 @@ import pytest
 
 from perseid.wire import server as server_module
 from perseid.wire.challenges import check_secret_answer
-from perseid.wire.codes import OpCode, OpFlag, ResponseCode
+from perseid.wire.codes import OpCode, OpFlag, RemoteProtocolError, ResponseCode
 from perseid.wire.credentials import verify_signature
-from perseid.wire.errors import RemoteProtocolError
 from perseid.wire.fragments import Reassembler
 from perseid.wire.framing import Frame, FrameReader
 from perseid.wire.message import MESSAGE_LIFETIME, Header, Message

@@ -4,9 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from perseid.records.value import Value
-from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
-from perseid.wire.errors import RemoteProtocolError
+from perseid.records.record import Value
+from perseid.wire.codes import (
+    CURRENT_VERSION,
+    DEFAULT_FLAGS,
+    OpCode,
+    OpFlag,
+    RemoteProtocolError,
+    ResponseCode,
+    Version,
+)
 from perseid.wire.message import Credential
 from perseid.wire.requests import ExchangeKey, HandleRequest, Resolve, ValuesRequest
 from perseid.wire.responses import CreationResult, Empty, Failure, ResolutionResult

@@ -8,7 +8,6 @@ from perseid.records.private_keys import RsaPrivateKey
 from perseid.records.public_keys import DhPublicKey, RsaPublicKey
 from perseid.wire.codes import OpCode
 from perseid.wire.credentials import add_mac, verify_mac
-from perseid.wire.digests import RequestDigest
 from perseid.wire.key_exchange import (
     DEFAULT_GROUP,
     DhKeyPair,
@@ -18,7 +17,7 @@ from perseid.wire.key_exchange import (
     exchange_with_library,
     shared_secret,
 )
-from perseid.wire.message import Message
+from perseid.wire.message import Message, RequestDigest
 from perseid.wire.requests import ExchangeKey, ExchangeMode, SessionSetup
 from perseid.wire.responses import Challenge, SessionSetupResult, decode_response
 from perseid.wire.sessions import Cipher, decrypt, encrypt

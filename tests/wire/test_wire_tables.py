@@ -15,10 +15,8 @@ from perseid.wire.challenges import (
     ChallengeTable,
     PendingChallenge,
 )
-from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
-from perseid.wire.digests import RequestDigest
-from perseid.wire.errors import LocalProtocolError
-from perseid.wire.message import MAX_CREDENTIAL, MAX_MESSAGE, Credential, Envelope, Header, Message
+from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, LocalProtocolError, OpCode, OpFlag, ResponseCode, Version
+from perseid.wire.message import MAX_CREDENTIAL, MAX_MESSAGE, Credential, Envelope, Header, Message, RequestDigest
 from perseid.wire.sessions import (
     COUNTER_WINDOW_SIZE,
     MAX_SESSIONS,

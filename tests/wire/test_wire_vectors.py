@@ -14,9 +14,8 @@ import pytest
 from perseid.records.binary import Reader
 from perseid.records.errors import InvalidData
 from perseid.wire import message as envelope_module
-from perseid.wire.codes import OpCode, OpFlag, ResponseCode
+from perseid.wire.codes import OpCode, OpFlag, RemoteProtocolError, ResponseCode
 from perseid.wire.credentials import verify_mac
-from perseid.wire.errors import RemoteProtocolError
 from perseid.wire.fragments import Reassembler, packet_count, split
 from perseid.wire.framing import Frame, FrameReader
 from perseid.wire.message import Envelope, Header, Message

@@ -7,7 +7,7 @@ import pytest
 
 from perseid.records.binary import Reader
 from perseid.records.errors import InvalidData
-from perseid.records.value import MAX_VALUES, read_values
+from perseid.records.record import MAX_VALUES, read_values
 from perseid.wire.codes import CURRENT_VERSION, OpCode, ResponseCode
 from perseid.wire.message import HEADER_LENGTH, MAX_MESSAGE, Envelope, Header, Message
 from perseid.wire.requests import REQUEST_DECODERS

@@ -1,4 +1,6 @@
-"""Errors on the command line: one line with the reason, advice after it, and an exit code; with `--json` a problem.
+"""Advice about refusals, as commands and options.
+
+Errors on the command line: one line with the reason, advice after it, and an exit code; with `--json` a problem.
 
 It is loaded only when an error occurs, so that commands that need little start fast. The module that raised the error
 is loaded by then, so classes are looked up in `sys.modules` and nothing is imported to test for them.
@@ -7,13 +9,46 @@ is loaded by then, so classes are looked up in `sys.modules` and nothing is impo
 import os
 import sys
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any, Final
 
 import msgspec
 
 from perseid.names.errors import NameProblem
+from perseid.registry.advice import Advice, AdviceKind, AdviceTexts, render
 
 from ._output import NotFound, print_message
+
+TEXTS: Final[AdviceTexts] = {
+    AdviceKind.AUTHENTICATE: "Name an identity with --as",
+    AdviceKind.CHANGE_CASE: "Leave it unchanged. If no two handles collide, confirm with --change-case",
+    AdviceKind.CREATE_TOKEN: "Use another token, or create one: perseid token create",
+    AdviceKind.DEFINE_TYPE: "Define it first (perseid type add {type} …), or use a registered type",
+    AdviceKind.ENABLE_LISTING: "Set server.listing_allowed = true in perseid.toml",
+    AdviceKind.FOLLOW_SCHEME: "Mint a handle (perseid mint {prefix}), or use a suffix that follows the scheme",
+    AdviceKind.HOST_PREFIX: "Ask the service that hosts it, or host it here: perseid namespace add {prefix}",
+    AdviceKind.LIST_JOBS: "List the jobs: perseid jobs list",
+    AdviceKind.LIST_NAMESPACES: "List the namespaces: perseid namespace list",
+    AdviceKind.LIST_TOKENS: "List the tokens: perseid token list",
+    AdviceKind.LIST_TYPES: "Only handles can be registered as types. Use a registered type (perseid type list)",
+    AdviceKind.OVERWRITE: "Choose another handle, or use --overwrite to replace it",
+    AdviceKind.REDO_JOB: "To redo it, undo that job: perseid undo {job}",
+    AdviceKind.REPEAT_OR_UNDO_JOB: "Run the same command again, or undo the job: perseid undo {job}",
+    AdviceKind.RESTORE: "To restore the record: perseid tombstone {handle} --undo",
+    AdviceKind.RESUME_JOB: "Resume that job: perseid jobs resume {job}",
+    AdviceKind.REUSE_DELETED: "Choose another handle, or confirm with --reuse-deleted",
+    AdviceKind.SEE_TYPE: "See the definition of the type: perseid type show {type}",
+    AdviceKind.SEE_TYPE_FORMAT: "See docs/reference/types.md for the format of definitions",
+    AdviceKind.TOMBSTONE_INSTEAD: "Create a tombstone instead: perseid tombstone {handle} --reason TEXT",
+    AdviceKind.UNDO_JOB: "Undo the job: perseid undo {job}",
+}
+"""The kinds for which the command line has its own text."""
+
+
+def render_advice(advice: Advice | None) -> str:
+    """Return the text of advice; empty if there is none."""
+    return render(advice, TEXTS, quote)
+
 
 FAILED: Final = 1
 NOT_FOUND: Final = 3
@@ -104,8 +139,6 @@ def _describe(error: Exception) -> _Report:
 
 def _describe_refusal(refused: Any) -> _Report:
     from perseid.schema.problems import slug_of_code  # noqa: PLC0415 - see the module
-
-    from ._advice import render_advice  # noqa: PLC0415
 
     advice, code = render_advice(refused.advice), refused.code
     exit_code = NOT_FOUND if is_not_found(code) else FAILED if code.name in _FAILED_CODES else REFUSED

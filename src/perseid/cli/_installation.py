@@ -23,7 +23,7 @@ from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.names.uri import Reference, parse_user_input
 from perseid.records.errors import InvalidData
-from perseid.records.value import ValueRef, ref_from_text
+from perseid.records.record import ValueRef, ref_from_text
 from perseid.registry.context import Command, name_too_long
 from perseid.registry.identity import Identity, KeyIdentity, LocalIdentity, Proof
 from perseid.registry.installation.installation import Installation

@@ -17,11 +17,11 @@ import typer
 from perseid.names.errors import quote_text
 from perseid.records.binary import MAX_BYTES
 from perseid.records.data_types import check_data_length, data_from_text, data_to_text
+from perseid.records.encoding import MAX_JSON_BYTES, parse_json
 from perseid.records.errors import InvalidData
 from perseid.records.json_form import values_from_json
-from perseid.records.json_parsing import MAX_JSON_BYTES, parse_json
+from perseid.records.record import DEFAULT_PERMISSIONS, PRIVATE_PERMISSIONS, Value
 from perseid.records.types import HS_SECKEY, URL, has_type
-from perseid.records.value import DEFAULT_PERMISSIONS, PRIVATE_PERMISSIONS, Value
 from perseid.registry.commands.records import PartialValue
 
 FILE_PREFIX: Final = "@"

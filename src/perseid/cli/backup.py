@@ -32,11 +32,10 @@ from perseid.ledger.log.requests import Lease, Leased
 from perseid.ledger.merkle import Signer
 from perseid.ledger.store.directory import DIRECTORY_MODE, sync_directory
 from perseid.ledger.views.rebuild import rebuild as rebuild_view
-from perseid.names.allocator import DEFAULT_MAX_AHEAD, MemoryLease
 from perseid.names.characters import fold
 from perseid.names.errors import InvalidName, NameMisuse
-from perseid.names.pattern import PatternScheme
-from perseid.names.schemes import Scheme, Source
+from perseid.names.scheme_loader import PatternScheme
+from perseid.names.schemes import DEFAULT_MAX_AHEAD, MemoryLease, Scheme, Source
 from perseid.registry.commands.namespaces import check_prefix, namespaces
 from perseid.registry.installation.files import place, remove_files, staging_directory, write_file
 from perseid.registry.installation.installation import (

@@ -17,9 +17,8 @@ from perseid.registry.context import Command
 from perseid.registry.registry import Registry
 from perseid.registry.responses import to_explanation
 
-from ._advice import render_advice
 from ._commands import Group, register_command
-from ._errors import NOT_FOUND, REFUSED, is_not_found
+from ._errors import NOT_FOUND, REFUSED, is_not_found, render_advice
 from ._installation import (
     INTERFACE,
     ActingAs,

@@ -10,14 +10,14 @@ from typing import Annotated, Final, TypeAlias
 import typer
 
 from perseid.ledger.errors import CorruptData
-from perseid.ledger.log.watcher import ChangeWatcher
+from perseid.ledger.log.writer import ChangeWatcher
 from perseid.ledger.merkle import Signer
 from perseid.ledger.verify import verify
 from perseid.names.handle import Handle
 from perseid.proof import document as proof_document
 from perseid.proof.verifier import InvalidProof, LogKey
 from perseid.records.encoding import to_base64
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.registry.installation.installation import CHECKPOINT_KEY, KEYS_NAME
 from perseid.registry.queries import history as past
 from perseid.registry.queries import listing

@@ -13,7 +13,7 @@ import typer
 
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.names.uri import parse_user_input
-from perseid.records.value import ValueRef
+from perseid.records.record import ValueRef
 from perseid.registry.commands.namespaces import AddNamespace, Namespace, check_prefix
 from perseid.registry.installation import installation as installations
 from perseid.registry.installation.installation import (

@@ -1,4 +1,4 @@
-"""`perseid publish`, `unpublish`, `tombstone`, `transfer` and `redact`: the life of an identifier."""
+"""`perseid publish`, `unpublish`, `tombstone`, `transfer`, `redact` and `link`: the life of an identifier."""
 
 import sys
 from collections.abc import Callable
@@ -8,15 +8,16 @@ import typer
 
 from perseid.registry.access.permissions import display_name
 from perseid.registry.commands.lifecycle import Publish, Redact, Revive, Tombstone, Unpublish
-from perseid.registry.commands.transfer import Transfer
+from perseid.registry.commands.transfer import LinkMetadata, LinkResult, LinkVersion, Transfer
 from perseid.registry.jobs import transfer as transfer_job
 from perseid.registry.jobs.runner import JobRun, UndoIndex, find_job
 from perseid.registry.jobs.transfer import TransferAll
 from perseid.registry.queries.history import get_history
-from perseid.registry.responses import to_job
+from perseid.registry.responses import to_job, to_linked
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
 
+from ._commands import Group, register_command
 from ._installation import (
     INTERFACE,
     ActingAs,
@@ -280,10 +281,67 @@ def confirm(question: str) -> None:
         raise typer.Exit(1)
 
 
+link_app = typer.Typer(
+    cls=Group,
+    help="Link two identifiers to each other, by values of the types that the policy names.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+
+@register_command(link_app, "version")
+def version(
+    work: Annotated[str, typer.Argument(metavar="WORK", help="The identifier of the work: its latest version.")],
+    expression: Annotated[str, typer.Argument(metavar="VERSION", help="The identifier of one fixed version.")],
+    note: Note = "",
+    directory: Directory = None,
+    acting_as: ActingAs = None,
+    json: AsJson = False,
+) -> None:
+    """Link a work with one fixed version of it.
+
+    The identifier of a work always resolves to the latest version; each version that is cited has its own identifier.
+    A work can have many versions, a version has one work. To unlink them, remove the values.
+
+    For example:
+        perseid link version 102.100.272/Y35XYS0QH 102.100.272/2RDV0T0QH
+    """
+    with open_installation(directory, acting_as) as session:
+        _print_linked(session.do(LinkVersion(parse_handle(work), parse_handle(expression)), note), json)
+
+
+@register_command(link_app, "metadata")
+def metadata(
+    resource: Annotated[str, typer.Argument(metavar="RESOURCE", help="The identifier of the resource.")],
+    description: Annotated[str, typer.Argument(metavar="METADATA", help="The identifier of its metadata record.")],
+    note: Note = "",
+    directory: Directory = None,
+    acting_as: ActingAs = None,
+    json: AsJson = False,
+) -> None:
+    """Link a resource with its metadata record, which has its own identifier.
+
+    Each can have one link of this kind. `perseid mint --with-metadata` mints and links both.
+
+    For example:
+        perseid link metadata 102.100.272/Y35XYS0QH 102.100.272/8RBZF0DQH
+    """
+    with open_installation(directory, acting_as) as session:
+        _print_linked(session.do(LinkMetadata(parse_handle(resource), parse_handle(description)), note), json)
+
+
+def _print_linked(linked: LinkResult, json: bool) -> None:
+    if json:
+        print_json(to_linked(linked))
+    else:
+        typer.echo("\n".join(map(str, linked.handles)))
+
+
 commands: dict[str, Callable[..., None] | typer.Typer] = {
     "publish": publish,
     "unpublish": unpublish,
     "tombstone": tombstone,
     "transfer": transfer,
     "redact": redact,
+    "link": link_app,
 }

@@ -17,7 +17,7 @@ from perseid.names.handle import Handle
 from perseid.names.uri import BYTE_ORDER_MARK
 from perseid.records.encoding import to_base64
 from perseid.records.errors import InvalidData
-from perseid.records.value import DEFAULT_TTL, Value
+from perseid.records.record import DEFAULT_TTL, Value
 from perseid.registry.commands.minting import Mint, MintInputs
 from perseid.registry.commands.minting import mint as mint_in_steps
 from perseid.registry.commands.namespaces import check_prefix

@@ -6,14 +6,13 @@ from typing import Annotated, TypeAlias
 import msgspec
 import typer
 
-from perseid.cli._output import for_each
 from perseid.names.errors import InvalidName, quote_text
 from perseid.names.errors import load_rules as all_rules
 from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_user_input
 from perseid.schema.names import Form, Rule, Rules, convert_name, parse_name
 
 from ._commands import Command, Group
-from ._output import AsJson, NotFound, print_fields, print_json, print_message
+from ._output import AsJson, NotFound, for_each, print_fields, print_json, print_message
 
 app = typer.Typer(cls=Group, help="Parse and convert handles, and explain the rules.", no_args_is_help=True)
 

@@ -16,7 +16,7 @@ import typer
 from perseid.ledger.errors import LedgerError
 from perseid.names.handle import CaseRule
 from perseid.names.prefixes import is_derived
-from perseid.records.value import ValueRef
+from perseid.records.record import ValueRef
 from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
 from perseid.registry.installation.setup import add_namespace, administrator_values, with_group_administrators
 from perseid.registry.policy.policy import PROFILES, Policy

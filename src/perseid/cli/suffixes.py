@@ -7,15 +7,13 @@ from typing import Annotated
 
 import typer
 
-from perseid.cli._output import for_each
 from perseid.names import pilin
-from perseid.names.allocator import MemoryLease
 from perseid.names.errors import quote_text
-from perseid.names.schemes import Source
+from perseid.names.schemes import MemoryLease, Source
 from perseid.schema.names import PilinSuffix, generate_cordra, pilin_at, to_pilin
 
 from ._commands import Command, Group
-from ._output import AsJson, print_json
+from ._output import AsJson, for_each, print_json
 
 app = typer.Typer(cls=Group, help="Generate and decode suffixes; nothing is registered.", no_args_is_help=True)
 

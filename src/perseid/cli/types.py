@@ -8,7 +8,7 @@ import typer
 
 from perseid.names.characters import fold
 from perseid.records.data_types import Definition
-from perseid.records.json_parsing import parse_json
+from perseid.records.encoding import parse_json
 from perseid.registry.commands.namespaces import namespaces
 from perseid.registry.commands.records import Create
 from perseid.registry.policy.types import RegisteredType, definition_values

@@ -18,7 +18,7 @@ from perseid.records.data_types import data_to_text
 from perseid.records.encoding import iso_time, to_iso
 from perseid.records.errors import RecordProblem
 from perseid.records.json_form import value_to_json
-from perseid.records.value import Value
+from perseid.records.record import Value
 
 from ._commands import resolve_directory
 from ._output import AsJson, print_fields, print_json, print_message

@@ -15,16 +15,14 @@ from time import monotonic
 from typing import Final, Self
 
 from perseid.ledger.backup.bulk_load import BulkLoad, LoadResult, Progress
-from perseid.ledger.errors import AnswersUnavailable
 from perseid.ledger.log.entry import Draft
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.record_keys import HOMED, POLICY, record_key
 from perseid.ledger.log.requests import Outcome, Preconditions, Request
 from perseid.ledger.log.signing import WrongKey, rotate_key, sign_checkpoint
-from perseid.ledger.log.watcher import INTERVAL, ChangeWatcher
-from perseid.ledger.log.writer import Writer
-from perseid.ledger.store.rows import change_from_entry, clear_entry_cache
+from perseid.ledger.log.writer import INTERVAL, ChangeWatcher, Writer
+from perseid.ledger.store.tables import change_from_entry, clear_entry_cache
 from perseid.ledger.views.answers import Answers, ApplyResult
 from perseid.ledger.views.answers_format import (
     EMPTY_PREFIX_ITEM,
@@ -36,7 +34,7 @@ from perseid.ledger.views.answers_format import (
 from perseid.ledger.views.answers_generation import PrefixPart
 from perseid.ledger.views.rebuild import drop_unfinished
 
-from .errors import CorruptData
+from .errors import AnswersUnavailable, CorruptData
 from .merkle import Signer
 from .store import idempotency
 

@@ -15,9 +15,19 @@ from sqlalchemy.exc import DBAPIError, MultipleResultsFound, NoResultFound
 from perseid.ledger.log.entry import Entry, jump_target
 from perseid.ledger.log.log import SQL_VIEWS, Log
 from perseid.ledger.log.signing import KeyChain
-from perseid.ledger.store.rows import entry_from_row
 from perseid.ledger.store.store import Store
-from perseid.ledger.store.tables import checkpoints, entries, head, ledger, nodes, records, redactions, search, views
+from perseid.ledger.store.tables import (
+    checkpoints,
+    entries,
+    entry_from_row,
+    head,
+    ledger,
+    nodes,
+    records,
+    redactions,
+    search,
+    views,
+)
 from perseid.ledger.views.search_keys import index_keys
 from perseid.proof.verifier import EMPTY_ROOT, Checkpoint, InvalidProof, parse_note
 

@@ -13,10 +13,9 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from .allocator import Allocator
 from .errors import InvalidName, NameMisuse, format_character
 from .handle import Handle
-from .schemes import Details, Source, relocate_error
+from .schemes import Allocator, Details, Source, relocate_error
 from .suggest import LOOKALIKES, did_you_mean
 
 ALPHABET = "0123456789BCDFGHJKLMNPQRSTVWXYZ"

@@ -29,9 +29,9 @@ from enum import IntFlag
 from typing import Final, Self
 
 from .binary import Reader, Writer
+from .encoding import JsonObject, check_utf8, require_bool, require_list, require_object
 from .errors import InvalidData, RecordMisuse
-from .json_parsing import JsonObject, check_utf8, require_bool, require_list, require_object
-from .value import ValueRef, ref_from_json, ref_from_text, ref_to_json
+from .record import ValueRef, ref_from_json, ref_from_text, ref_to_json
 
 
 class AdminPermission(IntFlag):

@@ -24,19 +24,27 @@ from perseid.names.characters import fold
 from . import types
 from .admin import Admin, ValueList
 from .binary import MAX_BYTES
-from .encoding import from_base64, to_base64
+from .encoding import (
+    JsonObject,
+    from_base64,
+    parse_json,
+    require_member,
+    require_object,
+    require_text,
+    to_base64,
+    write_json,
+)
 from .errors import InvalidData, RecordMisuse
-from .json_parsing import JsonObject, parse_json, require_member, require_object, require_text, write_json
 from .json_schema import MAX_CHECKED_BYTES, Violation, compile_schema
 from .keys import SecretKey
 from .locations import Locations
 from .namespace import Namespace
 from .patterns import BudgetExceeded, ValidationBudget, compile_pattern
 from .public_keys import PublicKey
+from .record import Value
 from .signatures import Certificate, RecordSignature
 from .site import Site
 from .types import Alias, Description, Email, ServiceHandle, Text, Url
-from .value import Value
 
 BASE64_PREFIX: Final = "base64:"
 """Prefix of data that is written in base64 instead of text."""

@@ -31,21 +31,33 @@ from perseid.names.handle import Handle
 from . import encoding as codec
 from . import types
 from .data_types import check_data_length, data_from_json, interpret
-from .encoding import decode_printable, from_iso, to_base64, to_iso
-from .errors import InvalidData, RecordMisuse
-from .json_parsing import (
+from .encoding import (
     JsonObject,
     check_bounds,
+    decode_printable,
+    from_iso,
     json_type_name,
     require_int,
     require_list,
     require_member,
     require_object,
     require_text,
+    to_base64,
+    to_iso,
 )
-from .record import Record
-from .site_json import key_for_json
-from .value import DEFAULT_PERMISSIONS, DEFAULT_TTL, MAX_VALUES, Permission, TtlType, Value, ref_from_json, ref_to_json
+from .errors import InvalidData, RecordMisuse
+from .record import (
+    DEFAULT_PERMISSIONS,
+    DEFAULT_TTL,
+    MAX_VALUES,
+    Permission,
+    Record,
+    TtlType,
+    Value,
+    ref_from_json,
+    ref_to_json,
+)
+from .site import key_for_json
 
 FORMATS: Final = {
     types.HS_ADMIN: "admin",

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
+from .encoding import parse_json, write_json
 from .errors import InvalidData
-from .json_parsing import parse_json, write_json
 from .patterns import MAX_COMPILE_COST, BudgetExceeded, Matcher, ValidationBudget, compile_pattern
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"

@@ -17,9 +17,8 @@ from typing import ClassVar, Final, Self
 
 from . import encoding as codec
 from .binary import Reader, Writer
-from .encoding import from_base64
+from .encoding import JsonObject, from_base64, parse_json, require_member, require_text, write_json
 from .errors import InvalidData, RecordMisuse
-from .json_parsing import JsonObject, parse_json, require_member, require_text, write_json
 
 MAX_KEY_BITS: Final = 8192
 """Maximum size of RSA and DSA keys: one RSA verification with exponent 65537 then costs 0.3 ms."""

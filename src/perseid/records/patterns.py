@@ -28,8 +28,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from .encoding import check_utf8
 from .errors import InvalidData
-from .json_parsing import check_utf8
 
 MAX_PATTERN_LENGTH: Final = 1_000
 """Maximum length of an expression in characters. Those for identifiers and dates have a few dozen."""

@@ -26,8 +26,8 @@ from cryptography.hazmat.primitives.asymmetric import dsa, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
 
 from .binary import Reader, Writer
+from .encoding import require_object
 from .errors import InvalidData, RecordMisuse
-from .json_parsing import require_object
 from .keys import (
     MAX_KEY_BITS,
     MAX_KIND_LENGTH,

@@ -20,22 +20,23 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Self
 
-from .encoding import from_base64, to_base64
-from .errors import InvalidData
-from .json_parsing import (
+from .encoding import (
     JsonObject,
+    from_base64,
     parse_json,
     require_int,
     require_list,
     require_member,
     require_object,
     require_text,
+    to_base64,
     write_json,
 )
+from .errors import InvalidData
 from .private_keys import PrivateKey
 from .public_keys import PublicKey
+from .record import Value, ValueRef
 from .types import Text
-from .value import Value, ValueRef
 
 MAX_JWS_LENGTH: Final = 262_144
 """Maximum length of a token in characters: it has to fit in a message. A signature over 2,048 values takes 220,000."""

@@ -41,7 +41,7 @@ from xml.sax.saxutils import escape, quoteattr
 from .errors import InvalidData
 from .namespace import Namespace
 from .patterns import JavaRegex, compile_java_regex
-from .value import Value, ValueRef
+from .record import Value, ValueRef
 from .xml import Element, is_true, parse_xml
 
 MAX_TEMPLATE_VALUES: Final = 2_048

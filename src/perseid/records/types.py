@@ -19,8 +19,8 @@ from typing import Final, Self
 from perseid.names.characters import fold
 from perseid.names.handle import Handle
 
+from .encoding import check_utf8, require_text
 from .errors import InvalidData, RecordMisuse
-from .json_parsing import check_utf8, require_text
 
 HS_ADMIN: Final = "HS_ADMIN"
 HS_VLIST: Final = "HS_VLIST"

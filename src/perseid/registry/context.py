@@ -14,15 +14,14 @@ from perseid.names.characters import fold
 from perseid.names.errors import InvalidName
 from perseid.names.handle import MAX_BYTES, Handle
 from perseid.records.admin import Admin
-from perseid.records.record import ascending
+from perseid.records.record import MAX_VALUES, Value, ValueRef, ascending
 from perseid.records.types import HS_ADMIN
-from perseid.records.value import MAX_VALUES, Value, ValueRef
 from perseid.registry.access.authorization import Decision, authorize, authorize_read
 from perseid.registry.access.permissions import HasRole, Requirement, Role, display_name
-from perseid.registry.advice import AdviceKind
 from perseid.registry.policy.policy import Audience, Policy
 from perseid.wire.codes import ResponseCode
 
+from .advice import AdviceKind
 from .identity import Identity, KeyIdentity, effective_identity
 from .results import PrefixNotHosted, ReferralError, Refused
 from .snapshot import SITE_PREFIX, Snapshot, StoredRecord, values_of_type

@@ -37,9 +37,9 @@ from perseid.ledger.log.requests import (
 from perseid.ledger.log.requests import IdempotentRequest as OnceInLedger
 from perseid.ledger.store import idempotency
 from perseid.ledger.store.idempotency import KeyCapacity
-from perseid.registry.advice import AdviceKind
 from perseid.wire.codes import ResponseCode
 
+from .advice import AdviceKind
 from .context import Command
 from .identity import Anonymous, Identity, quota_key
 from .registry import AlreadyExecuted, IdempotentRequest, Registry

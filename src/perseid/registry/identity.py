@@ -15,7 +15,7 @@ from enum import Enum
 from typing import ClassVar, TypeAlias
 
 from perseid.names.characters import fold
-from perseid.records.value import ValueRef
+from perseid.records.record import ValueRef
 from perseid.registry.access.scopes import ScopeSet
 
 _SYSTEM_PREFIX = "0."  # handles of the system itself: 0.NA/…, 0.SITE/…

@@ -1,6 +1,6 @@
 """The registry: the one entry point of every interface, so that a rule applies to all of them.
 
-A command is decided on cached entries (see `decision_cache`) or on one snapshot of the ledger, and committed with
+A command is decided on cached entries (see `CachedSnapshot`) or on one snapshot of the ledger, and committed with
 everything it read as preconditions. If any of it has changed by then, the command is decided again, up to
 `MAX_ATTEMPTS` times; after that it fails with `TooBusy`. Reads never wait.
 
@@ -29,16 +29,15 @@ from perseid.ledger.log.requests import (
 from perseid.ledger.log.requests import IdempotentRequest as OnceInLedger
 from perseid.ledger.log.requests import Minted as MintedEntries
 from perseid.registry.access.token_records import check_token_identity
-from perseid.registry.advice import AdviceKind
 from perseid.registry.queries.history import as_of
 from perseid.registry.queries.resolve import Query, resolve
 from perseid.wire.codes import ResponseCode
 
+from .advice import AdviceKind
 from .context import Command, Context, Plan
-from .decision_cache import CachedSnapshot, EntryCache
 from .identity import Identity, TokenIdentity
 from .results import Explanation, Refused, Resolution
-from .snapshot import Rules, Snapshot
+from .snapshot import CachedSnapshot, EntryCache, Rules, Snapshot
 
 MAX_ATTEMPTS: Final = 20
 """How often a command is decided again because others changed what it read. Each time somebody else succeeded, so a
@@ -143,7 +142,7 @@ class Registry:
     def _decide_from_cache(
         self, command: Command[T], identity: Identity, interface: str, note: str, extra: Preconditions | None
     ) -> "_DecidedCommand[T] | None":
-        """Decide on cached entries; None if only the ledger can tell: see `decision_cache`."""
+        """Decide on cached entries; None if only the ledger can tell: see `CachedSnapshot`."""
         with CachedSnapshot(self.ledger.open_reader, self.rules, self._entry_cache) as snapshot:
             try:
                 plan = _decide_command(command, Context(snapshot, identity, interface, self.now(), note))

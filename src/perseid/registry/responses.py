@@ -9,14 +9,12 @@ import msgspec
 
 from perseid.ledger.store.jobs import Job
 from perseid.records.data_types import Definition
-from perseid.records.encoding import iso_time, to_base64, to_iso
+from perseid.records.encoding import iso_time, parse_json, to_base64, to_iso
 from perseid.records.errors import InvalidData
-from perseid.records.json_parsing import parse_json
 from perseid.registry.access.permissions import Differences
 from perseid.registry.access.tokens import TokenStatus
 from perseid.registry.commands.namespaces import Namespace
 from perseid.registry.commands.transfer import LinkResult
-from perseid.registry.context import Context
 from perseid.registry.jobs.rewrite import PlannedRewrite
 from perseid.registry.jobs.runner import UndoIndex, load_parameters
 from perseid.registry.jobs.transfer import PlannedTransfer
@@ -31,11 +29,13 @@ from perseid.registry.queries.listing import ChangedRecord, ListedHandle, LogEnt
 from perseid.registry.queries.namespaces import dump_policy, summarize
 from perseid.registry.queries.prove import Consistency, SigningKey
 from perseid.registry.queries.resolve import Query, get_authority_metadata, resolve
-from perseid.registry.results import ChangeResult, Explanation
-from perseid.registry.snapshot import Snapshot
 from perseid.schema import jobs, namespaces, queries, records
 from perseid.schema.problems import Problem
 from perseid.schema.records import dump_values
+
+from .context import Context
+from .results import ChangeResult, Explanation
+from .snapshot import Snapshot
 
 # Records
 

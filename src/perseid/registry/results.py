@@ -12,11 +12,12 @@ from typing import ClassVar, Final, Self
 from perseid.ledger.log.entry import State
 from perseid.names.errors import load_rules as name_rules
 from perseid.names.handle import Handle
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.registry.access.authorization import Decision
-from perseid.registry.advice import Advice
 from perseid.registry.policy.policy import Refusal, Subject
 from perseid.wire.codes import ResponseCode
+
+from .advice import Advice
 
 NOT_A_PREFIX_HANDLE: Final = "Handle is not a prefix handle"
 """A reason that deployed servers give in these words."""

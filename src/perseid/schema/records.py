@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from perseid.records.json_form import value_to_json
-from perseid.records.value import MAX_VALUES, Value
+from perseid.records.record import MAX_VALUES, Value
 
 from .common import ChangeNote, Doc, IdentityText, Name, Note, RequestBody, ResponseBody, Seq
 

@@ -27,11 +27,10 @@ from perseid.records.ciphers import DEFAULT_ITERATIONS, derive_key, latin1_to_ut
 from perseid.records.errors import InvalidData
 from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import PublicKey
-from perseid.wire.digests import RequestDigest
-from perseid.wire.hashes import HASHES, HMACS, MAX_IDENTIFIER, Algorithm, find_algorithm, mac, signature_hash
 
 from .codes import Version
-from .message import Message
+from .credentials import HASHES, HMACS, MAX_IDENTIFIER, Algorithm, find_algorithm, mac, signature_hash
+from .message import Message, RequestDigest
 
 DERIVED_KEY_BITS: Final = 160
 """Size of the derived key that deployed clients request, in bits."""

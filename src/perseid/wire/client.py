@@ -11,26 +11,26 @@ from dataclasses import dataclass, field
 from perseid.records.errors import InvalidData
 from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import DhPublicKey, PublicKey
-from perseid.records.value import Value
-from perseid.wire.credentials import verify_signature
-from perseid.wire.digests import RequestDigest
+from perseid.records.record import Value
 
 from .challenges import SALT_LENGTH, answer_with_key, answer_with_secret
 from .codes import (
     ASSUMED_VERSION,
     CURRENT_VERSION,
     DEFAULT_FLAGS,
+    LocalProtocolError,
     OpCode,
     OpFlag,
+    RemoteProtocolError,
     ResponseCode,
     Version,
     common_version,
     default_flags,
 )
-from .errors import LocalProtocolError, RemoteProtocolError
+from .credentials import verify_signature
 from .framing import Frame
 from .key_exchange import DEFAULT_GROUP, DhKeyPair, derive_session_key, generate_key_pair, shared_secret
-from .message import MESSAGE_LIFETIME, UNKNOWN_REQUEST_ID, UNKNOWN_SERIAL, Envelope, Header, Message
+from .message import MESSAGE_LIFETIME, UNKNOWN_REQUEST_ID, UNKNOWN_SERIAL, Envelope, Header, Message, RequestDigest
 from .requests import (
     ANONYMOUS_INDEX,
     ChallengeResponse,

@@ -1,4 +1,4 @@
-"""Operation codes, response codes, flags and protocol versions. Unknown codes are preserved (`OpenEnum`)."""
+"""Operation codes, response codes, flags, protocol versions, and protocol errors. Unknown codes are preserved."""
 
 from enum import IntFlag
 from typing import Final, NamedTuple, Self, cast
@@ -181,3 +181,30 @@ def response_code_from_wire(number: int, version: Version) -> ResponseCode:
     if number == 303 and not version.at_least(5):
         return ResponseCode.SERVER_BACKUP
     return ResponseCode(number)
+
+
+class ProtocolError(Exception):
+    """Base class of both errors; never raised itself."""
+
+    def __init__(self, message: str, code: ResponseCode) -> None:
+        if type(self) is ProtocolError:
+            raise TypeError("raise RemoteProtocolError or LocalProtocolError instead")
+        super().__init__(message)
+        self.message = message
+        """Text for people, without secrets."""
+        self.code = code
+        """The response code that a server returns."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer violated the protocol."""
+
+    def __init__(self, message: str, code: ResponseCode = ResponseCode.PROTOCOL_ERROR) -> None:
+        super().__init__(message, code)
+
+
+class LocalProtocolError(ProtocolError):
+    """The calling program requested something that the protocol does not support."""
+
+    def __init__(self, message: str, code: ResponseCode = ResponseCode.ERROR) -> None:
+        super().__init__(message, code)

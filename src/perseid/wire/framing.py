@@ -12,8 +12,7 @@ from urllib.parse import quote
 import h11
 
 from . import message as envelope_module
-from .codes import ResponseCode
-from .errors import RemoteProtocolError
+from .codes import RemoteProtocolError, ResponseCode
 from .message import MAX_MESSAGE, Envelope
 
 MEDIA_TYPE: Final = "application/x-hdl-message"

@@ -10,10 +10,10 @@ from typing import Final, Protocol, Self
 
 from perseid.records.binary import Reader, Writer
 from perseid.records.encoding import OpenEnum
-from perseid.records.value import Value, read_values, write_values
-from perseid.wire.digests import DIGEST_LENGTHS
+from perseid.records.record import Value, read_values, write_values
 
 from .codes import OpCode, Version
+from .message import DIGEST_LENGTHS
 
 NO_HANDLE: Final = b"/"
 """The handle in requests without one."""

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, Self
 
 from perseid.records.binary import Reader, Writer
-from perseid.records.value import Value, read_values, write_values
-from perseid.wire.digests import DigestAlgorithm, RequestDigest
+from perseid.records.record import Value, read_values, write_values
 
 from .codes import OpCode, OpFlag, ResponseCode, Version
-from .message import Message
+from .message import DigestAlgorithm, Message, RequestDigest
 from .requests import MAX_HANDLE_LENGTH, ExchangeMode
 
 HANDLES_PER_MESSAGE: Final = 50

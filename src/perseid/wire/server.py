@@ -15,9 +15,7 @@ from typing import Final, TypeAlias
 from perseid.records.errors import InvalidData
 from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import DhPublicKey, PublicKey
-from perseid.records.value import Value
-from perseid.wire.credentials import sign
-from perseid.wire.digests import RequestDigest
+from perseid.records.record import Value
 
 from . import fragments
 from . import message as header_module
@@ -26,16 +24,27 @@ from .codes import (
     ASSUMED_VERSION,
     CURRENT_VERSION,
     DEFAULT_FLAGS,
+    LocalProtocolError,
     OpCode,
     OpFlag,
+    RemoteProtocolError,
     ResponseCode,
     Version,
     common_version,
 )
-from .errors import LocalProtocolError, RemoteProtocolError
+from .credentials import sign
 from .framing import Frame
 from .key_exchange import derive_session_key, generate_key_pair, shared_secret
-from .message import MAX_MESSAGE, MESSAGE_LIFETIME, UNKNOWN_REQUEST_ID, UNKNOWN_SERIAL, Envelope, Header, Message
+from .message import (
+    MAX_MESSAGE,
+    MESSAGE_LIFETIME,
+    UNKNOWN_REQUEST_ID,
+    UNKNOWN_SERIAL,
+    Envelope,
+    Header,
+    Message,
+    RequestDigest,
+)
 from .requests import REQUEST_DECODERS, ChallengeResponse, ExchangeMode, RequestBody, SessionSetup
 from .responses import (
     Empty,

@@ -25,9 +25,8 @@ from perseid.records.ciphers import DECRYPTION_FAILED, BlockCipher, decrypt_bloc
 from perseid.records.encoding import OpenEnum
 from perseid.records.errors import InvalidData
 
-from .codes import ResponseCode, Version
+from .codes import LocalProtocolError, RemoteProtocolError, ResponseCode, Version
 from .credentials import add_mac, verify_mac
-from .errors import LocalProtocolError, RemoteProtocolError
 from .message import MAX_MESSAGE, Credential, Envelope, Message
 
 

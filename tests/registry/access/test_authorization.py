@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
-from perseid.records.value import Permission, Value, ValueRef
+from perseid.records.record import Permission, Value, ValueRef
 from perseid.registry.access import permissions as requirements
 from perseid.registry.access.authorization import Decision, Settings, authorize, authorize_read, authorize_write
 from perseid.registry.access.permissions import Differences, HasPermissions, Requirement, Role

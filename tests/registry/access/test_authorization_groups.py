@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.records.admin import AdminPermission, ValueList
-from perseid.records.value import Value, ValueRef
+from perseid.records.record import Value, ValueRef
 from perseid.registry.access import authorization, permissions
 from perseid.registry.access.authorization import (
     MAX_GROUP_LEVELS,

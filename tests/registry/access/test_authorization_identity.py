@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.names.handle import CaseRule, Handle
-from perseid.records.value import ValueRef
+from perseid.records.record import ValueRef
 from perseid.registry.identity import Anonymous, Identity, KeyIdentity, LocalIdentity, Proof, handle_key
 from tests.registry.administration import holder, ref
 

@@ -13,7 +13,7 @@ import pytest
 
 from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.registry.access import permissions as requirements
 from perseid.registry.access.authorization import Settings, authorize
 from perseid.registry.access.permissions import Requirement, Role

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.registry.access.scopes import NO_TOKEN, InvalidScope, RequiredScope, ScopeSet, controls_access, scopes_for
 from perseid.schema.namespaces import MAX_NAMESPACES, SCOPES, Scope
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import perseid.registry
 from perseid.names.handle import Handle
-from perseid.records.value import Permission, Value
+from perseid.records.record import Permission, Value
 from perseid.registry.access import permissions
 from perseid.registry.access.scopes import ScopeSet
 from perseid.registry.access.token_records import Secret

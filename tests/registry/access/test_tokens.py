@@ -18,13 +18,13 @@ from perseid.ledger.log.log import Log
 from perseid.ledger.log.record_keys import record_key, token_name
 from perseid.ledger.log.requests import Append
 from perseid.ledger.merkle import Signer
-from perseid.ledger.store import token_uses
+from perseid.ledger.store import idempotency
 from perseid.ledger.store.jobs import Job as UnitOperation
 from perseid.ledger.store.store import Store
 from perseid.ledger.views.answers import Answers
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission, ValueList
-from perseid.records.value import Value, ValueRef
+from perseid.records.record import Value, ValueRef
 from perseid.registry.access import authorization, tokens
 from perseid.registry.access.scopes import ScopeSet
 from perseid.registry.access.token_records import TOKEN_TYPE, Secret
@@ -546,25 +546,25 @@ def test_token_status(here: Registry, machine: Machine) -> None:
 def test_day_of_use_is_written_once_a_day(here: Registry, machine: Machine) -> None:
     secret = make(here, ANN)
     log = here.ledger.log
-    assert token_uses.last_used_days(log) == {}
+    assert idempotency.last_used_days(log) == {}
     one, another = TokenAuthenticator(here), TokenAuthenticator(here)
     one.authenticate(secret.text())
     today = here.now() // DAY
-    assert token_uses.last_used_days(log) == {secret.id: today}
+    assert idempotency.last_used_days(log) == {secret.id: today}
     assert tokens.get_token(here, ANN, secret.id).used == today * DAY
-    assert not token_uses.record_use(log, secret.id, today)
-    assert not token_uses.record_use(log, secret.id, today - 1)
+    assert not idempotency.record_use(log, secret.id, today)
+    assert not idempotency.record_use(log, secret.id, today - 1)
     another.authenticate(secret.text())
     machine.run(DAY * SECOND)
     for _ in range(3):
         one.authenticate(secret.text())
-    assert token_uses.last_used_days(log) == {secret.id: today + 1}
+    assert idempotency.last_used_days(log) == {secret.id: today + 1}
 
 
 def test_second_use_on_a_day_writes_nothing(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = make(there, ANN)
     calls: list[str] = []
-    monkeypatch.setattr(token_uses, "record_use", lambda _log, token, _day: calls.append(token))
+    monkeypatch.setattr(idempotency, "record_use", lambda _log, token, _day: calls.append(token))
     known = TokenAuthenticator(there)
     for _ in range(5):
         known.authenticate(secret.text())
@@ -579,7 +579,7 @@ def test_use_succeeds_if_it_cannot_be_recorded(there: Registry, monkeypatch: pyt
         raise Contention("somebody else writes")
 
     with monkeypatch.context() as patch:
-        patch.setattr(token_uses, "record_use", busy)
+        patch.setattr(idempotency, "record_use", busy)
         known.authenticate(secret.text())
     assert tokens.get_token(there, ANN, secret.id).used is None
     known.authenticate(secret.text())
@@ -591,7 +591,7 @@ def test_refused_token_is_not_recorded_as_used(there: Registry) -> None:
     there.do(RevokeToken(secret.id), ANN, "cli")
     with pytest.raises(Refused):
         TokenAuthenticator(there).authenticate(secret.text())
-    assert token_uses.last_used_days(there.ledger.log) == {}
+    assert idempotency.last_used_days(there.ledger.log) == {}
 
 
 # Changes of many records

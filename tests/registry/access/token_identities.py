@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Iterable
 
 from perseid.records.admin import AdminPermission
-from perseid.records.value import Permission, Value
+from perseid.records.record import Permission, Value
 from perseid.registry.access.authorization import Settings
 from perseid.registry.access.scopes import ScopeSet
 from perseid.registry.access.token_records import Secret

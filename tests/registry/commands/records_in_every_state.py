@@ -9,8 +9,7 @@ from perseid.ledger.log.record_keys import record_key
 from perseid.ledger.log.requests import Append, Appended
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission
-from perseid.records.record import ascending
-from perseid.records.value import Permission, Value, ValueRef
+from perseid.records.record import Permission, Value, ValueRef, ascending
 from perseid.registry.access.authorization import Settings
 from perseid.registry.identity import KeyIdentity, Proof
 from perseid.registry.policy.policy import PROFILES, Policy

@@ -11,7 +11,7 @@ from perseid.ledger.log.record_keys import policy_name, record_key
 from perseid.ledger.log.requests import Lease
 from perseid.names import pilin
 from perseid.records.admin import AdminPermission
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.create_namespace import CreateNamespace
 from perseid.registry.commands.minting import Mint, MintInputs, RetryLater

@@ -19,10 +19,10 @@ from perseid.ledger.views.answers import Answers
 from perseid.names import pilin
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
-from perseid.names.pattern import PatternScheme
+from perseid.names.scheme_loader import PatternScheme
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
 from perseid.records.encoding import to_iso
-from perseid.records.value import Value, ValueRef
+from perseid.records.record import Value, ValueRef
 from perseid.registry.commands import minting
 from perseid.registry.commands.minting import Generate, Mint, MintInputs, Reserve, RetryLater, ValuesFactory, mint
 from perseid.registry.commands.records import Create, Delete, Home

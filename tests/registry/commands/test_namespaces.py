@@ -8,7 +8,7 @@ import pytest
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.record_keys import policy_name
 from perseid.ledger.log.requests import Append
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.namespaces import SetPolicy, homed_prefixes, namespaces
 from perseid.registry.commands.records import Create, Delete, Home

@@ -19,7 +19,7 @@ from perseid.ledger.log.requests import Append
 from perseid.names.handle import CaseRule, Handle
 from perseid.records.admin import ALL_PERMISSIONS, AdminPermission, ValueList
 from perseid.records.encoding import to_iso
-from perseid.records.value import Permission, Value, ValueRef
+from perseid.records.record import Permission, Value, ValueRef
 from perseid.registry.access.authorization import Settings
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.minting import Reserve

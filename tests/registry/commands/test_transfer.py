@@ -8,7 +8,7 @@ import pytest
 from perseid.ledger.log.entry import Action, State
 from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
-from perseid.records.value import Value, ValueRef
+from perseid.records.record import Value, ValueRef
 from perseid.registry.commands.lifecycle import Publish, Tombstone, Unpublish
 from perseid.registry.commands.minting import Mint, MintInputs, Reserve
 from perseid.registry.commands.namespaces import AddNamespace, SetPolicy

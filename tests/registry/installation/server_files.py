@@ -4,8 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from perseid.records.key_files import ProtectionScheme, write_key_file
-from perseid.records.private_keys import PrivateKey
+from perseid.records.private_keys import PrivateKey, ProtectionScheme, write_key_file
 from perseid.records.site import Server, Site
 from perseid.registry.installation.settings import Config
 from perseid.registry.installation.site import dump_site_json

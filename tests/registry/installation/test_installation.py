@@ -27,7 +27,7 @@ from perseid.ledger.store.directory import UnsuitableDirectory, prepare
 from perseid.ledger.store.store import TABLES_VERSION, Store
 from perseid.ledger.verify import verify
 from perseid.proof.verifier import open_checkpoint
-from perseid.records.value import ValueRef
+from perseid.records.record import ValueRef
 from perseid.registry.installation import files
 from perseid.registry.installation import installation as module
 from perseid.registry.installation.installation import (

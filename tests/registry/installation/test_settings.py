@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.records.value import ValueRef
+from perseid.records.record import ValueRef
 from perseid.registry.access.authorization import Settings
 from perseid.registry.installation.sections import mask_password
 from perseid.registry.installation.settings import (

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.records.key_files import ProtectionScheme
-from perseid.records.private_keys import PrivateKey
+from perseid.records.private_keys import PrivateKey, ProtectionScheme
 from perseid.registry.installation.files import InstallationError
 from perseid.registry.installation.settings import Config
 from perseid.registry.installation.site import (

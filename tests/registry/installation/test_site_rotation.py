@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.records.key_files import needs_passphrase
+from perseid.records.private_keys import needs_passphrase
 from perseid.records.site import Purpose, Site, Transport
 from perseid.registry.installation import files, installation
 from perseid.registry.installation import site as site_module

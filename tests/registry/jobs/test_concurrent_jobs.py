@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from perseid.records.admin import ValueList
-from perseid.records.value import Permission, Value, ValueRef
+from perseid.records.record import Permission, Value, ValueRef
 from perseid.registry.access import authorization
 from perseid.registry.commands.records import Create, Modify
 from perseid.registry.commands.transfer import Transfer

@@ -6,7 +6,7 @@ import pytest
 
 from perseid.ledger.store import jobs
 from perseid.ledger.store.jobs import Job
-from perseid.records.value import ValueRef
+from perseid.records.record import ValueRef
 from perseid.registry.commands.records import Add, Remove
 from perseid.registry.identity import Identity, KeyIdentity, Proof
 from perseid.registry.jobs import rewrite, runner, undo

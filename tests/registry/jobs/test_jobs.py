@@ -19,7 +19,7 @@ from perseid.ledger.store.store import Store
 from perseid.ledger.verify import verify
 from perseid.names.handle import CaseRule, Handle
 from perseid.records.admin import Admin, AdminPermission
-from perseid.records.value import Permission, Value, ValueRef
+from perseid.records.record import Permission, Value, ValueRef
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.lifecycle import Redact
 from perseid.registry.commands.minting import Mint, MintInputs, mint

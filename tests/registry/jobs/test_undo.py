@@ -6,7 +6,7 @@ import pytest
 
 from perseid.ledger.store import jobs
 from perseid.names.handle import Handle
-from perseid.records.value import Value, ValueRef
+from perseid.records.record import Value, ValueRef
 from perseid.registry.commands.lifecycle import Redact, Unpublish
 from perseid.registry.commands.records import Modify
 from perseid.registry.commands.transfer import Transfer

@@ -13,8 +13,7 @@ from perseid.names.handle import CaseRule, Handle
 from perseid.names.uri import Reference, Resolver, to_host, to_http, to_path
 from perseid.records.admin import Admin
 from perseid.records.encoding import from_iso, to_iso
-from perseid.records.record import Record
-from perseid.records.value import MAX_VALUES, Permission, Value, ValueRef
+from perseid.records.record import MAX_VALUES, Permission, Record, Value, ValueRef
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.composition import set_timestamps
 from perseid.registry.policy.authority import (

@@ -9,16 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.names import pilin, scheme_loader
-from perseid.names.allocator import STRICT_CLOCK
-from perseid.names.cordra import CordraScheme
+from perseid.names.cordra import CordraScheme, UuidScheme
 from perseid.names.errors import InvalidName
 from perseid.names.handle import PROFILE_CASE_RULES, CaseRule, Handle
-from perseid.names.pattern import PatternScheme
 from perseid.names.pilin import PilinScheme, check_character
-from perseid.names.schemes import Details, Source
-from perseid.names.uuids import UuidScheme
+from perseid.names.scheme_loader import PatternScheme
+from perseid.names.schemes import STRICT_CLOCK, Details, Source
+from perseid.records.record import Value
 from perseid.records.types import TypeQuery
-from perseid.records.value import Value
 from perseid.registry.advice import AdviceKind
 from perseid.registry.policy.policy import (
     DEFAULT_OWNER_TYPE,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perseid.records.value import TtlType, Value
+from perseid.records.record import TtlType, Value
 from perseid.registry.commands.lifecycle import Revive, Tombstone
 from perseid.registry.commands.records import Add, Create, Modify, Remove
 from perseid.registry.policy.resolution import MAX_CACHE_LIFETIME, cache_lifetime, check_ttls, value_lifetime

@@ -8,7 +8,7 @@ import pytest
 from perseid.records.data_types import Definition
 from perseid.records.json_schema import Violation
 from perseid.records.patterns import ValidationBudget
-from perseid.records.value import Permission, Value
+from perseid.records.record import Permission, Value
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Add, Create, Delete, Modify

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from perseid.names.handle import Handle
-from perseid.records.value import Permission, Value, ValueRef
+from perseid.records.record import Permission, Value, ValueRef
 from perseid.registry.commands.lifecycle import Publish, Tombstone, Unpublish
 from perseid.registry.commands.minting import Reserve
 from perseid.registry.commands.records import Create, Delete, Modify

@@ -8,7 +8,7 @@ import pytest
 from perseid.ledger.log.clock import SECOND
 from perseid.names.handle import Handle
 from perseid.records.encoding import from_iso
-from perseid.records.value import Value, ValueRef
+from perseid.records.record import Value, ValueRef
 from perseid.registry.commands.lifecycle import Publish, Redact, Revive, Tombstone, Unpublish
 from perseid.registry.commands.minting import Reserve
 from perseid.registry.commands.records import Add, Create, Delete, Modify, Remove

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from perseid.ledger.log.entry import State
 from perseid.names.handle import Handle
 from perseid.names.uri import Reference, Resolver, parse_uri
-from perseid.records.value import Permission, Value
+from perseid.records.record import Permission, Value
 from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.queries.citation import (
     FORMATTERS,

@@ -14,7 +14,7 @@ from perseid.ledger.log.record_keys import record_key
 from perseid.ledger.log.requests import Append, Appended
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
-from perseid.records.value import Permission, Value, ValueRef
+from perseid.records.record import Permission, Value, ValueRef
 from perseid.registry.commands.lifecycle import Redact
 from perseid.registry.commands.records import Home
 from perseid.registry.identity import Identity

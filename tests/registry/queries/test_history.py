@@ -6,7 +6,7 @@ from perseid.ledger.log.clock import SECOND
 from perseid.ledger.log.entry import Action, State
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission
-from perseid.records.value import Permission, Value, ValueRef
+from perseid.records.record import Permission, Value, ValueRef
 from perseid.registry.commands.lifecycle import Redact
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Home

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.ledger.log.entry import Action, Entry, Kind, Slot, State
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.registry.queries import history
 from perseid.registry.queries.history import KEEP_HISTORY, HistoryFilter, keep_history_note
 from tests.registry.commands.records_in_every_state import hidden, value

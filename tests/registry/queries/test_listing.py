@@ -8,7 +8,7 @@ from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.requests import Append
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission
-from perseid.records.value import Value, ValueRef
+from perseid.records.record import Value, ValueRef
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Create, Home
 from perseid.registry.identity import Identity

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.ledger.log import reader
-from perseid.records.value import Value, ValueRef
+from perseid.records.record import Value, ValueRef
 from perseid.registry.access import tokens
 from perseid.registry.access.scopes import ScopeSet
 from perseid.registry.access.token_records import Secret

@@ -26,7 +26,7 @@ from perseid.names.handle import Handle
 from perseid.proof import document as proof_document
 from perseid.proof.document import MAX_DOCUMENT, MAX_LINKS, ProvedValue, VerifiedProof, verify_proof
 from perseid.proof.verifier import Branch, Checkpoint, InvalidProof, commitment, format_note, parse_note
-from perseid.records.value import Value, ValueRef
+from perseid.records.record import Value, ValueRef
 from perseid.registry.commands.lifecycle import Redact
 from perseid.registry.identity import Identity
 from perseid.registry.queries import prove as proving

@@ -13,7 +13,7 @@ from perseid.ledger.log.entry import State
 from perseid.names.handle import Handle
 from perseid.names.uri import Reference, Resolver, to_http
 from perseid.records.locations import find_locations
-from perseid.records.value import Permission, Value
+from perseid.records.record import Permission, Value
 from perseid.registry.commands.minting import Mint, MintInputs
 from perseid.registry.commands.transfer import LinkMetadata
 from perseid.registry.policy.authority import AuthorityMetadata, Party

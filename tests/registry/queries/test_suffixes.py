@@ -11,12 +11,12 @@ from perseid.names import pilin
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.records.admin import AdminPermission
-from perseid.records.value import Value, ValueRef
+from perseid.records.record import Value, ValueRef
 from perseid.registry.commands.minting import Mint, MintInputs, mint
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.identity import Identity
 from perseid.registry.policy.policy import PROFILES, Audience, Policy
-from perseid.registry.queries.suffixes import (
+from perseid.registry.queries.namespaces import (
     PILIN_EXPLANATION,
     MintMode,
     build_command,

@@ -16,7 +16,7 @@ from perseid.ledger.log.entry import State
 from perseid.names.handle import Handle
 from perseid.names.suggest import MAX_READINGS, MAX_TEXT, find_readings
 from perseid.names.uri import KNOWN_RESOLVERS, Resolver
-from perseid.records.value import ValueRef
+from perseid.records.record import ValueRef
 from perseid.registry.commands.lifecycle import Tombstone, Unpublish
 from perseid.registry.commands.minting import Reserve
 from perseid.registry.commands.records import Create, Delete, Home

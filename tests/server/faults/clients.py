@@ -15,10 +15,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
-from perseid.records.value import Permission, Value
+from perseid.records.record import Permission, Value
 from perseid.wire.client import VerifiedResponse
-from perseid.wire.codes import OpCode, OpFlag, ResponseCode, default_flags
-from perseid.wire.errors import RemoteProtocolError
+from perseid.wire.codes import OpCode, OpFlag, RemoteProtocolError, ResponseCode, default_flags
 from perseid.wire.requests import HandleRequest, Resolve, ValuesRequest
 from perseid.wire.responses import Failure, ResolutionResult
 from tests.server.faults.history import Book, History, Outcome, State

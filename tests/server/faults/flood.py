@@ -23,7 +23,7 @@ from perseid.records.binary import Writer
 from perseid.records.ciphers import MAX_ITERATIONS
 from perseid.wire.client import Client
 from perseid.wire.codes import CURRENT_VERSION, OpCode, OpFlag, ResponseCode, default_flags
-from perseid.wire.hashes import Algorithm
+from perseid.wire.credentials import Algorithm
 from perseid.wire.message import Message
 from perseid.wire.requests import ChallengeResponse, RequestBody, Resolve, ValuesRequest, VerifyChallenge
 from tests.server.faults.sources import PATIENCE, connected, datagrams, frame_bytes, read_frames

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from perseid.names.handle import Handle
 from perseid.records.encoding import to_base64
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.registry.commands.records import Create, Modify, Remove
 from perseid.registry.registry import Registry
 from perseid.server.http.auth import authentication, handle_scheme

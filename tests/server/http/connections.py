@@ -19,8 +19,7 @@ from perseid.server.http.clients import Peer
 from perseid.server.http.connection.connection import Connection
 from perseid.server.http.connection.listener import ConnectionManager
 from perseid.server.http.connection.requests import ParsedRequest
-from perseid.server.http.connection.tls import TlsTransport
-from perseid.server.http.connection.tls_handshake import HandshakeFailure
+from perseid.server.http.connection.tls import HandshakeFailure, TlsTransport
 from perseid.server.http.messages import Request, Response
 from tests.server.http.listeners import client_context, context_of_server
 

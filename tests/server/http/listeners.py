@@ -30,7 +30,7 @@ from perseid.registry.installation.certificates import create_self_signed
 from perseid.registry.installation.sections import Listen
 from perseid.registry.installation.settings import Config
 from perseid.server.http.connection.listener import HttpListener
-from perseid.server.http.connection.tls_handshake import make_server_context
+from perseid.server.http.connection.tls import make_server_context
 from perseid.server.limits.budgets import Connections
 from perseid.server.observe.metrics import ControlCounters
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY

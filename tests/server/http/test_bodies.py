@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from perseid.records.admin import Admin
 from perseid.records.json_form import value_to_json
-from perseid.records.value import MAX_VALUES, Permission, TtlType, Value
-from perseid.server.http import bodies
+from perseid.records.record import MAX_VALUES, Permission, TtlType, Value
+from perseid.server.http import responses
 from perseid.server.http.messages import BadRequest, Request
 from tests.record_strategies import NOWS, values
 
@@ -23,8 +23,8 @@ def put(body: object, content_type: str | None = "application/json") -> Request:
     return Request("PUT", b"/", [] if content_type is None else [("content-type", content_type)], octets)
 
 
-def read(body: object) -> bodies.Submission:
-    return bodies.parse_submission(put(body))
+def read(body: object) -> responses.Submission:
+    return responses.parse_submission(put(body))
 
 
 def one(**members: object) -> Value:
@@ -34,7 +34,7 @@ def one(**members: object) -> Value:
 
 def refusal(body: object, content_type: str | None = "application/json") -> BadRequest:
     with pytest.raises(BadRequest) as refused:
-        bodies.parse_submission(put(body, content_type))
+        responses.parse_submission(put(body, content_type))
     return refused.value
 
 
@@ -43,11 +43,11 @@ def refusal(body: object, content_type: str | None = "application/json") -> BadR
 
 @pytest.mark.parametrize("body", [{"values": [URL]}, [URL], URL, {"responseCode": 1, "values": [URL], "x": [None]}])
 def test_three_body_forms(body: object) -> None:
-    assert read(body) == bodies.Submission((Value.text(1, "URL", "https://example.org/"),))
+    assert read(body) == responses.Submission((Value.text(1, "URL", "https://example.org/"),))
 
 
 def test_body_may_have_handle() -> None:
-    assert read({"handle": "12345/x", "values": []}) == bodies.Submission((), "12345/x")
+    assert read({"handle": "12345/x", "values": []}) == responses.Submission((), "12345/x")
 
 
 @given(st.lists(values(NOW), max_size=3, unique_by=lambda value: value.index))
@@ -178,7 +178,7 @@ def test_only_json_is_accepted(content_type: str | None) -> None:
 )
 def test_charset_is_honored(content_type: str, encoding: str) -> None:
     body = json.dumps([URL | {"data": "dürr"}], ensure_ascii=False).encode(encoding)
-    (value,) = bodies.parse_submission(put(body, content_type)).values
+    (value,) = responses.parse_submission(put(body, content_type)).values
     assert value.data.decode() == "dürr"
 
 
@@ -202,7 +202,7 @@ def test_bytes_outside_charset_are_refused() -> None:
 
 
 def post(body: object, content_type: str) -> list[tuple[str, str]]:
-    return list(bodies.parse_parameters(put(body, content_type)))
+    return list(responses.parse_parameters(put(body, content_type)))
 
 
 def test_parameters_in_json_object() -> None:

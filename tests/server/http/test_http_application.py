@@ -18,7 +18,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.registry.installation.certificates import create_self_signed
 from perseid.wire.codes import OpCode, ResponseCode
 from perseid.wire.framing import MEDIA_TYPE, Frame, HttpResponseReader, http_request

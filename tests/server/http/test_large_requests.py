@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from perseid.names.handle import Handle
+from perseid.records.record import Value
 from perseid.records.site import Transport
-from perseid.records.value import Value
 from perseid.registry.commands.records import Create
 from perseid.registry.installation.settings import Config
-from perseid.server.http.bodies import FORM_TYPE, JSON_TYPE, MAX_INLINE_BYTES, MAX_PARAMETER_BYTES
 from perseid.server.http.messages import MAX_BODY, Client, Request
+from perseid.server.http.responses import FORM_TYPE, JSON_TYPE, MAX_INLINE_BYTES, MAX_PARAMETER_BYTES
 from perseid.server.http.responses import MAX_INLINE_BYTES as MAX_WRITTEN_AT_ONCE
 from perseid.server.native.steps import Work, WorkKind
 from perseid.server.processes.pools import Pools

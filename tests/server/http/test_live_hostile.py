@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.server.http.connection.requests import MAX_HEADERS
 from perseid.server.http.messages import MAX_BODY, MAX_HEAD
 from perseid.wire.codes import ResponseCode

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from perseid.names.handle import Handle
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.registry.commands.lifecycle import Unpublish
 from perseid.registry.commands.minting import Reserve
 from perseid.registry.commands.namespaces import SetPolicy

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.records.errors import InvalidData
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode
 from perseid.wire.framing import Frame
 from perseid.wire.message import Message

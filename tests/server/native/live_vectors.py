@@ -29,11 +29,10 @@ from perseid.wire.challenges import answer_with_key, answer_with_secret
 from perseid.wire.client import Client
 from perseid.wire.codes import CURRENT_VERSION, OpCode
 from perseid.wire.credentials import add_mac, verify_mac, verify_signature
-from perseid.wire.digests import RequestDigest
 from perseid.wire.fragments import split
 from perseid.wire.framing import Frame
 from perseid.wire.key_exchange import derive_session_key, shared_secret
-from perseid.wire.message import ENVELOPE_LENGTH, MESSAGE_LIFETIME, Envelope, Message
+from perseid.wire.message import ENVELOPE_LENGTH, MESSAGE_LIFETIME, Envelope, Message, RequestDigest
 from perseid.wire.requests import ChallengeResponse, ExchangeMode, SessionSetup, encode_request
 from perseid.wire.responses import Challenge, HandleList, SessionSetupResult, decode_response
 from perseid.wire.sessions import Cipher, Identity, Session

@@ -22,8 +22,8 @@ from typing import Final, Self
 
 from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import PublicKey
+from perseid.records.record import Value, ValueRef
 from perseid.records.site import Site
-from perseid.records.value import Value, ValueRef
 from perseid.wire.client import Client, VerifiedResponse
 from perseid.wire.codes import CURRENT_VERSION, OpCode, OpFlag, ResponseCode, Version, default_flags
 from perseid.wire.fragments import MAX_PACKET, Reassembler, packet_count, split

@@ -19,8 +19,8 @@ from perseid.ledger.views.answers import Answers
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, ValueList
 from perseid.records.private_keys import PrivateKey
+from perseid.records.record import Permission, TtlType, Value, ValueRef
 from perseid.records.site import Site, Transport
-from perseid.records.value import Permission, TtlType, Value, ValueRef
 from perseid.registry.access.authorization import Settings
 from perseid.registry.commands.records import Create, Home
 from perseid.registry.registry import Registry

@@ -10,7 +10,7 @@ from perseid.ledger.log.record_keys import homed_name, policy_name, record_key
 from perseid.ledger.log.requests import Append, Appended
 from perseid.names.handle import Handle
 from perseid.records.partition import find_server_index
-from perseid.records.value import Permission, Value
+from perseid.records.record import Permission, Value
 from perseid.registry.identity import Anonymous
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries.resolve import Query

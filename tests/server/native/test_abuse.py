@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.wire.challenges import answer_with_secret
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode, Version, default_flags
 from perseid.wire.message import Envelope

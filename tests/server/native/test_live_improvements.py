@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from perseid.records.admin import Admin
-from perseid.records.value import DEFAULT_PERMISSIONS, Permission, Value, ValueRef
+from perseid.records.record import DEFAULT_PERMISSIONS, Permission, Value, ValueRef
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.fragments import split
 from perseid.wire.message import ENVELOPE_LENGTH, Envelope, Message

@@ -8,12 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.records.record import select
+from perseid.records.record import Permission, Value, select
 from perseid.records.site import Site
-from perseid.records.value import Permission, Value
 from perseid.wire.challenges import answer_with_secret
-from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
-from perseid.wire.errors import RemoteProtocolError
+from perseid.wire.codes import (
+    CURRENT_VERSION,
+    DEFAULT_FLAGS,
+    OpCode,
+    OpFlag,
+    RemoteProtocolError,
+    ResponseCode,
+    Version,
+)
 from perseid.wire.message import MESSAGE_LIFETIME, UNKNOWN_REQUEST_ID
 from perseid.wire.requests import (
     DumpHandles,

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from perseid.records.record import Value
 from perseid.records.site import Interface, Purpose, Site, Transport
-from perseid.records.value import Value
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.fragments import MAX_PACKET, packet_count, split
 from perseid.wire.framing import Frame

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from perseid.records.record import Value
 from perseid.records.site import Transport
-from perseid.records.value import Value
 from perseid.server.native.server import NativeServer
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode
 from perseid.wire.fragments import Reassembler

@@ -26,8 +26,8 @@ from perseid.ledger.errors import (
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.requests import Append
 from perseid.names.handle import Handle
+from perseid.records.record import Value
 from perseid.records.site import Transport
-from perseid.records.value import Value
 from perseid.registry.commands.minting import RetryLater
 from perseid.registry.commands.records import Create, Modify
 from perseid.registry.registry import Registry

@@ -7,7 +7,7 @@ import pytest
 
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
-from perseid.records.value import Value, ValueRef
+from perseid.records.record import Value, ValueRef
 from perseid.registry.commands.records import Create, Delete, Home, Modify, Remove
 from perseid.registry.registry import Registry
 from perseid.server.native.authentication import MAX_KEYS

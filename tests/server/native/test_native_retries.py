@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
+from perseid.records.record import Permission
 from perseid.records.site import Transport
-from perseid.records.value import Permission
 from perseid.registry.commands.records import Create
 from perseid.registry.registry import Registry
-from perseid.server.native.retries import MAX_REPLY_BYTES, RETENTION_SECONDS, Key, ReplyCache, frame_key
 from perseid.server.native.server import NativeServer
 from perseid.server.native.steps import NativeResponse, Work
+from perseid.server.native.udp import MAX_REPLY_BYTES, RETENTION_SECONDS, Key, ReplyCache, frame_key
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.framing import Frame
 from perseid.wire.message import Envelope, Message

@@ -11,8 +11,8 @@ from perseid.ledger.log.requests import Append
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission
 from perseid.records.partition import find_server_index
+from perseid.records.record import Permission, Value, ValueRef
 from perseid.records.site import MIRROR, Purpose, Transport
-from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.commands.records import Create, Delete, Home
 from perseid.registry.identity import Anonymous
 from perseid.registry.queries.resolve import Query
@@ -22,8 +22,16 @@ from perseid.server.native.server import NativeServer, NativeSettings
 from perseid.server.native.steps import SecretGuess, Work, WorkKind
 from perseid.wire.challenges import answer_with_secret
 from perseid.wire.client import VerifiedResponse
-from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version, default_flags
-from perseid.wire.errors import RemoteProtocolError
+from perseid.wire.codes import (
+    CURRENT_VERSION,
+    DEFAULT_FLAGS,
+    OpCode,
+    OpFlag,
+    RemoteProtocolError,
+    ResponseCode,
+    Version,
+    default_flags,
+)
 from perseid.wire.requests import (
     DumpHandles,
     HandleRequest,

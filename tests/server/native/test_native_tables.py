@@ -2,8 +2,8 @@
 
 import pytest
 
+from perseid.records.record import Value
 from perseid.records.site import Transport
-from perseid.records.value import Value
 from perseid.registry.installation.settings import Config
 from perseid.server.native.authentication import Challenges, TableLimits, UnfinishedMessages
 from perseid.server.native.server import NativeServer
@@ -11,7 +11,7 @@ from perseid.server.native.steps import ProtocolServer
 from perseid.wire.challenges import PendingChallenge
 from perseid.wire.client import Client
 from perseid.wire.codes import CURRENT_VERSION, OpCode, ResponseCode
-from perseid.wire.digests import RequestDigest
+from perseid.wire.message import RequestDigest
 from perseid.wire.requests import HandleRequest, ValuesRequest
 from perseid.wire.server import ServerSettings
 from tests.server.native.native_servers import NOW, PREFIX, SITE, Visitor, make_server, recorded_registry

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from perseid.records.record import Value
 from perseid.records.site import Transport
-from perseid.records.value import Value
 from perseid.server.limits.udp import TrafficLimit
 from perseid.server.native.steps import NativeResponse
 from perseid.server.native.udp import UdpServer

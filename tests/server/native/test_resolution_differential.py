@@ -18,8 +18,8 @@ from perseid.ledger.log.entry import State
 from perseid.ledger.log.record_keys import policy_name
 from perseid.names.handle import CaseRule, Handle
 from perseid.names.prefixes import ancestors
+from perseid.records.record import Permission, TtlType, Value, ValueRef
 from perseid.records.types import DELEGATION_TYPES
-from perseid.records.value import Permission, TtlType, Value, ValueRef
 from perseid.registry.snapshot import StoredRecord
 from perseid.server.native.resolution import MAX_LEVELS, MAX_PACKETS, ResolutionSettings, packets
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from perseid.ledger.log.entry import State
-from perseid.records.value import Permission, TtlType, Value, ValueRef
+from perseid.records.record import Permission, TtlType, Value, ValueRef
 from perseid.server.native.resolution import packets
 from perseid.wire.message import MESSAGE_LIFETIME, Message
 from perseid.wire.responses import ResolutionResult, decode_response

@@ -8,9 +8,8 @@ from perseid.ledger.log.entry import State
 from perseid.ledger.views.answers_format import HandleItem, read_item
 from perseid.records.binary import Reader
 from perseid.records.errors import InvalidData
-from perseid.records.record import select
-from perseid.records.value import Value
-from perseid.server.native.selection import MAX_CACHED_SELECTIONS, FastPathMiss, parse_selection
+from perseid.records.record import Value, select
+from perseid.server.native.resolution import MAX_CACHED_SELECTIONS, FastPathMiss, parse_selection
 from perseid.wire.codes import CURRENT_VERSION
 from perseid.wire.requests import Resolve, encode_request
 

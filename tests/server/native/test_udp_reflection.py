@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.fragments import packet_count, split
 from perseid.wire.message import ENVELOPE_LENGTH, Envelope, Message

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.wire.codes import OpCode, ResponseCode
 from perseid.wire.requests import Resolve, ValuesRequest
 from tests.server.faults.sources import metrics

@@ -16,8 +16,8 @@ from urllib.request import urlopen
 
 import pytest
 
+from perseid.records.record import Value
 from perseid.records.site import Site
-from perseid.records.value import Value
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode
 from perseid.wire.requests import Resolve
 from perseid.wire.responses import ResolutionResult

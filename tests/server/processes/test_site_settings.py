@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.records.partition import HashOption, find_server_index
+from perseid.records.record import Value
 from perseid.records.site import MIRROR, Transport
-from perseid.records.value import Value
 from perseid.registry.installation.settings import Config
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry

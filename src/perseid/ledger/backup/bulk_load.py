@@ -33,10 +33,9 @@ from perseid.ledger.log.entry import Change, Draft, Entry, Random, encode_entry,
 from perseid.ledger.log.log import SQL_VIEWS, TOKEN_LENGTH, Log, gc_paused, retry_delays
 from perseid.ledger.log.requests import Preconditions
 from perseid.ledger.merkle import Frontier
-from perseid.ledger.store.rows import EntryRow, fetch_one
 from perseid.ledger.store.sorting import RUN_SIZE, ExternalSorter, split_batches
 from perseid.ledger.store.store import IDLE_SECONDS
-from perseid.ledger.store.tables import Statements, entries, records
+from perseid.ledger.store.tables import EntryRow, Statements, entries, fetch_one, records
 from perseid.ledger.views.answers_format import encode_item, store_key
 from perseid.ledger.views.answers_generation import PREFIX_RECORD_KEYS
 from perseid.ledger.views.search_keys import index_keys

@@ -33,12 +33,12 @@ from perseid.ledger.log.record_keys import LEDGER, record_key
 from perseid.ledger.log.requests import Append, Appended
 from perseid.ledger.log.signing import WrongKey, restored_origin
 from perseid.ledger.merkle import Signer
-from perseid.ledger.store.rows import fetch_one
 from perseid.ledger.store.tables import (
     OTHER_SCOPES,
     SIDE_STATE,
     checkpoints,
     entries,
+    fetch_one,
     head,
     leases,
     ledger,
@@ -46,7 +46,7 @@ from perseid.ledger.store.tables import (
     views,
 )
 from perseid.names import pilin
-from perseid.names.allocator import DEFAULT_MAX_AHEAD
+from perseid.names.schemes import DEFAULT_MAX_AHEAD
 from perseid.proof.verifier import Branch, Checkpoint, open_checkpoint
 
 from .archive import ENTRY, REDACTED, STATE, ArchiveReader, InvalidBackup, Progress, decode_column, name_in_backup

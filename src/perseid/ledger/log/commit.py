@@ -11,8 +11,14 @@ from sqlalchemy.engine.interfaces import DBAPICursor
 
 from perseid.ledger.errors import CorruptView, JobEnded, LeaseClosed, PreconditionFailed
 from perseid.ledger.merkle import Frontier
-from perseid.ledger.store.rows import EntryRow, fetch_one, idempotency_from_row
-from perseid.ledger.store.tables import KEYS_PER_QUERY, OTHER_SCOPES, Statements
+from perseid.ledger.store.tables import (
+    KEYS_PER_QUERY,
+    OTHER_SCOPES,
+    EntryRow,
+    Statements,
+    fetch_one,
+    idempotency_from_row,
+)
 from perseid.ledger.views.search_keys import index_keys
 
 from .clock import CheckedClock

@@ -26,7 +26,7 @@ from perseid.proof.verifier import commitment, leaf_hash
 from perseid.records.binary import Reader, Writer
 from perseid.records.encoding import OpenEnum
 from perseid.records.errors import InvalidData
-from perseid.records.value import Value
+from perseid.records.record import Value
 
 from .record_keys import record_key
 

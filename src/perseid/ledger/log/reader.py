@@ -11,8 +11,7 @@ from typing import Any, Final, cast
 
 from perseid.ledger.errors import CorruptData
 from perseid.ledger.merkle import Frontier, consistency_path, inclusion_path, subtree_root
-from perseid.ledger.store.rows import change_from_row, entry_from_row, fetch_one
-from perseid.ledger.store.tables import STATES_PER_QUERY, Statements
+from perseid.ledger.store.tables import STATES_PER_QUERY, Statements, change_from_row, entry_from_row, fetch_one
 from perseid.proof.verifier import EMPTY_ROOT
 
 from .entry import Change, Entry, State, find_latest_until

@@ -23,8 +23,7 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from perseid.ledger.errors import CorruptData, LedgerError
 from perseid.ledger.merkle import Frontier, Signer
-from perseid.ledger.store.rows import fetch_one
-from perseid.ledger.store.tables import checkpoints, ledger
+from perseid.ledger.store.tables import checkpoints, fetch_one, ledger
 from perseid.proof.verifier import Branch, Checkpoint, InvalidProof, LogKey, open_checkpoint, parse_key_rotation
 
 from .clock import SECOND

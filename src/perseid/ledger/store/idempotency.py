@@ -1,4 +1,6 @@
-"""Idempotency keys: a request with a key is executed once, however often it is sent.
+"""State of requests and tokens that is not derived from the ledger.
+
+Idempotency keys: a request with a key is executed once, however often it is sent.
 
 A client that gets no response cannot know whether its request was executed, and sends it again with the same key. The
 row with the result and the response is written by the commit itself (`Append.once`, `Mint.once`), so a change never
@@ -7,6 +9,11 @@ commit: the second one is not executed.
 
 Rows are kept for a day and then purged by the maintenance thread. Their number is limited, per owner (who may use
 several tokens) and in total; beyond that a new key is refused, and no row is dropped early.
+
+The last use of each bearer token, by day, to find unused tokens.
+
+A day is precise enough, so a use is written at most once per day. It is not in the token's record, because that is part
+of the history forever.
 """
 
 from enum import Enum
@@ -17,8 +24,7 @@ from sqlalchemy import delete, func, select
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.requests import CALLER_LENGTH, KEY_LIFETIME, OWNER_LENGTH, IdempotencyRecord
 
-from .rows import idempotency_from_row
-from .tables import idempotency
+from .tables import StatementCompiler, idempotency, idempotency_from_row, token_uses
 
 MAX_KEYS_PER_OWNER: Final = 10_000
 """Keys that are kept for one owner, of all their callers: one every nine seconds. Clients with more requests should
@@ -83,3 +89,24 @@ def purge(log: Log) -> int:
             # Numbers restart once all rows are deleted, so the date is checked again.
             connection.execute(delete(idempotency).where(idempotency.c.number.in_(numbers), idempotency.c.at <= until))
         removed += len(numbers)
+
+
+def last_used_days(log: Log) -> dict[str, int]:
+    """Return the last day of use, in days since 1970, by token; unused tokens are missing."""
+    with log.store.reading() as connection:
+        return {row.id: row.day for row in connection.execute(select(token_uses))}
+
+
+def record_use(log: Log, token: str, day: int) -> bool:
+    """Record that a token was used on a day; return whether anything was written."""
+    with log.store.reading() as connection:
+        known = connection.execute(select(token_uses.c.day).where(token_uses.c.id == token)).scalar()
+    if known is not None and known >= day:
+        return False
+    insert = StatementCompiler(log.store.dialect).insert(token_uses).values(id=token, day=day)
+    statement = insert.on_conflict_do_update(
+        index_elements=["id"], set_={"day": insert.excluded.day}, where=token_uses.c.day < insert.excluded.day
+    )
+    with log.store.writing() as connection:
+        connection.execute(statement)
+    return True

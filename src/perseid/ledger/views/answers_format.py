@@ -23,8 +23,8 @@ from perseid.ledger.errors import AnswersUnavailable, CorruptView
 from perseid.ledger.log.entry import Change, State
 from perseid.ledger.log.record_keys import LOCAL
 from perseid.names.handle import CaseRule
+from perseid.records.record import PERMISSIONS_OFFSET, TYPE_LENGTH_OFFSET, TYPE_OFFSET, Permission
 from perseid.records.types import HS_ALIAS, LOCATIONS
-from perseid.records.value import PERMISSIONS_OFFSET, TYPE_LENGTH_OFFSET, TYPE_OFFSET, Permission
 
 LAYOUT: Final = 1
 """The version of this layout; a view of another version is rebuilt."""

@@ -19,8 +19,8 @@ from perseid.ledger.log.entry import Change, Source, State
 from perseid.ledger.log.record_keys import HOMED, POLICY
 from perseid.names.handle import CaseRule
 from perseid.records.errors import RecordProblem
+from perseid.records.record import Value
 from perseid.records.types import DELEGATION_TYPES, HS_NAMESPACE
-from perseid.records.value import Value
 
 from .answers_format import (
     EMPTY_PREFIX_ITEM,

@@ -15,8 +15,16 @@ from sqlalchemy import Connection, MetaData, Table, func, inspect, select, text,
 from perseid.ledger.errors import Contention, LedgerError, TooBusy
 from perseid.ledger.log.entry import Change
 from perseid.ledger.log.log import Log
-from perseid.ledger.store.rows import change_from_row, fetch_one
-from perseid.ledger.store.tables import StatementCompiler, ledger, records, redactions, search, views
+from perseid.ledger.store.tables import (
+    StatementCompiler,
+    change_from_row,
+    fetch_one,
+    ledger,
+    records,
+    redactions,
+    search,
+    views,
+)
 
 from .search_keys import index_keys
 

@@ -44,7 +44,7 @@ from typing import Final
 
 from perseid.records.errors import InvalidData
 from perseid.records.locations import Locations
-from perseid.records.value import TYPE_LENGTH_OFFSET, TYPE_OFFSET
+from perseid.records.record import TYPE_LENGTH_OFFSET, TYPE_OFFSET
 
 KEY_LENGTH: Final = 512
 """Bytes of the longest key. Hardly any URL is longer, and both back ends store such a key within an index page

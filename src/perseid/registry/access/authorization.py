@@ -23,8 +23,8 @@ from typing import Final, Protocol, TypeAlias
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.errors import InvalidData
+from perseid.records.record import Permission, Value, ValueRef
 from perseid.records.types import HS_VLIST, has_type
-from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.advice import Advice, AdviceKind
 from perseid.registry.identity import Anonymous, Identity, KeyIdentity, LocalIdentity, TokenIdentity, handle_key
 from perseid.wire.codes import ResponseCode

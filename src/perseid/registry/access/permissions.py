@@ -30,8 +30,8 @@ from perseid.names.errors import MAX_QUOTED_LENGTH, quote_text
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.names.prefixes import parent
 from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
+from perseid.records.record import Permission, Value
 from perseid.records.types import HS_ADMIN, has_type
-from perseid.records.value import Permission, Value
 from perseid.schema.namespaces import Scope
 from perseid.wire.codes import OpCode
 

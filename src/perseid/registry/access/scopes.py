@@ -29,8 +29,8 @@ from perseid.names import prefixes
 from perseid.names.characters import fold
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
+from perseid.records.record import Value
 from perseid.records.types import HS_ADMIN, HS_PUBKEY, HS_SECKEY, HS_VLIST, has_type
-from perseid.records.value import Value
 from perseid.schema.namespaces import MAX_NAMESPACES, SCOPES, Scope
 
 DERIVED_SUFFIX: Final = ".*"

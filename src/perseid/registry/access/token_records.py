@@ -12,7 +12,7 @@ The server stores only the SHA-256 of the secret. A slow hash is not needed: 32 
 A token is a record of the installation, `0.SITE/TOKENS/<ID>`: its issuer, scope and expiry, and the SHA-256 of its
 secret in a value that nobody can read. So creating and revoking are entries of the ledger, with actor and time; every
 process and node knows them at once; and the commit of a decision checks the token's record like everything else it has
-read. Only the last day of use has its own table (`perseid.ledger.store.token_uses`).
+read. Only the last day of use has its own table (`perseid.ledger.store.idempotency`).
 
 A token is active as long as
 
@@ -34,8 +34,8 @@ import msgspec
 from perseid.ledger.log.entry import Entry, State
 from perseid.ledger.log.record_keys import record_key, token_name
 from perseid.names.handle import Handle
+from perseid.records.record import Permission, Value, ValueRef
 from perseid.records.types import HS_PUBKEY, HS_SECKEY, has_type
-from perseid.records.value import Permission, Value, ValueRef
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context
 from perseid.registry.identity import KeyIdentity, LocalIdentity, Proof, TokenIdentity

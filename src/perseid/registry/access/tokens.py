@@ -17,12 +17,12 @@ from typing import Final
 from perseid.ledger.errors import LedgerError
 from perseid.ledger.log.entry import Action, Draft, Entry, State
 from perseid.ledger.log.record_keys import TOKENS, record_key, token_name
-from perseid.ledger.store import token_uses
+from perseid.ledger.store import idempotency
 from perseid.names.characters import fold
 from perseid.names.errors import quote_text
 from perseid.names.handle import PREFIX_OF_PREFIXES
 from perseid.records.admin import AdminPermission
-from perseid.records.value import Value, ValueRef
+from perseid.records.record import Value, ValueRef
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.namespaces import check_prefix
 from perseid.registry.commands.records import require_identity
@@ -208,7 +208,7 @@ class TokenAuthenticator:
                 self._noted.clear()  # a new day: drop those of yesterday
             self._noted[token] = day
         try:
-            token_uses.record_use(self._registry.ledger.log, token, day)
+            idempotency.record_use(self._registry.ledger.log, token, day)
         except LedgerError:
             with self._lock:
                 self._noted.pop(token, None)
@@ -238,7 +238,7 @@ def list_tokens(
     search for permissions is exhausted: it may have fewer than `limit` tokens, even none, and not be the last.
     """
     budget = PageBudget(page_size(limit))
-    days = token_uses.last_used_days(registry.ledger.log)
+    days = idempotency.last_used_days(registry.ledger.log)
     first = record_key(token_name(after)) + b"\0" if after else record_key(TOKENS)
     end = record_key(TOKENS)[:-1] + b"0"  # the character after the slash
     tokens: list[TokenStatus] = []
@@ -263,7 +263,7 @@ def list_tokens(
 
 def get_token(registry: Registry, identity: Identity, token: str) -> TokenStatus:
     """A token that the caller can see. Raises `Refused`."""
-    days = token_uses.last_used_days(registry.ledger.log)
+    days = idempotency.last_used_days(registry.ledger.log)
     with registry.snapshot() as snapshot:
         stored, entry = _find_token(snapshot, token)
         item = _token_status(snapshot, entry, days)

@@ -1,4 +1,6 @@
-"""Composition of a record: the requested values, with what the policy adds, requires and forbids, and timestamps.
+"""What every change of a record has in common: who can create one, its values, and its conditions.
+
+Composition of a record: the requested values, with what the policy adds, requires and forbids, and timestamps.
 
 All changes of every interface go through `compose`: administrators for a new record without any, authority metadata,
 the policy's types, aliases, TTLs, timestamps. Rules for aliases and TTLs do not apply to values that the record has or
@@ -6,21 +8,40 @@ had, nor to an import: what another server accepted stays, and does not block ot
 
 The server sets timestamps, and an unchanged value keeps its own. So a client that replaces a whole record with what it
 read changes no date, and authority metadata can derive the last update from the values (A3).
+
+Conditional changes: a command is executed only if the record has not changed since it was read.
+
+A tag identifies a state of a record. Public responses carry a tag of the public values, which anybody can compute and
+which reveals nothing else; or, where they show the number of the latest entry, a tag of that number. Callers who can
+read everything get a tag that changes with every entry.
+
+The condition is checked last, in the snapshot of the decision: a caller without permission learns nothing from it.
+
+Who can create handles in a namespace: the policy's rule (S13), for every way to create one.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+import hashlib
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Generic, TypeVar
 
 from perseid.ledger.log.entry import State
 from perseid.names.characters import fold
 from perseid.names.handle import Handle
-from perseid.records.value import Value
-from perseid.registry.context import Context, add_administrators, check_count
+from perseid.records.record import Value, ascending
+from perseid.registry.access import permissions
+from perseid.registry.access.permissions import HasRole, Requirement, Role, display_name
+from perseid.registry.access.scopes import RequiredScope
+from perseid.registry.advice import AdviceKind
+from perseid.registry.context import Command, Context, Plan, add_administrators, check_count
 from perseid.registry.policy.authority import Change, CompletedRecord, PartyStatus, complete_record
+from perseid.registry.policy.policy import Audience, Policy
 from perseid.registry.policy.resolution import check_aliases, check_namespaces, check_ttls
 from perseid.registry.policy.types import check_definitions, check_types
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import Snapshot, StoredRecord
+from perseid.schema.namespaces import Scope
+from perseid.wire.codes import ResponseCode
 
 
 def set_timestamps(
@@ -120,3 +141,96 @@ def get_party_status(snapshot: Snapshot, handle: Handle) -> PartyStatus:
         return PartyStatus.FOREIGN
     stored = snapshot.stored(handle)
     return PartyStatus.HERE_PUBLIC if stored.is_public else PartyStatus.HERE_MISSING
+
+
+TAG_LENGTH: Final = 32
+"""Hexadecimal digits of a public tag: enough that nobody finds two records with the same tag."""
+
+T = TypeVar("T")
+
+
+class ConditionFailed(Refused):
+    """The record does not meet the condition of the request."""
+
+    problem_type = "precondition-failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What must be true of a record for a change."""
+
+    any_of: Collection[str] | None = None
+    """The record has one of these tags; None for no condition."""
+    none_of: Collection[str] = ()
+    """The record has none of these tags."""
+    exists: bool | None = None
+    """Whether there is a record; None for no condition."""
+
+    def check(self, stored: StoredRecord) -> None:
+        """Refuse if the record does not meet the condition."""
+        if self.exists is False and stored.exists:
+            reason = f"Handle {display_name(stored.requested)} already exists"
+            raise ConditionFailed(ResponseCode.HANDLE_ALREADY_EXISTS, reason, AdviceKind.REMOVE_NEW_CONDITION())
+        wants_one = self.exists is True or self.any_of is not None
+        if wants_one and not stored.exists:
+            reason = f"Handle {display_name(stored.requested)} does not exist"
+            raise ConditionFailed(ResponseCode.HANDLE_NOT_FOUND, reason, AdviceKind.REMOVE_EXISTS_CONDITION())
+        tags = {public_tag(stored.values), entry_tag(stored.seq), version_tag(stored.seq)} if stored.exists else set()
+        if (self.any_of is not None and tags.isdisjoint(self.any_of)) or not tags.isdisjoint(self.none_of):
+            reason = f"Handle {display_name(stored.requested)} has changed since you read it"
+            raise ConditionFailed(ResponseCode.ERROR, reason, AdviceKind.READ_AGAIN())
+
+
+@dataclass(frozen=True, slots=True)
+class Conditional(Generic[T]):
+    """A command with a condition."""
+
+    command: Command[T]
+    handle: Handle
+    condition: Condition
+
+    def decide(self, context: Context) -> Plan[T]:
+        """Decide the command, then check the condition."""
+        plan = self.command.decide(context)
+        self.condition.check(context.snapshot.stored(self.handle))
+        return plan
+
+
+def public_tag(values: Iterable[Value]) -> str:
+    """The tag of the public values of a record."""
+    contents = [value.to_bytes() for value in ascending(values) if value.is_public]
+    return hashlib.sha256(b"".join(contents)).hexdigest()[:TAG_LENGTH]
+
+
+def entry_tag(seq: int) -> str:
+    """The tag of a whole record, by its latest entry."""
+    return f"e{seq}"
+
+
+def version_tag(seq: int) -> str:
+    """The tag of the public values of a record, where the number of its latest entry is shown."""
+    return f"v{seq}"
+
+
+def require_mint(context: Context, policy: Policy, prefix: str, scope: Scope = Scope.MINT) -> None:
+    """Refuse a caller who cannot create handles under a prefix."""
+    try:
+        context.require(mint_requirement(policy, prefix, scope))
+    except Refused as refused:
+        line = policy.line("who_may_mint")
+        reason = f"{refused.reason}; the policy of this namespace says: {line}"
+        raise Refused(refused.code, reason, refused.advice, line) from refused
+
+
+def mint_requirement(policy: Policy, prefix: str, scope: Scope = Scope.MINT) -> Requirement:
+    """The requirement to create handles under a prefix (S13). Server administrators always can."""
+    action = f"create handles under {display_name(prefix)}"
+    required_scope = RequiredScope.for_namespace(prefix, scope)
+    servers = (HasRole((Role.SERVER,)),)
+    if policy.who_may_mint is Audience.AUTHENTICATED:
+        return Requirement(action, ((),), required_scope=required_scope)
+    if policy.who_may_mint is Audience.SERVER:
+        return Requirement(action, (servers,), required_scope=required_scope)
+    return Requirement(
+        action, (*permissions.create(Handle(prefix, "…")).alternatives, servers), required_scope=required_scope
+    )

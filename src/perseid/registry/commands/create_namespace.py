@@ -15,7 +15,7 @@ from perseid.ledger.log.entry import MICROSECONDS_PER_SECOND, Action, Draft, Ent
 from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.requests import LeaseProvider
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.registry.access.permissions import HasRole, Requirement, Role, display_name
 from perseid.registry.access.scopes import RequiredScope
 from perseid.registry.advice import AdviceKind

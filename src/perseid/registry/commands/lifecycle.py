@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from perseid.ledger.log.entry import Action, Entry, State
-from perseid.ledger.log.redaction import NothingToRedact, build_redaction
+from perseid.ledger.log.log import NothingToRedact, build_redaction
 from perseid.ledger.log.requests import Append
 from perseid.names.characters import fold
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.records.admin import AdminPermission
 from perseid.records.encoding import to_iso
+from perseid.records.record import Value
 from perseid.records.types import HS_ADMIN
-from perseid.records.value import Value
 from perseid.registry.access import permissions as requirements
 from perseid.registry.access.permissions import HasRole, Requirement, Role, display_name, is_admin
 from perseid.registry.access.scopes import RequiredScope

@@ -19,16 +19,14 @@ from typing import Final, Self, TypeAlias, TypeVar
 from perseid.ledger.log.entry import Action, Draft, Entry, State
 from perseid.ledger.log.record_keys import record_key
 from perseid.ledger.log.requests import LeaseProvider
-from perseid.names.allocator import DEFAULT_MAX_WAIT, MemoryLease
 from perseid.names.characters import fold
+from perseid.names.cordra import UuidScheme
 from perseid.names.errors import InvalidName, NameMisuse
 from perseid.names.handle import CaseRule, Handle
-from perseid.names.schemes import Scheme, Source
-from perseid.names.uuids import UuidScheme
+from perseid.names.schemes import DEFAULT_MAX_WAIT, MemoryLease, Scheme, Source
 from perseid.records.admin import Admin
+from perseid.records.record import Value, ValueRef
 from perseid.records.types import HS_ADMIN
-from perseid.records.value import Value, ValueRef
-from perseid.registry.access.minting_rights import require_mint
 from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import (
@@ -48,7 +46,7 @@ from perseid.registry.snapshot import Snapshot, StoredRecord, values_of_type
 from perseid.schema.records import MAX_NAMES
 from perseid.wire.codes import ResponseCode
 
-from .composition import compose
+from .composition import compose, require_mint
 from .lifecycle import add_value
 from .namespaces import check_prefix
 from .records import already_exists, was_deleted

@@ -19,9 +19,8 @@ from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
 from perseid.names.prefixes import parent
 from perseid.records.admin import AdminPermission
+from perseid.records.record import Value
 from perseid.records.types import DEFINITION, HS_ADMIN, HS_VLIST, has_type
-from perseid.records.value import Value
-from perseid.registry.access.minting_rights import mint_requirement
 from perseid.registry.access.permissions import HasPermissions, HasRole, Requirement, Role, display_name
 from perseid.registry.access.scopes import RequiredScope
 from perseid.registry.advice import AdviceKind
@@ -34,7 +33,7 @@ from perseid.registry.snapshot import POLICY_INDEX, POLICY_TYPE, SITE_PREFIX, Sn
 from perseid.schema.namespaces import Scope
 from perseid.wire.codes import ResponseCode
 
-from .composition import compose
+from .composition import compose, mint_requirement
 
 BY_DEFAULT = "by default"
 """The note of a policy that a prefix got because it was homed without one."""

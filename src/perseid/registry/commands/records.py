@@ -23,8 +23,7 @@ from perseid.names import prefixes
 from perseid.names.characters import fold
 from perseid.names.errors import InvalidName, quote_text
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
-from perseid.records.types import HS_ADMIN, HS_SECKEY, has_type
-from perseid.records.value import (
+from perseid.records.record import (
     DEFAULT_PERMISSIONS,
     DEFAULT_TTL,
     PRIVATE_PERMISSIONS,
@@ -33,9 +32,9 @@ from perseid.records.value import (
     Value,
     ValueRef,
 )
+from perseid.records.types import HS_ADMIN, HS_SECKEY, has_type
 from perseid.registry.access import permissions
 from perseid.registry.access.authorization import authorize_write
-from perseid.registry.access.minting_rights import require_mint
 from perseid.registry.access.permissions import Differences, display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import FIRST_ADMIN_INDEX, Context, Plan, check_indexes, not_found
@@ -46,7 +45,7 @@ from perseid.registry.snapshot import SITE_PREFIX, StoredRecord, values_of_type
 from perseid.schema.namespaces import Scope
 from perseid.wire.codes import OpCode, ResponseCode
 
-from .composition import compose, policy_values, reindex
+from .composition import compose, policy_values, reindex, require_mint
 from .namespaces import BY_DEFAULT, policy_draft
 
 

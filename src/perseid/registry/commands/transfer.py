@@ -13,9 +13,8 @@ from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.admin import Admin, AdminPermission
 from perseid.records.data_types import interpret_as
-from perseid.records.record import ascending
+from perseid.records.record import Value, ValueRef, ascending
 from perseid.records.types import HS_ADMIN
-from perseid.records.value import Value, ValueRef
 from perseid.registry.access import permissions
 from perseid.registry.access.permissions import Differences, Requirement, display_name, is_admin, permission_to_add
 from perseid.registry.advice import AdviceKind

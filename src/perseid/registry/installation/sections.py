@@ -18,7 +18,7 @@ from msgspec import Meta, Struct
 from perseid.names.errors import InvalidName, quote_text
 from perseid.names.handle import Handle
 from perseid.records.errors import InvalidData
-from perseid.records.value import ref_from_text
+from perseid.records.record import ref_from_text
 from perseid.wire.sessions import MAX_TIMEOUT
 
 BARE: Final = "bare"

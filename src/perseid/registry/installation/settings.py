@@ -22,7 +22,7 @@ from msgspec.structs import FieldInfo, fields, replace
 
 from perseid.names.errors import quote_text
 from perseid.names.suggest import did_you_mean, nearest
-from perseid.records.value import ref_from_text
+from perseid.records.record import ref_from_text
 from perseid.registry.access.authorization import Settings
 from perseid.registry.policy.text import format_toml
 

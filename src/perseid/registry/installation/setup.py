@@ -22,8 +22,8 @@ from perseid.ledger.log.record_keys import policy_name, record_key
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.admin import Admin, ValueList
 from perseid.records.encoding import from_iso
+from perseid.records.record import PRIVATE_PERMISSIONS, Value, ValueRef
 from perseid.records.types import HS_ADMIN, HS_SECKEY, HS_VLIST
-from perseid.records.value import PRIVATE_PERMISSIONS, Value, ValueRef
 from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.create_namespace import CreateNamespace

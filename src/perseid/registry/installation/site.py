@@ -40,8 +40,14 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from perseid.ledger.store.directory import sync_directory
 from perseid.names.errors import quote_text
 from perseid.records.errors import InvalidData
-from perseid.records.key_files import MAX_FILE_SIZE, needs_passphrase, read_key_file, write_key_file
-from perseid.records.private_keys import PrivateKey, RsaPrivateKey
+from perseid.records.private_keys import (
+    MAX_FILE_SIZE,
+    PrivateKey,
+    RsaPrivateKey,
+    needs_passphrase,
+    read_key_file,
+    write_key_file,
+)
 from perseid.records.public_keys import PublicKey
 from perseid.records.site import Attribute, Interface, PrimaryMask, Purpose, Server, Site, Transport
 from perseid.wire.message import UNKNOWN_SERIAL

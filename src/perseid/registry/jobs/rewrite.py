@@ -22,8 +22,8 @@ from perseid.ledger.views.url_glob import UrlGlob
 from perseid.names.handle import Handle
 from perseid.records.errors import InvalidData
 from perseid.records.locations import Locations
+from perseid.records.record import Permission, Value
 from perseid.records.types import LOCATIONS, URL, has_type
-from perseid.records.value import Permission, Value
 from perseid.records.xml import Element
 from perseid.registry.access import permissions
 from perseid.registry.access.authorization import authorize_write

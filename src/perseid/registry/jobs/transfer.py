@@ -22,7 +22,7 @@ from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
 from perseid.names.prefixes import ancestors, is_derived, parent
 from perseid.records.admin import Admin
 from perseid.records.errors import InvalidData
-from perseid.records.value import Permission, ValueRef
+from perseid.records.record import Permission, ValueRef
 from perseid.registry.access import permissions
 from perseid.registry.access.permissions import HasRole, Requirement, Role, display_name, is_admin
 from perseid.registry.access.scopes import RequiredScope

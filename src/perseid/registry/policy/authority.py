@@ -26,12 +26,10 @@ from perseid.names.handle import CaseRule, Handle
 from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_user_input, to_path
 from perseid.records.admin import Admin
 from perseid.records.data_types import Definition, interpret_as
-from perseid.records.encoding import from_iso, to_iso
+from perseid.records.encoding import JsonObject, from_iso, to_iso
 from perseid.records.errors import InvalidData
-from perseid.records.json_parsing import JsonObject
-from perseid.records.record import Record, ascending
+from perseid.records.record import MAX_VALUES, Record, Value, ascending
 from perseid.records.types import HS_ADMIN, Text, has_type
-from perseid.records.value import MAX_VALUES, Value
 from perseid.registry.advice import Advice, AdviceKind
 
 from .policy import Policy, Refusal, Subject

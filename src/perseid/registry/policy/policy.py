@@ -17,18 +17,16 @@ from typing import Annotated, Any, Final, Self, get_type_hints
 
 from msgspec import Meta
 
-from perseid.names.allocator import DEFAULT_MAX_AHEAD, STRICT_CLOCK
 from perseid.names.characters import fold
 from perseid.names.cordra import CordraName
 from perseid.names.errors import InvalidName, format_character, quote_text
 from perseid.names.handle import PROFILE_CASE_RULES, CaseRule, Handle
-from perseid.names.pattern import MAX_TEMPLATE_LENGTH, PatternScheme
-from perseid.names.scheme_loader import load_scheme
-from perseid.names.schemes import Scheme
+from perseid.names.scheme_loader import MAX_TEMPLATE_LENGTH, PatternScheme, load_scheme
+from perseid.names.schemes import DEFAULT_MAX_AHEAD, STRICT_CLOCK, Scheme
 from perseid.names.unicode import find_mixed_scripts, nfc
 from perseid.records.admin import Admin
+from perseid.records.record import DEFAULT_TTL, Value, ValueRef
 from perseid.records.types import HS_ADMIN, TypeQuery
-from perseid.records.value import DEFAULT_TTL, Value, ValueRef
 from perseid.registry.advice import Advice, AdviceKind
 
 from .text import (

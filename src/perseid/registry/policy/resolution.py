@@ -34,10 +34,9 @@ from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
 from perseid.records.data_types import interpret_as
 from perseid.records.errors import InvalidData
 from perseid.records.namespace import Namespace
-from perseid.records.record import ascending
+from perseid.records.record import TtlType, Value, ValueRef, ascending
 from perseid.records.templates import TemplateBudgetExceeded, TemplateInput, check_templates, evaluate, split_name
 from perseid.records.types import HS_ALIAS, HS_NAMESPACE, Alias, has_type
-from perseid.records.value import TtlType, Value, ValueRef
 from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.results import Refused

@@ -26,8 +26,8 @@ from perseid.names.handle import Handle
 from perseid.names.suggest import did_you_mean, nearest
 from perseid.names.uri import parse_user_input
 from perseid.records.admin import Admin
+from perseid.records.encoding import write_json
 from perseid.records.errors import InvalidData
-from perseid.records.json_parsing import write_json
 from perseid.schema.namespaces import MAX_TEXT_BYTES
 
 MAX_DOTS: Final = 32

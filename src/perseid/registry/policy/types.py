@@ -19,9 +19,8 @@ from perseid.names.handle import Handle
 from perseid.records.data_types import Definition
 from perseid.records.errors import InvalidData
 from perseid.records.patterns import ValidationBudget
-from perseid.records.record import ascending
+from perseid.records.record import Value, ascending
 from perseid.records.types import DEFINITION, DESC, has_type
-from perseid.records.value import Value
 from perseid.registry.advice import AdviceKind
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import Snapshot, StoredRecord

@@ -23,12 +23,10 @@ from perseid.ledger.log.entry import State
 from perseid.names.characters import fold
 from perseid.names.handle import Handle
 from perseid.names.uri import Reference, Resolver, to_http, to_path
-from perseid.records.encoding import to_iso
+from perseid.records.encoding import JsonObject, to_iso, write_json
 from perseid.records.errors import InvalidData
-from perseid.records.json_parsing import JsonObject, write_json
-from perseid.records.record import Record, ascending
+from perseid.records.record import Record, Value, ascending
 from perseid.records.types import Text
-from perseid.records.value import Value
 from perseid.registry.commands.records import require_record
 from perseid.registry.context import Context
 from perseid.registry.policy.authority import build_metadata

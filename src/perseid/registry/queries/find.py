@@ -44,8 +44,8 @@ from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.admin import Admin
 from perseid.records.data_types import interpret_as
 from perseid.records.errors import InvalidData
+from perseid.records.record import Permission, Value
 from perseid.records.types import HS_ADMIN, HS_SECKEY, TypeQuery, has_type
-from perseid.records.value import Permission, Value
 from perseid.registry.access import permissions
 from perseid.registry.access.authorization import MAX_GROUP_LOOKUPS, SearchUsage
 from perseid.registry.access.permissions import display_name

@@ -26,8 +26,7 @@ from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.record_keys import record_key
 from perseid.names.characters import fold
 from perseid.names.handle import Handle
-from perseid.records.record import ascending, select
-from perseid.records.value import Permission, Value, ValueRef
+from perseid.records.record import Permission, Value, ValueRef, ascending, select
 from perseid.registry.access import permissions
 from perseid.registry.access.authorization import authorize
 from perseid.registry.access.permissions import Differences, HasRole, Requirement, Role, display_name

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import quote
 
-from perseid.records.json_parsing import JsonObject, write_json
+from perseid.records.encoding import JsonObject, write_json
 
 LINKSET: Final = "application/linkset"
 LINKSET_JSON: Final = "application/linkset+json"

@@ -27,8 +27,7 @@ from typing import Final
 
 from perseid.ledger.log.entry import State
 from perseid.names.handle import Handle
-from perseid.records.encoding import to_iso
-from perseid.records.json_parsing import JsonObject, write_json
+from perseid.records.encoding import JsonObject, to_iso, write_json
 from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import not_found

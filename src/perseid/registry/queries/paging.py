@@ -20,7 +20,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
 from perseid.ledger.log.reader import LogReader
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.registry.advice import AdviceKind
 from perseid.registry.results import InvalidQuery
 from perseid.schema.common import MAX_PAGE_BYTES

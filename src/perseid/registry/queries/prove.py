@@ -22,7 +22,7 @@ from perseid.ledger.merkle import Signer
 from perseid.names.handle import Handle
 from perseid.proof.document import FORMAT, MAX_DOCUMENT, MAX_LINKS
 from perseid.proof.verifier import Checkpoint, LogKey, parse_note
-from perseid.records.json_parsing import JsonObject
+from perseid.records.encoding import JsonObject
 from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import not_found

@@ -14,8 +14,7 @@ from typing import Final
 
 from perseid.ledger.log.entry import Entry, State
 from perseid.names.handle import Handle
-from perseid.records.record import Record, ascending, select
-from perseid.records.value import Permission, Value
+from perseid.records.record import Permission, Record, Value, ascending, select
 from perseid.registry.access import permissions
 from perseid.registry.access.permissions import display_name
 from perseid.registry.commands.composition import get_party_status

@@ -39,13 +39,11 @@ from typing import Final
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.names.uri import Reference, Resolver, parse_uri, to_http, to_path
-from perseid.records.encoding import to_iso
+from perseid.records.encoding import JsonObject, to_iso, write_json
 from perseid.records.errors import InvalidData
-from perseid.records.json_parsing import JsonObject, write_json
 from perseid.records.locations import MAX_HREF_LENGTH, Candidate, Location, Locations, expand_template, find_locations
-from perseid.records.record import ascending
+from perseid.records.record import Value, ascending
 from perseid.records.types import has_type
-from perseid.records.value import Value
 from perseid.registry.policy.authority import (
     AuthorityMetadata,
     Party,

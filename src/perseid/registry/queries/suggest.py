@@ -25,8 +25,8 @@ from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
 from perseid.names.schemes import Scheme
 from perseid.names.suggest import WITHOUT_ADDRESS, Reading, Typo, compare, find_readings, suggest
 from perseid.names.uri import KNOWN_RESOLVERS, Resolver
-from perseid.records.json_parsing import JsonObject
-from perseid.records.value import Value
+from perseid.records.encoding import JsonObject
+from perseid.records.record import Value
 from perseid.registry.access.permissions import display_name
 from perseid.registry.policy.authority import first_valid, parse_stored_party, values_of_exact_type
 from perseid.registry.policy.policy import Policy

@@ -26,7 +26,7 @@ from perseid.registry.registry import Registry
 from perseid.server.http.auth.session_table import SessionTable
 from perseid.server.http.connection.connection import Connection
 from perseid.server.http.connection.listener import ConnectionManager, HttpListener, Timeouts
-from perseid.server.http.connection.tls_handshake import make_server_context
+from perseid.server.http.connection.tls import make_server_context
 from perseid.server.http.resolver.fast_path import FastPath
 from perseid.server.http.v1.state import ApiState
 from perseid.server.limits.udp import NetworkSet
@@ -41,7 +41,7 @@ from .messages import Client
 from .service import HttpService, MonitoredService, ServiceMonitor
 
 DONE = "done"
-"""The outcome of a successful handshake in metrics, besides the values of `tls_handshake.HandshakeFailure`."""
+"""The outcome of a successful handshake in metrics, besides the values of `tls.HandshakeFailure`."""
 
 _logger = logging.getLogger(__name__)
 

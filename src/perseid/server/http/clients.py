@@ -25,9 +25,9 @@ from urllib.parse import urlsplit
 
 from perseid.server.limits.udp import NetworkSet
 
-from .bodies import JSON_TYPE, media_type
 from .context import RequestContext
 from .messages import Client, is_loopback
+from .responses import JSON_TYPE, media_type
 
 FORWARDING_HEADERS: Final = frozenset(
     ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-port", "x-forwarded-proto", "x-real-ip")

@@ -27,7 +27,7 @@ from perseid.server.observe.access_log import AccessLog, HttpExchange
 from perseid.server.observe.metrics import ControlCounters
 from perseid.wire.codes import ResponseCode
 
-from . import caching, responses
+from . import negotiation, responses
 from .compat import api, reverse
 from .context import RequestContext, ServerContext
 from .messages import (
@@ -127,7 +127,7 @@ class HttpService:
 def with_default_headers(request: Request, response: Response) -> Response:
     """Add the headers that every response has."""
     present = {name.lower() for name, _ in response.headers}
-    defaults = list(caching.cors_headers(request, response, exposes=is_api(request.path)))
+    defaults = list(negotiation.cors_headers(request, response, exposes=is_api(request.path)))
     defaults.append(("X-Content-Type-Options", "nosniff"))
     if response.status not in _REDIRECTIONS:
         defaults.append(("Referrer-Policy", REFERRER_POLICY))
@@ -137,8 +137,8 @@ def with_default_headers(request: Request, response: Response) -> Response:
 
 async def _dispatch(request_context: RequestContext) -> Response:
     request = request_context.request
-    if caching.is_preflight(request):
-        return caching.preflight_response(request)
+    if negotiation.is_preflight(request):
+        return negotiation.preflight_response(request)
     if request.body and request.get_joined("content-encoding").strip().lower() not in _IDENTITY:
         # A small compressed body can expand without limit, and no known client compresses.
         raise BadRequest(

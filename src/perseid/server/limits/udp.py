@@ -27,10 +27,9 @@ from struct import Struct
 from typing import Final
 
 from perseid.wire.codes import CURRENT_VERSION, OpFlag, ResponseCode, Version, common_version
-from perseid.wire.digests import DigestAlgorithm, digest_algorithm_for
 from perseid.wire.message import ENVELOPE_LENGTH as ENVELOPE
 from perseid.wire.message import HEADER_LENGTH as HEADER
-from perseid.wire.message import MESSAGE_LIFETIME, UNKNOWN_SERIAL
+from perseid.wire.message import MESSAGE_LIFETIME, UNKNOWN_SERIAL, DigestAlgorithm, digest_algorithm_for
 
 SLOTS: Final = 1 << 17
 """Number of buckets: 1 MiB. Of ten thousand networks active at the same time, 7 in 100 share a bucket."""

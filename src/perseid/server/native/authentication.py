@@ -19,8 +19,8 @@ from typing import Final, Generic, Self, TypeVar
 from perseid.names.characters import fold
 from perseid.records.errors import InvalidData
 from perseid.records.public_keys import PublicKey
+from perseid.records.record import Value, ValueRef
 from perseid.records.types import HS_PUBKEY, HS_SECKEY
-from perseid.records.value import Value, ValueRef
 from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.identity import Anonymous, KeyIdentity, Proof

@@ -30,15 +30,14 @@ from perseid.ledger.errors import (
 from perseid.ledger.log.entry import Entry
 from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.registry.commands.minting import RetryLater
 from perseid.registry.context import Command, Context, Plan, not_hosted
 from perseid.registry.identity import Identity, KeyIdentity
 from perseid.registry.registry import Registry
 from perseid.registry.results import PrefixNotHosted, ReferralError, Refused
 from perseid.registry.snapshot import Snapshot
-from perseid.wire.codes import OpCode, ResponseCode
-from perseid.wire.errors import LocalProtocolError
+from perseid.wire.codes import LocalProtocolError, OpCode, ResponseCode
 from perseid.wire.responses import Failure, Referral, ResponseBody
 from perseid.wire.server import Request
 

@@ -11,9 +11,8 @@ from typing import Final, Protocol
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.partition import find_server_index
-from perseid.records.record import select
+from perseid.records.record import Permission, Value, select
 from perseid.records.site import Site
-from perseid.records.value import Permission, Value
 from perseid.registry.access import permissions
 from perseid.registry.commands.minting import Mint, MintInputs
 from perseid.registry.commands.records import Add, Create, Delete, Home, Modify, Remove

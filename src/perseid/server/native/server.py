@@ -20,15 +20,13 @@ from typing import Final
 
 from perseid.names.errors import quote_text
 from perseid.records.errors import InvalidData
+from perseid.records.record import Value
 from perseid.records.site import Purpose, Site, Transport
-from perseid.records.value import Value
 from perseid.registry.identity import Anonymous, KeyIdentity
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
-from perseid.server.native.retries import MAX_SETUPS, Key, ReplyCache, content_key, frame_key
 from perseid.wire.challenges import check_secret_answer
-from perseid.wire.codes import OpCode, OpFlag, ResponseCode
-from perseid.wire.errors import RemoteProtocolError
+from perseid.wire.codes import OpCode, OpFlag, RemoteProtocolError, ResponseCode
 from perseid.wire.framing import Frame
 from perseid.wire.message import Envelope
 from perseid.wire.requests import SessionSetup, VerifyChallenge
@@ -71,6 +69,7 @@ from .steps import (
     read_codes,
     run_steps,
 )
+from .udp import MAX_SETUPS, Key, ReplyCache, content_key, frame_key
 
 REFERENCE_BYTES: Final = 6
 """Bytes of the reference of an unexpected error: enough to find it, short enough to read out."""

@@ -21,9 +21,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 from perseid.records.errors import InvalidData
 from perseid.records.public_keys import DhPublicKey, PublicKey
 from perseid.wire import message
-from perseid.wire.codes import OpCode, OpFlag, ResponseCode, common_version
+from perseid.wire.codes import LocalProtocolError, OpCode, OpFlag, ResponseCode, common_version
 from perseid.wire.credentials import sign
-from perseid.wire.errors import LocalProtocolError
 from perseid.wire.framing import Frame
 from perseid.wire.key_exchange import derive_session_key, generate_key_pair, shared_secret
 from perseid.wire.message import MAX_CREDENTIAL, MAX_MESSAGE, Message

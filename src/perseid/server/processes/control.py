@@ -47,10 +47,10 @@ from perseid.server.observe.access_log import AccessLog
 from perseid.server.observe.counters import SharedCounters
 from perseid.server.observe.metrics import ControlCounters, MetricSources, get_ledger_state
 from perseid.server.observe.metrics_listener import MetricsListener
-from perseid.server.processes import unblock_signals
-from perseid.server.processes.site_settings import ServerIdentity, load_identity
 
+from . import unblock_signals
 from .pools import Pools
+from .site_settings import ServerIdentity, load_identity
 from .sockets import StartupError
 
 DRAIN_SECONDS: Final = 8.0

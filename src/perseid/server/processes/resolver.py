@@ -29,10 +29,10 @@ from perseid.server.native.resolution import PublicResolver, packets, settings_f
 from perseid.server.observe import logs
 from perseid.server.observe.access_log import AccessLog
 from perseid.server.observe.counters import ResolverCounters, SharedCounters
-from perseid.server.processes import unblock_signals
 from perseid.wire.fragments import MAX_PACKET
 from perseid.wire.message import BODY_OFFSET, OPCODE, RESPONSE_CODE
 
+from . import unblock_signals
 from .datagrams import MAX_FORWARDED_BYTES, ReturnAddress, is_response, pack_datagram, unpack_datagram, wrap_socket
 
 RECEIVE_TIMEOUT: Final = 0.5

@@ -14,7 +14,7 @@ from perseid.names.handle import Handle
 from perseid.records.admin import Admin
 from perseid.records.encoding import from_base64, to_base64
 from perseid.records.private_keys import PrivateKey
-from perseid.records.value import Value, ValueRef
+from perseid.records.record import Value, ValueRef
 from perseid.registry.commands.records import Create, Delete
 from perseid.registry.identity import KeyIdentity
 from perseid.registry.queries.resolve import Query

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
 from perseid.records.private_keys import PrivateKey
+from perseid.records.record import Value, ValueRef
 from perseid.records.signatures import Certificate, Claims
-from perseid.records.value import Value, ValueRef
 from perseid.registry.commands.records import Create
 from perseid.server.http.auth import proofs
 from perseid.server.http.auth.proofs import InvalidCertificate

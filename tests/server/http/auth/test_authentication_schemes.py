@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from perseid.records.ciphers import latin1_to_utf8
 from perseid.records.encoding import to_base64
 from perseid.records.private_keys import PrivateKey
-from perseid.records.value import Value, ValueRef
+from perseid.records.record import Value, ValueRef
 from perseid.registry.identity import Proof
 from perseid.server.http.auth import handle_scheme
 from perseid.server.http.auth import handle_scheme as handle_proofs
 from perseid.server.http.auth import proofs as basic
 from perseid.server.http.auth.handle_scheme import MAX_ITERATIONS, Claim, InvalidFields
-from perseid.wire.hashes import Algorithm
+from perseid.wire.credentials import Algorithm
 from tests.server.http.auth_servers import basic_header
 from tests.server.native.native_servers import HIDDEN
 from tests.wire.key_material import DSA_KEY, RSA_KEY, RSA_KEYS, SERVER_KEY

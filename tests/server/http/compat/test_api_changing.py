@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
 from perseid.records.json_form import value_to_json
+from perseid.records.record import Permission, TtlType, Value
 from perseid.records.site import PrimaryMask
-from perseid.records.value import Permission, TtlType, Value
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Create
 from perseid.registry.identity import LocalIdentity

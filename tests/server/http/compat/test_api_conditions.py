@@ -3,7 +3,7 @@
 import pytest
 
 from perseid.names.handle import Handle
-from perseid.registry.commands.conditions import Condition, Conditional, ConditionFailed
+from perseid.registry.commands.composition import Condition, Conditional, ConditionFailed
 from perseid.registry.commands.records import Create, Delete
 from perseid.registry.snapshot import StoredRecord
 from tests.server.http.contexts import Harness, basic, header_of, json_of

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from perseid.ledger.errors import OutcomeUnknown, ReadOnlyStore, StorageFull, TooBusy
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
-from perseid.records.value import Value, ValueRef
+from perseid.records.record import Value, ValueRef
 from perseid.registry.commands.minting import RetryLater
 from perseid.registry.commands.records import Create
 from perseid.registry.registry import Registry

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perseid.names.handle import Handle
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Create
 from perseid.registry.installation.setup import with_group_administrators

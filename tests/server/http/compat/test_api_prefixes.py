@@ -6,7 +6,7 @@ import pytest
 
 from perseid import __version__
 from perseid.names.handle import Handle
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.registry.commands.records import Create
 from tests.server.http.contexts import Harness, basic, header_of, json_of
 from tests.server.installations import OPERATOR, PREFIX, PRIVATE

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
-from perseid.records.value import Permission, TtlType, Value, ValueRef
+from perseid.records.record import Permission, TtlType, Value, ValueRef
 from perseid.registry.commands.lifecycle import Tombstone
 from perseid.registry.commands.records import Create, Modify
 from perseid.server.http.context import WorkRunner

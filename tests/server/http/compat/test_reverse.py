@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.registry.commands.records import Create
 from perseid.server.http.compat import reverse
 from perseid.server.http.compat.reverse import matches

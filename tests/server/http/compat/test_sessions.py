@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
 from perseid.records.encoding import from_base64, to_base64
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.registry.commands.records import Create, Modify, Remove
 from perseid.server.http.auth.session_table import MAX_UNPROVED_PER_ADDRESS
 from perseid.server.http.messages import Client, Request, Response

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
 from perseid.records.encoding import to_base64
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.registry.commands.records import Create
 from perseid.server.http.context import ProofResult
 from perseid.server.native.steps import WorkKind

@@ -16,8 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from OpenSSL import SSL
 
 from perseid.registry.installation.certificates import create_self_signed
-from perseid.server.http.connection.tls import HANDSHAKE_TIMEOUT, MAX_HANDSHAKE_BYTES
-from perseid.server.http.connection.tls_handshake import make_server_context
+from perseid.server.http.connection.tls import HANDSHAKE_TIMEOUT, MAX_HANDSHAKE_BYTES, make_server_context
 from perseid.server.native.decisions import Busy
 from tests.server.http.listeners import (
     BOTH_VERSIONS,

@@ -14,15 +14,15 @@ from perseid.ledger.log.entry import State
 from perseid.names import pilin
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
+from perseid.records.record import Value, ValueRef
 from perseid.records.site import PrimaryMask
-from perseid.records.value import Value, ValueRef
 from perseid.registry.commands.lifecycle import Redact
 from perseid.registry.commands.minting import RetryLater
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Remove
 from perseid.registry.identity import KeyIdentity, Proof
 from perseid.registry.policy.policy import PROFILES, Audience
-from perseid.registry.queries.suffixes import PILIN_EXPLANATION, MintMode
+from perseid.registry.queries.namespaces import PILIN_EXPLANATION, MintMode
 from perseid.server.http.messages import Response
 from perseid.server.http.pages import generator
 from perseid.server.http.pages.generator import LIFETIME, MAX_FIELD, MAX_NAMES, PURPOSE, FormTokens, InvalidFormToken

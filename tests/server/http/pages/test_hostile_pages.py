@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, ValueList
-from perseid.records.value import Value, ValueRef
+from perseid.records.record import Value, ValueRef
 from perseid.registry.commands.lifecycle import Tombstone
 from perseid.server.http.messages import Response, is_header_text
 from perseid.server.http.negotiation import RECORD_FORMS

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
 from perseid.records.admin import ValueList
-from perseid.records.value import Permission, Value, ValueRef
+from perseid.records.record import Permission, Value, ValueRef
 from perseid.registry.installation.setup import create_demonstration
 from perseid.server.http.context import HttpSettings
 from perseid.server.http.pages.pages import MAX_SHOWN, POLICY, STATIC, to_visible

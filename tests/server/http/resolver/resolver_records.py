@@ -9,7 +9,7 @@ from typing import Final
 
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
-from perseid.records.value import Permission, TtlType, Value, ValueRef
+from perseid.records.record import Permission, TtlType, Value, ValueRef
 from perseid.registry.commands.lifecycle import Tombstone, Unpublish
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Create

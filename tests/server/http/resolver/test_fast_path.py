@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from perseid.ledger.views.answers_format import read_plain_item
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission
-from perseid.records.value import Permission, TtlType, Value, ValueRef
+from perseid.records.record import Permission, TtlType, Value, ValueRef
 from perseid.registry.commands.lifecycle import Tombstone
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Create, Delete

@@ -6,7 +6,7 @@ from email.utils import formatdate
 import pytest
 
 from perseid.names.handle import Handle
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.registry.commands.lifecycle import Tombstone, Unpublish
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Delete, Modify

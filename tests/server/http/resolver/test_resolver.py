@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.registry.policy.resolution import MAX_ALIASES
 from perseid.server.native.steps import WorkKind
 from tests.server.http.contexts import Harness, basic, header_of, json_of

@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.server.http.messages import Response
 from perseid.server.http.resolver.redirect import MAX_HEADER_BYTES, MAX_HEADERS
 from tests.server.http.contexts import Harness, header_of, json_of

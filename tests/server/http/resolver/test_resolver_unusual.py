@@ -9,7 +9,7 @@ from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.record_keys import policy_name
 from perseid.ledger.log.requests import Append
 from perseid.records.partition import find_server_index
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.registry.snapshot import POLICY_TYPE
 from perseid.server.http.resolver.lookup import MAX_LINK_CHECKS
 from tests.server.http.contexts import Harness, header_of, json_of

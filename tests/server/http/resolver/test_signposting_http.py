@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.registry.queries.links import MAX_HEADER_BYTES
 from perseid.registry.queries.signposting import BIBLIOGRAPHY, BIBTEX, CSL_JSON, FORMATTERS, JSON_LD
 from perseid.server.http.messages import Response

@@ -8,7 +8,7 @@ from email.utils import formatdate
 from typing import Any, Final
 
 from perseid.names.handle import Handle
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.registry.commands.records import Create
 from perseid.server.http.messages import Response
 from tests.registry.queries.link_parser import ReadLink, read_links

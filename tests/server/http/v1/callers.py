@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import quote
 
 from perseid.names.handle import Handle
-from perseid.records.value import Value, ValueRef
+from perseid.records.record import Value, ValueRef
 from perseid.registry.access.scopes import ScopeSet
 from perseid.registry.access.token_records import Secret
 from perseid.registry.access.tokens import CreateToken

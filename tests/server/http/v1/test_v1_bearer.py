@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
+from perseid.records.record import ValueRef
 from perseid.records.site import Transport
-from perseid.records.value import ValueRef
 from perseid.registry.access.scopes import ScopeSet
 from perseid.registry.access.token_records import Secret
 from perseid.registry.access.tokens import CreateToken, RevokeToken

@@ -6,13 +6,13 @@ from urllib.parse import quote
 import pytest
 
 from perseid.names.handle import Handle
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.registry.commands.lifecycle import Unpublish
 from perseid.registry.commands.records import Create
 from perseid.registry.queries.citation import FORMATTERS
 from perseid.schema.queries import MAX_RESOLVER
 from perseid.server.http.messages import Client
-from perseid.server.http.v1.routes.citation import DRAW_SECONDS, DRAW_SECONDS_PER_BYTE, MAX_URL_SIZE
+from perseid.server.http.v1.routes.queries import DRAW_SECONDS, DRAW_SECONDS_PER_BYTE, MAX_URL_SIZE
 from perseid.server.native.steps import Work
 from tests.cli.codes import decoded, png_rows
 from tests.server.http.contexts import Harness, basic, header_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perseid.records.value import ValueRef
+from perseid.records.record import ValueRef
 from perseid.registry.identity import KeyIdentity, Proof
 from perseid.schema.problems import PROBLEM_TYPES
 from perseid.server.http.messages import Request

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import pytest
 from jsonschema import Draft202012Validator
 
-from perseid.server.http.caching import PAGE_AGE
 from perseid.server.http.clients import FALLBACK_URL
 from perseid.server.http.messages import Response
+from perseid.server.http.negotiation import PAGE_AGE
 from perseid.server.http.v1 import docs_pages
 from perseid.server.http.v1.application import get_router
 from perseid.server.http.v1.routing import BASE, Route

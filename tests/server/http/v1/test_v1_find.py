@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
-from perseid.records.value import Permission, Value
+from perseid.records.record import Permission, Value
 from perseid.registry.commands.lifecycle import Tombstone
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Create, Delete

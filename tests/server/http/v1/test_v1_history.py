@@ -7,7 +7,7 @@ from urllib.parse import quote
 import pytest
 
 from perseid.names.handle import Handle
-from perseid.records.value import Permission, Value
+from perseid.records.record import Permission, Value
 from perseid.registry.commands.lifecycle import Publish, Unpublish
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Add, Create, Delete, Remove

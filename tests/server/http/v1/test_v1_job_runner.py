@@ -10,7 +10,7 @@ from typing import TypeVar, cast
 import pytest
 
 from perseid.ledger.errors import Contention, JobEnded, TooBusy
-from perseid.records.value import ValueRef
+from perseid.records.record import ValueRef
 from perseid.registry.access.scopes import ScopeSet
 from perseid.registry.identity import Identity, KeyIdentity, LocalIdentity, Proof, TokenIdentity
 from perseid.registry.jobs.runner import JobRun

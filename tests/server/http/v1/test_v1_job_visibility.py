@@ -9,11 +9,11 @@ import pytest
 
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission
-from perseid.records.value import Permission, Value, ValueRef
+from perseid.records.record import Permission, Value, ValueRef
 from perseid.registry.commands.records import Add, Create, Remove
 from perseid.registry.jobs import runner
 from perseid.registry.jobs import undo as undoing
-from perseid.server.http.v1 import job_events, job_requests
+from perseid.server.http.v1 import job_requests, job_runner
 from tests.server.http.contexts import Harness, basic, header_of
 from tests.server.http.v1.apis import got, problem, send
 from tests.server.http.v1.callers import with_token
@@ -193,10 +193,10 @@ def test_concurrent_listeners_are_counted(slowly: Harness) -> None:
         told = got(await ask(server, "POST", "/rewrites", ORDER), 202)
         path = f"/jobs/{told['job']}/events"
         at_once = await asyncio.gather(
-            *[ask(server, "GET", path) for _ in range(3 * job_events.MAX_LISTENERS_PER_SOURCE)]
+            *[ask(server, "GET", path) for _ in range(3 * job_runner.MAX_LISTENERS_PER_SOURCE)]
         )
         listening = [each for each in at_once if each.stream is not None]
-        assert len(listening) == job_events.MAX_LISTENERS_PER_SOURCE
+        assert len(listening) == job_runner.MAX_LISTENERS_PER_SOURCE
         for each in at_once:
             if each.stream is None:
                 assert (problem(each, "too-many-requests")["status"], header_of(each, "Retry-After")) == (429, "10")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from perseid.ledger.verify import verify
 from perseid.names.handle import Handle
-from perseid.records.value import Permission, Value
+from perseid.records.record import Permission, Value
 from perseid.registry.access.tokens import RevokeToken
 from perseid.registry.commands.records import Add, Create
 from perseid.registry.identity import LocalIdentity
@@ -21,8 +21,8 @@ from perseid.registry.jobs import runner
 from perseid.schema.common import ResponseBody
 from perseid.server.http.connection.responses import encode_head
 from perseid.server.http.messages import Client, Request, Response
-from perseid.server.http.v1 import job_events, job_requests, job_runner
-from perseid.server.http.v1.job_events import JobEvent, format_event
+from perseid.server.http.v1 import job_requests, job_runner
+from perseid.server.http.v1.job_runner import JobEvent, format_event
 from tests.server.http.contexts import STRANGER, Harness, basic, header_of, serve
 from tests.server.http.v1.apis import JSON, got, problem, send
 from tests.server.http.v1.callers import keyed, with_token
@@ -94,7 +94,7 @@ async def ended(server: Harness, name: str, **headers: str) -> Any:
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Poll often."""
-    monkeypatch.setattr(job_events, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(job_runner, "POLL_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -441,7 +441,7 @@ def test_number_of_listeners_is_limited(slowly: Harness) -> None:
         assert head.status == 200
         assert [name for name, _, _ in await events_of(head.stream)] == []
         assert not server.context.api.listeners._all, "whoever wants to know what there is does not listen"
-        answers = [await ask(server, "GET", path) for _ in range(job_events.MAX_LISTENERS_PER_SOURCE)]
+        answers = [await ask(server, "GET", path) for _ in range(job_runner.MAX_LISTENERS_PER_SOURCE)]
         heads = [encode_head(each, version="1.1", keep=True, seconds=0).decode() for each in (head, *answers)]
         alike = {re.sub("(?m)^RateLimit.*$", "", each) for each in heads}
         assert len(alike) == 1, "what is told of HEAD is what GET begins with"
@@ -463,8 +463,8 @@ def test_number_of_listeners_is_limited(slowly: Harness) -> None:
 def test_listening_to_an_idle_job_ends(slowly: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     server = slowly
     fill(server, 80)
-    monkeypatch.setattr(job_events, "SILENT_SECONDS", 0.2)
-    monkeypatch.setattr(job_events, "HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr(job_runner, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(job_runner, "HEARTBEAT_SECONDS", 0.01)
     told = got(send(server, "POST", "/rewrites", ORDER, headers=basic()), 202)
     other = serve(server.registry)
 

@@ -12,7 +12,7 @@ from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.verify import verify
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
-from perseid.records.value import Permission, Value, ValueRef
+from perseid.records.record import Permission, Value, ValueRef
 from perseid.registry.commands.records import Create
 from perseid.registry.installation.installation import Installation
 from perseid.registry.policy.policy import PROFILES

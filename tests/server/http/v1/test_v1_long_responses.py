@@ -16,7 +16,7 @@ import pytest
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
 from perseid.records.json_form import value_to_json
-from perseid.records.value import Value, ValueRef
+from perseid.records.record import Value, ValueRef
 from perseid.registry.access.scopes import ScopeSet
 from perseid.registry.access.token_records import Secret
 from perseid.registry.access.tokens import CreateToken
@@ -25,8 +25,8 @@ from perseid.registry.commands.records import Add, Create
 from perseid.registry.jobs import runner
 from perseid.registry.policy.policy import PROFILES
 from perseid.schema.common import MAX_PAGE_BYTES
-from perseid.server.http.caching import LONG_BODY_BYTES, compute_etag
 from perseid.server.http.messages import Client, Request, Response
+from perseid.server.http.negotiation import LONG_BODY_BYTES, compute_etag
 from perseid.server.http.responses import MAX_INLINE_BYTES, encode_json, is_small
 from perseid.server.native.steps import Work, WorkKind
 from tests.server.http.contexts import STRANGER, Harness, basic, header_of

@@ -13,7 +13,7 @@ import pytest
 from perseid.names.handle import Handle
 from perseid.proof.document import VerifiedProof, verify_proof
 from perseid.proof.verifier import InvalidProof, LogKey, check_consistency, open_checkpoint
-from perseid.records.value import Permission, Value
+from perseid.records.record import Permission, Value
 from perseid.registry.commands.lifecycle import Unpublish
 from perseid.registry.commands.records import Add, Create
 from perseid.registry.installation.installation import Installation

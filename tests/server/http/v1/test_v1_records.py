@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from perseid.names.handle import Handle
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.registry.commands.lifecycle import Redact
 from perseid.registry.commands.records import Add
 from tests.server.http.contexts import Harness, basic, header_of

@@ -8,7 +8,7 @@ import pytest
 from perseid.ledger.verify import verify
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
-from perseid.records.value import Value, ValueRef
+from perseid.records.record import Value, ValueRef
 from perseid.registry.commands.records import Add, Create
 from perseid.registry.commands.transfer import Transfer
 from perseid.registry.jobs import runner

@@ -32,10 +32,10 @@ from perseid.records.encoding import from_base64
 from perseid.records.errors import InvalidData
 from perseid.records.private_keys import PrivateKey
 from perseid.records.public_keys import PublicKey
+from perseid.records.record import Value, ValueRef
 from perseid.records.types import HS_PUBKEY, HS_SECKEY
-from perseid.records.value import Value, ValueRef
 from perseid.registry.identity import Proof
-from perseid.wire.hashes import HASHES, Algorithm, mac
+from perseid.wire.credentials import HASHES, Algorithm, mac
 
 MAX_NONCE: Final = 1_024
 """Bytes of a nonce or salt: deployed clients send 16, and longer ones add nothing."""

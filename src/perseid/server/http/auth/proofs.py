@@ -51,10 +51,10 @@ from perseid.names.handle import Handle
 from perseid.records.encoding import from_base64
 from perseid.records.errors import InvalidData
 from perseid.records.public_keys import PublicKey
+from perseid.records.record import Value, ValueRef
 from perseid.records.signatures import Certificate as Token
 from perseid.records.site import Site
 from perseid.records.types import HS_CERT, HS_PUBKEY, SITE_TYPES
-from perseid.records.value import Value, ValueRef
 from perseid.registry.access.permissions import display_name
 from perseid.registry.access.token_records import PREFIX, InvalidToken, Secret
 from perseid.registry.identity import Proof, TokenIdentity, handle_key

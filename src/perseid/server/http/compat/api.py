@@ -29,13 +29,13 @@ from functools import partial
 from typing import Final
 
 from perseid.records.errors import InvalidData
+from perseid.records.record import Value, ValueRef
 from perseid.records.site import Transport
 from perseid.records.types import HS_SECKEY
-from perseid.records.value import Value, ValueRef
 from perseid.registry.access.permissions import display_name
 from perseid.registry.identity import Proof
 from perseid.registry.results import Refused
-from perseid.server.http import bodies, responses
+from perseid.server.http import responses
 from perseid.server.http.auth import handle_scheme
 from perseid.server.http.auth.authentication import AuthResult, authenticate
 from perseid.server.http.auth.handle_scheme import Claim, InvalidFields
@@ -159,7 +159,7 @@ async def _handles(call: Call, name: Name) -> Response:
 def with_body_parameters(call: Call) -> Call:
     """Append the body's parameters to those of the query, for a POST that acts as a GET; raises `BadRequest`."""
     try:
-        parameters = call.parameters.plus(bodies.parse_parameters(call.request))
+        parameters = call.parameters.plus(responses.parse_parameters(call.request))
     except BadRequest as problem:
         raise BadRequest(f"{problem.message}. {reading.PUT_CREATES}", problem.status) from problem
     return replace(call, parameters=parameters, form=JsonFormat.of(parameters))
@@ -271,7 +271,7 @@ async def _verify(call: Call, name: Name) -> Response:
     """Verify a signature. Raises what `Call` converts to a response."""
     request, parameters = call.request, call.parameters
     if request.method == "POST":
-        parameters = parameters.plus(bodies.parse_parameters(request))
+        parameters = parameters.plus(responses.parse_parameters(request))
         call = replace(call, parameters=parameters, form=JsonFormat.of(parameters))
     verification = _parse_verification(
         name.text, parameters, weak_digests=call.request_context.server.settings.weak_digests

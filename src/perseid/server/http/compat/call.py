@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
+from perseid.records.encoding import JsonObject
 from perseid.records.json_form import value_to_json
-from perseid.records.json_parsing import JsonObject
-from perseid.records.value import Value
+from perseid.records.record import Value
 from perseid.registry.advice import AdviceKind, AdviceTexts
 from perseid.registry.commands.minting import RetryLater
 from perseid.registry.context import Command, Context

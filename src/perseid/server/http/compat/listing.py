@@ -16,14 +16,14 @@ from typing import Final
 from perseid import __version__
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES
-from perseid.records.json_parsing import JsonObject
+from perseid.records.encoding import JsonObject
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.records import Home
 from perseid.registry.context import Context
 from perseid.registry.queries.listing import ListedHandle, count_handles, list_by_offset, list_handles, list_homed
 from perseid.registry.queries.paging import DEFAULT_PAGE, MAX_PAGE, Page
 from perseid.registry.results import NOT_A_PREFIX_HANDLE, Refused
-from perseid.server.http import bodies, caching
+from perseid.server.http import negotiation, responses
 from perseid.server.http.messages import SAFE_METHODS, BadRequest, Name, Response
 from perseid.server.http.responses import NO_STORE, encode_json
 from perseid.wire.codes import ResponseCode
@@ -154,7 +154,7 @@ async def handle_prefixes(call: Call, name: Name) -> Response:
         return await call.catching_errors(None, _list(call))
     parameters = call.parameters
     if call.request.method == "POST":
-        parameters = parameters.plus(bodies.parse_parameters(call.request))
+        parameters = parameters.plus(responses.parse_parameters(call.request))
     named = parameters.first("prefix")
     if not (prefix := name.text if named is None else named):
         raise BadRequest('the prefix is missing; add it to the path, or send {"prefix": "…"} in the body')
@@ -208,7 +208,7 @@ def _public_response(call: Call, plain: JsonObject) -> Response:
     if not call.is_public:
         return call.respond(plain, headers=(NO_STORE,))
     tag = hashlib.sha256(encode_json(plain)).hexdigest()[:32]
-    headers = (("Cache-Control", NO_CACHE), VARY, caching.etag_header(tag))
-    if caching.matches_if_none_match(call.request, tag):
+    headers = (("Cache-Control", NO_CACHE), VARY, negotiation.etag_header(tag))
+    if negotiation.matches_if_none_match(call.request, tag):
         return Response(NOT_MODIFIED, headers, code=int(ResponseCode.SUCCESS))
     return call.respond(plain, headers=headers)

@@ -18,12 +18,11 @@ from typing import Final
 
 from perseid.names.characters import fold
 from perseid.names.handle import Handle
+from perseid.records.encoding import JsonObject
 from perseid.records.json_form import value_to_json
-from perseid.records.json_parsing import JsonObject
-from perseid.records.record import select
-from perseid.records.value import Value
+from perseid.records.record import Value, select
 from perseid.registry.access import permissions
-from perseid.registry.commands.conditions import entry_tag, public_tag
+from perseid.registry.commands.composition import entry_tag, public_tag
 from perseid.registry.context import Context
 from perseid.registry.policy.resolution import cache_lifetime
 from perseid.registry.queries.history import as_of
@@ -31,9 +30,9 @@ from perseid.registry.queries.memento import Memento, MementoNeighbors, MementoU
 from perseid.registry.queries.resolve import Query, resolve
 from perseid.registry.results import ReferralError, Refused, Resolution
 from perseid.registry.snapshot import SITE_PREFIX
-from perseid.server.http import caching, responses
-from perseid.server.http.caching import cache_headers
+from perseid.server.http import negotiation, responses
 from perseid.server.http.messages import SAFE_METHODS, HeaderList, Name, Response
+from perseid.server.http.negotiation import cache_headers
 from perseid.server.http.resolver.paths import get_api_addresses
 from perseid.server.http.resolver.problems import SUGGESTION_CODES, find_suggestions
 from perseid.server.http.resolver.time_travel import (
@@ -114,10 +113,10 @@ async def _handle_request(call: Call, name: Name) -> Response:
     except Refused as refused:
         return await _not_found_response(call, name, refused, deleted)
     is_tagged = _is_read(call) and result.tag != ""
-    headers = (*_cache_headers(call, result.values), *((caching.etag_header(result.tag),) if is_tagged else ()))
+    headers = (*_cache_headers(call, result.values), *((negotiation.etag_header(result.tag),) if is_tagged else ()))
     if result.has_past:
         headers = (*headers, *_gate_headers(call, name))
-    if is_tagged and caching.matches_if_none_match(call.request, result.tag):
+    if is_tagged and negotiation.matches_if_none_match(call.request, result.tag):
         return Response(NOT_MODIFIED, headers, code=int(ResponseCode.SUCCESS), name=name.text, identity=call.named)
 
     def write() -> Response:
@@ -281,8 +280,8 @@ async def _respond_version(call: Call, name: Name, query: Query) -> Response:
         response_headers = headers
         if call.request.method in SAFE_METHODS:
             tag = f"{public_tag(resolved.values)}-{shown.seq}"  # the response contains the version
-            response_headers = (*headers, caching.etag_header(tag))
-            if caching.matches_if_none_match(call.request, tag):
+            response_headers = (*headers, negotiation.etag_header(tag))
+            if negotiation.matches_if_none_match(call.request, tag):
                 return Response(
                     NOT_MODIFIED, response_headers, code=int(ResponseCode.SUCCESS), name=name.text, identity=call.named
                 )

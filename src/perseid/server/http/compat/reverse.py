@@ -17,8 +17,8 @@ from urllib.parse import urlencode
 
 from perseid.names.characters import fold
 from perseid.names.handle import Handle
+from perseid.records.record import Permission, Value
 from perseid.records.types import URL
-from perseid.records.value import Permission, Value
 from perseid.registry.access import permissions
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from perseid.names.errors import quote_text
-from perseid.records.json_parsing import JsonObject, json_type_name
-from perseid.server.http import bodies, clients, responses
+from perseid.records.encoding import JsonObject, json_type_name
+from perseid.server.http import clients, responses
 from perseid.server.http.auth import authentication, handle_scheme
 from perseid.server.http.auth.authentication import (
     AuthResult,
@@ -217,9 +217,9 @@ def _header_fields(text: str) -> dict[str, str]:
 
 
 def _body_fields(request: Request) -> tuple[tuple[str, str], ...]:
-    if bodies.media_type(request) == bodies.FORM_TYPE:
-        return bodies.parse_form(request)
-    members = bodies.parse_json_object(request)
+    if responses.media_type(request) == responses.FORM_TYPE:
+        return responses.parse_form(request)
+    members = responses.parse_json_object(request)
     if len(members) > MAX_FIELDS:
         raise BadRequest(f"the body has more than {MAX_FIELDS} members")
     return tuple([(name, _to_text(name, value)) for name, value in members.items() if value is not None])

@@ -10,12 +10,12 @@ from typing import Final, Generic, TypeVar
 from perseid.names.characters import fold
 from perseid.names.handle import Handle
 from perseid.registry.access.permissions import display_name
-from perseid.registry.commands.conditions import Condition, Conditional
+from perseid.registry.commands.composition import Condition, Conditional
 from perseid.registry.commands.minting import Mint, MintInputs
 from perseid.registry.commands.records import Add, Create, Delete, Remove, require_identity
 from perseid.registry.context import Command, Context, Plan
 from perseid.registry.results import ChangeResult, Refused
-from perseid.server.http import bodies, caching
+from perseid.server.http import negotiation, responses
 from perseid.server.http.messages import BadRequest, Name, Response, encode_path
 from perseid.server.http.responses import NO_STORE
 from perseid.server.native.decisions import UnstorableName
@@ -48,7 +48,7 @@ async def _put(call: Call, name: Name) -> Response:
     submitted = await _read_submission(call)
     mints = call.parameters.flag("mintNewSuffix")
     indexes = _has_indexes(call, submitted)
-    condition = caching.parse_condition(call.request)
+    condition = negotiation.parse_condition(call.request)
     _check_name(name)
     if mints:
         if indexes:
@@ -70,7 +70,7 @@ async def _put(call: Call, name: Name) -> Response:
     return _change_response(call, name.text, changed.overwritten)
 
 
-async def _mint(call: Call, name: Name, submitted: bodies.Submission) -> Response:
+async def _mint(call: Call, name: Name, submitted: responses.Submission) -> Response:
     stub = name.text
     if not name.is_text or "/" not in stub:
         reason = f"{display_name(stub)} is not the start of a handle; end a prefix with a slash"
@@ -84,7 +84,7 @@ async def _mint(call: Call, name: Name, submitted: bodies.Submission) -> Respons
 
 async def _delete(call: Call, name: Name) -> Response:
     indexes = tuple(call.parameters.numbers("index"))
-    condition = caching.parse_condition(call.request)
+    condition = negotiation.parse_condition(call.request)
     _check_name(name)
     handle = call.handle(name, writes=True)
     command: Command[ChangeResult]
@@ -96,13 +96,13 @@ async def _delete(call: Call, name: Name) -> Response:
     return call.respond(_success_body(name.text), name=name.text)
 
 
-async def _read_submission(call: Call) -> bodies.Submission:
+async def _read_submission(call: Call) -> responses.Submission:
     """Parse the body; a large one in a thread. Raises `BadRequest`."""
     request = call.request
-    if len(request.body) <= bodies.MAX_INLINE_BYTES:
-        return bodies.parse_submission(request)
-    price = len(request.body) * bodies.SECONDS_PER_BYTE
-    return await call.request_context.do(WorkKind.READ, lambda: bodies.parse_submission(request), price=price)
+    if len(request.body) <= responses.MAX_INLINE_BYTES:
+        return responses.parse_submission(request)
+    price = len(request.body) * responses.SECONDS_PER_BYTE
+    return await call.request_context.do(WorkKind.READ, lambda: responses.parse_submission(request), price=price)
 
 
 # Rules of this API
@@ -145,7 +145,7 @@ class _DeleteOrNotFound(Generic[T]):
 
 
 def _with_name_check(
-    command: Command[ChangeResult], handle: Handle, submitted: bodies.Submission
+    command: Command[ChangeResult], handle: Handle, submitted: responses.Submission
 ) -> Command[ChangeResult]:
     return command if submitted.handle is None else _CheckedName(command, handle, submitted.handle)
 
@@ -168,7 +168,7 @@ def _should_overwrite(call: Call) -> bool:
     return call.parameters.first("overwrite") != "" and call.parameters.flag("overwrite", default=True)
 
 
-def _has_indexes(call: Call, submitted: bodies.Submission) -> bool:
+def _has_indexes(call: Call, submitted: responses.Submission) -> bool:
     """Whether single values are meant and not the whole record; raises `BadRequest` if query and body differ."""
     first = call.parameters.first("index")
     if first is None or first == ANY_INDEX:

@@ -27,10 +27,9 @@ from perseid.server.limits.budgets import Connections
 from perseid.server.limits.udp import RateLimit
 from perseid.server.native.authentication import UnfinishedMessages
 from perseid.server.observe.logs import fields
-from perseid.server.processes.accept import AcceptLoop
+from perseid.server.processes.sockets import AcceptLoop
 
-from .tls import HANDSHAKE_RECORD, ProtocolFactory, TlsTransport, WorkRunner
-from .tls_handshake import HandshakeFailure
+from .tls import HANDSHAKE_RECORD, HandshakeFailure, ProtocolFactory, TlsTransport, WorkRunner
 
 if TYPE_CHECKING:
     from perseid.server.observe.metrics import ControlCounters

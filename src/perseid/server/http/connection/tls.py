@@ -1,10 +1,18 @@
-"""TLS on a connection: a protocol for the event loop, and a transport for the HTTP connection inside.
+"""TLS: handshakes, and encrypted connections.
+
+TLS handshakes, independent of any connection: the context, and one step at a time.
+
+The server requests a client certificate in the first handshake; it is optional. Every certificate is accepted if the
+handshake proves possession of its key: RSA, elliptic curves, and with TLS 1.2 also DSA, which TLS 1.3 lacks. A client
+with a DSA key that offers both versions sends no certificate; it must offer TLS 1.2 only.
+
+TLS on a connection: a protocol for the event loop, and a transport for the HTTP connection inside.
 
 Cryptography is OpenSSL's, through pyOpenSSL, on memory buffers. The standard module `ssl` would be faster but cannot be
 used: it accepts only client certificates that it can verify up to a root. Those of the Handle System are self-signed;
 only their key matters.
 
-- A client may send any certificate (see `tls_handshake`). The HTTP connection gets it, and authentication happens
+- A client may send any certificate. The HTTP connection gets it, and authentication happens
   later. There is no renegotiation and no resumption: a client that returns with a certificate is always asked for it.
 - The first step of a handshake takes half a millisecond, and so may the next, in which a client proves possession of a
   key. They run in the pools and can be refused there. During a step nothing is read from the client, and nothing else
@@ -16,14 +24,132 @@ only their key matters.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from typing import Any, Final, Protocol, cast
 
+from cryptography.x509 import Certificate
 from OpenSSL import SSL
+from OpenSSL.crypto import FILETYPE_ASN1, dump_certificate
 
 from perseid.server.native.decisions import Busy
 
-from .tls_handshake import BIO_CHUNK, MAX_RECORD, Flight, HandshakeFailure, advance, peer_certificate
+CIPHERS: Final = b"ECDHE+AESGCM:ECDHE+CHACHA20"
+"""For TLS 1.2: ciphers with forward secrecy and authenticated encryption. All of TLS 1.3 have both."""
+
+PROTOCOL: Final = b"http/1.1"
+"""The ALPN protocol."""
+
+MAX_RECORD: Final = 16_384
+"""Bytes of the longest record, decrypted."""
+
+BIO_CHUNK: Final = MAX_RECORD + 512
+"""Bytes exchanged with OpenSSL at a time: an encrypted record is longer, and buffers stay small."""
+
+_TEXT = 2  # position of the message in an OpenSSL error
+
+
+class HandshakeFailure(StrEnum):
+    """Why a handshake failed, for counters."""
+
+    GONE = "gone"
+    """The client disconnected."""
+    SLOW = "slow"
+    """It was not complete in time."""
+    TOO_LONG = "too long"
+    """The client sent more than any handshake needs."""
+    BUSY = "busy"
+    """The server was overloaded."""
+    ALERT = "alert"
+    """The client refused, most often because it does not trust the certificate."""
+    REFUSED = "refused"
+    """The server refused a version, a cipher or an invalid proof of the client."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """The result of a handshake step."""
+
+    raw: bytes
+    """The bytes to send."""
+    done: bool = False
+    failure: HandshakeFailure | None = None
+    reason: str = ""
+
+
+def make_server_context(chain: Iterable[Certificate], key: Any, *, request_certificate: bool = True) -> SSL.Context:
+    """Create the context for a certificate with its chain and private key.
+
+    The key is one of `cryptography`, and the caller has checked that it belongs to the certificate.
+    `request_certificate`: whether clients are asked for a certificate.
+    """
+    leaf, *others = chain
+    context = SSL.Context(SSL.TLS_SERVER_METHOD)
+    context.set_min_proto_version(SSL.TLS1_2_VERSION)
+    context.set_cipher_list(CIPHERS)
+    context.set_options(SSL.OP_NO_RENEGOTIATION | SSL.OP_NO_TICKET | SSL.OP_NO_COMPRESSION)
+    context.set_mode(SSL.MODE_RELEASE_BUFFERS)  # most connections are idle most of the time
+    # Without tickets and cache nothing can be resumed. (OpenSSL still sends a session id to TLS 1.3 clients, which has
+    # no effect.)
+    context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
+    context.set_session_id(b"perseid")
+    if request_certificate:
+        context.set_verify(SSL.VERIFY_PEER, _accept_any_certificate)
+        # Chains are not verified, so no time is spent on them: untrusted clients might send long ones.
+        context.set_verify_depth(0)
+    context.set_alpn_select_callback(_choose_protocol)
+    context.use_certificate(leaf)
+    for each in others:
+        context.add_extra_chain_cert(each)
+    context.use_privatekey(key)
+    context.check_privatekey()
+    return context
+
+
+def _accept_any_certificate(*_: object) -> bool:
+    """Accept any certificate; the proof of possession is checked separately, by its signature."""
+    return True
+
+
+def _choose_protocol(_: SSL.Connection, offered: list[bytes]) -> Any:
+    """Choose HTTP/1.1 if the client offers it; otherwise no protocol is selected."""
+    return PROTOCOL if PROTOCOL in offered else SSL.NO_OVERLAPPING_PROTOCOLS
+
+
+def advance(connection: SSL.Connection, raw: bytes) -> Flight:
+    """Run a step of a handshake; in any thread, but only one at a time."""
+    done, failure, reason = False, None, ""
+    try:
+        if raw:
+            connection.bio_write(raw)
+        connection.do_handshake()
+        done = True
+    except SSL.WantReadError:
+        pass
+    except SSL.Error as error:
+        failure, reason = _classify_error(error)
+    output = bytearray()
+    with suppress(SSL.Error):
+        while True:
+            output += connection.bio_read(BIO_CHUNK)
+    return Flight(bytes(output), done, failure, reason)
+
+
+def _classify_error(error: SSL.Error) -> tuple[HandshakeFailure, str]:
+    """Classify an OpenSSL error, with its message; that never contains data of the client."""
+    if isinstance(error, SSL.ZeroReturnError | SSL.SysCallError):
+        return HandshakeFailure.GONE, "the client disconnected"
+    messages = [entry[_TEXT] for entry in error.args[0]] if error.args else []
+    message = messages[-1] if messages else type(error).__name__  # the earlier ones are its causes
+    return (HandshakeFailure.ALERT if "alert" in message else HandshakeFailure.REFUSED), message
+
+
+def peer_certificate(connection: SSL.Connection) -> bytes | None:
+    """The certificate whose key the client has proved to hold, in DER."""
+    certificate = connection.get_peer_certificate()
+    return None if certificate is None else dump_certificate(FILETYPE_ASN1, certificate)
+
 
 HANDSHAKE_TIMEOUT: Final = 10.0
 """Seconds for a handshake: two round trips and some computation, even for distant clients."""

@@ -27,15 +27,15 @@ from perseid.ledger.log.requests import StoredResponse
 from perseid.names.characters import fold
 from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
-from perseid.records.value import Value
-from perseid.registry.access.minting_rights import mint_requirement
+from perseid.records.record import Value
+from perseid.registry.commands.composition import mint_requirement
 from perseid.registry.commands.minting import Generate, MintInputs
 from perseid.registry.commands.namespaces import homed_prefixes
 from perseid.registry.context import Command, Context
 from perseid.registry.idempotency import Executed, InProgress, NewClaim, Replayed
 from perseid.registry.identity import Anonymous
 from perseid.registry.policy.policy import Policy
-from perseid.registry.queries.suffixes import (
+from perseid.registry.queries.namespaces import (
     PILIN_EXPLANATION,
     MintMode,
     SuffixCharacter,

@@ -22,11 +22,10 @@ from perseid.names.handle import Handle
 from perseid.names.uri import Reference, to_http, to_path
 from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.data_types import interpret
-from perseid.records.encoding import decode_printable, to_iso
-from perseid.records.json_parsing import JsonObject, write_json
+from perseid.records.encoding import JsonObject, decode_printable, to_iso, write_json
 from perseid.records.locations import Candidate, Candidates
+from perseid.records.record import Value
 from perseid.records.types import DESC, EMAIL, HS_SECKEY, LOCATIONS, URL, Alias, Email, ServiceHandle, has_type
-from perseid.records.value import Value
 from perseid.registry.policy.authority import AuthorityMetadata, Party
 from perseid.registry.queries.memento import Memento, MementoNeighbors
 from perseid.server.http import responses

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Final
 
-from perseid.records.json_parsing import JsonObject
+from perseid.records.encoding import JsonObject
 from perseid.server.http import responses
-from perseid.server.http.caching import PAGE_AGE, STATIC_AGE
 from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import Response
+from perseid.server.http.negotiation import PAGE_AGE, STATIC_AGE
 from perseid.server.http.resolver.paths import (
     PAGES,
     RESERVED_SEGMENTS,

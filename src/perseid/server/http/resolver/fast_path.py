@@ -32,22 +32,26 @@ from perseid.ledger.errors import LedgerError
 from perseid.ledger.views.answers_format import ALIAS, LOCATION, decode_prefix, read_plain_item
 from perseid.records.encoding import from_wire, to_iso
 from perseid.records.json_form import value_to_json
-from perseid.records.value import DEFAULT_PERMISSIONS, HEAD, TYPE_OFFSET, TtlType, Value
-from perseid.registry.commands.conditions import TAG_LENGTH
+from perseid.records.record import DEFAULT_PERMISSIONS, HEAD, TYPE_OFFSET, TtlType, Value
+from perseid.registry.commands.composition import TAG_LENGTH
 from perseid.registry.policy.resolution import MAX_CACHE_LIFETIME, value_lifetime
 from perseid.server.http import responses
-from perseid.server.http.caching import etag_header
 from perseid.server.http.compat.reading import VARY
 from perseid.server.http.connection.requests import ParsedRequest
 from perseid.server.http.connection.responses import encode_head, format_date
 from perseid.server.http.context import HANDLE_SEGMENT, HttpSettings
 from perseid.server.http.messages import HeaderList, Request, Response
 from perseid.server.http.negotiation import VARY as VARIES_BY
-from perseid.server.http.negotiation import parse_accept
+from perseid.server.http.negotiation import etag_header, parse_accept
 from perseid.server.http.responses import encode_json
 from perseid.server.http.service import with_default_headers
-from perseid.server.native.resolution import MAX_LEVELS, MAX_PLAIN_PREFIXES, ResolutionSettings, is_case_sensitive
-from perseid.server.native.selection import FastPathMiss
+from perseid.server.native.resolution import (
+    MAX_LEVELS,
+    MAX_PLAIN_PREFIXES,
+    FastPathMiss,
+    ResolutionSettings,
+    is_case_sensitive,
+)
 
 from .paths import API_HANDLES_PATH, MAX_SIGNPOSTED_NAME, get_segments, link_pieces
 from .redirect import MAX_URL, redirect_page

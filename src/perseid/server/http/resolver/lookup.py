@@ -26,9 +26,8 @@ from perseid.records.errors import InvalidData
 from perseid.records.locations import Candidates, find_locations
 from perseid.records.namespace import Namespace, NamespaceStatus
 from perseid.records.partition import find_server_index
-from perseid.records.record import Record, ascending
+from perseid.records.record import Record, Value, ascending
 from perseid.records.types import EMAIL, HS_NAMESPACE
-from perseid.records.value import Value
 from perseid.registry.access.permissions import display_name
 from perseid.registry.commands.composition import get_party_status
 from perseid.registry.context import Context

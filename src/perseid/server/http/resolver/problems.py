@@ -13,8 +13,7 @@ from typing import Final, Generic, TypeVar
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.names.uri import KNOWN_RESOLVERS, Reference, to_path
-from perseid.records.encoding import to_iso
-from perseid.records.json_parsing import JsonObject
+from perseid.records.encoding import JsonObject, to_iso
 from perseid.registry.access import permissions
 from perseid.registry.advice import Advice, AdviceKind
 from perseid.registry.commands.namespaces import homed_prefixes

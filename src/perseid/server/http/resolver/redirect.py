@@ -23,18 +23,25 @@ from urllib.parse import quote
 
 from perseid.names.handle import Handle
 from perseid.records.errors import InvalidData
-from perseid.records.location_choice import Address, SelectedLocation, SelectionCriteria, select_location
-from perseid.records.locations import Candidate, Candidates, Location, Locations, expand_template
-from perseid.records.record import ascending
+from perseid.records.locations import (
+    Address,
+    Candidate,
+    Candidates,
+    Location,
+    Locations,
+    SelectedLocation,
+    SelectionCriteria,
+    expand_template,
+    select_location,
+)
+from perseid.records.record import Value, ascending
 from perseid.records.types import has_type
-from perseid.records.value import Value
 from perseid.records.xml import MAX_XML_BYTES, is_true
 from perseid.registry.policy.resolution import cache_lifetime
 from perseid.registry.queries.signposting import RELATIONS
-from perseid.server.http.caching import cache_headers
 from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import HeaderList, Response
-from perseid.server.http.negotiation import VARY, VARY_HISTORY, AcceptHeader, Preference
+from perseid.server.http.negotiation import VARY, VARY_HISTORY, AcceptHeader, Preference, cache_headers
 from perseid.wire.codes import ResponseCode
 
 MAX_URL: Final = 8_192

@@ -12,12 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import quote, urlencode
 
-from perseid.records.location_choice import parse_address, parse_locatt
-from perseid.records.locations import Candidates
+from perseid.records.locations import Candidates, parse_address, parse_locatt
 from perseid.registry.policy.resolution import cache_lifetime
 from perseid.registry.queries.memento import MementoNeighbors
 from perseid.registry.results import Refused
-from perseid.server.http.caching import cache_headers, with_etag_in_pool
 from perseid.server.http.clients import request_base_url
 from perseid.server.http.compat import api
 from perseid.server.http.context import HttpSettings, RequestContext
@@ -29,9 +27,11 @@ from perseid.server.http.negotiation import (
     VARY_HISTORY,
     AcceptHeader,
     Preference,
+    cache_headers,
     location_preferences,
     parse_accept,
     parse_accept_language,
+    with_etag_in_pool,
 )
 from perseid.server.http.pages import generator, server_pages
 from perseid.server.http.pages.pages import POLICY, render_page, to_link, to_visible

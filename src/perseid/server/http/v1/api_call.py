@@ -3,31 +3,46 @@
 Execution is shared with the compatible API (`compat.call.Call`): every call is a registry command, reads included,
 decided under the guard of the identity. This class adds typed requests (`validation`), pages (`after`, `cursor`),
 responses that are encoded in the thread that read the data (`respond`), and idempotency keys (`create`, `once`).
+
+Helpers shared by the routes that change records.
 """
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
 from perseid.ledger.log.requests import StoredResponse
-from perseid.names.errors import quote_text
+from perseid.names.errors import InvalidName, quote_text
 from perseid.names.handle import Handle
 from perseid.names.uri import KNOWN_RESOLVERS, parse_user_input
+from perseid.records.data_types import data_from_text
+from perseid.records.encoding import json_type_name, to_base64
+from perseid.records.errors import InvalidData
+from perseid.records.json_form import value_from_json
+from perseid.records.record import ValueRef, ref_from_text
 from perseid.registry.access.permissions import display_name
-from perseid.registry.context import Command, Context
+from perseid.registry.commands.composition import Conditional
+from perseid.registry.commands.records import PartialValue, Ttl, require_identity
+from perseid.registry.context import Command, Context, Plan
 from perseid.registry.idempotency import Executed, IdempotencyKeys, InProgress, KeyReused, NewClaim, Replayed
 from perseid.registry.identity import Identity
+from perseid.registry.queries.history import keep_history_note
 from perseid.registry.registry import Registry
-from perseid.schema.common import AlreadyDone, Paging
+from perseid.registry.responses import to_changed
+from perseid.registry.results import ChangeResult
+from perseid.schema.common import HANDLE_PARAMETER, AlreadyDone, Paging
+from perseid.schema.records import CreatedRecord, Data, RecordChanged, ValueInput
+from perseid.server.http import negotiation
 from perseid.server.http.auth.authentication import AuthResult
-from perseid.server.http.caching import compute_etag
 from perseid.server.http.compat.call import Call
 from perseid.server.http.context import INTERFACE, HttpSettings, RequestContext
 from perseid.server.http.messages import HeaderList, Parameters, Request
+from perseid.server.http.negotiation import compute_etag
 from perseid.server.http.resolver.paths import get_resolvers
 from perseid.server.http.responses import DEFAULT_FORMAT, RETRY_SECONDS
 from perseid.server.native.decisions import ReadCommand
@@ -35,7 +50,7 @@ from perseid.server.native.operations import check_partition
 from perseid.server.native.steps import WorkKind
 
 from .problems import ApiError
-from .routing import Reply, Route
+from .routing import BASE, Reply, Route
 from .validation import InvalidParameter, locate_name_error
 
 KEY_HEADER: Final = "idempotency-key"
@@ -307,3 +322,132 @@ def _load_reply(status: int, data: bytes, *more: tuple[str, str]) -> Reply:
     stored = msgspec.msgpack.decode(data, type=_StoredReply)
     headers: HeaderList = (*stored.headers, *more)
     return Reply(stored.body, status, headers, stored.media_type, stored.name)
+
+
+CREATED: Final = 201
+
+HANDLE_PARAMETERS: Final = {"handle": HANDLE_PARAMETER}
+
+
+@dataclass(frozen=True, slots=True)
+class RequireIdentity(Generic[T]):
+    """A command that requires an identity before it reveals whether a handle is free."""
+
+    command: Command[T]
+    action: str
+
+    def decide(self, context: Context) -> Plan[T]:
+        require_identity(context, self.action)
+        return self.command.decide(context)
+
+
+def with_condition(call: ApiCall, command: Command[T], handle: Handle) -> Command[T]:
+    """Add the `If-Match` or `If-None-Match` condition of the request to a command; raises `BadRequest`."""
+    condition = negotiation.parse_condition(call.request)
+    return command if condition is None else Conditional(command, handle, condition)
+
+
+async def change_record(
+    call: ApiCall, command: Command[ChangeResult], handle: Handle, note: str, *, keep_history: bool = False
+) -> Reply:
+    """Change a record under the conditions of the request, and build the reply."""
+    note = keep_history_note(note) if keep_history else note
+    return to_reply(await call.change(with_condition(call, command, handle), handle, note))
+
+
+def to_reply(result: ChangeResult) -> Reply:
+    """Build the reply to a change."""
+    return changed_reply(to_changed(result))
+
+
+def changed_reply(changed: RecordChanged) -> Reply:
+    """Build the reply to a change from its response."""
+    return Reply(changed, name=changed.handle)
+
+
+def location_header(handle: str) -> tuple[str, str]:
+    """Build the `Location` header of a new record."""
+    return "Location", f"{BASE}/handles/{quote(handle, safe='')}"
+
+
+async def replay(call: ApiCall, reply: Reply, respond: Callable[[Sequence[str], int], Reply]) -> Reply:
+    """Build the reply to a repeated request whose stored response was dropped.
+
+    `respond` gets the handles and the first entry of the original request. Without entries nothing is known, and the
+    reply stays `AlreadyDone`.
+    """
+    before = reply.body
+    if not isinstance(before, AlreadyDone) or not before.count:
+        return reply
+    registry, seq, count = call.registry, before.seq, before.count
+
+    def handles() -> list[str]:
+        with registry.snapshot() as snapshot:
+            return [snapshot.reader.entry(number).handle for number in range(seq, seq + count)]
+
+    repeated = respond(await call.do(WorkKind.READ, handles), seq)
+    return replace(repeated, headers=(*repeated.headers, REPLAYED_HEADER))
+
+
+async def create_record(call: ApiCall, command: Command[ChangeResult], handle: Handle, note: str) -> Reply:
+    """Create a record, once per idempotency key, and build the reply."""
+
+    def respond(name: str, seq: int) -> Reply:
+        return Reply(CreatedRecord(name, seq), CREATED, (location_header(name),), name=name)
+
+    guarded = RequireIdentity(command, f"create {display_name(handle)}")
+    reply = await call.create(
+        lambda _: guarded, lambda created: respond(str(created.handle), created.seq), handle, note
+    )
+    return await replay(call, reply, lambda handles, seq: respond(handles[0], seq))
+
+
+# Requests
+
+
+_TEXT_FORMATS: Final = frozenset(("string", "base64", "hex"))
+"""Formats whose value is a string."""
+
+
+def parse_value_ref(text: str, where: str) -> ValueRef:
+    """Parse a key or group, `INDEX:HANDLE`; raises `InvalidParameter`."""
+    try:
+        reference = ref_from_text(text)
+        Handle.parse(reference.handle)
+    except (InvalidData, InvalidName) as problem:
+        raise InvalidParameter(str(problem), where, "Use INDEX:HANDLE, as in 300:0.NA/12345") from problem
+    return reference
+
+
+def parse_values(values: Iterable[ValueInput], where: str = "$.values") -> tuple[PartialValue, ...]:
+    """Parse the values of a request; raises `InvalidParameter` with their path."""
+    return tuple([_parse_value(value, f"{where}[{number}]") for number, value in enumerate(values)])
+
+
+def _check_data(data: str | Data, where: str) -> None:
+    """Refuse non-string data in a string format: its meaning would be a guess."""
+    if isinstance(data, Data) and data.format.lower() in _TEXT_FORMATS and not isinstance(data.value, str):
+        message = f"Data in the format {data.format} must be a string, not {json_type_name(data.value)}"
+        raise InvalidParameter(message, f"{where}.data.value", "Write it as a string, in quotes")
+
+
+def _parse_value(item: ValueInput, where: str) -> PartialValue:
+    _check_data(item.data, where)
+    plain = {name: member for name, member in msgspec.to_builtins(item).items() if member is not None}
+    try:
+        if item.references is not None:
+            plain["references"] = [*plain["references"]]
+        if isinstance(item.data, str):
+            plain["data"] = {"format": "base64", "value": to_base64(data_from_text(item.type, item.data))}
+        value = value_from_json({"index": 1, **plain, "timestamp": 0})
+    except InvalidData as problem:
+        advice = "See /docs/schemas#ValueInput"
+        raise InvalidParameter(f"Invalid value: {problem}", where, advice) from problem
+    return PartialValue(
+        value.type,
+        value.data,
+        item.index,
+        None if item.permissions is None else value.permissions,
+        None if item.ttl is None else Ttl(value.ttl, value.ttl_type),
+        None if item.references is None else value.references,
+    )

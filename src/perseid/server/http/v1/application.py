@@ -23,9 +23,9 @@ from perseid.server.http.auth.authentication import (
     end_stale_session,
     proof_headers,
 )
-from perseid.server.http.caching import with_etag_in_pool
 from perseid.server.http.context import RequestContext
 from perseid.server.http.messages import OPTIONS, SAFE_METHODS, HeaderList, Parameters, Response, allow_header
+from perseid.server.http.negotiation import with_etag_in_pool
 from perseid.server.http.resolver.paths import absolute_url
 from perseid.server.http.responses import NO_STORE, UNAUTHORIZED
 from perseid.server.limits.budgets import get_source

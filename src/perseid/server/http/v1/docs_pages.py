@@ -22,9 +22,9 @@ import msgspec
 
 from perseid.registry.results import rules
 from perseid.schema.problems import PROBLEM_TYPES, problem_types_by_status
-from perseid.server.http.caching import PAGE_AGE
 from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import Response
+from perseid.server.http.negotiation import PAGE_AGE
 from perseid.server.http.pages.pages import render_page, site_name
 
 from . import openapi

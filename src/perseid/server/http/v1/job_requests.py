@@ -1,4 +1,9 @@
-"""Shared steps of the routes that start, resume and undo jobs.
+"""A registry bound to one identity, for work of several steps.
+
+`ApiCall.change` guards a command of one commit. Longer work, some of it after the response was sent, uses this class:
+every step, reads included, checks that the key or token is still valid and applies the current settings.
+
+Shared steps of the routes that start, resume and undo jobs.
 
 The first steps run before the response, so that a refusal reaches the caller. The rest runs in the background
 (`job_runner`).
@@ -10,25 +15,79 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
 
+from perseid.ledger.log.requests import Preconditions
 from perseid.ledger.store.jobs import Job
+from perseid.registry.access.token_records import check_token_identity
 from perseid.registry.advice import AdviceKind
-from perseid.registry.identity import Anonymous
+from perseid.registry.context import Command, Context
+from perseid.registry.identity import Anonymous, Identity
 from perseid.registry.jobs.runner import CHUNK_SIZE, JobRun, UndoIndex, complete_or_discard, find_job
 from perseid.registry.jobs.undo import UndoPreview
+from perseid.registry.registry import IdempotentRequest, Registry
 from perseid.registry.responses import to_job
 from perseid.registry.results import Refused
+from perseid.registry.snapshot import Rules, Snapshot
 from perseid.schema.jobs import MAX_CONFLICTS, JobResponse
 from perseid.schema.problems import make_problem
 from perseid.server.http.context import INTERFACE
 from perseid.server.http.resolver.paths import absolute_url
+from perseid.server.native.authentication import Guard
+from perseid.server.native.decisions import GuardedCommand
 from perseid.server.native.steps import WorkKind
 from perseid.wire.codes import ResponseCode
 
 from .api_call import ApiCall
-from .authorized_registry import AuthorizedRegistry
 from .job_runner import BackgroundJob, LimitReached, Slot, retry_when_busy
 from .problems import ApiError, to_problem
 from .routing import BASE, Reply
+
+T = TypeVar("T")
+
+
+class AuthorizedRegistry(Registry):
+    """A view of a registry for one identity."""
+
+    def __init__(
+        self, registry: Registry, identity: Identity, guard: Guard | None, rules: Callable[[], Rules] | None = None
+    ) -> None:
+        """`rules` returns the current settings; by default those of the registry."""
+        super().__init__(registry.ledger, registry.rules)
+        self._identity = identity
+        self._guard = guard
+        self._rules_now = rules or (lambda: registry.rules)
+
+    def do(
+        self,
+        command: Command[T],
+        identity: Identity,
+        interface: str,
+        note: str = "",
+        preconditions: Preconditions | None = None,
+        job_id: str = "",
+        once: IdempotentRequest[T] | None = None,
+    ) -> T:
+        """Execute a command if the credentials are still valid."""
+        self.rules = self._rules_now()
+        return super().do(
+            GuardedCommand(command, self._guard, allow_referrals=True),
+            identity,
+            interface,
+            note,
+            preconditions,
+            job_id,
+            once,
+        )
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Snapshot]:
+        """Read one state of the ledger. Raises `Refused` if the credentials are no longer valid."""
+        self.rules = self._rules_now()
+        with super().snapshot() as snapshot:
+            if self._guard is not None:
+                self._guard.check(snapshot)
+            check_token_identity(Context(snapshot, self._identity, INTERFACE, self.now()))
+            yield snapshot
+
 
 MAX_COUNT: Final = 2_500
 """Handles counted before a job starts: a quarter of a second. Beyond that the total is unknown."""

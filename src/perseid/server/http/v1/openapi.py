@@ -18,7 +18,7 @@ from perseid.schema.problems import Problem, problem_types_by_status
 from perseid.server.http.context import HttpSettings
 
 from .api_call import KEY_HEADER, REPLAYED_HEADER
-from .job_events import MEDIA_TYPE as EVENTS
+from .job_runner import MEDIA_TYPE as EVENTS
 from .problems import MEDIA_TYPE
 from .routing import BASE, NO_TOKEN, OWN_TOKEN, Route, Router, is_parameter
 from .state import WINDOW

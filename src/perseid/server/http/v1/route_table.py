@@ -2,7 +2,7 @@
 
 A module of `routes` looks like this:
 
-    SECTION: Final = Routes("Records", "Create, read, change and delete records.")
+    RECORDS: Final = Routes("Records", "Create, read, change and delete records.")
 
 
     class NewRecord(RequestBody, frozen=True):                # unknown fields are refused
@@ -20,7 +20,7 @@ A module of `routes` looks like this:
         seq: Seq
 
 
-    @SECTION.add(
+    @RECORDS.add(
         "POST", "/handles", "createRecord", "Create a record",
         body=NewRecord, response=CreatedRecord, status=201, scope="create", creates=True, problems=(401, 403, 409, 422),
     )
@@ -36,7 +36,7 @@ A module of `routes` looks like this:
         )
 
 
-    @SECTION.add(
+    @RECORDS.add(
         "GET", "/handles/{handle}/history", "history", "Get the history of a handle",
         response=HistoryPage, query=Paging, problems=(404,), parameters={"handle": HANDLE_PARAMETER},
     )
@@ -59,46 +59,29 @@ A module of `routes` looks like this:
 - `scope` is the scope that a token needs (`registry.access.scopes.Scope`), for documentation; the registry enforces it.
 - Rules belong to the registry, so that every interface applies them. Each section adds its requests to
   tests/server/http/v1/test_v1_same_rules.py.
-- The module is listed in `SECTIONS` below.
+- A new section is listed in `SECTIONS` below.
 """
 
 from typing import Final
 
-from .routes import (
-    citation,
-    explain,
-    find,
-    history,
-    jobs,
-    lifecycle,
-    links,
-    minting,
-    names,
-    namespaces,
-    overview,
-    proofs,
-    records,
-    tokens,
-    transfers,
-    types,
-)
+from .routes import history, jobs, minting, names, namespaces, queries, records, tokens
 from .routing import Routes
 
 SECTIONS: Final[tuple[Routes, ...]] = (
-    overview.SECTION,
-    minting.SECTION,
-    records.SECTION,
-    lifecycle.SECTION,
-    links.SECTION,
-    history.SECTION,
-    proofs.SECTION,
-    find.SECTION,
-    jobs.SECTION,
-    transfers.SECTION,
-    namespaces.SECTION,
-    types.SECTION,
-    explain.SECTION,
-    citation.SECTION,
-    names.SECTION,
-    tokens.SECTION,
+    names.OVERVIEW,
+    minting.MINTING,
+    records.RECORDS,
+    records.LIFECYCLE,
+    queries.LINKS,
+    history.HISTORY,
+    history.PROOFS,
+    queries.FIND,
+    jobs.JOBS,
+    jobs.TRANSFERS,
+    namespaces.NAMESPACES,
+    namespaces.TYPES,
+    queries.EXPLAIN,
+    queries.CITATION,
+    names.NAMES,
+    tokens.TOKENS,
 )

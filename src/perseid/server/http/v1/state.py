@@ -32,8 +32,7 @@ from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
 from perseid.server.http.messages import HeaderList
 
-from .job_events import Listeners
-from .job_runner import JobRunner
+from .job_runner import JobRunner, Listeners
 
 SECRET_PURPOSE: Final = b"API cursors"
 """Purpose for which the key is derived from the ledger's secret."""

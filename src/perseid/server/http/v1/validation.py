@@ -25,9 +25,8 @@ from msgspec import inspect
 from perseid.names.errors import MAX_QUOTED_LENGTH, InvalidName, quote_text
 from perseid.registry.access.permissions import display_name
 from perseid.registry.context import name_too_long
-from perseid.server.http.bodies import JSON_TYPE, media_type
 from perseid.server.http.messages import MAX_PARAMETERS, BadRequest, Request, parse_name, percent_decode
-from perseid.server.http.responses import NOT_FOUND, UNSUPPORTED_MEDIA_TYPE
+from perseid.server.http.responses import JSON_TYPE, NOT_FOUND, UNSUPPORTED_MEDIA_TYPE, media_type
 
 from .routing import BASE, Route
 

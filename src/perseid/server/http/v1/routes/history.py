@@ -1,9 +1,18 @@
-"""History of one handle, differences between two times, and the log of the whole ledger.
+"""Routes of history and proofs.
+
+History of one handle, differences between two times, and the log of the whole ledger.
 
 `registry.queries.history` and `registry.queries.listing` decide what a caller can see. The record at one time is a
 matter of `routes.records`, with `at`.
+
+Proofs that anyone can verify without this server, and checkpoints.
+
+A proof is the document that `perseid prove` writes and `perseid verify` checks; docs/reference/proof-format.md
+specifies it. By default it contains public data only. Checkpoints and consistency proofs are public: they contain only
+hashes, of salted leaves.
 """
 
+import asyncio
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,23 +22,37 @@ from perseid.registry.context import Context, not_found
 from perseid.registry.queries.history import History, RecordHistory, VisibleVersion, get_history, seq_at_time
 from perseid.registry.queries.listing import ChangedRecord, LogEntry, list_changes, list_log
 from perseid.registry.queries.paging import Page
-from perseid.registry.responses import to_changed_handle, to_changes, to_entry, to_state_at, to_version
+from perseid.registry.queries.prove import NotCheckpointed, SigningKey, consistency, prove, signing_keys
+from perseid.registry.responses import (
+    to_changed_handle,
+    to_changes,
+    to_consistency,
+    to_entry,
+    to_ledger_key,
+    to_state_at,
+    to_version,
+)
 from perseid.registry.results import InvalidQuery
 from perseid.schema.common import Paging
 from perseid.schema.queries import (
     BetweenQuery,
     ChangedHandlePage,
     ChangesQuery,
+    ConsistencyProof,
+    ConsistencyQuery,
     DifferencesResponse,
     HistoryPage,
+    LedgerKeys,
     LogPage,
     LogQuery,
+    ProofDocument,
+    ProofQuery,
 )
-from perseid.server.http.v1.api_call import ApiCall
-from perseid.server.http.v1.changes import HANDLE_PARAMETERS
+from perseid.server.http.v1.api_call import HANDLE_PARAMETERS, ApiCall
+from perseid.server.http.v1.problems import ApiError
 from perseid.server.http.v1.routing import Reply, Routes
 
-SECTION: Final = Routes(
+HISTORY: Final = Routes(
     "History", "Earlier versions of records: what changed, when, and for administrators by whom and why."
 )
 
@@ -37,7 +60,7 @@ SECTION: Final = Routes(
 # One handle
 
 
-@SECTION.add(
+@HISTORY.add(
     "GET",
     "/handles/{handle}/history",
     "history",
@@ -68,7 +91,7 @@ async def show_history(call: ApiCall) -> Reply:
     return await call.respond(read, respond, handle)
 
 
-@SECTION.add(
+@HISTORY.add(
     "GET",
     "/handles/{handle}/differences",
     "differences",
@@ -122,7 +145,7 @@ def _to_differences(versions: _Versions) -> DifferencesResponse:
 # All handles
 
 
-@SECTION.add(
+@HISTORY.add(
     "GET",
     "/log",
     "log",
@@ -154,7 +177,7 @@ async def show_log(call: ApiCall) -> Reply:
     return await call.respond(read, respond)
 
 
-@SECTION.add(
+@HISTORY.add(
     "GET",
     "/changes",
     "changes",
@@ -207,3 +230,104 @@ def _parse_moments(call: ApiCall, context: Context, earlier: str, later: str | N
         reason = f"`earlier` (entry {first}) is after `later` (entry {last})"
         raise InvalidQuery(reason, AdviceKind.SWAP_VERSIONS())
     return first, last
+
+
+PROOFS: Final = Routes("Proofs", "Verifiable proofs of what a record was, and signed checkpoints of the ledger.")
+
+NOTE_TYPE: Final = "text/plain"
+"""The media type of signed notes."""
+
+POLL_SECONDS: Final = 0.25
+MAX_POLLS: Final = 12
+"""Seconds between polls for a checkpoint that includes an entry, and their number: one is signed per second."""
+
+_RETRY_HEADERS: Final = (("Retry-After", "1"),)
+
+
+@PROOFS.add(
+    "GET",
+    "/handles/{handle}/proof",
+    "prove",
+    "Get a proof of a handle",
+    response=ProofDocument,
+    query=ProofQuery,
+    problems=(403, 404, 422),
+    parameters=HANDLE_PARAMETERS,
+)
+async def show_proof(call: ApiCall) -> Reply:
+    """Return a proof of one version of a record, which anyone can verify without this server.
+
+    By default it contains public data only; for `everything` a token needs the scope `read`. Save it as a file and
+    check it with `perseid verify FILE --key KEY`, with a key that you got from the operator by another channel. The
+    response can take a second, until a signed checkpoint includes the latest changes.
+    """
+    query, handle = call.query_as(ProofQuery), call.handle()
+    clock = call.registry.ledger.log.clock
+
+    def read(context: Context) -> bytes:
+        snapshot = context.snapshot
+        seq = None if query.at is None else seq_at_time(snapshot.reader, query.at, clock.now())
+        return prove(snapshot, context.identity, handle, seq, public_only=not query.everything).to_json().encode()
+
+    polls = 0
+    while True:
+        try:
+            return Reply(await call.read(read, handle), name=str(handle))
+        except NotCheckpointed as missing:
+            polls += 1
+            if polls == MAX_POLLS:
+                raise ApiError("busy", str(missing), "Retry in a second", headers=_RETRY_HEADERS) from missing
+        await asyncio.sleep(POLL_SECONDS)
+
+
+@PROOFS.add(
+    "GET",
+    "/ledger/checkpoint",
+    "checkpoint",
+    "Get the latest checkpoint",
+    media_types=(NOTE_TYPE,),
+)
+async def show_checkpoint(call: ApiCall) -> Reply:
+    """Return the latest checkpoint as a signed note: the name of the ledger, its size, and the root of its tree.
+
+    Keep it: a consistency proof can later show that the ledger still contains all its entries.
+    """
+    note = await call.read(lambda context: context.snapshot.reader.checkpoint())
+    if note is None:
+        raise ApiError("busy", "No checkpoint is signed yet; the first one takes a second", headers=_RETRY_HEADERS)
+    return Reply(note.encode(), media_type=f"{NOTE_TYPE};charset=utf-8")
+
+
+@PROOFS.add(
+    "GET",
+    "/ledger/consistency",
+    "consistency",
+    "Prove that the ledger only grew",
+    response=ConsistencyProof,
+    query=ConsistencyQuery,
+    problems=(422,),
+)
+async def show_consistency(call: ApiCall) -> Reply:
+    """Prove that the ledger only grew between two sizes, up to the latest checkpoint.
+
+    Verify the proof against the roots in your checkpoints. The roots in the response are for sizes of which you have
+    none.
+    """
+    query = call.query_as(ConsistencyQuery)
+    proof = await call.read(lambda context: consistency(context.snapshot.reader, query.old, query.new))
+    return Reply(to_consistency(proof))
+
+
+@PROOFS.add("GET", "/ledger/key", "ledgerKey", "Get the signing keys of the ledger", response=LedgerKeys)
+async def show_key(call: ApiCall) -> Reply:
+    """Return the public key that signs checkpoints, and earlier keys.
+
+    Compare the key with the one that the operator has published elsewhere.
+    """
+
+    def read(context: Context) -> tuple[str, list[SigningKey]]:
+        reader = context.snapshot.reader
+        return reader.origin, signing_keys(reader)
+
+    origin, keys = await call.read(read)
+    return Reply(LedgerKeys(origin, str(keys[-1].key), [to_ledger_key(each) for each in keys]))

@@ -1,8 +1,14 @@
-"""Jobs: preview, start, watch, resume and undo changes of many records.
+"""Routes of jobs: rewrites, undos and transfers.
+
+Jobs: preview, start, watch, resume and undo changes of many records.
 
 They are those of `perseid rewrite`, `undo` and `jobs` (`registry.jobs`). A job continues after the response
 (`job_requests`). If it does not complete, because the server stopped or the user lost a permission, a request can
 resume it.
+
+Transfer everything under a prefix, or all handles with the same beginning, to another owner.
+
+A transfer is a job like a rewrite (`routes.jobs`). One handle is transferred in `routes.lifecycle`.
 """
 
 from typing import Final
@@ -10,29 +16,32 @@ from typing import Final
 from perseid.ledger.store.jobs import Job
 from perseid.registry.context import Context
 from perseid.registry.jobs import rewrite as rewriting
-from perseid.registry.jobs import undo
+from perseid.registry.jobs import transfer, undo
 from perseid.registry.jobs.rewrite import Rewrite, RewritePage
 from perseid.registry.jobs.runner import UndoIndex, find_job, get_unfinished_job, jobs_page
-from perseid.registry.responses import to_conflict, to_planned_record
+from perseid.registry.jobs.transfer import TransferAll, TransferPage, parse_range
+from perseid.registry.responses import to_conflict, to_planned_record, to_planned_transfer
 from perseid.schema.common import Paging
 from perseid.schema.jobs import (
     JobPage,
     JobResponse,
     JobState,
     NewRewrite,
+    NewTransfer,
     NewUndo,
     RewritePlan,
     RewriteQuery,
+    TransferPlan,
+    TransferQuery,
     UndoPlan,
 )
 from perseid.server.http.context import INTERFACE
 from perseid.server.http.responses import NO_STORE
-from perseid.server.http.v1.api_call import ApiCall, encode_reply
-from perseid.server.http.v1.authorized_registry import AuthorizedRegistry
-from perseid.server.http.v1.job_events import MEDIA_TYPE, JobEvent, Listener
+from perseid.server.http.v1.api_call import ApiCall, encode_reply, parse_value_ref
 from perseid.server.http.v1.job_requests import (
     ACCEPTED,
     RETRY_LATER,
+    AuthorizedRegistry,
     accepted_reply,
     authorize_registry,
     count_handles,
@@ -42,13 +51,14 @@ from perseid.server.http.v1.job_requests import (
     run_job,
     to_job_response,
 )
-from perseid.server.http.v1.job_runner import LimitReached
+from perseid.server.http.v1.job_runner import MEDIA_TYPE, JobEvent, LimitReached, Listener
 from perseid.server.http.v1.problems import ApiError
 from perseid.server.http.v1.routing import Reply, Routes
+from perseid.server.http.v1.validation import InvalidParameter
 from perseid.server.limits.budgets import get_source
 from perseid.server.native.steps import WorkKind
 
-SECTION: Final = Routes("Jobs", "Preview, start, watch, resume and undo changes of many records.")
+JOBS: Final = Routes("Jobs", "Preview, start, watch, resume and undo changes of many records.")
 
 _PARAMETERS: Final = {"job": "The id of the job, as in `listJobs`, or `last`."}
 
@@ -56,7 +66,7 @@ _PARAMETERS: Final = {"job": "The id of the job, as in `listJobs`, or `last`."}
 # Rewrites
 
 
-@SECTION.add(
+@JOBS.add(
     "GET",
     "/rewrites/preview",
     "previewRewrite",
@@ -86,7 +96,7 @@ async def preview_rewrite(call: ApiCall) -> Reply:
     return await call.respond(read, respond)
 
 
-@SECTION.add(
+@JOBS.add(
     "POST",
     "/rewrites",
     "rewrite",
@@ -135,7 +145,7 @@ async def _count_rewrites(call: ApiCall, registry: AuthorizedRegistry, order: Re
 # Jobs
 
 
-@SECTION.add(
+@JOBS.add(
     "GET",
     "/jobs",
     "listJobs",
@@ -161,7 +171,7 @@ async def list_jobs(call: ApiCall) -> Reply:
     return await call.do(WorkKind.READ, read)
 
 
-@SECTION.add(
+@JOBS.add(
     "GET",
     "/jobs/{job}",
     "showJob",
@@ -175,7 +185,7 @@ async def show_job(call: ApiCall) -> Reply:
     return Reply(await load_job(call, authorize_registry(call), call.names["job"]))
 
 
-@SECTION.add(
+@JOBS.add(
     "GET",
     "/jobs/{job}/events",
     "watchJob",
@@ -218,7 +228,7 @@ def _add_listener(call: ApiCall) -> Listener:
         raise ApiError("too-many-requests", str(error), advice, headers=RETRY_LATER) from error
 
 
-@SECTION.add(
+@JOBS.add(
     "POST",
     "/jobs/{job}/resume",
     "resumeJob",
@@ -249,7 +259,7 @@ async def resume_job(call: ApiCall) -> Reply:
     return await run_job(call, registry, start, undoes=known.kind == undo.KIND)
 
 
-@SECTION.add(
+@JOBS.add(
     "GET",
     "/jobs/{job}/undo",
     "previewUndo",
@@ -272,7 +282,7 @@ async def preview_undo(call: ApiCall) -> Reply:
     )
 
 
-@SECTION.add(
+@JOBS.add(
     "POST",
     "/jobs/{job}/undo",
     "undoJob",
@@ -299,3 +309,89 @@ async def undo_job(call: ApiCall) -> Reply:
         return await call.do(WorkKind.WRITE, lambda: preview.start(INTERFACE, note))
 
     return await call.once(lambda: run_job(call, registry, start, undoes=True))
+
+
+TRANSFERS: Final = Routes(
+    "Transfers", "Transfer all handles of a prefix, or all with the same beginning, to another owner."
+)
+
+
+@TRANSFERS.add(
+    "GET",
+    "/transfers/preview",
+    "previewTransfer",
+    "Preview a transfer",
+    response=TransferPlan,
+    query=TransferQuery,
+    scope="transfer",
+    problems=(401, 403, 404, 422),
+)
+async def preview_transfer(call: ApiCall) -> Reply:
+    """List the handles that would be transferred, their administrators, and whether you can transfer them.
+
+    Nothing is changed. Requires the same permissions as the transfer, because the list includes reserved and
+    unpublished handles.
+    """
+    query = call.query_as(TransferQuery)
+    order = _parse_order(query.where, query.to, derived=query.derived)
+    after = await call.after(tuple[int, bytes])
+
+    def read(context: Context) -> TransferPage:
+        return transfer.preview_page(context, order, after, query.limit)
+
+    def respond(page: TransferPage) -> Reply:
+        cursor = call.seal(page.following)
+        return Reply(TransferPlan([to_planned_transfer(each) for each in page.items], cursor), next=cursor)
+
+    return await call.respond(read, respond)
+
+
+@TRANSFERS.add(
+    "POST",
+    "/transfers",
+    "transferAll",
+    "Transfer many handles",
+    body=NewTransfer,
+    response=JobResponse,
+    status=ACCEPTED,
+    scope="transfer",
+    creates=True,
+    problems=(401, 403, 404, 422),
+)
+async def transfer_all(call: ApiCall) -> Reply:
+    """Transfer all handles of a prefix, or all with the same beginning, to another owner. Use the preview first.
+
+    The new owner replaces all administrators. Creator and creation date stay, and so do the groups in a prefix handle
+    and the policy. The prefix handle is transferred last.
+
+    This is one job. It continues in the background; a small one is complete when the response arrives. `Location` is
+    the URL of the job, and `/events` under it streams its progress. The job stops at the first handle that you cannot
+    transfer; completed changes remain, and users with the permissions can undo them. You need permission to list the
+    handles. A token needs `transfer`, and for a whole prefix `namespaces` too.
+    """
+    new = call.payload(NewTransfer)
+    order = _parse_order(new.where, new.to, derived=new.derived, path="$.")
+    registry = authorize_registry(call)
+
+    def page(after: tuple[int, bytes] | None) -> tuple[int, tuple[int, bytes] | None]:
+        with registry.snapshot() as snapshot:
+            context = Context(snapshot, call.identity, INTERFACE, registry.now())
+            found = transfer.preview_page(context, order, after, check_permissions=False)
+        return len(found.items), found.following
+
+    async def start() -> Job:
+        total = await count_handles(call, page) or 0
+        return await call.do(
+            WorkKind.WRITE, lambda: transfer.start(registry, order, call.identity, INTERFACE, new.note, total)
+        )
+
+    return await call.once(lambda: run_job(call, registry, start, discard=True))
+
+
+def _parse_order(where: str, to: str, *, derived: bool, path: str = "") -> TransferAll:
+    """Build the transfer; raises `InvalidParameter` for a single handle. `path` precedes the field names in errors."""
+    handle_range = parse_range(where)
+    if handle_range is None:
+        advice = "Use POST /api/v1/handles/{handle}/transfer, or give a prefix or a beginning and *"
+        raise InvalidParameter("This is a single handle", f"{path}where", advice)
+    return TransferAll(handle_range, parse_value_ref(to, f"{path}to"), derived)

@@ -4,27 +4,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from perseid.records.value import Value, ValueRef
+from perseid.records.record import Value, ValueRef
 from perseid.registry.commands.minting import Mint, MintInputs, Reserve
 from perseid.registry.commands.namespaces import check_prefix
 from perseid.registry.commands.records import PartialValue, assign_indexes
 from perseid.registry.context import Command, Context, Plan
-from perseid.registry.queries import suffixes
-from perseid.registry.queries.suffixes import MintMode
+from perseid.registry.queries import namespaces
+from perseid.registry.queries.namespaces import MintMode
 from perseid.registry.responses import to_minted
 from perseid.registry.results import MintResult
 from perseid.schema.records import GenerateRequest, MintedHandles, MintRequest, ReserveRequest
-from perseid.server.http.v1.api_call import ApiCall
-from perseid.server.http.v1.changes import CREATED, location_header, parse_value_ref, parse_values, replay
+from perseid.server.http.v1.api_call import CREATED, ApiCall, location_header, parse_value_ref, parse_values, replay
 from perseid.server.http.v1.routing import Reply, Routes
 from perseid.server.http.v1.validation import InvalidParameter
 
-SECTION: Final = Routes("Minting", "Create unique handles: with records, reserved for later, or without records.")
+MINTING: Final = Routes("Minting", "Create unique handles: with records, reserved for later, or without records.")
 
 _PROBLEMS: Final = (401, 403, 404, 409, 422)
 
 
-@SECTION.add(
+@MINTING.add(
     "POST",
     "/mint",
     "mint",
@@ -50,7 +49,7 @@ async def mint(call: ApiCall) -> Reply:
     return await _mint(call, order.retry, new.prefix, new.note, order.handles_per_item)
 
 
-@SECTION.add(
+@MINTING.add(
     "POST",
     "/reserve",
     "reserve",
@@ -82,7 +81,7 @@ async def reserve(call: ApiCall) -> Reply:
     return await _mint(call, lambda _: chosen, new.handles[0], new.note)
 
 
-@SECTION.add(
+@MINTING.add(
     "POST",
     "/generate",
     "generate",
@@ -133,7 +132,9 @@ class _Order:
         check_prefix(prefix)
         ttl = context.snapshot.policy(prefix).default_ttl
         values = () if self.each else assign_indexes(self.common, ttl=ttl)
-        order = suffixes.build_command(self.mode, self.inputs, self.where, self.count, values=values, owner=self.owner)
+        order = namespaces.build_command(
+            self.mode, self.inputs, self.where, self.count, values=values, owner=self.owner
+        )
         if isinstance(order, Mint):
             metadata = None if self.metadata is None else assign_indexes(self.metadata, ttl=ttl)
             order = replace(order, metadata=metadata, published=self.published)

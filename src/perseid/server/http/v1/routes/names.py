@@ -1,4 +1,8 @@
-"""Syntax of handles and suffixes: parse, convert and check, as `perseid name` and `perseid suffix` do.
+"""The entry point of the API, and routes about the syntax of handles and suffixes.
+
+The entry point of the API.
+
+Syntax of handles and suffixes: parse, convert and check, as `perseid name` and `perseid suffix` do.
 
 No authentication is needed, and nothing is looked up.
 """
@@ -8,15 +12,16 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
+from perseid import __version__
 from perseid.names import pilin
-from perseid.names.allocator import MemoryLease
 from perseid.names.errors import InvalidName, quote_text
 from perseid.names.handle import Handle
 from perseid.names.prefixes import check_prefix
 from perseid.names.scheme_loader import load_scheme, recognize
-from perseid.names.schemes import Source
+from perseid.names.schemes import MemoryLease, Source
 from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_user_input, to_host, to_http, to_path
 from perseid.registry.results import rules
+from perseid.schema.common import Overview
 from perseid.schema.names import (
     ConversionQuery,
     ConvertedName,
@@ -37,20 +42,41 @@ from perseid.schema.names import (
     pilin_at,
     to_pilin,
 )
-from perseid.server.http.caching import STATIC_AGE
-from perseid.server.http.resolver.paths import get_resolvers
+from perseid.server.http.negotiation import PAGE_AGE, STATIC_AGE
+from perseid.server.http.resolver.paths import absolute_url, get_resolvers
 from perseid.server.http.responses import NO_STORE
 from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.problems import ApiError
-from perseid.server.http.v1.routing import Reply, Routes
+from perseid.server.http.v1.routing import BASE, Reply, Routes
 from perseid.server.http.v1.validation import InvalidNameParameter, InvalidParameter, locate_name_error
 
-SECTION: Final = Routes("Names", "Parse, convert and check handles and suffixes. Nothing is looked up.")
+OVERVIEW: Final = Routes("Overview", "Links to the documentation.")
+
+
+@OVERVIEW.add("GET", "/", "overview", "Get an overview", response=Overview)
+async def overview(call: ApiCall) -> Reply:
+    """Return links to the documentation of this API."""
+
+    def url(path: str) -> str:
+        return absolute_url(path, call.settings)
+
+    result = Overview(
+        f"perseid {__version__}",
+        url(BASE),
+        url("/openapi.json"),
+        url("/docs"),
+        url("/docs/problems"),
+        url("/resolver.json"),
+    )
+    return Reply(result, headers=(("Cache-Control", f"public, max-age={PAGE_AGE}"),))
+
+
+NAMES: Final = Routes("Names", "Parse, convert and check handles and suffixes. Nothing is looked up.")
 
 _CACHE_HEADERS: Final = (("Cache-Control", f"public, max-age={STATIC_AGE}"),)
 
 
-@SECTION.add("GET", "/names/parse", "parseName", "Parse a handle", response=ParsedName, query=TextQuery)
+@NAMES.add("GET", "/names/parse", "parseName", "Parse a handle", response=ParsedName, query=TextQuery)
 async def parse(call: ApiCall) -> Reply:
     """Parse a handle in any form: handle, prefix, suffix, query, fragment, and the recognized scheme.
 
@@ -62,7 +88,7 @@ async def parse(call: ApiCall) -> Reply:
     return Reply(parse_name(reference), headers=_CACHE_HEADERS)
 
 
-@SECTION.add("GET", "/names/convert", "convertName", "Convert a handle", response=ConvertedName, query=ConversionQuery)
+@NAMES.add("GET", "/names/convert", "convertName", "Convert a handle", response=ConvertedName, query=ConversionQuery)
 async def convert(call: ApiCall) -> Reply:
     """Convert a handle to another form. Case is kept, query and fragment where the form allows them."""
     query = call.query_as(ConversionQuery)
@@ -71,7 +97,7 @@ async def convert(call: ApiCall) -> Reply:
     return Reply(convert_name(reference, query.to, own), headers=_CACHE_HEADERS)
 
 
-@SECTION.add("GET", "/names/forms", "nameForms", "List all forms of a handle", response=NameForms, query=TextQuery)
+@NAMES.add("GET", "/names/forms", "nameForms", "List all forms of a handle", response=NameForms, query=TextQuery)
 async def forms(call: ApiCall) -> Reply:
     """Return a handle as bare handle, as both URI forms, and as URLs of the resolvers of this server."""
     query = call.query_as(TextQuery)
@@ -87,7 +113,7 @@ async def forms(call: ApiCall) -> Reply:
     )
 
 
-@SECTION.add("GET", "/names/rules", "listRules", "List the rules", response=Rules)
+@NAMES.add("GET", "/names/rules", "listRules", "List the rules", response=Rules)
 async def list_rules(_: ApiCall) -> Reply:
     """List the rules that problems refer to by id."""
     return Reply(
@@ -95,7 +121,7 @@ async def list_rules(_: ApiCall) -> Reply:
     )
 
 
-@SECTION.add(
+@NAMES.add(
     "GET",
     "/names/rules/{rule}",
     "showRule",
@@ -115,7 +141,7 @@ async def show_rule(call: ApiCall) -> Reply:
     return Reply(Rule(key, rule["title"], rule["text"]), headers=_CACHE_HEADERS)
 
 
-@SECTION.add(
+@NAMES.add(
     "GET", "/suffixes/pilin", "pilinSuffix", "Get the PILIN suffix of a time", response=PilinSuffix, query=PilinQuery
 )
 async def pilin_suffix(call: ApiCall) -> Reply:
@@ -135,7 +161,7 @@ async def pilin_suffix(call: ApiCall) -> Reply:
     return Reply(pilin_at(instant), headers=_CACHE_HEADERS)
 
 
-@SECTION.add(
+@NAMES.add(
     "GET",
     "/suffixes/pilin/{suffix}",
     "decodePilin",
@@ -149,7 +175,7 @@ async def decode_pilin(call: ApiCall) -> Reply:
         return Reply(to_pilin(pilin.decode(call.names["suffix"])), headers=_CACHE_HEADERS)
 
 
-@SECTION.add(
+@NAMES.add(
     "GET", "/suffixes/cordra", "cordraSuffix", "Generate a CORDRA suffix", response=CordraSuffix, query=CordraQuery
 )
 async def cordra_suffix(call: ApiCall) -> Reply:
@@ -159,7 +185,7 @@ async def cordra_suffix(call: ApiCall) -> Reply:
     return Reply(generate_cordra(call.query_as(CordraQuery).version, source), headers=(NO_STORE,))
 
 
-@SECTION.add("GET", "/suffixes/check", "checkSuffix", "Check a suffix", response=SuffixCheck, query=SchemeQuery)
+@NAMES.add("GET", "/suffixes/check", "checkSuffix", "Check a suffix", response=SuffixCheck, query=SchemeQuery)
 async def check(call: ApiCall) -> Reply:
     """Check whether a suffix is valid in a scheme; if not, return the broken rule and its position.
 

@@ -1,4 +1,4 @@
-"""Namespaces and their policies, and the authority metadata of identifiers."""
+"""Routes of namespaces and types."""
 
 from dataclasses import replace
 from functools import partial
@@ -10,19 +10,21 @@ import msgspec
 
 from perseid.names.characters import fold
 from perseid.names.handle import Handle
+from perseid.records.data_types import Definition
 from perseid.registry.access.permissions import display_name
 from perseid.registry.commands import namespaces
 from perseid.registry.commands.create_namespace import CreateNamespace
 from perseid.registry.commands.minting import MintInputs
 from perseid.registry.commands.namespaces import AddNamespace
-from perseid.registry.commands.records import require_identity
+from perseid.registry.commands.records import Create, require_identity
 from perseid.registry.context import Context
 from perseid.registry.installation.setup import administrator_values, with_group_administrators
 from perseid.registry.policy.policy import PROFILES, Policy
-from perseid.registry.queries.namespaces import ChangePolicy, get_policy, list_prefixes
+from perseid.registry.policy.types import definition_values
+from perseid.registry.queries.namespaces import ChangePolicy, get_policy, get_type, list_prefixes, list_types
 from perseid.registry.queries.paging import PageBudget
 from perseid.registry.queries.resolve import Query
-from perseid.registry.responses import get_authority, to_created_namespace, to_namespace, to_policy
+from perseid.registry.responses import get_authority, to_created_namespace, to_namespace, to_policy, to_type
 from perseid.registry.snapshot import stored_policy
 from perseid.schema.common import (
     HANDLE_PARAMETER,
@@ -36,16 +38,20 @@ from perseid.schema.namespaces import (
     NamespacePage,
     NewNamespace,
     NewPolicy,
+    NewType,
     PolicyChanged,
     PolicyResponse,
+    TypePage,
+    TypeResponse,
+    TypesQuery,
 )
-from perseid.server.http.v1.api_call import REPLAYED_HEADER, ApiCall
-from perseid.server.http.v1.changes import CREATED, parse_value_ref
+from perseid.schema.records import CreatedRecord
+from perseid.server.http.v1.api_call import CREATED, REPLAYED_HEADER, ApiCall, RequireIdentity, parse_value_ref
 from perseid.server.http.v1.routing import BASE, Reply, Routes
 from perseid.server.http.v1.validation import InvalidParameter
 from perseid.server.native.steps import WorkKind
 
-SECTION: Final = Routes("Namespaces", "Namespaces: prefixes with policies that apply to every interface.")
+NAMESPACES: Final = Routes("Namespaces", "Namespaces: prefixes with policies that apply to every interface.")
 
 PREFIX_PARAMETER: Final = "The prefix of the namespace, as in `12345`."
 
@@ -56,7 +62,7 @@ _PARAMETERS: Final = {"prefix": PREFIX_PARAMETER}
 # Namespaces
 
 
-@SECTION.add(
+@NAMESPACES.add(
     "GET",
     "/namespaces",
     "listNamespaces",
@@ -88,7 +94,7 @@ async def list_namespaces(call: ApiCall) -> Reply:
     return await call.respond(page, respond)
 
 
-@SECTION.add(
+@NAMESPACES.add(
     "GET",
     "/namespaces/{prefix}",
     "showNamespace",
@@ -108,7 +114,7 @@ async def show_namespace(call: ApiCall) -> Reply:
     return Reply(await call.read(read))
 
 
-@SECTION.add(
+@NAMESPACES.add(
     "POST",
     "/namespaces",
     "addNamespace",
@@ -168,7 +174,7 @@ async def _replay(call: ApiCall, prefix: str, reply: Reply) -> Reply:
     return replace(repeated, headers=(*repeated.headers, REPLAYED_HEADER))
 
 
-@SECTION.add(
+@NAMESPACES.add(
     "GET",
     "/namespaces/{prefix}/policy",
     "showPolicy",
@@ -184,7 +190,7 @@ async def show_policy(call: ApiCall) -> Reply:
     return Reply(to_policy(prefix, rules))
 
 
-@SECTION.add(
+@NAMESPACES.add(
     "PUT",
     "/namespaces/{prefix}/policy",
     "changePolicy",
@@ -209,7 +215,7 @@ async def change_policy(call: ApiCall) -> Reply:
 # Authority metadata
 
 
-@SECTION.add(
+@NAMESPACES.add(
     "GET",
     "/handles/{handle}/authority",
     "showAuthority",
@@ -247,3 +253,84 @@ def _initial_policy(new: NewNamespace) -> Policy:
     if new.creator:
         rules = replace(rules, default_creator=str(Handle.parse(new.creator)))
     return replace(rules, purpose=new.purpose) if new.purpose else rules
+
+
+TYPES: Final = Routes("Types", "Register and list types of values. A type is a handle that resolves to its definition.")
+
+
+@TYPES.add(
+    "GET", "/types", "listTypes", "List types", response=TypePage, query=TypesQuery, scope="find", problems=(401, 403)
+)
+async def show_types(call: ApiCall) -> Reply:
+    """List the types registered here: records with a definition, a value of the type `PERSEID_TYPE`.
+
+    The list covers namespaces whose handles you can list. With `prefix`, missing permission is an error.
+    """
+    query, after = call.query_as(TypesQuery), await call.after(str)
+
+    def page(context: Context) -> tuple[list[TypeResponse], str | None]:
+        types, following = list_types(context.snapshot, context.identity, query.prefix, after, query.limit)
+        return [to_type(each) for each in types], following
+
+    def respond(page: tuple[list[TypeResponse], str | None]) -> Reply:
+        cursor = call.seal(page[1])
+        return Reply(TypePage(page[0], cursor), next=cursor)
+
+    return await call.respond(page, respond)
+
+
+@TYPES.add(
+    "GET",
+    "/types/{handle}",
+    "showType",
+    "Get a type",
+    response=TypeResponse,
+    problems=(404,),
+    parameters={"handle": HANDLE_PARAMETER},
+)
+async def show_type(call: ApiCall) -> Reply:
+    """Return the definition of a type: name, meaning, pattern or schema."""
+    handle = call.handle()
+    return await call.respond(
+        lambda context: get_type(context.snapshot, handle),
+        lambda registered: Reply(to_type(registered), name=str(handle)),
+        handle,
+    )
+
+
+@TYPES.add(
+    "POST",
+    "/types",
+    "addType",
+    "Register a type",
+    body=NewType,
+    response=CreatedRecord,
+    status=201,
+    scope="create",
+    creates=True,
+    problems=(401, 403, 409, 422),
+)
+async def add_type(call: ApiCall) -> Reply:
+    """Register a type: create its record, with a definition for people and programs.
+
+    A namespace whose policy has `registered_types = true` accepts only values of registered types; with `validate_types
+    = true` their data must match the pattern or the schema.
+    """
+    new = call.payload(NewType)
+    handle = call.parse_handle(new.handle, new=True)
+    if new.pattern is not None and new.schema is not None:
+        raise InvalidParameter("`pattern` cannot be combined with `schema`", "$.pattern", "Give only one of them")
+    definition = Definition.make(
+        new.name or handle.suffix,
+        new.description,
+        pattern=new.pattern,
+        schema=new.schema,
+        example=new.example,
+    )
+    command = RequireIdentity(Create(handle, definition_values(definition)), f"create {display_name(handle)}")
+    return await call.create(
+        lambda _: command,
+        lambda created: Reply(CreatedRecord(str(created.handle), created.seq), 201, name=str(created.handle)),
+        about=handle,
+        note=new.note,
+    )

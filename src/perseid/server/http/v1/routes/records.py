@@ -1,10 +1,11 @@
-"""Create, read, change and delete records."""
+"""Routes of records: create, read, change, delete, publish, unpublish, tombstone and transfer."""
 
 from dataclasses import dataclass
 from typing import Final
 
 from perseid.names.handle import Handle
-from perseid.registry.commands.conditions import entry_tag, version_tag
+from perseid.registry.commands.composition import entry_tag, version_tag
+from perseid.registry.commands.lifecycle import Publish, Revive, Tombstone, Unpublish
 from perseid.registry.commands.records import (
     AddValues,
     CreateRecord,
@@ -15,6 +16,7 @@ from perseid.registry.commands.records import (
     SetValues,
     assign_indexes,
 )
+from perseid.registry.commands.transfer import Transfer
 from perseid.registry.context import Context, Plan
 from perseid.registry.queries.aliases import FoundRecord, find_record
 from perseid.registry.queries.resolve import Query
@@ -23,23 +25,27 @@ from perseid.registry.results import ChangeResult
 from perseid.schema.common import ChangeNote
 from perseid.schema.records import (
     CreatedRecord,
+    NewOwner,
     NewRecord,
+    NewTombstone,
     NewValues,
     Record,
     RecordChanged,
     RecordQuery,
     RecordReplacement,
     RemovalQuery,
+    UnpublishRequest,
     UpdatedValues,
 )
-from perseid.server.http import caching
-from perseid.server.http.v1.api_call import ApiCall
-from perseid.server.http.v1.changes import (
+from perseid.server.http import negotiation
+from perseid.server.http.v1.api_call import (
     CREATED,
     HANDLE_PARAMETERS,
+    ApiCall,
     change_record,
     changed_reply,
     create_record,
+    parse_value_ref,
     parse_values,
     replay,
     to_reply,
@@ -47,7 +53,7 @@ from perseid.server.http.v1.changes import (
 )
 from perseid.server.http.v1.routing import Reply, Routes
 
-SECTION: Final = Routes("Records", "Create, read, change and delete records.")
+RECORDS: Final = Routes("Records", "Create, read, change and delete records.")
 
 
 _NOT_MODIFIED: Final = 304
@@ -57,7 +63,7 @@ _PROBLEMS: Final = (401, 403, 404, 409, 412, 422)
 # Reading
 
 
-@SECTION.add(
+@RECORDS.add(
     "GET",
     "/handles/{handle}",
     "getRecord",
@@ -87,9 +93,9 @@ async def get(call: ApiCall) -> Reply:
             return Reply(to_record(found), name=str(handle))
         # The ETag of the record's state, for `If-Match`; other responses have the ETag of their bytes.
         tag = entry_tag(seq) if selection.private else version_tag(seq)
-        if caching.matches_if_none_match(call.request, tag):
-            return Reply(None, _NOT_MODIFIED, (caching.etag_header(tag),), name=str(handle))
-        return Reply(to_record(found), headers=(caching.etag_header(tag),), name=str(handle))
+        if negotiation.matches_if_none_match(call.request, tag):
+            return Reply(None, _NOT_MODIFIED, (negotiation.etag_header(tag),), name=str(handle))
+        return Reply(to_record(found), headers=(negotiation.etag_header(tag),), name=str(handle))
 
     return await call.respond(read, respond, handle)
 
@@ -97,7 +103,7 @@ async def get(call: ApiCall) -> Reply:
 # Creating
 
 
-@SECTION.add(
+@RECORDS.add(
     "POST",
     "/handles",
     "createRecord",
@@ -127,7 +133,7 @@ async def create(call: ApiCall) -> Reply:
 # Changing
 
 
-@SECTION.add(
+@RECORDS.add(
     "PUT",
     "/handles/{handle}",
     "replaceRecord",
@@ -150,7 +156,7 @@ async def replace_record(call: ApiCall) -> Reply:
     return await change_record(call, _Replace(handle, values), handle, new.note, keep_history=new.keep_history)
 
 
-@SECTION.add(
+@RECORDS.add(
     "DELETE",
     "/handles/{handle}",
     "deleteRecord",
@@ -171,7 +177,7 @@ async def delete(call: ApiCall) -> Reply:
     return await change_record(call, Delete(handle), handle, call.query_as(ChangeNote).note)
 
 
-@SECTION.add(
+@RECORDS.add(
     "POST",
     "/handles/{handle}/values",
     "addValues",
@@ -196,7 +202,7 @@ async def add(call: ApiCall) -> Reply:
     return await replay(call, reply, lambda handles, seq: changed_reply(RecordChanged(handles[0], seq)))
 
 
-@SECTION.add(
+@RECORDS.add(
     "PUT",
     "/handles/{handle}/values",
     "setValues",
@@ -222,7 +228,7 @@ async def set_values(call: ApiCall) -> Reply:
     return await change_record(call, SetValues(handle, values), handle, new.note, keep_history=new.keep_history)
 
 
-@SECTION.add(
+@RECORDS.add(
     "DELETE",
     "/handles/{handle}/values",
     "removeValues",
@@ -256,3 +262,110 @@ class _Replace:
     def decide(self, context: Context) -> Plan[ChangeResult]:
         stored = context.get_hosted(self.handle)
         return ReplaceRecord(self.handle, assign_indexes(self.values, ttl=stored.policy.default_ttl)).decide(context)
+
+
+LIFECYCLE: Final = Routes("Lifecycle", "Publish, unpublish, tombstone and transfer handles.")
+
+_LIFECYCLE_PROBLEMS: Final = (401, 403, 404, 412, 422)
+
+
+@LIFECYCLE.add(
+    "POST",
+    "/handles/{handle}/publish",
+    "publish",
+    "Publish a handle",
+    body=ChangeNote,
+    response=RecordChanged,
+    scope="publish",
+    conditional=True,
+    problems=_LIFECYCLE_PROBLEMS,
+    parameters=HANDLE_PARAMETERS,
+)
+async def publish(call: ApiCall) -> Reply:
+    """Make an unpublished handle public. Does nothing if it is public already.
+
+    A reserved handle has no values yet: create a record under it replacement.
+    """
+    handle = call.handle()
+    return await change_record(call, Publish(handle), handle, call.payload(ChangeNote).note)
+
+
+@LIFECYCLE.add(
+    "POST",
+    "/handles/{handle}/unpublish",
+    "unpublish",
+    "Unpublish a handle",
+    body=UnpublishRequest,
+    response=RecordChanged,
+    scope="publish",
+    conditional=True,
+    problems=_LIFECYCLE_PROBLEMS,
+    parameters=HANDLE_PARAMETERS,
+)
+async def unpublish(call: ApiCall) -> Reply:
+    """Hide a handle from everyone except its administrators. The record is unchanged.
+
+    Everyone else gets 404, also for earlier versions. When the handle is published again, values that were public
+    before stay hidden in earlier versions unless they are public then; `keep_history` keeps them visible.
+    """
+    handle, options = call.handle(), call.payload(UnpublishRequest)
+    return await change_record(call, Unpublish(handle), handle, options.note, keep_history=options.keep_history)
+
+
+@LIFECYCLE.add(
+    "POST",
+    "/handles/{handle}/tombstone",
+    "tombstone",
+    "Create a tombstone",
+    body=NewTombstone,
+    response=RecordChanged,
+    scope="tombstone",
+    conditional=True,
+    problems=_LIFECYCLE_PROBLEMS,
+    parameters=HANDLE_PARAMETERS,
+)
+async def tombstone(call: ApiCall) -> Reply:
+    """Create a tombstone: why the object is gone, and what replaces it.
+
+    The handle still resolves: to the reason, the date and the replacement. Earlier values stay in its history, and the
+    handle is never assigned again. On an existing tombstone this updates the reason and keeps the date.
+    """
+    handle, new = call.handle(), call.payload(NewTombstone)
+    replacement = None if new.replaced_by is None else call.parse_reference(new.replaced_by, "$.replaced_by")
+    return await change_record(call, Tombstone(handle, new.reason, replacement), handle, new.note)
+
+
+@LIFECYCLE.add(
+    "POST",
+    "/handles/{handle}/revive",
+    "revive",
+    "Remove a tombstone",
+    body=ChangeNote,
+    response=RecordChanged,
+    scope="tombstone",
+    conditional=True,
+    problems=_LIFECYCLE_PROBLEMS,
+    parameters=HANDLE_PARAMETERS,
+)
+async def revive(call: ApiCall) -> Reply:
+    """Remove a tombstone and restore the record, with its current administrators."""
+    handle = call.handle()
+    return await change_record(call, Revive(handle), handle, call.payload(ChangeNote).note)
+
+
+@LIFECYCLE.add(
+    "POST",
+    "/handles/{handle}/transfer",
+    "transfer",
+    "Transfer a handle",
+    body=NewOwner,
+    response=RecordChanged,
+    scope="transfer",
+    conditional=True,
+    problems=_LIFECYCLE_PROBLEMS,
+    parameters=HANDLE_PARAMETERS,
+)
+async def transfer(call: ApiCall) -> Reply:
+    """Transfer a handle to another owner, who replaces all its administrators. Creator and creation date stay."""
+    handle, new = call.handle(), call.payload(NewOwner)
+    return await change_record(call, Transfer(handle, parse_value_ref(new.to, "$.to")), handle, new.note)

@@ -21,13 +21,12 @@ from perseid.schema.namespaces import (
     TokenResponse,
     TokensQuery,
 )
-from perseid.server.http.v1.api_call import REPLAYED_HEADER, ApiCall, encode_body, encode_reply
-from perseid.server.http.v1.changes import CREATED
+from perseid.server.http.v1.api_call import CREATED, REPLAYED_HEADER, ApiCall, encode_body, encode_reply
 from perseid.server.http.v1.routing import BASE, NO_TOKEN, OWN_TOKEN, Reply, Routes
 from perseid.server.http.v1.validation import InvalidParameter
 from perseid.server.native.steps import WorkKind
 
-SECTION: Final = Routes("Tokens", "Create, list and revoke access tokens for programs.")
+TOKENS: Final = Routes("Tokens", "Create, list and revoke access tokens for programs.")
 
 _TOKEN_NOT_KEPT: Final = "The token is shown only once. If you lost it, revoke it and create another"  # noqa: S105 - not a secret
 _PARAMETERS: Final = {
@@ -35,7 +34,7 @@ _PARAMETERS: Final = {
 }
 
 
-@SECTION.add(
+@TOKENS.add(
     "POST",
     "/tokens",
     "createToken",
@@ -81,7 +80,7 @@ async def create(call: ApiCall) -> Reply:
     return replace(reply, body=msgspec.structs.replace(created, token=secret.text(), advice=""))
 
 
-@SECTION.add(
+@TOKENS.add(
     "GET",
     "/tokens",
     "listTokens",
@@ -110,7 +109,7 @@ async def list_tokens(call: ApiCall) -> Reply:
     return await call.do(WorkKind.READ, read)
 
 
-@SECTION.add(
+@TOKENS.add(
     "GET",
     "/tokens/{token}",
     "showToken",
@@ -125,7 +124,7 @@ async def show(call: ApiCall) -> Reply:
     return Reply(await _load_token(call, await _token_id(call, "see a token")))
 
 
-@SECTION.add(
+@TOKENS.add(
     "DELETE",
     "/tokens/{token}",
     "revokeToken",

@@ -1,0 +1,361 @@
+"""`perseid resolve`, `find`, `cite` and `qr`."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+from typing import Annotated, Final, TypeAlias
+
+import typer
+
+from perseid.ledger.log.entry import State
+from perseid.names.errors import InvalidName
+from perseid.names.uri import KNOWN_RESOLVERS, Resolver, to_http
+from perseid.records.encoding import iso_time
+from perseid.records.record import Value
+from perseid.registry.context import Context
+from perseid.registry.queries.aliases import FoundRecord, find_record
+from perseid.registry.queries.citation import FORMATTERS, MAX_SCALE, QrImage, find_printable_name, get_citation
+from perseid.registry.queries.find import Search, SearchPage, find
+from perseid.registry.queries.history import seq_at_time
+from perseid.registry.queries.paging import MAX_PAGE
+from perseid.registry.queries.resolve import Query
+from perseid.registry.responses import get_authority, to_citation, to_found, to_record
+from perseid.schema.namespaces import Authority
+from perseid.schema.queries import ImageFormat, Style
+
+from ._installation import (
+    INTERFACE,
+    ActingAs,
+    Directory,
+    HandleArgument,
+    OpenInstallation,
+    open_installation,
+    parse_reference,
+)
+from ._output import AsJson, print_json, print_message
+from ._values import format_data, printable
+
+_STATE_DESCRIPTIONS: Final = {
+    State.TOMBSTONE: "a tombstone: the resource is gone",
+    State.UNPUBLISHED: "unpublished: only administrators can see it",
+    State.RESERVED: "reserved: it has no record yet",
+}
+
+
+def resolve(  # noqa: PLR0913 - options
+    handle: HandleArgument,
+    *,
+    type_: Annotated[
+        list[str] | None,
+        typer.Option("--type", metavar="TYPE", help="Only values of this type; `TYPE.` includes subtypes."),
+    ] = None,
+    index: Annotated[list[int] | None, typer.Option("--index", metavar="INDEX", help="Only this value.")] = None,
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="TIME|SEQ", help="The record at a time, or at an entry of the ledger.")
+    ] = None,
+    private: Annotated[bool, typer.Option("--private", help="Include private values that you can read.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Follow aliases.")] = False,
+    authority: Annotated[
+        bool, typer.Option("--authority", help="Show the authority metadata: dates, creator and owners.")
+    ] = False,
+    directory: Directory = None,
+    acting_as: ActingAs = None,
+    json: AsJson = False,
+) -> None:
+    """Show the record of a handle: one value on each line, with index, type and data.
+
+    `--at` shows the record at an earlier time. The number of an entry always gives the same result, so use it in
+    citations. `--type` and `--index` are repeatable and select all matching values.
+
+    For example:
+        perseid resolve 102.100.272/8RBZF0DQH
+        perseid resolve 102.100.272/2RDV0T0QH --authority
+        perseid resolve http://resolver.net.au/hdl/102.100.272/8RBZF0DQH --type DESC --index 100
+        perseid resolve hdl:2000.01/EEF4DF17361A42E2B975E554663B70C3 --at 30 --json
+    """
+    reference = parse_reference(handle)
+    query = Query(reference.handle, tuple(type_ or ()), tuple(index or ()), public_only=not private)
+    if authority and at is not None:
+        raise typer.BadParameter("cannot be used with --at", param_hint="--authority")
+    with open_installation(directory, acting_as) as session, session.registry.snapshot() as snapshot:
+        context = Context(snapshot, session.identity, INTERFACE, session.registry.now())
+        found = find_record(context, query, at, session.registry.ledger.log.clock.now(), follow=follow)
+        metadata = get_authority(context, replace(query, handle=found.resolution.handle)) if authority else None
+    record = found.resolution
+    record = replace(
+        record,
+        query=reference.query if record.query is None else record.query,
+        fragment=reference.fragment if record.fragment is None else record.fragment,
+    )
+    found = replace(found, resolution=record)
+    if json:
+        print_json(metadata or to_record(found))
+        return
+    if metadata is not None:
+        _print_authority(metadata)
+    else:
+        _print_values(record.values)
+    _print_hints(found)
+
+
+def _print_authority(metadata: Authority) -> None:
+    if not metadata.required:
+        print_message("The policy of the namespace does not require authority metadata.")
+        return
+    for label, time in (("created", metadata.created), ("updated", metadata.updated)):
+        typer.echo(f"{label}  {time or 'unknown'}")
+    for label, party in (("creator", metadata.creator), *[("owner", owner) for owner in metadata.owners]):
+        text = "unknown" if party is None else printable(party.uri)
+        remark = "" if party is None or party.verified else "  (not verified: hosted by another service)"
+        typer.echo(f"{label:<7}  {text}{remark}")
+
+
+def _print_hints(found: FoundRecord) -> None:
+    record = found.resolution
+    if found.aliases:
+        print_message(f"{printable(found.aliases[0])} is an alias of {printable(str(record.registered))}.")
+    if record.state is not State.NORMAL:
+        print_message(f"The handle is {_STATE_DESCRIPTIONS[record.state]}.")
+    for part, text in (("query", record.query), ("fragment", record.fragment)):
+        if text is not None:
+            print_message(f"The {part} is passed on to the target: {printable(text)}")
+    if record.by_template:
+        source = "" if record.base is None else f" from the record of {printable(str(record.base))}"
+        print_message(f"The handle has no record of its own: a template created these values{source}.")
+    if found.entry is not None:
+        source = "its latest source" if record.by_template else "the record"
+        print_message(f"As of entry {found.entry}; {source} is from entry {record.seq} ({iso_time(record.at)}).")
+
+
+def _print_values(values: tuple[Value, ...]) -> None:
+    width = max(len(str(value.index)) for value in values)
+    types = [printable(value.type) + ("" if value.is_public else "!private") for value in values]
+    for value, type_ in zip(values, types, strict=True):
+        typer.echo(f"{value.index:>{width}}  {type_:<{max(map(len, types))}}  {format_data(value)}")
+
+
+DEFAULT_SECONDS: Final = 60
+"""Time limit of a search without an index; enough for some ten million URLs."""
+
+
+def search(  # noqa: PLR0913 - options
+    *,
+    url: Annotated[
+        str | None,
+        typer.Option("--url", metavar="GLOB", help="The target; `*` matches any characters."),
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option("--host", metavar="HOST", help="The host of the target, or a parent domain of it.")
+    ] = None,
+    path: Annotated[
+        str | None, typer.Option("--path", metavar="PATH", help="The beginning of the target's path, on any host.")
+    ] = None,
+    type_: Annotated[
+        str | None, typer.Option("--type", metavar="TYPE", help="The type of a value; `URL.` includes subtypes.")
+    ] = None,
+    value: Annotated[str | None, typer.Option("--value", metavar="TEXT", help="The exact data of a value.")] = None,
+    prefix: Annotated[str | None, typer.Option("--prefix", metavar="PREFIX", help="The prefix of the handle.")] = None,
+    owner: Annotated[str | None, typer.Option("--owner", metavar="HANDLE", help="The owner or creator.")] = None,
+    changed_since: Annotated[
+        str | None, typer.Option("--changed-since", metavar="TIME|SEQ", help="Changed after this time or entry.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="At most N results.")] = None,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="CURSOR", help="Continue an earlier search from its cursor.")
+    ] = None,
+    seconds: Annotated[
+        int, typer.Option("--seconds", metavar="N", min=1, help="Time limit of a search without an index.")
+    ] = DEFAULT_SECONDS,
+    directory: Directory = None,
+    acting_as: ActingAs = None,
+    json: AsJson = False,
+) -> None:
+    """Find identifiers whose records match all conditions, one a line. By default there is no limit.
+
+    Searches use an index. Only a URL that begins with `*`, or has one in its host, may need a scan of all targets;
+    a message says so. With `--as`, results are limited to namespaces that the identity can list and to private values
+    that it can read.
+
+    For example:
+        perseid find --owner 102.100.pilin2/XYZZY
+        perseid find --type EMAIL --json
+        perseid find --prefix 102.100.272 --changed-since 2026-01-01 --limit 2
+    """
+    if all(each is None for each in (url, host, path, type_, value, prefix, owner, changed_since)):
+        raise typer.BadParameter("use at least one condition, as in --host example.org")
+    with open_installation(directory, acting_as) as session:
+        query = Search(
+            url=url,
+            host=host,
+            path=path,
+            type=type_,
+            value=None if value is None else value.encode("utf-8", "surrogateescape"),
+            owner=None if owner is None else str(parse_reference(owner).handle),
+            prefix=prefix,
+            since=None if changed_since is None else _parse_moment(session, changed_since),
+        )
+        _print_results(session, query, after, limit, seconds, json)
+
+
+def _parse_moment(session: OpenInstallation, text: str) -> int:
+    with session.registry.snapshot() as snapshot:
+        return seq_at_time(snapshot.reader, text, session.registry.ledger.log.clock.now())
+
+
+def _print_results(
+    session: OpenInstallation, query: Search, after: str | None, limit: int | None, seconds: int, json: bool
+) -> None:
+    """Print the results page by page."""
+    remaining, deadline, warned = limit, monotonic() + seconds, False
+    while True:
+        page = _find_page(session, query, after, MAX_PAGE if remaining is None else min(remaining, MAX_PAGE))
+        if page.scans and not warned:
+            print_message("No index supports this search: scanning all targets.")
+            warned = True
+        for result in page.items:
+            if json:
+                print_json(to_found(result))
+            else:
+                typer.echo(printable(result.handle))
+        remaining = None if remaining is None else remaining - len(page.items)
+        after = page.following
+        if after is None:
+            return
+        if remaining == 0:
+            print_message(f"There may be more results. To continue: --after {after}")
+            return
+        if page.scans and monotonic() > deadline:
+            print_message(f"perseid: the search stopped after {seconds:,} s and is not complete")
+            print_message(f"To continue: --after {after}. To search longer: --seconds N.")
+            raise typer.Exit(1)
+
+
+def _find_page(session: OpenInstallation, query: Search, after: str | None, limit: int) -> SearchPage:
+    with session.registry.snapshot() as snapshot:
+        return find(snapshot, session.identity, query, after, limit)
+
+
+STANDARD_OUTPUT = "-"
+
+
+def _parse_resolver(text: str) -> Resolver:
+    try:
+        return Resolver.parse(text)
+    except InvalidName as problem:
+        raise typer.BadParameter(problem.message) from problem
+
+
+ResolverOption: TypeAlias = Annotated[
+    Resolver | None,
+    typer.Option(
+        "--resolver",
+        metavar="URL",
+        parser=_parse_resolver,
+        help=f"The resolver of the HTTP form, as in `http://example.org/hdl`. Default: {KNOWN_RESOLVERS[0]}.",
+    ),
+]
+
+
+def cite(
+    handle: HandleArgument,
+    *,
+    style: Annotated[
+        Style, typer.Option("--style", metavar="|".join(FORMATTERS), help="The style of the citation.")
+    ] = Style.TEXT,
+    resolver: ResolverOption = None,
+    at: Annotated[
+        str | None,
+        typer.Option("--at", metavar="TIME|SEQ", help="Cite the version at a time, or at an entry of the ledger."),
+    ] = None,
+    directory: Directory = None,
+    acting_as: ActingAs = None,
+    json: AsJson = False,
+) -> None:
+    """Cite an identifier: its `hdl:` URI and resolver URL, with the metadata of its record.
+
+    Title, creators, date, publisher and description come from public values of the types TITLE, AUTHOR or CREATOR, DATE
+    or ISSUED, PUBLISHER and DESC, alone, after `DC.`, or as the suffix of a registered type. Missing parts are left
+    out. With `--at` the citation names the entry of the version, which `perseid resolve --at` shows.
+
+    For example:
+        perseid cite 102.100.272/X4NDP2JQH
+        perseid cite 102.100.272/X4NDP2JQH --style bibtex
+        perseid cite 102.100.272/X4NDP2JQH --style csl-json --at 30 --resolver http://resolver.net.au/hdl
+        perseid cite hdl:102.100.272/2RDV0T0QH --json
+    """
+    reference = parse_reference(handle)
+    with open_installation(directory, acting_as) as session:
+        registry = session.registry
+        with registry.snapshot() as snapshot:
+            context = Context(snapshot, session.identity, INTERFACE, registry.now())
+            citation = get_citation(
+                context, reference, resolver or KNOWN_RESOLVERS[0], at, registry.ledger.log.clock.now()
+            )
+    cited = to_citation(citation, style)
+    if json:
+        print_json(cited)
+    else:
+        typer.echo(cited.citation)
+
+
+def qr(  # noqa: PLR0913 - options
+    handle: HandleArgument,
+    *,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="FILE.svg or FILE.png. Default: SVG on standard output."),
+    ] = None,
+    format_: Annotated[
+        ImageFormat | None,
+        typer.Option("--format", metavar="svg|png", help="The format. Default: from the name of the file."),
+    ] = None,
+    scale: Annotated[
+        int, typer.Option("--scale", metavar="N", help="Pixels (or SVG units) a module.", min=1, max=MAX_SCALE)
+    ] = 8,
+    resolver: ResolverOption = None,
+    directory: Directory = None,
+    acting_as: ActingAs = None,
+    json: AsJson = False,
+) -> None:
+    """Draw the QR code of an identifier: its URL at a resolver.
+
+    The identifier must exist, be reserved, or resolve by a template. With `-o`, the URL in the code is printed.
+
+    For example:
+        perseid qr 102.100.272/X4NDP2JQH -o code.svg
+        perseid qr 102.100.272/X4NDP2JQH -o code.png --resolver http://resolver.net.au/hdl --json
+        perseid qr 102.100.272/X4NDP2JQH
+    """
+    reference = parse_reference(handle)
+    image_format = _choose_format(output, format_)
+    to_file = output is not None and str(output) != STANDARD_OUTPUT
+    if json and not to_file:
+        raise typer.BadParameter("requires a file: use -o FILE", param_hint="--json")
+    with open_installation(directory, acting_as) as session, session.registry.snapshot() as snapshot:
+        target = find_printable_name(Context(snapshot, session.identity, INTERFACE, session.registry.now()), reference)
+    code = QrImage.of(to_http(target, resolver or KNOWN_RESOLVERS[0]))
+    image = code.png(scale) if image_format is ImageFormat.PNG else code.svg(scale)
+    if output is None or not to_file:
+        typer.echo(image, nl=False)
+        return
+    output.write_bytes(image)
+    if json:
+        about = {"url": code.text, "file": str(output), "format": image_format.value, "code": code.designator}
+        print_json({"handle": str(target.handle), **about})
+    else:
+        typer.echo(code.text)
+
+
+def _choose_format(output: Path | None, requested: ImageFormat | None) -> ImageFormat:
+    if requested is not None:
+        return requested
+    if output is None or str(output) == STANDARD_OUTPUT:
+        return ImageFormat.SVG
+    extension = output.suffix.lower().removeprefix(".")
+    if extension not in [each.value for each in ImageFormat]:
+        raise typer.BadParameter("use a file name ending in .svg or .png, or --format svg|png", param_hint="-o")
+    return ImageFormat(extension)
+
+
+commands: dict[str, Callable[..., None] | typer.Typer] = {"resolve": resolve, "find": search, "cite": cite, "qr": qr}

@@ -1,0 +1,437 @@
+"""Routes of queries: search, citations, QR codes, links, and explanations of changes.
+
+The criteria of a search are those of `perseid find`; `registry.queries.find` decides what a caller can find. Cursors
+are encrypted (`state.CursorCipher`), because the end of a page may be a handle that the caller cannot see.
+"""
+
+from typing import Final
+
+from perseid.names.errors import InvalidName
+from perseid.names.handle import PREFIX_OF_PREFIXES
+from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_user_input, to_http
+from perseid.records.types import HS_ALIAS
+from perseid.registry.access.permissions import display_name
+from perseid.registry.advice import AdviceKind
+from perseid.registry.commands.lifecycle import Publish, Revive, Tombstone, Unpublish
+from perseid.registry.commands.minting import Mint, MintInputs
+from perseid.registry.commands.records import (
+    AddValues,
+    CreateRecord,
+    Delete,
+    PartialValue,
+    Remove,
+    SetValues,
+    assign_indexes,
+)
+from perseid.registry.commands.transfer import LinkMetadata, LinkResult, LinkVersion, Transfer
+from perseid.registry.context import Command, Context
+from perseid.registry.queries.aliases import follow_aliases
+from perseid.registry.queries.citation import QrImage, find_printable_name, get_citation
+from perseid.registry.queries.find import Search, SearchPage, find
+from perseid.registry.queries.history import seq_at_time
+from perseid.registry.queries.listing import ListedHandle, list_handles
+from perseid.registry.queries.paging import Page
+from perseid.registry.responses import to_aliases, to_citation, to_explanation, to_found, to_linked, to_summary
+from perseid.registry.results import Refused
+from perseid.schema.common import HANDLE_PARAMETER
+from perseid.schema.queries import (
+    CitationQuery,
+    CitationResponse,
+    FindQuery,
+    FoundHandlePage,
+    HandlePage,
+    HandlesQuery,
+    ImageFormat,
+    QrQuery,
+)
+from perseid.schema.records import (
+    Aliases,
+    CreatedRecord,
+    ExplainRequest,
+    Explanation,
+    LinkedHandles,
+    MetadataLink,
+    NewAlias,
+    ToAdd,
+    ToCreate,
+    ToDelete,
+    ToMint,
+    ToPublish,
+    ToRemove,
+    ToSet,
+    ToTombstone,
+    ToTransfer,
+    ToUnpublish,
+    VersionLink,
+)
+from perseid.server.http.context import INTERFACE
+from perseid.server.http.resolver.paths import get_resolvers
+from perseid.server.http.v1.api_call import (
+    CREATED,
+    HANDLE_PARAMETERS,
+    ApiCall,
+    RequireIdentity,
+    create_record,
+    parse_value_ref,
+    parse_values,
+)
+from perseid.server.http.v1.problems import ApiError, render_advice
+from perseid.server.http.v1.routing import Reply, Routes
+from perseid.server.http.v1.validation import InvalidParameter, locate_name_error
+from perseid.server.native.decisions import GuardedCommand
+from perseid.server.native.steps import WorkKind
+from perseid.wire.codes import ResponseCode
+
+from .namespaces import PREFIX_PARAMETER
+
+FIND: Final = Routes(
+    "Search", "Find handles by URL, value, owner or time of change, and list the handles of a namespace."
+)
+
+SCAN_SECONDS: Final = 0.25
+"""Seconds that one page scans if there is no index."""
+
+SCAN_REMARK: Final = (
+    "No index supports this search, so every page scans a part of all records. Start the URL with its host."
+)
+
+ANONYMOUS_REMARK: Final = (
+    "Anonymous searches cover only public lists of handles. Authenticate to search your namespaces."
+)
+
+
+@FIND.add(
+    "GET", "/find", "find", "Find handles", response=FoundHandlePage, query=FindQuery, scope="find", problems=(422, 501)
+)
+async def find_handles(call: ApiCall) -> Reply:
+    """Find handles by the content of their records. The number of results is not limited: follow the pages.
+
+    Indexed searches return at once. A URL that starts with `*`, or has one in its host, may need a scan, which `scans`
+    reports. You find handles of namespaces that you can list; private values match only in records that you can read. A
+    record that changes between two pages can appear twice or not at all.
+    """
+    query = call.query_as(FindQuery)
+    position = await call.after(tuple[int | None, str])
+
+    def read(context: Context) -> tuple[int | None, SearchPage]:
+        since, after = (_parse_since(call, context, query), None) if position is None else position
+        search = _build_search(call, query, since)
+        return since, find(context.snapshot, context.identity, search, after, query.limit, SCAN_SECONDS)
+
+    def respond(result: tuple[int | None, SearchPage]) -> Reply:
+        since, page = result
+        # The time of `changed_since` is resolved once, for all pages.
+        next_cursor = call.seal(None if page.following is None else (since, page.following))
+        remark = SCAN_REMARK if page.scans else None
+        if not page.items and next_cursor is None and call.call.is_anonymous:
+            remark = ANONYMOUS_REMARK
+        return Reply(
+            FoundHandlePage([to_found(each) for each in page.items], page.scans, remark, next_cursor),
+            next=next_cursor,
+        )
+
+    return await call.respond(read, respond)
+
+
+@FIND.add(
+    "GET",
+    "/namespaces/{prefix}/handles",
+    "listHandles",
+    "List the handles of a namespace",
+    response=HandlePage,
+    query=HandlesQuery,
+    scope="find",
+    problems=(401, 403, 404, 501),
+    parameters={"prefix": PREFIX_PARAMETER},
+)
+async def list_namespace_handles(call: ApiCall) -> Reply:
+    """List all handles of a namespace, sorted.
+
+    Requires permission to list them, or a policy that makes the list public. Administrators of the namespace see
+    handles in every state, other users only public ones.
+    """
+    query, prefix = call.query_as(HandlesQuery), call.names["prefix"]
+    after = await call.after(int)
+    if "/" in prefix:  # the registry would read it as a prefix handle
+        reason = f"{display_name(prefix)} is not a prefix"
+        raise Refused(ResponseCode.INVALID_HANDLE, reason, AdviceKind.PREFIX_EXAMPLE(), "H2")
+    name = f"{PREFIX_OF_PREFIXES}/{PREFIX_OF_PREFIXES}/{prefix}" if query.derived else prefix
+
+    def read(context: Context) -> Page[ListedHandle]:
+        page = list_handles(context.snapshot, context.identity, name, after or 0, query.limit, deleted=query.deleted)
+        if not page.more or len(page.items) < query.limit:
+            return page
+        # A full page has a cursor only if more is visible: an empty page would reveal hidden handles.
+        rest = list_handles(context.snapshot, context.identity, name, page.last, 1, deleted=query.deleted)
+        return page if rest.items or rest.more else Page(page.items, page.last, more=False)
+
+    def respond(page: Page[ListedHandle]) -> Reply:
+        next_cursor = call.seal(page.last if page.more else None)
+        return Reply(HandlePage([to_summary(each) for each in page.items], next_cursor), next=next_cursor)
+
+    return await call.respond(read, respond, f"{PREFIX_OF_PREFIXES}/{prefix}")
+
+
+def _parse_since(call: ApiCall, context: Context, query: FindQuery) -> int | None:
+    if query.changed_since is None:
+        return None
+    return seq_at_time(context.snapshot.reader, query.changed_since, call.registry.ledger.log.clock.now())
+
+
+def _build_search(call: ApiCall, query: FindQuery, since: int | None) -> Search:
+    owner = query.owner
+    if owner is not None:
+        known = (*get_resolvers(call.settings), *KNOWN_RESOLVERS)
+        with locate_name_error("owner", owner, new=False):
+            owner = str(parse_user_input(owner, resolvers=known, for_lookup=True).handle)
+    return Search(
+        url=query.url,
+        host=query.host,
+        path=query.path,
+        type=query.type,
+        value=None if query.value is None else query.value.encode(),
+        owner=owner,
+        prefix=query.prefix,
+        since=since,
+    )
+
+
+CITATION: Final = Routes("Citations", "Citations and QR codes of identifiers.")
+
+
+MAX_URL_SIZE: Final = 400
+"""Bytes of a URL in a QR code: 77 modules per side, near the limit of what scans easily. The largest codes take a tenth
+of a second each, which blocks others; the command line draws them."""
+
+DRAW_SECONDS: Final = 0.002
+DRAW_SECONDS_PER_BYTE: Final = 0.000_05
+"""CPU seconds to draw a code, plus those for each byte of the URL: most of them to choose the best of eight masks."""
+
+_PARAMETERS: Final = {"handle": HANDLE_PARAMETER}
+
+
+@CITATION.add(
+    "GET",
+    "/handles/{handle}/citation",
+    "citeHandle",
+    "Cite a handle",
+    response=CitationResponse,
+    query=CitationQuery,
+    problems=(404, 422),
+    parameters=_PARAMETERS,
+)
+async def cite(call: ApiCall) -> Reply:
+    """Cite an identifier, with the bibliographic data in its record.
+
+    Title, creators, date, publisher and description come from public values of the types TITLE, AUTHOR or CREATOR, DATE
+    or ISSUED, PUBLISHER and DESC, alone, with the prefix `DC.`, or as the suffix of a registered type. With `at` the
+    citation names the ledger entry of the version, which never changes.
+    """
+    query, handle = call.query_as(CitationQuery), call.handle()
+    resolver, log = _parse_resolver(call, query.resolver), call.registry.ledger.log
+    citation = await call.read(
+        lambda context: get_citation(context, Reference(handle), resolver, query.at or None, log.clock.now()), handle
+    )
+    return Reply(to_citation(citation, query.style), name=str(handle))
+
+
+@CITATION.add(
+    "GET",
+    "/handles/{handle}/qr",
+    "drawQr",
+    "Get the QR code of a handle",
+    query=QrQuery,
+    media_types=("image/svg+xml", "image/png"),
+    problems=(404, 422),
+    parameters=_PARAMETERS,
+)
+async def draw(call: ApiCall) -> Reply:
+    """Draw the QR code of an identifier: its URL at a resolver.
+
+    The handle must exist, be reserved, or resolve by a template. A URL of more than 400 bytes is refused: the code
+    would be too fine to scan.
+    """
+    query, handle = call.query_as(QrQuery), call.handle()
+    resolver = _parse_resolver(call, query.resolver)
+    name = await call.read(lambda context: find_printable_name(context, Reference(handle)), handle)
+    address = to_http(name, resolver)
+    size = len(address.encode())
+    if size > MAX_URL_SIZE:
+        detail = f"The URL has {size:,} bytes; a QR code here can have at most {MAX_URL_SIZE:,}"
+        advice = "Use a shorter resolver URL"
+        raise ApiError("invalid-query", detail, advice, code=int(ResponseCode.INVALID_VALUE))
+
+    def draw_image() -> bytes:
+        code = QrImage.of(address)
+        return code.png(query.scale) if query.format is ImageFormat.PNG else code.svg(query.scale)
+
+    media_type = "image/png" if query.format is ImageFormat.PNG else "image/svg+xml"
+    price = DRAW_SECONDS + DRAW_SECONDS_PER_BYTE * size
+    image = await call.request_context.do(WorkKind.READ, draw_image, price=price)
+    return Reply(image, media_type=media_type, name=str(name.handle))
+
+
+def _parse_resolver(call: ApiCall, text: str) -> Resolver:
+    if not text:
+        return next(iter(get_resolvers(call.settings)), KNOWN_RESOLVERS[0])
+    try:
+        return Resolver.parse(text)
+    except InvalidName as problem:
+        raise InvalidParameter(problem.message, "resolver") from problem
+
+
+LINKS: Final = Routes("Links", "Aliases, versions of a work, and metadata.")
+
+_PROBLEMS: Final = (401, 403, 404, 422)
+
+
+# Aliases
+
+
+@LINKS.add(
+    "POST",
+    "/aliases",
+    "createAlias",
+    "Create an alias",
+    body=NewAlias,
+    response=CreatedRecord,
+    status=CREATED,
+    scope="create",
+    creates=True,
+    problems=(*_PROBLEMS, 409),
+)
+async def create_alias(call: ApiCall) -> Reply:
+    """Create an alias: a handle that resolves to another one, by a value of the type HS_ALIAS.
+
+    To turn an existing handle into an alias, add or set the value HS_ALIAS. A handle cannot be an alias of itself.
+    """
+    new = call.payload(NewAlias)
+    handle, target = call.parse_handle(new.handle, new=True), call.parse_reference(new.of, "$.of", legal=True)
+    return await create_record(
+        call, CreateRecord(handle, (PartialValue(HS_ALIAS, target.to_bytes()),)), handle, new.note
+    )
+
+
+@LINKS.add(
+    "GET",
+    "/handles/{handle}/aliases",
+    "followAliases",
+    "Follow the aliases of a handle",
+    response=Aliases,
+    problems=(404,),
+    parameters=HANDLE_PARAMETERS,
+)
+async def show_aliases(call: ApiCall) -> Reply:
+    """Follow the public aliases of a handle and return the chain."""
+    handle = call.handle()
+    chain = await call.read(lambda context: follow_aliases(context.snapshot, handle), handle)
+    return Reply(to_aliases(chain), name=str(handle))
+
+
+# Links
+
+
+@LINKS.add(
+    "POST",
+    "/links/versions",
+    "linkVersion",
+    "Link a work and a version",
+    body=VersionLink,
+    response=LinkedHandles,
+    scope="update",
+    problems=_PROBLEMS,
+)
+async def link_version(call: ApiCall) -> Reply:
+    """Link a work and one fixed version, in both directions, in one change.
+
+    A work has one handle for the latest version; each version that must stay citable has its own. A version belongs to
+    one work. To remove a link, remove its values.
+    """
+    new = call.payload(VersionLink)
+    work = call.parse_handle(new.work, "$.work")
+    return _linked_reply(
+        await call.change(LinkVersion(work, call.parse_handle(new.version, "$.version")), work, new.note)
+    )
+
+
+@LINKS.add(
+    "POST",
+    "/links/metadata",
+    "linkMetadata",
+    "Link an object and its metadata",
+    body=MetadataLink,
+    response=LinkedHandles,
+    scope="update",
+    problems=_PROBLEMS,
+)
+async def link_metadata(call: ApiCall) -> Reply:
+    """Link an object and the metadata record that describes it. Both have their own handles.
+
+    Each has at most one of the other. Minting with `metadata` creates both, linked.
+    """
+    new = call.payload(MetadataLink)
+    thing = call.parse_handle(new.thing, "$.thing")
+    return _linked_reply(
+        await call.change(LinkMetadata(thing, call.parse_handle(new.metadata, "$.metadata")), thing, new.note)
+    )
+
+
+def _linked_reply(linked: LinkResult) -> Reply:
+    return Reply(to_linked(linked), name=str(linked.handles[0]))
+
+
+EXPLAIN: Final = Routes("Explain", "Check whether a change would be allowed, without making it.")
+
+
+@EXPLAIN.add(
+    "POST",
+    "/explain",
+    "explain",
+    "Explain whether a change is allowed",
+    body=ExplainRequest,
+    response=Explanation,
+    problems=(422,),
+)
+async def explain(call: ApiCall) -> Reply:
+    """Explain whether you could make a change, and why or why not. Nothing is changed.
+
+    A refusal has the same reason, rule and advice as the change itself.
+    """
+    command = await call.run_in_pool(lambda: _to_command(call, call.body))
+    guarded = GuardedCommand(command, call.call.auth.guard, allow_referrals=True)
+    registry, identity = call.registry, call.identity
+    result = await call.do(WorkKind.READ, lambda: registry.explain(guarded, identity, INTERFACE))
+    return Reply(to_explanation(result, render_advice(result.advice)))
+
+
+def _to_command(call: ApiCall, request: object) -> Command[object]:  # noqa: C901 - one case for each
+    match request:
+        case ToCreate():
+            handle, values = call.parse_handle(request.handle, new=True), parse_values(request.values)
+            create = CreateRecord(handle, values, overwrite=request.overwrite, reuse_deleted=request.reuse_deleted)
+            return RequireIdentity(create, f"create {display_name(handle)}")
+        case ToSet():
+            return SetValues(call.parse_handle(request.handle), parse_values(request.values))
+        case ToAdd():
+            return AddValues(call.parse_handle(request.handle), parse_values(request.values))
+        case ToRemove():
+            return Remove(call.parse_handle(request.handle), tuple(request.indexes))
+        case ToDelete():
+            return Delete(call.parse_handle(request.handle))
+        case ToMint():
+            return Mint(
+                MintInputs.of(call.registry), request.prefix, values=assign_indexes(parse_values(request.values))
+            )
+        case ToPublish():
+            return Publish(call.parse_handle(request.handle))
+        case ToUnpublish():
+            return Unpublish(call.parse_handle(request.handle))
+        case ToTombstone():
+            return (
+                Revive(call.parse_handle(request.handle))
+                if request.undo
+                else Tombstone(call.parse_handle(request.handle), "gone", None)
+            )
+        case ToTransfer():
+            return Transfer(call.parse_handle(request.handle), parse_value_ref(request.to, "$.to"))
+    raise AssertionError(f"unknown request {type(request).__name__}")
