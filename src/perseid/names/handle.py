@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Self
 
-from . import prefixes
 from .characters import check_blanks, check_characters, check_length, fold, surrogate_error
 from .errors import InvalidName, NameMisuse
+from .prefixes import check_prefix_structure
 
 MAX_BYTES = 2048
 """Maximum length of a handle in bytes of UTF-8 (H9): the limit of the deployed protocol."""
@@ -54,7 +54,7 @@ class Handle:
     def parse(cls, text: str) -> Self:
         """Parse a valid handle. Nothing is decoded, folded or stripped."""
         prefix, suffix = _split(text)
-        prefixes.check_structure(prefix)
+        check_prefix_structure(prefix)
         check_length(text, MAX_BYTES, "handle")
         check_characters(text)
         check_blanks(prefix, "prefix", 0)

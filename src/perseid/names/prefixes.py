@@ -13,7 +13,7 @@ MAX_PREFIX_BYTES = 2043
 """Maximum length of a prefix in bytes of UTF-8: its handle `0.NA/…` must not exceed 2,048 (H9)."""
 
 
-def check_structure(prefix: str) -> None:
+def check_prefix_structure(prefix: str) -> None:
     """Reject text that does not have the syntax of a prefix (H1, H2)."""
     if not prefix:
         raise InvalidName("H1", 'the prefix (before the first "/") is empty', position=0)
@@ -35,26 +35,26 @@ def find_empty_segment(prefix: str) -> int | None:
     return len(prefix) - 1 if prefix[-1] == "." else None
 
 
-def check_prefix(prefix: str) -> None:
+def check_prefix_syntax(prefix: str) -> None:
     """Reject text that cannot be registered as a prefix (H2, H3, H9)."""
-    check_structure(prefix)
+    check_prefix_structure(prefix)
     check_length(prefix, MAX_PREFIX_BYTES, "prefix")
     check_characters(prefix)
     check_blanks(prefix, "prefix", 0)
 
 
-def parent(prefix: str) -> str | None:
+def parent_prefix(prefix: str) -> str | None:
     """The prefix that this one is derived from; None if it is not derived (H6)."""
     head, dot, _ = prefix.rpartition(".")
     return head if dot else None
 
 
-def ancestors(prefix: str) -> Iterator[str]:
+def ancestor_prefixes(prefix: str) -> Iterator[str]:
     """Iterate over the parent, its parent and so on (H6); a request may name `.7`, whose empty parent is none."""
-    above = parent(prefix)
+    above = parent_prefix(prefix)
     while above:
         yield above
-        above = parent(above)
+        above = parent_prefix(above)
 
 
 def is_derived(prefix: str, from_prefix: str) -> bool:

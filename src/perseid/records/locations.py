@@ -28,9 +28,9 @@ from itertools import islice
 from typing import Final, TypeAlias
 from urllib.parse import quote
 
-from perseid.names import prefixes
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
+from perseid.names.prefixes import ancestor_prefixes
 
 from .errors import InvalidData
 from .namespace import Namespace
@@ -284,7 +284,7 @@ class _LocationCollector:
     def from_namespace(self, prefix: str, fallback: str | None) -> list[Locations]:
         """The lists of a prefix and its parents, or of `fallback` if there are none."""
         names: list[str] = []
-        above = islice(prefixes.ancestors(prefix), MAX_PREFIX_LEVELS)
+        above = islice(ancestor_prefixes(prefix), MAX_PREFIX_LEVELS)
         for each in (prefix, *above):
             namespace = self._namespace(f"{PREFIX_OF_PREFIXES}/{each}")
             if namespace is None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from perseid.ledger.log.entry import State
 from perseid.ledger.log.record_keys import policy_name
 from perseid.names.handle import CaseRule, Handle
-from perseid.names.prefixes import ancestors
+from perseid.names.prefixes import ancestor_prefixes
 from perseid.records.record import Permission, TtlType, Value, ValueRef
 from perseid.records.types import DELEGATION_TYPES
 from perseid.registry.snapshot import StoredRecord
@@ -267,7 +267,7 @@ def fold(text: str) -> str:
 
 
 def has_template(prefix: str, here: World) -> bool:
-    names = {fold(f"0.NA/{each}") for each in (prefix, *ancestors(prefix))}
+    names = {fold(f"0.NA/{each}") for each in (prefix, *ancestor_prefixes(prefix))}
     records = [record for record in here.records_by_key.values() if fold(record.name) in names]
     return any(each.type == "HS_NAMESPACE" for record in records for each in record.values)
 

@@ -28,7 +28,7 @@ from typing import Final, Self, TypeAlias
 from perseid.names.characters import fold
 from perseid.names.errors import MAX_QUOTED_LENGTH, quote_text
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
-from perseid.names.prefixes import parent
+from perseid.names.prefixes import parent_prefix
 from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
 from perseid.records.record import Permission, Value
 from perseid.records.types import HS_ADMIN, has_type
@@ -283,7 +283,7 @@ def display_name(name: Handle | str) -> str:
 
 def _create_permission(handle: Handle) -> HasPermissions:
     """ADD_HANDLE on the prefix handle, or ADD_NA on that of the parent for a derived prefix."""
-    above = parent(handle.suffix) if handle.is_prefix_handle else None
+    above = parent_prefix(handle.suffix) if handle.is_prefix_handle else None
     if above is None:
         return HasPermissions(AdminPermission.ADD_HANDLE, _prefix_handle(handle.prefix), on_prefix=True)
     return HasPermissions(AdminPermission.ADD_NA, _prefix_handle(above), on_prefix=True)

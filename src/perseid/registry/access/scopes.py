@@ -25,10 +25,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from perseid.names import prefixes
 from perseid.names.characters import fold
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
+from perseid.names.prefixes import check_prefix_syntax, is_derived
 from perseid.records.record import Value
 from perseid.records.types import HS_ADMIN, HS_PUBKEY, HS_SECKEY, HS_VLIST, has_type
 from perseid.schema.namespaces import MAX_NAMESPACES, SCOPES, Scope
@@ -116,7 +116,7 @@ class ScopeSet:
         prefix = fold(prefix)
         for allowed in self.namespaces:
             above = allowed.removesuffix(DERIVED_SUFFIX)
-            if prefix == allowed or (above != allowed and prefixes.is_derived(prefix, above)):
+            if prefix == allowed or (above != allowed and is_derived(prefix, above)):
                 return True
         return False
 
@@ -164,7 +164,7 @@ def _parse_scope(text: str | Scope) -> Scope:
 def _check_prefix(prefix: str) -> str:
     """Return a folded prefix of a scope; raises `InvalidScope`."""
     try:
-        prefixes.check_prefix(prefix.removesuffix(DERIVED_SUFFIX))
+        check_prefix_syntax(prefix.removesuffix(DERIVED_SUFFIX))
     except InvalidName as problem:
         raise InvalidScope(
             f"{problem}. Write a prefix, or a prefix with {DERIVED_SUFFIX} for those derived from it"

@@ -13,11 +13,10 @@ from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.record_keys import HOMED, POLICY, homed_name, key_range, policy_name, record_key
 from perseid.ledger.log.requests import LeaseProvider
-from perseid.names import prefixes
 from perseid.names.characters import fold
 from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
-from perseid.names.prefixes import parent
+from perseid.names.prefixes import check_prefix_syntax, parent_prefix
 from perseid.records.admin import AdminPermission
 from perseid.records.record import Value
 from perseid.records.types import DEFINITION, HS_ADMIN, HS_VLIST, has_type
@@ -321,7 +320,7 @@ def _names(reader: LogReader, start: str) -> Iterator[str]:
 def check_prefix(prefix: str) -> None:
     """Refuse a prefix that cannot be a namespace."""
     try:
-        prefixes.check_prefix(prefix)
+        check_prefix_syntax(prefix)
     except InvalidName as problem:
         raise Refused(ResponseCode.INVALID_HANDLE, str(problem), rule=problem.rule) from problem
     if fold(prefix) in _RESERVED_PREFIXES:
@@ -334,7 +333,7 @@ def _create_requirement(context: Context, prefix: str) -> Requirement:
     If the prefix handle exists, require MODIFY_ADMIN on it instead of ADD_NA.
     """
     alternatives: list[tuple[HasRole | HasPermissions, ...]] = [(HasRole((Role.SERVER,)),)]
-    above = parent(prefix)
+    above = parent_prefix(prefix)
     prefix_handle = f"{PREFIX_OF_PREFIXES}/{fold(prefix)}"
     if context.snapshot.values(prefix_handle) is not None:
         alternatives.append((HasPermissions(AdminPermission.MODIFY_ADMIN, prefix_handle, on_prefix=True),))

@@ -19,10 +19,10 @@ from itertools import count
 
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.record_keys import homed_name, policy_name, record_key
-from perseid.names import prefixes
 from perseid.names.characters import fold
 from perseid.names.errors import InvalidName, quote_text
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
+from perseid.names.prefixes import check_prefix_syntax
 from perseid.records.record import (
     DEFAULT_PERMISSIONS,
     DEFAULT_TTL,
@@ -275,7 +275,7 @@ class Home:
             if fold(prefix).startswith(f"{PREFIX_OF_PREFIXES}/"):
                 prefix = prefix.partition("/")[2]
         try:
-            prefixes.check_prefix(prefix)
+            check_prefix_syntax(prefix)
         except InvalidName as problem:
             advice = AdviceKind.PREFIX_HANDLE_EXAMPLE()
             raise Refused(ResponseCode.INVALID_HANDLE, NOT_A_PREFIX_HANDLE, advice, problem.rule) from problem

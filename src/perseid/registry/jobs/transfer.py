@@ -19,7 +19,7 @@ from perseid.ledger.log.record_keys import policy_name, record_key
 from perseid.ledger.store.jobs import Job, JobSteps
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
-from perseid.names.prefixes import ancestors, is_derived, parent
+from perseid.names.prefixes import ancestor_prefixes, is_derived, parent_prefix
 from perseid.records.admin import Admin
 from perseid.records.errors import InvalidData
 from perseid.records.record import Permission, ValueRef
@@ -339,7 +339,7 @@ class _TransferAccess:
 
     def belongs_to_new_owner(self, prefix: str) -> bool:
         """Whether a derived prefix was created after its parent was transferred."""
-        since = self._prefix_transferred_at(parent(prefix) or "")
+        since = self._prefix_transferred_at(parent_prefix(prefix) or "")
         return since > 0 and self._context.snapshot.reader.as_of(record_key(policy_name(prefix)), since) is None
 
     def needs_transfer(self, stored: StoredRecord, owner: Admin) -> bool:
@@ -348,7 +348,9 @@ class _TransferAccess:
             return False
         assert self._job is not None  # noqa: S101 - steps always have a job
         snapshot, name = self._context.snapshot, stored.handle
-        since = self._prefix_transferred_at((parent(name.suffix) or "") if name.is_prefix_handle else name.prefix)
+        since = self._prefix_transferred_at(
+            (parent_prefix(name.suffix) or "") if name.is_prefix_handle else name.prefix
+        )
         before = case_rules.as_of(snapshot, stored, since) if 0 < since < stored.seq else stored.entry
         if before is None or before.state is State.ABSENT:
             return False  # created after the prefix was transferred
@@ -361,7 +363,7 @@ class _TransferAccess:
 
         The owner of that prefix creates handles under it and derives other prefixes from it.
         """
-        for each in (prefix, *ancestors(prefix)):
+        for each in (prefix, *ancestor_prefixes(prefix)):
             if fold(each) != fold(self._order.prefix) and not is_derived(each, self._order.prefix):
                 break
             if at := self.transferred_at(each):

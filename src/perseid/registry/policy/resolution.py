@@ -28,9 +28,9 @@ from itertools import islice
 from typing import Final, TypeAlias
 
 from perseid.ledger.log.entry import Entry, State
-from perseid.names import prefixes
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
+from perseid.names.prefixes import ancestor_prefixes
 from perseid.records.data_types import interpret_as
 from perseid.records.errors import InvalidData
 from perseid.records.namespace import Namespace
@@ -244,7 +244,7 @@ class _RecordReader:
 
     def namespaces(self, prefix: str) -> Iterable[Namespace]:
         """The namespaces of a prefix and of its ancestors, nearest first."""
-        above = () if fold(prefix) == PREFIX_OF_PREFIXES else prefixes.ancestors(prefix)
+        above = () if fold(prefix) == PREFIX_OF_PREFIXES else ancestor_prefixes(prefix)
         for each in (prefix, *islice(above, MAX_ANCESTORS)):
             record = self.record(Handle(PREFIX_OF_PREFIXES, each), HS_NAMESPACE)
             namespace = None if record is None else _namespace(record.values)

@@ -19,9 +19,9 @@ from typing import Final
 
 from perseid.ledger.log.entry import State
 from perseid.ledger.views.answers_format import HandleItem
-from perseid.names import prefixes
 from perseid.names.characters import fold
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
+from perseid.names.prefixes import ancestor_prefixes
 from perseid.names.schemes import Scheme
 from perseid.names.suggest import WITHOUT_ADDRESS, Reading, Typo, compare, find_readings, suggest
 from perseid.names.uri import KNOWN_RESOLVERS, Resolver
@@ -309,7 +309,7 @@ def _is_prefix(text: str) -> bool:
 
 
 def _parent_prefixes(prefix: str) -> Sequence[str]:
-    return tuple(islice(prefixes.ancestors(prefix), MAX_ANCESTORS))
+    return tuple(islice(ancestor_prefixes(prefix), MAX_ANCESTORS))
 
 
 def _item_handle(item: HandleItem) -> Handle:

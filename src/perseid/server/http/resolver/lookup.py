@@ -16,11 +16,11 @@ from typing import Final
 from urllib.parse import quote
 
 from perseid.ledger.log.entry import State
-from perseid.names import prefixes
 from perseid.names.characters import fold
 from perseid.names.cordra import join_reference
 from perseid.names.errors import NameProblem
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
+from perseid.names.prefixes import ancestor_prefixes
 from perseid.names.uri import QUERY_SAFE, Reference
 from perseid.records.errors import InvalidData
 from perseid.records.locations import Candidates, find_locations
@@ -367,7 +367,7 @@ class RecordReader:
 
     def _namespaces(self, prefix: str) -> Iterator[Namespace]:
         """The namespaces of a prefix and its ancestors, nearest first."""
-        ancestors = () if fold(prefix) == PREFIX_OF_PREFIXES else prefixes.ancestors(prefix)
+        ancestors = () if fold(prefix) == PREFIX_OF_PREFIXES else ancestor_prefixes(prefix)
         for each in (prefix, *islice(ancestors, MAX_ANCESTORS)):
             values = self._public_values(f"{PREFIX_OF_PREFIXES}/{each}") or ()
             for value in ascending(values_of_type(values, HS_NAMESPACE)):

@@ -16,7 +16,7 @@ from perseid import __version__
 from perseid.names import pilin
 from perseid.names.errors import InvalidName, quote_text
 from perseid.names.handle import Handle
-from perseid.names.prefixes import check_prefix
+from perseid.names.prefixes import check_prefix_syntax
 from perseid.names.scheme_loader import load_scheme, recognize
 from perseid.names.schemes import MemoryLease, Source
 from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_user_input, to_host, to_http, to_path
@@ -214,7 +214,7 @@ async def check(call: ApiCall) -> Reply:
 def _parse_suffix(query: SchemeQuery) -> Handle:
     """Combine prefix and suffix, which must each be valid; raises `InvalidNameParameter`."""
     with locate_name_error("prefix"):
-        check_prefix(query.prefix)
+        check_prefix_syntax(query.prefix)
     try:
         return Handle.parse(f"{query.prefix}/{query.suffix}")
     except InvalidName as problem:
