@@ -20,10 +20,9 @@ from perseid.records.json_form import (
     value_to_json,
     values_from_json,
 )
-from perseid.records.keys import SecretKey
+from perseid.records.keys import PublicKey, SecretKey
 from perseid.records.locations import Locations
 from perseid.records.namespace import Namespace
-from perseid.records.public_keys import PublicKey
 from perseid.records.record import Record, Value, ValueRef, permissions_from_text, values_from_bytes, values_to_bytes
 from perseid.records.signatures import Certificate, RecordSignature
 from perseid.records.site import Site

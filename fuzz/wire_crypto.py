@@ -11,16 +11,14 @@ from pathlib import Path
 from typing import Final
 
 from perseid.records.errors import InvalidData
-from perseid.records.keys import SecretKey
+from perseid.records.keys import DhPublicKey, DsaPublicKey, PublicKey, RsaPublicKey, SecretKey
 from perseid.records.partition import find_server_index
 from perseid.records.private_keys import PrivateKey, read_key_file
-from perseid.records.public_keys import DhPublicKey, DsaPublicKey, PublicKey, RsaPublicKey
 from perseid.wire.challenges import check_key_answer, check_secret_answer
 from perseid.wire.codes import OpCode, Version
 from perseid.wire.credentials import find_algorithm, verify_mac, verify_signature
-from perseid.wire.key_exchange import derive_session_key, generate_key_pair, shared_secret
 from perseid.wire.message import ENVELOPE_LENGTH, Credential, Envelope, Header, Message
-from perseid.wire.sessions import Cipher, decrypt
+from perseid.wire.sessions import Cipher, decrypt, derive_session_key, generate_key_pair, shared_secret
 
 _NOW = 1_794_724_100
 _SECRET = b"opensesame-secret-2641"

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.data_types import Definition
+from perseid.records.keys import PublicKey
 from perseid.records.locations import Locations
 from perseid.records.namespace import Namespace
 from perseid.records.partition import HashOption
 from perseid.records.private_keys import PrivateKey
-from perseid.records.public_keys import PublicKey
 from perseid.records.record import Permission, Record, TtlType, Value, ValueRef
 from perseid.records.signatures import Certificate, CertPermission, Claims, RecordSignature
 from perseid.records.site import Attribute, Interface, PrimaryMask, Purpose, Server, Site, Transport

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from perseid.cli._values import format_data, parse_value, printable, read_record, read_text
+from perseid.cli._arguments import format_data, parse_value, printable, read_record, read_text
 from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.errors import InvalidData
 from perseid.records.record import DEFAULT_PERMISSIONS, DEFAULT_TTL, PRIVATE_PERMISSIONS, Permission, Value, ValueRef

@@ -23,7 +23,7 @@ from perseid.ledger.store.migrations import versions
 from perseid.ledger.store.migrations.versions import v0005_whose_operations
 from perseid.ledger.store.store import Store
 from perseid.ledger.store.tables import jobs as table
-from perseid.names.characters import fold
+from perseid.names.handle import fold
 from perseid.records.record import ValueRef
 from perseid.registry.identity import KeyIdentity, Proof, handle_key
 from perseid.registry.jobs import runner

@@ -8,14 +8,14 @@ import pytest
 import unicodedata2
 
 import unicode_table
-from perseid.names import characters
+from perseid.names import handle
 from perseid.names._unicode_table import BLANKS, UNASSIGNED, UNICODE_VERSION
 from perseid.names.errors import InvalidName, load_rules
 from perseid.names.handle import Handle
 from tests.names.support import attempt, name_error
 from tests.strategies import BLANK, BMP, LEGAL
 
-PACKAGE = Path(characters.__file__).parent
+PACKAGE = Path(handle.__file__).parent
 
 
 def test_h3_table_matches_the_pinned_unicode_data() -> None:
@@ -86,12 +86,12 @@ BY_TABLE_WITHOUT_ARGUMENT = {"lstrip", "rsplit", "rstrip", "split", "strip"}
 BY_TABLE_AS_FUNCTION = {"float", "int"}
 
 ALLOWED = {
-    ("characters", "isprintable"): "after isascii",
-    ("characters", "upper"): "after isascii, and on bytes, where it changes only ASCII",
     ("cordra", "lower"): "after validation",
     ("cordra", "upper"): "on hexadecimal digits that a pattern has matched",
     ("errors", "isprintable"): "for showing, not for deciding",
     ("uri", "IGNORECASE"): "together with re.ASCII",
+    ("handle", "isprintable"): "after isascii",
+    ("handle", "upper"): "after isascii, and on bytes, where it changes only ASCII",
     ("pilin", "int"): "on digits that a pattern has matched and that were translated to ASCII",
     ("pilin", "lower"): "on the alphabet itself",
     ("pilin", "upper"): "after validation",
@@ -162,6 +162,6 @@ def test_h3_format_and_private_use_characters_are_allowed(character: str) -> Non
 
 
 def test_h5_folding_changes_only_26_letters() -> None:
-    changed = {character for character in BMP if characters.fold(f"{character}é") != f"{character}é"}
+    changed = {character for character in BMP if handle.fold(f"{character}é") != f"{character}é"}
     assert changed == set("abcdefghijklmnopqrstuvwxyz")
-    assert characters.fold("azAZ09é\ud800") == "AZAZ09é\ud800"
+    assert handle.fold("azAZ09é\ud800") == "AZAZ09é\ud800"

@@ -4,8 +4,15 @@ import pytest
 from hypothesis import given
 
 from perseid.names.errors import InvalidName
-from perseid.names.handle import MAX_BYTES, Handle
-from perseid.names.prefixes import MAX_PREFIX_BYTES, ancestor_prefixes, check_prefix_syntax, is_derived, parent_prefix
+from perseid.names.handle import (
+    MAX_BYTES,
+    MAX_PREFIX_BYTES,
+    Handle,
+    ancestor_prefixes,
+    check_prefix_syntax,
+    is_derived,
+    parent_prefix,
+)
 from tests import strategies
 from tests.names.support import attempt, error_fields, name_error
 

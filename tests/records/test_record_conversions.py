@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from perseid.records.data_types import Data, find_data_class
 from perseid.records.encoding import parse_json, write_json
 from perseid.records.errors import InvalidData, RecordMisuse
-from perseid.records.keys import SecretKey
-from perseid.records.public_keys import PublicKey
+from perseid.records.keys import PublicKey, SecretKey
 from tests.record_strategies import DATA, PUBLIC_KEYS, encoded, plain_objects, xml
 
 KINDS = [pytest.param(class_, strategy, id=class_.__name__) for class_, strategy in DATA.items()]

@@ -9,8 +9,8 @@ from hypothesis import given
 
 from perseid.records.data_types import interpret, interpret_as
 from perseid.records.errors import InvalidData
+from perseid.records.keys import PublicKey
 from perseid.records.private_keys import PrivateKey
-from perseid.records.public_keys import PublicKey
 from perseid.records.record import Permission, Value, ValueRef
 from perseid.records.signatures import (
     MAX_CHAIN,

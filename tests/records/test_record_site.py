@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from perseid.records.errors import InvalidData, RecordMisuse
+from perseid.records.keys import PublicKey
 from perseid.records.partition import HashOption
-from perseid.records.public_keys import PublicKey
 from perseid.records.site import Attribute, Interface, PrimaryMask, Purpose, Server, Site, Transport
 from tests.vector_files import read_bytes
 

@@ -17,10 +17,9 @@ from perseid.records.data_types import (
     interpret_as,
 )
 from perseid.records.errors import InvalidData
-from perseid.records.keys import SecretKey
+from perseid.records.keys import PublicKey, SecretKey
 from perseid.records.locations import Locations
 from perseid.records.namespace import Namespace
-from perseid.records.public_keys import PublicKey
 from perseid.records.record import Value, ValueRef
 from perseid.records.signatures import Certificate, RecordSignature
 from perseid.records.site import Site

@@ -5,7 +5,7 @@ import time
 import pytest
 from hypothesis import given
 
-from perseid.names.characters import fold
+from perseid.names.handle import fold
 from perseid.records.types import (
     DELEGATION_TYPES,
     SITE_TYPES,

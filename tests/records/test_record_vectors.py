@@ -7,8 +7,8 @@ import pytest
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission, ValueList
 from perseid.records.data_types import find_data_class
 from perseid.records.encoding import parse_json
+from perseid.records.keys import PublicKey
 from perseid.records.partition import HashOption
-from perseid.records.public_keys import PublicKey
 from perseid.records.record import TtlType, Value, ValueRef, values_from_bytes, values_to_bytes
 from perseid.records.site import Attribute, Interface, PrimaryMask, Purpose, Server, Site, Transport
 from tests.vector_files import Vector, fields, parameters, read_bytes

@@ -9,7 +9,7 @@ from typing import Final
 from perseid.records.admin import Admin, AdminPermission
 from perseid.records.binary import Reader
 from perseid.records.errors import InvalidData
-from perseid.records.public_keys import DhPublicKey, PublicKey, RsaPublicKey
+from perseid.records.keys import DhPublicKey, PublicKey, RsaPublicKey
 from perseid.records.record import Permission, TtlType, Value
 from perseid.records.site import PrimaryMask, Site
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode

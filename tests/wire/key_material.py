@@ -8,7 +8,7 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 from perseid.records.errors import InvalidData
-from perseid.records.keys import MAX_KEY_BITS, MIN_KEY_BITS
+from perseid.records.keys import MAX_KEY_BITS, MIN_KEY_BITS, DhPublicKey, DsaPublicKey, PublicKey, RsaPublicKey
 from perseid.records.private_keys import (
     DsaPrivateKey,
     PrivateKey,
@@ -16,7 +16,6 @@ from perseid.records.private_keys import (
     RsaPrivateKeyWithoutPrimes,
     read_key_file,
 )
-from perseid.records.public_keys import DhPublicKey, DsaPublicKey, PublicKey, RsaPublicKey
 from tests.wire.recorded import FOLDER, key_file
 
 KEY_FILES: Final = {"privkey.bin": "pubkey.bin", "rsapriv.bin": "rsapub.bin", "dsapriv.bin": "dsapub.bin"}

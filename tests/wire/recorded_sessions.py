@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass
 
-from perseid.records.public_keys import DhPublicKey
+from perseid.records.keys import DhPublicKey
 from perseid.wire.codes import CURRENT_VERSION, OpCode
 from perseid.wire.framing import Frame
-from perseid.wire.key_exchange import DhKeyPair
 from perseid.wire.message import Message
 from perseid.wire.requests import SessionSetup
 from perseid.wire.responses import SessionSetupResult, decode_response
-from perseid.wire.sessions import Cipher, Identity, Session
+from perseid.wire.sessions import Cipher, DhKeyPair, Identity, Session
 from tests.wire.recorded import NOW, Vector, frames_of
 
 

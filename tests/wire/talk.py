@@ -10,8 +10,8 @@ from typing import Final, Protocol
 
 import h11
 
+from perseid.records.keys import PublicKey
 from perseid.records.private_keys import PrivateKey
-from perseid.records.public_keys import PublicKey
 from perseid.records.record import Permission, Value
 from perseid.wire.client import Client, VerifiedResponse
 from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version

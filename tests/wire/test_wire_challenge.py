@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from perseid.records.binary import Reader, Writer
 from perseid.records.ciphers import MAX_DERIVED_BITS, MAX_ITERATIONS, MIN_DERIVED_BITS, latin1_to_utf8
 from perseid.records.errors import InvalidData
+from perseid.records.keys import PublicKey
 from perseid.records.private_keys import PrivateKey
-from perseid.records.public_keys import PublicKey
 from perseid.wire.challenges import (
     SALT_LENGTH,
     answer_with_key,

@@ -12,19 +12,18 @@ from dataclasses import replace
 import pytest
 
 from perseid.records.errors import InvalidData
+from perseid.records.keys import DhPublicKey
 from perseid.records.private_keys import PrivateKey
-from perseid.records.public_keys import DhPublicKey
 from perseid.wire import client as client_module
 from perseid.wire.challenges import check_key_answer
 from perseid.wire.client import Client, PendingSession, VerifiedResponse
 from perseid.wire.codes import OpCode, OpFlag, RemoteProtocolError, ResponseCode
 from perseid.wire.fragments import split
 from perseid.wire.framing import Frame
-from perseid.wire.key_exchange import DhKeyPair
 from perseid.wire.message import MESSAGE_LIFETIME, UNKNOWN_REQUEST_ID, Message
 from perseid.wire.requests import REQUEST_DECODERS, ChallengeResponse, ExchangeMode, RequestBody, Resolve, SessionSetup
 from perseid.wire.responses import Challenge
-from perseid.wire.sessions import Cipher, Identity, Session, decrypt
+from perseid.wire.sessions import Cipher, DhKeyPair, Identity, Session, decrypt
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SECRET, SERVER_KEY
 from tests.wire.recorded import NOW, WIRE_FILES, Vector, conversations, frames_of, load
 

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perseid.records.errors import InvalidData, RecordMisuse
-from perseid.records.keys import SecretKey
+from perseid.records.keys import PublicKey, SecretKey
 from perseid.records.private_keys import PrivateKey
-from perseid.records.public_keys import PublicKey
 from perseid.wire.challenges import check_secret_answer, pbkdf2_mac
 from perseid.wire.codes import CURRENT_VERSION, LocalProtocolError, OpCode, OpFlag, Version
 from perseid.wire.credentials import (

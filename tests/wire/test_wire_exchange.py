@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perseid.records.errors import InvalidData
-from perseid.records.public_keys import MAX_DH_BITS, MIN_DH_BITS, DhPublicKey, PublicKey
-from perseid.wire import key_exchange
+from perseid.records.keys import MAX_DH_BITS, MIN_DH_BITS, DhPublicKey, PublicKey
+from perseid.wire import sessions
 from perseid.wire.codes import CURRENT_VERSION, Version
-from perseid.wire.key_exchange import (
+from perseid.wire.sessions import (
     DEFAULT_GROUP,
     EXPONENT_LENGTH,
+    Cipher,
     DhKeyPair,
     decrypt_session_key,
     derive_session_key,
@@ -24,7 +25,6 @@ from perseid.wire.key_exchange import (
     generate_key_pair,
     shared_secret,
 )
-from perseid.wire.sessions import Cipher
 from tests.wire import section21
 from tests.wire.key_material import refused, rsa_key
 
@@ -133,7 +133,7 @@ def test_library_is_used_for_known_groups(prime: int, monkeypatch: pytest.Monkey
     started = time.perf_counter()
     by_library = exchange_with_library(mine, theirs.public)
     assert time.perf_counter() - started < 1, "the library tests this prime, which it should know"
-    monkeypatch.setattr(key_exchange, "exchange_with_pow", None)
+    monkeypatch.setattr(sessions, "exchange_with_pow", None)
     assert shared_secret(mine, theirs.public) == by_library
     monkeypatch.undo()
     assert exchange_with_pow(theirs, mine.public) == by_library
@@ -143,8 +143,8 @@ def test_key_exchange_works_without_the_library(monkeypatch: pytest.MonkeyPatch)
     group = (NAMED_PRIMES[1], 2)
     mine, theirs = generate_key_pair(group, fixed_random(1)), generate_key_pair(group, fixed_random(2))
     expected = shared_secret(mine, theirs.public)
-    monkeypatch.setattr(key_exchange, "LIBRARY_HAS_DH", False)
-    monkeypatch.setattr(key_exchange, "exchange_with_library", None)
+    monkeypatch.setattr(sessions, "LIBRARY_HAS_DH", False)
+    monkeypatch.setattr(sessions, "exchange_with_library", None)
     assert shared_secret(mine, theirs.public) == expected
 
 

@@ -12,7 +12,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perseid.records.errors import InvalidData, RecordMisuse
-from perseid.records.keys import MAX_KEY_BITS, MAX_KIND_LENGTH, MAX_NUMBER_SIZE, MIN_KEY_BITS
+from perseid.records.keys import (
+    MAX_DH_BITS,
+    MAX_KEY_BITS,
+    MAX_KIND_LENGTH,
+    MAX_NUMBER_SIZE,
+    MAX_ORDER_BITS,
+    MAX_RSA_EXPONENT,
+    MIN_DH_BITS,
+    MIN_KEY_BITS,
+    MIN_ORDER_BITS,
+    SIGNATURE_HASHES,
+    DhPublicKey,
+    DsaPublicKey,
+    PublicKey,
+    RsaPublicKey,
+)
 from perseid.records.private_keys import (
     DsaPrivateKey,
     PrivateKey,
@@ -22,26 +37,14 @@ from perseid.records.private_keys import (
     unprotect,
     write_key_file,
 )
-from perseid.records.public_keys import (
-    MAX_DH_BITS,
-    MAX_ORDER_BITS,
-    MAX_RSA_EXPONENT,
-    MIN_DH_BITS,
-    MIN_ORDER_BITS,
-    SIGNATURE_HASHES,
-    DhPublicKey,
-    DsaPublicKey,
-    PublicKey,
-    RsaPublicKey,
-)
-from perseid.wire.key_exchange import (
+from perseid.wire.sessions import (
+    Cipher,
     DhKeyPair,
     derive_session_key,
     exchange_with_library,
     exchange_with_pow,
     shared_secret,
 )
-from perseid.wire.sessions import Cipher
 from tests.wire import section21
 from tests.wire.key_material import (
     DSA_KEY,

@@ -23,7 +23,6 @@ from perseid.wire.codes import (
 )
 from perseid.wire.credentials import sign
 from perseid.wire.framing import Frame
-from perseid.wire.key_exchange import DEFAULT_GROUP, generate_key_pair
 from perseid.wire.message import MAX_MESSAGE, MESSAGE_LIFETIME, Envelope, Header, Message
 from perseid.wire.requests import ChallengeResponse, ExchangeMode, HandleRequest, Resolve, SessionSetup, encode_request
 from perseid.wire.responses import Empty, Failure, ResolutionResult, SessionSetupResult, decode_response
@@ -35,7 +34,7 @@ from perseid.wire.server import (
     Request,
     ServerSettings,
 )
-from perseid.wire.sessions import Session
+from perseid.wire.sessions import DEFAULT_GROUP, Session, generate_key_pair
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY
 from tests.wire.strategies import EXAMPLES
 from tests.wire.talk import (

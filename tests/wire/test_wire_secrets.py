@@ -8,12 +8,11 @@ from perseid.records.record import Permission, Value
 from perseid.wire.client import Client
 from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.framing import Frame, FrameReader
-from perseid.wire.key_exchange import DEFAULT_GROUP, generate_key_pair
 from perseid.wire.message import Envelope, Header, Message
 from perseid.wire.requests import ValuesRequest
 from perseid.wire.responses import Referral, ResolutionResult, UnknownBody
 from perseid.wire.server import ChallengeProof, Reply, Request, ServerSettings
-from perseid.wire.sessions import Cipher, Session
+from perseid.wire.sessions import DEFAULT_GROUP, Cipher, Session, generate_key_pair
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY
 from tests.wire.recorded import fed
 from tests.wire.talk import FLAGS_TO_READ_ALL, NOW, SEC, Conversation, Host, frame_of

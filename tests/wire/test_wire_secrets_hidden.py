@@ -12,7 +12,7 @@ from perseid.records.private_keys import (
     read_key_file,
     write_key_file,
 )
-from perseid.wire.key_exchange import DEFAULT_GROUP, DhKeyPair, generate_key_pair
+from perseid.wire.sessions import DEFAULT_GROUP, DhKeyPair, generate_key_pair
 from tests.wire.key_material import DSA_KEY, PLAIN_RSA_KEYS, RSA_KEY, dsa_key, refused, rsa_key
 
 WORD = b"open sesame"

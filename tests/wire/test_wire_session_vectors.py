@@ -4,23 +4,25 @@ from dataclasses import replace
 
 import pytest
 
+from perseid.records.keys import DhPublicKey, RsaPublicKey
 from perseid.records.private_keys import RsaPrivateKey
-from perseid.records.public_keys import DhPublicKey, RsaPublicKey
 from perseid.wire.codes import OpCode
 from perseid.wire.credentials import add_mac, verify_mac
-from perseid.wire.key_exchange import (
+from perseid.wire.message import Message, RequestDigest
+from perseid.wire.requests import ExchangeKey, ExchangeMode, SessionSetup
+from perseid.wire.responses import Challenge, SessionSetupResult, decode_response
+from perseid.wire.sessions import (
     DEFAULT_GROUP,
+    Cipher,
     DhKeyPair,
+    decrypt,
     decrypt_session_key,
     derive_session_key,
+    encrypt,
     encrypt_session_key,
     exchange_with_library,
     shared_secret,
 )
-from perseid.wire.message import Message, RequestDigest
-from perseid.wire.requests import ExchangeKey, ExchangeMode, SessionSetup
-from perseid.wire.responses import Challenge, SessionSetupResult, decode_response
-from perseid.wire.sessions import Cipher, decrypt, encrypt
 from tests.wire.key_material import SERVER_KEY
 from tests.wire.opened import DecryptedExchange, decrypted_exchanges, open_message, session_key
 from tests.wire.recorded import NOW, MessageDescription, Vector, conversations, exchanges, frames_of

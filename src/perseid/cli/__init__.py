@@ -32,7 +32,7 @@ import typer
 
 from perseid import __version__
 
-from . import names, suffixes
+from . import names
 from ._commands import LazyGroup
 from ._output import use_utf8
 
@@ -46,8 +46,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(names.app, name="name", rich_help_panel="Names (no installation needed)")
-app.add_typer(suffixes.app, name="suffix", rich_help_panel="Names (no installation needed)")
+app.add_typer(names.name_app, name="name", rich_help_panel="Names (no installation needed)")
+app.add_typer(names.suffix_app, name="suffix", rich_help_panel="Names (no installation needed)")
 
 
 def _show_version(requested: bool) -> None:

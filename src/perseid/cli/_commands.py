@@ -79,7 +79,7 @@ LAZY_COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     },
     "Namespaces and types": {
         "namespace": ("namespaces", "Add namespaces, and show and change their policies."),
-        "type": ("types", "Register and show types of values."),
+        "type": ("namespaces", "Register and show types of values."),
     },
     "Identifiers": {
         "mint": ("minting", "Mint new identifiers and create a record for each."),
@@ -177,8 +177,7 @@ def register_command(app: typer.Typer, name: str) -> Callable[[Callable[..., Non
     def register(function: Callable[..., None]) -> Callable[..., None]:
         text, _, examples = (inspect.getdoc(function) or "").partition(f"\n{EXAMPLES_HEADING}\n")
         lines = [line.strip() for line in examples.splitlines() if line.strip()]
-        # Each example is an indented paragraph, which Markdown shows unchanged.
-        block = "".join(f"\n\n    {line}" for line in lines)
+        block = "".join(f"\n\n`{line}`" for line in lines)  # as code, so that Markdown leaves `*` alone
         epilog = f"{'Example' if len(lines) == 1 else 'Examples'}:{block}" if lines else None
         app.command(name, cls=Command, help=text.strip(), epilog=epilog)(function)
         return function

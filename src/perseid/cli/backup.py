@@ -32,8 +32,8 @@ from perseid.ledger.log.requests import Lease, Leased
 from perseid.ledger.merkle import Signer
 from perseid.ledger.store.directory import DIRECTORY_MODE, sync_directory
 from perseid.ledger.views.rebuild import rebuild as rebuild_view
-from perseid.names.characters import fold
 from perseid.names.errors import InvalidName, NameMisuse
+from perseid.names.handle import fold
 from perseid.names.scheme_loader import PatternScheme
 from perseid.names.schemes import DEFAULT_MAX_AHEAD, MemoryLease, Scheme, Source
 from perseid.registry.commands.namespaces import check_prefix, namespaces
@@ -54,17 +54,17 @@ from perseid.registry.policy.policy import Policy
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.snapshot import POLICY_TYPE, Snapshot
 
-from ._installation import (
+from ._arguments import (
     INTERFACE,
     Directory,
     OpenInstallation,
     get_identity,
     open_installation,
     parse_handle,
+    printable,
     resolve_directory,
 )
 from ._output import AsJson, print_fields, print_json, print_message, progress
-from ._values import printable
 
 STANDARD_OUTPUT: Final = "-"
 

@@ -56,9 +56,8 @@ from perseid.registry.results import Refused
 from perseid.registry.snapshot import Snapshot
 from perseid.server.processes.sockets import PortStatus, check_port
 
-from ._installation import Directory, OpenInstallation, open_installation, resolve_directory
+from ._arguments import Directory, OpenInstallation, open_installation, printable, resolve_directory
 from ._output import AsJson, print_json, progress
-from ._values import printable
 from .backup import counters, reopen_command
 from .keys import find_pending_key, list_keys
 from .tokens import list_all

@@ -17,20 +17,24 @@ from perseid.registry.context import Command
 from perseid.registry.registry import Registry
 from perseid.registry.responses import to_explanation
 
-from ._commands import Group, register_command
-from ._errors import NOT_FOUND, REFUSED, is_not_found, render_advice
-from ._installation import (
+from ._arguments import (
     INTERFACE,
     ActingAs,
     Directory,
+    FromOption,
     HandleArgument,
     Prefix,
+    UrlOption,
+    ValueArguments,
+    ValueOption,
     open_installation,
     parse_handle,
     parse_value_ref,
+    parse_values,
 )
+from ._commands import Group, register_command
+from ._errors import NOT_FOUND, REFUSED, is_not_found, render_advice
 from ._output import AsJson, print_json
-from ._values import FromOption, UrlOption, ValueArguments, ValueOption, parse_values
 from .lifecycle import Undo, tombstone_command
 from .records import Indexes, Overwrite, ReuseDeleted, add_command, create_command, set_command
 

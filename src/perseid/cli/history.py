@@ -28,17 +28,18 @@ from perseid.registry.queries.paging import MAX_PAGE
 from perseid.registry.responses import to_entry, to_version
 from perseid.schema.queries import HistoryPage
 
-from ._installation import (
+from ._arguments import (
     ActingAs,
     Directory,
     HandleArgument,
     OpenInstallation,
+    format_data,
     open_installation,
     parse_reference,
+    printable,
     resolve_directory,
 )
 from ._output import AsJson, print_fields, print_json, print_message, progress
-from ._values import format_data, printable
 from .keys import finish_rotation, list_keys
 from .verify import short_time
 

@@ -38,9 +38,8 @@ from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.policy.text import format_toml
 from perseid.registry.registry import Registry
 
-from ._installation import INTERFACE, Directory, get_identity, resolve_directory
+from ._arguments import INTERFACE, Directory, get_identity, printable, resolve_directory
 from ._output import AsJson, print_fields, print_json, print_message
-from ._values import printable
 
 
 class Profile(StrEnum):

@@ -17,10 +17,18 @@ from perseid.registry.jobs.undo import UndoConflict
 from perseid.registry.responses import to_conflict, to_job, to_planned_record
 from perseid.schema.jobs import JobState
 
+from ._arguments import (
+    INTERFACE,
+    ActingAs,
+    Directory,
+    Note,
+    OpenInstallation,
+    format_data,
+    open_installation,
+    printable,
+)
 from ._commands import Group, register_command
-from ._installation import INTERFACE, ActingAs, Directory, Note, OpenInstallation, open_installation
 from ._output import AsJson, print_fields, print_json, print_message
-from ._values import format_data, printable
 from .lifecycle import Yes, confirm, print_job, run_job
 from .verify import short_time
 

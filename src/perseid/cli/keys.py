@@ -42,15 +42,16 @@ from perseid.registry.installation.installation import (
 from perseid.registry.installation.site import fingerprint, load_server_identity
 from perseid.registry.installation.site import rotate as rotate_server
 
+from ._arguments import INTERFACE, Directory, get_identity, open_installation, printable, resolve_directory
 from ._commands import Group, register_command
-from ._installation import INTERFACE, Directory, get_identity, open_installation, resolve_directory
 from ._output import AsJson, print_fields, print_json, print_message
-from ._values import printable
 from .verify import short_time
 
 _SEED_SIZE = 32
 
-app = typer.Typer(cls=Group, help="List and rotate the signing keys.", no_args_is_help=True)
+app = typer.Typer(
+    cls=Group, help="List and rotate the signing keys.", no_args_is_help=True, rich_markup_mode="markdown"
+)
 
 
 class _KeyChange(NamedTuple):

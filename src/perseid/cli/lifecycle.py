@@ -17,8 +17,7 @@ from perseid.registry.responses import to_job, to_linked
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
 
-from ._commands import Group, register_command
-from ._installation import (
+from ._arguments import (
     INTERFACE,
     ActingAs,
     Directory,
@@ -30,9 +29,10 @@ from ._installation import (
     parse_handle,
     parse_value_ref,
     print_changed,
+    printable,
 )
+from ._commands import Group, register_command
 from ._output import AsJson, print_fields, print_json, print_message, progress
-from ._values import printable
 
 MAX_WAIT: Final = 300
 """Seconds that `redact` waits until the data is gone from every file. The answers of a million records are rebuilt in

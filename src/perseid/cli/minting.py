@@ -26,9 +26,21 @@ from perseid.registry.jobs import runner
 from perseid.registry.responses import to_minted
 from perseid.registry.results import MintResult, Refused
 
-from ._installation import INTERFACE, ActingAs, Directory, OpenInstallation, open_installation, parse_value_ref
+from ._arguments import (
+    FILE_PREFIX,
+    INTERFACE,
+    STANDARD_INPUT,
+    ActingAs,
+    Directory,
+    OpenInstallation,
+    UrlOption,
+    ValueOption,
+    open_installation,
+    parse_value,
+    parse_value_ref,
+    parse_values,
+)
 from ._output import AsJson, print_json, progress
-from ._values import FILE_PREFIX, STANDARD_INPUT, UrlOption, ValueOption, parse_value, parse_values
 from .backup import reopen_command
 
 MAX_CELL: Final = 2_097_152

@@ -1,20 +1,35 @@
-"""`perseid name`: parse and convert handles, and explain the rules. No installation is needed."""
+"""`perseid name` and `perseid suffix`: the syntax of handles and suffixes, without an installation."""
 
+import secrets
+import time
+from datetime import datetime
 from functools import partial
 from typing import Annotated, TypeAlias
 
 import msgspec
 import typer
 
+from perseid.names import pilin
 from perseid.names.errors import InvalidName, quote_text
 from perseid.names.errors import load_rules as all_rules
+from perseid.names.schemes import MemoryLease, Source
 from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_user_input
-from perseid.schema.names import Form, Rule, Rules, convert_name, parse_name
+from perseid.schema.names import (
+    Form,
+    PilinSuffix,
+    Rule,
+    Rules,
+    convert_name,
+    generate_cordra,
+    parse_name,
+    pilin_at,
+    to_pilin,
+)
 
 from ._commands import Command, Group
 from ._output import AsJson, NotFound, for_each, print_fields, print_json, print_message
 
-app = typer.Typer(cls=Group, help="Parse and convert handles, and explain the rules.", no_args_is_help=True)
+name_app = typer.Typer(cls=Group, help="Parse and convert handles, and explain the rules.", no_args_is_help=True)
 
 RULES_WITHOUT_ERRORS = ("H7", "H8", "P2", "P5", "C4", "C5", "C6", "U1", "U2", "U3", "U6", "U8")
 """Rules that no error names: the program always follows them, or they belong to packages that do not exist yet."""
@@ -44,7 +59,7 @@ Resolvers: TypeAlias = Annotated[
 ]
 
 
-@app.command(
+@name_app.command(
     cls=Command,
     epilog="Examples:\n\n    perseid name parse hdl:102.100.272/D7J1G0DQH\n\n"
     "    perseid name parse https://hdl.handle.net/10.1000/a%2Fb --json",
@@ -67,7 +82,7 @@ def parse(text: Text, json: AsJson = False, resolver: Resolvers = None) -> None:
     for_each(text, partial(parse_user_input, resolvers=[*(resolver or ()), *KNOWN_RESOLVERS]), show, json=json)
 
 
-@app.command(
+@name_app.command(
     cls=Command,
     epilog="Examples:\n\n    perseid name convert 10.1000/a/b --to path\n\n"
     "    perseid name convert hdl:10.1000/1 --to http --resolver http://example.org/hdl",
@@ -98,7 +113,7 @@ def convert(
     for_each(text, partial(parse_user_input, resolvers=resolvers), show, json=json)
 
 
-@app.command(cls=Command, epilog="Example:\n\n    perseid name rules H3")
+@name_app.command(cls=Command, epilog="Example:\n\n    perseid name rules H3")
 def rules(
     rule: Annotated[
         str | None, typer.Argument(metavar="RULE", help="The id of a rule, as error messages show it.")
@@ -118,3 +133,73 @@ def rules(
         return
     for key, value in chosen.items():
         typer.echo(f"{key}  {value['title']}\n    {value['text']}")
+
+
+suffix_app = typer.Typer(cls=Group, help="Generate and decode suffixes; nothing is registered.", no_args_is_help=True)
+
+
+def _parse_time(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError as problem:
+        message = f"{quote_text(text)} is not an ISO 8601 time, such as 2007-09-17T07:14:50.919Z"
+        raise typer.BadParameter(message) from problem
+
+
+@suffix_app.command(
+    "pilin",
+    cls=Command,
+    epilog="Examples:\n\n    perseid suffix pilin --at 2007-09-17T07:14:50.919Z\n\n"
+    "    perseid suffix pilin --decode D7J1G0DQH --json",
+)
+def pilin_suffix(
+    at: Annotated[
+        datetime | None,
+        typer.Option(
+            metavar="TIME", parser=_parse_time, help="The time to encode; UTC unless it has a zone. Default: now."
+        ),
+    ] = None,
+    decode: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SUFFIX",
+            help="Show the time of a suffix; - reads one a line from standard input.",
+        ),
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Generate the PILIN suffix of a time, or decode one.
+
+    Two calls in the same millisecond give the same suffix; only `perseid mint` never repeats one.
+    """
+    if at is not None and decode is not None:
+        raise typer.BadParameter("use either --at or --decode, not both")
+
+    def show(pilin_suffix: PilinSuffix) -> None:
+        if json:
+            print_json(pilin_suffix)
+        else:
+            typer.echo(pilin_suffix.suffix if decode is None else pilin_suffix.time)
+
+    if decode is not None:
+        for_each(decode, lambda text: to_pilin(pilin.decode(text)), show, json=json)
+    else:
+        show(to_pilin(pilin.from_unix_ns(time.time_ns())) if at is None else pilin_at(at))
+
+
+@suffix_app.command("cordra", cls=Command, epilog="Example:\n\n    perseid suffix cordra --version 1")
+def cordra_suffix(
+    version: Annotated[
+        int, typer.Option(metavar="1|4", help="The UUID version: 4 is random, 1 is time-based with a random node.")
+    ] = 4,
+    json: AsJson = False,
+) -> None:
+    """Generate a CORDRA path: a new UUID in 32 uppercase hexadecimal digits."""
+    if version not in {1, 4}:
+        raise typer.BadParameter("use 1 or 4: CORDRA paths are UUIDs of these versions")
+    source = Source(clock=time.time_ns, random=secrets.token_bytes, lease=MemoryLease(), sleep=time.sleep)
+    generated = generate_cordra(1 if version == 1 else 4, source)
+    if json:
+        print_json(generated)
+    else:
+        typer.echo(generated.suffix)

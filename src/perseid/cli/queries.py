@@ -24,17 +24,18 @@ from perseid.registry.responses import get_authority, to_citation, to_found, to_
 from perseid.schema.namespaces import Authority
 from perseid.schema.queries import ImageFormat, Style
 
-from ._installation import (
+from ._arguments import (
     INTERFACE,
     ActingAs,
     Directory,
     HandleArgument,
     OpenInstallation,
+    format_data,
     open_installation,
     parse_reference,
+    printable,
 )
 from ._output import AsJson, print_json, print_message
-from ._values import format_data, printable
 
 _STATE_DESCRIPTIONS: Final = {
     State.TOMBSTONE: "a tombstone: the resource is gone",

@@ -13,19 +13,25 @@ from perseid.registry.queries.listing import list_handles
 from perseid.registry.queries.paging import MAX_PAGE
 from perseid.registry.responses import to_summary
 
-from ._installation import (
+from ._arguments import (
     ActingAs,
     Directory,
+    FromOption,
     HandleArgument,
     KeepHistory,
     Note,
     Prefix,
+    UrlOption,
+    ValueArguments,
+    ValueOption,
     open_installation,
     parse_handle,
+    parse_values,
     print_changed,
+    printable,
+    read_record,
 )
 from ._output import AsJson, print_json
-from ._values import FromOption, UrlOption, ValueArguments, ValueOption, parse_values, printable, read_record
 
 Overwrite: TypeAlias = Annotated[
     bool,

@@ -8,7 +8,7 @@ import typer
 
 from perseid.records.encoding import to_iso
 from perseid.registry.access import tokens
-from perseid.registry.access.scopes import InvalidScope, ScopeSet
+from perseid.registry.access.permissions import InvalidScope, ScopeSet
 from perseid.registry.access.token_records import InvalidToken, Secret
 from perseid.registry.access.tokens import CreateToken, InvalidLifetime, RevokeToken, TokenStatus, parse_lifetime
 from perseid.registry.advice import AdviceKind
@@ -17,10 +17,9 @@ from perseid.registry.results import Refused
 from perseid.schema.namespaces import DEFAULT_LIFETIME, MAX_DAYS, SCOPES, CreatedToken
 from perseid.wire.codes import ResponseCode
 
+from ._arguments import ActingAs, Directory, Note, OpenInstallation, open_installation, printable
 from ._commands import Group, register_command
-from ._installation import ActingAs, Directory, Note, OpenInstallation, open_installation
 from ._output import AsJson, print_fields, print_json, print_message
-from ._values import printable
 
 LAST: Final = "last"
 """Stands for the newest token that the caller can see."""

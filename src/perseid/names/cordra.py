@@ -21,8 +21,7 @@ from typing import Literal, Self, cast
 from uuid import UUID
 
 from .errors import InvalidName, NameMisuse, format_character
-from .handle import Handle
-from .prefixes import find_empty_segment
+from .handle import Handle, find_empty_segment
 from .schemes import Details, Source, check_count
 from .uri import QUERY, Reference
 

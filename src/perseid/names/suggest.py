@@ -24,9 +24,8 @@ from itertools import combinations, islice, zip_longest
 from typing import Final
 from urllib.parse import unquote
 
-from .characters import fold
 from .errors import InvalidName, format_character
-from .handle import CaseRule, Handle
+from .handle import CaseRule, Handle, fold
 from .schemes import Scheme
 from .uri import BYTE_ORDER_MARK, KNOWN_RESOLVERS, STRIPPED_CHARACTERS, Resolver, parse_user_input
 

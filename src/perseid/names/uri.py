@@ -31,9 +31,8 @@ from typing import Self
 from urllib.parse import quote
 
 from ._unicode_table import BLANKS
-from .characters import surrogate_error
 from .errors import InvalidName, NameMisuse, format_character, quote_text
-from .handle import Handle
+from .handle import Handle, surrogate_error
 
 # Besides letters, digits and "-._~", which `quote` never encodes.
 _SUB_DELIMS = "!$&'()*+,;="

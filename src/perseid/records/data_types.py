@@ -19,7 +19,7 @@ new definitions. See docs/reference/types.md.
 from dataclasses import dataclass, field
 from typing import Final, Protocol, Self, TypeVar
 
-from perseid.names.characters import fold
+from perseid.names.handle import fold
 
 from . import types
 from .admin import Admin, ValueList
@@ -36,11 +36,10 @@ from .encoding import (
 )
 from .errors import InvalidData, RecordMisuse
 from .json_schema import MAX_CHECKED_BYTES, Violation, compile_schema
-from .keys import SecretKey
+from .keys import PublicKey, SecretKey
 from .locations import Locations
 from .namespace import Namespace
 from .patterns import BudgetExceeded, ValidationBudget, compile_pattern
-from .public_keys import PublicKey
 from .record import Value
 from .signatures import Certificate, RecordSignature
 from .site import Site

@@ -28,9 +28,7 @@ from itertools import islice
 from typing import Final, TypeAlias
 from urllib.parse import quote
 
-from perseid.names.characters import fold
-from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
-from perseid.names.prefixes import ancestor_prefixes
+from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, ancestor_prefixes, fold
 
 from .errors import InvalidData
 from .namespace import Namespace

@@ -55,8 +55,19 @@ from .ciphers import (
 )
 from .encoding import OpenEnum, require_object
 from .errors import InvalidData, RecordMisuse
-from .keys import MAX_KIND_LENGTH, Key, key_type, numbers_from_json, read_numbers, write_numbers
-from .public_keys import SIGNATURE_HASHES, DsaPublicKey, PublicKey, RsaPublicKey, check_dsa_group
+from .keys import (
+    MAX_KIND_LENGTH,
+    SIGNATURE_HASHES,
+    DsaPublicKey,
+    Key,
+    PublicKey,
+    RsaPublicKey,
+    check_dsa_group,
+    key_type,
+    numbers_from_json,
+    read_numbers,
+    write_numbers,
+)
 
 COMMON_EXPONENTS: Final = (65_537, 3, 17, 5, 7, 257)
 """Public exponents to try for an RSA key without primes, whose plain form omits the exponent."""

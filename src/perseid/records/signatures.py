@@ -33,8 +33,8 @@ from .encoding import (
     write_json,
 )
 from .errors import InvalidData
+from .keys import PublicKey
 from .private_keys import PrivateKey
-from .public_keys import PublicKey
 from .record import Value, ValueRef
 from .types import Text
 

@@ -49,8 +49,8 @@ from .encoding import (
     write_json,
 )
 from .errors import InvalidData, RecordMisuse
+from .keys import PublicKey
 from .partition import HashOption
-from .public_keys import PublicKey
 
 LEGACY_NAMES: Final = {"servers": "serverList", "interfaces": "interfaceList"}
 """Alternative names of members."""

@@ -16,8 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Self
 
-from perseid.names.characters import fold
-from perseid.names.handle import Handle
+from perseid.names.handle import Handle, fold
 
 from .encoding import check_utf8, require_text
 from .errors import InvalidData, RecordMisuse

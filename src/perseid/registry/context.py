@@ -10,9 +10,8 @@ from typing import Generic, Protocol, TypeVar
 
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.requests import LeaseProvider, Redactions
-from perseid.names.characters import fold
 from perseid.names.errors import InvalidName
-from perseid.names.handle import MAX_BYTES, Handle
+from perseid.names.handle import MAX_BYTES, Handle, fold
 from perseid.records.admin import Admin
 from perseid.records.record import MAX_VALUES, Value, ValueRef, ascending
 from perseid.records.types import HS_ADMIN

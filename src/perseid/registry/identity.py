@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, TypeAlias
 
-from perseid.names.characters import fold
+from perseid.names.handle import fold
 from perseid.records.record import ValueRef
-from perseid.registry.access.scopes import ScopeSet
+from perseid.registry.access.permissions import ScopeSet
 
 _SYSTEM_PREFIX = "0."  # handles of the system itself: 0.NA/…, 0.SITE/…
 

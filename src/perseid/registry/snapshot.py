@@ -29,9 +29,7 @@ from perseid.ledger.errors import PreconditionFailed
 from perseid.ledger.log.entry import Entry, State
 from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.record_keys import homed_name, policy_name, record_key
-from perseid.names.characters import fold
-from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
-from perseid.names.prefixes import ancestor_prefixes
+from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle, ancestor_prefixes, fold
 from perseid.records.record import Value
 from perseid.records.types import DELEGATION_TYPES, has_type
 from perseid.registry.access.authorization import SearchUsage, Settings

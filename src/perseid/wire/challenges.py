@@ -25,8 +25,8 @@ from typing import Final
 from perseid.records.binary import Reader, Writer
 from perseid.records.ciphers import DEFAULT_ITERATIONS, derive_key, latin1_to_utf8
 from perseid.records.errors import InvalidData
+from perseid.records.keys import PublicKey
 from perseid.records.private_keys import PrivateKey
-from perseid.records.public_keys import PublicKey
 
 from .codes import Version
 from .credentials import HASHES, HMACS, MAX_IDENTIFIER, Algorithm, find_algorithm, mac, signature_hash

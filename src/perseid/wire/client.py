@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from perseid.records.errors import InvalidData
+from perseid.records.keys import DhPublicKey, PublicKey
 from perseid.records.private_keys import PrivateKey
-from perseid.records.public_keys import DhPublicKey, PublicKey
 from perseid.records.record import Value
 
 from .challenges import SALT_LENGTH, answer_with_key, answer_with_secret
@@ -29,7 +29,6 @@ from .codes import (
 )
 from .credentials import verify_signature
 from .framing import Frame
-from .key_exchange import DEFAULT_GROUP, DhKeyPair, derive_session_key, generate_key_pair, shared_secret
 from .message import MESSAGE_LIFETIME, UNKNOWN_REQUEST_ID, UNKNOWN_SERIAL, Envelope, Header, Message, RequestDigest
 from .requests import (
     ANONYMOUS_INDEX,
@@ -41,7 +40,17 @@ from .requests import (
     encode_request,
 )
 from .responses import Challenge, Failure, ResponseBody, SessionSetupResult, decode_response
-from .sessions import MAX_TIMEOUT, Cipher, Identity, Session
+from .sessions import (
+    DEFAULT_GROUP,
+    MAX_TIMEOUT,
+    Cipher,
+    DhKeyPair,
+    Identity,
+    Session,
+    derive_session_key,
+    generate_key_pair,
+    shared_secret,
+)
 
 _MAX_ERROR_TEXT = 200  # characters of a peer's message that an error quotes
 _REPEATED_FLAGS = OpFlag.CERTIFY | OpFlag.ENCRYPT | OpFlag.PUBLIC_ONLY

@@ -34,8 +34,8 @@ from typing import Final
 
 from perseid.records.encoding import OpenEnum
 from perseid.records.errors import RecordMisuse
+from perseid.records.keys import PublicKey
 from perseid.records.private_keys import DsaPrivateKey, PrivateKey
-from perseid.records.public_keys import PublicKey
 
 from .codes import LocalProtocolError, Version
 from .message import Credential, DigestAlgorithm, Message, hash_bytes

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from perseid.records.errors import InvalidData
+from perseid.records.keys import DhPublicKey, PublicKey
 from perseid.records.private_keys import PrivateKey
-from perseid.records.public_keys import DhPublicKey, PublicKey
 from perseid.records.record import Value
 
 from . import fragments
@@ -34,7 +34,6 @@ from .codes import (
 )
 from .credentials import sign
 from .framing import Frame
-from .key_exchange import derive_session_key, generate_key_pair, shared_secret
 from .message import (
     MAX_MESSAGE,
     MESSAGE_LIFETIME,
@@ -56,7 +55,16 @@ from .responses import (
     encode_challenge,
     encode_response,
 )
-from .sessions import MAX_TIMEOUT, Cipher, Identity, Session, SessionTable
+from .sessions import (
+    MAX_TIMEOUT,
+    Cipher,
+    Identity,
+    Session,
+    SessionTable,
+    derive_session_key,
+    generate_key_pair,
+    shared_secret,
+)
 
 INVALID_LENGTH_TEXT: Final = "Invalid message length"
 NOT_UNDERSTOOD_TEXT: Final = "Server error processing request, see server logs"

@@ -6,7 +6,14 @@ from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
 from perseid.records.record import Value
-from perseid.registry.access.scopes import NO_TOKEN, InvalidScope, RequiredScope, ScopeSet, controls_access, scopes_for
+from perseid.registry.access.permissions import (
+    NO_TOKEN,
+    InvalidScope,
+    RequiredScope,
+    ScopeSet,
+    controls_access,
+    scopes_for,
+)
 from perseid.schema.namespaces import MAX_NAMESPACES, SCOPES, Scope
 
 ALL = ScopeSet.of(Scope, None)

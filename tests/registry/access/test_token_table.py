@@ -14,7 +14,7 @@ import perseid.registry
 from perseid.names.handle import Handle
 from perseid.records.record import Permission, Value
 from perseid.registry.access import permissions
-from perseid.registry.access.scopes import ScopeSet
+from perseid.registry.access.permissions import ScopeSet
 from perseid.registry.access.token_records import Secret
 from perseid.registry.access.tokens import CreateToken, RevokeToken
 from perseid.registry.commands.create_namespace import CopyPrefixHandle, CreateNamespace

@@ -26,7 +26,7 @@ from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.record import Value, ValueRef
 from perseid.registry.access import authorization, tokens
-from perseid.registry.access.scopes import ScopeSet
+from perseid.registry.access.permissions import ScopeSet
 from perseid.registry.access.token_records import TOKEN_TYPE, Secret
 from perseid.registry.access.tokens import DAY, CreateToken, RevokeToken, TokenAuthenticator
 from perseid.registry.commands.namespaces import SetPolicy

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from perseid.records.admin import AdminPermission
 from perseid.records.record import Permission, Value
 from perseid.registry.access.authorization import Settings
-from perseid.registry.access.scopes import ScopeSet
+from perseid.registry.access.permissions import ScopeSet
 from perseid.registry.access.token_records import Secret
 from perseid.registry.access.tokens import CreateToken, TokenAuthenticator
 from perseid.registry.commands.records import Create

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID
 
-from perseid.records.public_keys import PublicKey
+from perseid.records.keys import PublicKey
 from perseid.registry.installation.certificates import (
     CertificateError,
     Credentials,

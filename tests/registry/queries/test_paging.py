@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from perseid.ledger.log import reader
 from perseid.records.record import Value, ValueRef
 from perseid.registry.access import tokens
-from perseid.registry.access.scopes import ScopeSet
+from perseid.registry.access.permissions import ScopeSet
 from perseid.registry.access.token_records import Secret
 from perseid.registry.access.tokens import CreateToken
 from perseid.registry.identity import Identity

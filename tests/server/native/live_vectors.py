@@ -21,7 +21,7 @@ from perseid.ledger.log.requests import Append
 from perseid.ledger.store.store import Store
 from perseid.ledger.views.answers import Answers
 from perseid.records.errors import InvalidData
-from perseid.records.public_keys import DhPublicKey
+from perseid.records.keys import DhPublicKey
 from perseid.registry.installation.installation import ANSWERS_NAME, CHECKPOINT_KEY, KEYS_NAME, LEDGER_NAME, create
 from perseid.registry.installation.site import SERVER_KEY as SERVER_KEY_FILE
 from perseid.registry.installation.site import SITE_BINARY
@@ -31,11 +31,10 @@ from perseid.wire.codes import CURRENT_VERSION, OpCode
 from perseid.wire.credentials import add_mac, verify_mac, verify_signature
 from perseid.wire.fragments import split
 from perseid.wire.framing import Frame
-from perseid.wire.key_exchange import derive_session_key, shared_secret
 from perseid.wire.message import ENVELOPE_LENGTH, MESSAGE_LIFETIME, Envelope, Message, RequestDigest
 from perseid.wire.requests import ChallengeResponse, ExchangeMode, SessionSetup, encode_request
 from perseid.wire.responses import Challenge, HandleList, SessionSetupResult, decode_response
-from perseid.wire.sessions import Cipher, Identity, Session
+from perseid.wire.sessions import Cipher, Identity, Session, derive_session_key, shared_secret
 from tests.ledger.ledgers import SIGNER
 from tests.server.live_servers import PATIENCE, answers_before_a_signed_one, over_udp
 from tests.server.native.native_servers import MADE, PREFIX, PROOFS, RECORDS, SERVER_ADMINS, Clock, recorded_folder

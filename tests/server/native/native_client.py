@@ -20,8 +20,8 @@ from dataclasses import replace
 from enum import Enum
 from typing import Final, Self
 
+from perseid.records.keys import PublicKey
 from perseid.records.private_keys import PrivateKey
-from perseid.records.public_keys import PublicKey
 from perseid.records.record import Value, ValueRef
 from perseid.records.site import Site
 from perseid.wire.client import Client, VerifiedResponse

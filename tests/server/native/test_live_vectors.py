@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from perseid.records.public_keys import DhPublicKey
+from perseid.records.keys import DhPublicKey
 from tests.server.native.live_vectors import replay_all
 from tests.server.native.recorded_answers import ABSENT, IN_WHAT_IS_SAID, LENGTHS, Difference, Found, Value
 from tests.wire.recorded import WIRE_FILES, Vector, exchanges

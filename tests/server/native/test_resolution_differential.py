@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from perseid.ledger.log.entry import State
 from perseid.ledger.log.record_keys import policy_name
-from perseid.names.handle import CaseRule, Handle
-from perseid.names.prefixes import ancestor_prefixes
+from perseid.names.handle import CaseRule, Handle, ancestor_prefixes
 from perseid.records.record import Permission, TtlType, Value, ValueRef
 from perseid.records.types import DELEGATION_TYPES
 from perseid.registry.snapshot import StoredRecord

@@ -9,7 +9,7 @@ itself. They have history and proofs like any other record, but no interface ser
 
 from typing import Final
 
-from perseid.names.characters import fold
+from perseid.names.handle import fold
 
 LOCAL: Final = "0.SITE/"
 """Prefix of the installation's own records."""

@@ -43,8 +43,7 @@ from perseid.registry.results import Refused
 from perseid.registry.snapshot import Snapshot
 from perseid.wire.codes import ResponseCode
 
-from .permissions import display_name
-from .scopes import InvalidScope, ScopeSet
+from .permissions import InvalidScope, ScopeSet, display_name
 
 PREFIX: Final = "perseid_"
 """Start of the text of every token."""

@@ -18,9 +18,8 @@ from perseid.ledger.errors import LedgerError
 from perseid.ledger.log.entry import Action, Draft, Entry, State
 from perseid.ledger.log.record_keys import TOKENS, record_key, token_name
 from perseid.ledger.store import idempotency
-from perseid.names.characters import fold
 from perseid.names.errors import quote_text
-from perseid.names.handle import PREFIX_OF_PREFIXES
+from perseid.names.handle import PREFIX_OF_PREFIXES, fold
 from perseid.records.admin import AdminPermission
 from perseid.records.record import Value, ValueRef
 from perseid.registry.advice import AdviceKind
@@ -38,8 +37,7 @@ from perseid.schema.namespaces import DEFAULT_DAYS, MAX_DAYS, MAX_LABEL
 from perseid.wire.codes import ResponseCode
 
 from .authorization import SearchUsage
-from .permissions import HasPermissions, HasRole, Requirement, Role, display_name
-from .scopes import DERIVED_SUFFIX, ScopeSet
+from .permissions import DERIVED_SUFFIX, HasPermissions, HasRole, Requirement, Role, ScopeSet, display_name
 from .token_records import (
     InvalidToken,
     Secret,

@@ -26,12 +26,10 @@ from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
 from perseid.ledger.log.entry import State
-from perseid.names.characters import fold
-from perseid.names.handle import Handle
+from perseid.names.handle import Handle, fold
 from perseid.records.record import Value, ascending
 from perseid.registry.access import permissions
-from perseid.registry.access.permissions import HasRole, Requirement, Role, display_name
-from perseid.registry.access.scopes import RequiredScope
+from perseid.registry.access.permissions import HasRole, RequiredScope, Requirement, Role, display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Command, Context, Plan, add_administrators, check_count
 from perseid.registry.policy.authority import Change, CompletedRecord, PartyStatus, complete_record

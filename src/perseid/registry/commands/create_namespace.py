@@ -16,8 +16,7 @@ from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.requests import LeaseProvider
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.record import Value
-from perseid.registry.access.permissions import HasRole, Requirement, Role, display_name
-from perseid.registry.access.scopes import RequiredScope
+from perseid.registry.access.permissions import HasRole, RequiredScope, Requirement, Role, display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context, Plan
 from perseid.registry.policy.policy import Policy

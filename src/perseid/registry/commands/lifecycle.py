@@ -13,16 +13,14 @@ from typing import Final
 from perseid.ledger.log.entry import Action, Entry, State
 from perseid.ledger.log.log import NothingToRedact, build_redaction
 from perseid.ledger.log.requests import Append
-from perseid.names.characters import fold
 from perseid.names.errors import InvalidName
-from perseid.names.handle import Handle
+from perseid.names.handle import Handle, fold
 from perseid.records.admin import AdminPermission
 from perseid.records.encoding import to_iso
 from perseid.records.record import Value
 from perseid.records.types import HS_ADMIN
 from perseid.registry.access import permissions as requirements
-from perseid.registry.access.permissions import HasRole, Requirement, Role, display_name, is_admin
-from perseid.registry.access.scopes import RequiredScope
+from perseid.registry.access.permissions import HasRole, RequiredScope, Requirement, Role, display_name, is_admin
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context, Plan, not_found, still_reserved
 from perseid.registry.policy import case_rules

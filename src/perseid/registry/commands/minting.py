@@ -19,10 +19,9 @@ from typing import Final, Self, TypeAlias, TypeVar
 from perseid.ledger.log.entry import Action, Draft, Entry, State
 from perseid.ledger.log.record_keys import record_key
 from perseid.ledger.log.requests import LeaseProvider
-from perseid.names.characters import fold
 from perseid.names.cordra import UuidScheme
 from perseid.names.errors import InvalidName, NameMisuse
-from perseid.names.handle import CaseRule, Handle
+from perseid.names.handle import CaseRule, Handle, fold
 from perseid.names.schemes import DEFAULT_MAX_WAIT, MemoryLease, Scheme, Source
 from perseid.records.admin import Admin
 from perseid.records.record import Value, ValueRef

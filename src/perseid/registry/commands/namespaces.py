@@ -13,15 +13,12 @@ from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.record_keys import HOMED, POLICY, homed_name, key_range, policy_name, record_key
 from perseid.ledger.log.requests import LeaseProvider
-from perseid.names.characters import fold
 from perseid.names.errors import InvalidName
-from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
-from perseid.names.prefixes import check_prefix_syntax, parent_prefix
+from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle, check_prefix_syntax, fold, parent_prefix
 from perseid.records.admin import AdminPermission
 from perseid.records.record import Value
 from perseid.records.types import DEFINITION, HS_ADMIN, HS_VLIST, has_type
-from perseid.registry.access.permissions import HasPermissions, HasRole, Requirement, Role, display_name
-from perseid.registry.access.scopes import RequiredScope
+from perseid.registry.access.permissions import HasPermissions, HasRole, RequiredScope, Requirement, Role, display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context, Plan, check_indexes, not_hosted
 from perseid.registry.policy import case_rules

@@ -19,10 +19,8 @@ from itertools import count
 
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.record_keys import homed_name, policy_name, record_key
-from perseid.names.characters import fold
 from perseid.names.errors import InvalidName, quote_text
-from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
-from perseid.names.prefixes import check_prefix_syntax
+from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, check_prefix_syntax, fold
 from perseid.records.record import (
     DEFAULT_PERMISSIONS,
     DEFAULT_TTL,

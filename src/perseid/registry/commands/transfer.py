@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from perseid.ledger.log.entry import Action, Draft, State
-from perseid.names.characters import fold
 from perseid.names.errors import InvalidName
-from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
+from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, fold
 from perseid.records.admin import Admin, AdminPermission
 from perseid.records.data_types import interpret_as
 from perseid.records.record import Value, ValueRef, ascending

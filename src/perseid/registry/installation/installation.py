@@ -33,8 +33,8 @@ from perseid.ledger.store.store import Store, newer_tables
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.rebuild import rebuild_outdated
 from perseid.names.errors import quote_text
+from perseid.records.keys import PublicKey
 from perseid.records.private_keys import write_key_file
-from perseid.records.public_keys import PublicKey
 from perseid.registry.access.authorization import Settings
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry

@@ -40,6 +40,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from perseid.ledger.store.directory import sync_directory
 from perseid.names.errors import quote_text
 from perseid.records.errors import InvalidData
+from perseid.records.keys import PublicKey
 from perseid.records.private_keys import (
     MAX_FILE_SIZE,
     PrivateKey,
@@ -48,7 +49,6 @@ from perseid.records.private_keys import (
     read_key_file,
     write_key_file,
 )
-from perseid.records.public_keys import PublicKey
 from perseid.records.site import Attribute, Interface, PrimaryMask, Purpose, Server, Site, Transport
 from perseid.wire.message import UNKNOWN_SERIAL
 

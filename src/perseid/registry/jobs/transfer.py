@@ -17,15 +17,20 @@ from typing import Final
 from perseid.ledger.log.entry import Action, Draft, Entry, State
 from perseid.ledger.log.record_keys import policy_name, record_key
 from perseid.ledger.store.jobs import Job, JobSteps
-from perseid.names.characters import fold
-from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
-from perseid.names.prefixes import ancestor_prefixes, is_derived, parent_prefix
+from perseid.names.handle import (
+    PREFIX_OF_PREFIXES,
+    CaseRule,
+    Handle,
+    ancestor_prefixes,
+    fold,
+    is_derived,
+    parent_prefix,
+)
 from perseid.records.admin import Admin
 from perseid.records.errors import InvalidData
 from perseid.records.record import Permission, ValueRef
 from perseid.registry.access import permissions
-from perseid.registry.access.permissions import HasRole, Requirement, Role, display_name, is_admin
-from perseid.registry.access.scopes import RequiredScope
+from perseid.registry.access.permissions import HasRole, RequiredScope, Requirement, Role, display_name, is_admin
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.namespaces import check_prefix, namespaces
 from perseid.registry.commands.records import require_identity

@@ -26,8 +26,7 @@ from perseid.names.handle import Handle
 from perseid.records.admin import AdminPermission
 from perseid.registry.access import permissions
 from perseid.registry.access.authorization import authorize_write
-from perseid.registry.access.permissions import Differences, HasPermissions, Requirement, display_name
-from perseid.registry.access.scopes import RequiredScope
+from perseid.registry.access.permissions import Differences, HasPermissions, RequiredScope, Requirement, display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.composition import compose
 from perseid.registry.commands.lifecycle import Tombstone

@@ -20,9 +20,8 @@ from enum import Enum
 from itertools import count
 from typing import Final, TypeAlias, TypeVar
 
-from perseid.names.characters import fold
 from perseid.names.errors import InvalidName, quote_text
-from perseid.names.handle import CaseRule, Handle
+from perseid.names.handle import CaseRule, Handle, fold
 from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_user_input, to_path
 from perseid.records.admin import Admin
 from perseid.records.data_types import Definition, interpret_as

@@ -15,8 +15,7 @@ from typing import Final
 from perseid.ledger.log.entry import Action, Draft, Entry, State
 from perseid.ledger.log.record_keys import key_range, record_key
 from perseid.ledger.log.requests import LeaseProvider
-from perseid.names.characters import fold
-from perseid.names.handle import CaseRule, Handle
+from perseid.names.handle import CaseRule, Handle, fold
 from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context

@@ -17,10 +17,9 @@ from typing import Annotated, Any, Final, Self, get_type_hints
 
 from msgspec import Meta
 
-from perseid.names.characters import fold
 from perseid.names.cordra import CordraName
 from perseid.names.errors import InvalidName, format_character, quote_text
-from perseid.names.handle import PROFILE_CASE_RULES, CaseRule, Handle
+from perseid.names.handle import PROFILE_CASE_RULES, CaseRule, Handle, fold
 from perseid.names.scheme_loader import MAX_TEMPLATE_LENGTH, PatternScheme, load_scheme
 from perseid.names.schemes import DEFAULT_MAX_AHEAD, STRICT_CLOCK, Scheme
 from perseid.names.unicode import find_mixed_scripts, nfc

@@ -28,9 +28,7 @@ from itertools import islice
 from typing import Final, TypeAlias
 
 from perseid.ledger.log.entry import Entry, State
-from perseid.names.characters import fold
-from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
-from perseid.names.prefixes import ancestor_prefixes
+from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle, ancestor_prefixes, fold
 from perseid.records.data_types import interpret_as
 from perseid.records.errors import InvalidData
 from perseid.records.namespace import Namespace

@@ -20,9 +20,8 @@ from typing import Annotated, Any, Final, get_args
 import msgspec
 from msgspec import Meta
 
-from perseid.names.characters import check_blanks, check_characters, fold
 from perseid.names.errors import InvalidName, quote_text
-from perseid.names.handle import Handle
+from perseid.names.handle import Handle, check_blanks, check_characters, fold
 from perseid.names.suggest import did_you_mean, nearest
 from perseid.names.uri import parse_user_input
 from perseid.records.admin import Admin

@@ -13,9 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from perseid.names.characters import fold
 from perseid.names.errors import quote_text
-from perseid.names.handle import Handle
+from perseid.names.handle import Handle, fold
 from perseid.records.data_types import Definition
 from perseid.records.errors import InvalidData
 from perseid.records.patterns import ValidationBudget

@@ -7,8 +7,7 @@ public records are followed, and of the history only what is still public. Which
 
 from dataclasses import dataclass, replace
 
-from perseid.names.characters import fold
-from perseid.names.handle import Handle
+from perseid.names.handle import Handle, fold
 from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context

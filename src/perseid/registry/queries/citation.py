@@ -20,8 +20,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Final, Self
 
 from perseid.ledger.log.entry import State
-from perseid.names.characters import fold
-from perseid.names.handle import Handle
+from perseid.names.handle import Handle, fold
 from perseid.names.uri import Reference, Resolver, to_http, to_path
 from perseid.records.encoding import JsonObject, to_iso, write_json
 from perseid.records.errors import InvalidData

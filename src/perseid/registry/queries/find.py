@@ -39,8 +39,7 @@ from perseid.ledger.views.search_keys import (
     value_ranges,
 )
 from perseid.ledger.views.url_glob import ALL_KEYS, UrlGlob
-from perseid.names.characters import fold
-from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
+from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, fold
 from perseid.records.admin import Admin
 from perseid.records.data_types import interpret_as
 from perseid.records.errors import InvalidData

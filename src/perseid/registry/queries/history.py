@@ -24,13 +24,11 @@ from typing import Final, TypeAlias
 from perseid.ledger.log.entry import Action, Entry, State
 from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.record_keys import record_key
-from perseid.names.characters import fold
-from perseid.names.handle import Handle
+from perseid.names.handle import Handle, fold
 from perseid.records.record import Permission, Value, ValueRef, ascending, select
 from perseid.registry.access import permissions
 from perseid.registry.access.authorization import authorize
-from perseid.registry.access.permissions import Differences, HasRole, Requirement, Role, display_name
-from perseid.registry.access.scopes import RequiredScope
+from perseid.registry.access.permissions import Differences, HasRole, RequiredScope, Requirement, Role, display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context, not_found
 from perseid.registry.identity import Anonymous, Identity

@@ -18,8 +18,7 @@ from typing import Final
 from perseid.ledger.log.entry import Action, Entry, State
 from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.record_keys import key_range
-from perseid.names.characters import fold
-from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
+from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle, fold
 from perseid.registry.access import permissions
 from perseid.registry.access.permissions import Requirement, display_name
 from perseid.registry.advice import AdviceKind

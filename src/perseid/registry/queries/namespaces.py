@@ -23,9 +23,8 @@ import msgspec
 from perseid.ledger.log.entry import State
 from perseid.ledger.log.record_keys import policy_name, record_key
 from perseid.names import pilin
-from perseid.names.characters import fold
 from perseid.names.errors import InvalidName
-from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
+from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, fold
 from perseid.names.pilin import ALPHABET, BASE, DIGIT_VALUES
 from perseid.names.schemes import Details
 from perseid.records.admin import Admin

@@ -19,9 +19,7 @@ from typing import Final
 
 from perseid.ledger.log.entry import State
 from perseid.ledger.views.answers_format import HandleItem
-from perseid.names.characters import fold
-from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle
-from perseid.names.prefixes import ancestor_prefixes
+from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle, ancestor_prefixes, fold
 from perseid.names.schemes import Scheme
 from perseid.names.suggest import WITHOUT_ADDRESS, Reading, Typo, compare, find_readings, suggest
 from perseid.names.uri import KNOWN_RESOLVERS, Resolver

@@ -28,7 +28,7 @@ from perseid.server.observe.metrics import ControlCounters
 from perseid.wire.codes import ResponseCode
 
 from . import negotiation, responses
-from .compat import api, reverse
+from .compat import api, listing
 from .context import RequestContext, ServerContext
 from .messages import (
     KNOWN_METHODS,
@@ -153,7 +153,7 @@ async def _dispatch(request_context: RequestContext) -> Response:
     if request.path in HEALTH_PATHS:
         return _check_method(request, SAFE_METHODS) or await handle_health(request_context)
     if request.path.startswith(REVERSE_LOOKUP_PATH):
-        return _check_method(request, SAFE_METHODS) or await reverse.handle_request(request_context)
+        return _check_method(request, SAFE_METHODS) or await listing.handle_search(request_context)
     return _check_method(request, (*SAFE_METHODS, "POST")) or await resolver.handle_request(request_context)
 
 

@@ -16,9 +16,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Generic, Self, TypeVar
 
-from perseid.names.characters import fold
+from perseid.names.handle import fold
 from perseid.records.errors import InvalidData
-from perseid.records.public_keys import PublicKey
+from perseid.records.keys import PublicKey
 from perseid.records.record import Value, ValueRef
 from perseid.records.types import HS_PUBKEY, HS_SECKEY
 from perseid.registry.access.permissions import display_name

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from perseid.names.characters import fold
-from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
+from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, fold
 from perseid.records.partition import find_server_index
 from perseid.records.record import Permission, Value, select
 from perseid.records.site import Site

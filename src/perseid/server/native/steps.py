@@ -19,17 +19,25 @@ from threading import Lock
 from typing import Any, Final, TypeAlias, TypeVar
 
 from perseid.records.errors import InvalidData
-from perseid.records.public_keys import DhPublicKey, PublicKey
+from perseid.records.keys import DhPublicKey, PublicKey
 from perseid.wire import message
 from perseid.wire.codes import LocalProtocolError, OpCode, OpFlag, ResponseCode, common_version
 from perseid.wire.credentials import sign
 from perseid.wire.framing import Frame
-from perseid.wire.key_exchange import derive_session_key, generate_key_pair, shared_secret
 from perseid.wire.message import MAX_CREDENTIAL, MAX_MESSAGE, Message
 from perseid.wire.requests import ExchangeMode, SessionSetup
 from perseid.wire.responses import Failure, SessionSetupResult
 from perseid.wire.server import Received, Reply, Request, Server, ServerSettings
-from perseid.wire.sessions import MAX_TIMEOUT, Cipher, Identity, Session, SessionTable
+from perseid.wire.sessions import (
+    MAX_TIMEOUT,
+    Cipher,
+    Identity,
+    Session,
+    SessionTable,
+    derive_session_key,
+    generate_key_pair,
+    shared_secret,
+)
 
 from .authentication import Challenges, TableLimits
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from perseid.names.handle import Handle
 from perseid.records.record import Value
 from perseid.registry.commands.records import Create
-from perseid.server.http.compat import reverse
-from perseid.server.http.compat.reverse import matches
+from perseid.server.http.compat import listing
+from perseid.server.http.compat.listing import matches
 from tests.server.http.contexts import Harness, basic, harness, header_of, json_of
 from tests.server.installations import OPERATOR, PREFIX, PRIVATE
 
@@ -90,8 +90,8 @@ def test_results_are_limited_with_next_link(shared: Harness) -> None:
 
 
 def test_one_request_reads_few_pages(shared: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reverse, "MAX_STEPS", 1)
-    monkeypatch.setattr(reverse, "MAX_PAGE", 5)
+    monkeypatch.setattr(listing, "MAX_STEPS", 1)
+    monkeypatch.setattr(listing, "MAX_PAGE", 5)
     answer = shared.get(f"{FIND}URL=*", headers=basic())
     assert len(json_of(answer)) == 5
     assert 'rel="next"' in (header_of(answer, "Link") or "")

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from perseid.names.handle import Handle
 from perseid.records.record import Value, ValueRef
-from perseid.registry.access.scopes import ScopeSet
+from perseid.registry.access.permissions import ScopeSet
 from perseid.registry.access.token_records import Secret
 from perseid.registry.access.tokens import CreateToken
 from perseid.registry.commands.lifecycle import Redact

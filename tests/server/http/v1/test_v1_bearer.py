@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from perseid.names.handle import Handle
 from perseid.records.record import ValueRef
 from perseid.records.site import Transport
-from perseid.registry.access.scopes import ScopeSet
+from perseid.registry.access.permissions import ScopeSet
 from perseid.registry.access.token_records import Secret
 from perseid.registry.access.tokens import CreateToken, RevokeToken
 from perseid.registry.commands.records import Delete

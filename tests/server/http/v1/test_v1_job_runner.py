@@ -11,7 +11,7 @@ import pytest
 
 from perseid.ledger.errors import Contention, JobEnded, TooBusy
 from perseid.records.record import ValueRef
-from perseid.registry.access.scopes import ScopeSet
+from perseid.registry.access.permissions import ScopeSet
 from perseid.registry.identity import Identity, KeyIdentity, LocalIdentity, Proof, TokenIdentity
 from perseid.registry.jobs.runner import JobRun
 from perseid.schema.problems import Problem

@@ -17,7 +17,7 @@ from perseid.names.handle import Handle
 from perseid.records.admin import Admin
 from perseid.records.json_form import value_to_json
 from perseid.records.record import Value, ValueRef
-from perseid.registry.access.scopes import ScopeSet
+from perseid.registry.access.permissions import ScopeSet
 from perseid.registry.access.token_records import Secret
 from perseid.registry.access.tokens import CreateToken
 from perseid.registry.commands.namespaces import AddNamespace

@@ -30,8 +30,8 @@ from urllib.parse import quote, unquote_to_bytes
 from perseid.records.ciphers import MAX_DERIVED_BITS, MIN_DERIVED_BITS, derive_key, latin1_to_utf8
 from perseid.records.encoding import from_base64
 from perseid.records.errors import InvalidData
+from perseid.records.keys import PublicKey
 from perseid.records.private_keys import PrivateKey
-from perseid.records.public_keys import PublicKey
 from perseid.records.record import Value, ValueRef
 from perseid.records.types import HS_PUBKEY, HS_SECKEY
 from perseid.registry.identity import Proof

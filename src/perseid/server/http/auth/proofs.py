@@ -50,7 +50,7 @@ from cryptography.x509.oid import NameOID, PublicKeyAlgorithmOID
 from perseid.names.handle import Handle
 from perseid.records.encoding import from_base64
 from perseid.records.errors import InvalidData
-from perseid.records.public_keys import PublicKey
+from perseid.records.keys import PublicKey
 from perseid.records.record import Value, ValueRef
 from perseid.records.signatures import Certificate as Token
 from perseid.records.site import Site

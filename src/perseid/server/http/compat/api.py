@@ -153,7 +153,7 @@ async def _handles(call: Call, name: Name) -> Response:
         return await reading.handle_request(call, name)
     if prefix is None:
         raise Refused(ResponseCode.INVALID_HANDLE, writing.EMPTY_HANDLE)
-    return await listing.handle_request(call, prefix)
+    return await listing.handle_listing(call, prefix)
 
 
 def with_body_parameters(call: Call) -> Call:

@@ -16,8 +16,7 @@ link that says so; there is no TimeMap, which lists the versions at the resolver
 from dataclasses import dataclass, replace
 from typing import Final
 
-from perseid.names.characters import fold
-from perseid.names.handle import Handle
+from perseid.names.handle import Handle, fold
 from perseid.records.encoding import JsonObject
 from perseid.records.json_form import value_to_json
 from perseid.records.record import Value, select

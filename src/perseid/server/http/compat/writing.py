@@ -7,8 +7,7 @@ the body, a handle in the body must match the path, and a change may have a prec
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from perseid.names.characters import fold
-from perseid.names.handle import Handle
+from perseid.names.handle import Handle, fold
 from perseid.registry.access.permissions import display_name
 from perseid.registry.commands.composition import Condition, Conditional
 from perseid.registry.commands.minting import Mint, MintInputs

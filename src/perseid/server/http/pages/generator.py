@@ -24,9 +24,8 @@ import msgspec
 
 from perseid.ledger.errors import LedgerError
 from perseid.ledger.log.requests import StoredResponse
-from perseid.names.characters import fold
 from perseid.names.errors import InvalidName
-from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
+from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, fold
 from perseid.records.record import Value
 from perseid.registry.commands.composition import mint_requirement
 from perseid.registry.commands.minting import Generate, MintInputs

@@ -17,8 +17,7 @@ from xml.sax.saxutils import quoteattr
 from markupsafe import Markup
 
 from perseid.ledger.log.entry import State
-from perseid.names.characters import fold
-from perseid.names.handle import Handle
+from perseid.names.handle import Handle, fold
 from perseid.names.uri import Reference, to_http, to_path
 from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.data_types import interpret

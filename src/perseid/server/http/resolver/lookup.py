@@ -16,11 +16,9 @@ from typing import Final
 from urllib.parse import quote
 
 from perseid.ledger.log.entry import State
-from perseid.names.characters import fold
 from perseid.names.cordra import join_reference
 from perseid.names.errors import NameProblem
-from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
-from perseid.names.prefixes import ancestor_prefixes
+from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, ancestor_prefixes, fold
 from perseid.names.uri import QUERY_SAFE, Reference
 from perseid.records.errors import InvalidData
 from perseid.records.locations import Candidates, find_locations

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
-from perseid.names.characters import fold
-from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
+from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, fold
 from perseid.names.uri import KNOWN_RESOLVERS, Reference, to_path
 from perseid.records.encoding import JsonObject, to_iso
 from perseid.registry.access import permissions

@@ -16,7 +16,7 @@ import msgspec
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.records.errors import InvalidData
-from perseid.registry.access.scopes import InvalidScope
+from perseid.registry.access.permissions import InvalidScope
 from perseid.registry.advice import Advice, AdviceKind, AdviceTexts, render
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.results import InvalidQuery, ReferralError, Refused

@@ -56,7 +56,7 @@ A module of `routes` looks like this:
 - Errors are raised: `Refused`, `InvalidName`, `InvalidData` and `BadRequest` become problems;
   `InvalidParameter(message, where)` and `ApiError(slug, detail, advice)` are for errors of the API itself. `problems`
   lists the statuses of a route besides `openapi.COMMON_STATUSES`.
-- `scope` is the scope that a token needs (`registry.access.scopes.Scope`), for documentation; the registry enforces it.
+- `scope` is the scope that a token needs (`schema.namespaces.Scope`), for documentation; the registry enforces it.
 - Rules belong to the registry, so that every interface applies them. Each section adds its requests to
   tests/server/http/v1/test_v1_same_rules.py.
 - A new section is listed in `SECTIONS` below.

@@ -15,8 +15,7 @@ from typing import Final
 from perseid import __version__
 from perseid.names import pilin
 from perseid.names.errors import InvalidName, quote_text
-from perseid.names.handle import Handle
-from perseid.names.prefixes import check_prefix_syntax
+from perseid.names.handle import Handle, check_prefix_syntax
 from perseid.names.scheme_loader import load_scheme, recognize
 from perseid.names.schemes import MemoryLease, Source
 from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_user_input, to_host, to_http, to_path

@@ -8,8 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from perseid.names.characters import fold
-from perseid.names.handle import Handle
+from perseid.names.handle import Handle, fold
 from perseid.records.data_types import Definition
 from perseid.registry.access.permissions import display_name
 from perseid.registry.commands import namespaces

@@ -8,7 +8,7 @@ import msgspec
 
 from perseid.records.encoding import to_iso
 from perseid.registry.access import tokens
-from perseid.registry.access.scopes import InvalidScope, ScopeSet
+from perseid.registry.access.permissions import InvalidScope, ScopeSet
 from perseid.registry.access.token_records import PREFIX, Secret, Token
 from perseid.registry.access.tokens import CreateToken, InvalidLifetime, RevokeToken, parse_lifetime
 from perseid.registry.commands.records import require_identity
