@@ -99,9 +99,9 @@ def test_invalid_parameters_are_explained(shared: Harness, path: str, where: str
     [
         ({}, "$.operation", "$.operation is required", "Use one of create, set, add"),
         ({"operation": "dance"}, "$.operation", "has the invalid value 'dance'", "Use one of create, set, add"),
-        ({"operation": "delete"}, "$.handle", "$.handle is required", "Expected: The handle concerned"),
-        ({"operation": "delete", "handle": 5}, "$.handle", "must be a string, not an integer", "The handle"),
-        ({"operation": "delete", "handle": ""}, "$.handle", "must have at least 1 characters", "The handle"),
+        ({"operation": "delete"}, "$.handle", "$.handle is required", "Expected: A handle"),
+        ({"operation": "delete", "handle": 5}, "$.handle", "must be a string, not an integer", "Expected: A handle"),
+        ({"operation": "delete", "handle": ""}, "$.handle", "must have at least 1 characters", "Expected: A handle"),
         ({"operation": "delete", "handle": "1/2", "x": 1}, "$.x", "$.x is unknown", "Use one of operation, handle"),
         (
             {"operation": "add", "handle": "1/2", "values": [URL, {**URL, "index": 0}]},
