@@ -50,7 +50,10 @@ def test_rewrite_shows_some_changes_and_asks_for_confirmation(here: Site) -> Non
     assert (records, changed) == ("records  12", "changed  12")
     assert count_by_host(here, "new.example") == 12
     assert here.lines("jobs list")[0].startswith(job.split()[1])
-    assert move(here, "--yes") == ["records  0", "changed  0"]
+    assert move(here, "--dry-run") == ["records  0", "changed  0"]
+    again = here("rewrite", *MOVE[1:], "--yes")
+    assert (again.code, again.out) == (3, "")
+    assert again.err.startswith("perseid: no URL that you can see matches http://old.example/*, or none that can be")
 
 
 def test_json_is_the_job_and_an_undo_can_be_undone(here: Site) -> None:

@@ -1,6 +1,6 @@
-"""Advice about refusals, as commands and options.
+"""Errors on the command line: one line with the reason, advice after it, and an exit code; with `--json` a problem.
 
-Errors on the command line: one line with the reason, advice after it, and an exit code; with `--json` a problem.
+Advice about refusals is rendered as commands and options.
 
 It is loaded only when an error occurs, so that commands that need little start fast. The module that raised the error
 is loaded by then, so classes are looked up in `sys.modules` and nothing is imported to test for them.
@@ -32,6 +32,7 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.LIST_TOKENS: "List the tokens: perseid token list",
     AdviceKind.LIST_TYPES: "Only handles can be registered as types. Use a registered type (perseid type list)",
     AdviceKind.OVERWRITE: "Choose another handle, or use --overwrite to replace it",
+    AdviceKind.PREVIEW_REWRITE: "Show what matches: perseid rewrite --dry-run",
     AdviceKind.REDO_JOB: "To redo it, undo that job: perseid undo {job}",
     AdviceKind.REPEAT_OR_UNDO_JOB: "Run the same command again, or undo the job: perseid undo {job}",
     AdviceKind.RESTORE: "To restore the record: perseid tombstone {handle} --undo",

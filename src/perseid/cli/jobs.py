@@ -79,24 +79,13 @@ def rewrite(  # noqa: PLR0913 - options
     """
     order = Rewrite(url, to, prefix)
     with open_installation(directory, acting_as) as session:
-        total = remaining = 0
-        for planned in rewrite_job.preview(session.registry, order, session.identity):
-            total += bool(planned.changes)
-            remaining += len(planned.left)
-            if json and dry_run:
-                print_json(to_planned_record(planned))
-            elif not json and (dry_run or total <= MAX_SHOWN):
-                _print_planned(planned)
-        if not json and not dry_run and total > MAX_SHOWN:
-            print_message(f"… and {total - MAX_SHOWN:,} more; --dry-run shows all")
-        if remaining:
-            print_message(
-                f"{remaining:,} values cannot be changed without changing more of their XML: edit them by hand."
-            )
-        if dry_run or not total:
+        total = _preview_rewrite(session, order, json, dry_run)
+        if dry_run:
             if not json:
                 _print_summary({"records": total, "changed": 0})
             return
+        if not total:
+            raise rewrite_job.nothing_matches(order)
         if not yes:
             confirm(f"The URLs of {total:,} {'record' if total == 1 else 'records'} will change. Continue?")
         job = rewrite_job.start(session.registry, order, session.identity, INTERFACE, note, total)
@@ -105,6 +94,23 @@ def rewrite(  # noqa: PLR0913 - options
             print_job(session, job.id)
         else:
             _print_summary({"job": job.id, "records": total, "changed": done})
+
+
+def _preview_rewrite(session: OpenInstallation, order: Rewrite, json: bool, dry_run: bool) -> int:
+    """Show what a rewrite will change, and return how many records."""
+    total = remaining = 0
+    for planned in rewrite_job.preview(session.registry, order, session.identity):
+        total += bool(planned.changes)
+        remaining += len(planned.left)
+        if json and dry_run:
+            print_json(to_planned_record(planned))
+        elif not json and (dry_run or total <= MAX_SHOWN):
+            _print_planned(planned)
+    if not json and not dry_run and total > MAX_SHOWN:
+        print_message(f"… and {total - MAX_SHOWN:,} more; --dry-run shows all")
+    if remaining:
+        print_message(f"{remaining:,} values cannot be changed without changing more of their XML: edit them by hand.")
+    return total
 
 
 def undo(

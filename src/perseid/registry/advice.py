@@ -146,6 +146,7 @@ class AdviceKind(Enum):
     # Jobs
     ASK_JOB_OWNER = "Ask that user or a server administrator to resume it"
     LIST_JOBS = "List the jobs"
+    PREVIEW_REWRITE = "Preview the rewrite: it shows what matches"
     REDO_JOB = "To redo it, undo job {job}"
     REPEAT_OR_UNDO_JOB = "Repeat the request, or undo job {job}"
     RESUME_JOB = "Resume job {job}"

@@ -235,6 +235,12 @@ def _plan_record(rewrite: UrlRewrite, handle: str, values: tuple[Value, ...]) ->
     return PlannedRewrite(handle, changes, tuple([old for old, new in pairs if new == old]))
 
 
+def nothing_matches(order: Rewrite) -> Refused:
+    """The refusal of a rewrite that would change nothing."""
+    reason = f"no URL that you can see matches {display_name(order.url)}, or none that can be rewritten"
+    return Refused(ResponseCode.VALUES_NOT_FOUND, reason, AdviceKind.PREVIEW_REWRITE())
+
+
 def start(registry: Registry, order: Rewrite, identity: Identity, interface: str, note: str, total: int) -> Job:
     """Start a rewrite job; `JobRun` executes it."""
     UrlRewrite.parse(order.url, order.to)

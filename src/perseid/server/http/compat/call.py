@@ -56,8 +56,9 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     **{kind: kind.value for kind in (AdviceKind.CREATE_TOKEN, AdviceKind.DEFINE_TYPE, AdviceKind.ENABLE_LISTING)},
     **{kind: kind.value for kind in (AdviceKind.LIST_TYPES, AdviceKind.SEE_TYPE)},
     # This API has no policies, tombstones, tokens or jobs.
-    **dict.fromkeys((AdviceKind.CHANGE_CASE, AdviceKind.LIST_TOKENS, AdviceKind.LIST_JOBS, AdviceKind.REDO_JOB)),
-    **dict.fromkeys((AdviceKind.REPEAT_OR_UNDO_JOB, AdviceKind.RESUME_JOB, AdviceKind.UNDO_JOB)),
+    **dict.fromkeys((AdviceKind.CHANGE_CASE, AdviceKind.LIST_TOKENS, AdviceKind.LIST_JOBS)),
+    **dict.fromkeys((AdviceKind.PREVIEW_REWRITE, AdviceKind.REDO_JOB, AdviceKind.REPEAT_OR_UNDO_JOB)),
+    **dict.fromkeys((AdviceKind.RESUME_JOB, AdviceKind.UNDO_JOB)),
     **dict.fromkeys((AdviceKind.RESTORE, AdviceKind.REUSE_DELETED, AdviceKind.TOMBSTONE_INSTEAD)),
 }
 """Advice as parameters and requests of this API; None where it cannot help."""

@@ -188,6 +188,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.LIST_TOKENS: f"List the tokens: GET {BASE}/tokens",
     AdviceKind.LIST_TYPES: f"Only handles can be registered as types. Use a registered type (GET {BASE}/types)",
     AdviceKind.OVERWRITE: f"Choose another handle, or send PUT {BASE}/handles/{{handle}} to replace it",
+    AdviceKind.PREVIEW_REWRITE: f"Show what matches: GET {BASE}/rewrites/preview",
     AdviceKind.REDO_JOB: f"To redo it, undo that job: POST {BASE}/jobs/{{job}}/undo",
     AdviceKind.REPEAT_OR_UNDO_JOB: f"Send the same request again, or undo the job: POST {BASE}/jobs/{{job}}/undo",
     AdviceKind.RESTORE: f"To restore the record: POST {BASE}/handles/{{handle}}/revive",

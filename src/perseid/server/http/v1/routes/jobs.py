@@ -129,7 +129,7 @@ async def rewrite(call: ApiCall) -> Reply:
 
 
 async def _count_rewrites(call: ApiCall, registry: AuthorizedRegistry, order: Rewrite) -> int:
-    """Count the handles of a rewrite; 0 if there are very many. Raises `ApiError` if there are none."""
+    """Count the handles of a rewrite; 0 if there are very many. Raises `Refused` if there are none."""
 
     def page(after: str | None) -> tuple[int, str | None]:
         with registry.snapshot() as snapshot:
@@ -138,7 +138,7 @@ async def _count_rewrites(call: ApiCall, registry: AuthorizedRegistry, order: Re
 
     total = await count_handles(call, page)
     if total == 0:
-        raise ApiError("not-found", "No URL that you can see matches, or none that can be rewritten", "Use the preview")
+        raise rewriting.nothing_matches(order)
     return total or 0
 
 
