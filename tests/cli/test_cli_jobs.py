@@ -61,7 +61,7 @@ def test_json_is_the_job_and_an_undo_can_be_undone(here: Site) -> None:
     assert here.ok(f"jobs show {last['job']} --json").json == last
     assert (last["state"], last["done"], last["total"], last["note"]) == ("done", 12, 12, "moved")
     undone = here.ok(f"undo {last['job']} --yes --json").json
-    assert (undone["kind"], undone["parameters"]["operation"]) == ("undo", last["job"])
+    assert (undone["kind"], undone["parameters"]["job"]) == ("undo", last["job"])
     assert (undone["done"], undone["total"]) == (12, 12)
     assert count_by_host(here, "old.example") == 12
     assert here.ok(f"jobs show {last['job']} --json").json["undone_by"] == undone["job"]

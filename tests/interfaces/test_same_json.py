@@ -22,7 +22,7 @@ from tests.server.installations import ADMINISTRATOR, SECRET
 NOW: Final = ("at", "changed", "timestamp")
 """Times of entries that both requests make themselves."""
 
-JOB: Final = ("job", "started_at", "ended_at", "operation", "undone_by")
+JOB: Final = ("job", "started_at", "ended_at", "undone_by")
 """Ids and times of jobs."""
 
 RANDOM: Final = ("handles", "metadata")
@@ -85,7 +85,7 @@ CASES: Final = (
     Case("delete 12345/n5", "DELETE", "/handles/12345%2Fn5"),
     # Explanations
     *[
-        Case(f"explain {words}", "POST", "/explain", {"operation": words.split()[0], **body})
+        Case(f"explain {words}", "POST", "/explain", {"command": words.split()[0], **body})
         for words, body in (
             ("create 12345/newer", {"handle": "12345/newer"}),
             ("set 12345/n0 URL=x", {"handle": "12345/n0", "values": [{"type": "URL", "data": "x"}]}),

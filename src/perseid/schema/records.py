@@ -387,7 +387,7 @@ class MintedHandles(ResponseBody, frozen=True):
 # Explanations
 
 
-class ToCreate(RequestBody, frozen=True, tag_field="operation", tag="create"):
+class ToCreate(RequestBody, frozen=True, tag_field="command", tag="create"):
     """Create a record under a chosen handle."""
 
     handle: Name
@@ -396,60 +396,60 @@ class ToCreate(RequestBody, frozen=True, tag_field="operation", tag="create"):
     reuse_deleted: Annotated[bool, Doc("Use a deleted handle again.")] = False
 
 
-class ToSet(RequestBody, frozen=True, tag_field="operation", tag="set"):
+class ToSet(RequestBody, frozen=True, tag_field="command", tag="set"):
     """Set values of a record."""
 
     handle: Name
     values: Values
 
 
-class ToAdd(RequestBody, frozen=True, tag_field="operation", tag="add"):
+class ToAdd(RequestBody, frozen=True, tag_field="command", tag="add"):
     """Add values to a record."""
 
     handle: Name
     values: Values
 
 
-class ToRemove(RequestBody, frozen=True, tag_field="operation", tag="remove"):
+class ToRemove(RequestBody, frozen=True, tag_field="command", tag="remove"):
     """Remove values from a record."""
 
     handle: Name
     indexes: Annotated[list[Index], Doc("Indexes of the values.", min_length=1, max_length=10_000)]
 
 
-class ToDelete(RequestBody, frozen=True, tag_field="operation", tag="delete"):
+class ToDelete(RequestBody, frozen=True, tag_field="command", tag="delete"):
     """Delete a record."""
 
     handle: Name
 
 
-class ToMint(RequestBody, frozen=True, tag_field="operation", tag="mint"):
+class ToMint(RequestBody, frozen=True, tag_field="command", tag="mint"):
     """Mint handles."""
 
     prefix: Annotated[str, Doc("The prefix of the namespace.", min_length=1, max_length=2_048, examples=["12345"])]
     values: Values = ()
 
 
-class ToPublish(RequestBody, frozen=True, tag_field="operation", tag="publish"):
+class ToPublish(RequestBody, frozen=True, tag_field="command", tag="publish"):
     """Publish a handle."""
 
     handle: Name
 
 
-class ToUnpublish(RequestBody, frozen=True, tag_field="operation", tag="unpublish"):
+class ToUnpublish(RequestBody, frozen=True, tag_field="command", tag="unpublish"):
     """Unpublish a handle."""
 
     handle: Name
 
 
-class ToTombstone(RequestBody, frozen=True, tag_field="operation", tag="tombstone"):
+class ToTombstone(RequestBody, frozen=True, tag_field="command", tag="tombstone"):
     """Create or remove a tombstone."""
 
     handle: Name
     undo: Annotated[bool, Doc("Remove the tombstone.")] = False
 
 
-class ToTransfer(RequestBody, frozen=True, tag_field="operation", tag="transfer"):
+class ToTransfer(RequestBody, frozen=True, tag_field="command", tag="transfer"):
     """Transfer a handle to another owner."""
 
     handle: Name

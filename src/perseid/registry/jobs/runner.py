@@ -97,7 +97,8 @@ def complete_or_discard(registry: Registry, job: Job) -> None:
 
 def load_parameters(job: Job) -> dict[str, object]:
     """Decode the job's parameters."""
-    return msgspec.json.decode(job.parameters, type=dict[str, object])
+    parameters = msgspec.json.decode(job.parameters, type=dict[str, object])
+    return {"job" if name == "operation" else name: value for name, value in parameters.items()}  # as undos store it
 
 
 class DeferToNextChunk(Exception):

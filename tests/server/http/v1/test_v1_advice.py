@@ -47,7 +47,7 @@ def test_anonymous_caller_is_advised_to_use_a_token(shared: Harness) -> None:
     ):
         found = problem(send(shared, method, path, plain), "authentication-required")
         assert found["advice"] == AUTHENTICATE
-    explained = got(send(shared, "POST", "/explain", {"operation": "delete", "handle": "12345/n0"}))
+    explained = got(send(shared, "POST", "/explain", {"command": "delete", "handle": "12345/n0"}))
     assert explained["advice"] == AUTHENTICATE
 
 

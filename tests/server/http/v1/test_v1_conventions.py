@@ -92,7 +92,7 @@ def test_cache_control_of_responses(shared: Harness) -> None:
     assert header_of(mine, "Cache-Control") == "private, no-cache"
     assert header_of(mine, "Vary") == "Authorization"
     assert header_of(
-        send(shared, "POST", "/explain", {"operation": "delete", "handle": "12345/n0"}), "Cache-Control"
+        send(shared, "POST", "/explain", {"command": "delete", "handle": "12345/n0"}), "Cache-Control"
     ) == ("no-store")
 
 
@@ -132,15 +132,15 @@ ADMIN = {"type": "HS_ADMIN", "data": {"format": "admin", "value": {}}}
 @pytest.mark.parametrize(
     ("plain", "where"),
     [
-        ({"operation": "delete"}, "$.handle"),
-        ({"operation": "dance", "handle": "12345/x"}, "$.operation"),
-        ({"operation": "delete", "handle": "12345/x", "why": "x"}, "$.why"),
-        ({"operation": "add", "handle": "12345/x", "values": [{"type": "URL", "data": 1}]}, "$.values[0].data"),
+        ({"command": "delete"}, "$.handle"),
+        ({"command": "dance", "handle": "12345/x"}, "$.command"),
+        ({"command": "delete", "handle": "12345/x", "why": "x"}, "$.why"),
+        ({"command": "add", "handle": "12345/x", "values": [{"type": "URL", "data": 1}]}, "$.values[0].data"),
         (
-            {"operation": "add", "handle": "12345/x", "values": [{"type": "URL", "data": "x", "index": 0}]},
+            {"command": "add", "handle": "12345/x", "values": [{"type": "URL", "data": "x", "index": 0}]},
             "$.values[0].index",
         ),
-        ({"operation": "add", "handle": "12345/x", "values": [ADMIN]}, "$.values[0]"),
+        ({"command": "add", "handle": "12345/x", "values": [ADMIN]}, "$.values[0]"),
         ([], "$"),
         ("delete", "$"),
     ],
@@ -155,12 +155,12 @@ def test_invalid_bodies_are_refused_with_their_location(shared: Harness, plain: 
     [
         b"",
         b"{",
-        b'{"operation": "delete", "handle": "12345/x"}}',
+        b'{"command": "delete", "handle": "12345/x"}}',
         b"\xff",
-        b'{"operation": "delete", "handle": "12345/\xff"}',
-        b'{"operation": "delete", "handle": "\\ud800/x"}',
+        b'{"command": "delete", "handle": "12345/\xff"}',
+        b'{"command": "delete", "handle": "\\ud800/x"}',
         b"[" * 100_000,
-        b'{"operation": "add", "handle": "12345/x", "values": [{"type": "X", "data": {"format": "admin", "value": '
+        b'{"command": "add", "handle": "12345/x", "values": [{"type": "X", "data": {"format": "admin", "value": '
         + b"[" * 100_000
         + b"]" * 100_000
         + b"}}]}",

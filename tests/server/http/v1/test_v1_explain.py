@@ -10,17 +10,17 @@ from tests.server.http.v1.apis import got, problem, send
 URL = {"type": "URL", "data": "https://example.org/"}
 
 ALLOWED = [
-    {"operation": "create", "handle": "12345/new", "values": [URL]},
-    {"operation": "create", "handle": "12345/n0", "values": [URL], "overwrite": True},
-    {"operation": "set", "handle": "12345/n0", "values": [URL]},
-    {"operation": "add", "handle": "12345/n0", "values": [{**URL, "index": 7, "ttl": 60}]},
-    {"operation": "remove", "handle": "12345/n0", "indexes": [2]},
-    {"operation": "delete", "handle": "12345/n0"},
-    {"operation": "mint", "prefix": "12345/x-", "values": [URL]},
-    {"operation": "publish", "handle": "12345/n0"},
-    {"operation": "unpublish", "handle": "12345/n0"},
-    {"operation": "tombstone", "handle": "12345/n0"},
-    {"operation": "transfer", "handle": "12345/n0", "to": "200:0.NA/12345"},
+    {"command": "create", "handle": "12345/new", "values": [URL]},
+    {"command": "create", "handle": "12345/n0", "values": [URL], "overwrite": True},
+    {"command": "set", "handle": "12345/n0", "values": [URL]},
+    {"command": "add", "handle": "12345/n0", "values": [{**URL, "index": 7, "ttl": 60}]},
+    {"command": "remove", "handle": "12345/n0", "indexes": [2]},
+    {"command": "delete", "handle": "12345/n0"},
+    {"command": "mint", "prefix": "12345/x-", "values": [URL]},
+    {"command": "publish", "handle": "12345/n0"},
+    {"command": "unpublish", "handle": "12345/n0"},
+    {"command": "tombstone", "handle": "12345/n0"},
+    {"command": "transfer", "handle": "12345/n0", "to": "200:0.NA/12345"},
 ]
 
 
@@ -44,10 +44,10 @@ def test_explain_depends_on_the_caller(shared: Harness, wanted: dict[str, object
 @pytest.mark.parametrize(
     ("wanted", "code", "rule"),
     [
-        ({"operation": "create", "handle": "12345/n0", "values": [URL]}, 101, "H7"),
-        ({"operation": "set", "handle": "12345/nothing", "values": [URL]}, 100, None),
-        ({"operation": "tombstone", "handle": "12345/n0", "undo": True}, 202, "S8"),
-        ({"operation": "create", "handle": "54321/x", "values": [URL]}, 301, None),
+        ({"command": "create", "handle": "12345/n0", "values": [URL]}, 101, "H7"),
+        ({"command": "set", "handle": "12345/nothing", "values": [URL]}, 100, None),
+        ({"command": "tombstone", "handle": "12345/n0", "undo": True}, 202, "S8"),
+        ({"command": "create", "handle": "54321/x", "values": [URL]}, 301, None),
     ],
 )
 def test_explain_gives_the_reason(shared: Harness, wanted: dict[str, object], code: int, rule: str | None) -> None:
@@ -58,7 +58,7 @@ def test_explain_gives_the_reason(shared: Harness, wanted: dict[str, object], co
 @pytest.mark.parametrize("handle", ["12345/n0", "12345/private", "12345/free", "54321/x"])
 def test_explanation_matches_the_refusal(shared: Harness, handle: str) -> None:
     """Anonymous callers must authenticate and do not learn whether the handle is free."""
-    asked = {"operation": "create", "handle": handle, "values": [URL]}
+    asked = {"command": "create", "handle": handle, "values": [URL]}
     explained = got(send(shared, "POST", "/explain", asked))
     for path, more in (("/handles", {"values": [URL]}), ("/types", {"description": "x"})):
         plain = {"handle": handle, **more}
@@ -68,14 +68,14 @@ def test_explanation_matches_the_refusal(shared: Harness, handle: str) -> None:
 
 
 def test_explain_refuses_invalid_handles_and_owners(shared: Harness) -> None:
-    new = {"operation": "create", "handle": "12345/ x", "values": [URL]}
+    new = {"command": "create", "handle": "12345/ x", "values": [URL]}
     assert problem(send(shared, "POST", "/explain", new), "invalid-name")["rule"] == "H3"
     assert (
-        problem(send(shared, "POST", "/explain", {"operation": "delete", "handle": "x"}), "invalid-name")["rule"]
+        problem(send(shared, "POST", "/explain", {"command": "delete", "handle": "x"}), "invalid-name")["rule"]
         == "H1"
     )
     found = problem(
-        send(shared, "POST", "/explain", {"operation": "transfer", "handle": "12345/n0", "to": "somebody"}),
+        send(shared, "POST", "/explain", {"command": "transfer", "handle": "12345/n0", "to": "somebody"}),
         "invalid-request",
     )
     assert found["where"] == "$.to"

@@ -45,8 +45,8 @@ def refused(server: Harness, path: str, plain: object) -> dict[str, Any]:
     ],
 )
 def test_invalid_enum_value_is_quoted(shared: Harness, word: str) -> None:
-    found = refused(shared, "/explain", {"operation": word})
-    assert found["detail"] == f"Invalid body: $.operation has the invalid value {quote_text(word)}"
+    found = refused(shared, "/explain", {"command": word})
+    assert found["detail"] == f"Invalid body: $.command has the invalid value {quote_text(word)}"
     assert found["advice"].startswith("Use one of create, ")
 
 
@@ -58,7 +58,7 @@ def test_any_invalid_value_is_quoted(shared: Harness, word: str) -> None:
         return
     shared.configure(api_requests=0)
     named = f"{word}-"
-    found = refused(shared, "/explain", {"operation": named})
+    found = refused(shared, "/explain", {"command": named})
     assert f"has the invalid value {quote_text(named)}" in found["detail"]
     other = refused(shared, "/namespaces", {"prefix": "96", "case": named})
     assert (f"has the invalid value {quote_text(named)}" in other["detail"]) or len(named) > MAX_QUOTED_LENGTH - 2
@@ -98,10 +98,10 @@ def test_untrusted_field_names_are_escaped(shared: Harness, name: str) -> None:
 
 
 def test_advice_lists_fields_of_the_matching_type(shared: Harness) -> None:
-    found = refused(shared, "/explain", {"operation": "delete", "handle": "12345/n0", "x": 1})
-    assert (found["where"], found["advice"]) == ("$.x", "Use one of operation, handle")
-    found = refused(shared, "/explain", {"operation": "remove", "handle": "12345/n0", "values": []})
-    assert found["advice"] == "Use one of operation, handle, indexes"
+    found = refused(shared, "/explain", {"command": "delete", "handle": "12345/n0", "x": 1})
+    assert (found["where"], found["advice"]) == ("$.x", "Use one of command, handle")
+    found = refused(shared, "/explain", {"command": "remove", "handle": "12345/n0", "values": []})
+    assert found["advice"] == "Use one of command, handle, indexes"
 
 
 # Members that stand twice, in bodies of very many things
@@ -153,5 +153,5 @@ def test_deep_nesting_is_accepted_or_refused(shared: Harness, depth: int) -> Non
 
 
 def test_unknown_fields_of_values_are_located(shared: Harness) -> None:
-    found = refused(shared, "/explain", {"operation": "add", "handle": "1/2", "values": [{**URL, "\u202e": 1}]})
+    found = refused(shared, "/explain", {"command": "add", "handle": "1/2", "values": [{**URL, "\u202e": 1}]})
     assert found["where"] == f"$.values[0].{quote_text(chr(0x202E))}"

@@ -61,7 +61,7 @@ def told(done: Done, plain: Any) -> None:
 @requests
 def explaining() -> st.SearchStrategy[Both]:
     def of(kind: str, name: str, values: list[tuple[int | None, str, str]]) -> Both:
-        wanted: dict[str, object] = {"operation": kind, "handle": name}
+        wanted: dict[str, object] = {"command": kind, "handle": name}
         words = ["explain", kind, name, "--json"]
         if kind == "create":
             words += [word for text in texts(values) for word in ("--value", text)]

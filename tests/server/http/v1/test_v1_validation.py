@@ -97,32 +97,32 @@ def test_invalid_parameters_are_explained(shared: Harness, path: str, where: str
 @pytest.mark.parametrize(
     ("wanted", "where", "detail", "advice"),
     [
-        ({}, "$.operation", "$.operation is required", "Use one of create, set, add"),
-        ({"operation": "dance"}, "$.operation", "has the invalid value 'dance'", "Use one of create, set, add"),
-        ({"operation": "delete"}, "$.handle", "$.handle is required", "Expected: A handle"),
-        ({"operation": "delete", "handle": 5}, "$.handle", "must be a string, not an integer", "Expected: A handle"),
-        ({"operation": "delete", "handle": ""}, "$.handle", "must have at least 1 characters", "Expected: A handle"),
-        ({"operation": "delete", "handle": "1/2", "x": 1}, "$.x", "$.x is unknown", "Use one of operation, handle"),
+        ({}, "$.command", "$.command is required", "Use one of create, set, add"),
+        ({"command": "dance"}, "$.command", "has the invalid value 'dance'", "Use one of create, set, add"),
+        ({"command": "delete"}, "$.handle", "$.handle is required", "Expected: A handle"),
+        ({"command": "delete", "handle": 5}, "$.handle", "must be a string, not an integer", "Expected: A handle"),
+        ({"command": "delete", "handle": ""}, "$.handle", "must have at least 1 characters", "Expected: A handle"),
+        ({"command": "delete", "handle": "1/2", "x": 1}, "$.x", "$.x is unknown", "Use one of command, handle"),
         (
-            {"operation": "add", "handle": "1/2", "values": [URL, {**URL, "index": 0}]},
+            {"command": "add", "handle": "1/2", "values": [URL, {**URL, "index": 0}]},
             "$.values[1].index",
             "must be at least 1",
             "The index",
         ),
         (
-            {"operation": "add", "handle": "1/2", "values": [{"type": "URL"}]},
+            {"command": "add", "handle": "1/2", "values": [{"type": "URL"}]},
             "$.values[0].data",
             "is required",
             "The data",
         ),
         (
-            {"operation": "add", "handle": "1/2", "values": [{**URL, "permissions": "2"}]},
+            {"command": "add", "handle": "1/2", "values": [{**URL, "permissions": "2"}]},
             "$.values[0].permissions",
             "must match the pattern '^[01]{4}",
             "The permissions",
         ),
         (
-            {"operation": "add", "handle": "1/2", "values": {"a": 1}},
+            {"command": "add", "handle": "1/2", "values": {"a": 1}},
             "$.values",
             "must be a list, not an object",
             "Values of a record",
@@ -139,7 +139,7 @@ def test_invalid_bodies_are_explained(shared: Harness, wanted: object, where: st
 
 
 def test_long_texts_are_truncated(shared: Harness) -> None:
-    for wanted in ({"operation": "x" * 5_000}, {"operation": "delete", "handle": "1/2", "y" * 5_000: 1}):
+    for wanted in ({"command": "x" * 5_000}, {"command": "delete", "handle": "1/2", "y" * 5_000: 1}):
         assert len(send(shared, "POST", "/explain", wanted).body) < 1_000
 
 
@@ -150,7 +150,7 @@ def test_long_texts_are_truncated(shared: Harness) -> None:
         ("/mint", r'{"prefix":"777","pref\u0069x":"12345"}', "$.prefix"),
         ("/handles", '{"handle":"12345/tw","values":[{"type":"URL","data":"x","type":"DESC"}]}', "$.values[0].type"),
         ("/types", '{"handle":"12345/TW","description":"d","schema":{"a":[{},{"b":1,"b":1}]}}', "$.schema.a[1].b"),
-        ("/explain", '{"operation":"delete","operation":"create","handle":"12345/x"}', "$.operation"),
+        ("/explain", '{"command":"delete","command":"create","handle":"12345/x"}', "$.command"),
         ("/mint", json.dumps({"prefix": "12345", "note": "x" * 1_900})[:-1] + ',"note":""}', "$.note"),
     ],
 )
@@ -164,7 +164,7 @@ def test_duplicate_field_is_refused(shared: Harness, path: str, body: str, where
 def test_large_body_is_parsed_in_a_pool(server: Harness) -> None:
     """The search for duplicates is slow in a body of 1 MiB."""
     for count, kinds in ((1, []), (500, [WorkKind.READ])):
-        body = json.dumps({"operation": "create", "handle": "12345/x", "values": [URL] * count})
+        body = json.dumps({"command": "create", "handle": "12345/x", "values": [URL] * count})
         assert (len(body) > LARGE_BODY) is bool(kinds)
         server.kinds.clear()
         twice = f'{body[:-1]},"handle":"12345/y"}}'
