@@ -108,3 +108,16 @@ def test_failure_is_a_problem(demo: Site, monkeypatch: pytest.MonkeyPatch, error
 def test_success_and_help_are_unchanged(demo: Site) -> None:
     assert demo.ok(f"resolve {WORK} --json").err == ""
     assert demo.ok("mint --json --help").out
+
+
+def test_incomplete_command_is_a_problem(demo: Site, tmp_path: Path) -> None:
+    done = demo("transfer 102.100.272 --to 200:0.NA/102.100.272 --json", stdin=b"no\n")
+    assert (done.code, done.out) == (1, "")
+    _question, _, found = done.err.rpartition("{")
+    assert json.loads("{" + found)["detail"] == "nothing was changed"
+    proof = tmp_path / "proof"
+    demo.ok(f"prove {WORK} -o {proof}")
+    key = json.loads(demo.lines("key list --json")[-1])["key"]
+    proof.write_bytes(proof.read_bytes().replace(b"8RBZF0DQH", b"8RBZF0DQ0"))
+    failed = problem(call("verify", str(proof), "--key", key, "--json"), "command-failed")
+    assert failed["detail"].startswith("the proof is not valid: ")

@@ -17,7 +17,7 @@ import msgspec
 from perseid.names.errors import NameProblem
 from perseid.registry.advice import Advice, AdviceKind, AdviceTexts, render
 
-from ._output import NotFound, print_message
+from ._output import CommandFailed, NotFound, print_message
 
 TEXTS: Final[AdviceTexts] = {
     AdviceKind.AUTHENTICATE: "Name an identity with --as",
@@ -129,6 +129,8 @@ def _describe(error: Exception) -> _Report:
         return _describe_refusal(error)
     if isinstance(error, NotFound):
         return _Report("not-found", str(error), code=0, exit_code=NOT_FOUND)
+    if isinstance(error, CommandFailed):
+        return _Report("command-failed", str(error), error.args[1:])
     for module, name, slug in _FAILURES:
         if _is_instance(error, module, name):
             return _Report(slug, str(error))

@@ -50,6 +50,13 @@ def print_fields(fields: Mapping[str, object]) -> None:
         typer.echo(f"{label:<{width}}  {value}")
 
 
+class CommandFailed(Exception):
+    """A command could not do, or not complete, what it was asked to do. The arguments are the reason and advice."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class NotFound(Exception):
     """What the user named does not exist."""
 

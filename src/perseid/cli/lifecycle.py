@@ -32,7 +32,7 @@ from ._arguments import (
     printable,
 )
 from ._commands import Group, register_command
-from ._output import AsJson, print_fields, print_json, print_message, progress
+from ._output import AsJson, CommandFailed, print_fields, print_json, print_message, progress
 
 MAX_WAIT: Final = 300
 """Seconds that `redact` waits until the data is gone from every file. The answers of a million records are rebuilt in
@@ -216,9 +216,10 @@ def redact(  # noqa: PLR0913 - options
         else:
             typer.echo(str(changed.handle))
     if not erased:
-        print_message(f"perseid: after {wait:,} s the value is erased from the ledger, but not from all other files")
-        print_message("A process reads an older snapshot: stop long-running readers, then run: perseid rebuild answers")
-        raise typer.Exit(1)
+        raise CommandFailed(
+            f"after {wait:,} s the value is erased from the ledger, but not from all other files",
+            "A process reads an older snapshot: stop long-running readers, then run: perseid rebuild answers",
+        )
 
 
 def _wait_until_erased(session: OpenInstallation, seconds: int) -> bool:
@@ -274,11 +275,10 @@ def confirm(question: str) -> None:
     typer.echo(f"{question} [y/N] ", nl=False, err=True)
     answer = sys.stdin.readline() if sys.stdin else ""
     if answer.strip().lower() not in ("y", "yes"):
-        # At the end of input there is no line break yet, and nobody who could answer.
-        print_message(f"{'' if answer else chr(10)}perseid: nothing was changed")
-        if not answer:
-            print_message("To confirm without a prompt: --yes")
-        raise typer.Exit(1)
+        if not answer:  # the end of input: no line break yet, and nobody who could answer
+            print_message("")
+            raise CommandFailed("nothing was changed", "To confirm without a prompt: --yes")
+        raise CommandFailed("nothing was changed")
 
 
 link_app = typer.Typer(

@@ -35,7 +35,7 @@ from ._arguments import (
     parse_reference,
     printable,
 )
-from ._output import AsJson, print_json, print_message
+from ._output import AsJson, CommandFailed, print_json, print_message
 
 _STATE_DESCRIPTIONS: Final = {
     State.TOMBSTONE: "a tombstone: the resource is gone",
@@ -227,9 +227,8 @@ def _print_results(
             print_message(f"There may be more results. To continue: --after {after}")
             return
         if page.scans and monotonic() > deadline:
-            print_message(f"perseid: the search stopped after {seconds:,} s and is not complete")
-            print_message(f"To continue: --after {after}. To search longer: --seconds N.")
-            raise typer.Exit(1)
+            reason = f"the search stopped after {seconds:,} s and is not complete"
+            raise CommandFailed(reason, f"To continue: --after {after}. To search longer: --seconds N.")
 
 
 def _find_page(session: OpenInstallation, query: Search, after: str | None, limit: int) -> SearchPage:

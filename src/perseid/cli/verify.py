@@ -21,7 +21,7 @@ from perseid.records.json_form import value_to_json
 from perseid.records.record import Value
 
 from ._commands import resolve_directory
-from ._output import AsJson, print_fields, print_json, print_message
+from ._output import AsJson, CommandFailed, print_fields, print_json
 
 ACTIONS: Final = {
     1: "create",
@@ -96,8 +96,7 @@ def verify(
         else:
             _print_verified(verified, json)
             return
-    print_message(f"perseid: the proof is not valid: {problem}")
-    raise typer.Exit(1)
+    raise CommandFailed(f"the proof is not valid: {problem}")
 
 
 def short_time(microseconds: int) -> str:
@@ -194,8 +193,7 @@ def _decode_value(content: bytes, at: int) -> Value:
     try:
         return Value.from_bytes(content, at // 1_000_000)
     except RecordProblem as problem:
-        print_message(f"perseid: the proof is valid, but a value in it cannot be shown: {problem}")
-        raise typer.Exit(1) from problem
+        raise CommandFailed(f"the proof is valid, but a value in it cannot be shown: {problem}") from problem
 
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {"verify": verify}
