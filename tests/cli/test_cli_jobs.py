@@ -53,7 +53,7 @@ def test_rewrite_shows_some_changes_and_asks_for_confirmation(here: Site) -> Non
     assert move(here, "--dry-run") == ["records  0", "changed  0"]
     again = here("rewrite", *MOVE[1:], "--yes")
     assert (again.code, again.out) == (3, "")
-    assert again.err.startswith("perseid: no URL that you can see matches http://old.example/*, or none that can be")
+    assert again.err.startswith("perseid: No URL that you can see matches http://old.example/*, or none that can be")
 
 
 def test_json_is_the_job_and_an_undo_can_be_undone(here: Site) -> None:

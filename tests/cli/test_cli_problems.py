@@ -121,3 +121,16 @@ def test_incomplete_command_is_a_problem(demo: Site, tmp_path: Path) -> None:
     proof.write_bytes(proof.read_bytes().replace(b"8RBZF0DQH", b"8RBZF0DQ0"))
     failed = problem(call("verify", str(proof), "--key", key, "--json"), "command-failed")
     assert failed["detail"].startswith("the proof is not valid: ")
+
+
+def test_bytes_that_are_not_utf8_are_escaped(demo: Site, tmp_path: Path) -> None:
+    found = problem(demo("backup", f"{tmp_path}/none\udcff/x", "--json"), "command-failed")
+    assert "none\\udcff/" in found["detail"]
+    wrong = problem(demo("resolve", WORK, "--x\udcff", "--json"), "invalid-request")
+    assert "--x\\udcff" in wrong["detail"]
+
+
+def test_empty_time_is_not_now(demo: Site) -> None:
+    for command in ("resolve", "cite"):
+        found = problem(demo(command, WORK, "--at", "", "--json"), "invalid-query")
+        assert found["detail"].startswith("Invalid time")

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import perseid
-from perseid.cli import _errors, app
+from perseid.cli import _advice, app
 from perseid.cli._commands import LazyCommand
 from perseid.registry.advice import NO_TEXTS, AdviceKind, AdviceTexts, render
 from perseid.server.http.compat import call
@@ -21,7 +21,7 @@ from tests.server.http.contexts import basic, harness
 from tests.server.http.v1.openapi_document import document
 
 INTERFACES: Final[dict[str, AdviceTexts]] = {
-    "cli": _errors.TEXTS,
+    "cli": _advice.TEXTS,
     "v1": problems.ADVICE_TEXTS,
     "compat": call.ADVICE_TEXTS,
     "pages": NO_TEXTS,
@@ -100,7 +100,11 @@ def test_every_command_in_advice_exists() -> None:
     for text, command in named:
         assert set(re.findall("--[a-z-]+", text)) <= options(command.split()), text
     flags = {AdviceKind.CHANGE_CASE: "namespace policy", AdviceKind.OVERWRITE: "create"}
-    flags |= {AdviceKind.REUSE_DELETED: "create", AdviceKind.AUTHENTICATE: "create"}
+    flags |= {
+        AdviceKind.REUSE_DELETED: "create",
+        AdviceKind.AUTHENTICATE: "create",
+        AdviceKind.PREVIEW_REWRITE: "rewrite",
+    }
     for kind, command in flags.items():
         assert set(re.findall("--[a-z-]+", texts("cli")[kind])) <= options(command.split()), kind
 

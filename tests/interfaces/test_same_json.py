@@ -81,7 +81,9 @@ CASES: Final = (
     Case("transfer 12345/new --to 300:12345/ann", "POST", "/handles/12345%2Fnew/transfer", {"to": "300:12345/ann"}),
     Case("link version 12345/n1 12345/n2", "POST", "/links/versions", {"work": "12345/n1", "version": "12345/n2"}),
     Case("link version 12345/n1 12345/n2", "POST", "/links/versions", {"work": "12345/n1", "version": "12345/n2"}),
-    Case("link metadata 12345/n3 12345/n4", "POST", "/links/metadata", {"thing": "12345/n3", "metadata": "12345/n4"}),
+    Case(
+        "link metadata 12345/n3 12345/n4", "POST", "/links/metadata", {"resource": "12345/n3", "metadata": "12345/n4"}
+    ),
     Case("delete 12345/n5", "DELETE", "/handles/12345%2Fn5"),
     # Explanations
     *[

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
@@ -284,6 +284,14 @@ _numbers = st.integers(-2, 3) | st.floats(-2, 3)
 _types = st.sampled_from(["null", "boolean", "integer", "number", "string", "array", "object"])
 
 
+_ANNOTATION_VALUES: Final[dict[type, st.SearchStrategy[Any]]] = {
+    str: st.just("x"),
+    bool: st.booleans(),
+    list: st.just([1]),
+    object: st.none(),
+}
+
+
 def _rules(schemas: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     members = st.dictionaries(st.text("ab", max_size=2), schemas, max_size=3)
     rules: dict[str, st.SearchStrategy[Any]] = {
@@ -299,7 +307,7 @@ def _rules(schemas: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         "additionalProperties": schemas,
         "items": schemas,
         **dict.fromkeys(("anyOf", "oneOf"), st.lists(schemas, min_size=1, max_size=3)),
-        **dict.fromkeys(ANNOTATIONS, st.just(False)),
+        **{name: _ANNOTATION_VALUES[kind] for name, kind in ANNOTATIONS.items()},
     }
     assert rules.keys() == {*RULES, *ANNOTATIONS}
     names = st.lists(st.sampled_from([*RULES, *RULES, *ANNOTATIONS]), max_size=4, unique=True)
@@ -335,8 +343,13 @@ def test_message_lists_every_keyword() -> None:
         compile_schema('{"not": {}}')
     known = caught.value.message.rpartition("supported are ")[2].split(", ")
     assert known == [*RULES, *ANNOTATIONS]
-    for keyword in (*ANNOTATIONS, *ROOT_ANNOTATIONS):
-        assert violation({keyword: DIALECT}, 1) is None
+    assert violation(dict.fromkeys(ROOT_ANNOTATIONS, DIALECT), 1) is None
+
+
+@pytest.mark.parametrize(("keyword", "value"), [("title", 5), ("examples", 1), ("deprecated", "x"), ("$id", 1)])
+def test_annotation_has_the_type_of_its_keyword(keyword: str, value: object) -> None:
+    with pytest.raises(InvalidData, match=r"must be (a string|an array|true or false)$"):
+        compile_schema(json.dumps({keyword: value}))
 
 
 _keywords = st.sampled_from(

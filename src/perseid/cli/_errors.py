@@ -1,7 +1,5 @@
 """Errors on the command line: one line with the reason, advice after it, and an exit code; with `--json` a problem.
 
-Advice about refusals is rendered as commands and options.
-
 It is loaded only when an error occurs, so that commands that need little start fast. The module that raised the error
 is loaded by then, so classes are looked up in `sys.modules` and nothing is imported to test for them.
 """
@@ -9,47 +7,11 @@ is loaded by then, so classes are looked up in `sys.modules` and nothing is impo
 import os
 import sys
 from dataclasses import dataclass
-from shlex import quote
 from typing import Any, Final
 
-import msgspec
-
 from perseid.names.errors import NameProblem
-from perseid.registry.advice import Advice, AdviceKind, AdviceTexts, render
 
-from ._output import CommandFailed, NotFound, print_message
-
-TEXTS: Final[AdviceTexts] = {
-    AdviceKind.AUTHENTICATE: "Name an identity with --as",
-    AdviceKind.CHANGE_CASE: "Leave it unchanged. If no two handles collide, confirm with --change-case",
-    AdviceKind.CREATE_TOKEN: "Use another token, or create one: perseid token create",
-    AdviceKind.DEFINE_TYPE: "Define it first (perseid type add {type} …), or use a registered type",
-    AdviceKind.ENABLE_LISTING: "Set server.listing_allowed = true in perseid.toml",
-    AdviceKind.FOLLOW_SCHEME: "Mint a handle (perseid mint {prefix}), or use a suffix that follows the scheme",
-    AdviceKind.HOST_PREFIX: "Ask the service that hosts it, or host it here: perseid namespace add {prefix}",
-    AdviceKind.LIST_JOBS: "List the jobs: perseid jobs list",
-    AdviceKind.LIST_NAMESPACES: "List the namespaces: perseid namespace list",
-    AdviceKind.LIST_TOKENS: "List the tokens: perseid token list",
-    AdviceKind.LIST_TYPES: "Only handles can be registered as types. Use a registered type (perseid type list)",
-    AdviceKind.OVERWRITE: "Choose another handle, or use --overwrite to replace it",
-    AdviceKind.PREVIEW_REWRITE: "Show what matches: perseid rewrite --dry-run",
-    AdviceKind.REDO_JOB: "To redo it, undo that job: perseid undo {job}",
-    AdviceKind.REPEAT_OR_UNDO_JOB: "Run the same command again, or undo the job: perseid undo {job}",
-    AdviceKind.RESTORE: "To restore the record: perseid tombstone {handle} --undo",
-    AdviceKind.RESUME_JOB: "Resume that job: perseid jobs resume {job}",
-    AdviceKind.REUSE_DELETED: "Choose another handle, or confirm with --reuse-deleted",
-    AdviceKind.SEE_TYPE: "See the definition of the type: perseid type show {type}",
-    AdviceKind.SEE_TYPE_FORMAT: "See docs/reference/types.md for the format of definitions",
-    AdviceKind.TOMBSTONE_INSTEAD: "Create a tombstone instead: perseid tombstone {handle} --reason TEXT",
-    AdviceKind.UNDO_JOB: "Undo the job: perseid undo {job}",
-}
-"""The kinds for which the command line has its own text."""
-
-
-def render_advice(advice: Advice | None) -> str:
-    """Return the text of advice; empty if there is none."""
-    return render(advice, TEXTS, quote)
-
+from ._output import CommandFailed, NotFound, print_message, to_json
 
 FAILED: Final = 1
 NOT_FOUND: Final = 3
@@ -143,6 +105,8 @@ def _describe(error: Exception) -> _Report:
 def _describe_refusal(refused: Any) -> _Report:
     from perseid.schema.problems import slug_of_code  # noqa: PLC0415 - see the module
 
+    from ._advice import render_advice  # noqa: PLC0415
+
     advice, code = render_advice(refused.advice), refused.code
     exit_code = NOT_FOUND if is_not_found(code) else FAILED if code.name in _FAILED_CODES else REFUSED
     slug = refused.problem_type or slug_of_code(code)
@@ -154,10 +118,15 @@ def _print_problem(report: _Report, notes: tuple[str, ...] = (), where: str = ""
     from perseid.schema.problems import PROBLEM_TYPES, CommandProblem, make_problem  # noqa: PLC0415 - see the module
 
     code = next(iter(PROBLEM_TYPES[report.slug].codes), 0) if report.code is None else report.code
-    detail, advice = ". ".join((report.detail, *notes)), ". ".join(report.advice)
+    detail, advice = (_replace_surrogates(". ".join(part)) for part in ((report.detail, *notes), report.advice))
     problem = make_problem(report.slug, detail, advice=advice, rule=report.rule, code=code, where=where)
     fields = {name: getattr(problem, name) for name in problem.__struct_fields__}
-    print_message(msgspec.json.encode(CommandProblem(**fields, exit_code=report.exit_code)).decode())
+    print_message(to_json(CommandProblem(**fields, exit_code=report.exit_code)))
+
+
+def _replace_surrogates(text: str) -> str:
+    """Escape bytes that are not UTF-8: JSON cannot contain them."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _is_instance(error: Exception, module: str, name: str) -> bool:

@@ -37,9 +37,14 @@ def use_utf8() -> None:
 
 
 def print_json(document: object) -> None:
-    """Print one JSON document on one line, with escapes for what would change the display of a terminal."""
+    """Print one JSON document on one line."""
+    typer.echo(to_json(document))
+
+
+def to_json(document: object) -> str:
+    """Encode a document on one line, with escapes for what would change the display of a terminal."""
     text = msgspec.json.encode(document).decode()
-    typer.echo(_DISPLAY_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
+    return _DISPLAY_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def print_fields(fields: Mapping[str, object]) -> None:

@@ -17,6 +17,7 @@ from perseid.registry.context import Command
 from perseid.registry.registry import Registry
 from perseid.registry.responses import to_explanation
 
+from ._advice import render_advice
 from ._arguments import (
     INTERFACE,
     ActingAs,
@@ -33,7 +34,7 @@ from ._arguments import (
     parse_values,
 )
 from ._commands import Group, register_command
-from ._errors import NOT_FOUND, REFUSED, is_not_found, render_advice
+from ._errors import NOT_FOUND, REFUSED, is_not_found
 from ._output import AsJson, print_json
 from .lifecycle import Undo, tombstone_command
 from .records import Indexes, Overwrite, ReuseDeleted, add_command, create_command, set_command

@@ -434,7 +434,7 @@ def show_type(
     requested = parse_reference(handle).handle
     with open_installation(directory, acting_as) as session, session.registry.snapshot() as snapshot:
         registered = get_type(snapshot, requested)
-    response = to_type(registered)
+    response = to_type(registered, check=True)
     if json:
         print_json(response)
         return

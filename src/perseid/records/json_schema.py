@@ -37,13 +37,18 @@ RULES: Final = (
 )
 """The keywords that are applied."""
 
-ANNOTATIONS: Final = (
-    *("title", "description", "default", "examples", "format", "$comment", "deprecated", "readOnly", "writeOnly"),
-)
-"""The keywords that are accepted and not applied."""
+ANNOTATIONS: Final[Mapping[str, type]] = {
+    **dict.fromkeys(("title", "description", "format", "$comment"), str),
+    **dict.fromkeys(("deprecated", "readOnly", "writeOnly"), bool),
+    "examples": list,
+    "default": object,
+}
+"""The keywords that are accepted and not applied, and the types of their values."""
 
-ROOT_ANNOTATIONS: Final = ("$schema", "$id")
+ROOT_ANNOTATIONS: Final[Mapping[str, type]] = {"$schema": str, "$id": str}
 """The same, at the root only."""
+
+_TYPE_NAMES: Final = {str: "a string", bool: "true or false", list: "an array"}
 
 # Cost of compiling a schema, in units of `MAX_COMPILE_COST`.
 _SUBSCHEMA_COST: Final = 8
@@ -148,9 +153,8 @@ class _Compiler:
                 checks.append(self._compile_keyword(name, value, obj, child))
             elif name == "$schema" and source == "#" and value != DIALECT:
                 raise _invalid(child, f"$schema must be {DIALECT}")
-            elif name not in ANNOTATIONS and not (name in ROOT_ANNOTATIONS and source == "#"):
-                known = ", ".join((*RULES, *ANNOTATIONS))
-                raise _invalid(child, f"{name[:40]!r} is not a supported keyword; supported are {known}")
+            else:
+                _check_annotation(name, value, child, {**ANNOTATIONS, **(ROOT_ANNOTATIONS if source == "#" else {})})
         return tuple(checks)
 
     def _compile_keyword(self, keyword: str, value: Any, schema: dict[str, Any], source: str) -> _Check:
@@ -360,6 +364,14 @@ def _require(value: Any, valid: bool, source: str, expected: str) -> Any:
     if not valid:
         raise _invalid(source, f"{source.rpartition('/')[2]} must be {expected}")
     return value
+
+
+def _check_annotation(name: str, value: Any, source: str, allowed: Mapping[str, type]) -> None:
+    if name not in allowed:
+        known = ", ".join((*RULES, *ANNOTATIONS))
+        raise _invalid(source, f"{name[:40]!r} is not a supported keyword; supported are {known}")
+    if not isinstance(value, allowed[name]):
+        raise _invalid(source, f"{name} must be {_TYPE_NAMES[allowed[name]]}")
 
 
 def _invalid(source: str, message: str) -> InvalidData:

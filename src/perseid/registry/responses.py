@@ -211,8 +211,8 @@ def get_authority(context: Context, query: Query) -> namespaces.Authority:
     return msgspec.convert(fields, namespaces.Authority)
 
 
-def to_type(registered: RegisteredType) -> namespaces.TypeResponse:
-    """Convert a registered type."""
+def to_type(registered: RegisteredType, *, check: bool = False) -> namespaces.TypeResponse:
+    """Convert a registered type. Its definition is checked on request only: that can take half a second."""
     handle, definition = str(registered.handle), registered.definition
     if definition is None:
         return namespaces.TypeResponse(
@@ -226,7 +226,7 @@ def to_type(registered: RegisteredType) -> namespaces.TypeResponse:
         definition.pattern,
         None if definition.schema is None else parse_json(definition.schema),
         definition.example,
-        _definition_problem(definition),
+        _definition_problem(definition) if check else "",
     )
 
 

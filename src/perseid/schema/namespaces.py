@@ -164,7 +164,7 @@ class TypeResponse(ResponseBody, frozen=True):
     pattern: Annotated[str | None, Doc("A regular expression (RE2) that the data must match.")] = None
     schema: Annotated[Any, Doc("A JSON Schema for the data.")] = None
     example: Annotated[str | None, Doc("Example data.")] = None
-    problem: Annotated[str, Doc("Why data cannot be validated with this definition.")] = ""
+    problem: Annotated[str, Doc("Why data cannot be validated with this definition; lists do not check it.")] = ""
 
 
 class TypePage(ResponseBody, frozen=True):
@@ -230,7 +230,7 @@ class NewToken(RequestBody, frozen=True):
     expires_in: Annotated[str, Doc(f"The lifetime in days, as in `90d`; at most `{MAX_DAYS}d`.", examples=["90d"])] = (
         DEFAULT_LIFETIME
     )
-    label: Annotated[str, Doc("A label for people.", max_length=MAX_LABEL, examples=["the catalogue"])] = ""
+    label: Annotated[str, Doc("A label for people.", max_length=MAX_LABEL, examples=["the catalog"])] = ""
     note: Note = ""
 
 

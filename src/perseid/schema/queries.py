@@ -340,7 +340,7 @@ class CitationQuery(RequestBody, frozen=True):
 
     style: Annotated[Style, Doc("The citation style.")] = Style.TEXT
     resolver: ResolverText = ""
-    at: Annotated[str, Doc("Cite the version at a time or ledger entry.", max_length=100, examples=["30"])] = ""
+    at: Annotated[Moment | None, Doc("Cite the version at a time or ledger entry; now if omitted.")] = None
 
 
 class QrQuery(RequestBody, frozen=True):

@@ -13,7 +13,7 @@ import msgspec
 from perseid.records.json_form import value_to_json
 from perseid.records.record import MAX_VALUES, Value
 
-from .common import ChangeNote, Doc, IdentityText, Name, Note, RequestBody, ResponseBody, Seq
+from .common import ChangeNote, Doc, IdentityText, Moment, Name, Note, RequestBody, ResponseBody, Seq
 
 MAX_NAMES: Final = 1_000
 """Handles in one commit: enough to share the cost of a sync, few enough that others wait little."""
@@ -80,17 +80,24 @@ class ValueInput(RequestBody, frozen=True, rename={"ttl_type": "ttlType"}):
     timestamp: Annotated[int | str | None, Doc("Ignored: the server sets the time of the change.")] = None
 
 
-class ValueResponse(ResponseBody, frozen=True, rename={"ttl_type": "ttlType"}):
-    """A value of a record."""
+class StoredReference(ResponseBody, frozen=True):
+    """A reference of a value to another one."""
 
-    index: Index
-    type: Type
+    handle: Annotated[str, Doc("The handle of the record.", examples=["0.NA/12345"])]
+    index: Annotated[int, Doc("The index of the value; 0 for any.", examples=[300])]
+
+
+class ValueResponse(ResponseBody, frozen=True, rename={"ttl_type": "ttlType"}):
+    """A value of a record. Records from other servers can have values that this one would not accept."""
+
+    index: Annotated[int, Doc("The index of the value in the record.", examples=[1])]
+    type: Annotated[str, Doc("The type of the value.", examples=["URL"])]
     data: Annotated[Data, Doc("The data.")]
     ttl: TtlText
     ttl_type: Annotated[int | None, Doc("The TTL type, if it is neither relative nor absolute.")] = None
     permissions: Permissions = "1110"
     timestamp: Annotated[int | str | None, Doc("Time of the last change, in ISO 8601.")] = None
-    references: Annotated[tuple[Reference, ...], Doc("References to other values.")] = ()
+    references: Annotated[tuple[StoredReference, ...], Doc("References to other values.")] = ()
 
 
 Values = Annotated[tuple[ValueInput, ...], Doc("Values of a record.", max_length=MAX_VALUES)]
@@ -124,14 +131,7 @@ class RecordQuery(RequestBody, frozen=True):
         tuple[Index, ...],
         Doc("Only the value at this index. Can be repeated.", max_length=MAX_SELECTED, examples=[[1]]),
     ] = ()
-    at: Annotated[
-        str,
-        Doc(
-            "The version at a time, in ISO 8601, or after a ledger entry, by number.",
-            max_length=100,
-            examples=["2026-11-15T10:00:00Z"],
-        ),
-    ] = ""
+    at: Annotated[Moment | None, Doc("The version at a time, or after a ledger entry; now if omitted.")] = None
     private: Annotated[bool, Doc("Include private values that you can read.")] = False
     follow: Annotated[bool, Doc("Follow aliases and return the record of the target.")] = False
     suggest: Annotated[bool, Doc("Whether a problem about a missing handle has suggestions; `false` is faster.")] = True
@@ -238,7 +238,7 @@ class NewTombstone(RequestBody, frozen=True):
     replaced_by: Annotated[
         Name | None,
         Doc(
-            "The handle to use replacement, hosted here or elsewhere: a handle, a `hdl:` URI, or a URL of a "
+            "The handle to use instead, hosted here or elsewhere: a handle, a `hdl:` URI, or a URL of a "
             "known resolver. The handle is stored."
         ),
     ] = None
@@ -293,9 +293,9 @@ class VersionLink(RequestBody, frozen=True):
 
 
 class MetadataLink(RequestBody, frozen=True):
-    """A link between an object and its metadata."""
+    """A link between a resource and its metadata."""
 
-    thing: Annotated[Name, Doc("The handle of the object.", examples=["12345/map"])]
+    resource: Annotated[Name, Doc("The handle of the resource.", examples=["12345/map"])]
     metadata: Annotated[Name, Doc("The handle of the metadata record.", examples=["12345/about-map"])]
     note: Note = ""
 

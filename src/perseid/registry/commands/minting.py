@@ -223,9 +223,9 @@ class Reserve:
         new: dict[bytes, StoredRecord] = {}
         for stored in requested:
             if stored.exists or stored.key in new:
-                raise already_exists(stored)
+                raise already_exists(stored, can_replace=False)
             if stored.entry is not None:
-                raise was_deleted(stored)
+                raise was_deleted(stored, can_reuse=False)
             new[stored.key] = stored
         drafts = tuple([_reservation(context, stored, self.owner) for stored in new.values()])
         handles = tuple([stored.handle for stored in new.values()])

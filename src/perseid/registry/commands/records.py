@@ -329,9 +329,10 @@ def require_unpublishable(stored: StoredRecord) -> None:
         raise Refused(ResponseCode.INVALID_HANDLE, reason, AdviceKind.UNHOME_OR_KEEP_PUBLIC(), "H8")
 
 
-def already_exists(stored: StoredRecord) -> Refused:
-    """The refusal for a handle that already exists."""
-    advice = AdviceKind.OVERWRITE(handle=stored.requested) if stored.is_public else AdviceKind.CHOOSE_HANDLE()
+def already_exists(stored: StoredRecord, *, can_replace: bool = True) -> Refused:
+    """The refusal for a handle that already exists. `can_replace` if a record is created."""
+    replaceable = can_replace and stored.is_public
+    advice = AdviceKind.OVERWRITE(handle=stored.requested) if replaceable else AdviceKind.CHOOSE_HANDLE()
     reason = f"Handle {display_name(stored.requested)} already exists"
     return Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, advice, "H7")
 
@@ -342,10 +343,11 @@ def no_administrator_left(stored: StoredRecord) -> Refused:
     return Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.KEEP_ADMINISTRATOR())
 
 
-def was_deleted(stored: StoredRecord) -> Refused:
-    """The refusal for a deleted handle, which may have been cited."""
+def was_deleted(stored: StoredRecord, *, can_reuse: bool = True) -> Refused:
+    """The refusal for a deleted handle, which may have been cited. `can_reuse` if a record is created."""
+    advice = AdviceKind.REUSE_DELETED(handle=stored.requested) if can_reuse else AdviceKind.CHOOSE_HANDLE()
     reason = f"Handle {display_name(stored.requested)} was deleted, and a deleted handle is not reused by default"
-    return Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, AdviceKind.REUSE_DELETED(), "S8")
+    return Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, advice, "S8")
 
 
 def _require_writable(context: Context, stored: StoredRecord, old: Value, new: Value) -> None:

@@ -94,15 +94,15 @@ class LinkVersion:
 class LinkMetadata:
     """Link the handle of an object with that of its metadata record (S12)."""
 
-    thing: Handle
+    resource: Handle
     metadata: Handle
 
     def decide(self, context: Context) -> Plan[LinkResult]:
         """ADD_VALUE on both. Each has one link to the other."""
-        thing, metadata = _linkable(context, self.thing, self.metadata)
+        resource, metadata = _linkable(context, self.resource, self.metadata)
         directions = (
-            _LinkDirection(thing, metadata, "metadata_type", many=False),
-            _LinkDirection(metadata, thing, "object_type", many=False),
+            _LinkDirection(resource, metadata, "metadata_type", many=False),
+            _LinkDirection(metadata, resource, "object_type", many=False),
         )
         return _plan_links(context, directions)
 

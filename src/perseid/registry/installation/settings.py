@@ -207,6 +207,8 @@ def _describe(plain: object, *, hidden: bool = False) -> str:
     """Describe a value in terms of TOML."""
     if isinstance(plain, str):
         return quote_text(plain)
+    if isinstance(plain, bool) and hidden:
+        return "true or false"
     if isinstance(plain, int | float):
         return "a number" if hidden else quote_text(str(plain).lower())[1:-1]
     return "a list" if isinstance(plain, list) else "a table" if isinstance(plain, dict) else "a date or time"

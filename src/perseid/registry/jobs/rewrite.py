@@ -237,7 +237,7 @@ def _plan_record(rewrite: UrlRewrite, handle: str, values: tuple[Value, ...]) ->
 
 def nothing_matches(order: Rewrite) -> Refused:
     """The refusal of a rewrite that would change nothing."""
-    reason = f"no URL that you can see matches {display_name(order.url)}, or none that can be rewritten"
+    reason = f"No URL that you can see matches {display_name(order.url)}, or none that can be rewritten"
     return Refused(ResponseCode.VALUES_NOT_FOUND, reason, AdviceKind.PREVIEW_REWRITE())
 
 

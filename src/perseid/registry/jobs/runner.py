@@ -325,8 +325,9 @@ def find_job(registry: Registry, identity: Identity, name: str) -> Job:
     else:
         job = jobs.find(registry.ledger.log, name) if name.isascii() and name.isalnum() else None
     if job is None or not (owner is None or owner.owns(job)):
-        reason = "There are no jobs yet" if name == LAST else f"Job {display_name(name)} not found"
-        raise Refused(ResponseCode.HANDLE_NOT_FOUND, reason, AdviceKind.LIST_JOBS())
+        if name == LAST:
+            raise Refused(ResponseCode.HANDLE_NOT_FOUND, "There are no jobs yet")
+        raise Refused(ResponseCode.HANDLE_NOT_FOUND, f"Job {display_name(name)} not found", AdviceKind.LIST_JOBS())
     return job
 
 

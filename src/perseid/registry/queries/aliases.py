@@ -111,7 +111,7 @@ class FoundRecord:
 def find_record(context: Context, query: Query, at: str | None, now: int, *, follow: bool) -> FoundRecord:
     """Resolve a handle now or at a time, if `follow` through its aliases. Raises `Refused`."""
     snapshot = context.snapshot
-    entry = seq_at_time(snapshot.reader, at, now) if at else None
+    entry = None if at is None else seq_at_time(snapshot.reader, at, now)
     chain = resolve_aliases(snapshot, query.handle, entry).chain if follow else (query.handle,)
     if len(chain) > 1:
         query = replace(query, handle=chain[-1])

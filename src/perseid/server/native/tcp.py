@@ -18,7 +18,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, cast
 
 from perseid.records.site import Transport
-from perseid.server.processes.sockets import AcceptLoop
+from perseid.server.processes.accept import AcceptLoop
 from perseid.wire.codes import RemoteProtocolError, ResponseCode
 from perseid.wire.framing import Frame, FrameReader
 from perseid.wire.server import NOT_UNDERSTOOD_TEXT

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from hypothesis import strategies as st
 
-from perseid.cli._errors import TEXTS as CLI_TEXTS
+from perseid.cli._advice import TEXTS as CLI_TEXTS
 from perseid.names.handle import Handle
 from perseid.records.record import Permission, Value
 from perseid.registry.advice import AdviceKind, AdviceTexts

@@ -138,7 +138,7 @@ def linking() -> st.SearchStrategy[Both]:
         return Both(words, "POST", "/links/versions", plain, alike=linked)
 
     def metadata(one: str, other: str) -> Both:
-        words, plain = ["link", "metadata", one, other, "--json"], {"thing": one, "metadata": other}
+        words, plain = ["link", "metadata", one, other, "--json"], {"resource": one, "metadata": other}
         return Both(words, "POST", "/links/metadata", plain, alike=linked)
 
     def linked(done: Done, plain: Any) -> None:

@@ -71,8 +71,7 @@ def test_explain_refuses_invalid_handles_and_owners(shared: Harness) -> None:
     new = {"command": "create", "handle": "12345/ x", "values": [URL]}
     assert problem(send(shared, "POST", "/explain", new), "invalid-name")["rule"] == "H3"
     assert (
-        problem(send(shared, "POST", "/explain", {"command": "delete", "handle": "x"}), "invalid-name")["rule"]
-        == "H1"
+        problem(send(shared, "POST", "/explain", {"command": "delete", "handle": "x"}), "invalid-name")["rule"] == "H1"
     )
     found = problem(
         send(shared, "POST", "/explain", {"command": "transfer", "handle": "12345/n0", "to": "somebody"}),

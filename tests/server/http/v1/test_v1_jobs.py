@@ -140,7 +140,7 @@ def test_small_rewrite_completes_before_the_response(server: Harness) -> None:
     assert (version["interface"], version["actor"]) == ("http", ADMINISTRATOR)
     assert version["note"] == f"rewrite {told['job']}: the host has moved"
     again = send(server, "POST", "/rewrites", ORDER, headers=basic())
-    assert "no URL that you can see matches" in problem(again, "not-found")["detail"]
+    assert "No URL that you can see matches" in problem(again, "not-found")["detail"]
     verify(server.registry.ledger.log)
 
 

@@ -225,9 +225,9 @@ def test_versions_and_metadata_are_linked_in_both_directions(server: Harness) ->
     assert texts(record(server, "12345/n1"))["VERSION"] == "12345/n2"
     assert texts(record(server, "12345/n2"))["WORK"] == "12345/n1"
     assert change(server, "POST", "/links/versions", order)["seq"] == 0
-    change(server, "POST", "/links/metadata", {"thing": "12345/n1", "metadata": "12345/n3"})
+    change(server, "POST", "/links/metadata", {"resource": "12345/n1", "metadata": "12345/n3"})
     assert texts(record(server, "12345/n3"))["OBJECT"] == "12345/n1"
-    other = {"thing": "12345/n1", "metadata": "12345/n4"}
+    other = {"resource": "12345/n1", "metadata": "12345/n4"}
     assert problem(send(server, "POST", "/links/metadata", other, headers=basic()), "invalid-value")["rule"]
     same = {"work": "12345/n1", "version": "12345/n1"}
     assert problem(send(server, "POST", "/links/versions", same, headers=basic()), "invalid-value")["rule"] == "S3"
@@ -244,7 +244,7 @@ CHANGES = [
     (at("12345/tomb", "/revive"), None, "tombstone"),
     (at("12345/n0", "/transfer"), {"to": "300:0.NA/12345"}, "transfer"),
     ("/links/versions", {"work": "12345/n0", "version": "12345/n1"}, "update"),
-    ("/links/metadata", {"thing": "12345/n0", "metadata": "12345/n1"}, "update"),
+    ("/links/metadata", {"resource": "12345/n0", "metadata": "12345/n1"}, "update"),
     ("/aliases", {"handle": "12345/new", "of": "12345/n1"}, "create"),
 ]
 

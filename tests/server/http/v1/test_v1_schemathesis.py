@@ -82,7 +82,7 @@ def likely(operation: str, token: str) -> Likely:
         "token": st.just(token),
         "handle": NEW,
         "handles": st.lists(NEW, max_size=2),
-        **dict.fromkeys(("of", "work", "version", "thing", "metadata", "replaced_by"), AVAILABLE),
+        **dict.fromkeys(("of", "work", "version", "resource", "metadata", "replaced_by"), AVAILABLE),
         "prefix": st.just(PREFIX),
         "text": AVAILABLE.map("hdl:{}".format),
         "rule": st.just("H3"),

@@ -251,7 +251,7 @@ def test_h3_invalid_handle_is_located(shared: Harness) -> None:
         ("POST", "/aliases", {"handle": "12345", "of": "12345/n0"}, "$.handle"),
         ("POST", "/aliases", {"handle": "12345/q", "of": "12345"}, "$.of"),
         ("POST", "/links/versions", {"work": "12345/n0", "version": "12345"}, "$.version"),
-        ("POST", "/links/metadata", {"thing": "12345", "metadata": "12345/n0"}, "$.thing"),
+        ("POST", "/links/metadata", {"resource": "12345", "metadata": "12345/n0"}, "$.resource"),
         ("POST", at("12345/n0", "/tombstone"), {"reason": "x", "replaced_by": "12345"}, "$.replaced_by"),
         ("POST", "/types", {"handle": "12345", "description": "x"}, "$.handle"),
         ("GET", "/names/forms?text=12345", None, "text"),

@@ -27,7 +27,7 @@ from perseid.server.limits.budgets import Connections
 from perseid.server.limits.udp import RateLimit
 from perseid.server.native.authentication import UnfinishedMessages
 from perseid.server.observe.logs import fields
-from perseid.server.processes.sockets import AcceptLoop
+from perseid.server.processes.accept import AcceptLoop
 
 from .tls import HANDSHAKE_RECORD, HandshakeFailure, ProtocolFactory, TlsTransport, WorkRunner
 

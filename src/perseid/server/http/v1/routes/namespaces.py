@@ -292,7 +292,7 @@ async def show_type(call: ApiCall) -> Reply:
     handle = call.handle()
     return await call.respond(
         lambda context: get_type(context.snapshot, handle),
-        lambda registered: Reply(to_type(registered), name=str(handle)),
+        lambda registered: Reply(to_type(registered, check=True), name=str(handle)),
         handle,
     )
 

@@ -230,7 +230,7 @@ async def cite(call: ApiCall) -> Reply:
     query, handle = call.query_as(CitationQuery), call.handle()
     resolver, log = _parse_resolver(call, query.resolver), call.registry.ledger.log
     citation = await call.read(
-        lambda context: get_citation(context, Reference(handle), resolver, query.at or None, log.clock.now()), handle
+        lambda context: get_citation(context, Reference(handle), resolver, query.at, log.clock.now()), handle
     )
     return Reply(to_citation(citation, query.style), name=str(handle))
 
@@ -370,9 +370,9 @@ async def link_metadata(call: ApiCall) -> Reply:
     Each has at most one of the other. Minting with `metadata` creates both, linked.
     """
     new = call.payload(MetadataLink)
-    thing = call.parse_handle(new.thing, "$.thing")
+    resource = call.parse_handle(new.resource, "$.resource")
     return _linked_reply(
-        await call.change(LinkMetadata(thing, call.parse_handle(new.metadata, "$.metadata")), thing, new.note)
+        await call.change(LinkMetadata(resource, call.parse_handle(new.metadata, "$.metadata")), resource, new.note)
     )
 
 

@@ -1,0 +1,37 @@
+"""Advice about refusals, as commands and options."""
+
+from shlex import quote
+from typing import Final
+
+from perseid.registry.advice import Advice, AdviceKind, AdviceTexts, render
+
+TEXTS: Final[AdviceTexts] = {
+    AdviceKind.AUTHENTICATE: "Name an identity with --as",
+    AdviceKind.CHANGE_CASE: "Leave it unchanged. If no two handles collide, confirm with --change-case",
+    AdviceKind.CREATE_TOKEN: "Use another token, or create one: perseid token create",
+    AdviceKind.DEFINE_TYPE: "Define it first (perseid type add {type} …), or use a registered type",
+    AdviceKind.ENABLE_LISTING: "Set server.listing_allowed = true in perseid.toml",
+    AdviceKind.FOLLOW_SCHEME: "Mint a handle (perseid mint {prefix}), or use a suffix that follows the scheme",
+    AdviceKind.HOST_PREFIX: "Ask the service that hosts it, or host it here: perseid namespace add {prefix}",
+    AdviceKind.LIST_JOBS: "List the jobs: perseid jobs list",
+    AdviceKind.LIST_NAMESPACES: "List the namespaces: perseid namespace list",
+    AdviceKind.LIST_TOKENS: "List the tokens: perseid token list",
+    AdviceKind.LIST_TYPES: "Only handles can be registered as types. Use a registered type (perseid type list)",
+    AdviceKind.OVERWRITE: "Choose another handle, or replace the record: perseid create {handle} --overwrite …",
+    AdviceKind.PREVIEW_REWRITE: "Add --dry-run to see what matches",
+    AdviceKind.REDO_JOB: "To redo it, undo that job: perseid undo {job}",
+    AdviceKind.REPEAT_OR_UNDO_JOB: "Run the same command again, or undo the job: perseid undo {job}",
+    AdviceKind.RESTORE: "To restore the record: perseid tombstone {handle} --undo",
+    AdviceKind.RESUME_JOB: "Resume that job: perseid jobs resume {job}",
+    AdviceKind.REUSE_DELETED: "Choose another handle, or reuse it: perseid create {handle} --reuse-deleted …",
+    AdviceKind.SEE_TYPE: "See the definition of the type: perseid type show {type}",
+    AdviceKind.SEE_TYPE_FORMAT: "See docs/reference/types.md for the format of definitions",
+    AdviceKind.TOMBSTONE_INSTEAD: "Create a tombstone instead: perseid tombstone {handle} --reason TEXT",
+    AdviceKind.UNDO_JOB: "Undo the job: perseid undo {job}",
+}
+"""The kinds for which the command line has its own text."""
+
+
+def render_advice(advice: Advice | None) -> str:
+    """Return the text of advice; empty if there is none."""
+    return render(advice, TEXTS, quote)
