@@ -1,6 +1,4 @@
-"""Options, handles and values that several commands take, and the installation that they use.
-
-An installation, opened for one command, and the identity that the command acts as.
+"""Options, handles and values that several commands take, and the installation and identity that they use.
 
 On a directory the command line acts as server administrator, by right of the file permissions, and is recorded as
 `local:<user>`. `--as INDEX:HANDLE` acts as that identity and is limited to its permissions. Namespace policies bind
@@ -10,9 +8,8 @@ both. Most commands are a few lines:
         with open_installation(directory, acting_as) as session:
             print_changed(session.do(Delete(parse_handle(handle))), json)
 
-Values on the command line: `[INDEX:]TYPE[!private]=DATA`, or a whole record in JSON.
-
-DATA is text, `@FILE` (the bytes of a file; `@-` is standard input) or `base64:…`. Structured types have a text form:
+Values are written `[INDEX:]TYPE[!private]=DATA`, or as a whole record in JSON. DATA is text, `@FILE` (the bytes of a
+file; `@-` is standard input) or `base64:…`. Structured types have a text form:
 `HS_ADMIN=200:0.NA/12345:add_value,modify_value`, `HS_VLIST=300:0.NA/12345,301:0.NA/12345`. `TYPE!private` is readable
 by administrators only, `TYPE!public` by everyone. A value without an index gets a free one: see
 `perseid.registry.commands.records`.

@@ -1,4 +1,4 @@
-"""`perseid backup`, `restore` and `rebuild`.
+"""`perseid backup`, `restore` and `rebuild`: copies of a ledger, and views computed again.
 
 An installation is restored completely, verified and in place, or not at all.
 

@@ -1,4 +1,4 @@
-"""`perseid namespace` and `perseid type`."""
+"""`perseid namespace` and `perseid type`: prefixes with their policies, and registered types."""
 
 import os
 import shlex

@@ -1,4 +1,4 @@
-"""`perseid resolve`, `find`, `cite` and `qr`."""
+"""`perseid resolve`, `find`, `cite` and `qr`: read, search and cite identifiers."""
 
 from collections.abc import Callable
 from dataclasses import replace

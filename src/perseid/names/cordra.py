@@ -1,11 +1,9 @@
-"""UUIDs as names: the scheme `uuid`, and CORDRA identifiers.
+"""UUIDs (RFC 9562) as names: their text form (the scheme `uuid`), and CORDRA identifiers (C1–C4).
 
-UUIDs (RFC 9562) and the scheme `uuid`, their text form.
+Version 4 is random. Version 1 is the time with a random node id, never the machine's address. Version 7 starts with the
+time, so that names sort by age; it is not a DCE UUID and therefore not for CORDRA (C3).
 
-Version 4 is random. Version 1 is the time with a random node id, never the machine's address. Version 7 starts with
-the time, so that names sort by age; it is not a DCE UUID and therefore not for CORDRA (C3).
-
-CORDRA identifiers (C1–C4): handles with a numeric prefix and a UUID without hyphens as local name.
+A CORDRA identifier is a handle with a numeric prefix and a UUID without hyphens as local name:
 
     handle     = authority "/" path [ "?" query ] [ "#" fragment ]
     authority  = 1*DIGIT *( "." 1*DIGIT )

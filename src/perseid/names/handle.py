@@ -1,19 +1,13 @@
-"""Handles: `prefix "/" suffix` (H1), in their exact spelling; prefixes (H2, H6) and characters (H3, H5, H9).
+"""Handles, `prefix "/" suffix` (H1), in their exact spelling; prefixes (H2, H6), characters (H3, H5) and length (H9).
 
-Characters (H3), length (H9) and case folding (H5) of names.
-
-Checks use the table shipped with the package (`_unicode_table`), never the interpreter's, so that a name is valid on
-every machine or on none. Private-use and invisible format characters (zero-width space, soft hyphen …) are assigned
-and therefore allowed, except bidirectional controls; a namespace can be stricter.
-
-Prefixes: syntax (H2) and derivation (H6).
+Characters are checked with the table shipped with the package (`_unicode_table`), never the interpreter's, so that a
+name is valid on every machine or on none. Private-use and invisible format characters (zero-width space, soft hyphen …)
+are assigned and therefore allowed, except bidirectional controls; a namespace can be stricter.
 
 A prefix is one or more non-empty segments joined by "."; `12345.1` is derived from `12345`. Prefixes are always
 case-insensitive for ASCII letters (H5).
 
-Handles: `prefix "/" suffix` (H1), in their exact spelling.
-
-Constructors differ in what they reject:
+Constructors of handles differ in what they reject:
 
 - `Handle.parse` accepts only names that can be registered here (H1–H3, H9).
 - `Handle.parse_lenient` also accepts names that another server may have registered; it rejects a missing slash, an

@@ -1,19 +1,16 @@
-"""All suffix schemes by name, and the scheme `pattern`.
+"""Suffix schemes by name, built-in and third-party, recognition by the form of a handle, and the scheme `pattern`.
 
-The scheme `pattern`: a custom template filled with ascending numbers.
-
-In a template, `d` is a decimal digit, `e` is one of the 31 PILIN digits, and a final `k` is a check character over all
-letters and digits before it. Uppercase PILIN letters and digits are literal, and so are the separators "-", ".", "_"
-and "~", which the check character ignores. `TR-dddd` gives TR-0000 … TR-9999; `eeeek` gives 923,521 names of five
-characters that are safe to copy by hand. Vowels are not allowed, so there are no accidental words (P4).
-
-Suffix schemes: lookup by name, built-in and third-party, and recognition by the form of a handle.
-
-Third-party packages declare an entry point in the group `perseid.schemes`. Its object is called with the options of
-the policy as keyword arguments and returns a `Scheme`:
+Third-party packages declare an entry point in the group `perseid.schemes`. Its object is called with the options of the
+policy as keyword arguments and returns a `Scheme`:
 
     [project.entry-points."perseid.schemes"]
     ark = "example_ark:ArkScheme"
+
+The scheme `pattern` fills a custom template with ascending numbers. In a template, `d` is a decimal digit, `e` is one
+of the 31 PILIN digits, and a final `k` is a check character over all letters and digits before it. Uppercase PILIN
+letters and digits are literal, and so are the separators "-", ".", "_" and "~", which the check character ignores.
+`TR-dddd` gives TR-0000 … TR-9999; `eeeek` gives 923,521 names of five characters that are safe to copy by hand. Vowels
+are not allowed, so there are no accidental words (P4).
 """
 
 import re

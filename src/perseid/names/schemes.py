@@ -1,19 +1,15 @@
-"""Suffix schemes: their protocol, and the allocation of unique numbers.
+"""The protocol of suffix schemes, and the allocation of unique numbers from a clock (P6).
 
-Allocation of unique numbers from a clock (P6).
+A scheme, built-in (`pilin`, `cordra`, `uuid`, `pattern`) or third-party, mints and validates the suffixes of a
+namespace. It has no state: clock, randomness and leases come in a `Source`.
 
 A *lease* guarantees uniqueness: `lease(count, now)` reserves `count` consecutive numbers and returns the first,
 max(last leased + 1, now). `lease(0, now)` returns the next number without reserving it. `MemoryLease` works within one
 process; durable leases belong to the ledger.
 
-The *allocator* keeps the numbers near the clock: they can run ahead by `max_ahead`; beyond that it waits. With
+An `Allocator` keeps the numbers near the clock: they can run ahead by `max_ahead`; beyond that it waits. With
 `STRICT_CLOCK` no number is returned before its time, so at most one per millisecond. If the clock steps back, numbers
 continue from the last leased one. It waits before it leases, so that a refused request loses no numbers.
-
-Protocol of suffix schemes, built-in (`pilin`, `cordra`, `uuid`, `pattern`) and third-party.
-
-A scheme mints and validates the suffixes of a namespace. It has no state: clock, randomness and leases come in a
-`Source`.
 """
 
 import threading

@@ -1,11 +1,7 @@
-"""JSON, bytes and times: parsing of untrusted JSON, and encodings in JSON and text.
-
-Parsing and type checks of untrusted JSON.
+"""Untrusted JSON: parsing and type checks; encodings of bytes and times; enumerations that keep unknown codes.
 
 Every `require_…` function returns a value of its type or raises `InvalidData` with the label of the part. Unknown
 members are ignored.
-
-Encodings of bytes and times in JSON and text, and enumerations that preserve unknown codes.
 
 Bytes in JSON: where the kind of data is unknown, an object names the format: `{"format": "base64", "value": "AP8="}`.
 Base64 is read in both alphabets, with or without padding and line breaks; other characters are rejected, where the

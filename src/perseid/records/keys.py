@@ -1,29 +1,25 @@
-"""Public keys (HS_PUBKEY) and secret keys (HS_SECKEY).
+"""Public keys (HS_PUBKEY, site records, pubkey.bin), secret keys (HS_SECKEY), and the encoding of key numbers.
 
-Encoding of key numbers, shared by public and private keys, and secret keys (HS_SECKEY).
+Public and private keys encode numbers alike. On the wire (native protocol §9.7.1) a number is a byte string with a
+big-endian two's-complement integer: positive numbers whose top bit is set have a leading 00, which may be missing on
+input. In JSON (§9.7.4) it is base64url without padding, minimal and unsigned.
 
-On the wire (native protocol §9.7.1) a number is a byte string with a big-endian two's-complement integer: positive
-numbers whose top bit is set have a leading 00, which may be missing on input. In JSON (§9.7.4) it is base64url without
-padding, minimal and unsigned.
-
-The data of an HS_SECKEY value is the secret itself (§9.7.5). Some clients use the lowercase hexadecimal SHA-1 of the
-password instead, which is just another secret to the server. Such values must not be public.
-
-Public keys: the data of HS_PUBKEY values, the keys of site records, and pubkey.bin.
-
-Every kind begins with its name and two unused bytes, written as zero and ignored on reading; then its numbers (native
-protocol §9.7.1):
+A public key begins with the name of its kind and two unused bytes, written as zero and ignored on reading; then its
+numbers:
 
     RSA   str RSA_PUB_KEY   i16 0   bytes e   bytes n   four zero bytes
     DSA   str DSA_PUB_KEY   i16 0   bytes q   bytes p   bytes g   bytes y
     DH    str DH_PUB_KEY    i16 0   bytes y   bytes p   bytes g
 
 The four trailing zeros of the RSA form are always written, because the HTTPS check of deployed software compares all
-bytes; on reading, anything after the numbers is ignored. The JSON form (§9.7.4) is a JSON Web Key, which is standard
-for RSA only; DSA is as deployed, and DH, which was never deployed in JSON, follows the same pattern.
+bytes; on reading, anything after the numbers is ignored. The JSON form is a JSON Web Key, which is standard for RSA
+only; DSA is as deployed, and DH, which was never deployed in JSON, follows the same pattern.
 
 The numbers of a key always come from outside: even the constructor raises `InvalidData` for impossible numbers, so that
 an invalid key cannot exist.
+
+The data of an HS_SECKEY value is the secret itself (§9.7.5). Some clients use the lowercase hexadecimal SHA-1 of the
+password instead, which is just another secret to the server. Such values must not be public.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""10320/loc: several locations of an identifier and how to choose between them, as XML.
+"""10320/loc: several locations of an identifier as XML, and the selection of one of them for a request.
 
     <locations chooseby="locatt,country,weighted">
       <location id="0" href="https://uk.example/" country="gb" weight="0"/>
@@ -12,11 +12,9 @@ namespace. The lookup function is an argument and returns public values only. Th
 looked up, so depth, number and size are limited; `Candidates.truncated` tells whether something was left out. Invalid
 XML is ignored.
 
-Selection of one of several locations for a request.
-
-Methods are applied in the order of the list. Each filters the candidates; one that would remove all of them is skipped.
-At the end weights decide. The only randomness is a number passed as an argument: the same request with the same number
-gives the same location.
+`select_location` applies the methods in the order of the list. Each filters the candidates; one that would remove all
+of them is skipped. At the end weights decide. The only randomness is a number passed as an argument: the same request
+with the same number gives the same location.
 """
 
 import re

@@ -8,9 +8,9 @@ Matching takes time proportional to the product of text and compiled expression,
 product is limited for all values of a record together (`ValidationBudget`), and so is the cost of compilation, which
 takes longer than most matches.
 
-Templates of deployed servers are written for Java. RE2 lacks some of Java's constructs and silently reads others
-differently: `[a-z&&[^b]]`, `\v`, `\12`. So such an expression is parsed and translated to RE2 with the same meaning;
-everything else is rejected with its position:
+Templates of deployed servers are written for Java, which differs from RE2 in more constructs, such as `\v` and `\12`.
+So such an expression is parsed and translated to RE2 with the same meaning; everything else is rejected with its
+position:
 
 - backreferences, lookaround, atomic groups, possessive and doubled quantifiers;
 - unions and intersections of classes, POSIX names in them, a class that begins with `]`;

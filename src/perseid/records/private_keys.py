@@ -1,6 +1,4 @@
-"""Private keys and the files that contain them.
-
-Private keys: RSA, with and without its primes, and DSA.
+"""Private keys, RSA (with and without its primes) and DSA, and the files that contain them.
 
 The plain form (native protocol §9.7.2): a name, then numbers as in public keys, without flags or trailing bytes:
 
@@ -9,13 +7,9 @@ The plain form (native protocol §9.7.2): a name, then numbers as in public keys
     RSA (no primes)  str RSA_PRIV_KEY     bytes n   d
 
 The JSON form (§9.7.4) is that of the public key with `d` and possibly `p`, `q`, `dp`, `dq`, `qi` (RSA), or with `x`
-instead of `y` (DSA).
+instead of `y` (DSA). The constructor checks that the numbers are consistent. `repr()` shows only the kind and size.
 
-The constructor checks that the numbers are consistent. `repr()` shows only the kind and size.
-
-Private key files (privkey.bin, admpriv.bin …), with or without a passphrase.
-
-A file begins with an i32, the scheme (native protocol §9.7.3):
+A key file (privkey.bin, admpriv.bin …) begins with an i32, the scheme (§9.7.3):
 
     1  none    the plain form
     0  (old)   DES-ECB, key = first 8 bytes of MD5(passphrase)

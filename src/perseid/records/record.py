@@ -1,6 +1,8 @@
-"""Records and their values.
+"""Records, their values, and references to values.
 
-Handle values and references to them.
+A record is a handle and its values, in the order in which they were stored. The order has no meaning; deployed tools
+prefer ascending indexes (`ascending`). Indexes are unique. A record can exist without values, so it has no length and
+is always true.
 
 The binary form of a value (filters that do not decode rely on the offsets):
 
@@ -14,11 +16,6 @@ The binary form of a value (filters that do not decode rely on the offsets):
     …   i32    number of references, then each: str handle, i32 index
 
 A reference in JSON is `{"handle": "0.NA/12345", "index": 300}`, in text `300:0.NA/12345`.
-
-Records: a handle and its values, in the order in which they were stored.
-
-The order has no meaning; deployed tools prefer ascending indexes (`ascending`). Indexes are unique. A record can exist
-without values, so it has no length and is always true.
 """
 
 import re

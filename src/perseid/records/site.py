@@ -1,13 +1,4 @@
-"""Variants of the JSON of sites, including those of old software.
-
-- Members can begin with an uppercase letter, and `servers`, `interfaces` can be `serverList`, `interfaceList`.
-- Attributes are an array of `{"name":…, "value":…}`, or an object of name → text or texts.
-- A public key is `{"format": "key", "value": {…}}`, or bytes in base64 or hexadecimal; a bare string is hexadecimal.
-- Protocols are names, or numbers if unknown.
-
-Only the current form is written. Members that deployed readers ignore hold what it cannot express.
-
-Sites: HS_SITE, HS_SITE.6, HS_SITE.PREFIX, HS_NA_DELEGATE, `siteinfo.bin`, `siteinfo.json`.
+"""Sites: HS_SITE, HS_SITE.6, HS_SITE.PREFIX, HS_NA_DELEGATE, `siteinfo.bin`, `siteinfo.json`.
 
     0   i16    version of this format: 1
     2   u8 u8  protocol version, major and minor
@@ -18,12 +9,19 @@ Sites: HS_SITE, HS_SITE.6, HS_SITE.PREFIX, HS_NA_DELEGATE, `siteinfo.bin`, `site
     …   i32    count, then attributes: str name, bytes value
     …   i32    count, then servers; hashing selects them by position
 
-server     i32    id                      interface  u8   type: 1 admin, 2 query, 3 both, 0 out of service
-           16     address                            u8   protocol
-           bytes  public key                         i32  port
-           i32    count, then interfaces
+    server     i32    id                      interface  u8   type: 1 admin, 2 query, 3 both, 0 out of service
+               16     address                            u8   protocol
+               bytes  public key                         i32  port
+               i32    count, then interfaces
 
-JSON and text are those of `siteinfo.json`.
+JSON and text are those of `siteinfo.json`. Variants of old software are read too:
+
+- Members can begin with an uppercase letter, and `servers`, `interfaces` can be `serverList`, `interfaceList`.
+- Attributes are an array of `{"name":…, "value":…}`, or an object of name → text or texts.
+- A public key is `{"format": "key", "value": {…}}`, or bytes in base64 or hexadecimal; a bare string is hexadecimal.
+- Protocols are names, or numbers if unknown.
+
+Only the current form is written. Members that deployed readers ignore hold what it cannot express.
 """
 
 import ipaddress

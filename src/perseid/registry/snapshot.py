@@ -1,17 +1,14 @@
 """Snapshots of the ledger for decisions, and the cache that most decisions use instead.
 
-Snapshot of the ledger for one decision, which records what it read.
+A snapshot applies the rules of names: a handle is found under the case rule of its namespace, a namespace has its
+policy, a prefix is homed here or not. Each record is read once per decision, and noted with the number of its latest
+entry; the ledger checks at commit that nothing of it has changed.
 
-The ledger checks at commit that nothing of it has changed. The snapshot applies the rules of names: a handle is found
-under the case rule of its namespace, a namespace has its policy, a prefix is homed here or not. Each record is read
-once per decision, and noted with the number of its latest entry.
-
-Cache of the entries that decisions depend on, to save a database transaction for most changes.
-
-Policies, homed prefixes, prefix handles and creators hardly ever change, and a handle to create is nearly always new.
-So a command is first decided on cached entries, and on the handle being new. The commit checks every precondition,
-cached or not; if one fails the command is decided again from the ledger. Without a commit nothing is checked, so
-refusals and results without a change that depend on the cache are decided again too.
+The cache saves a database transaction for most changes. Policies, homed prefixes, prefix handles and creators hardly
+ever change, and a handle to create is nearly always new. So a command is first decided on cached entries, and on the
+handle being new. The commit checks every precondition, cached or not; if one fails the command is decided again from
+the ledger. Without a commit nothing is checked, so refusals and results without a change that depend on the cache are
+decided again too.
 
 An entry is cached with its leaf hash, which the commit compares: when an older state of the ledger is restored under a
 running process, sequence numbers are reused for other entries.

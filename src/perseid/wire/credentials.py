@@ -1,14 +1,10 @@
-"""Hashes, signatures and MACs of messages.
+"""Signatures and MACs of messages, in every version, and the identifiers of their algorithms (native protocol §5).
 
-Hashes and MACs by their identifiers, in all known spellings (native protocol §5.4).
+Hashes and MACs are identified in several spellings (§5.4); case and punctuation are ignored in all names:
 
     string, written     SHA1   SHA-256   MD5   HMAC-SHA1   HMAC-SHA256
     string, accepted    SHA-1   SHA256
     one byte            1 MD5   2 SHA-1   3 SHA-256   12 HMAC-SHA1   13 HMAC-SHA256   22 PBKDF2-HMAC-SHA1
-
-Case and punctuation are ignored in all names.
-
-Signatures and MACs of messages, in every version (native protocol §5).
 
 With HB = header and body, V = version and S = suggested version in the envelope, sid and rid = session and request id,
 ctr = counter in the credential:
@@ -16,7 +12,7 @@ ctr = counter in the credential:
     signature input, HS_SIGNED             MAC, HS_MAC, with the session's key K
     2.8 and later   V S sid rid ctr HB     2.8 and later   HMAC-SHA-256(K, V S sid rid ctr HB)
     2.7             V sid rid ctr HB       2.7             HMAC-SHA-256(K, V sid rid ctr HB)
-    2.6             14 bytes, HB          2.5 and 2.6     SHA-1(K[0:4] HB K zeros), as many zeros as K has bytes + 10
+    2.6             14 bytes, HB           2.5 and 2.6     SHA-1(K[0:4] HB K zeros), as many zeros as K has bytes + 10
     before          HB                     before          SHA-1(K HB K)
 
 Two of these are bugs that became the protocol. The 2.6 prefix is 14 zero bytes with V at 0-1, sid at 2-5, rid at 4-7

@@ -1,29 +1,27 @@
-"""Messages: envelope, header, body and credential.
+"""Messages: envelope, header, body and credential, and the digest of a request.
 
 The envelope, twenty bytes before every message and every UDP packet, never encrypted:
 
-0   u8   major version          2   u8   flags (CP 80, EC 40, TC 20) and, in 03, the suggested major version
-1   u8   minor version          3   u8   suggested minor version
-4   i32  session id             8   i32  request id
-12  i32  sequence number        16  i32  message length, envelope excluded
+    0   u8   major version          2   u8   flags (CP 80, EC 40, TC 20) and, in 03, the suggested major version
+    1   u8   minor version          3   u8   suggested minor version
+    4   i32  session id             8   i32  request id
+    12  i32  sequence number        16  i32  message length, envelope excluded
 
-The header, twenty-four bytes at the front of every message:
-
-0   i32  opcode                 12  i16  site information serial number, -1 for unknown
-4   i32  response code          14  u8   recursion count        15  u8  reserved
-8   u32  flags                  16  u32  expiration time        20  i32 body length
-
-A message after the envelope:
+The message after the envelope:
 
     header (24) ‖ body (length in the header) ‖ i32 credential length ‖ credential
+
+The header:
+
+    0   i32  opcode                 12  i16  site information serial number, -1 for unknown
+    4   i32  response code          14  u8   recursion count        15  u8  reserved
+    8   u32  flags                  16  u32  expiration time        20  i32 body length
 
 Header and body are kept as received: digests, signatures and MACs cover these bytes, and encoding a parsed message
 again would lose what this version does not understand.
 
-The digest of a request, at the front of a response with the RD flag.
-
-It covers the request's header and body as received. The algorithm depends on the version of the response: SHA-256 from
-2.7 on, SHA-1 from 2.1 on, MD5 before.
+A response with the RD flag begins with the digest of the request's header and body. The algorithm depends on the
+version of the response: SHA-256 from 2.7 on, SHA-1 from 2.1 on, MD5 before.
 """
 
 import hashlib

@@ -1,6 +1,7 @@
-"""Sessions and their key exchange.
+"""Sessions: key exchange, encryption, replay protection and the server's session table (native protocol §15).
 
-Sessions: encryption, MACs, replay protection and the server's session table (native protocol §15).
+A session belongs to a server, not to a connection. It has a claimed identity, which the first challenge answered in it
+proves; from then on a MAC suffices. Client and server use the same `Session`.
 
 Encryption of messages without envelope (§15.5):
 
@@ -13,13 +14,9 @@ Padding is PKCS#7, the IV is random, and the version is that of the session. MAC
 AES the first 16. The MAC is inside the encrypted message and is checked after decryption, so all decryption errors have
 the same message.
 
-A session belongs to a server, not to a connection. It has a claimed identity, which the first challenge answered in it
-proves; from then on a MAC suffices. Client and server use the same `Session`.
-
-Key exchange for sessions (native protocol §15.3, §15.4, §21.6).
-
-Diffie–Hellman: the client chooses a group and sends y, p, g; the server creates a key pair in the same group and
-returns its own y, p, g. Both then have the secret Z, as long as the modulus, with leading zeros:
+Key exchange (§15.3, §15.4, §21.6) with Diffie–Hellman: the client chooses a group and sends y, p, g; the server creates
+a key pair in the same group and returns its own y, p, g. Both then have the secret Z, as long as the modulus, with
+leading zeros:
 
     AES    drop leading zero bytes of Z (while more than 32 bytes remain), take the first 32
     DES    the first 8 bytes of Z, parity bits set to odd
@@ -27,10 +24,10 @@ returns its own y, p, g. Both then have the secret Z, as long as the modulus, wi
 
 Nothing is hashed. The RSA modes encrypt the key itself: "i32 cipher id, key", or the key alone before 2.2.
 
-There are two implementations. The `cryptography` library takes constant time, but tests unknown moduli for primality:
-70 ms per exchange for the 1024 bits of deployed clients, 7 s for 4096 bits chosen by an untrusted peer. So it is used
-for the groups that it knows, as long as it has Diffie–Hellman (deprecated in version 50), and pow() for the others, in
-2 to 20 ms. The timing of pow() reveals little, because every exponent is used once.
+Diffie–Hellman has two implementations. The `cryptography` library takes constant time, but tests unknown moduli for
+primality: 70 ms per exchange for the 1024 bits of deployed clients, 7 s for 4096 bits chosen by an untrusted peer. So
+it is used for the groups that it knows, as long as it has Diffie–Hellman (deprecated in version 50), and pow() for the
+others, in 2 to 20 ms. The timing of pow() reveals little, because every exponent is used once.
 """
 
 import hashlib

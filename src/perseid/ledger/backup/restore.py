@@ -1,8 +1,7 @@
 """Restoring a ledger from a backup and its increments into an empty store.
 
 Everything happens in one transaction: either the whole checked ledger is there, or the store is as empty as before,
-even
-after a crash. Both back ends write a transaction of any size to disk as it grows, so memory does not grow with the
+even after a crash. Both back ends write a transaction of any size to disk as it grows, so memory does not grow with the
 ledger; the price is disk space for a second copy until the end.
 
 Nothing is trusted that can be computed: leaves from entries, the tree from leaves, the views from entries. What was

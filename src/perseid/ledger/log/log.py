@@ -1,14 +1,13 @@
-"""The log: append-only entries, numbered without gaps, and the Merkle tree over them.
+"""The log: append-only entries, numbered without gaps, the Merkle tree over them, and permanent redaction.
 
 Requests are committed in groups, one transaction each, so that many callers share one disk sync. Within a group every
 request succeeds or fails alone. If the connection is lost during a commit, the outcome is settled before any caller
 gets a result: the next attempt locks the head, which the lost one can no longer hold, and checks whether the entry at
 that number has this commit's token.
 
-Permanent redaction of a value, with the entry that says who redacted it and why.
-
-All values in the record's history with the same data are redacted, whatever their time, TTL, permissions or index. The
-tree contains only commitments and does not change.
+The redaction of a value is an entry that says who redacted it and why. All values in the record's history with the same
+data are redacted, whatever their time, TTL, permissions or index. The tree contains only commitments and does not
+change.
 """
 
 import gc

@@ -1,6 +1,4 @@
-"""The thread that appends for all callers, and the detection of entries that others append.
-
-The writer: one thread that appends for all callers, many requests per commit.
+"""The thread that appends for all callers, and the detection of entries that other processes and nodes append.
 
 A commit costs one disk sync however many entries it has. While one is under way, requests queue up, and the next commit
 takes them all: the busier the ledger, the larger the groups, and no caller waits for a timer.
@@ -8,8 +6,6 @@ takes them all: the busier the ledger, the larger the groups, and no caller wait
 A caller could commit by itself while no other thread writes. That saves a tenth on an idle machine, but with other
 threads at work, one that both computes and syncs waits for a core after every sync: measured, a write took 3 ms instead
 of 0.4 ms.
-
-Detection of entries that other processes and nodes append.
 
 SQLite counts the commits of other connections (`data_version`); reading it takes microseconds, so it is polled 20 times
 per second. PostgreSQL sends a notification with every commit; if one is lost with its connection, callers find the

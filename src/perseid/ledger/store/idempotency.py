@@ -1,19 +1,15 @@
-"""State of requests and tokens that is not derived from the ledger.
+"""State that is not derived from the ledger: idempotency keys of requests, and the last use of bearer tokens.
 
-Idempotency keys: a request with a key is executed once, however often it is sent.
-
-A client that gets no response cannot know whether its request was executed, and sends it again with the same key. The
-row with the result and the response is written by the commit itself (`Append.once`, `Mint.once`), so a change never
-exists without its key, even after a crash. Two concurrent requests with the same key, to any processes, meet in the
-commit: the second one is not executed.
+A request with an idempotency key is executed once, however often it is sent. A client that gets no response cannot know
+whether its request was executed, and sends it again with the same key. The row with the result and the response is
+written by the commit itself (`Append.once`, `Mint.once`), so a change never exists without its key, even after a crash.
+Two concurrent requests with the same key, to any processes, meet in the commit: the second one is not executed.
 
 Rows are kept for a day and then purged by the maintenance thread. Their number is limited, per owner (who may use
 several tokens) and in total; beyond that a new key is refused, and no row is dropped early.
 
-The last use of each bearer token, by day, to find unused tokens.
-
-A day is precise enough, so a use is written at most once per day. It is not in the token's record, because that is part
-of the history forever.
+The last use of a token is stored to find unused ones. A day is precise enough, so a use is written at most once per
+day. It is not in the token's record, because that is part of the history forever.
 """
 
 from enum import Enum

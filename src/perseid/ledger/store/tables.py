@@ -1,4 +1,4 @@
-"""The tables of a ledger, for both back ends, and the hot statements as compiled text.
+"""The tables of a ledger, for both back ends, the hot statements as compiled text, and the conversion of rows.
 
 `entries` is the truth. `head` says where it ends and is locked to number new entries. `nodes`, `records` and `search`
 are computed from entries; `views` has the positions of the latter two. `ledger`, `checkpoints`, `redactions`, `leases`,
@@ -6,9 +6,8 @@ are computed from entries; `views` has the positions of the latter two. `ledger`
 (docs/ARCHITECTURE.md lists such state).
 
 Statements are written once, in SQLAlchemy Core. Those of hot paths are compiled to text once per dialect and run on the
-driver, which costs half as much as running them through Core.
-
-Conversion of database rows. Hot paths read rows by position, so their order is defined once, here.
+driver, which costs half as much as running them through Core. Hot paths read rows by position, so the order of columns
+is defined once, here.
 """
 
 from collections.abc import Callable, Sequence

@@ -11,8 +11,7 @@ without the spaces. In `U` the host labels are in reverse order, each followed b
 `example.org` start with `org.example.`; a colon ends the host. Then come the scheme, omitted for https, which is nearly
 all of them; the port, unless it is the scheme's default; and path, query and fragment, which always start with a slash.
 Addresses have no subdomains: they are not reversed, and are in brackets, IPv6 as 32 hexadecimal digits. `T` is text
-that
-is not a URL with a host, as written.
+that is not a URL with a host, as written.
 
 Equivalent URLs have the same key as far as that needs no guessing. Surrounding whitespace, the user before the host and
 the dot after it are dropped; scheme and host are lowercase; an internationalized host and its `xn--` form are equal; an

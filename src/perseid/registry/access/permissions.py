@@ -1,10 +1,23 @@
-"""Scopes of tokens, and the permissions that each command requires.
+"""The permissions that each command requires, on which record, and the scopes that a bearer token needs for it.
 
-Scopes of bearer tokens: what a token can do, and in which namespaces.
+    create                    ADD_HANDLE on the prefix handle `0.NA/<prefix>`
+    create a derived prefix   ADD_NA on the prefix handle of its parent
+    delete                    DELETE_HANDLE (DELETE_NA is not consulted, as in deployed servers)
+    add                       ADD_ADMIN for HS_ADMIN values, ADD_VALUE for others
+    remove                    REMOVE_ADMIN, REMOVE_VALUE
+    modify                    MODIFY_ADMIN, MODIFY_VALUE; REMOVE_ADMIN + MODIFY_VALUE if HS_ADMIN becomes something
+                              else, MODIFY_VALUE + ADD_ADMIN the other way; nothing if everybody can write the value
+    replace the whole record  what its differences require; or ADD_ADMIN; or DELETE_HANDLE with the right to create
+    read private values       READ_VALUE
+    list                      LIST_HANDLES on the prefix handle
+    run the server            an entry in the configuration
 
-A token acts as its issuer; its scope only restricts. Every requirement names its scopes and its namespace
-(`Requirement.required_scope`), and a token meets it only if it has all of these scopes there. No token meets a
-requirement without scopes: so it is with new commands, and with creating tokens.
+Nobody meets a requirement without alternatives, which unknown operations get.
+
+A token acts as its issuer; its scopes (`ScopeSet`) only restrict what it can do, and in which namespaces. Every
+requirement names its scopes and its namespace (`Requirement.required_scope`), and a token meets it only if it has all
+of these scopes there. No token meets a requirement without scopes: so it is with new commands, and with creating
+tokens.
 
     read        private values, unpublished handles, and the history as administrators see it
     find        the handles of a namespace: list, find, log
@@ -21,24 +34,6 @@ requirement without scopes: so it is with new commands, and with creating tokens
 `update` and `transfer` are separate because somebody who finds a token with `transfer` could give themselves
 permissions that outlive it. The administrators of a new record are part of creating it. A job needs the scopes of its
 single changes.
-
-The permissions that each command requires, and on which record.
-
-    create                    ADD_HANDLE on the prefix handle `0.NA/<prefix>`
-    create a derived prefix   ADD_NA on the prefix handle of its parent
-    delete                    DELETE_HANDLE (DELETE_NA is not consulted, as in deployed servers)
-    add                       ADD_ADMIN for HS_ADMIN values, ADD_VALUE for others
-    remove                    REMOVE_ADMIN, REMOVE_VALUE
-    modify                    MODIFY_ADMIN, MODIFY_VALUE; REMOVE_ADMIN + MODIFY_VALUE if HS_ADMIN becomes something
-                              else, MODIFY_VALUE + ADD_ADMIN the other way; nothing if everybody can write the value
-    replace the whole record  what its differences require; or ADD_ADMIN; or DELETE_HANDLE with the right to create
-    read private values       READ_VALUE
-    list                      LIST_HANDLES on the prefix handle
-    run the server            an entry in the configuration
-
-Nobody meets a requirement without alternatives, which unknown operations get.
-
-Each requirement also names the scopes that a bearer token needs (see `scopes`).
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,23 +1,20 @@
-"""What every change of a record has in common: who can create one, its values, and its conditions.
+"""What all changes of records have in common: who can create one, its values and timestamps, and conditions.
 
-Composition of a record: the requested values, with what the policy adds, requires and forbids, and timestamps.
+`require_mint` applies the policy's rule about who can create handles in a namespace (S13), for every way to create one.
 
-All changes of every interface go through `compose`: administrators for a new record without any, authority metadata,
-the policy's types, aliases, TTLs, timestamps. Rules for aliases and TTLs do not apply to values that the record has or
-had, nor to an import: what another server accepted stays, and does not block other corrections of the record.
+All changes of every interface go through `compose`, which combines the requested values with what the policy adds,
+requires and forbids: administrators for a new record without any, authority metadata, the policy's types, aliases,
+TTLs, timestamps. Rules for aliases and TTLs do not apply to values that the record has or had, nor to an import: what
+another server accepted stays, and does not block other corrections of the record.
 
 The server sets timestamps, and an unchanged value keeps its own. So a client that replaces a whole record with what it
 read changes no date, and authority metadata can derive the last update from the values (A3).
 
-Conditional changes: a command is executed only if the record has not changed since it was read.
-
-A tag identifies a state of a record. Public responses carry a tag of the public values, which anybody can compute and
-which reveals nothing else; or, where they show the number of the latest entry, a tag of that number. Callers who can
-read everything get a tag that changes with every entry.
-
-The condition is checked last, in the snapshot of the decision: a caller without permission learns nothing from it.
-
-Who can create handles in a namespace: the policy's rule (S13), for every way to create one.
+A conditional change is executed only if the record has not changed since it was read. A tag identifies a state of a
+record. Public responses carry a tag of the public values, which anybody can compute and which reveals nothing else; or,
+where they show the number of the latest entry, a tag of that number. Callers who can read everything get a tag that
+changes with every entry. The condition is checked last, in the snapshot of the decision: a caller without permission
+learns nothing from it.
 """
 
 import hashlib

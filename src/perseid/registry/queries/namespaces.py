@@ -1,10 +1,7 @@
-"""Queries about namespaces: listing, summary, policy changes from text, and suffixes.
+"""Namespaces as interfaces show them: policies and changes to them, types, new handles, and the parts of suffixes.
 
-Namespaces as interfaces show them: listing, summary and policy changes from text.
-
-Suffix generation (seed 000) and explanation, for every interface.
-
-Three ways to get a new handle differ in what is stored:
+The suffixes of a namespace follow its scheme, such as PILIN (P1–P7). Three ways to get a new handle differ in what is
+stored:
 
     mint       a record: the handle resolves at once
     reserve    a record that only names the owner: the handle does not resolve yet (S1)

@@ -1,7 +1,6 @@
 """Content negotiation, caching headers, conditional requests and CORS.
 
-Content negotiation: the representation of a record, and which of several locations a client prefers.
-
+**Content negotiation** chooses the representation of a record, and which of several locations a client prefers.
 `Accept` and `Accept-Language` are weighted lists. They are parsed leniently: an invalid entry is ignored, and a header
 without valid entries counts as absent. Weights are integers in thousandths, their full precision. Of several entries
 that match a media type the most specific one applies, and of two equally specific ones the higher one.
@@ -15,23 +14,21 @@ Representations, in the server's order of preference:
 
 The client is redirected unless it names the media type of a form with a higher weight than HTML: programs that accept
 anything besides JSON (`application/json, */*`) are redirected, and so are browsers. Of several such types the one with
-the highest weight is returned. If there is no target, or the record itself is requested, the named form is returned;
-or JSON, if its weight is higher than that of HTML; otherwise the page, even if the client accepts none of these: it
-says more than an empty 406 would.
+the highest weight is returned. If there is no target, or the record itself is requested, the named form is returned; or
+JSON, if its weight is higher than that of HTML; otherwise the page, even if the client accepts none of these: it says
+more than an empty 406 would.
 
-Caching headers, conditional requests and CORS.
+**Caching**: how long a response may be cached follows from its values (`registry.policy.resolution`). `Expires` is for
+old caches, `Cache-Control` for all others. The state after an earlier ledger entry never changes, except when data is
+hidden or redacted later, and that must disappear from caches too. It is cached for the same two days, whatever its
+TTLs, without revalidation.
 
-Conditions use entity tags (RFC 9110, 8.8.3 and 13.1). The tag of a page is computed from its bytes; a client that
+**Conditions** use entity tags (RFC 9110, 8.8.3 and 13.1). The tag of a page is computed from its bytes; a client that
 sends it again gets 304. Redirects have no tag, because HTTP ignores conditions on them.
 
-How long a response may be cached follows from its values (`registry.policy.resolution`). `Expires` is for old
-caches, `Cache-Control` for all others. The state after an earlier ledger entry never changes, except when
-data is hidden or redacted later, and that must disappear from caches too. It is cached for the same two days,
-whatever its TTLs, without revalidation.
-
-CORS (http-api reference, 3.6): scripts of other sites may read public data and request changes. No cookie or
-remembered password is involved, as `Access-Control-Allow-Credentials` is never sent. So the origin does not matter,
-and `*` works for all sites and caches.
+**CORS** (http-api reference, 3.6): scripts of other sites may read public data and request changes. No cookie or
+remembered password is involved, as `Access-Control-Allow-Credentials` is never sent. So the origin does not matter, and
+`*` works for all sites and caches.
 """
 
 import hashlib

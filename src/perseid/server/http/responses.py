@@ -1,22 +1,17 @@
-"""Bodies of requests, and JSON responses and errors.
+"""JSON of requests and responses, and errors, as in deployed servers (http-api reference, 3.3, 3.5 and 4).
 
-JSON responses and errors, as deployed servers write them (http-api reference, 3.5 and 4).
+A response is one JSON object, compact unless `pretty` is set. Characters beyond ASCII are sent as UTF-8, except U+2028
+and U+2029, which end lines in older JavaScript. With `callback` (JSONP) the object is the argument of a call; the
+function name is sanitized.
 
-JSON is one object, compact unless `pretty` is set. Characters beyond ASCII are sent as UTF-8, except U+2028 and
-U+2029, which end lines in older JavaScript. With `callback` (JSONP) the object is the argument of a call; the function
-name is sanitized.
+An error has a status (4.1), a Handle System response code and a message. An unexpected error gets a number, under which
+the log has its type and origin.
 
-An error has a status (http-api reference, 4.1), a Handle System response code and a message. An unexpected error
-gets a number, under which the log has its type and origin.
-
-Request bodies: values to store, or parameters of a POST that acts as a GET.
-
-JSON is parsed as leniently as clients need (http-api reference, 3.3): indexes and TTLs may be text, fractions of
-indexes are cut off, data may be a bare string, unknown properties are ignored, a charset is honored. Ambiguous input is
-refused: trailing commas, text after the end, unexpected null. So are comments, single quotes and unquoted names,
-which the deployed parser accepts and no known client sends.
-
-Error messages name the value, by position and index, and the property.
+The body of a request contains values to store, or the parameters of a POST that acts as a GET. JSON is parsed as
+leniently as clients need (3.3): indexes and TTLs may be text, fractions of indexes are cut off, data may be a bare
+string, unknown properties are ignored, a charset is honored. Ambiguous input is refused: trailing commas, text after
+the end, unexpected null. So are comments, single quotes and unquoted names, which the deployed parser accepts and no
+known client sends. Messages about a body name the value, by position and index, and the property.
 """
 
 import re

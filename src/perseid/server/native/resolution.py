@@ -1,11 +1,4 @@
-"""Selection of values from the answers view, as raw bytes.
-
-A request selects values by index and type (§9.3 of the protocol). The view stores values in wire format, so they are
-selected and copied without parsing: an index is compared as its four bytes, a type as its bytes with folded case.
-Folding changes ASCII letters only, so on UTF-8 this matches what `records.types.TypeQuery` matches on text; a test
-compares them.
-
-Fast path of public resolution: one datagram in, one response from the answers view out, or None.
+"""Fast path of public resolution: one datagram in, one response from the answers view out, or None.
 
 None means: forward the request to the control process, which has the ledger, the rules, the keys, the sessions and the
 limits. This module handles exactly the requests that need none of those, and forwards everything uncertain: a damaged
@@ -16,6 +9,10 @@ Requests are parsed at fixed offsets and values are copied from the view: no obj
 
     0   envelope        44  length of the name      …   credential's length: nothing or zero
     20  header          48  name, list of indexes, list of types
+
+A request selects values by index and type (§9.3 of the protocol). The view stores values in wire format, so they are
+selected without parsing: an index is compared as its four bytes, a type as its bytes with folded case. Folding changes
+ASCII letters only, so on UTF-8 this matches what `records.types.TypeQuery` matches on text; a test compares them.
 """
 
 import hashlib

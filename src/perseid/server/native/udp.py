@@ -1,6 +1,7 @@
-"""Native protocol over UDP in the control process.
+"""Native protocol over UDP in the control process: datagrams that resolvers forward, and replies to repeated requests.
 
-Replies to requests repeated over UDP.
+Responses go back through the same resolver. Messages of several datagrams are reassembled here, whichever resolvers
+received the parts.
 
 A client without a response sends its request again under the same request id. Deployed servers execute it again; here a
 change, or a session setup, is remembered for a minute with its reply. Two messages are one request if they come from
@@ -10,11 +11,6 @@ retry.
 
 Only executed requests are remembered, never a challenge or the refusal of an anonymous client. So the table cannot be
 filled with requests that cost the sender nothing.
-
-Native protocol over UDP in the control process: datagrams that resolvers forward.
-
-Responses go back through the same resolver. Messages of several datagrams are reassembled here, whichever resolvers
-received the parts.
 """
 
 import asyncio

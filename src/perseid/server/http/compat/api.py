@@ -1,4 +1,4 @@
-"""Routes of the JSON API of deployed Handle servers (http-api reference, 3 to 6).
+"""The JSON API of deployed Handle servers (http-api reference, 3 to 6): routes, tunneled messages and verifications.
 
     /api                          description
     /api/handles/{handle}         a record
@@ -10,10 +10,10 @@
 
 Failed authentication is refused on every path, even for public data.
 
-A native message can be tunneled in HTTP too, for clients that can reach only HTTP: the body of a POST is a message with
-its envelope, and so is the response. `Accept` and `Content-Type` identify such a request; the path is ignored. Errors
-are native messages too, as deployed clients look at neither status nor headers: they read the body at once, so a
-response must never be chunked or compressed. A list has several messages, concatenated in one body as on TCP.
+A native message can be tunneled in HTTP, for clients that can reach only HTTP: the body of a POST is a message with its
+envelope, and so is the response. `Accept` and `Content-Type` identify such a request; the path is ignored. Errors are
+native messages too, as deployed clients look at neither status nor headers: they read the body at once, so a response
+must never be chunked or compressed. A list has several messages, concatenated in one body as on TCP.
 
 A verification (6.9) is of a signature made with a secret key. Another server requests it when a user whose record is
 here authenticates there; it corresponds to VERIFY_CHALLENGE of the native protocol. Request and response are not

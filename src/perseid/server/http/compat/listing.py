@@ -1,24 +1,19 @@
-"""Lists of handles of a prefix, and searches.
+"""Handles of a prefix, hosted prefixes, the site record, and reverse lookup (http-api reference, 6.6, 6.7 and 13).
 
-Lists over the API: the handles of a prefix (http-api reference, 6.6), hosted prefixes (6.7), the site record.
-
-    ?prefix=12345&page=0&pageSize=100     a page by number, as deployed clients request
-    ?prefix=12345                         everything
-    ?prefix=12345&after=0                 from the start, then `after` the value of `next`
+    GET /api/handles?prefix=12345&page=0&pageSize=100     a page by number, as deployed clients request
+    GET /api/handles?prefix=12345                         everything
+    GET /api/handles?prefix=12345&after=0                 from the start, then `after` the value of `next`
+    GET /hrls/handles/?URL=*example.org*&CHECKSUM=abc     ["12345/a", "12345/b"]
+    GET /hrls/ping                                        OK
 
 A page by number costs as much as all pages before it, and new handles shift the others. `after` has constant cost and
 misses nothing. Long lists are streamed while they are read, so that they are never completely in memory.
 
-Reverse lookup: finding handles by their values, as an add-on to deployed servers does (http-api reference, 13).
-
-    GET /hrls/handles/?URL=*example.org*&CHECKSUM=abc     ["12345/a", "12345/b"]
-    GET /hrls/ping                                        OK
-
-Each parameter is a type and a pattern for its value, with `*` for any characters; a record must match all of them. The
-registry decides who can find what (`registry.queries.find`): users who can list the handles of a namespace, and for
-private values those who can read them. If an anonymous caller finds nothing, the response is a challenge.
-
-Results are limited. If there may be more, a `Link` header has the URL of the rest.
+Reverse lookup finds handles by their values, as an add-on to deployed servers does. Each parameter is a type and a
+pattern for its value, with `*` for any characters; a record must match all of them. The registry decides who can find
+what (`registry.queries.find`): users who can list the handles of a namespace, and for private values those who can read
+them. If an anonymous caller finds nothing, the response is a challenge. Results are limited. If there may be more, a
+`Link` header has the URL of the rest.
 """
 
 import hashlib

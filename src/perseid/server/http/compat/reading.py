@@ -1,4 +1,4 @@
-"""Reading records over the API (http-api reference, 6.1).
+"""Reading records and their earlier versions over the API (http-api reference, 6.1).
 
 Anonymous callers get the public values, with an entity tag and cacheable by their TTLs; authenticated callers get all
 values that they may read, not cacheable. A POST is a GET with more room for parameters, and never creates. Suggestions

@@ -1,4 +1,4 @@
-"""`/api/sessions` (HTTP API, 6.10): sessions are started, authenticated and ended.
+"""`/api/sessions` (HTTP API, 6.10): start, authenticate and end sessions.
 
     POST    /api/sessions         starts one; Basic credentials or a certificate authenticate it at once
     GET     /api/sessions/this    shows its state

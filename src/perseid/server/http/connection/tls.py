@@ -1,19 +1,14 @@
-"""TLS: handshakes, and encrypted connections.
-
-TLS handshakes, independent of any connection: the context, and one step at a time.
-
-The server requests a client certificate in the first handshake; it is optional. Every certificate is accepted if the
-handshake proves possession of its key: RSA, elliptic curves, and with TLS 1.2 also DSA, which TLS 1.3 lacks. A client
-with a DSA key that offers both versions sends no certificate; it must offer TLS 1.2 only.
-
-TLS on a connection: a protocol for the event loop, and a transport for the HTTP connection inside.
+"""TLS: the server's context, steps of a handshake, and a transport for the HTTP connection inside.
 
 Cryptography is OpenSSL's, through pyOpenSSL, on memory buffers. The standard module `ssl` would be faster but cannot be
 used: it accepts only client certificates that it can verify up to a root. Those of the Handle System are self-signed;
 only their key matters.
 
-- A client may send any certificate. The HTTP connection gets it, and authentication happens
-  later. There is no renegotiation and no resumption: a client that returns with a certificate is always asked for it.
+- The server requests a client certificate in the first handshake; it is optional. Every certificate is accepted if the
+  handshake proves possession of its key: RSA, elliptic curves, and with TLS 1.2 also DSA, which TLS 1.3 lacks. A client
+  with a DSA key that offers both versions sends no certificate; it must offer TLS 1.2 only.
+- The HTTP connection gets the certificate, and authentication happens later. There is no renegotiation and no
+  resumption: a client that returns with a certificate is always asked for it.
 - The first step of a handshake takes half a millisecond, and so may the next, in which a client proves possession of a
   key. They run in the pools and can be refused there. During a step nothing is read from the client, and nothing else
   uses the connection. Input too short for a proof is processed at once.

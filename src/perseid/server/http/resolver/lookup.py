@@ -1,8 +1,7 @@
 """Lookup of a name in one snapshot of the ledger, with everything a response needs.
 
 Only public data is read: callers are anonymous here. Aliases are followed by the rules of the registry, while the
-requested values contain one (§9.6). For a handle that another service hosts, only its namespace is
-read.
+requested values contain one (§9.6). For a handle that another service hosts, only its namespace is read.
 
 For an earlier time, the record, the aliases on the way and everything else that affects the target are as of that time.
 Which server hosts the handle, its contact and the status of its namespace are always current.

@@ -1,10 +1,8 @@
-"""One call of the HTTP API: its request, its identity, and how it is executed.
+"""One call of the HTTP API: its request, identity and execution, and helpers for the routes that change records.
 
 Execution is shared with the compatible API (`compat.call.Call`): every call is a registry command, reads included,
-decided under the guard of the identity. This class adds typed requests (`validation`), pages (`after`, `cursor`),
+decided under the guard of the identity. `ApiCall` adds typed requests (`validation`), pages (`after`, `cursor`),
 responses that are encoded in the thread that read the data (`respond`), and idempotency keys (`create`, `once`).
-
-Helpers shared by the routes that change records.
 """
 
 import hashlib

@@ -1,12 +1,11 @@
-"""A registry bound to one identity, for work of several steps.
+"""Shared steps of the routes that start, resume and undo jobs, and the registry that these steps use.
 
-`ApiCall.change` guards a command of one commit. Longer work, some of it after the response was sent, uses this class:
-every step, reads included, checks that the key or token is still valid and applies the current settings.
-
-Shared steps of the routes that start, resume and undo jobs.
-
-The first steps run before the response, so that a refusal reaches the caller. The rest runs in the background
+The first steps of a job run before the response, so that a refusal reaches the caller. The rest runs in the background
 (`job_runner`).
+
+`ApiCall.change` guards a command of one commit. Longer work, some of it after the response was sent, uses an
+`AuthorizedRegistry`, which is bound to one identity: every step, reads included, checks that the key or token is still
+valid and applies the current settings.
 """
 
 from collections.abc import Awaitable, Callable, Iterator

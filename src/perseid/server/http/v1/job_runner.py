@@ -1,6 +1,11 @@
-"""Execution of jobs in the background, and their progress as events.
+"""Execution of jobs in the background, step by step, and their progress as server-sent events.
 
-Progress of a job as server-sent events, for browsers and simple programs.
+`registry.jobs.runner` runs a job; here it gets time, retries and limits. A job is durable after each step, so nothing
+here needs to be stored: when the server stops, every job remains at its last step, and a request can resume it. Each
+step runs in the pools, on the budget of the user who started it. The pause between two steps is as long as a step, so
+that a large job leaves room for others. Everything else runs in the event loop.
+
+Browsers and simple programs can watch a job:
 
     event: progress
     id: 500
@@ -8,18 +13,8 @@ Progress of a job as server-sent events, for browsers and simple programs.
 
 `progress` is sent on every change, `end` when nothing more will come: the job has ended, or no process runs it. A
 comment line in between keeps the connection alive. Every event is complete, so missed ones do not matter and
-`Last-Event-ID` has no effect.
-
-Each listener costs a connection and one read of the ledger per second, so their number is limited.
-
-Execution of jobs in the background, step by step.
-
-`registry.jobs.runner` runs a job; here it gets time, retries and limits. A job is durable after each step, so nothing
-here needs to be stored: when the server stops, every job remains at its last step, and a request can resume it. Each
-step runs in the pools, on the budget of the user who started it. The pause between two steps is as long as a step, so
-that a large job leaves room for others.
-
-Everything here runs in the event loop.
+`Last-Event-ID` has no effect. Each listener costs a connection and one read of the ledger per second, so their number
+is limited.
 """
 
 import asyncio

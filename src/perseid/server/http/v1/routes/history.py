@@ -1,15 +1,11 @@
-"""Routes of history and proofs.
+"""Routes of history and proofs: versions and differences of a handle, the log, proofs and checkpoints.
 
-History of one handle, differences between two times, and the log of the whole ledger.
+`registry.queries.history` and `registry.queries.listing` decide what a caller can see. `routes.records` returns the
+record at one time, with `at`.
 
-`registry.queries.history` and `registry.queries.listing` decide what a caller can see. The record at one time is a
-matter of `routes.records`, with `at`.
-
-Proofs that anyone can verify without this server, and checkpoints.
-
-A proof is the document that `perseid prove` writes and `perseid verify` checks; docs/reference/proof-format.md
-specifies it. By default it contains public data only. Checkpoints and consistency proofs are public: they contain only
-hashes, of salted leaves.
+A proof is the document that `perseid prove` writes and `perseid verify` checks without this server;
+docs/reference/proof-format.md specifies it. By default it contains public data only. Checkpoints and consistency proofs
+are public: they contain only hashes, of salted leaves.
 """
 
 import asyncio

@@ -1,14 +1,8 @@
-"""Routes of jobs: rewrites, undos and transfers.
+"""Routes of jobs: preview, start, watch, resume and undo rewrites and transfers of many records.
 
-Jobs: preview, start, watch, resume and undo changes of many records.
-
-They are those of `perseid rewrite`, `undo` and `jobs` (`registry.jobs`). A job continues after the response
+They do what `perseid rewrite`, `transfer`, `undo` and `jobs` do (`registry.jobs`). A job continues after the response
 (`job_requests`). If it does not complete, because the server stopped or the user lost a permission, a request can
-resume it.
-
-Transfer everything under a prefix, or all handles with the same beginning, to another owner.
-
-A transfer is a job like a rewrite (`routes.jobs`). One handle is transferred in `routes.lifecycle`.
+resume it. `routes.records` transfers a single handle.
 """
 
 from typing import Final

@@ -1,10 +1,7 @@
 """The entry point of the API, and routes about the syntax of handles and suffixes.
 
-The entry point of the API.
-
-Syntax of handles and suffixes: parse, convert and check, as `perseid name` and `perseid suffix` do.
-
-No authentication is needed, and nothing is looked up.
+The routes parse, convert and check as `perseid name` and `perseid suffix` do. No authentication is needed, and nothing
+is looked up.
 """
 
 import secrets

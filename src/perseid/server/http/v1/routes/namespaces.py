@@ -1,4 +1,4 @@
-"""Routes of namespaces and types."""
+"""Routes of namespaces, their policies and authority metadata, and of types."""
 
 from dataclasses import replace
 from functools import partial
