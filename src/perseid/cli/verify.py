@@ -105,7 +105,7 @@ def short_time(microseconds: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Escape line breaks and everything that a terminal would act on; `_values` would load too much."""
+    """Escape line breaks and everything that a terminal would act on; `_arguments` would load too much."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 

@@ -110,11 +110,11 @@ class Source:
     random: Callable[[int], bytes]
     """Returns N unpredictable bytes, like `secrets.token_bytes`."""
     lease: Lease
-    """Reserves numbers: see `allocator`."""
+    """Reserves numbers for an `Allocator`."""
     sleep: Callable[[float], None]
     """Waits for N seconds, like `time.sleep`."""
     max_ahead: int = DEFAULT_MAX_AHEAD
-    """Milliseconds that a time-based suffix may run ahead of the clock; see `allocator.STRICT_CLOCK`."""
+    """Milliseconds that a time-based suffix may run ahead of the clock; see `STRICT_CLOCK`."""
     max_wait: int | None = DEFAULT_MAX_WAIT
     """Milliseconds to wait for the clock before giving up; None waits forever."""
 

@@ -3,10 +3,10 @@
 Names are UTF-8 text, case-insensitive for ASCII letters; `.` separates a type from its subtypes. There are three
 comparisons:
 
-- `matches`: a client's query. `URL` matches only `URL`; `URL.` matches `URL`, `URL.us` and all other subtypes.
+- `TypeQuery`: a client's query. `URL` matches only `URL`; `URL.` matches `URL`, `URL.us` and all other subtypes.
 - `has_type`: the type of a value. `HS_ADMIN.x` is an `HS_ADMIN`, in any case.
-- exact spelling, for `SITE_TYPES`, `SERVICE_TYPES` and for an `HS_PUBKEY` that proves an identity: deployed resolvers
-  and servers ignore `hs_site`, so it must have no effect here either.
+- exact spelling, for `SITE_TYPES`, `DELEGATION_TYPES` and for an `HS_PUBKEY` that proves an identity: deployed
+  resolvers and servers ignore `hs_site`, so it must have no effect here either.
 
 The text of URL, EMAIL, DESC, HS_SERV and HS_ALIAS is not validated: a record keeps what its owner wrote. All
 conversions are exact.

@@ -30,8 +30,7 @@ class Frame:
 class FrameReader:
     """Splits a stream into messages.
 
-    Data after a message is parsed only when the next message is requested: it may be a stream of another format
-    (`take_buffered`), or have an invalid length.
+    Data after a message is parsed only when the next message is requested: it may have an invalid length.
     """
 
     def __init__(self) -> None:

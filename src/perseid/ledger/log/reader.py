@@ -1,7 +1,7 @@
 """A consistent snapshot of the log.
 
 All reads of one decision, page or proof use one `LogReader`, so they see one state. Views catch up from it as well
-(`changes.Source`).
+(`entry.Source`).
 """
 
 from collections.abc import Collection, Iterator

@@ -7,7 +7,7 @@
   groups. Groups are searched level by level, each once, so loops are harmless.
 - Server administrators in the configuration have all permissions on every handle if `server_admin_full_access` is set.
 - An anonymous caller must authenticate (402); an authenticated caller without the permission is refused (400).
-- A caller with a bearer token has the permissions that its issuer has now, within its scope: see `scopes`.
+- A caller with a bearer token has the permissions that its issuer has now, within its scope: see `permissions`.
 
 The default is to deny: data that cannot be read, a record that is not here, or a search that hits its limit do not
 match. Records are read only through a `Lookup`, so that the commit can check that nothing of it has changed. Reasons

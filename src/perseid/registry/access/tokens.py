@@ -1,7 +1,7 @@
 """Bearer tokens: create, revoke, list and authenticate.
 
-A token acts as its issuer, within a scope (`scopes`) and for a limited time. It never has a permission that its issuer
-lacks when it is used: `authorize` checks both. `token_records` has the stored form and the text of a token.
+A token acts as its issuer, within a scope (`ScopeSet`) and for a limited time. It never has a permission that its
+issuer lacks when it is used: `authorize` checks both. `token_records` has the stored form and the text of a token.
 
 Server administrators and local users can create any token; administrators of prefixes (MODIFY_ADMIN on the prefix
 handle, as for policies) those whose scope is within their prefixes. The same users, and the issuer, can see and revoke

@@ -46,7 +46,8 @@ JAVASCRIPT: Final = "application/javascript;charset=utf-8"
 INDENT: Final = 2
 
 MAX_INLINE_BYTES: Final = 16_384
-"""Size of values, as `values_size` counts it, up to which they are encoded in the event loop: a few milliseconds."""
+"""Bytes of values, as `values_size` counts them, and of request bodies up to which the event loop encodes or parses
+them itself: a few milliseconds at most."""
 
 _LINE_ENDS: Final = (("\u2028".encode(), b"\\u2028"), ("\u2029".encode(), b"\\u2029"))
 _NAME_SYMBOLS: Final = "_$"
@@ -280,8 +281,6 @@ def _describe(refused: Refused, texts: AdviceTexts) -> str:
 def _retry_after(seconds: float) -> tuple[str, str]:
     return "Retry-After", str(max(1, ceil(seconds)))
 
-
-"""Bytes of a record that is parsed in the event loop: a few milliseconds at most."""
 
 SECONDS_PER_BYTE: Final = 1.1e-7
 """Upper bound of the parsing time of a record per byte; long lists of small items are slowest."""

@@ -5,10 +5,10 @@ it gets back. So it never blocks and knows no threads. The driver decides where 
 time and for whom, and raises `Busy` for excess work. The protocol state changes only between two steps, never while
 work is done.
 
-`wire.Server` signs responses and agrees on session keys directly: 1 to 20 ms of computation. Here a response that must
-be signed is returned as `UnsignedFrame`, and a session setup is returned as a request; the computation is a function
-without side effects, for a pool. Changes of the server's state (sessions, challenges, counters) happen before and after
-it and are quick. Everything else is `wire.Server`.
+`wire.server.Server` signs responses and agrees on session keys directly: 1 to 20 ms of computation. Here a response
+that must be signed is returned as `UnsignedFrame`, and a session setup is returned as a request; the computation is a
+function without side effects, for a pool. Changes of the server's state (sessions, challenges, counters) happen before
+and after it and are quick. Everything else is inherited.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator

@@ -7,7 +7,7 @@ and the service answers them at once; that path is kept short. See `requests` fo
 Invalid input gets an error response, and the connection ends: the start of the next request is unknown. The client
 gets a moment to read the response, because data that it keeps sending would make the system discard it.
 
-Works on any asyncio transport, plain or TLS; `manager` enforces timeouts.
+Works on any asyncio transport, plain or TLS; `listener.ConnectionManager` enforces timeouts.
 """
 
 import asyncio
