@@ -6,6 +6,7 @@ package says how a module offers its commands.
 
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -44,8 +45,9 @@ class Command(TyperCommand):
         return _hide_flag_types(super().get_params(ctx))
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        # typer puts required arguments into braces.
-        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+        # typer puts required arguments into braces, and adds dots to names that have them already.
+        pieces = [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
+        return [re.sub(r"\.\.\.(\]?)\.\.\.$", r"...\1", piece) for piece in pieces]
 
 
 class Group(TyperGroup):

@@ -218,7 +218,7 @@ def test_without_prefix_administrators_server_administrators_create_and_list(
 def test_without_prefix_administrators_refusal_names_the_setting() -> None:
     settings = Settings(allow_na_admins=False)
     assert (
-        "requires an entry in the setting server_admins"
+        "requires an entry in the setting administrators.server"
         in decide(requirements.create(TARGET), settings=settings).reason
     )
 
@@ -233,7 +233,7 @@ def test_refusal_names_the_settings() -> None:
     reason = decide(requirements.server_operation(OpCode.HOME_NA)).reason
     assert (
         reason
-        == "300:0.NA/12345 cannot home a prefix: requires an entry in the setting server_admins or home_only_admins"
+        == "300:0.NA/12345 cannot home a prefix: requires an entry in the setting administrators.server or administrators.home_only"
     )
 
 

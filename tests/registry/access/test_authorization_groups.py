@@ -62,7 +62,7 @@ def test_groups_in_the_configuration_have_the_same_limit() -> None:
             ALICE, permissions.server_operation(OpCode.BACKUP_SERVER), Records(chain(levels)), settings
         )
         assert decision.allowed is allowed
-        assert ("the setting backup_admins lists the caller through the group" in decision.reason) is allowed
+        assert ("the setting administrators.backup lists the caller through the group" in decision.reason) is allowed
 
 
 def wide(count: int) -> dict[str, list[Value]]:
@@ -132,7 +132,7 @@ def test_many_groups_do_not_lock_out_server_administrators() -> None:
     settings = Settings((ref("200:s/1"),), server_admin_full_access=True)
     decision = decide(records, "300:k/root", settings)
     assert decision.allowed
-    assert "the setting server_admins" in decision.reason
+    assert "the setting administrators.server" in decision.reason
     assert records.asked == [str(TARGET), "s/1"]
 
 

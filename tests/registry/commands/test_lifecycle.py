@@ -397,7 +397,9 @@ def test_only_server_administrators_can_redact(
     refused = refusal(registry, Redact(NAME, 1, 1, "mine"), identity)
     assert refused.code is (code or ResponseCode.AUTHENTICATION_NEEDED)
     if code is not None:
-        assert "cannot redact values of 10.1/thing: requires an entry in the setting server_admins" in str(refused)
+        assert "cannot redact values of 10.1/thing: requires an entry in the setting administrators.server" in str(
+            refused
+        )
 
 
 def test_redaction_needs_neither_full_access_nor_record_permissions() -> None:

@@ -209,6 +209,8 @@ def build_redaction(reader: LogReader, key: bytes, seq: int, index: int, by: tup
 
     `by` is (interface, actor). A value that the record still has is not redacted: remove or replace it first.
     """
+    if seq > reader.size:
+        raise NothingToRedact(f"entry {seq} does not exist; the last one is {reader.size}")
     latest = reader.record(key)
     entry = reader.as_of(key, seq)
     if latest is None or entry is None:

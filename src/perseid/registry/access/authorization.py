@@ -88,7 +88,7 @@ class Settings:
 
     def holders(self, role: Role) -> tuple[ValueRef, ...]:
         """The administrators with a role."""
-        holders: tuple[ValueRef, ...] = getattr(self, role.value)
+        holders: tuple[ValueRef, ...] = getattr(self, f"{role.name.lower()}_admins")
         return holders
 
 
@@ -115,7 +115,7 @@ def authorize(
         if not (requirement.public and requirement.required_scope.is_read_only) and (
             missing := identity.scope.describe_missing(requirement.required_scope)
         ):
-            return _scope_denied(identity, requirement.action, missing)
+            return _scope_denied(identity, requirement, missing)
         return authorize(identity.issuer, requirement, lookup, settings, usage)
     if requirement.public:
         return Decision(True, None, f"everybody can {requirement.action}")
@@ -372,9 +372,10 @@ def _authentication_required(action: str) -> Decision:
     return Decision(False, ResponseCode.AUTHENTICATION_NEEDED, reason, AdviceKind.AUTHENTICATE())
 
 
-def _scope_denied(identity: TokenIdentity, action: str, missing: str) -> Decision:
-    reason = f"{display_name(str(identity))} cannot {action}: {missing}"
-    return Decision(False, ResponseCode.INSUFFICIENT_PERMISSIONS, reason, AdviceKind.USE_SCOPED_TOKEN())
+def _scope_denied(identity: TokenIdentity, requirement: Requirement, missing: str) -> Decision:
+    reason = f"{display_name(str(identity))} cannot {requirement.action}: {missing}"
+    kind = AdviceKind.USE_SCOPED_TOKEN if requirement.required_scope.scopes else AdviceKind.AUTHENTICATE_WITH_KEY
+    return Decision(False, ResponseCode.INSUFFICIENT_PERMISSIONS, reason, kind())
 
 
 def _denied(caller: str, requirement: Requirement, search: _Search, settings: Settings) -> Decision:

@@ -199,11 +199,11 @@ Modification: TypeAlias = tuple[Value, Value]
 class Role(Enum):
     """A list of administrators in the configuration; the value is the name of the setting."""
 
-    SERVER = "server_admins"
-    HOME_ONLY = "home_only_admins"
-    STATUS = "status_admins"
-    BACKUP = "backup_admins"
-    REPLICATION = "replication_admins"
+    SERVER = "administrators.server"
+    HOME_ONLY = "administrators.home_only"
+    STATUS = "administrators.status"
+    BACKUP = "administrators.backup"
+    REPLICATION = "administrators.replication"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,8 @@ class HasPermissions:
     record: str
     """The handle whose administrators are checked."""
     on_prefix: bool = False
-    """Whether it is a permission over the handles of a prefix, which the setting `allow_na_admins` can switch off."""
+    """Whether it is a permission over the handles of a prefix, which the setting
+    `administrators.prefix_administrators` can switch off."""
 
     def __post_init__(self) -> None:
         if not 0 < self.permissions <= ALL_PERMISSIONS:
