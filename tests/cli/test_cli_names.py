@@ -10,6 +10,7 @@ import pytest
 from perseid.cli.names import RULES_WITHOUT_ERRORS
 from perseid.names.errors import load_rules
 from perseid.names.uri import KNOWN_RESOLVERS
+from perseid.schema.names import rules as all_rules
 from tests.cli.installation import call
 from tests.cli.program import refused, run
 
@@ -268,14 +269,14 @@ def test_error_has_position_reason_and_rule(text: str, rule: str, words: str) ->
 def test_rules_explains_every_rule() -> None:
     done = call("name", "rules")
     assert (done.code, done.err) == (0, "")
-    assert done.out == "".join(f"{key}  {rule['title']}\n    {rule['text']}\n" for key, rule in load_rules().items())
+    assert done.out == "".join(f"{key}  {rule['title']}\n    {rule['text']}\n" for key, rule in all_rules().items())
     assert call("name", "rules", "--json").json == {
-        "rules": [{"rule": key, **rule} for key, rule in load_rules().items()]
+        "rules": [{"rule": key, **rule} for key, rule in all_rules().items()]
     }
 
 
 def test_rules_explains_one_rule_in_either_case() -> None:
-    assert call("name", "rules", "h3", "--json").json == {"rule": "H3", **load_rules()["H3"]}
+    assert call("name", "rules", "h3", "--json").json == {"rule": "H3", **all_rules()["H3"]}
 
 
 def test_rule_without_errors_is_known_but_not_found() -> None:
@@ -283,11 +284,12 @@ def test_rule_without_errors_is_known_but_not_found() -> None:
     assert (done.code, done.out) == (3, "")
     assert done.err == "perseid: no error refers to rule C4; see docs/reference/names.md\n"
     assert not {*RULES_WITHOUT_ERRORS} & load_rules().keys()
+    assert call("name", "rules", "H7", "--json").json["title"] == "One handle, one record", "cited by refusals"
 
 
 def test_unknown_rule_is_not_found() -> None:
     done = call("name", "rules", "Z9")
     assert (done.code, done.out) == (3, "")
-    assert done.err == f"perseid: rule 'Z9' does not exist; the rules are {', '.join(load_rules())}\n"
+    assert done.err == f"perseid: rule 'Z9' does not exist; the rules are {', '.join(all_rules())}\n"
     problem = json.loads(call("name", "rules", "Z9", "--json").err)
     assert (problem["type"], problem["exit_code"], "code" in problem) == ("/docs/problems#not-found", 3, False)

@@ -6,19 +6,20 @@ from pathlib import Path
 import perseid.names
 import perseid.registry
 from perseid.names.errors import load_rules as name_rules
-from perseid.registry.results import rules
+from perseid.schema.names import rules
 
-RULE = re.compile('"([A-Z][0-9]+)"')
+RULE = re.compile(r'"([A-Z][0-9]+)"|\(rule ([A-Z][0-9]+)\)')
 
 
-def named(package: Path) -> set[str]:
-    return {rule for path in package.glob("*.py") for rule in RULE.findall(path.read_text(encoding="utf-8"))}
+def cited_rules(package: Path) -> set[str]:
+    texts = [path.read_text(encoding="utf-8") for path in package.rglob("*.py")]
+    return {quoted or named for text in texts for quoted, named in RULE.findall(text)}
 
 
 def test_every_cited_rule_is_explained() -> None:
     for package in (perseid.names, perseid.registry):
         folder = Path(next(iter(package.__path__)))
-        assert named(folder) <= set(rules()), folder
+        assert cited_rules(folder) <= set(rules()), folder
 
 
 def test_every_rule_has_a_unique_text() -> None:

@@ -11,7 +11,6 @@ import typer
 
 from perseid.names import pilin
 from perseid.names.errors import InvalidName, quote_text
-from perseid.names.errors import load_rules as all_rules
 from perseid.names.schemes import MemoryLease, Source
 from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_user_input
 from perseid.schema.names import (
@@ -25,6 +24,7 @@ from perseid.schema.names import (
     pilin_at,
     to_pilin,
 )
+from perseid.schema.names import rules as all_rules
 
 from ._commands import Command, Group
 from ._output import AsJson, NotFound, for_each, print_fields, print_json, print_message
@@ -123,7 +123,7 @@ def rules(
     """Explain the rules for handles that error messages refer to."""
     texts = all_rules()
     chosen = texts if rule is None else {key: value for key, value in texts.items() if key == rule.upper()}
-    if rule is not None and rule.upper() in RULES_WITHOUT_ERRORS:
+    if not chosen and rule is not None and rule.upper() in RULES_WITHOUT_ERRORS:
         raise NotFound(f"no error refers to rule {rule.upper()}; see docs/reference/names.md")
     if not chosen:
         raise NotFound(f"rule {quote_text(rule or '')} does not exist; the rules are {', '.join(texts)}")

@@ -1,16 +1,12 @@
-"""Results of commands and queries, refusals, and the rules that refusals cite.
+"""Results of commands and queries, and refusals.
 
 A refusal carries the response code of the protocol, the reason in words, and advice as data (see `advice`).
 """
 
-import tomllib
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from typing import ClassVar, Final, Self
 
 from perseid.ledger.log.entry import State
-from perseid.names.errors import load_rules as name_rules
 from perseid.names.handle import Handle
 from perseid.records.record import Value
 from perseid.registry.access.authorization import Decision
@@ -133,14 +129,3 @@ class Explanation:
     code: ResponseCode | None = None
     advice: Advice | None = None
     rule: str = ""
-
-
-@cache
-def rules() -> dict[str, dict[str, str]]:
-    """Title and text of each rule by its id, in the order of letters and numbers."""
-    own: dict[str, dict[str, str]] = tomllib.loads(
-        files(__package__).joinpath("rules.toml").read_text(encoding="utf-8")
-    )
-    every = {**name_rules(), **own}
-    letters = list(dict.fromkeys(key[0] for key in every))
-    return dict(sorted(every.items(), key=lambda item: (letters.index(item[0][0]), int(item[0][1:]))))

@@ -1,15 +1,18 @@
 """Syntax of handles and suffixes. The responses are computed here: they need nothing but the syntax."""
 
+import tomllib
 from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import cache
+from importlib.resources import files
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from perseid.names import pilin
 from perseid.names.cordra import CordraScheme
-from perseid.names.errors import InvalidName
+from perseid.names.errors import InvalidName, load_rules
 from perseid.names.handle import Handle
 from perseid.names.scheme_loader import recognize
 from perseid.names.schemes import Source
@@ -241,3 +244,14 @@ def generate_cordra(version: Literal[1, 4], source: Source) -> CordraSuffix:
     scheme = CordraScheme(version)
     (suffix,) = scheme.mint(source)
     return CordraSuffix(suffix, version, str(scheme.describe(Handle(ANY_PREFIX, suffix))["uuid"]))
+
+
+@cache
+def rules() -> dict[str, dict[str, str]]:
+    """Title and text of each rule by its id, in the order of letters and numbers."""
+    own: dict[str, dict[str, str]] = tomllib.loads(
+        files(__package__).joinpath("rules.toml").read_text(encoding="utf-8")
+    )
+    every = {**load_rules(), **own}
+    letters = list(dict.fromkeys(key[0] for key in every))
+    return dict(sorted(every.items(), key=lambda item: (letters.index(item[0][0]), int(item[0][1:]))))

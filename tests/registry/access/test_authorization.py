@@ -232,15 +232,15 @@ def test_prefix_handle_keeps_its_own_administrators() -> None:
 def test_refusal_names_the_settings() -> None:
     reason = decide(requirements.server_operation(OpCode.HOME_NA)).reason
     assert (
-        reason
-        == "300:0.NA/12345 cannot home a prefix: requires an entry in the setting administrators.server or administrators.home_only"
+        reason == "300:0.NA/12345 cannot home a prefix: requires an entry in the setting administrators.server or "
+        "administrators.home_only"
     )
 
 
 @pytest.mark.parametrize("role", list(Role))
 def test_every_role_is_a_setting(role: Role) -> None:
     holders = (ref("300:a/b"),)
-    assert Settings(**{role.value: holders}).holders(role) == holders  # type: ignore[arg-type]
+    assert Settings(**{f"{role.name.lower()}_admins": holders}).holders(role) == holders  # type: ignore[arg-type]
     assert Settings().holders(role) == ()
 
 

@@ -241,7 +241,7 @@ def test_every_server_operation_and_identity(operation: str, kind: str) -> None:
     records = {**{place: [admin(who.named)] for place in PLACES}, **who.groups}
     for role in (*Role, None):
         for full_access in (False, True):
-            listed = {} if role is None else {role.value: (ref("9:a/b"), ref(who.named))}
+            listed = {} if role is None else {f"{role.name.lower()}_admins": (ref("9:a/b"), ref(who.named))}
             settings = Settings(**listed, server_admin_full_access=full_access)  # type: ignore[arg-type]
             decision = authorize(who.identity, requirement, Records(records), settings)
             assert decision.allowed is (known and (who.always or (who.meant and role in roles))), (role, decision)

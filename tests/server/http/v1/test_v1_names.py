@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.names import pilin
-from perseid.registry.results import rules
+from perseid.schema.names import rules
 from tests.cli.installation import call as cli
 from tests.server.http.contexts import Harness, header_of
 from tests.server.http.v1.apis import got, problem, send

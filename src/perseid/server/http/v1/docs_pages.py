@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from perseid.registry.results import rules
+from perseid.schema.names import rules
 from perseid.schema.problems import PROBLEM_TYPES, problem_types_by_status
 from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import Response

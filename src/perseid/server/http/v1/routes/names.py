@@ -16,7 +16,6 @@ from perseid.names.handle import Handle, check_prefix_syntax
 from perseid.names.scheme_loader import load_scheme, recognize
 from perseid.names.schemes import MemoryLease, Source
 from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_user_input, to_host, to_http, to_path
-from perseid.registry.results import rules
 from perseid.schema.common import Overview
 from perseid.schema.names import (
     ConversionQuery,
@@ -36,6 +35,7 @@ from perseid.schema.names import (
     generate_cordra,
     parse_name,
     pilin_at,
+    rules,
     to_pilin,
 )
 from perseid.server.http.negotiation import PAGE_AGE, STATIC_AGE
