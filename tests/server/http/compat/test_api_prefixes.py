@@ -81,7 +81,7 @@ def test_permission_to_home(server: Harness) -> None:
         for change in (server.post, server.delete):
             answer = change("/api/prefixes/111", headers=headers)
             assert (answer.status, json_of(answer)["responseCode"], json_of(answer)["handle"]) == (status, code, "111")
-    assert "server_admins" in json_of(server.get("/api/prefixes", headers=somebody))["message"]
+    assert "administrators.server" in json_of(server.get("/api/prefixes", headers=somebody))["message"]
 
 
 def test_single_prefix_cannot_be_read(shared: Harness) -> None:

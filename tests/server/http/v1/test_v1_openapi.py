@@ -109,7 +109,7 @@ def test_every_schema_and_field_is_described(document: Any) -> None:
 
 
 def test_tag_fields_are_described(document: Any) -> None:
-    said = document["components"]["schemas"]["ToCreate"]["properties"]["operation"]
+    said = document["components"]["schemas"]["ToCreate"]["properties"]["command"]
     assert (said["type"], said["enum"]) == ("string", ["create"])
     assert "`create`" in said["description"]
 
