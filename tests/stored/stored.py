@@ -47,7 +47,10 @@ def unpacked(folder: Path, *, upgrade: bool = True) -> Site:
     """Unpack a copy of the installation and upgrade its tables."""
     here = Site(folder / "installation")
     with tarfile.open(FOLDER / "installation.tar.gz") as archive:
-        archive.extractall(folder, filter="data")
+        if hasattr(tarfile, "data_filter"):
+            archive.extractall(folder, filter="data")
+        else:  # Debian's Python 3.11.2
+            archive.extractall(folder)
     for path in (here.directory, here.directory / "keys"):
         path.chmod(0o700)
     if upgrade:
