@@ -134,3 +134,9 @@ def test_empty_time_is_not_now(demo: Site) -> None:
     for command in ("resolve", "cite"):
         found = problem(demo(command, WORK, "--at", "", "--json"), "invalid-query")
         assert found["detail"].startswith("Invalid time")
+
+
+@pytest.mark.parametrize("command", ["namespace show", "namespace policy", "list"])
+def test_prefix_that_is_not_utf8_is_refused(demo: Site, command: str) -> None:
+    found = problem(demo(*command.split(), "\udcff", "--json"), "invalid-request")
+    assert found["detail"] == "Invalid value for 'PREFIX': '\\udcff' is not UTF-8"
