@@ -116,6 +116,9 @@ def test_interrupted_job_prints_the_command_that_resumes_it(here: Site) -> None:
     job = here.lines("jobs list")[0].split()[0]
     assert f"Job {job} was interrupted after 10 of 13 changes. To resume it: perseid jobs resume {job}\n" in done.err
     assert "unfinished 10 of 13  rewrite http://old.example/* to https://new.example/*" in here.lines("jobs list")[0]
+    found = json.loads(here(f"jobs resume {job} --json").err)
+    assert found["exit_code"] == 4
+    assert found["detail"].endswith(f"changes. To resume it: perseid jobs resume {job}")
     here.ok(f"undo {job} --yes")
     assert "  undone  rewrite" in here.lines("jobs list")[1]
     refused(here(f"jobs resume {job}"), f"{job} was undone by")

@@ -8,6 +8,7 @@ import pytest
 
 from perseid.ledger.log.entry import Entry
 from perseid.ledger.log.reader import LogReader
+from perseid.records.data_types import Definition
 from tests.cli.installation import Site, refused, site
 
 SCHEMA = {"type": "object", "required": ["mm"], "properties": {"mm": {"type": "integer"}}}
@@ -129,6 +130,21 @@ def test_types_are_listed_without_scanning_all_handles(demo: Site, monkeypatch: 
     assert demo.lines("type list 12345") == demo.lines("type list 0.NA/12345") == ["12345/Width  Width"]
     assert max(counts) < 100
     assert demo("type list 777").code == 3
+
+
+def test_list_of_types_checks_no_definition(demo: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checking one can take half a second, and a page has up to 1,000."""
+    checked: list[Definition] = []
+
+    def record(definition: Definition) -> None:
+        checked.append(definition)
+
+    monkeypatch.setattr(Definition, "check", record)
+    assert demo.lines("type list")
+    assert demo.lines("type list --json")
+    assert checked == []
+    demo.ok("type show 102.100.TYPE/CREATION_DATE")
+    assert len(checked) == 1
 
 
 def test_type_list_reports_namespaces_without_permission(demo: Site) -> None:

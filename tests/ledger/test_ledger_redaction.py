@@ -79,6 +79,7 @@ def test_same_data_is_redacted_throughout_the_history(log: Log) -> None:
         ("a", 1, 2, "already redacted"),
         ("z", 1, 1, "no values at"),
         ("b", 1, 1, "no values at"),
+        ("a", 99, 1, "entry 99 does not exist; the last one is 4$"),
     ],
 )
 def test_refused_redaction_says_why(log: Log, name: str, seq: int, index: int, words: str) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -14,7 +15,7 @@ import pytest
 from sqlalchemy import text
 
 from perseid.ledger.errors import TooBusy
-from perseid.ledger.ledger import Ledger
+from perseid.ledger.ledger import RETRY_DELAY, Ledger
 from perseid.ledger.log.entry import Action, State
 from perseid.ledger.log.log import build_redaction
 from perseid.ledger.log.record_keys import homed_name, policy_name
@@ -197,6 +198,41 @@ def test_unfinished_redaction_is_finished_at_the_next_start(store: Store, where:
         assert ledger.wait_until_erased(DEADLINE)
         files = [path.read_bytes() for path in (tmp_path / "answers").rglob("*") if path.is_file()]
         assert b"planted-2207" not in b"".join(files)
+
+
+def test_erased_means_that_the_old_view_is_removed(
+    opened: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened.append(change("a", url("https://example.org/planted-4410")), change("b"))
+    opened.append(change("a"))
+    until(lambda: opened.answers.ready)
+    remove, may_remove = shutil.rmtree, threading.Event()
+
+    def remove_later(path: Path, *, ignore_errors: bool) -> None:
+        may_remove.wait(DEADLINE)
+        remove(path, ignore_errors=ignore_errors)
+
+    monkeypatch.setattr(shutil, "rmtree", remove_later)
+    with opened.open_reader() as reader:
+        opened.append(build_redaction(reader, key("a"), 1, 1, ("cli", "local:alice"), "a reason"))
+    assert not opened.wait_until_erased(2 * RETRY_DELAY)
+    may_remove.set()
+    assert opened.wait_until_erased(DEADLINE)
+    files = [path.read_bytes() for path in (tmp_path / "answers").rglob("*") if path.is_file()]
+    assert b"planted-4410" not in b"".join(files)
+
+
+def test_view_left_over_by_a_killed_rebuild_is_removed(opened: Ledger, where: str, tmp_path: Path) -> None:
+    opened.append(change("a"))
+    with second_node(where, tmp_path / "second") as node:
+        until(lambda: node.answers.ready)
+    left = tmp_path / "second" / "4711"
+    left.mkdir()
+    (left / "data.mdb").write_bytes(b"planted-9034")
+    with second_node(where, tmp_path / "second") as node:
+        assert node.wait_until_erased(DEADLINE)
+        assert not left.exists()
+        assert found(node, "a") == []
 
 
 def test_checkpoints_are_signed_while_there_are_changes(store: Store, tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from typing import Annotated, Any, Final, TypeAlias, cast
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from ._output import CommandFailed
+
 _UsageError: Final = cast(type[Exception], typer.BadParameter.__base__)  # which typer does not export
 
 DEFAULT_DIRECTORY: Final = "perseid-data"
@@ -164,8 +166,7 @@ class LazyGroup(Group):
         except _UsageError as error:
             code = import_module("._errors", __package__).report_usage_error(error)
         except typer.Abort:
-            typer.echo("Aborted.", err=True)
-            code = 1
+            code = import_module("._errors", __package__).report_error(CommandFailed("aborted"), json=True)
         sys.exit(code or 0)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

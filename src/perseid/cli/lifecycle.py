@@ -249,17 +249,18 @@ def _describe_value(session: OpenInstallation, order: Redact) -> str:
 
 
 def run_job(run: JobRun) -> int:
-    """Run a job to its end and return the number of its changes. If it is interrupted, print how to resume it."""
+    """Run a job to its end and return the number of its changes. An error gets a note on how to resume it."""
     job = run.job
     with progress(job.kind, job.total or None, "records") as update:
         try:
             while run.advance():
                 update(run.done if job.total else run.processed)
-        except BaseException:
+        except BaseException as error:
             state = f"{run.done:,} of {job.total:,}" if job.total else f"{run.done:,}"
-            print_message(
-                f"Job {job.id} was interrupted after {state} changes. To resume it: perseid jobs resume {job.id}"
-            )
+            note = f"Job {job.id} was interrupted after {state} changes. To resume it: perseid jobs resume {job.id}"
+            error.add_note(note)
+            if not isinstance(error, Exception):  # Ctrl-C, which nobody reports
+                print_message(note)
             raise
     return run.done
 

@@ -179,7 +179,7 @@ class Ledger:
     def wait_until_erased(self, timeout: float) -> bool:
         """Wait until redacted data is gone from every file; False after the timeout."""
         deadline = monotonic() + timeout
-        while self.log.has_traces or self._erasure_due():
+        while self.log.has_traces or self._erasure_due() or self.answers.has_unused:
             if monotonic() > deadline:
                 return False
             self._stop.wait(INTERVAL)
@@ -282,7 +282,8 @@ class Ledger:
                 self._erase_traces()  # first, because it may free the space that the rest needs
             if self._wake.is_set() or now >= due:
                 self._wake.clear()
-                if not self.answers.follow(self.log.open_reader) or self._erasure_due():
+                followed = self.answers.follow(self.log.open_reader)
+                if not followed or self._erasure_due() or self.answers.has_unused:
                     self._start_building()
             if now >= due:
                 due = now + RETRY_DELAY
@@ -316,7 +317,11 @@ class Ledger:
     def _build_once(self) -> bool:
         if not self.answers.catch_up(self.log.open_reader, self._check_closing):
             return False
-        return self._erase(self._check_closing)
+        if not self._erase(self._check_closing):
+            return False
+        if self.answers.has_unused:  # left over by a process that was killed during a rebuild
+            self.answers.remove_unused(self._check_closing)
+        return True
 
     def _erase(self, progress: Callable[[int], None]) -> bool:
         """Rebuild the answers view if it may contain data that was redacted, here or by another process."""

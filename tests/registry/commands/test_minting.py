@@ -23,6 +23,7 @@ from perseid.names.scheme_loader import PatternScheme
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
 from perseid.records.encoding import to_iso
 from perseid.records.record import Value, ValueRef
+from perseid.registry.advice import AdviceKind
 from perseid.registry.commands import minting
 from perseid.registry.commands.minting import Generate, Mint, MintInputs, Reserve, RetryLater, ValuesFactory, mint
 from perseid.registry.commands.records import Create, Delete, Home
@@ -591,6 +592,8 @@ def test_s1_reserving_fails_as_a_whole_if_one_is_taken(registry: Registry) -> No
         with pytest.raises(Refused) as caught:
             registry.do(Reserve(names, ValueRef(300, "0.NA/10.1")), OPERATOR, "cli")
         assert words in str(caught.value)
+        if "10.1/" in words:
+            assert caught.value.advice == AdviceKind.CHOOSE_HANDLE(), "a reservation cannot replace or reuse a record"
     assert not stored(registry, free).exists
 
 

@@ -491,6 +491,7 @@ def test_passphrase_is_never_shown() -> None:
     assert SECRET not in refused("", {"PERSEID_KEYS_PASSPHRASE": f"{SECRET}\n{SECRET}"})
     assert SECRET not in refused(f'[keys]\npassphrase = ["{SECRET}"]')
     assert refused("[keys]\npassphrase = 4711").endswith("Expected a single line of text, not a number")
+    assert refused("[keys]\npassphrase = true").endswith("Expected a single line of text, not true or false")
 
 
 def test_file_with_secret_is_detected() -> None:

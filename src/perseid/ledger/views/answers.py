@@ -194,6 +194,16 @@ class Answers(AnswersReader):
                         return True
             return self._build(open_source, progress)
 
+    @property
+    def has_unused(self) -> bool:
+        """Whether there are generations besides the current one: being built, or left over by a killed process."""
+        return bool(self._unused())
+
+    def remove_unused(self, progress: Progress | None = None) -> None:
+        """Remove what earlier views left over, with all redacted data; wait for a view that is being built."""
+        with self._build_lock(progress):
+            self._remove_unused()
+
     def mark_behind(self, seq: int) -> None:
         """Make readers use the records until the view has reached an entry."""
         self._file.require(seq)
@@ -338,12 +348,14 @@ class Answers(AnswersReader):
         finally:
             os.close(descriptor)
 
-    def _remove_unused(self) -> None:
-        """Remove all generations but the current one."""
+    def _unused(self) -> list[Path]:
+        """The folders of all generations but the current one."""
         current = str(self._words[WORD_GENERATION])
-        for path in self.folder.iterdir():
-            if path.name.isdecimal() and path.name != current:
-                shutil.rmtree(path, ignore_errors=True)
+        return [path for path in self.folder.iterdir() if path.name.isdecimal() and path.name != current]
+
+    def _remove_unused(self) -> None:
+        for path in self._unused():
+            shutil.rmtree(path, ignore_errors=True)
 
     def _build(self, open_source: OpenSource, progress: Progress | None) -> bool:
         try:

@@ -103,7 +103,7 @@ class FoundRecord:
 
     resolution: Resolution
     entry: int | None = None
-    """The last ledger entry at the requested time; None for now."""
+    """The last ledger entry at the requested time; None if the current record was requested."""
     aliases: tuple[str, ...] = ()
     """The aliases that were followed."""
 
