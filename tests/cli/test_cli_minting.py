@@ -94,6 +94,14 @@ def test_reserved_identifiers_do_not_resolve(here: Site, command: str) -> None:
         here.ok(f"create {name} --url https://example.org/")
 
 
+def test_s1_reserve_chosen_handles(here: Site) -> None:
+    assert here.lines("reserve 12345/my-chosen-name hdl:12345/other") == ["12345/my-chosen-name", "12345/other"]
+    refused(here("reserve 12345/new 12345/other"), "12345/other already exists")
+    assert [json.loads(line)["state"] for line in here.lines("list 12345 --json")] == ["reserved", "reserved"]
+    assert here("reserve 12345/report- --count 3").code == 2
+    assert here("reserve 12345 12345/x").code == 2
+
+
 def test_reserve_with_values_is_refused(here: Site) -> None:
     refused(here("mint 12345 --reserve --url https://example.org/"), "cannot have values")
 
@@ -148,6 +156,12 @@ def test_mint_creates_one_identifier_per_table_row(here: Site, tmp_path: Path) -
     assert [value["type"] for value in second] == ["LANG", "URL", "HS_ADMIN"]
 
 
+def test_table_with_types_of_every_kind(here: Site) -> None:
+    here.ok("type add 12345/SCALE --definition x")
+    table = b"2:URL,DC.TITLE,HS_ALIAS,12345/SCALE,21.T11148/x,LINK.WORK,CHECKSUM!private\na,b,12345/x,c,d,12345/x,e\n"
+    here.ok("mint 12345 --from - --allow-type CHECKSUM", stdin=table)
+
+
 def test_table_on_standard_input_is_minted_in_row_order(here: Site) -> None:
     rows = "URL\n" + "".join(f"https://example.org/{number}\n" for number in range(1_500))
     names = here.ok("mint 12345 --from -", stdin=rows.encode()).out.splitlines()
@@ -176,6 +190,13 @@ def test_empty_table_mints_nothing(here: Site) -> None:
         (b"URL\na\nb,c\n", ("line 3", "2 cells")),
         (b'URL\n"a\n', ("invalid CSV",)),
         (b"URL\n\xff\n", ("is not UTF-8 at byte 5",)),
+        (
+            b"handle,url,title,EMIAL!private\n12345/a,https://example.org/,x,y\n",
+            ("unknown columns: 'handle', 'url', 'title'",),
+        ),
+        (b"url,title,EMIAL!private\nx,x,y\n", ("did you mean URL?", "did you mean TITLE?", "did you mean EMAIL?")),
+        (b"URL,12345/UNKNOWN\nx,y\n", ("'12345/UNKNOWN'", "perseid type list")),
+        (b"URL,CHECKSUM\nx,y\n", ("--allow-type CHECKSUM",)),
         (b"URL,HS_ADMIN\na,300:0.NA/12345\nb,bogus:bogus\n", ("line 3", "HS_ADMIN")),
     ],
 )

@@ -130,6 +130,7 @@ CASES: Final = (
     Case("mint 12345 --count 3", "POST", "/mint", {"prefix": "12345", "count": 3}, differs=RANDOM),
     Case("mint 12345 --with-metadata", "POST", "/mint", {"prefix": "12345", "metadata": []}, differs=RANDOM),
     Case("reserve 12345", "POST", "/reserve", {"prefix": "12345"}, differs=RANDOM),
+    Case("reserve 12345/r1 12345/r2", "POST", "/reserve", {"handles": ["12345/r1", "12345/r2"]}),
     # Namespaces, types and tokens
     Case("namespace add 99", "POST", "/namespaces", {"prefix": "99"}),
     Case(

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,15 +15,17 @@ import typer
 from perseid.ledger.errors import LeaseClosed, LedgerError
 from perseid.names.errors import quote_text
 from perseid.names.handle import Handle
+from perseid.names.suggest import did_you_mean
 from perseid.names.uri import BYTE_ORDER_MARK
 from perseid.records.encoding import to_base64
 from perseid.records.errors import InvalidData
 from perseid.records.record import DEFAULT_TTL, Value
-from perseid.registry.commands.minting import Mint, MintInputs
+from perseid.registry.commands.minting import Mint, MintInputs, Reserve
 from perseid.registry.commands.minting import mint as mint_in_steps
 from perseid.registry.commands.namespaces import check_prefix
 from perseid.registry.commands.records import PartialValue, assign_indexes
 from perseid.registry.jobs import runner
+from perseid.registry.policy.types import BUILT_IN_TYPES, is_known_type, nearest_type
 from perseid.registry.responses import to_minted
 from perseid.registry.results import MintResult, Refused
 
@@ -36,11 +39,12 @@ from ._arguments import (
     UrlOption,
     ValueOption,
     open_installation,
+    parse_handle,
     parse_value,
     parse_value_ref,
     parse_values,
 )
-from ._output import AsJson, print_json, progress
+from ._output import AsJson, CommandFailed, print_json, progress
 from .backup import reopen_command
 
 MAX_CELL: Final = 2_097_152
@@ -53,7 +57,9 @@ Where: TypeAlias = Annotated[
         help="The prefix; if the policy has no scheme, optionally the start of the suffix, as in `12345/report-`.",
     ),
 ]
-Count: TypeAlias = Annotated[int, typer.Option("--count", "-n", metavar="N", min=1, help="The number of identifiers.")]
+Count: TypeAlias = Annotated[
+    int | None, typer.Option("--count", "-n", metavar="N", min=1, help="The number of identifiers.")
+]
 Owner: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -100,9 +106,7 @@ class Rows:
 def mint(  # noqa: PLR0913 - options
     prefix: Where,
     *,
-    count: Annotated[
-        int | None, typer.Option("--count", "-n", metavar="N", min=1, help="The number of identifiers.")
-    ] = None,
+    count: Count = None,
     url: UrlOption = None,
     value: ValueOption = None,
     reserve: Annotated[bool, typer.Option("--reserve", help="Only reserve the identifiers, without records.")] = False,
@@ -113,6 +117,10 @@ def mint(  # noqa: PLR0913 - options
             metavar="FILE.csv",
             help="Mint one identifier for each row; the first row has the types. - is standard input.",
         ),
+    ] = None,
+    allow_type: Annotated[
+        list[str] | None,
+        typer.Option("--allow-type", metavar="TYPE", help="With --from: accept columns of this type; repeatable."),
     ] = None,
     with_metadata: Annotated[
         bool, typer.Option("--with-metadata", help="Also mint an identifier for each metadata record, and link them.")
@@ -131,8 +139,9 @@ def mint(  # noqa: PLR0913 - options
 
     Each handle is printed on its own line when it is durable. The policy of the namespace sets the form of suffixes; a
     suffix is never used twice. With `--from`, each row of a CSV file becomes a record; the columns are types, as in
-    `URL` or `EMAIL!private`. With `--with-metadata`, two handles are printed for each resource. With `--json`, each
-    line has the handles of one commit, in the order of the rows.
+    `URL` or `EMAIL!private`. A column that is neither a known type nor named by `--allow-type` is refused, and nothing
+    is minted. With `--with-metadata`, two handles are printed for each resource. With `--json`, each line has the
+    handles of one commit, in the order of the rows.
 
     For example:
         perseid mint 102.100.272 --url https://example.org/maps/1
@@ -149,6 +158,8 @@ def mint(  # noqa: PLR0913 - options
     administrator = None if owner is None else parse_value_ref(owner, "--owner")
     with open_installation(directory, acting_as) as session:
         ttl = _default_ttl(session, prefix)
+        if rows is not None:
+            _check_types(session, prefix, rows, allow_type or ())
         order = Mint(
             MintInputs.of(session.registry),
             prefix,
@@ -164,26 +175,43 @@ def mint(  # noqa: PLR0913 - options
 
 
 def reserve(
-    prefix: Where,
-    count: Count = 1,
+    where: Annotated[
+        list[str], typer.Argument(metavar="PREFIX|HANDLE...", help="A prefix, for new identifiers; or handles.")
+    ],
+    *,
+    count: Count = None,
     owner: Owner = None,
     note: Note = "",
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Reserve identifiers for later use.
+    """Reserve identifiers for later use: new ones under a prefix, or exactly the handles that you name.
 
     You can print or embed them now. They are not minted again, and they do not resolve until you create their records.
+    All named handles are reserved, or none. For new identifiers whose suffix begins with a text, use
+    `perseid mint 12345/report- --reserve`.
 
     For example:
         perseid reserve 102.100.272 --count 3
+        perseid reserve 102.100.272/BCDFGHJKH 102.100.272/CDFGHJKLH
     """
     administrator = None if owner is None else parse_value_ref(owner, "--owner")
-    with open_installation(directory, acting_as) as session:
-        _mint(
-            session, Mint(MintInputs.of(session.registry), prefix, count, reserve=True, owner=administrator), note, json
+    is_prefix = "/" not in where[0]
+    if is_prefix and len(where) > 1:
+        raise typer.BadParameter("use one prefix, or handles", param_hint="PREFIX|HANDLE")
+    if not is_prefix and count is not None:
+        message = (
+            f"requires a prefix, not a handle; try: perseid mint {shlex.quote(where[0])} --reserve --count {count}"
         )
+        raise typer.BadParameter(message, param_hint="--count")
+    chosen = () if is_prefix else tuple([parse_handle(each, new=True) for each in where])
+    with open_installation(directory, acting_as) as session:
+        if chosen:
+            _print_minted(session.do(Reserve(chosen, administrator), note), 1, json)
+            return
+        inputs = MintInputs.of(session.registry)
+        _mint(session, Mint(inputs, where[0], count or 1, reserve=True, owner=administrator), note, json)
 
 
 def _mint(session: OpenInstallation, order: Mint, note: str, json: bool) -> None:
@@ -194,7 +222,7 @@ def _mint(session: OpenInstallation, order: Mint, note: str, json: bool) -> None
             progress("minting", order.count, "identifiers", prints=True) as update,
         ):
             for result in mint_in_steps(session.registry, order, session.identity, INTERFACE, note, job_id=job):
-                _print_minted(result, order, json)
+                _print_minted(result, order.names_each, json)
                 done += len(result.handles) // order.names_each
                 update(done)
     except LeaseClosed as problem:
@@ -228,9 +256,9 @@ def _default_ttl(session: OpenInstallation, where: str) -> int:
         return snapshot.policy(prefix).default_ttl
 
 
-def _print_minted(result: MintResult, order: Mint, json: bool) -> None:
+def _print_minted(result: MintResult, handles_per_item: int, json: bool) -> None:
     if json:
-        print_json(to_minted(result.handles, result.seq, order.names_each))
+        print_json(to_minted(result.handles, result.seq, handles_per_item))
     else:
         typer.echo("\n".join(map(str, result.handles)))
 
@@ -273,6 +301,31 @@ def _check_columns(columns: tuple[str, ...], name: str) -> None:
         if not column or "=" in column or "://" in column:
             message = f"{quote_text(column)} is not a type; the first row must contain the types, such as URL"
             raise InvalidData(f"{name}: {message}")
+
+
+def _check_types(session: OpenInstallation, where: str, rows: Rows, allowed: Sequence[str]) -> None:
+    """Refuse columns that are not known types: a typo, or a column of another program, would be minted permanently."""
+    types = [column.partition("!")[0].rpartition(":")[2].strip() for column in rows.columns]
+    with session.registry.snapshot() as snapshot:
+        policy = snapshot.policy(where.partition("/")[0])
+        unknown = [type_ for type_ in types if type_ not in allowed and not is_known_type(snapshot, policy, type_)]
+        if not unknown:
+            return
+        meant = [(type_, nearest_type(policy, type_)) for type_ in unknown]
+    hints = [f"{quote_text(type_)}: {did_you_mean(known)}" for type_, known in meant if known]
+    if any(type_.lower() in _HANDLE_COLUMNS for type_ in unknown):
+        hints.append("mint generates the handles; to choose a handle, use: perseid create HANDLE")
+    accepted = f"Accepted columns: {', '.join(sorted(BUILT_IN_TYPES))}, HS_…, TITLE and other types of citations"
+    raise CommandFailed(
+        f"{rows.name}: unknown columns: {', '.join(map(quote_text, unknown))}; nothing was minted",
+        *hints,
+        f"{accepted}, types of the policy, registered types (perseid type list).",
+        f"To use another type: --allow-type {shlex.quote(unknown[0])}",
+    )
+
+
+_HANDLE_COLUMNS: Final = frozenset({"handle", "identifier", "id", "pid", "doi"})
+"""Columns with handles in the files of other programs."""
 
 
 def _escape_cell(cell: str) -> str:

@@ -13,7 +13,14 @@ from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Add, Create, Delete, Modify
 from perseid.registry.policy.policy import PROFILES
-from perseid.registry.policy.types import check_types, definition_values, get_registered_type
+from perseid.registry.policy.types import (
+    check_types,
+    definition_values,
+    get_registered_type,
+    is_known_type,
+    nearest_type,
+)
+from perseid.registry.queries.citation import CREATORS, DATES, DESCRIPTIONS, PUBLISHERS, TITLES
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
@@ -113,6 +120,16 @@ def test_record_without_a_definition_is_not_a_type(registry: Registry) -> None:
 
 def test_types_of_the_server_need_no_definition(registry: Registry) -> None:
     create(registry, "20/a", Value.text(1, CHECKED.tombstone_reason_type, "gone"))
+
+
+def test_known_types(registry: Registry) -> None:
+    with registry.snapshot() as snapshot:
+        policy = snapshot.policy("10")
+        cited = (*TITLES, *CREATORS, *DATES, *PUBLISHERS, *DESCRIPTIONS, "DC.TITLE")
+        for type_ in ("URL", "URL.us", "HS_ALIAS", "LINK.WORK", "10/SCALE", "10320/loc", *cited):
+            assert is_known_type(snapshot, policy, type_), type_
+        for type_, meant in (("url", "URL"), ("title", "TITLE"), ("EMIAL", "EMAIL"), ("CHECKSUM", ""), ("10/X", "")):
+            assert (is_known_type(snapshot, policy, type_), nearest_type(policy, type_)) == (False, meant)
 
 
 def test_unchanged_values_are_not_checked_again(registry: Registry) -> None:

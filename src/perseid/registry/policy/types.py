@@ -15,11 +15,12 @@ from typing import Final
 
 from perseid.names.errors import quote_text
 from perseid.names.handle import Handle, fold
+from perseid.names.suggest import nearest
 from perseid.records.data_types import Definition
 from perseid.records.errors import InvalidData
 from perseid.records.patterns import ValidationBudget
 from perseid.records.record import Value, ascending
-from perseid.records.types import DEFINITION, DESC, has_type
+from perseid.records.types import DEFINITION, DESC, TypeQuery, has_type
 from perseid.registry.advice import AdviceKind
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import Snapshot, StoredRecord
@@ -29,6 +30,11 @@ from .policy import Policy, Refusal, Subject
 
 BUILT_IN_TYPES: Final = frozenset({"URL", "EMAIL", DESC, "INET_HOST", "URN", DEFINITION})
 """Types that every deployed tool knows, and our own; with those that begin with `HS_` they need no definition (A6)."""
+
+CITATION_TYPES: Final = frozenset(
+    {"TITLE", "AUTHOR", "CREATOR", "DATE", "ISSUED", "PUBLISHER", "DESCRIPTION", "ABSTRACT", "DC", "DCTERMS"}
+)
+"""Types, or the beginnings of their names, that citations read (`queries.citation`)."""
 
 MAX_CHECKED_TYPES: Final = 32
 """How many types with a definition can be checked in one change of a record: each definition is read and compiled."""
@@ -104,6 +110,25 @@ def get_registered_type(stored: StoredRecord) -> RegisteredType | None:
         return RegisteredType(stored.handle, stored.seq, text, None, str(problem))
 
 
+def is_known_type(snapshot: Snapshot, policy: Policy, type_: str) -> bool:
+    """Whether a type is built in, in this spelling, used by citations, named by the policy, or a registered handle.
+
+    Every type can be stored. This is for files whose columns may mean something else.
+    """
+    if type_.startswith("HS_") or type_.partition(".")[0] in BUILT_IN_TYPES | CITATION_TYPES:
+        return True
+    if TypeQuery((*policy.allowed_types, *policy.required_types, *policy.types_used)).finds(type_):
+        return True
+    return _is_defined(snapshot, Handle.for_lookup(type_))
+
+
+def nearest_type(policy: Policy, type_: str) -> str:
+    """Return the known type that is most similar to an unknown one; empty if none is."""
+    names = (*BUILT_IN_TYPES, *CITATION_TYPES, *policy.allowed_types, *policy.required_types)
+    known = {fold(name): name for name in names}
+    return known.get(nearest(fold(type_), known), "")
+
+
 def _check_registered(
     snapshot: Snapshot, policy: Policy, values: Sequence[Value], before: Sequence[Value]
 ) -> Iterator[Refusal]:
@@ -116,9 +141,7 @@ def _check_registered(
             continue
         seen.add(type_)
         handle = Handle.for_lookup(value.type)
-        if handle is not None and (
-            not snapshot.is_responsible(handle) or get_registered_type(snapshot.stored(handle)) is not None
-        ):
+        if _is_defined(snapshot, handle):
             continue
         message = f"the type {quote_text(value.type)} is not registered"
         advice = AdviceKind.LIST_TYPES() if handle is None else AdviceKind.DEFINE_TYPE(type=value.type)
@@ -154,6 +177,13 @@ def _check_data(
             continue
         yield Refusal(Subject.VALUES, "validate_types", policy.line("validate_types"), message, advice)
         return
+
+
+def _is_defined(snapshot: Snapshot, handle: Handle | None) -> bool:
+    """Whether a type is registered here, or belongs elsewhere."""
+    return handle is not None and (
+        not snapshot.is_responsible(handle) or get_registered_type(snapshot.stored(handle)) is not None
+    )
 
 
 def _find_type(snapshot: Snapshot, type_: str) -> RegisteredType | None:

@@ -202,8 +202,13 @@ def minting() -> st.SearchStrategy[Both]:
         return Both(words, "POST", "/mint", {**plain, "metadata": [] if pairs else None}, alike=as_many)
 
     def reserve(prefix: str, count: int, owner: str | None) -> Both:
-        words = ["reserve", prefix, "--count", str(count), *([] if owner is None else ["--owner", owner])]
+        words = ["mint", prefix, "--reserve"] if "/" in prefix else ["reserve", prefix]
+        words += ["--count", str(count), *([] if owner is None else ["--owner", owner])]
         return Both(words, "POST", "/reserve", {"prefix": prefix, "count": count, "owner": owner}, alike=as_many)
+
+    def reserve_chosen(names: list[str], owner: str | None) -> Both:
+        words = ["reserve", *names, *([] if owner is None else ["--owner", owner])]
+        return Both(words, "POST", "/reserve", {"handles": names, "owner": owner}, alike=as_many)
 
     where = st.one_of(
         PREFIXES, st.just("12345"), st.sampled_from(["12345/report-", "12345/\u202e", "12345/" + "x" * 3_000])
@@ -213,6 +218,7 @@ def minting() -> st.SearchStrategy[Both]:
     return st.one_of(
         st.builds(mint, where, VALUES, few, owners, st.booleans(), st.booleans()),
         st.builds(reserve, where, COUNTS, owners),
+        st.builds(reserve_chosen, st.lists(NAMES.filter(lambda name: "/" in name), min_size=1, max_size=2), owners),
     )
 
 
