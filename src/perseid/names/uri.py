@@ -16,15 +16,20 @@ with three forms of a handle, each with an optional query and fragment:
 A segment is percent-decoded once, as UTF-8. Query and fragment are not part of the handle; they are passed on
 undecoded.
 
+Clients remove segments of dots, encoded or not, before they send a request (RFC 3986 §5.2.4, WHATWG URL). So in the
+HTTP form the slash before a suffix that is "." or ".." is encoded: `https://hdl.handle.net/10.1000%2F..`. The host form
+has no such spelling; there the dots are encoded, which most programs keep.
+
 User input (search boxes, command lines) can also be a bare handle, a URI with common typos (`hdl:/NA/LOCAL`,
-unescaped slashes and letters in the suffix) or a `doi:` or `info:` URI, with spaces around it and a byte order mark
-before it. A bare handle is literal: "?", "#" and "%" belong to the name. In a URI, "?" and "#" start the query and
-fragment, and escapes are decoded once.
+unescaped slashes and letters in the suffix, an escaped slash before it) or a `doi:`, `info:` or `urn:` URI, with spaces
+around it and a byte order mark before it. A bare handle is literal: "?", "#" and "%" belong to the name. In a URI, "?"
+and "#" start the query and fragment, and escapes are decoded once.
 """
 
 import ipaddress
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Self
@@ -55,6 +60,8 @@ QUERY = _sequence(QUERY_SAFE)
 _TAIL = rf"(?:\?({QUERY}))?(?:#({QUERY}))?"
 _AFTER_HOST = re.compile(f"({_sequence(_REG_NAME_SAFE)})/({_sequence(_SEGMENT_SAFE)}){_TAIL}")
 _AFTER_PATH = re.compile(f"({_sequence(_SEGMENT_SAFE)})/({_sequence(_SEGMENT_SAFE)}){_TAIL}")
+_DOTS = re.compile(rf"((?:[A-Za-z0-9\-._~{_SEGMENT_SAFE}]|%[0-9A-Fa-f]{{2}})+?)%2[Ff](\.\.?){_TAIL}")
+DOT_SEGMENTS = (".", "..")
 # For error messages about text that does not match the patterns above.
 _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _NOT_REG_NAME = re.compile(rf"[^A-Za-z0-9\-._~%{_REG_NAME_SAFE}]")
@@ -138,20 +145,40 @@ class Resolver:
         return f"{self.scheme}://{self.authority}" + (f"/{self.segment}" if self.segment else "")
 
 
+def own_resolvers(public_url: str, segments: Iterable[str]) -> tuple[Resolver, ...]:
+    """The resolvers of a server with this public URL; an empty segment is the form without one."""
+    resolvers = []
+    for segment in segments if public_url else ():
+        with suppress(InvalidName):  # a public URL with a path has no room for another segment
+            resolvers.append(Resolver.parse(f"{public_url}/{segment}"))
+    return tuple(resolvers)
+
+
 def to_host(reference: Reference) -> str:
     """Format the host form, `hdl://NA/LOCAL` (U2)."""
     handle = reference.handle
-    return f"hdl://{quote(handle.prefix, _REG_NAME_SAFE)}/{quote(handle.suffix, _SEGMENT_SAFE)}{reference.tail}"
+    suffix = quote(handle.suffix, _SEGMENT_SAFE)
+    if suffix in DOT_SEGMENTS:
+        suffix = suffix.replace(".", "%2E")
+    return f"hdl://{quote(handle.prefix, _REG_NAME_SAFE)}/{suffix}{reference.tail}"
 
 
 def to_path(reference: Reference) -> str:
     """Format the path form, `hdl:NA/LOCAL` (U3), which is the one to cite."""
-    return f"hdl:{_format_path(reference)}"
+    handle = reference.handle
+    return f"hdl:{quote(handle.prefix, _SEGMENT_SAFE)}/{quote(handle.suffix, _SEGMENT_SAFE)}{reference.tail}"
 
 
 def to_http(reference: Reference, resolver: Resolver) -> str:
     """Format the HTTP form at a resolver (U4)."""
-    return f"{resolver}/{_format_path(reference)}"
+    return f"{resolver}/{encode_name(str(reference.handle))}{reference.tail}"
+
+
+def encode_name(name: str) -> str:
+    """Encode a name for the end of an HTTP path; slashes of the suffix too (U5). No client removes a segment of it."""
+    prefix, slash, suffix = name.partition("/")
+    separator = "%2F" if suffix in DOT_SEGMENTS else slash
+    return f"{quote(prefix, _SEGMENT_SAFE)}{separator}{quote(suffix, _SEGMENT_SAFE)}"
 
 
 def parse_uri(text: str, resolvers: Sequence[Resolver] = (), *, for_lookup: bool = False) -> Reference:
@@ -166,7 +193,9 @@ def parse_uri(text: str, resolvers: Sequence[Resolver] = (), *, for_lookup: bool
             return _parse_form(text, 6, _AFTER_HOST, _NOT_REG_NAME, parse_handle)
         return _parse_form(text, 4, _AFTER_PATH, _NOT_SEGMENT, parse_handle)
     if _HTTP.match(text):
-        return _parse_form(text, _path_start(text, resolvers), _AFTER_PATH, _NOT_SEGMENT, parse_handle)
+        start = _path_start(text, resolvers)
+        form = _DOTS if _DOTS.fullmatch(text, start) else _AFTER_PATH
+        return _parse_form(text, start, form, _NOT_SEGMENT, parse_handle)
     message = 'a handle URI must begin with "hdl:" or with the address of a known resolver'
     raise InvalidName("U7", message, position=0)
 
@@ -195,19 +224,23 @@ def match_resolver(text: str, resolvers: Sequence[Resolver]) -> tuple[Resolver, 
     return fallback
 
 
-def decode_handle(text: str, start: int, slash: int, end: int, parse_handle: Callable[[str], Handle]) -> Handle:
+def _decode_handle(
+    text: str, start: int, separator: tuple[int, int], end: int, parse_handle: Callable[[str], Handle]
+) -> Handle:
     """Percent-decode `text[start:end]` once, prefix and suffix separately, and parse the handle.
 
-    `slash` is the position of the separator; bad escapes were rejected before. Error positions refer to the whole text.
+    `separator` is the end of the prefix and the start of the suffix; bad escapes were rejected before. Error positions
+    refer to the whole text.
     """
-    prefix, suffix = text[start:slash], text[slash + 1 : end]
+    slash, after = separator
+    prefix, suffix = text[start:slash], text[after:end]
     if "%" in prefix:
         prefix = _decode(text, start, slash)
         if "/" in prefix:
             position = _encoded_position(text, start, end, prefix.index("/"))
             raise InvalidName("H2", 'a prefix cannot contain "/" (%2F)', position=position, character="/")
     if "%" in suffix:
-        suffix = _decode(text, slash + 1, end)
+        suffix = _decode(text, after, end)
     try:
         return parse_handle(f"{prefix}/{suffix}")
     except InvalidName as problem:
@@ -220,11 +253,6 @@ def split_tail(text: str, start: int) -> tuple[int, str | None, str | None]:
     rest, sharp, fragment = text[start:].partition("#")
     path, mark, query = rest.partition("?")
     return start + len(path), query if mark else None, fragment if sharp else None
-
-
-def _format_path(reference: Reference) -> str:
-    handle = reference.handle
-    return f"{quote(handle.prefix, _SEGMENT_SAFE)}/{quote(handle.suffix, _SEGMENT_SAFE)}{reference.tail}"
 
 
 def _path_start(text: str, resolvers: Sequence[Resolver]) -> int:
@@ -245,8 +273,8 @@ def _parse_form(
     match = form.fullmatch(text, start)
     if match is None:
         raise _make_error(text, start, forbidden_in_prefix)
-    query, fragment = match.group(3, 4)
-    return Reference(decode_handle(text, start, match.end(1), match.end(2), parse_handle), query, fragment)
+    separator = match.end(1), match.start(2)
+    return Reference(_decode_handle(text, start, separator, match.end(2), parse_handle), *match.group(3, 4))
 
 
 def _make_error(text: str, start: int, forbidden_in_prefix: re.Pattern[str]) -> InvalidName:
@@ -360,7 +388,12 @@ STRIPPED_CHARACTERS = BLANKS + "\t\r\n"
 
 BYTE_ORDER_MARK = "\ufeff"
 
-_URI = re.compile(rf"(?:(?:hdl|doi):[{BLANKS}]*(?://?)?|info:(?:hdl|doi)/|(https?://))", re.IGNORECASE | re.ASCII)
+_URI = re.compile(
+    rf"(?:(?:hdl|doi):[{BLANKS}]*(?://?)?|info:(?:hdl|doi)/|(urn:(?:hdl|doi|eidr):)|(https?://))",
+    re.IGNORECASE | re.ASCII,
+)
+_SEPARATOR = re.compile("/|%2F", re.IGNORECASE)
+_URN_SEPARATOR = re.compile("[:/]|%2F", re.IGNORECASE)  # as in `urn:hdl:12345:x`
 
 
 def parse_user_input(
@@ -373,13 +406,23 @@ def parse_user_input(
     form = _URI.match(text, begin)
     if form is None:
         return Reference(_parse_bare(text, begin, parse_handle))
-    if form.group(1) is None:
-        return _parse_lenient_uri(text, form.end(), parse_handle)
+    urn, web = form.groups()
+    if web is None:
+        return _parse_lenient_uri(text, form.end(), _URN_SEPARATOR if urn else _SEPARATOR, parse_handle)
     match = match_resolver(text[begin:], resolvers)
     if match is None:
         host = text[form.end() :].partition("/")[0]
         raise InvalidName("U4", f"{quote_text(host)} is not the address of a known resolver", position=begin)
-    return _parse_lenient_uri(text, begin + match[1], parse_handle)
+    return _parse_lenient_uri(text, begin + match[1], _SEPARATOR, parse_handle)
+
+
+def strip_scheme(name: str) -> str:
+    """Remove the scheme before a name that is already decoded, as in the path of an HTTP request."""
+    form = _URI.match(name)
+    if form is None or form.group(2):
+        return name
+    rest = name[form.end() :]
+    return re.sub("[:/]", "/", rest, count=1) if form.group(1) else rest
 
 
 def _parse_bare(text: str, begin: int, parse_handle: Callable[[str], Handle]) -> Handle:
@@ -389,13 +432,15 @@ def _parse_bare(text: str, begin: int, parse_handle: Callable[[str], Handle]) ->
         raise problem.with_position(None if problem.position is None else problem.position + begin) from None
 
 
-def _parse_lenient_uri(text: str, start: int, parse_handle: Callable[[str], Handle]) -> Reference:
+def _parse_lenient_uri(
+    text: str, start: int, separator: re.Pattern[str], parse_handle: Callable[[str], Handle]
+) -> Reference:
     end, query, fragment = split_tail(text, start)
-    slash = text.find("/", start, end)
-    if slash < 0:
+    slash = separator.search(text, start, end)
+    if slash is None:
         raise InvalidName("H1", 'there is no "/" between prefix and suffix', position=end)
     check_escapes(text, start, len(text))
-    handle = decode_handle(text, start, slash, end, parse_handle)
+    handle = _decode_handle(text, start, slash.span(), end, parse_handle)
     return Reference(handle, _encode_tail(query, end + 1), _encode_tail(fragment, len(text) - len(fragment or "")))
 
 

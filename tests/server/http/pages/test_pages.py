@@ -241,7 +241,7 @@ def test_record_page_looks_like_deployed_resolvers(server: Harness) -> None:
         Value(6, "DATA", bytes(range(256)) * 3),
         Value(7, "HS_VLIST", group),
         text(8, "DESC", "two\nlines"),
-        text(9, "NOTE", "hdl:12345/url"),
+        text(9, "NOTE", "hdl:12345/%75rl"),
         Value(10, "HS_SECKEY", b"oh dear", permissions=Permission.PUBLIC_READ),
         ADMIN,
     )

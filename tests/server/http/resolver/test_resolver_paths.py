@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
+from perseid.names.uri import Reference, strip_scheme, to_host, to_http, to_path
 from perseid.registry.installation.sections import RESERVED_SEGMENTS as OWN_SEGMENTS
 from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import BadRequest
@@ -16,6 +17,7 @@ from perseid.server.http.resolver.paths import (
     OwnPage,
     RequestedName,
     UnknownPath,
+    get_resolvers,
     is_bare,
     parse_action,
     parse_indexes,
@@ -24,7 +26,6 @@ from perseid.server.http.resolver.paths import (
     parse_search_input,
     path_to,
     strip_parameters,
-    strip_scheme,
 )
 from tests.strategies import handles
 
@@ -64,6 +65,9 @@ SETTINGS = (DEFAULT, ONLY_SEGMENTS, HttpSettings(segments=()), HttpSettings("htt
         ("/12345/ü", RequestedName("12345/ü")),
         ("/hdl:12345/x", RequestedName("12345/x")),
         ("/HDL:12345%2Fx", RequestedName("12345/x")),
+        ("/hdl:12345/a%252Fb", RequestedName("12345/a%2Fb")),
+        ("/hdl:/12345/x", RequestedName("12345/x")),
+        ("/hdl://12345/x", RequestedName("12345/x")),
         ("/doi:10.1/x", RequestedName("10.1/x")),
         ("/info:hdl/12345/x", RequestedName("12345/x")),
         ("/INFO:DOI/10.1/x", RequestedName("10.1/x")),
@@ -153,7 +157,8 @@ def test_handle_without_slash_is_a_prefix() -> None:
 
 
 def test_scheme_after_segment_is_an_alternative() -> None:
-    assert RequestedName("hdl:12345/x", "hdl").alternative == RequestedName("12345/x", "hdl")
+    for name in ("hdl:12345/x", "hdl:/12345/x", "hdl://12345/x"):
+        assert RequestedName(name, "hdl").alternative == RequestedName("12345/x", "hdl")
     assert RequestedName("12345/x", "hdl").alternative is None
     assert RequestedName("hdl:", "hdl").alternative is None
 
@@ -167,6 +172,17 @@ def test_scheme_after_segment_is_an_alternative() -> None:
         ("/12345/x", "12345/x"),
         ("hdl:12345/x", "12345/x"),
         ("hdl: 12345/x", "12345/x"),
+        ("hdl:/102.100.272/Y35XYS0QH", "102.100.272/Y35XYS0QH"),
+        ("hdl://12345/x", "12345/x"),
+        ("hdl:12345/a%2Fb", "12345/a/b"),
+        ("hdl:12345/a%252Fb", "12345/a%2Fb"),
+        ("HDL:12345/%C3%BC", "12345/ü"),
+        ("doi:12345/a%20b?x#y", "12345/a b"),
+        ("urn:hdl:12345:x", "12345/x"),
+        ("hdl:12345", "12345"),
+        ("https://hdl.handle.net/12345?noredirect", "12345"),
+        ("https://hdl.handle.net/12345%2Fa/b", "12345/a/b"),
+        ("http://resolver.net.au/hdl/12345/x", "12345/x"),
         ("hdl.12345/x", "12345/x"),
         ("Handle: 12345/x", "12345/x"),
         ("info:hdl/12345/x", "12345/x"),
@@ -186,6 +202,22 @@ def test_typed_and_pasted_input(field: str, expected: str) -> None:
     assert found.name == expected
 
 
+@given(handles())
+def test_form_reads_every_printed_form(handle: Handle) -> None:
+    reference = Reference(handle)
+    own = HttpSettings("https://id.example.org/ids")
+    for text in (to_path(reference), to_host(reference), *(to_http(reference, each) for each in get_resolvers(own))):
+        found = parse_search_input(text, own)
+        assert found is not None
+        assert found.name == str(handle)
+
+
+@pytest.mark.parametrize("field", ["hdl:12345/100%", "hdl:12345/%FF", "https://hdl.handle.net/12345/%zz"])
+def test_form_refuses_invalid_escapes_in_uris(field: str) -> None:
+    with pytest.raises(BadRequest):
+        parse_search_input(field, DEFAULT)
+
+
 def test_empty_input() -> None:
     assert parse_search_input("", DEFAULT) is None
     assert parse_search_input(" \n", DEFAULT) is None
@@ -203,7 +235,7 @@ def test_any_input_is_parsed_or_refused(field: str) -> None:
 
 @given(st.text(max_size=20))
 def test_scheme_is_removed_once(name: str) -> None:
-    assert strip_scheme(f"hdl:{name}") == name
+    assert strip_scheme(f"hdl://{name}") == name
     assert strip_scheme(f"info:doi/{name}") == name
 
 

@@ -17,8 +17,9 @@ from xml.sax.saxutils import quoteattr
 from markupsafe import Markup
 
 from perseid.ledger.log.entry import State
+from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle, fold
-from perseid.names.uri import Reference, to_http, to_path
+from perseid.names.uri import Reference, parse_user_input, to_http, to_path
 from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.data_types import interpret
 from perseid.records.encoding import JsonObject, decode_printable, to_iso, write_json
@@ -32,7 +33,7 @@ from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import HeaderList, Response
 from perseid.server.http.negotiation import Preference
 from perseid.server.http.resolver.lookup import LookupResult, Tombstone
-from perseid.server.http.resolver.paths import Action, get_resolvers, path_to, strip_scheme
+from perseid.server.http.resolver.paths import Action, get_resolvers, path_to
 from perseid.server.http.resolver.redirect import Redirect, RedirectRequest, RedirectSource
 from perseid.server.http.resolver.time_travel import AT_PARAMETER
 from perseid.wire.codes import ResponseCode
@@ -408,7 +409,11 @@ def _data(value: Value, links: LinkBuilder, limit: int) -> tuple[tuple[Line, ...
     if text is None:
         return _hex_dump(value.data, limit)
     if text.lower().startswith(_HDL):
-        return ((links.to(strip_scheme(text.strip()), text),),), _truncation_note(text, MAX_NAME)
+        try:
+            name = str(parse_user_input(text, for_lookup=True).handle)
+        except InvalidName:
+            name = ""
+        return ((links.to(name, text),),), _truncation_note(text, MAX_NAME)
     return ((to_link(text, links.settings, limit),),), _truncation_note(text, limit)
 
 

@@ -8,7 +8,8 @@ A path is one of the server's own pages, or a name in one of the declared forms 
 A declared segment and the server's own paths take precedence over a prefix of the same name, which is reached as
 `/hdl/{name}`. In a path `%2F` and `/` are the same, and all slashes before the name are dropped. In the bare form
 whitespace around the name and a URI scheme before it are dropped too, as deployed resolvers do (§9.2). After a segment
-the name is used as it is, so that every name can be reached there; see `RequestedName.alternative`.
+the name is used as it is, so that every name can be reached there; see `RequestedName.alternative`. The look-up form
+takes every form of a name that the command line takes (U7), and what people paste: labels, and URLs of any resolver.
 
 In a query (§9.3) `&` and `;` separate, and `+` is a plus sign. (In a form, which a browser has encoded, `&` separates
 and `+` is a space: see `messages.Parameters.parse`.) A flag is set if it is present, whatever its value. Unknown
@@ -34,14 +35,24 @@ from enum import Enum
 from typing import Final
 from urllib.parse import quote
 
-from perseid.names.errors import NameProblem
+from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES
-from perseid.names.uri import KNOWN_RESOLVERS, Resolver, match_resolver
+from perseid.names.uri import (
+    BYTE_ORDER_MARK,
+    KNOWN_RESOLVERS,
+    STRIPPED_CHARACTERS,
+    Resolver,
+    encode_name,
+    match_resolver,
+    own_resolvers,
+    parse_user_input,
+    strip_scheme,
+)
 from perseid.registry.queries.links import LINK_FORMAT, LINKSET, LINKSET_JSON, Link, format_headers
 from perseid.registry.queries.memento import JSON, MementoUrls
 from perseid.registry.queries.signposting import BIBLIOGRAPHY, BIBTEX, CSL_JSON, JSON_LD, AlternateForm
 from perseid.server.http.context import HANDLE_SEGMENT, HttpSettings
-from perseid.server.http.messages import Parameters, encode_path, parse_name, percent_decode
+from perseid.server.http.messages import BadRequest, Parameters, encode_path, parse_name, percent_decode
 
 GENERATOR: Final = "generate"
 """The page that creates identifiers."""
@@ -60,11 +71,8 @@ RESERVED_SEGMENTS: Final = frozenset(("api", "docs", "healthz", "hrls", "readyz"
 _WHITESPACE: Final = " \t\r\n\f\v"
 # Characters that a segment of a URI may contain unencoded (U5), so that no client or proxy changes them.
 _SAFE: Final = "!$&'()*+,;=:@"
-_INFO: Final = re.compile("info:(?:doi|hdl)/", re.IGNORECASE | re.ASCII)
-_SCHEME: Final = re.compile("(?:hdl|doi):", re.IGNORECASE | re.ASCII)
-_URN: Final = re.compile("urn:(?:hdl|doi|eidr):", re.IGNORECASE | re.ASCII)
 _WEB: Final = re.compile("https?://", re.IGNORECASE | re.ASCII)
-_LABEL: Final = re.compile(r"(?:hdl\.|(?:hdl|doi|handle):)\s*(?=[^\s/]+/)", re.IGNORECASE | re.ASCII)
+_LABEL: Final = re.compile(r"(?:hdl\.|handle:)\s*(?=[^\s/]+/)", re.IGNORECASE | re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,33 +132,27 @@ def parse_path(path: bytes, settings: HttpSettings) -> OwnPage | RequestedName |
 
 def parse_search_input(field: str, settings: HttpSettings) -> RequestedName | None:
     """Parse what a user has typed or pasted into the form; None if it is empty. Raises `BadRequest`."""
-    text = field.strip(_WHITESPACE + "\N{ZERO WIDTH NO-BREAK SPACE}").lstrip("/")
-    web = _WEB.match(text)
-    if web is not None or _begins_with_known_host(text):
-        # What follows the host is a percent-encoded path of that resolver.
-        path = text[web.end() :].partition("/")[2] if web else text.partition("/")[2]
-        path = re.split("[?#]", path, maxsplit=1)[0]
-        text = parse_name(path.encode("utf-8", "replace")).text
-        first, _, rest = text.partition("/")
-        if first in get_segments(settings):
-            text = rest
+    text = field.strip(STRIPPED_CHARACTERS + BYTE_ORDER_MARK).lstrip("/")
+    known = (*get_resolvers(settings), *KNOWN_RESOLVERS)
+    if match_resolver(f"https://{text}", KNOWN_RESOLVERS):  # the URL of a known resolver without its scheme
+        text = f"https://{text}"
+    if web := _WEB.match(text):
+        match = match_resolver(text, known)
+        path = text[match[1] :] if match else text[web.end() :].partition("/")[2]
+        first, slash, rest = path.partition("/")
+        text = f"hdl:{(rest if slash and first in get_segments(settings) else path).lstrip('/')}"
     else:
         text = _LABEL.sub("", text, count=1)
-    name = strip_scheme(text.lstrip("/").strip(_WHITESPACE))
+    try:
+        reference = parse_user_input(text, known, for_lookup=True)
+        name = str(reference.handle)
+    except InvalidName as problem:
+        if problem.rule == "U5":
+            raise BadRequest(problem.message) from problem
+        # A prefix, or a name that cannot exist; the response says so.
+        bare = strip_scheme(text)
+        name = (bare if bare == text else re.split("[?#]", bare, maxsplit=1)[0]).lstrip("/").strip(_WHITESPACE)
     return RequestedName(name, "" if is_bare(name, settings) else HANDLE_SEGMENT) if name else None
-
-
-def strip_scheme(name: str) -> str:
-    """Remove a URI scheme before a name (§9.2)."""
-    for form in (_INFO, _SCHEME):
-        if match := form.match(name):
-            return name[match.end() :]
-    if match := _URN.match(name):
-        name = name[match.end() :]
-        colon, slash = name.find(":"), name.find("/")
-        if colon >= 0 and (slash < 0 or colon < slash):
-            return f"{name[:colon]}/{name[colon + 1 :]}"
-    return name
 
 
 def get_segments(settings: HttpSettings) -> tuple[str, ...]:
@@ -173,18 +175,6 @@ def path_to(name: str, settings: HttpSettings, segment: str = "") -> str:
     return f"/{quote(segment, safe=_SAFE)}/{encode_name(name)}" if segment else f"/{encode_name(name)}"
 
 
-def encode_name(name: str) -> str:
-    """Encode a name for the end of a path.
-
-    Slashes of the suffix are encoded (U5). A suffix of only dots would be read as a relative path segment, encoded or
-    not, so the slash before it is encoded as well.
-    """
-    prefix, slash, suffix = name.partition("/")
-    if suffix in (".", ".."):
-        slash = "%2F"
-    return f"{quote(prefix, safe=_SAFE)}{slash}{quote(suffix, safe=_SAFE)}"
-
-
 def absolute_url(path: str, settings: HttpSettings) -> str:
     """A path with the public URL of this server, if there is one."""
     return settings.public_url + path
@@ -192,24 +182,12 @@ def absolute_url(path: str, settings: HttpSettings) -> str:
 
 def get_resolvers(settings: HttpSettings) -> tuple[Resolver, ...]:
     """The declared forms with the public URL (U4); none without a public URL."""
-    if not settings.public_url:
-        return ()
-    urls = [settings.public_url] if settings.bare else []
-    urls += [f"{settings.public_url}/{segment}" for segment in get_segments(settings)]
-    try:
-        return tuple([Resolver.parse(url) for url in urls])
-    except NameProblem:
-        return ()  # a public URL with a path, which `Resolver` does not support
+    return own_resolvers(settings.public_url, (*([""] if settings.bare else ()), *get_segments(settings)))
 
 
 def encode_query(query: bytes) -> str:
     """Encode a query as received for use in a header."""
     return quote(query, safe="!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~") if query else ""
-
-
-def _begins_with_known_host(text: str) -> bool:
-    """Whether a text is the URL of a known resolver without its scheme."""
-    return match_resolver(f"https://{text}", KNOWN_RESOLVERS) is not None
 
 
 MAX_PARAMETERS: Final = 200

@@ -4,14 +4,13 @@ The titles, and the sentence with `The handle you requested` and `cannot be foun
 programs look for them. Hosted prefixes are shown only to users who can list them.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, fold
-from perseid.names.uri import KNOWN_RESOLVERS, Reference, to_path
+from perseid.names.uri import KNOWN_RESOLVERS, Reference, strip_scheme, to_path
 from perseid.records.encoding import JsonObject, to_iso
 from perseid.registry.access import permissions
 from perseid.registry.advice import Advice, AdviceKind
@@ -62,8 +61,6 @@ async def find_suggestions(request_context: RequestContext, text: str) -> Sugges
 MAX_LISTED_PREFIXES: Final = 5
 """Prefixes that an error lists: enough to see whether this is the right server."""
 
-_SCHEME: Final = re.compile("(?:hdl|doi|info:hdl/|info:doi/|urn:hdl|urn:doi):?", re.IGNORECASE | re.ASCII)
-
 T = TypeVar("T")
 
 
@@ -107,8 +104,8 @@ def _prefixes(snapshot: Snapshot) -> Iterator[str]:
 
 def _without_scheme(name: str) -> Handle | None:
     """The handle after `hdl:` and the like; None if there is no scheme."""
-    match = _SCHEME.match(name)
-    return None if match is None else Handle.for_lookup(name[match.end() :].lstrip("/"))
+    bare = strip_scheme(name)
+    return None if bare == name else Handle.for_lookup(bare)
 
 
 REQUESTED: Final = "The handle you requested,"
