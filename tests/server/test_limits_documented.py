@@ -16,6 +16,7 @@ COMPLETE = (
     "perseid.wire.fragments",
     "perseid.server.limits.udp",
     "perseid.server.limits.budgets",
+    "perseid.server.limits.guesses",
     "perseid.server.native.udp",
 )
 """Modules of which every number is a limit."""

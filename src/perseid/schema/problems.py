@@ -249,8 +249,8 @@ _TYPES: Final = (
         "too-many-requests",
         429,
         "Too many requests",
-        "You reached the rate limit. Wait for the seconds in `Retry-After`. Combine several items in one request "
-        "where possible.",
+        "You reached the rate limit, or too many attempts to authenticate failed. Wait for the seconds in "
+        "`Retry-After`. Combine several items in one request where possible.",
     ),
     ProblemType(
         "head-too-large",

@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 import pytest
 
+from perseid.registry.installation.installation import KNOWN_CLIENTS
 from tests.server.faults.machine import PROC, eventually, named
 from tests.server.faults.sources import metrics_page
 from tests.server.http.contexts import basic
@@ -213,6 +214,9 @@ def test_no_secret_is_revealed_over_http(tmp_path: Path, form: str) -> None:
         places["the metrics"] = metrics_page(server).encode()
         for name, pid in named(server).items():
             places[f"the command line of {name}"] = (PROC / str(pid) / "cmdline").read_bytes()
+    known = directory / KNOWN_CLIENTS
+    assert known.stat().st_mode & 0o777 == 0o600
+    places["the known clients"] = known.read_bytes()
     assert_hidden([text.encode() for text in (*NEVER_TOLD, *spy.told, MINE)], places)
     echoed = [secret for secret in NEVER_TOLD if secret != QUERIED]  # which a refusal of a parameter repeats
     assert_hidden([secret.encode() for secret in echoed], {"a refusal": b"\n".join(spy.refusals)})

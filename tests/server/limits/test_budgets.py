@@ -19,9 +19,10 @@ from perseid.server.limits.budgets import (
     Budgets,
     Connections,
     Rate,
-    RecentSet,
+    RecentCounter,
     get_source,
 )
+from perseid.server.limits.guesses import KnownClients
 from perseid.server.native.steps import WorkKind
 
 START = 1_000.0
@@ -31,6 +32,10 @@ HOST, OTHER = "192.0.2.1", "198.51.100.1"
 def configured(**settings: int) -> Config:
     lines = [f"{name} = {value}" for name, value in settings.items()]
     return Config.parse("\n".join(["[limits]", *lines]), {})
+
+
+def make_budgets(config: Config, old: Budgets | None = None) -> Budgets:
+    return Budgets(config, KnownClients(b"key") if old is None else old._known, old)
 
 
 def test_source_is_an_address_or_an_ipv6_64_with_its_networks() -> None:
@@ -134,10 +139,12 @@ def test_known_sources_have_a_reserved_part_and_a_larger_share() -> None:
 def test_known_sources_are_limited_too() -> None:
     budget = Budget(Rate(1, 8), NO_LIMIT, known_factor=4)
     assert sum(budget.take((1,), START, known=True) for _ in range(50)) == 32
-    seen = RecentSet(2)
+    seen = RecentCounter(2)
     for thing in ("a", "b", "a", "c"):
         seen.add(thing)
-    assert [thing in seen for thing in "abc"] == [True, False, True]
+    assert [seen[thing] for thing in "abc"] == [2, 0, 1]
+    seen.forget("a")
+    assert [seen[thing] for thing in "abc"] == [0, 0, 1]
 
 
 def test_number_of_remembered_sources_is_limited() -> None:
@@ -164,7 +171,7 @@ def drain(budgets: Budgets, kind: WorkKind, host: str, *, udp: bool) -> int:
 
 @pytest.mark.parametrize("kind", WorkKind)
 def test_udp_flood_does_not_affect_tcp(kind: WorkKind) -> None:
-    budgets, untouched = Budgets(configured()), Budgets(configured())
+    budgets, untouched = make_budgets(configured()), make_budgets(configured())
     assert drain(budgets, kind, HOST, udp=True) > 0  # with the address of the one who comes over TCP
     for number in range(10):
         drain(budgets, kind, f"203.0.113.{number}", udp=True)
@@ -173,7 +180,7 @@ def test_udp_flood_does_not_affect_tcp(kind: WorkKind) -> None:
 
 @pytest.mark.parametrize("kind", WorkKind)
 def test_one_address_cannot_use_the_total_budget(kind: WorkKind) -> None:
-    budgets = Budgets(configured(source_share=50, reserved_share=0))
+    budgets = make_budgets(configured(source_share=50, reserved_share=0))
     first, second = (drain(budgets, kind, host, udp=False) for host in (HOST, OTHER))
     assert first > 0
     assert abs(first - second) <= 1
@@ -181,14 +188,14 @@ def test_one_address_cannot_use_the_total_budget(kind: WorkKind) -> None:
 
 
 def test_shares_are_those_of_the_settings() -> None:
-    budgets = Budgets(configured(sign_share=10, source_share=100, udp_share=50, reserved_share=0))
+    budgets = make_budgets(configured(sign_share=10, source_share=100, udp_share=50, reserved_share=0))
     expected = 0.1 * BURST_SECONDS / PRICES[WorkKind.SIGN]
     assert drain(budgets, WorkKind.SIGN, HOST, udp=False) == pytest.approx(expected, abs=1)
     assert drain(budgets, WorkKind.SIGN, HOST, udp=True) == pytest.approx(expected / 2, abs=1)
 
 
 def test_expensive_work_uses_more_budget() -> None:
-    budgets = Budgets(configured())
+    budgets = make_budgets(configured())
     source = budgets.source_for(HOST)
     assert budgets.take(WorkKind.VERIFY, source, udp=False, now=START)
     budgets.settle(WorkKind.VERIFY, source, 60.0, udp=False)
@@ -199,7 +206,7 @@ def test_expensive_work_uses_more_budget() -> None:
 
 def test_work_known_to_be_expensive_is_charged_in_advance() -> None:
     """An idle source may have it done once, although it costs more than the burst."""
-    budgets = Budgets(configured())  # one source has 0.25 s at once, strangers together 1.875 s
+    budgets = make_budgets(configured())  # one source has 0.25 s at once, strangers together 1.875 s
     first, second, third, known = (budgets.source_for(f"203.0.113.{number}") for number in range(4))
     budgets.proved(known, udp=False)
     assert budgets.take(WorkKind.VERIFY, first, udp=False, now=START, price=0.8)
@@ -214,15 +221,15 @@ def test_work_known_to_be_expensive_is_charged_in_advance() -> None:
 
 
 def test_exempt_addresses_have_the_total_budget() -> None:
-    budgets = Budgets(configured(source_share=10))
+    budgets = make_budgets(configured(source_share=10))
     assert budgets.source_for("127.0.0.1") == EXEMPT
     assert drain(budgets, WorkKind.AGREE, "127.0.0.1", udp=False) > 5 * drain(
-        Budgets(configured(source_share=10)), WorkKind.AGREE, HOST, udp=False
+        make_budgets(configured(source_share=10)), WorkKind.AGREE, HOST, udp=False
     )
 
 
 def test_failed_authentications_lock_out_an_address_on_that_transport_only() -> None:
-    budgets = Budgets(configured(failed_proofs=3))
+    budgets = make_budgets(configured(failed_proofs=3))
     source, other = budgets.source_for(HOST), budgets.source_for(OTHER)
     for _ in range(3):
         assert not budgets.is_locked_out(source, udp=True, now=START)
@@ -240,7 +247,7 @@ def test_failed_authentications_lock_out_an_address_on_that_transport_only() -> 
 
 
 def test_exempt_addresses_are_never_locked_out() -> None:
-    budgets = Budgets(configured(failed_proofs=1))
+    budgets = make_budgets(configured(failed_proofs=1))
     for _ in range(5):
         budgets.failed(budgets.source_for("127.0.0.1"), udp=False, now=START)
     assert not budgets.is_locked_out(budgets.source_for("127.0.0.1"), udp=False, now=START)
@@ -248,7 +255,7 @@ def test_exempt_addresses_are_never_locked_out() -> None:
 
 @pytest.mark.parametrize("kind", WorkKind)
 def test_unknown_addresses_leave_enough_to_others_and_to_known_ones(kind: WorkKind) -> None:
-    budgets, untouched = Budgets(configured()), Budgets(configured())
+    budgets, untouched = make_budgets(configured()), make_budgets(configured())
     for number in range(3):
         drain(budgets, kind, f"203.0.113.{number}", udp=False)
     assert drain(budgets, kind, HOST, udp=False) == drain(untouched, kind, HOST, udp=False) > 0
@@ -261,12 +268,12 @@ def test_unknown_addresses_leave_enough_to_others_and_to_known_ones(kind: WorkKi
 
 def test_known_source_keeps_its_larger_share_after_a_reload() -> None:
     config = configured(source_share=10, proved_source_share=50, reserved_share=0)
-    budgets = Budgets(config)
+    budgets = make_budgets(config)
     source = budgets.source_for(HOST)
     once = drain(budgets, WorkKind.WRITE, HOST, udp=False)
     budgets.proved(source, udp=False)
     budgets.proved(EXEMPT, udp=False)
-    again = Budgets(config, budgets)
+    again = make_budgets(config, budgets)
     assert drain(again, WorkKind.WRITE, HOST, udp=False) == pytest.approx(5 * once, abs=5)
     assert (again.is_known(source, udp=False), again.is_known(source, udp=True)) == (True, False)
     assert not again.is_known(budgets.source_for(OTHER), udp=False)
@@ -279,32 +286,33 @@ TARGET = b"0.NA/12345"
 
 
 def guess(budgets: Budgets, host: str, target: bytes = TARGET, *, right: bool = False, udp: bool = False) -> bool:
-    """Whether a source has a right or wrong response verified."""
+    """Whether a source can try a right or wrong secret at once."""
     source = budgets.source_for(host)
-    for kind in (WorkKind.READ, WorkKind.VERIFY):
-        if not budgets.take(kind, source, udp=udp, now=START, secret_of=target):
-            return False
+    if budgets.is_locked_out(source, udp=udp, now=START):
+        return False
+    if not budgets.is_proved(target, source, udp=udp) and not budgets.take_guess(target, udp=udp, now=START):
+        return False
     budgets.record_guess(target, source, right=right, udp=udp, now=START)
     return True
 
 
-def test_wrong_guesses_lock_out_an_address_before_anything_is_read() -> None:
-    budgets = Budgets(configured(failed_proofs=3))
+def test_wrong_guesses_lock_out_an_address() -> None:
+    budgets = make_budgets(configured(failed_proofs=3))
     assert [guess(budgets, HOST, b"1/%d" % number) for number in range(5)] == [True] * 3 + [False] * 2
     source = budgets.source_for(HOST)
-    assert not budgets.take(WorkKind.READ, source, udp=False, now=START, secret_of=b"1/new")
     assert not budgets.take(WorkKind.VERIFY, source, udp=False, now=START)
+    assert budgets.guess_delay(b"1/new", source, udp=False, now=START) == pytest.approx(20)
     assert budgets.take(WorkKind.READ, source, udp=False, now=START), "who only reads need not wait"
     assert guess(budgets, OTHER, b"1/new")
 
 
-def test_right_responses_never_lock_out() -> None:
-    budgets = Budgets(configured(failed_proofs=3))
-    assert all(guess(budgets, HOST, right=True) for _ in range(20))
+def test_right_secrets_cost_nothing() -> None:
+    budgets = make_budgets(configured(failed_proofs=3))
+    assert all(guess(budgets, f"203.0.113.{number}", right=True) for number in range(20))
 
 
 def test_many_addresses_do_not_give_many_guesses_at_one_handle() -> None:
-    budgets = Budgets(configured(failed_proofs=3))
+    budgets = make_budgets(configured(failed_proofs=3))
     spelled = (b"0.NA/12345", b"0.na/12345", b"0.Na/12345")
     assert [guess(budgets, f"203.0.113.{number}", spelled[number % 3]) for number in range(9)] == [True] * 3 + [
         False
@@ -313,12 +321,20 @@ def test_many_addresses_do_not_give_many_guesses_at_one_handle() -> None:
     assert guess(budgets, "203.0.113.201", udp=True), "another transport"
     assert not guess(budgets, "127.0.0.1"), "proxies have no limit by source, but this is none"
     source = budgets.source_for(OTHER)
-    assert budgets.take(WorkKind.VERIFY, source, udp=False, now=START), "real proofs are looked at"
-    assert budgets.take(WorkKind.READ, source, udp=False, now=START + 21, secret_of=TARGET), "after a while"
+    assert budgets.take(WorkKind.VERIFY, source, udp=False, now=START), "other proofs are looked at"
+    assert budgets.guess_delay(TARGET, source, udp=False, now=START) == pytest.approx(20)
+    assert budgets.take_guess(TARGET, udp=False, now=START + 21), "after a while"
 
 
-def test_server_with_right_responses_is_not_locked_out_by_guesses() -> None:
-    budgets = Budgets(configured(failed_proofs=3))
+def test_attempts_at_the_same_time_are_charged_before_their_results() -> None:
+    budgets = make_budgets(configured(failed_proofs=3))
+    assert [budgets.take_guess(TARGET, udp=False, now=START) for _ in range(4)] == [True] * 3 + [False]
+    budgets.record_guess(TARGET, budgets.source_for(HOST), right=True, udp=False, now=START)
+    assert budgets.take_guess(TARGET, udp=False, now=START), "a right one is not counted"
+
+
+def test_address_with_a_right_secret_needs_no_budget() -> None:
+    budgets = make_budgets(configured(failed_proofs=3))
     assert guess(budgets, OTHER, right=True)
     assert guess(budgets, "203.0.113.100", b"1/own", right=True)
     for number in range(9):
@@ -328,14 +344,29 @@ def test_server_with_right_responses_is_not_locked_out_by_guesses() -> None:
     assert [guess(budgets, OTHER) for _ in range(5)] == [True] * 3 + [False] * 2, "not more than any address may"
 
 
-def test_exempt_source_with_a_right_response_is_not_locked_out_by_guesses() -> None:
+def test_exempt_source_with_a_right_secret_needs_no_budget() -> None:
     """A local administrator continues while others guess."""
-    budgets = Budgets(configured(failed_proofs=3))
+    budgets = make_budgets(configured(failed_proofs=3))
     assert guess(budgets, "127.0.0.1", right=True)
     for number in range(9):
         guess(budgets, f"203.0.113.{number}")
     assert guess(budgets, "127.0.0.1", right=True)
     assert not guess(budgets, HOST, right=True)
+
+
+def test_failures_at_a_handle_are_counted_for_each_network_until_a_right_secret() -> None:
+    budgets = make_budgets(configured(failed_proofs=30))
+    near, far = "2001:db8:0:1::1", "2001:db8:0:100::1"
+    for _ in range(2):
+        guess(budgets, near)
+    guess(budgets, near, b"1/other")
+
+    def failures(host: str) -> tuple[int, ...]:
+        return make_budgets(configured(), budgets).failed_guesses(TARGET, budgets.source_for(host), udp=False)
+
+    assert (failures(near), failures(far)) == ((2, 2, 2), (0, 0, 2))
+    guess(budgets, near, right=True)
+    assert failures(near) == (0, 0, 0)
 
 
 # Connections

@@ -13,8 +13,9 @@ import pytest
 
 from perseid.records.site import Transport
 from perseid.registry.installation.settings import Config
-from perseid.server.native.decisions import Busy
+from perseid.server.native.decisions import Busy, TooManyGuesses
 from perseid.server.native.steps import SecretGuess, Work, WorkKind
+from perseid.server.processes import pools as module
 from perseid.server.processes.pools import NICE, THREADS, Pools, PoolStats
 
 TCP, UDP = Transport.TCP, Transport.UDP
@@ -213,21 +214,58 @@ def test_known_source_fills_half_of_a_queue_and_an_ipv6_site_not_all() -> None:
     run(test)
 
 
-def test_wrong_guesses_lock_out_verification_but_not_other_proofs() -> None:
+def test_attempts_at_a_guessed_secret_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address that failed waits behind one that did not; other work and other transports do not wait."""
+    now = 1_000.0
+    ticks = asyncio.Condition()
+
+    async def sleep(_: float) -> None:
+        async with ticks:
+            await ticks.wait()
+
+    async def advance(seconds: float) -> None:
+        nonlocal now
+        await asyncio.sleep(0)
+        now += seconds
+        async with ticks:
+            ticks.notify_all()
+        await asyncio.sleep(0)
+
     async def test() -> None:
-        async with opened(failed_proofs=2) as pools:
-            work = Work(WorkKind.READ, lambda: 1, secret_of=b"1/A")
-            for host in (HOST, "203.0.113.1"):
-                assert await pools.do(work, host, TCP) == 1
-                pools.record_guess(SecretGuess(b"1/A", right=False), host, TCP)
-            with pytest.raises(Busy):
-                await pools.do(work, OTHER, TCP)
-            assert await pools.do(work, OTHER, UDP) == 1
-            assert await pools.do(Work(WorkKind.VERIFY, lambda: 1), OTHER, TCP) == 1
-            pools.record_guess(SecretGuess(b"1/B", right=False), HOST, TCP)
-            with pytest.raises(Busy):
-                await pools.do(Work(WorkKind.AGREE, lambda: 1), HOST, TCP)
-            assert pools.stats()[WorkKind.READ].over_budget == 1
+        pools = Pools(configured(failed_proofs=2), lambda: now, sleep=sleep)
+        work = Work(WorkKind.READ, lambda: 1, secret_of=b"1/A")
+        failing = "203.0.113.1"
+        for secret in (b"1/A", b"1/a"):
+            assert await pools.do(work, failing, TCP) == 1
+            pools.record_guess(SecretGuess(secret, right=False), failing, TCP)
+        with pytest.raises(TooManyGuesses) as refused_address:
+            await pools.do(work, failing, TCP)
+        assert refused_address.value.seconds == pytest.approx(30)
+        assert await pools.do(work, OTHER, UDP) == 1
+        assert await pools.do(Work(WorkKind.VERIFY, lambda: 1), OTHER, TCP) == 1
+        with pytest.raises(TooManyGuesses):
+            await pools.do(Work(WorkKind.AGREE, lambda: 1), failing, TCP)
+        now_waiting = [await begin(pools, work, host, TCP) for host in (HOST, OTHER)]
+        await advance(29)
+        assert not any(task.done() for task in now_waiting)
+        await advance(1)
+        first, second = now_waiting
+        assert await first == 1
+        pools.record_guess(SecretGuess(b"1/A", right=True), HOST, TCP)
+        assert await pools.do(work, HOST, TCP) == 1, "no longer unknown"
+        third = await begin(pools, work, failing, TCP)
+        await advance(0.1)
+        assert await second == 1, "a right secret costs nothing, so this is its turn"
+        await advance(60)
+        assert await third == 1, "the one that failed is last"
+        monkeypatch.setattr(module, "MAX_WAIT", 20.0)
+        assert await pools.do(work, OTHER, TCP) == 1
+        fourth = await begin(pools, work, OTHER, TCP)
+        await advance(20)
+        with pytest.raises(TooManyGuesses):
+            await fourth
+        assert pools.stats()[WorkKind.READ].over_budget == 2
+        pools.close()
 
     run(test)
 

@@ -7,6 +7,7 @@
     keys/privkey.bin      the key that signs responses of the server
     keys/https.pem        the self-signed certificate for HTTPS: see `certificates`
     siteinfo.json, .bin   the site information: see `site`
+    known-clients         where identities were proved, as keyed hashes, for rate limits; rebuilt if missing
 
 `create` creates one, `Installation.open` opens it and `upgrade` upgrades its tables. Opening never upgrades: an
 administrator decides when, with a backup at hand. It only compares two short texts and checks that the last upgrade was
@@ -50,6 +51,7 @@ from .site import PUBLIC_KEY, SERVER_KEY, SITE_JSON, build_site, encode_site, ge
 
 LEDGER_NAME: Final = "ledger.db"
 ANSWERS_NAME: Final = "answers"
+KNOWN_CLIENTS: Final = "known-clients"
 CHECKPOINT_KEY: Final = "checkpoint.key"
 NEXT_CHECKPOINT_KEY: Final = f"{CHECKPOINT_KEY}.next"
 """The next key, during a rotation."""

@@ -443,8 +443,8 @@ class LimitsSection(Section, frozen=True):
     failed_proofs: Annotated[
         int,
         _range(1, 1_000_000, "attempts per minute"),
-        "Failed authentication attempts per address, and of all addresses per handle, before clients must wait. "
-        "Failures over UDP do not affect TCP.",
+        "Failed authentication attempts per address before it is locked out, and of all addresses per handle before "
+        "unknown addresses must wait. Failures over UDP do not affect TCP.",
     ] = 30
     read_share: Annotated[_CoreShare, "CPU share for reading the ledger."] = 100
     write_share: Annotated[_CoreShare, "CPU share for deciding changes."] = 100

@@ -3,11 +3,9 @@
 Handlers run in the event loop and never wait for the disk or long computations: whatever reads or writes the ledger,
 or takes long, goes through `RequestContext.do` into the pools of the control process, which can refuse it (`Busy`).
 
-Failed proofs of identity are limited as in the native protocol (`limits.budgets`). An address that fails often is
-locked out. A secret with many wrong guesses, from any address, is not checked for a while, so that many addresses do
-not give many guesses. Addresses from which that identity was proved before are exempt, so nobody is locked out by
-others who try their identity. Proofs for this server and verifications for other servers are counted separately
-(`own_secret_id`), so the latter cannot lock out users of this server.
+Failed proofs of identity are limited as in the native protocol (`limits.guesses`). Proofs to this server and
+verifications for other servers are counted separately (`steps.own_secret_id`), so the latter cannot slow down users of
+this server.
 
 Suggestions for handles that do not exist cost up to a thousand lookups, about ten milliseconds, and reveal a few
 existing names. People who mistype a name never reach the limit; a program that probes names soon gets plain errors.
@@ -106,9 +104,6 @@ class HttpSettings:
         )
 
 
-_OWN_SECRET = b"own "  # no handle starts like this: a prefix has no space
-
-
 @dataclass(frozen=True, slots=True)
 class ProofResult:
     """The outcome of a proof of identity."""
@@ -124,11 +119,6 @@ class ProofRecorder(Protocol):
     """Records the outcome of a proof."""
 
     def __call__(self, result: ProofResult, client: Client) -> None: ...
-
-
-def own_secret_id(handle: str) -> bytes:
-    """The identifier of a handle's secrets in budgets, for proofs of the caller's own identity."""
-    return _OWN_SECRET + handle.encode("utf-8", "replace")
 
 
 def make_proof_recorder(pools: Pools) -> ProofRecorder:

@@ -34,7 +34,7 @@ from perseid.registry.commands.minting import RetryLater
 from perseid.registry.queries.paging import values_size
 from perseid.registry.results import ReferralError, Refused
 from perseid.server.native.authentication import KeyChanged
-from perseid.server.native.decisions import Busy, internal_error, known_failure
+from perseid.server.native.decisions import Busy, TooManyGuesses, internal_error, known_failure
 from perseid.wire.codes import ResponseCode
 
 from .context import RequestContext
@@ -150,6 +150,7 @@ CONTENT_TOO_LARGE: Final = 413
 UNSUPPORTED_MEDIA_TYPE: Final = 415
 SERVER_ERROR: Final = 500
 NOT_IMPLEMENTED: Final = 501
+TOO_MANY_REQUESTS: Final = 429
 SERVICE_UNAVAILABLE: Final = 503
 
 RETRY_SECONDS: Final = 1
@@ -236,6 +237,9 @@ def to_failure(problem: Exception, request_context: RequestContext, texts: Advic
             return Failure(PRECONDITION_FAILED, problem.code, _describe(problem, texts))
         case Refused():
             return _failure_from_refusal(problem, request_context, texts)
+        case TooManyGuesses():
+            retry = _retry_after(problem.seconds)
+            return Failure(TOO_MANY_REQUESTS, ResponseCode.SERVER_TOO_BUSY, str(problem), (retry,))
         case Busy():
             message = "the server is too busy; retry shortly"
             return Failure(SERVICE_UNAVAILABLE, ResponseCode.SERVER_TOO_BUSY, message, (_retry_after(RETRY_SECONDS),))

@@ -14,12 +14,13 @@ import resource
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from perseid.registry.installation.settings import Config
 from perseid.server.native.authentication import UnfinishedMessages
 from perseid.server.native.steps import WorkKind
 
+from .guesses import KnownClients, Source
 from .udp import NetworkSet, network_to_int
 
 if TYPE_CHECKING:
@@ -61,10 +62,9 @@ PRICES: Final[Mapping[WorkKind, float]] = {
 }
 """Typical cost of each kind of work in CPU seconds: the price at which it is admitted."""
 
+PROOF_KINDS: Final = frozenset((WorkKind.VERIFY, WorkKind.AGREE))
+"""Work that a source with many failures is refused."""
 
-Source: TypeAlias = tuple[int, ...]
-"""The networks that a client belongs to, each contained in the next; empty for clients exempt from limits. The manual
-calls the first of them an address."""
 
 EXEMPT: Final[Source] = ()
 
@@ -159,6 +159,11 @@ class Budget:
         """Whether `take` would refuse."""
         return self._compute_due(source, now, cost, known=known) is None
 
+    def delay(self, source: Source, now: float) -> float:
+        """Seconds until one unit more is within the limits of a source."""
+        levels = zip(source, self._rates[False], strict=False)
+        return max([0.0, *(self._due.get(net, 0.0) - now - (rate.burst - 1) / rate.per_second for net, rate in levels)])
+
     def _compute_due(self, source: Source, now: float, cost: float, *, known: bool) -> dict[int, float] | None:
         """The new due time of each network of a source; None if a limit is exceeded."""
         if _exceeds_rate(self._due_total, self._total, now, cost):
@@ -192,34 +197,36 @@ def _exceeds_rate(due: float, rate: Rate, now: float, cost: float) -> bool:
     return _advance_due(due, rate, now, min(cost, rate.burst)) - now > rate.burst / rate.per_second
 
 
-class RecentSet:
-    """A bounded set that evicts the least recently added item."""
+class RecentCounter:
+    """A bounded counter that forgets the item that was counted least recently."""
 
     def __init__(self, max_size: int = MAX_SOURCES) -> None:
         self._max_size = max_size
-        self._items: dict[Hashable, None] = {}
+        self._counts: dict[Hashable, int] = {}
 
-    def __contains__(self, item: Hashable) -> bool:
-        return item in self._items
+    def __getitem__(self, item: Hashable) -> int:
+        return self._counts.get(item, 0)
 
     def add(self, item: Hashable) -> None:
-        self._items.pop(item, None)
-        self._items[item] = None
-        if len(self._items) > self._max_size:
-            del self._items[next(iter(self._items))]
+        self._counts[item] = self._counts.pop(item, 0) + 1
+        if len(self._counts) > self._max_size:
+            del self._counts[next(iter(self._counts))]
+
+    def forget(self, item: Hashable) -> None:
+        self._counts.pop(item, None)
 
 
 class Budgets:
-    """All budgets for work, and the failures that lead to a lockout.
+    """All budgets for work, and those for guesses at secrets.
 
-    There are two lockouts. After too many failures, authentication is refused for an address. And after too many wrong
-    VERIFY_CHALLENGE answers about one handle, from any address, no more are checked for it: many addresses do not give
-    many guesses. Anybody can cause the second one, so it does not affect users who authenticate to this server, nor
-    servers that had right answers for that handle before.
+    After too many failures, authentication is refused for an address. And the wrong secrets of one handle are limited
+    over all addresses, so that many addresses do not give many guesses. Anybody can use up that budget, so addresses
+    where the handle's secret was proved do not need it, and others wait for it: see `guesses`. Proofs to this server
+    and VERIFY_CHALLENGE, which checks the secret for another server, have separate budgets.
     """
 
-    def __init__(self, config: Config, old: "Budgets | None" = None) -> None:
-        """Exempt networks have no budget of their own, but total budgets apply. `old` budgets pass on known sources."""
+    def __init__(self, config: Config, known: KnownClients, old: "Budgets | None" = None) -> None:
+        """Exempt networks have no budget of their own, but total budgets apply. `old` budgets pass on failures."""
         self._exempt = NetworkSet(config.limits.exempt_networks)
         shares = {
             WorkKind.READ: config.limits.read_share,
@@ -243,12 +250,11 @@ class Budgets:
         }
         failures = Rate(config.limits.failed_proofs / 60, config.limits.failed_proofs)
         self._failures = {udp: Budget(failures, NO_LIMIT) for udp in (False, True)}
-        self._wrong_guesses = {udp: Budget(failures, NO_LIMIT) for udp in (False, True)}
-        if old is None:
-            self._known = {udp: RecentSet() for udp in (False, True)}
-            self._right_guesses = {udp: RecentSet() for udp in (False, True)}
-        else:
-            self._known, self._right_guesses = old._known, old._right_guesses  # noqa: SLF001 - same class
+        self._guesses = {udp: Budget(failures, NO_LIMIT) for udp in (False, True)}
+        self.turn_seconds = 60 / config.limits.failed_proofs
+        """Seconds from one attempt at a secret to the next, once the budget is used up."""
+        self._known = known
+        self._failed_guesses: RecentCounter = RecentCounter() if old is None else old._failed_guesses  # noqa: SLF001
 
     def source_for(self, host: str) -> Source:
         """Return the source whose budget an address uses."""
@@ -261,17 +267,10 @@ class Budgets:
         *,
         udp: bool,
         now: float,
-        secret_of: bytes | None = None,
         price: float | None = None,
     ) -> bool:
-        """Charge work at its typical price, or at `price` if that is known; return whether it is allowed.
-
-        For VERIFY_CHALLENGE, `secret_of` is the handle whose secret is checked.
-        """
-        is_proof = kind in _PROOF_KINDS or secret_of is not None
-        if is_proof and self.is_locked_out(source, udp=udp, now=now):
-            return False
-        if secret_of is not None and self._is_secret_locked(secret_of, source, udp=udp, now=now):
+        """Charge work at its typical price, or at `price` if that is known; return whether it is allowed."""
+        if kind in PROOF_KINDS and self.is_locked_out(source, udp=udp, now=now):
             return False
         cost = PRICES[kind] if price is None else price
         return self._work[kind, udp].take(source, now, cost, known=self.is_known(source, udp=udp))
@@ -284,47 +283,66 @@ class Budgets:
     def proved(self, source: Source, *, udp: bool) -> None:
         """Record a successful authentication."""
         if source:
-            self._known[udp].add(source[0])
+            self._known.add(source, udp=udp)
 
     def is_known(self, source: Source, *, udp: bool) -> bool:
         """Whether somebody at that address has authenticated recently."""
-        return bool(source) and source[0] in self._known[udp]
+        return bool(source) and self._known.contains(source, udp=udp)
 
     def failed(self, source: Source, *, udp: bool, now: float) -> None:
         """Record a failed authentication."""
         if source:
             self._failures[udp].take(source, now)
 
-    def record_guess(self, secret_of: bytes, source: Source, *, right: bool, udp: bool, now: float) -> None:
-        """Record the result of a VERIFY_CHALLENGE request."""
-        handle_hash = _hash_handle(secret_of)
-        if not right:
-            self.failed(source, udp=udp, now=now)
-            self._wrong_guesses[udp].take((handle_hash,), now)
-        else:  # exempt sources are empty, so together they are one
-            self._right_guesses[udp].add((source[:1], handle_hash))
-
     def is_locked_out(self, source: Source, *, udp: bool, now: float) -> bool:
         """Whether a source failed so often that authentication is refused for a while."""
         return bool(source) and self._failures[udp].is_exhausted(source, now)
 
-    def _is_secret_locked(self, secret_of: bytes, source: Source, *, udp: bool, now: float) -> bool:
-        """Whether so many answers about a handle were wrong that no other is checked for a while."""
-        handle_hash = _hash_handle(secret_of)
-        if (source[:1], handle_hash) in self._right_guesses[udp]:
-            return False
-        return self._wrong_guesses[udp].is_exhausted((handle_hash,), now)
+    def is_proved(self, secret_of: bytes, source: Source, *, udp: bool) -> bool:
+        """Whether a secret of the handle was proved at that address recently."""
+        return self._known.contains(source, secret_of, udp=udp)
+
+    def take_guess(self, secret_of: bytes, *, udp: bool, now: float) -> bool:
+        """Charge an attempt at a secret before it is made, where it was not proved; return whether it is allowed."""
+        return self._guesses[udp].take(_to_source(secret_of), now)
+
+    def record_guess(self, secret_of: bytes, source: Source, *, right: bool, udp: bool, now: float) -> None:
+        """Record the result of an attempt; a right one costs nothing."""
+        was_proved, target = self.is_proved(secret_of, source, udp=udp), _to_source(secret_of)
+        counted = [(udp, network, target) for network in source]
+        if right:
+            self._known.add(source, secret_of, udp=udp)
+            for item in counted:
+                self._failed_guesses.forget(item)
+            if not was_proved:
+                self._guesses[udp].settle(target, -1)
+            return
+        self.failed(source, udp=udp, now=now)
+        for item in counted:
+            self._failed_guesses.add(item)
+        if was_proved:  # else it is charged already
+            self._guesses[udp].take(target, now)
+
+    def failed_guesses(self, secret_of: bytes, source: Source, *, udp: bool) -> tuple[int, ...]:
+        """Count the wrong guesses at a secret from each network of a source."""
+        return tuple(self._failed_guesses[udp, network, _to_source(secret_of)] for network in source)
+
+    def guess_delay(self, secret_of: bytes, source: Source, *, udp: bool, now: float) -> float:
+        """Seconds until an attempt is within the budgets of its source and of the secret."""
+        secret_delay = self._guesses[udp].delay(_to_source(secret_of), now)
+        return max(secret_delay, self.failure_delay(source, udp=udp, now=now))
+
+    def failure_delay(self, source: Source, *, udp: bool, now: float) -> float:
+        """Seconds until a source that failed often is no longer locked out."""
+        return self._failures[udp].delay(source, now)
 
 
-_PROOF_KINDS = frozenset((WorkKind.VERIFY, WorkKind.AGREE))
-
-
-def _hash_handle(handle: bytes) -> int:
-    """Hash a handle, ignoring case: handles are long, and there may be many of them.
+def _to_source(secret_of: bytes) -> Source:
+    """Return the handle of a secret as the source of a budget: its hash, as handles are long; case is ignored.
 
     Indexes are not part of it: index 0 means all of them, so each would be a way around the limit.
     """
-    return hash(handle.upper())
+    return (hash(secret_of.upper()),)
 
 
 class Connections:

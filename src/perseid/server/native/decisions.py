@@ -77,6 +77,15 @@ class Busy(Exception):
     """The work was refused because there is too much of it; nothing was started."""
 
 
+class TooManyGuesses(Busy):
+    """An attempt at a secret was refused because too many failed; nothing was checked."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        """Until it is worth trying again."""
+        super().__init__("too many attempts to authenticate failed; retry later")
+
+
 def error_response(
     error: Exception, request: Request, reference: Callable[[], str]
 ) -> tuple[ResponseCode, ResponseBody]:
@@ -88,7 +97,7 @@ def error_response(
     if isinstance(error, Refused):
         return error.code, Failure() if _omits_text(error, request) else make_failure(refusal_text(error))
     if isinstance(error, Busy):
-        return ResponseCode.SERVER_TOO_BUSY, make_failure("the server is too busy; retry shortly")
+        return ResponseCode.SERVER_TOO_BUSY, make_failure(str(error) or "the server is too busy; retry shortly")
     if (known := known_failure(error)) is not None:
         return known[0], make_failure(known[1])
     return ResponseCode.ERROR, make_failure(internal_error(error, reference()))

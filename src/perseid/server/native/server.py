@@ -15,6 +15,7 @@ once; a session, and a challenge response, is valid only while the key that prov
 import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock
 from typing import Final
 
@@ -22,7 +23,7 @@ from perseid.names.errors import quote_text
 from perseid.records.errors import InvalidData
 from perseid.records.record import Value
 from perseid.records.site import Purpose, Site, Transport
-from perseid.registry.identity import Anonymous, KeyIdentity
+from perseid.registry.identity import Anonymous, KeyIdentity, Proof
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.wire.challenges import check_secret_answer
@@ -66,6 +67,7 @@ from .steps import (
     Work,
     WorkKind,
     do_work,
+    own_secret_id,
     read_codes,
     run_steps,
 )
@@ -313,7 +315,7 @@ class NativeServer:
         def verify() -> bool:
             return any(check_secret_answer(secret, body.nonce, body.digest, body.answer, version) for secret in secrets)
 
-        valid = bool(secrets) and (yield from do_work(WorkKind.VERIFY, verify, secret_of=secret_handle))
+        valid = bool(secrets) and (yield from do_work(WorkKind.VERIFY, verify))
         call.guess = SecretGuess(secret_handle, valid)
         yield from self._respond(call, ResponseCode.SUCCESS, VerificationResult(int(valid)))
 
@@ -332,7 +334,10 @@ class NativeServer:
         check = yield from do_work(WorkKind.READ, lambda: check_claim(self.registry, registry_request, identity))
         key = None
         if check.keys:
-            key = yield from do_work(WorkKind.VERIFY, lambda: find_proving_key(proof, kind, check.keys))
+            secret_of = own_secret_id(identity.reference.handle) if kind is Proof.SECRET_KEY else None
+            verify = partial(find_proving_key, proof, kind, check.keys)
+            key = yield from do_work(WorkKind.VERIFY, verify, secret_of=secret_of)
+            call.guess = None if secret_of is None else SecretGuess(secret_of, right=key is not None)
         if key is None:
             raise check.refused or authentication_failed(identity)
         proved = prove_identity(proof.identity, kind, key)

@@ -95,7 +95,7 @@ class NativeService:
             self.pools.record_guess(served.guess, host, transport)
         elif served.is_authentication_failure:
             self.pools.record_failed_proof(host, transport)
-        elif served.identity:
+        if served.identity:
             self.pools.proved(host, transport)
 
     def _log_request(self, served: NativeResponse, host: str, transport: Transport, microseconds: int) -> None:

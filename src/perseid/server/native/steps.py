@@ -69,17 +69,18 @@ class Work:
     kind: WorkKind
     call: Callable[[], object] = field(repr=False)
     secret_of: bytes | None = None
-    """The handle whose secret VERIFY_CHALLENGE asks about."""
+    """The secret that the work is an attempt at: a handle for VERIFY_CHALLENGE, else `own_secret_id`. Only the first
+    work of an attempt has it."""
     price: float | None = None
     """Expected CPU seconds, if known and not the typical price of the kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class SecretGuess:
-    """The result of VERIFY_CHALLENGE. The sender may be guessing."""
+    """The result of an attempt at a secret. The sender may be guessing."""
 
     secret_of: bytes
-    """The handle, as received."""
+    """As in `Work`."""
     right: bool
 
 
@@ -101,7 +102,7 @@ class NativeResponse:
     keep_alive: bool = False
     """Whether the client asked to keep the connection (KC)."""
     guess: SecretGuess | None = None
-    """The result of VERIFY_CHALLENGE; the code is SUCCESS then, right or wrong."""
+    """The result of VERIFY_CHALLENGE, whose code is SUCCESS, right or wrong; or of a proof by a secret."""
 
     @property
     def is_authentication_failure(self) -> bool:
@@ -116,6 +117,14 @@ Steps: TypeAlias = Generator[Step, Any, None]
 
 StepsResult: TypeAlias = Generator[Step, Any, T]
 """A part of them, with a result."""
+
+
+_OWN_SECRET = b"own "  # no handle starts like this: a prefix has no space
+
+
+def own_secret_id(handle: str) -> bytes:
+    """The secrets of a handle in budgets, for proofs of the caller's own identity."""
+    return _OWN_SECRET + handle.encode("utf-8", "replace")
 
 
 def do_work(kind: WorkKind, call: Callable[[], T], *, secret_of: bytes | None = None) -> StepsResult[T]:

@@ -30,10 +30,12 @@ from perseid.ledger.errors import LedgerError
 from perseid.records.errors import InvalidData
 from perseid.records.site import Transport
 from perseid.registry.installation.certificates import CertificateError
-from perseid.registry.installation.installation import ANSWERS_NAME, Installation
+from perseid.registry.installation.files import replace_file
+from perseid.registry.installation.installation import ANSWERS_NAME, KNOWN_CLIENTS, Installation
 from perseid.registry.installation.settings import Config, InvalidConfig
 from perseid.server.http.application import HttpConfig, HttpServer, load_tls_context
 from perseid.server.limits.budgets import Connections
+from perseid.server.limits.guesses import KnownClients
 from perseid.server.limits.udp import TrafficLimit
 from perseid.server.native.authentication import TableLimits
 from perseid.server.native.resolution import PublicResolver, settings_to_json
@@ -67,6 +69,7 @@ _STARTUP_ERRORS = (
 )  # from settings and files; their messages say how to fix them
 _TICK_SECONDS = 1.0
 _POLL_INTERVAL = 0.02
+_KNOWN_PURPOSE = b"known clients"
 _MAX_NEWS_BYTES = 1 << 20  # far more than the supervisor ever sends at a time
 
 _logger = logging.getLogger("perseid.server.processes.control")  # run as a program, its __name__ is __main__
@@ -111,7 +114,10 @@ class Control:
         self._log = logs.configure("control", config.log.format, level=config.log.level_number)
         self._shared_counters = SharedCounters(options.counters)
         self._counts = ControlCounters()
-        self._pools = Pools(config)
+        self._known_path = installation.directory / KNOWN_CLIENTS
+        with installation.ledger.open_reader() as reader:
+            known_clients = KnownClients.read(self._known_path, reader.secret(_KNOWN_PURPOSE))
+        self._pools = Pools(config, known=known_clients)
         native_server, public_resolver = self._create_native_server(config, server_identity)
         self._service = NativeService(
             native_server, public_resolver, self._pools, Connections(config), self._counts, self._access_log(config)
@@ -198,6 +204,7 @@ class Control:
                 self._http.stop(loop)
             await self._drain(accept_loop)
         self._pools.close()
+        await self._save_known_clients()
 
     async def _run_periodic_tasks(self) -> None:
         """Run the once-a-second tasks until shutdown."""
@@ -223,7 +230,17 @@ class Control:
                 self._udp.purge_expired(monotonic())
                 if self._http is not None:
                     self._http.purge_expired()
+                await self._save_known_clients()
             self._send_status({})
+
+    async def _save_known_clients(self) -> None:
+        """Save where identities were proved, if that has changed."""
+        known = self._pools.known
+        if known.changed:
+            try:
+                await asyncio.to_thread(replace_file, self._known_path, known.dump())
+            except OSError as error:
+                _logger.warning("cannot save %s: %s", self._known_path, error.strerror)
 
     async def _drain(self, accept_loop: NativeAcceptLoop) -> None:
         """Finish started work, within the time limit."""

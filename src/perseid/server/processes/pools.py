@@ -4,7 +4,8 @@ Each kind of work has its own queue, so that none waits for another. Queues are 
 when one is full, which is better than a response after the client has given up. One source can fill a quarter of a
 queue, or half of it after somebody there has authenticated; part of each queue is reserved for such sources. All of UDP
 together can fill a quarter, because its addresses can be forged: most of the queue is always left for TCP. In addition
-to queues there are CPU budgets, see `limits.budgets`.
+to queues there are CPU budgets, see `limits.budgets`. Only attempts at a secret that many try to guess wait before they
+are admitted, see `limits.guesses`.
 
 Signing and verifying release the interpreter lock while they compute. Their threads run beside the event loop with low
 priority, so that resolution comes first on a busy machine. Key agreement does not release the lock (`pow()`); a
@@ -14,9 +15,10 @@ smallest budget. TLS handshakes have normal priority too, because most of those 
 
 import asyncio
 import os
+import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,8 +28,9 @@ from typing import Final
 
 from perseid.records.site import Transport
 from perseid.registry.installation.settings import Config
-from perseid.server.limits.budgets import LEVEL_FACTORS, Budgets, Source
-from perseid.server.native.decisions import Busy
+from perseid.server.limits.budgets import LEVEL_FACTORS, PROOF_KINDS, Budgets
+from perseid.server.limits.guesses import MAX_TURNS, MAX_WAIT, POLL_SECONDS, Attempt, GuessQueue, KnownClients, Source
+from perseid.server.native.decisions import Busy, TooManyGuesses
 from perseid.server.native.steps import SecretGuess, Work, WorkKind
 
 THREADS: Final[Mapping[WorkKind, int]] = {
@@ -144,20 +147,36 @@ class _QueueLimit:
 class Pools:
     """The pools of the control process, one for each kind of work; used by its event loop only."""
 
-    def __init__(self, config: Config, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        config: Config,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        known: KnownClients | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
         self._clock = clock
+        self._sleep = sleep
+        self.known = KnownClients(secrets.token_bytes(32)) if known is None else known
+        """Where identities were proved."""
+        self._guesses = {udp: GuessQueue() for udp in (False, True)}
         self._queues = {kind: _Queue(THREADS[kind]) for kind in WorkKind}
         self._executors = {kind: _create_executor(kind) for kind in WorkKind}
-        self._budgets = Budgets(config)
+        self._budgets = Budgets(config, self.known)
         self._queue_limits = _queue_limits(config)
 
     def configure(self, config: Config) -> None:
         """Apply new settings. Budgets start again; waiting work and known sources stay."""
-        self._budgets = Budgets(config, self._budgets)
+        self._budgets = Budgets(config, self.known, self._budgets)
         self._queue_limits = _queue_limits(config)
 
     async def do(self, work: Work, host: str, transport: Transport) -> object:
-        """Run work for a client address; raise `Busy` at once if it is too much."""
+        """Run work for a client address; raise `Busy` at once if it is too much.
+
+        An attempt at a secret may have to wait for its turn first.
+        """
+        if work.secret_of is not None:
+            await self._admit_guess(work.kind, work.secret_of.upper(), host, udp=transport == Transport.UDP)
         task, budgets = self._admit(work, host, udp=transport == Transport.UDP)
         queue = self._queues[work.kind]
         try:
@@ -185,7 +204,7 @@ class Pools:
         budgets.failed(budgets.source_for(host), udp=transport == Transport.UDP, now=self._clock())
 
     def record_guess(self, guess: SecretGuess, host: str, transport: Transport) -> None:
-        """Record the result of a VERIFY_CHALLENGE request."""
+        """Record the result of an attempt at a secret."""
         budgets, udp = self._budgets, transport == Transport.UDP
         budgets.record_guess(guess.secret_of, budgets.source_for(host), right=guess.right, udp=udp, now=self._clock())
 
@@ -204,6 +223,32 @@ class Pools:
         for executor in self._executors.values():
             executor.shutdown(wait=True)
 
+    async def _admit_guess(self, kind: WorkKind, secret_of: bytes, host: str, *, udp: bool) -> None:
+        """Wait until an attempt at a secret is within its budget; raise `TooManyGuesses` if that takes too long."""
+        source = self._budgets.source_for(host)
+        if self._take_guess(secret_of, source, None, udp=udp):
+            return
+        queue, end = self._guesses[udp], self._clock() + min(MAX_TURNS * self._budgets.turn_seconds, MAX_WAIT)
+        with queue.enter(secret_of, source, self._budgets.failed_guesses(secret_of, source, udp=udp)) as attempt:
+            while attempt in queue and self._clock() < end and not self._is_locked_out(source, udp=udp):
+                await self._sleep(POLL_SECONDS)
+                if self._take_guess(secret_of, source, attempt, udp=udp):
+                    return
+        self._queues[kind].over_budget += 1
+        raise TooManyGuesses(self._budgets.guess_delay(secret_of, source, udp=udp, now=self._clock()))
+
+    def _take_guess(self, secret_of: bytes, source: Source, attempt: Attempt | None, *, udp: bool) -> bool:
+        """Charge an attempt if it is next; addresses where the secret was proved need no turn."""
+        if self._is_locked_out(source, udp=udp):
+            return False
+        if self._budgets.is_proved(secret_of, source, udp=udp):
+            return True
+        is_next = self._guesses[udp].is_next(secret_of, attempt)
+        return is_next and self._budgets.take_guess(secret_of, udp=udp, now=self._clock())
+
+    def _is_locked_out(self, source: Source, *, udp: bool) -> bool:
+        return self._budgets.is_locked_out(source, udp=udp, now=self._clock())
+
     def _admit(self, work: Work, host: str, *, udp: bool) -> tuple[_Task, Budgets]:
         """Return the task if the queue has room and the budget is sufficient."""
         budgets, queue = self._budgets, self._queues[work.kind]
@@ -213,8 +258,10 @@ class Pools:
             queue.full += 1
             raise Busy
         now = self._clock()
-        if not budgets.take(work.kind, source, udp=udp, now=now, secret_of=work.secret_of, price=work.price):
+        if not budgets.take(work.kind, source, udp=udp, now=now, price=work.price):
             queue.over_budget += 1
+            if work.kind in PROOF_KINDS and budgets.is_locked_out(source, udp=udp, now=now):
+                raise TooManyGuesses(budgets.failure_delay(source, udp=udp, now=now))
             raise Busy
         return task, budgets
 

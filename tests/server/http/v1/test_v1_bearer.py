@@ -169,7 +169,7 @@ def test_guessing_address_is_blocked_alone(server: Harness) -> None:
         wrong = Secret(token.id, bytes([number]) * 32)
         assert send(server, "GET", "/names/rules", headers=bearer(wrong), host="198.51.100.1").status == 401
     answer = send(server, "GET", "/names/rules", headers=bearer(token), host="198.51.100.1")
-    assert problem(answer, "busy")["status"] == 503, "not even the right one"
+    assert problem(answer, "too-many-requests")["status"] == 429, "not even the right one"
     assert send(server, "GET", "/names/rules", host="198.51.100.1").status == 200
     for host in ("192.0.2.1", "203.0.113.1"):  # also one that never came before
         assert send(server, "GET", "/names/rules", headers=bearer(token), host=host).status == 200

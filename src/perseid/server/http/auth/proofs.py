@@ -61,11 +61,10 @@ from perseid.registry.identity import Proof, TokenIdentity, handle_key
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import Snapshot
-from perseid.server.http import context
 from perseid.server.http.context import ProofResult, RequestContext
 from perseid.server.native.authentication import ProvenIdentity as Proved
 from perseid.server.native.authentication import candidate_keys, key_fingerprint
-from perseid.server.native.steps import WorkKind
+from perseid.server.native.steps import WorkKind, own_secret_id
 from perseid.wire.codes import ResponseCode
 
 from . import handle_scheme
@@ -304,7 +303,7 @@ async def _authenticate_credentials(
     request_context: RequestContext, credentials: Credentials
 ) -> ProvenIdentity | AuthFailure:
     reference, registry = credentials.reference, request_context.server.registry
-    target = context.own_secret_id(reference.handle)
+    target = own_secret_id(reference.handle)
 
     def load_keys() -> tuple[Value | None, bool]:
         keys = _find_keys(registry, reference, Proof.SECRET_KEY)
@@ -323,13 +322,13 @@ async def authenticate_claim(
 ) -> ProvenIdentity | AuthFailure:
     """Verify a claim of the Handle scheme for one of our nonces."""
     reference, kind, registry = claim.reference, claim.kind, request_context.server.registry
-    target = context.own_secret_id(reference.handle) if kind is Proof.SECRET_KEY else None
+    target = own_secret_id(reference.handle) if kind is Proof.SECRET_KEY else None
     keys = await request_context.do(WorkKind.READ, lambda: _find_keys(registry, reference, kind), secret_of=target)
     check, price = (
         partial(handle_scheme.matching_signature_key, claim, nonce, keys.values),
         handle_scheme.verification_cost(claim),
     )
-    key = await request_context.do(WorkKind.VERIFY, check, secret_of=target, price=price)
+    key = await request_context.do(WorkKind.VERIFY, check, price=price)
     request_context.server.record_proof(ProofResult(key is not None, target), request_context.request.client)
     if key is None:
         return _auth_failure(reference, f"the id was read as {display_name(str(reference))}", elsewhere=keys.elsewhere)

@@ -33,7 +33,7 @@ from perseid.registry.jobs.runner import JobRun, acts_for
 from perseid.registry.results import Refused
 from perseid.schema.common import ResponseBody
 from perseid.schema.problems import Problem
-from perseid.server.limits.budgets import Source
+from perseid.server.limits.guesses import Source
 from perseid.server.native.decisions import Busy
 from perseid.server.native.steps import WorkKind
 

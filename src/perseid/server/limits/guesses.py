@@ -1,0 +1,171 @@
+"""Guesses at secrets: the addresses where an identity was proved, and the queue for everybody else.
+
+After `limits.failed_proofs` wrong secrets of a handle in a minute, from any address, others wait for their turn: there
+is one in each `60 / failed_proofs` seconds. So guessing stays as slow as it was, and the right secret gets through. The
+next turn belongs to the network that failed least often at that handle. Someone who guesses needs a new network for
+every guess to be before the administrator, who has never failed. Beyond the queue attempts are refused.
+
+Addresses where an identity was proved never wait. They are kept across restarts in a file that reveals neither
+addresses nor handles: keyed hashes, each with the day on which it expires.
+"""
+
+import hashlib
+import hmac
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self, TypeAlias
+
+Source: TypeAlias = tuple[int, ...]
+"""The networks that a client belongs to, each contained in the next; empty for clients exempt from limits. The manual
+calls the first of them an address."""
+
+MAX_KNOWN: Final = 16_384
+"""Proofs that are remembered, an address with an identity each, in a file of 320 KiB; the least recently used one is
+evicted."""
+
+KNOWN_DAYS: Final = 30
+"""Days after its last use on which a proof is forgotten: longer than a vacation, shorter than most leases of an
+address."""
+
+MAX_TURNS: Final = 4
+"""Attempts that wait for one handle: eight seconds with the default settings, less than the timeout of any client."""
+
+MAX_WAITING: Final = 64
+"""Attempts that wait in total, each with its connection; those over UDP have a queue of their own."""
+
+MAX_WAIT: Final = 60.0
+"""Seconds that an attempt waits at most, if `limits.failed_proofs` is so small that a turn takes that long."""
+
+POLL_SECONDS: Final = 0.1
+"""Seconds between two looks at the queue: unnoticeable, and 640 looks a second at most."""
+
+_DAY = 86_400
+_MAGIC = b"perseid known clients 1\n"
+_ENTRY = struct.Struct("<16sI")
+_DIGEST_SIZE = 16
+_NETWORK_BYTES = 24
+
+MAX_FILE_BYTES: Final = len(_MAGIC) + MAX_KNOWN * _ENTRY.size + _DIGEST_SIZE
+"""Bytes of the file; a longer one is damaged."""
+
+
+class KnownClients:
+    """The addresses where an identity was proved, as keyed hashes. Not thread-safe: used in the event loop only."""
+
+    def __init__(self, key: bytes, clock: Callable[[], float] = time.time, max_size: int = MAX_KNOWN) -> None:
+        """`key` is a secret of the installation; the clock returns seconds since 1970."""
+        self._key = key
+        self._clock = clock
+        self._max_size = max_size
+        self._expiry: dict[bytes, int] = {}  # by hash, in days since 1970; least recently used first
+        self.changed = False
+        """Whether `dump` has something new."""
+
+    @classmethod
+    def read(cls, path: Path, key: bytes) -> Self:
+        """Read the file, if there is one."""
+        known = cls(key)
+        with suppress(OSError), path.open("rb") as file:
+            known.load(file.read(MAX_FILE_BYTES + 1))
+        return known
+
+    def __len__(self) -> int:
+        return len(self._expiry)
+
+    def add(self, source: Source, secret_of: bytes = b"", *, udp: bool) -> None:
+        """Remember a proof; without `secret_of` that of any identity."""
+        entry, expiry = self._hash(source, secret_of, udp=udp), self._today + KNOWN_DAYS
+        self.changed |= self._expiry.pop(entry, None) != expiry
+        self._expiry[entry] = expiry
+        if len(self._expiry) > self._max_size:
+            del self._expiry[next(iter(self._expiry))]
+
+    def contains(self, source: Source, secret_of: bytes = b"", *, udp: bool) -> bool:
+        """Whether a proof is remembered."""
+        return self._expiry.get(self._hash(source, secret_of, udp=udp), 0) > self._today
+
+    def dump(self) -> bytes:
+        """Return the contents of the file."""
+        self.changed = False
+        today = self._today
+        data = _MAGIC + b"".join(_ENTRY.pack(*item) for item in self._expiry.items() if item[1] > today)
+        return data + self._digest(data)
+
+    def load(self, data: bytes) -> None:
+        """Read the contents of the file; a damaged one, or that of another installation, counts as empty."""
+        contents, digest = data[:-_DIGEST_SIZE], data[-_DIGEST_SIZE:]
+        if not hmac.compare_digest(digest, self._digest(contents)) or not contents.startswith(_MAGIC):
+            return
+        today = self._today
+        # After the clock was set back, nothing is valid for longer than if it were proved now.
+        for entry, expiry in _ENTRY.iter_unpack(contents.removeprefix(_MAGIC)):
+            if expiry > today:
+                self._expiry[entry] = min(expiry, today + KNOWN_DAYS)
+
+    @property
+    def _today(self) -> int:
+        return int(self._clock() // _DAY)
+
+    def _hash(self, source: Source, secret_of: bytes, *, udp: bool) -> bytes:
+        """Hash an address with a handle, ignoring case; exempt sources are empty, so together they are one."""
+        network = (source[0] if source else 0).to_bytes(_NETWORK_BYTES, "big")
+        return self._digest(bytes((udp,)) + network + secret_of.upper())
+
+    def _digest(self, data: bytes) -> bytes:
+        return hashlib.blake2b(data, digest_size=_DIGEST_SIZE, key=self._key).digest()
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """An attempt that waits for its turn."""
+
+    secret_of: bytes
+    source: Source
+    rank: tuple[int, ...]
+    """Failures and waiting attempts of its networks, the largest network first. The lowest rank is next."""
+
+
+class GuessQueue:
+    """Attempts that wait for their turn, over one kind of transport."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Attempt] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @contextmanager
+    def enter(self, secret_of: bytes, source: Source, failures: tuple[int, ...]) -> Iterator[Attempt]:
+        """Wait in the queue; if it is full, in place of the attempt with the highest rank. `failures` by network."""
+        same = self._waiting_for(secret_of)
+        counts = (failed + sum(net in one.source for one in same) for net, failed in zip(source, failures, strict=True))
+        attempt = Attempt(secret_of, source, tuple(counts)[::-1])
+        self._waiting.append(attempt)
+        for attempts, limit in ((self._waiting_for(secret_of), MAX_TURNS), (self._waiting, MAX_WAITING)):
+            if len(attempts) > limit:
+                self._waiting.remove(max(reversed(attempts), key=_rank))  # of equal ones the last to come
+        try:
+            yield attempt
+        finally:
+            if attempt in self:
+                self._waiting.remove(attempt)
+
+    def __contains__(self, attempt: Attempt) -> bool:
+        """Whether an attempt still has its place."""
+        return attempt in self._waiting
+
+    def is_next(self, secret_of: bytes, attempt: Attempt | None = None) -> bool:
+        """Whether the next turn at a handle is that of an attempt; one that does not wait has it if none waits."""
+        same = self._waiting_for(secret_of)
+        return not same or min(same, key=_rank) is attempt  # of equal ones the first to come
+
+    def _waiting_for(self, secret_of: bytes) -> list[Attempt]:
+        return [attempt for attempt in self._waiting if attempt.secret_of == secret_of]
+
+
+def _rank(attempt: Attempt) -> tuple[int, ...]:
+    return attempt.rank

@@ -1,0 +1,132 @@
+"""Known clients survive a restart as keyed hashes, and the next turn belongs to the network that failed least."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from perseid.server.limits.budgets import EXEMPT, get_source
+from perseid.server.limits.guesses import KNOWN_DAYS, MAX_TURNS, MAX_WAITING, GuessQueue, KnownClients
+
+HOME, OTHER = get_source("192.0.2.1"), get_source("2001:db8::1")
+ADMIN = b"own 0.NA/12345"
+DAY = 86_400.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000 * DAY
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def remembered(clock: Clock, key: bytes = b"key", max_size: int = 4) -> KnownClients:
+    return KnownClients(key, clock, max_size)
+
+
+def test_proof_is_remembered_for_its_address_identity_and_transport() -> None:
+    known = remembered(Clock())
+    known.add(HOME, ADMIN, udp=False)
+    assert known.contains(HOME, ADMIN.lower(), udp=False)
+    assert not known.contains(HOME, ADMIN, udp=True)
+    assert not known.contains(HOME, b"own 0.NA/54321", udp=False)
+    assert not any(known.contains(source, ADMIN, udp=False) for source in (OTHER, EXEMPT))
+    assert not known.contains(HOME, udp=False)
+
+
+def test_known_clients_survive_a_restart_until_they_expire() -> None:
+    clock = Clock()
+    known = remembered(clock)
+    known.add(HOME, ADMIN, udp=False)
+    changed = [known.changed]
+    data = known.dump()
+    known.add(HOME, ADMIN, udp=False)
+    changed.append(known.changed)
+    assert changed == [True, False], "nothing to save again on the same day"
+    clock.now += (KNOWN_DAYS - 1) * DAY
+    again = remembered(clock)
+    again.load(data)
+    assert again.contains(HOME, ADMIN, udp=False)
+    clock.now += DAY
+    assert not again.contains(HOME, ADMIN, udp=False)
+    expired = remembered(clock)
+    expired.load(data)
+    assert len(expired) == 0
+    assert len(again.dump()) == len(expired.dump()), "nor is it written again"
+
+
+def test_clock_that_was_set_back_extends_nothing() -> None:
+    clock = Clock()
+    known = remembered(clock)
+    known.add(HOME, ADMIN, udp=False)
+    clock.now -= 500 * DAY
+    again = remembered(clock)
+    again.load(known.dump())
+    clock.now += KNOWN_DAYS * DAY
+    assert not again.contains(HOME, ADMIN, udp=False)
+
+
+def test_file_reveals_neither_handle_nor_address_and_belongs_to_one_installation() -> None:
+    known = remembered(Clock())
+    known.add(HOME, ADMIN, udp=False)
+    data = known.dump()
+    assert all(part not in data for part in (b"12345", bytes((192, 0, 2, 1)), b"192.0.2.1"))
+    foreign = remembered(Clock(), key=b"another")
+    foreign.load(data)
+    assert len(foreign) == 0
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-1], lambda data: data[1:], lambda data: data[:30] + b"x" + data[31:]]
+)
+def test_damaged_file_counts_as_empty(damage, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    known = remembered(Clock())
+    known.add(HOME, ADMIN, udp=False)
+    (path := tmp_path / "known").write_bytes(damage(known.dump()))
+    assert len(KnownClients.read(path, b"key")) == 0
+    assert len(KnownClients.read(tmp_path / "missing", b"key")) == 0
+
+
+def test_number_of_known_clients_is_limited() -> None:
+    known = remembered(Clock())
+    for number in (1, 2, 3, 4, 1, 5):
+        known.add((number,), udp=False)
+    assert [known.contains((number,), udp=False) for number in range(1, 6)] == [True, False, True, True, True]
+
+
+def test_next_turn_belongs_to_the_network_that_failed_least() -> None:
+    queue = GuessQueue()
+    with queue.enter(ADMIN, (1,), (3,)) as guessing, queue.enter(ADMIN, (2,), (0,)) as first:
+        assert queue.is_next(ADMIN, first)
+        assert not queue.is_next(ADMIN, guessing)
+        assert not queue.is_next(ADMIN), "nobody comes before those who wait"
+        assert queue.is_next(b"own 1/other")
+        with queue.enter(ADMIN, (3,), (0,)) as second, queue.enter(ADMIN, (2,), (0,)) as third:
+            assert queue.is_next(ADMIN, first), "who comes first"
+            assert (second.rank, third.rank) == ((0,), (1,)), "waiting twice counts"
+    assert len(queue) == 0
+
+
+def test_large_networks_are_compared_first() -> None:
+    queue = GuessQueue()
+    with queue.enter(ADMIN, OTHER, (0, 5, 9)) as guessing, queue.enter(ADMIN, HOME, (1,)) as home:
+        assert guessing.rank == (9, 5, 0)
+        assert queue.is_next(ADMIN, home)
+
+
+@pytest.mark.parametrize(("handles", "limit"), [(1, MAX_TURNS), (MAX_WAITING, MAX_WAITING)])
+def test_full_queue_refuses_the_network_that_failed_most(handles: int, limit: int) -> None:
+    queue = GuessQueue()
+    with ExitStack() as stack:
+        waiting = [
+            stack.enter_context(queue.enter(b"own 1/%d" % (number % handles), (number,), (number + 1,)))
+            for number in range(limit)
+        ]
+        late = stack.enter_context(queue.enter(b"own 1/0", (1_000,), (limit,)))
+        assert late not in queue, "of equal ones the last to come"
+        fresh = stack.enter_context(queue.enter(b"own 1/0", (2_000,), (0,)))
+        assert fresh in queue
+        assert [attempt in queue for attempt in waiting] == [True] * (limit - 1) + [False]
+        assert len(queue) == limit
+    assert len(queue) == 0
