@@ -12,27 +12,47 @@ from tests.cli.installation import Site, refused, site
 
 RELEASE = "102.100.272/X4NDP2JQH"
 TITLE = "Authority Metadata for the PILIN Project: version 1.0 of 2007-10-25, release"
-DEFAULT = "https://hdl.handle.net"
+PUBLIC_URL = "https://id.example.org"
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Site:
-    return site(tmp_path_factory.mktemp("cited"), "--demo")
+    return published(site(tmp_path_factory.mktemp("cited"), "--demo"))
+
+
+def published(here: Site, more: str = "") -> Site:
+    """An installation with a public URL."""
+    settings = here.directory / "perseid.toml"
+    settings.write_text(settings.read_text().replace('#public_url = ""', f'public_url = "{PUBLIC_URL}"\n{more}'))
+    return here
 
 
 def test_s10_identifier_is_cited_in_both_forms(demo: Site) -> None:
-    assert demo.lines(f"cite {RELEASE}") == [f"{TITLE}. hdl:{RELEASE}, {DEFAULT}/{RELEASE}"]
+    assert demo.lines(f"cite {RELEASE}") == [f"{TITLE}. hdl:{RELEASE}, {PUBLIC_URL}/{RELEASE}"]
     assert demo.lines(f"cite {RELEASE} --style hdl") == [f"hdl:{RELEASE}"]
-    assert demo.lines(f"cite {RELEASE} --style http") == [f"{DEFAULT}/{RELEASE}"]
+    assert demo.lines(f"cite {RELEASE} --style http") == [f"{PUBLIC_URL}/{RELEASE}"]
+    assert demo.lines(f"cite {RELEASE.lower()} --style http") == [f"{PUBLIC_URL}/{RELEASE}"], "as registered"
     seed = "http://resolver.net.au/hdl"
     assert demo.lines(f"cite {seed}/{RELEASE} --style http --resolver {seed}") == [f"{seed}/{RELEASE}"]
+
+
+def test_citation_without_public_url_has_the_hdl_form_only(tmp_path: Path) -> None:
+    here = site(tmp_path, "--demo")
+    assert here.lines(f"cite {RELEASE}") == [f"{TITLE}. hdl:{RELEASE}"]
+    assert f"  url = {{hdl:{RELEASE}}}," in here.lines(f"cite {RELEASE} --style bibtex")
+    assert "http" not in here.ok(f"cite {RELEASE} --json").json
+    assert here.lines(f"qr {RELEASE} -o {tmp_path}/a.svg") == [f"hdl:{RELEASE}"]
+    refused(here(f"cite {RELEASE} --style http"), "has no public URL", "--resolver URL", "http.public_url")
+    assert here.lines(f"cite {RELEASE} --style http --resolver {PUBLIC_URL}") == [f"{PUBLIC_URL}/{RELEASE}"]
+    published(here, 'resolver_forms = ["id"]\n')
+    assert here.lines(f"cite {RELEASE} --style http") == [f"{PUBLIC_URL}/id/{RELEASE}"], "a form that this server has"
 
 
 def test_citation_as_bibtex_csl_and_json(demo: Site) -> None:
     bibtex = demo.lines(f"cite {RELEASE} --style bibtex")
     assert bibtex[:2] == [f"@misc{{hdl:{RELEASE},", f"  title = {{{{{TITLE}}}}},"]
     (item,) = json.loads(demo.ok(f"cite {RELEASE} --style csl-json").out)
-    assert (item["id"], item["title"], item["URL"]) == (f"hdl:{RELEASE}", TITLE, f"{DEFAULT}/{RELEASE}")
+    assert (item["id"], item["title"], item["URL"]) == (f"hdl:{RELEASE}", TITLE, f"{PUBLIC_URL}/{RELEASE}")
     plain = demo.ok(f"cite {RELEASE} --json --style hdl").json
     assert (plain["title"], plain["citation"], plain["style"]) == (TITLE, f"hdl:{RELEASE}", "hdl")
     assert plain["creator"] == "hdl:102.100.272/0N8J991QH"
@@ -98,15 +118,15 @@ def svg_rows(svg: bytes, pixels: int = 4) -> list[bytes]:
 def test_qr_code_contains_the_resolver_url(demo: Site, tmp_path: Path) -> None:
     for extension, rows in (("svg", svg_rows), ("png", png_rows)):
         path = tmp_path / f"code.{extension}"
-        assert demo.lines(f"qr {RELEASE} -o {path}") == [f"{DEFAULT}/{RELEASE}"]
-        assert decoded(rows(path.read_bytes())) == f"{DEFAULT}/{RELEASE}"
+        assert demo.lines(f"qr {RELEASE} -o {path}") == [f"{PUBLIC_URL}/{RELEASE}"]
+        assert decoded(rows(path.read_bytes())) == f"{PUBLIC_URL}/{RELEASE}"
         demo.ok(f"qr hdl:{RELEASE} -o {path} --resolver http://resolver.net.au/hdl --scale 3")
         assert decoded(rows(path.read_bytes())) == f"http://resolver.net.au/hdl/{RELEASE}"
     path = tmp_path / "other.png"
     done = demo.ok(f"qr {RELEASE} -o {path} --json").json
     assert done == {
         "handle": RELEASE,
-        "url": f"{DEFAULT}/{RELEASE}",
+        "url": f"{PUBLIC_URL}/{RELEASE}",
         "file": str(path),
         "format": "png",
         "code": done["code"],
@@ -129,14 +149,14 @@ def test_qr_code_of_a_long_unicode_handle_is_readable(tmp_path: Path) -> None:
 def test_qr_code_is_written_to_standard_output_by_default(demo: Site) -> None:
     svg = demo.ok(f"qr {RELEASE}").out
     assert svg == demo.ok(f"qr {RELEASE} -o -").out
-    assert decoded(svg_rows(svg.encode())) == f"{DEFAULT}/{RELEASE}"
+    assert decoded(svg_rows(svg.encode())) == f"{PUBLIC_URL}/{RELEASE}"
     assert demo(f"qr {RELEASE} --json").code == 2
 
 
 def test_qr_code_of_a_reserved_handle(tmp_path: Path) -> None:
     demo = site(tmp_path, "--demo")
     (name,) = demo.lines("reserve 102.100.272 --count 1")
-    assert demo.lines(f"qr {name} -o {tmp_path}/a.svg") == [f"{DEFAULT}/{name}"]
+    assert demo.lines(f"qr {name} -o {tmp_path}/a.svg") == [f"hdl:{name}"]
     refused(demo(f"qr {name} -o {tmp_path}/a.svg --as 300:12345/ann"), "does not exist", code=3)
 
 
@@ -149,7 +169,7 @@ def test_qr_code_of_a_handle_from_a_template(tmp_path: Path) -> None:
     refused(here(f"qr 12345/a@Page -o {tmp_path}/a.svg"), "Handle 12345/a@Page does not exist", code=3)
     here.ok(f"add 0.NA/12345 50:HS_NAMESPACE=@{tmp_path / 'template'}")
     done = here.ok(f"qr 12345/a@Page -o {tmp_path}/a.svg --json").json
-    assert [done["url"]] == here.lines("cite 12345/a@Page --style http")
+    assert [done["url"]] == here.lines("cite 12345/a@Page --style hdl")
     assert done["handle"] == "12345/a@Page"
     refused(here(f"qr 12345/b -o {tmp_path}/a.svg"), "Handle 12345/b does not exist", code=3)
 

@@ -10,12 +10,19 @@ import typer
 
 from perseid.ledger.log.entry import State
 from perseid.names.errors import InvalidName
-from perseid.names.uri import KNOWN_RESOLVERS, Resolver, to_http
+from perseid.names.uri import Resolver
 from perseid.records.encoding import iso_time
 from perseid.records.record import Value
 from perseid.registry.context import Context
 from perseid.registry.queries.aliases import FoundRecord, find_record
-from perseid.registry.queries.citation import FORMATTERS, MAX_SCALE, QrImage, find_printable_name, get_citation
+from perseid.registry.queries.citation import (
+    FORMATTERS,
+    MAX_SCALE,
+    QrImage,
+    find_printable_name,
+    get_citation,
+    to_uri,
+)
 from perseid.registry.queries.find import Search, SearchPage, find
 from perseid.registry.queries.history import seq_at_time
 from perseid.registry.queries.paging import MAX_PAGE
@@ -252,9 +259,13 @@ ResolverOption: TypeAlias = Annotated[
         "--resolver",
         metavar="URL",
         parser=_parse_resolver,
-        help=f"The resolver of the HTTP form, as in `http://example.org/hdl`. Default: {KNOWN_RESOLVERS[0]}.",
+        help="The resolver of the HTTP form, as in `http://example.org/hdl`. Default: `http.public_url`.",
     ),
 ]
+
+
+def _own_resolver(session: OpenInstallation) -> Resolver | None:
+    return next(iter(session.installation.config.http.resolvers), None)
 
 
 def cite(
@@ -272,7 +283,9 @@ def cite(
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Cite an identifier: its `hdl:` URI and resolver URL, with the metadata of its record.
+    """Cite an identifier: its `hdl:` URI and, if a resolver is known, its URL, with the metadata of its record.
+
+    The resolver is this installation if `http.public_url` is set, or the one of `--resolver`.
 
     Title, creators, date, publisher and description come from public values of the types TITLE, AUTHOR or CREATOR, DATE
     or ISSUED, PUBLISHER and DESC, alone, after `DC.`, or as the suffix of a registered type. Missing parts are left
@@ -290,7 +303,7 @@ def cite(
         with registry.snapshot() as snapshot:
             context = Context(snapshot, session.identity, INTERFACE, registry.now())
             citation = get_citation(
-                context, reference, resolver or KNOWN_RESOLVERS[0], at, registry.ledger.log.clock.now()
+                context, reference, resolver or _own_resolver(session), at, registry.ledger.log.clock.now()
             )
     cited = to_citation(citation, style)
     if json:
@@ -318,9 +331,10 @@ def qr(  # noqa: PLR0913 - options
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Draw the QR code of an identifier: its URL at a resolver.
+    """Draw the QR code of an identifier: its URL at a resolver, or its `hdl:` URI without one.
 
-    The identifier must exist, be reserved, or resolve by a template. With `-o`, the URL in the code is printed.
+    The resolver is this installation if `http.public_url` is set, or the one of `--resolver`. The identifier must
+    exist, be reserved, or resolve by a template. With `-o`, the URL in the code is printed.
 
     For example:
         perseid qr 102.100.272/X4NDP2JQH -o code.svg
@@ -334,7 +348,7 @@ def qr(  # noqa: PLR0913 - options
         raise typer.BadParameter("requires a file: use -o FILE", param_hint="--json")
     with open_installation(directory, acting_as) as session, session.registry.snapshot() as snapshot:
         target = find_printable_name(Context(snapshot, session.identity, INTERFACE, session.registry.now()), reference)
-    code = QrImage.of(to_http(target, resolver or KNOWN_RESOLVERS[0]))
+    code = QrImage.of(to_uri(target, resolver or _own_resolver(session)))
     image = code.png(scale) if image_format is ImageFormat.PNG else code.svg(scale)
     if output is None or not to_file:
         typer.echo(image, nl=False)

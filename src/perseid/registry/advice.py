@@ -163,6 +163,7 @@ class AdviceKind(Enum):
         "Use a size of at most {size}. If you have a signed checkpoint of that size, the ledger was restored to an "
         "earlier state or replaced: keep the checkpoint and contact the server administrator"
     )
+    NAME_RESOLVER = "Name a resolver, or use the `hdl:` form"
     OWNER_EXAMPLE = "For example: 12345/ann"
     PROVE_EARLIER_VERSION = "Prove an earlier version with fewer or shorter values"
     START_AGAIN = "Start again without a cursor"

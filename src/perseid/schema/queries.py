@@ -328,7 +328,7 @@ MAX_RESOLVER: Final = 300
 ResolverText = Annotated[
     str,
     Doc(
-        "The resolver in the HTTP form; by default this server's public URL, or else the global resolver.",
+        "The resolver in the HTTP form; by default this server's public URL. Without one the `hdl:` URI is used.",
         max_length=MAX_RESOLVER,
         examples=["https://hdl.handle.net"],
     ),
@@ -364,7 +364,10 @@ class CitationResponse(ResponseBody, frozen=True):
     citation: Annotated[str, Doc("The citation.")]
     style: Annotated[Style, Doc("The citation style.")]
     hdl: Annotated[str, Doc("The identifier as a `hdl:` URI.", examples=["hdl:12345/x"])]
-    http: Annotated[str, Doc("The identifier as a URL of the resolver.", examples=["https://hdl.handle.net/12345/x"])]
+    http: Annotated[
+        str,
+        Doc("The identifier as a URL of the resolver, if there is one.", examples=["https://hdl.example.org/12345/x"]),
+    ] = ""
     title: Annotated[str, Doc("Title of the object.")] = ""
     creators: Annotated[tuple[str, ...], Doc("Creators of the object.")] = ()
     date: Annotated[str, Doc("Date of the object, as stored in the record.")] = ""

@@ -17,12 +17,16 @@ from msgspec import Meta, Struct
 
 from perseid.names.errors import InvalidName, quote_text
 from perseid.names.handle import Handle
+from perseid.names.uri import Resolver, own_resolvers
 from perseid.records.errors import InvalidData
 from perseid.records.record import ref_from_text
 from perseid.wire.sessions import MAX_TIMEOUT
 
 BARE: Final = "bare"
 """Resolver form `/{handle}`; the other forms are path segments."""
+
+HANDLE_SEGMENT: Final = "hdl"
+"""The segment under which every handle can be reached, whatever the server's own paths are."""
 
 RESERVED_SEGMENTS: Final = frozenset(
     (
@@ -258,7 +262,12 @@ class HttpSection(Section, frozen=True):
         "Whether to request a client certificate for authentication. It is optional; browsers ask users who have one "
         "to choose.",
     ] = True
-    public_url: Annotated[str, _PUBLIC_URL, "Public URL of this server, used in links. Empty: links have no host."] = ""
+    public_url: Annotated[
+        str,
+        _PUBLIC_URL,
+        "Public URL of this server, used in links and citations. Empty: links have no host, and citations only the "
+        "hdl: form.",
+    ] = ""
     trusted_proxies: Annotated[
         _Networks,
         "Proxies whose forwarding headers (client address and protocol) are trusted. List every proxy in front of this "
@@ -293,6 +302,16 @@ class HttpSection(Section, frozen=True):
         _range(0, 1_000_000, "requests per minute"),
         "Rate limit of /api/v1 per anonymous address (IPv6: /64); 0 for no limit.",
     ] = 600
+
+    @property
+    def segments(self) -> tuple[str, ...]:
+        """The segments before handles."""
+        return tuple(dict.fromkeys(form for form in (*self.resolver_forms, HANDLE_SEGMENT) if form != BARE))
+
+    @property
+    def resolvers(self) -> tuple[Resolver, ...]:
+        """The resolvers at the public URL (U4), the one to cite first; none without a public URL."""
+        return own_resolvers(self.public_url, (*([""] if BARE in self.resolver_forms else ()), *self.segments))
 
 
 class AdministratorsSection(Section, frozen=True):

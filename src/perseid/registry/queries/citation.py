@@ -26,11 +26,12 @@ from perseid.records.encoding import JsonObject, to_iso, write_json
 from perseid.records.errors import InvalidData
 from perseid.records.record import Record, Value, ascending
 from perseid.records.types import Text
+from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.records import require_record
 from perseid.registry.context import Context
 from perseid.registry.policy.authority import build_metadata
 from perseid.registry.policy.policy import Policy
-from perseid.registry.results import Refused, Resolution
+from perseid.registry.results import InvalidQuery, Refused, Resolution
 from perseid.registry.snapshot import StoredRecord
 from perseid.schema.queries import Style
 
@@ -71,8 +72,8 @@ class Citation:
 
     hdl: str
     """The identifier as `hdl:` URI."""
-    http: str
-    """The identifier at a resolver."""
+    http: str | None = None
+    """The identifier at a resolver; None if no resolver is known."""
     title: str | None = None
     creators: tuple[str, ...] = ()
     date: str | None = None
@@ -87,6 +88,11 @@ class Citation:
     """That the target is no longer available, and why."""
     version: Version | None = None
     """The cited version; None for the current one at the time of reading."""
+
+    @property
+    def uri(self) -> str:
+        """The URI to use: at the resolver, otherwise the `hdl:` URI."""
+        return self.hdl if self.http is None else self.http
 
     @property
     def date_parts(self) -> tuple[int, ...]:
@@ -114,8 +120,13 @@ class Citation:
         return f"identifier created{on}{by}"
 
 
+def to_uri(reference: Reference, resolver: Resolver | None) -> str:
+    """Return the URI of an identifier: at the resolver, or the `hdl:` URI without one."""
+    return to_path(reference) if resolver is None else to_http(reference, resolver)
+
+
 def build_citation(
-    policy: Policy, resolved: Resolution, reference: Reference, resolver: Resolver, *, fixed: bool = False
+    policy: Policy, resolved: Resolution, reference: Reference, resolver: Resolver | None, *, fixed: bool = False
 ) -> Citation:
     """Build the citation of a resolution; `fixed` cites this version and no later one."""
     name = Reference(resolved.registered, reference.query, reference.fragment)
@@ -126,7 +137,7 @@ def build_citation(
     creator = None if metadata is None or metadata.creator is None else to_path(Reference(metadata.creator.handle))
     return Citation(
         hdl=to_path(name),
-        http=to_http(name, resolver),
+        http=None if resolver is None else to_http(name, resolver),
         # Without a title, the description serves as title.
         title=next(iter(titles or descriptions), None),
         creators=tuple(texts.texts(CREATORS)),
@@ -212,13 +223,13 @@ _SENTENCE_ENDS: Final = (".", "?", "!")
 
 
 def format_text(citation: Citation) -> str:
-    """Format as one line: creators, date, title, publisher and both forms of the identifier."""
+    """Format as one line: creators, date, title, publisher and the identifier as `hdl:` URI and at the resolver."""
     creators = "; ".join(citation.creators)
     when = f"({citation.date})" if citation.date else ""
     start = " ".join(filter(None, (creators, when)))
     state = f" [{'; '.join(citation.state)}]" if citation.state else ""
     parts = [_with_period(part) for part in (start, citation.title, citation.publisher) if part]
-    return " ".join([*parts, f"{citation.hdl}, {citation.http}{state}"])
+    return " ".join([*parts, ", ".join(filter(None, (citation.hdl, citation.http))) + state])
 
 
 def format_hdl(citation: Citation) -> str:
@@ -227,7 +238,9 @@ def format_hdl(citation: Citation) -> str:
 
 
 def format_http(citation: Citation) -> str:
-    """Format as the URL at a resolver."""
+    """Format as the URL at a resolver. Raises `Refused` without one."""
+    if citation.http is None:
+        raise InvalidQuery("This server has no public URL", AdviceKind.NAME_RESOLVER(), "U4")
     return citation.http + _version(citation)
 
 
@@ -253,7 +266,7 @@ def to_csl(citation: Citation) -> JsonObject:
         "publisher": citation.publisher,
         "abstract": citation.description,
         "version": citation.version and f"entry {citation.version.seq}",
-        "URL": citation.http,
+        "URL": citation.uri,
         "note": _note(citation),
     }
     return item | {name: value for name, value in fields.items() if value}
@@ -308,7 +321,7 @@ def _fields(citation: Citation) -> Iterator[tuple[str, str]]:
     if citation.description:
         yield "abstract", f"{{{escape_tex(citation.description)}}}"
     # URLs are taken verbatim; a URI contains nothing that could end the field.
-    yield "url", f"{{{citation.http}}}"
+    yield "url", f"{{{citation.uri}}}"
     yield "note", f"{{{escape_tex(_note(citation))}}}"
 
 
@@ -339,7 +352,7 @@ def _with_period(sentence: str) -> str:
 
 
 def get_citation(
-    context: Context, reference: Reference, resolver: Resolver, at: str | None = None, clock: int = 0
+    context: Context, reference: Reference, resolver: Resolver | None, at: str | None = None, clock: int = 0
 ) -> Citation:
     """Return the citation of a handle, now or `at` a time or entry. Raises `Refused`.
 

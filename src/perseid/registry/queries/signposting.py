@@ -2,7 +2,7 @@
 
 Nothing is invented. A link states what the record states, or what follows from its existence:
 
-    cite-as          the identifier at a resolver
+    cite-as          the identifier at a resolver, or as `hdl:` URI
     linkset          all of these links as a document, where the interface has one
     type, license    values of these types (TYPE, LICENSE or RIGHTS) that are addresses
     author           values AUTHOR or CREATOR that are addresses or `hdl:` URIs
@@ -38,7 +38,7 @@ from typing import Final
 
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
-from perseid.names.uri import Reference, Resolver, parse_uri, to_http, to_path
+from perseid.names.uri import Reference, Resolver, parse_uri, to_path
 from perseid.records.encoding import JsonObject, to_iso, write_json
 from perseid.records.errors import InvalidData
 from perseid.records.locations import MAX_HREF_LENGTH, Candidate, Location, Locations, expand_template, find_locations
@@ -66,6 +66,7 @@ from .citation import (
     format_text,
     to_csl,
     to_single_line,
+    to_uri,
 )
 from .links import LINKSET, LINKSET_JSON, MAX_URI, Link, normalize_url, to_linkset, to_linkset_json
 
@@ -116,8 +117,8 @@ class DescribedRecord:
     resolved: Resolution
     asked: Reference
     """The requested reference, for its query and fragment."""
-    resolver: Resolver
-    """The resolver in the addresses of identifiers."""
+    resolver: Resolver | None
+    """The resolver in the addresses of identifiers; without one they are `hdl:` URIs."""
     authority: AuthorityMetadata | None = None
     """Authority metadata: see `resolve.get_authority_metadata`."""
     candidates: tuple[Candidate, ...] | None = None
@@ -143,12 +144,12 @@ class DescribedRecord:
     def address(self) -> str:
         """The identifier at the resolver: the context of the links."""
         name = Reference(self.resolved.registered, self.asked.query, self.asked.fragment)
-        whole = to_http(name, self.resolver)
+        whole = to_uri(name, self.resolver)
         return whole if len(whole) <= MAX_URI else self.address_of(name.handle)
 
     def address_of(self, handle: Handle) -> str:
         """Return the address of another identifier at the same resolver."""
-        return to_http(Reference(handle), self.resolver)
+        return to_uri(Reference(handle), self.resolver)
 
     def texts(self, keywords: tuple[str, ...]) -> list[str]:
         """Return the texts of values of these types."""
@@ -173,7 +174,7 @@ class DescribedRecord:
         if (address := normalize_url(text)) is not None:
             return address
         try:
-            address = to_http(parse_uri(text, for_lookup=True), self.resolver)
+            address = to_uri(parse_uri(text, for_lookup=True), self.resolver)
         except InvalidName:
             return None
         return address if len(address) <= MAX_URI else None

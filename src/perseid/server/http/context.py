@@ -18,7 +18,7 @@ from typing import Final, Protocol, Self, TypeVar, cast
 
 from perseid.records.private_keys import PrivateKey
 from perseid.records.site import Site, Transport
-from perseid.registry.installation.sections import BARE
+from perseid.registry.installation.sections import BARE, HANDLE_SEGMENT
 from perseid.registry.installation.settings import Config
 from perseid.registry.registry import Registry
 from perseid.server.http.auth.session_table import SessionTable
@@ -32,9 +32,6 @@ from perseid.wire.framing import Frame
 from perseid.wire.server import Reply
 
 from .messages import Client, Request
-
-HANDLE_SEGMENT: Final = "hdl"
-"""The segment under which every handle can be reached, whatever the server's own paths are."""
 
 LINES_PER_SECOND: Final = 5.0
 BURST_LINES: Final = 50
@@ -89,12 +86,10 @@ class HttpSettings:
     @classmethod
     def of(cls, config: Config) -> Self:
         """Read the settings of an installation."""
-        forms = config.http.resolver_forms
-        segments = tuple(dict.fromkeys(each for each in (*forms, HANDLE_SEGMENT) if each != BARE))
         return cls(
             public_url=config.http.public_url,
-            bare=BARE in forms,
-            segments=segments,
+            bare=BARE in config.http.resolver_forms,
+            segments=config.http.segments,
             redirect_status=config.http.redirect_status,
             schemes=frozenset(config.http.schemes),
             no_values_status=config.http.no_values_status,

@@ -1,7 +1,9 @@
 """Unusual cases of the web resolver: referrals, sites with several servers, invalid data."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
+from urllib.parse import quote
 
 import pytest
 
@@ -12,7 +14,7 @@ from perseid.records.partition import find_server_index
 from perseid.records.record import Value
 from perseid.registry.snapshot import POLICY_TYPE
 from perseid.server.http.resolver.lookup import MAX_LINK_CHECKS
-from tests.server.http.contexts import Harness, header_of, json_of
+from tests.server.http.contexts import Harness, basic, header_of, json_of
 from tests.server.http.resolver.resolver_records import (
     add_namespace,
     create,
@@ -91,6 +93,33 @@ def test_alias_may_be_a_prefix_or_invalid(server: Harness) -> None:
     assert location_of(server.get("/12345/to-prefix")) == "https://hdl.example.org/12345"
     create(server, "12345/to-nothing", text(1, "HS_ALIAS", "12345/"))
     assert server.get("/12345/to-nothing").status == 404
+
+
+def test_h5_citations_and_changes_have_the_registered_spelling(server: Harness) -> None:
+    upper = "3000.01/0123456789ABCDEF0123456789ABCDEF"
+    lower, url = upper.lower(), f"https://hdl.example.org/{upper}"
+    values = [{"index": 1, "type": "URL", "data": "https://c.example/"}]
+    for status in (201, 200):
+        answer = server.put(f"/api/handles/{lower}", values, headers=basic())
+        assert (answer.status, json_of(answer)["handle"]) == (status, upper)
+        assert header_of(answer, "Location") == (f"/api/handles/{upper}" if status == 201 else None)
+    assert json_of(server.get(f"/api/handles/{lower}"))["handle"] == lower, "resolution repeats the requested handle"
+    for query in ("", "?part=2"):
+        words = page_of(server.get(f"/{lower}?noredirect{query.replace('?', '&')}")).words
+        assert words[words.index("Cite as") :][:3] == ["Cite as", f"hdl:{upper}{query}", f"{url}{query}"]
+    links = ", ".join(server.get(f"/{lower}?noredirect").values("Link"))
+    assert f'<{url}>; rel="cite-as"' in links
+    assert lower not in links
+    assert json.loads(server.get(f"/{lower}?action=csl-json").body)["URL"] == url
+    create(server, "12345/to-lower", text(1, "HS_ALIAS", lower))
+    assert location_of(server.get("/12345/to-lower")) == url
+    body = json.dumps({"handle": lower.replace("0123", "1123"), "values": values})
+    made = server.ask("POST", "/api/v1/handles", body, headers={"Content-Type": "application/json", **basic()})
+    name = upper.replace("0123", "1123")
+    assert (json.loads(made.body)["handle"], header_of(made, "Location")) == (
+        name,
+        f"/api/v1/handles/{quote(name, safe='')}",
+    )
 
 
 def test_invalid_namespace_is_ignored(server: Harness) -> None:

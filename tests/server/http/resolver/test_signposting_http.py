@@ -102,8 +102,9 @@ def test_no_links_without_public_url(server: Harness) -> None:
         for query in ("", "?noredirect", "?action=json-ld"):
             assert links_of(server.get(f"/{NAME}{query}")) == {}
         assert page_of(server.get(f"/{NAME}?noredirect")).data == []
-        assert json.loads(server.get(f"/{NAME}?action=json-ld").body)["@id"] == f"https://hdl.handle.net/{NAME}"
-        assert server.get(f"/{NAME}", headers={"Accept": BIBTEX}).status == 200
+        assert json.loads(server.get(f"/{NAME}?action=json-ld").body)["@id"] == f"hdl:{NAME}"
+        assert f"url = {{hdl:{NAME}}}" in server.get(f"/{NAME}", headers={"Accept": BIBTEX}).body.decode()
+        assert f"hdl:{NAME}" in page_of(server.get(f"/{NAME}?noredirect")).text
     finally:
         server.service.server = context
 

@@ -55,7 +55,8 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.SEE_TYPE_FORMAT: "See /docs/types for the format of definitions",
     **{kind: kind.value for kind in (AdviceKind.CREATE_TOKEN, AdviceKind.DEFINE_TYPE, AdviceKind.ENABLE_LISTING)},
     **{kind: kind.value for kind in (AdviceKind.LIST_TYPES, AdviceKind.SEE_TYPE)},
-    # This API has no policies, tombstones, tokens or jobs.
+    # This API has no policies, citations, tombstones, tokens or jobs.
+    AdviceKind.NAME_RESOLVER: None,
     **dict.fromkeys((AdviceKind.CHANGE_CASE, AdviceKind.LIST_TOKENS, AdviceKind.LIST_JOBS)),
     **dict.fromkeys((AdviceKind.PREVIEW_REWRITE, AdviceKind.REDO_JOB, AdviceKind.REPEAT_OR_UNDO_JOB)),
     **dict.fromkeys((AdviceKind.RESUME_JOB, AdviceKind.UNDO_JOB)),

@@ -66,7 +66,9 @@ async def _put(call: Call, name: Name) -> Response:
             command = Create(handle, submitted.values, overwrite, reuse_deleted=True, keeps_administrator=True)
         command = _with_condition(condition, _with_name_check(command, handle, submitted), handle)
     changed = await call.change(lambda _: command, full_name(name.text))
-    return _change_response(call, name.text, changed.overwritten)
+    # As registered; a prefix alone, which means its prefix handle, is repeated as deployed servers do.
+    registered = str(changed.handle) if "/" in name.text else name.text
+    return _change_response(call, registered, changed.overwritten)
 
 
 async def _mint(call: Call, name: Name, submitted: responses.Submission) -> Response:

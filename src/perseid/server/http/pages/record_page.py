@@ -19,7 +19,7 @@ from markupsafe import Markup
 from perseid.ledger.log.entry import State
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle, fold
-from perseid.names.uri import Reference, parse_user_input, to_http, to_path
+from perseid.names.uri import parse_user_input
 from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.data_types import interpret
 from perseid.records.encoding import JsonObject, decode_printable, to_iso, write_json
@@ -27,13 +27,14 @@ from perseid.records.locations import Candidate, Candidates
 from perseid.records.record import Value
 from perseid.records.types import DESC, EMAIL, HS_SECKEY, LOCATIONS, URL, Alias, Email, ServiceHandle, has_type
 from perseid.registry.policy.authority import AuthorityMetadata, Party
+from perseid.registry.queries.citation import Citation
 from perseid.registry.queries.memento import Memento, MementoNeighbors
 from perseid.server.http import responses
 from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import HeaderList, Response
 from perseid.server.http.negotiation import Preference
 from perseid.server.http.resolver.lookup import LookupResult, Tombstone
-from perseid.server.http.resolver.paths import Action, get_resolvers, path_to
+from perseid.server.http.resolver.paths import Action, path_to
 from perseid.server.http.resolver.redirect import Redirect, RedirectRequest, RedirectSource
 from perseid.server.http.resolver.time_travel import AT_PARAMETER
 from perseid.wire.codes import ResponseCode
@@ -250,6 +251,7 @@ class PastMoment:
 class PageDetails:
     """What a record page shows besides the values."""
 
+    citation: Citation
     authority: AuthorityMetadata | None
     api: str
     """The path of the JSON form."""
@@ -283,7 +285,7 @@ def record_page(found: LookupResult, shown: PageDetails, links: LinkBuilder, hea
         name=name,
         notice=_notice(found),
         version=_history_notice(found, shown.then, settings),
-        fields=_fields(found, shown.authority, links),
+        fields=_fields(shown.citation, shown.authority, links),
         rows=rows,
         actions=[*actions, TextLink("Record as JSON", shown.api), *forms],
         json_ld=shown.json_ld,
@@ -351,12 +353,8 @@ def _notice(found: LookupResult) -> str:
     return ""
 
 
-def _fields(found: LookupResult, authority: AuthorityMetadata | None, links: LinkBuilder) -> list[Field]:
-    fields = []
-    handle = found.resolved.handle
-    citations = [TextLink(to_path(Reference(handle)))]
-    citations += [TextLink(to_http(Reference(handle), resolver)) for resolver in get_resolvers(links.settings)[:1]]
-    fields.append(Field("Cite as", tuple(citations)))
+def _fields(citation: Citation, authority: AuthorityMetadata | None, links: LinkBuilder) -> list[Field]:
+    fields = [Field("Cite as", tuple(map(TextLink, filter(None, (citation.hdl, citation.http)))))]
     if authority is not None:
         if authority.created is not None:
             fields.append(Field("Created", (TextLink(_time(authority.created)),)))

@@ -34,12 +34,13 @@ from perseid.records.encoding import from_wire, to_iso
 from perseid.records.json_form import value_to_json
 from perseid.records.record import DEFAULT_PERMISSIONS, HEAD, TYPE_OFFSET, TtlType, Value
 from perseid.registry.commands.composition import TAG_LENGTH
+from perseid.registry.installation.sections import HANDLE_SEGMENT
 from perseid.registry.policy.resolution import MAX_CACHE_LIFETIME, value_lifetime
 from perseid.server.http import responses
 from perseid.server.http.compat.reading import VARY
 from perseid.server.http.connection.requests import ParsedRequest
 from perseid.server.http.connection.responses import encode_head, format_date
-from perseid.server.http.context import HANDLE_SEGMENT, HttpSettings
+from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import HeaderList, Request, Response
 from perseid.server.http.negotiation import VARY as VARIES_BY
 from perseid.server.http.negotiation import etag_header, parse_accept

@@ -113,6 +113,16 @@ class LookupResult:
         """The requested values."""
         return self.resolved.values
 
+    @property
+    def reference(self) -> Reference:
+        """The handle as registered, with the query and fragment of a CORDRA name."""
+        return Reference(self.resolved.registered, self.resolved.query, self.resolved.fragment)
+
+    @property
+    def registered_name(self) -> str:
+        """The same as a name; a prefix stays as it is."""
+        return f"{self.reference.handle}{self.reference.tail}" if "/" in self.name else self.name
+
 
 class LookupFailure(Exception):
     """A name that does not resolve to anything that can be shown."""

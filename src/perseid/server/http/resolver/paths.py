@@ -48,10 +48,11 @@ from perseid.names.uri import (
     parse_user_input,
     strip_scheme,
 )
+from perseid.registry.installation.sections import HANDLE_SEGMENT
 from perseid.registry.queries.links import LINK_FORMAT, LINKSET, LINKSET_JSON, Link, format_headers
 from perseid.registry.queries.memento import JSON, MementoUrls
 from perseid.registry.queries.signposting import BIBLIOGRAPHY, BIBTEX, CSL_JSON, JSON_LD, AlternateForm
-from perseid.server.http.context import HANDLE_SEGMENT, HttpSettings
+from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import BadRequest, Parameters, encode_path, parse_name, percent_decode
 
 GENERATOR: Final = "generate"
@@ -181,8 +182,13 @@ def absolute_url(path: str, settings: HttpSettings) -> str:
 
 
 def get_resolvers(settings: HttpSettings) -> tuple[Resolver, ...]:
-    """The declared forms with the public URL (U4); none without a public URL."""
+    """The resolvers at the public URL (U4), the one to cite first; none without a public URL."""
     return own_resolvers(settings.public_url, (*([""] if settings.bare else ()), *get_segments(settings)))
+
+
+def get_cited_resolver(settings: HttpSettings) -> Resolver | None:
+    """The resolver in citations: this server, if it has a public URL."""
+    return next(iter(get_resolvers(settings)), None)
 
 
 def encode_query(query: bytes) -> str:
@@ -302,11 +308,6 @@ than a hundred characters."""
 MAX_LINK_BYTES: Final = 2_048
 """Bytes of all links to versions in headers: half of the limit for all links. If the first does not fit, there are
 none."""
-
-
-def get_resolver(settings: HttpSettings) -> Resolver:
-    """The resolver used in citations: this one if it has a public URL."""
-    return (*get_resolvers(settings), *KNOWN_RESOLVERS)[0]
 
 
 def record_url(name: str, settings: HttpSettings, *parameters: str) -> str:

@@ -16,6 +16,7 @@ from perseid.registry.access import permissions
 from perseid.registry.advice import Advice, AdviceKind
 from perseid.registry.commands.namespaces import homed_prefixes
 from perseid.registry.context import Command, Context, Plan
+from perseid.registry.installation.sections import HANDLE_SEGMENT
 from perseid.registry.policy.resolution import MAX_ALIASES
 from perseid.registry.queries.memento import Memento, MementoNeighbors
 from perseid.registry.queries.suggest import Suggestion, Suggestions, suggestions
@@ -23,7 +24,7 @@ from perseid.registry.results import PrefixNotHosted, ReferralError
 from perseid.registry.snapshot import Snapshot
 from perseid.schema.problems import PrefixStatus
 from perseid.server.http import responses
-from perseid.server.http.context import HANDLE_SEGMENT, HttpSettings, RequestContext
+from perseid.server.http.context import HttpSettings, RequestContext
 from perseid.server.http.messages import HeaderList, Response
 from perseid.server.http.negotiation import VARY, VARY_HISTORY, AcceptHeader
 from perseid.server.http.pages.pages import NO_TEXT, TextLink, mail_link, render_page, to_visible

@@ -382,7 +382,7 @@ class _RecordResponse:
         parsed, found, settings = self.parsed, self.found, self.settings
         wanted = parsed.wanted
         if found.aliases and parsed.wants_redirect and not parsed.posted:
-            path = path_to(found.name, settings, parsed.named.segment)
+            path = path_to(found.registered_name, settings, parsed.named.segment)
             query = encode_query(parsed.query)
             location = absolute_url(f"{path}?{query}" if query else path, settings)
             links = signposting.alias_headers(found, self.reader, settings)
@@ -452,7 +452,8 @@ class _RecordResponse:
             if self.moment is None
             else f"{_api_path(found.name)}?{AT_PARAMETER}={self.moment.seq}"
         )
-        shown = PageDetails(described.authority, api, then, signposting.embedded_json_ld(described, settings))
+        citation = described.citation
+        shown = PageDetails(citation, described.authority, api, then, signposting.embedded_json_ld(described, settings))
         if gone and found.tombstone is not None:
             return _with_name(tombstone_page(found, found.tombstone, shown, links, headers), found)
         return _with_name(record_page(found, shown, links, headers), found)

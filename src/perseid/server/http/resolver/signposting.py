@@ -23,7 +23,6 @@ from typing import Final
 
 from markupsafe import Markup
 
-from perseid.names.uri import Reference
 from perseid.records.locations import Candidate
 from perseid.registry.identity import Anonymous
 from perseid.registry.queries.links import MAX_HEADER_BYTES, Link, format_headers
@@ -51,8 +50,8 @@ from .paths import (
     TIME_MAP_FORMS,
     RequestedName,
     get_addresses,
+    get_cited_resolver,
     get_forms,
-    get_resolver,
     parse_query,
     record_url,
     redirect_links,
@@ -76,12 +75,12 @@ def describe(
     return DescribedRecord(
         reader.policy(found),
         resolved,
-        Reference(resolved.registered, resolved.query, resolved.fragment),
-        get_resolver(settings),
+        found.reference,
+        get_cited_resolver(settings),
         reader.authority(found),
         reader.candidates(found).locations if candidates is None else candidates,
-        record_url(found.name, settings, "noredirect", *then) if settings.public_url else None,
-        get_forms(found.name, settings, reader.at),
+        record_url(found.registered_name, settings, "noredirect", *then) if settings.public_url else None,
+        get_forms(found.registered_name, settings, reader.at),
         fixed=reader.at is not None,
     )
 

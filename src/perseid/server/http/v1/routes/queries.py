@@ -8,7 +8,7 @@ from typing import Final
 
 from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES
-from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_user_input, to_http
+from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_user_input
 from perseid.records.types import HS_ALIAS
 from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
@@ -26,7 +26,7 @@ from perseid.registry.commands.records import (
 from perseid.registry.commands.transfer import LinkMetadata, LinkResult, LinkVersion, Transfer
 from perseid.registry.context import Command, Context
 from perseid.registry.queries.aliases import follow_aliases
-from perseid.registry.queries.citation import QrImage, find_printable_name, get_citation
+from perseid.registry.queries.citation import QrImage, find_printable_name, get_citation, to_uri
 from perseid.registry.queries.find import Search, SearchPage, find
 from perseid.registry.queries.history import seq_at_time
 from perseid.registry.queries.listing import ListedHandle, list_handles
@@ -65,7 +65,7 @@ from perseid.schema.records import (
     VersionLink,
 )
 from perseid.server.http.context import INTERFACE
-from perseid.server.http.resolver.paths import get_resolvers
+from perseid.server.http.resolver.paths import get_cited_resolver, get_resolvers
 from perseid.server.http.v1.api_call import (
     CREATED,
     HANDLE_PARAMETERS,
@@ -246,7 +246,7 @@ async def cite(call: ApiCall) -> Reply:
     parameters=_PARAMETERS,
 )
 async def draw(call: ApiCall) -> Reply:
-    """Draw the QR code of an identifier: its URL at a resolver.
+    """Draw the QR code of an identifier: its URL at a resolver, or its `hdl:` URI if this server has no public URL.
 
     The handle must exist, be reserved, or resolve by a template. A URL of more than 400 bytes is refused: the code
     would be too fine to scan.
@@ -254,7 +254,7 @@ async def draw(call: ApiCall) -> Reply:
     query, handle = call.query_as(QrQuery), call.handle()
     resolver = _parse_resolver(call, query.resolver)
     name = await call.read(lambda context: find_printable_name(context, Reference(handle)), handle)
-    address = to_http(name, resolver)
+    address = to_uri(name, resolver)
     size = len(address.encode())
     if size > MAX_URL_SIZE:
         detail = f"The URL has {size:,} bytes; a QR code here can have at most {MAX_URL_SIZE:,}"
@@ -271,9 +271,9 @@ async def draw(call: ApiCall) -> Reply:
     return Reply(image, media_type=media_type, name=str(name.handle))
 
 
-def _parse_resolver(call: ApiCall, text: str) -> Resolver:
+def _parse_resolver(call: ApiCall, text: str) -> Resolver | None:
     if not text:
-        return next(iter(get_resolvers(call.settings)), KNOWN_RESOLVERS[0])
+        return get_cited_resolver(call.settings)
     try:
         return Resolver.parse(text)
     except InvalidName as problem:
