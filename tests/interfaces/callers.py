@@ -20,8 +20,10 @@ from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.records.errors import InvalidData
 from perseid.records.json_form import value_from_json
-from perseid.records.record import Permission, Value
-from perseid.registry.commands.records import Create, Delete
+from perseid.records.record import Permission, Value, ValueRef
+from perseid.registry.commands.records import Add, Create, Delete, Modify, Remove
+from perseid.registry.context import Command
+from perseid.registry.identity import KeyIdentity, Proof
 from perseid.registry.installation.installation import Installation
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
@@ -67,6 +69,38 @@ class Interface(Protocol):
     def send(self, request: Request, handle: str) -> ResponseCode:
         """Send a request about a handle; return its outcome."""
         ...
+
+
+@dataclass
+class Python:
+    """The registry itself."""
+
+    registry: Registry
+
+    def send(self, request: Request, handle: str) -> ResponseCode:
+        try:
+            name = Handle.parse(handle)
+            values = tuple([value_from_json(value) for value in request.body(handle)])
+            commands: dict[str, Command[object]] = {
+                "create": Create(name, values),
+                "replace": Create(name, values, overwrite=True),
+                "add": Add(name, values),
+                "modify": Modify(name, values),
+                "remove": Remove(name, request.indexes),
+                "delete": Delete(name),
+            }
+            self.registry.do(commands[request.kind], identity_of(request.identity), "cli")
+        except InvalidName:
+            return ResponseCode.INVALID_HANDLE
+        except Refused as refused:
+            return refused.code
+        return ACCEPTED
+
+
+def identity_of(text: str) -> KeyIdentity:
+    """The identity of a user who proved a key."""
+    reference = ValueRef.parse(text)
+    return KeyIdentity(reference, Proof.SECRET_KEY, verified_index=reference.index)
 
 
 @dataclass

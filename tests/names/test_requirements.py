@@ -17,10 +17,8 @@ REQUIREMENTS = {f"{group}{number}" for group, count in COUNTS.items() for number
 ID = re.compile(r"(?<![A-Za-z0-9])[HPCUAS][0-9]{1,2}(?![A-Za-z0-9])")
 
 LATER = {
-    "C6": "later: the handle protocol needs the server",
     "S6": "later: checking links",
     "S7": "later: checking content",
-    "S14": "later: the protocol for added services",
 }
 
 
