@@ -64,7 +64,7 @@ def finish(command: list[str | bytes], stdin: bytes = b"", environ: Mapping[str,
 
 def refused(done: Done, rule: str) -> str:
     """Check that a name was refused by this rule, in the standard format, and return the reason."""
-    assert (done.code, done.out) == (1, ""), done
+    assert (done.code, done.out) == (2, ""), done
     first, *_, last = done.err.splitlines()
     assert first.startswith("perseid: ")
     assert first.endswith(f"(rule {rule})")

@@ -42,7 +42,7 @@ def test_citation_without_public_url_has_the_hdl_form_only(tmp_path: Path) -> No
     assert f"  url = {{hdl:{RELEASE}}}," in here.lines(f"cite {RELEASE} --style bibtex")
     assert "http" not in here.ok(f"cite {RELEASE} --json").json
     assert here.lines(f"qr {RELEASE} -o {tmp_path}/a.svg") == [f"hdl:{RELEASE}"]
-    refused(here(f"cite {RELEASE} --style http"), "has no public URL", "--resolver URL", "http.public_url")
+    refused(here(f"cite {RELEASE} --style http"), "has no public URL", "--resolver URL", "http.public_url", code=2)
     assert here.lines(f"cite {RELEASE} --style http --resolver {PUBLIC_URL}") == [f"{PUBLIC_URL}/{RELEASE}"]
     published(here, 'resolver_forms = ["id"]\n')
     assert here.lines(f"cite {RELEASE} --style http") == [f"{PUBLIC_URL}/id/{RELEASE}"], "a form that this server has"

@@ -1,6 +1,5 @@
 """Commands load only the modules that they need, and the table of lazy commands is correct."""
 
-import re
 import subprocess
 import sys
 from importlib import import_module
@@ -9,7 +8,7 @@ import pytest
 import typer
 
 from perseid.cli import app
-from perseid.cli._commands import LAZY_COMMANDS, LazyCommand
+from perseid.cli._commands import LAZY_COMMANDS, SYNONYMS, LazyCommand
 from tests.cli.installation import call
 from tests.cli.program import ENVIRON, run
 
@@ -103,10 +102,39 @@ def test_help_shows_the_commands_under_headings() -> None:
             assert text.split(":")[0][:30] in shown
 
 
-def test_typo_is_answered_with_the_similar_command() -> None:
-    done = run("resolv", "10.1/a")
-    assert (done.code, done.out) == (2, "")
-    assert re.search(r"Did you mean .*'resolve'", done.err)
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("resolv 10.1/a", "Did you mean perseid resolve or perseid remove or perseid restore?"),
+        ("search", "Did you mean perseid find?"),
+        ("get 10.1/a", "Did you mean perseid resolve?"),
+        ("rm 10.1/a", "Did you mean perseid delete or perseid remove?"),
+        ("import table.csv", "Did you mean perseid mint PREFIX --from FILE?"),
+        ("namespace ls", "Did you mean perseid namespace list?"),
+        ("token new", "Did you mean perseid token create?"),
+        ("mint 12345 --cnt 3", "Did you mean --count or --note?"),
+    ],
+)
+def test_wrong_word_is_answered_with_what_was_meant(words: str, line: str) -> None:
+    done = call(*words.split())
+    first, *rest = done.err.splitlines()
+    assert (done.code, done.out, rest[0]) == (2, "", line)
+    assert first.startswith("perseid: No such ")
+    assert rest[1].startswith("Usage: perseid ")
+    assert rest[2].startswith("See: perseid ")
+
+
+def test_synonyms_lead_to_commands() -> None:
+    """Each suggestion exists, at the top or in a group; a word that is a command is never corrected."""
+    names = {name for commands in LAZY_COMMANDS.values() for name in commands}
+    for word, suggestions in SYNONYMS.items():
+        assert all(each.split()[0] in names | {"name", "show", "add", "policy", "revoke"} for each in suggestions), word
+
+
+@pytest.mark.parametrize("words", ["", "mint", "namespace add"])
+def test_help_is_a_command(words: str) -> None:
+    assert call("help", *words.split()).out == call(*words.split(), "--help").out != ""
+    assert call("help", "nothing").code == 2
 
 
 def test_options_of_a_lazy_command_are_completed() -> None:

@@ -57,7 +57,7 @@ def test_full_scan_stops_at_the_time_limit(here: Site, monkeypatch: pytest.Monke
     monkeypatch.setattr(queries, "monotonic", lambda: float(next(ticks)))
     done = here("find --url *example* --seconds 10")
     assert (done.code, done.out) == (1, "12345/0\n12345/1\n")
-    assert "perseid: the search stopped after 10 s and is not complete\nTo continue: --after " in done.err
+    assert "perseid: The search stopped after 10 s and is not complete\nTo continue: --after " in done.err
 
 
 def test_search_finds_only_what_the_identity_can_see(here: Site) -> None:
@@ -70,5 +70,5 @@ def test_search_finds_only_what_the_identity_can_see(here: Site) -> None:
 
 def test_missing_or_invalid_conditions_are_refused(here: Site) -> None:
     assert here("find").code == 2
-    refused(here("find --host a/b"), "is not a host name or IP address")
-    refused(here("find --host example.org --after x"), "Cursor x is not valid for this search")
+    refused(here("find --host a/b"), "is not a host name or IP address", code=2)
+    refused(here("find --host example.org --after x"), "Cursor x is not valid for this search", code=2)

@@ -38,11 +38,12 @@ def test_dry_run_shows_every_change_and_changes_nothing(here: Site) -> None:
     assert count_by_host(here, "old.example") == 12
 
 
+@pytest.mark.usefixtures("terminal")
 def test_rewrite_shows_some_changes_and_asks_for_confirmation(here: Site) -> None:
     done = here("rewrite", *MOVE[1:], stdin=b"n\n")
     assert done.code == 1
     assert (
-        "… and 2 more; --dry-run shows all\nThe URLs of 12 records will change. Continue? [y/N] perseid: nothing was"
+        "… and 2 more; --dry-run shows all\nThe URLs of 12 records will change. Continue? [y/N] perseid: Nothing was"
         in done.err
     )
     assert count_by_host(here, "old.example") == 12
@@ -66,7 +67,7 @@ def test_json_is_the_job_and_an_undo_can_be_undone(here: Site) -> None:
     assert count_by_host(here, "old.example") == 12
     assert here.ok(f"jobs show {last['job']} --json").json["undone_by"] == undone["job"]
     refused(here(f"undo {last['job']} --yes"), "was undone by")
-    here.ok("undo last", stdin=b"y\n")
+    here.ok("undo last --yes")
     assert count_by_host(here, "new.example") == 12
     redone = here.ok(f"jobs show {last['job']} --json").json
     assert (redone["state"], redone["undone_by"]) == ("done", None), "the undo was undone"
@@ -138,6 +139,7 @@ def test_unknown_or_forbidden_jobs_are_refused(here: Site) -> None:
     refused(
         here("rewrite --url http://old.example/* --to https://new.example/ --yes"),
         "Invalid replacement URL https://new.example/",
+        code=2,
     )
     assert here("rewrite --url http://old.example/*").code == 2
     assert here("jobs frobnicate").code == 2

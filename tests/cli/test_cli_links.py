@@ -42,7 +42,7 @@ def test_s12_object_and_metadata_link_to_each_other(here: Site) -> None:
 @pytest.mark.parametrize(
     ("command", "code", "words"),
     [
-        ("version 12345/work 12345/work", 4, "cannot be linked with itself"),
+        ("version 12345/work 12345/work", 2, "cannot be linked with itself"),
         ("version 12345/work 12345/none", 3, "Handle 12345/none does not exist"),
         ("metadata 12345/v1 12345/about --as 300:9/x", 4, "cannot link"),
     ],

@@ -202,7 +202,7 @@ def test_empty_table_mints_nothing(here: Site) -> None:
 )
 def test_invalid_table_mints_nothing(here: Site, table: bytes, words: tuple[str, ...]) -> None:
     before = here.lines("list 12345")
-    refused(here("mint 12345 --from -", stdin=table), "standard input", *words, code=1)
+    refused(here("mint 12345 --from -", stdin=table), "Standard input", *words, code=1)
     assert here.lines("list 12345") == before
 
 
@@ -215,7 +215,7 @@ def test_policy_violation_stops_the_job_and_printed_identifiers_remain(here: Sit
     assert len(names) == 1_000
     assert here.lines("list 12347") == sorted(names)
     first, _, note = done.err.splitlines()
-    assert first.startswith("perseid: the record has no value of type 'URL'")
+    assert first.startswith("perseid: The record has no value of type 'URL'")
     assert note == "The 1,000 of 1,001 identifiers that were printed are minted"
 
 
@@ -226,8 +226,8 @@ def test_policy_violation_stops_the_job_and_printed_identifiers_remain(here: Sit
     ("command", "code", "words"),
     [
         ("mint 99999", 3, ("This server does not host prefix 99999",)),
-        ("mint 0.NA", 4, ("is reserved for the system",)),
-        ("mint 12345.", 4, ("(rule H2)",)),
+        ("mint 0.NA", 2, ("is reserved for the system",)),
+        ("mint 12345.", 2, ("(rule H2)",)),
         ("mint 12345 --as 300:12345/nobody", 4, ("create handles",)),
         ("mint 12345 --value 1:URL=x --value 1:URL=y", 4, ("Index conflict",)),
     ],
@@ -330,5 +330,5 @@ def test_identifiers_are_printed_after_each_commit(here: Site, monkeypatch: pyte
         done = here("mint 12345 --count 2500")
     assert done.code == 1
     note = "The 2,000 of 2,500 identifiers that were printed are minted"
-    assert done.err.splitlines() == ["perseid: there is no room to write", note]
+    assert done.err.splitlines() == ["perseid: There is no room to write", note]
     assert sorted(done.out.splitlines()) == here.lines("list 12345")

@@ -242,7 +242,7 @@ def test_overlong_line_is_refused_and_line_numbers_stay_correct(line: bytes) -> 
     assert (done.code, done.out) == (1, "hdl:10.1000/2\n")
     errors = [line for line in done.err.splitlines() if line.startswith("perseid: ")]
     assert [line.split(":")[1] for line in errors] == [" line 1", " line 3", " line 4"]
-    assert "line 1: at character 65537: the line has more than 65,536 characters" in errors[0]
+    assert "line 1: At character 65537: the line has more than 65,536 characters" in errors[0]
     assert "more than 65,536 characters" in errors[2]
 
 
@@ -251,14 +251,14 @@ def test_overlong_line_is_refused_and_line_numbers_stay_correct(line: bytes) -> 
     [
         ("", "H1", "the name is empty"),
         ("10.1000", "H1", 'there is no "/"'),
-        ("/a", "H1", "at character 1: the prefix"),
-        ("10.1000/", "H1", "at character 9: the suffix"),
-        ("10..1/a", "H2", "at character 4: the prefix has an empty segment"),
+        ("/a", "H1", "At character 1: the prefix"),
+        ("10.1000/", "H1", "At character 9: the suffix"),
+        ("10..1/a", "H2", "At character 4: the prefix has an empty segment"),
         ("10.1000/\U0001f600", "H3", "(U+1F600) is outside the Basic Multilingual Plane"),
         ("10.1000/" + "a" * 2041, "H9", "the handle has 2,049 bytes in UTF-8; the maximum is 2,048"),
         ("hdl:10.1000/100%", "U5", 'write a literal "%" as %25'),
         ("hdl:10.1000/%C3", "U5", "are not valid UTF-8"),
-        ("hdl:10%2F1000/a", "H2", "at character 7: a prefix cannot contain"),
+        ("hdl:10%2F1000/a", "H2", "At character 7: a prefix cannot contain"),
         ("https://example.org/10.1000/a", "U4", "'example.org' is not the address of a known resolver"),
     ],
 )
@@ -282,7 +282,7 @@ def test_rules_explains_one_rule_in_either_case() -> None:
 def test_rule_without_errors_is_known_but_not_found() -> None:
     done = call("name", "rules", "c4")
     assert (done.code, done.out) == (3, "")
-    assert done.err == "perseid: no error refers to rule C4; see docs/reference/names.md\n"
+    assert done.err == "perseid: No error refers to rule C4; see docs/reference/names.md\n"
     assert not {*RULES_WITHOUT_ERRORS} & load_rules().keys()
     assert call("name", "rules", "H7", "--json").json["title"] == "One handle, one record", "cited by refusals"
 
@@ -290,6 +290,6 @@ def test_rule_without_errors_is_known_but_not_found() -> None:
 def test_unknown_rule_is_not_found() -> None:
     done = call("name", "rules", "Z9")
     assert (done.code, done.out) == (3, "")
-    assert done.err == f"perseid: rule 'Z9' does not exist; the rules are {', '.join(all_rules())}\n"
+    assert done.err == f"perseid: Rule 'Z9' does not exist; the rules are {', '.join(all_rules())}\n"
     problem = json.loads(call("name", "rules", "Z9", "--json").err)
     assert (problem["type"], problem["exit_code"], "code" in problem) == ("/docs/problems#not-found", 3, False)

@@ -113,8 +113,8 @@ def test_namespace_with_a_custom_policy(demo: Site, tmp_path: Path) -> None:
         ("namespace add 12345 --as 300:99999/x", 4, "cannot create the namespace 12345"),
         ("namespace add ten.1 --profile cordra", 4, 'scheme = "cordra"'),
         ("namespace add 12345 --profile pilin --case sensitive", 1, "ignores case"),
-        ("namespace add a/b", 4, "rule H2"),
-        ("namespace add 0.SITE", 4, "is reserved for the system"),
+        ("namespace add a/b", 2, "rule H2"),
+        ("namespace add 0.SITE", 2, "is reserved for the system"),
         ("namespace add 12345 --administrator me", 2, "INDEX:HANDLE"),
         ("namespace derive 99999 1", 3, "Namespace 99999 not found"),
         ("namespace derive 2000.01 x", 4, 'scheme = "cordra"'),
@@ -245,6 +245,7 @@ def editor(tmp_path: Path, script: str) -> dict[str, str]:
     return {"VISUAL": "", "EDITOR": str(path), "TMPDIR": str(tmp_path)}
 
 
+@pytest.mark.usefixtures("terminal")
 def test_policy_is_changed_in_an_editor(demo: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     environ = editor(tmp_path, "sed -i 's/^default_ttl = .*/default_ttl = 60/' \"$1\"")
@@ -255,6 +256,7 @@ def test_policy_is_changed_in_an_editor(demo: Site, tmp_path: Path, monkeypatch:
     assert not list(tmp_path.glob("perseid-policy-*"))
 
 
+@pytest.mark.usefixtures("terminal")
 def test_invalid_edit_is_saved_for_correction(demo: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     environ = editor(tmp_path, "sed -i 's/^default_ttl = .*/default_ttl = -1/' \"$1\"")
@@ -266,6 +268,13 @@ def test_invalid_edit_is_saved_for_correction(demo: Site, tmp_path: Path, monkey
     demo.ok(f"namespace policy 2000.01 --file {draft}".replace(draft, "-"), stdin=text.replace("-1", "5").encode())
 
 
+def test_editor_requires_a_terminal(demo: Site) -> None:
+    done = demo("namespace policy 2000.01 --edit", environ={"EDITOR": "cat"})
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "perseid: The editor requires a terminal\nTo change the policy without one: --file FILE\n"
+
+
+@pytest.mark.usefixtures("terminal")
 def test_failing_editor_changes_nothing(demo: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     done = demo("namespace policy 2000.01 --edit", environ=editor(tmp_path, "exit 7"))

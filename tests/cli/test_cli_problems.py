@@ -36,7 +36,7 @@ def problem(done: Done, slug: str) -> Any:
         ("delete 102.100.272/BCDFGHJKH", 3, "not-found", 100),
         ("mint 99999", 3, "prefix-not-hosted", 301),
         (f"set {WORK} DESC=mine --as 300:99999/x", 4, "permission-denied", 400),
-        (f"resolve {WORK} --at 2999-12-31", 4, "invalid-query", 202),
+        (f"resolve {WORK} --at 2999-12-31", 2, "invalid-query", 202),
         ("jobs resume none", 3, "not-found", 100),
     ],
 )
@@ -69,13 +69,83 @@ def test_each_invalid_line_is_a_problem() -> None:
     assert [json.loads(line)["where"] for line in done.err.splitlines()] == ["line 1", "line 3"]
 
 
-@pytest.mark.parametrize("command", ["mint", "mint 12345 --count many", "mint 12345 --nothing", "nothing"])
+@pytest.mark.parametrize("command", ["mint", "mint 12345 --count many", "mint 12345 --zzz", "nothing"])
 def test_wrong_usage_is_a_problem(command: str) -> None:
     done = call(*command.split(), "--json")
     assert (done.code, done.out) == (2, "")
     found = problem(done, "invalid-request")
     assert found["detail"]
     assert found["advice"] in ("See: perseid mint --help", "See: perseid --help")
+
+
+WRONG_ARGUMENTS = (
+    "backup",
+    "check --nothing",
+    "cite nonsense",
+    "config extra",
+    f"create {WORK} --value nonsense",
+    "create nonsense --url https://example.org/",
+    "delete 102.100.272",
+    "explain create nonsense",
+    "find",
+    "find --host a/b",
+    "find --owner x",
+    "find --prefix a/b",
+    f"history {WORK} --limit 0",
+    "init --prefix a/b",
+    "jobs frobnicate",
+    "key rotate everything",
+    f"link version {WORK} {WORK}",
+    "list a/b",
+    "log --since yesterday",
+    "mint 12345.",
+    "mint 102.100.272 --count many",
+    "name parse nonsense",
+    "namespace add a/b",
+    "namespace derive 2000.01 a/b",
+    f"prove {WORK} --at 99999",
+    f"qr {WORK} -o code.gif",
+    "rebuild everything",
+    f"redact {WORK} 1 --seq 1",
+    f"remove {WORK} x",
+    "reserve 12345.",
+    f"resolve {WORK} --at yesterday",
+    "restore",
+    "rewrite --url x --to y",
+    f"set {WORK} nonsense",
+    "serve --native-port many",
+    "suffix pilin --at yesterday",
+    "token create --scope everything --all-namespaces",
+    f"tombstone {WORK}",
+    f"transfer {WORK} --to me",
+    "type add nonsense --definition x",
+    "undo",
+    "upgrade extra",
+    "verify",
+)
+"""At least one for each command that takes arguments."""
+
+
+def test_wrong_arguments_have_one_exit_code_and_style(demo: Site) -> None:
+    for command in WRONG_ARGUMENTS:
+        text, done = demo(command), demo(f"{command} --json")
+        assert (text.code, text.out, done.code, done.out) == (2, "", 2, ""), (command, text, done)
+        found = json.loads(done.err)
+        assert found["exit_code"] == 2, command
+        assert text.err.startswith(f"perseid: {found['detail']}"), command
+        assert not found["detail"][0].islower(), command
+
+
+def test_interrupted_command_is_a_problem(demo: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        error = KeyboardInterrupt()
+        error.add_note("Nothing was minted")
+        raise error
+
+    monkeypatch.setattr("perseid.registry.registry.Registry.do", interrupt)
+    found = problem(demo("mint 102.100.272 --json"), "command-failed")
+    assert (found["detail"], found["exit_code"]) == ("Interrupted. Nothing was minted", 130)
+    assert demo("mint 102.100.272").err == "perseid: Interrupted\nNothing was minted\n"
 
 
 def test_missing_installation_is_a_problem(tmp_path: Path) -> None:
@@ -111,16 +181,15 @@ def test_success_and_help_are_unchanged(demo: Site) -> None:
 
 
 def test_incomplete_command_is_a_problem(demo: Site, tmp_path: Path) -> None:
-    done = demo("transfer 102.100.272 --to 200:0.NA/102.100.272 --json", stdin=b"no\n")
-    assert (done.code, done.out) == (1, "")
-    _question, _, found = done.err.rpartition("{")
-    assert json.loads("{" + found)["detail"] == "nothing was changed"
+    found = problem(demo("transfer 102.100.272 --to 200:0.NA/102.100.272 --json", stdin=b"yes\n"), "command-failed")
+    assert found["detail"].endswith("to 200:0.NA/102.100.272. Confirmation required, but there is no terminal")
+    assert (found["advice"], found["exit_code"]) == ("To confirm: --yes", 1)
     proof = tmp_path / "proof"
     demo.ok(f"prove {WORK} -o {proof}")
     key = json.loads(demo.lines("key list --json")[-1])["key"]
     proof.write_bytes(proof.read_bytes().replace(b"8RBZF0DQH", b"8RBZF0DQ0"))
     failed = problem(call("verify", str(proof), "--key", key, "--json"), "command-failed")
-    assert failed["detail"].startswith("the proof is not valid: ")
+    assert failed["detail"].startswith("The proof is not valid: ")
 
 
 def test_bytes_that_are_not_utf8_are_escaped(demo: Site, tmp_path: Path) -> None:

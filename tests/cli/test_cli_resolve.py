@@ -64,7 +64,7 @@ def test_h9_too_long_handle_is_not_found(here: Site) -> None:
     for command in ("resolve", "history", "prove", "cite", "delete"):
         refused(here(f"{command} 12345/{'x' * 2_043}"), "at most 2,048 bytes", code=3)
     done = here(f"create 12345/{'x' * 2_043}")
-    assert (done.code, "perseid name rules H9" in done.err) == (1, True)
+    assert (done.code, "perseid name rules H9" in done.err) == (2, True)
 
 
 def test_a1_authority_metadata_is_shown(demo: Site) -> None:

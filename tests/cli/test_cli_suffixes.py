@@ -71,9 +71,9 @@ def test_pilin_range_ends_with_nine_characters() -> None:
 @pytest.mark.parametrize(
     ("suffix", "rule", "words"),
     [
-        ("O7J1G0DQH", "P7", 'at character 1: "O" (U+004F) is not in the PILIN alphabet; did you mean the digit 0?'),
-        ("D7Ji G0DQ", "P7", 'at character 4: "i" (U+0069) is not in the PILIN alphabet; did you mean the digit 1?'),
-        ("D7J1G0DQA", "P7", 'at character 9: "A" (U+0041) is not in the PILIN alphabet'),
+        ("O7J1G0DQH", "P7", 'At character 1: "O" (U+004F) is not in the PILIN alphabet; did you mean the digit 0?'),
+        ("D7Ji G0DQ", "P7", 'At character 4: "i" (U+0069) is not in the PILIN alphabet; did you mean the digit 1?'),
+        ("D7J1G0DQA", "P7", 'At character 9: "A" (U+0041) is not in the PILIN alphabet'),
         ("D7J1G0DQ", "P3", "the suffix has 8 characters"),
         ("D7J1G0DQHJ", "P3", "the suffix has 10 characters"),
         ("", "P3", "the suffix has 0 characters"),

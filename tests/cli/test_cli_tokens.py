@@ -129,7 +129,7 @@ def test_invalid_token_commands_are_refused(here: Site) -> None:
     refused(here("token create --scope read --all-namespaces --as 300:12345/nobody"), "cannot create a token")
     refused(here("token create --scope read --all-namespaces --label", "two\nlines"), "one printable line")
     refused(here("token show zzzzzzzz"), "Token zzzzzzzz does not exist", code=3)
-    refused(here("token show last"), "there are no tokens", code=3)
+    refused(here("token show last"), "There are no tokens", code=3)
     refused(here("token revoke zzzzzzzz"), "Token zzzzzzzz does not exist", code=3)
     assert here("token revoke").code == 2
 

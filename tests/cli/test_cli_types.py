@@ -33,7 +33,7 @@ def test_a6_data_is_validated_against_a_registered_type(demo: Site) -> None:
     demo.ok("create 12345/a --value 102.100.TYPE/SCALE=1:50000")
     refused(
         demo("create 12345/b --value 102.100.TYPE/SCALE=large"),
-        "value 1 does not match its type '102.100.TYPE/SCALE'",
+        "Value 1 does not match its type '102.100.TYPE/SCALE'",
         'violates the rule "pattern": "1:[1-9][0-9]*"',
         "validate_types = true",
         "perseid type show 102.100.TYPE/SCALE",
@@ -81,7 +81,7 @@ def test_hostile_schemas_are_refused_with_a_location(demo: Site) -> None:
         ({"items": {"pattern": r"(a)\1"}}, "at /items/pattern"),
     ):
         refused(demo(f"{ADD} --schema -", stdin=json.dumps(schema).encode()), words)
-    refused(demo(f"{ADD} --schema -", stdin=b"{"), "invalid JSON", code=1)
+    refused(demo(f"{ADD} --schema -", stdin=b"{"), "Invalid JSON", code=1)
     assert demo(f"{ADD} --schema - --pattern a", stdin=b"{}").code == 2
 
 

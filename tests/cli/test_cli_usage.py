@@ -136,8 +136,8 @@ def test_wrong_usage_has_its_own_exit_code_and_prints_no_data(arguments: tuple[s
     ("arguments", "code"),
     [
         (("name", "parse", "10.1/a"), 0),
-        (("name", "parse", "10.1"), 1),
-        (("suffix", "pilin", "--decode", "O7J1G0DQH"), 1),
+        (("name", "parse", "10.1"), 2),
+        (("suffix", "pilin", "--decode", "O7J1G0DQH"), 2),
         (("name", "parse"), 2),
         (("name", "rules", "Z9"), 3),
     ],

@@ -1,6 +1,7 @@
 """The program `perseid`: thin commands over the registry.
 
 Exit codes are part of the interface: 0 success, 1 failure, 2 usage, 3 not found, 4 refused, 5 server unreachable.
+Ctrl-C is 130, as in shells.
 
 Loading the ledger takes time, and some commands do not need it. So a command is a line in `_commands.LAZY_COMMANDS`
 (module and one line of help), and its module is imported when the command is used. The module has a table
@@ -40,7 +41,7 @@ app = typer.Typer(
     name="perseid",
     cls=LazyGroup,
     help="Persistent identifiers: mint them, keep their records, prove their history, resolve them.",
-    epilog="Every command that prints data takes --json. `perseid COMMAND --help` shows examples.",
+    epilog="All commands take --json. `perseid help COMMAND` or `perseid COMMAND --help` shows examples.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",

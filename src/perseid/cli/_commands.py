@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias, cast
@@ -16,7 +17,7 @@ from typing import Annotated, Any, Final, TypeAlias, cast
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from ._output import CommandFailed
+from ._output import CommandFailed, Interrupted
 
 _UsageError: Final = cast(type[Exception], typer.BadParameter.__base__)  # which typer does not export
 
@@ -53,10 +54,25 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """A group of commands whose help shows no type for flags."""
+    """A group of commands whose help shows no type for flags, and which suggests commands for an unknown word."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes | {"suggest_commands": False})  # see `suggest`
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _hide_flag_types(super().get_params(ctx))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except _UsageError as error:
+            vars(error)["possibilities"] = [f"{ctx.command_path} {words}" for words in self.suggest(args[0])]
+            raise
+
+    def suggest(self, word: str) -> list[str]:
+        """Return the commands that an unknown word may mean: synonyms, or else similar ones."""
+        synonyms = [words for words in SYNONYMS.get(word, ()) if words.split()[0] in self.commands]
+        return synonyms or get_close_matches(word, self.commands)
 
 
 def _hide_flag_types(params: list[Any]) -> list[Any]:
@@ -120,6 +136,45 @@ LAZY_COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
 }
 """The commands by the headings of the help: the module of each, and its summary."""
 
+SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = {
+    "cat": ("resolve", "show"),
+    "change": ("set", "policy"),
+    "del": ("delete", "remove", "revoke"),
+    "delete": ("remove", "revoke"),
+    "doctor": ("check",),
+    "dump": ("backup",),
+    "export": ("backup", "list"),
+    "generate": ("mint",),
+    "get": ("resolve", "show"),
+    "hide": ("unpublish",),
+    "import": ("mint PREFIX --from FILE",),
+    "info": ("resolve", "show"),
+    "lookup": ("resolve",),
+    "ls": ("list",),
+    "modify": ("set", "policy"),
+    "move": ("rewrite", "transfer"),
+    "new": ("mint", "create", "add"),
+    "create": ("add",),
+    "parse": ("name parse",),
+    "policy": ("namespace policy",),
+    "prefix": ("namespace",),
+    "query": ("find",),
+    "read": ("resolve", "show"),
+    "register": ("create", "mint"),
+    "revert": ("undo",),
+    "rm": ("delete", "remove", "revoke"),
+    "rollback": ("undo",),
+    "run": ("serve",),
+    "search": ("find",),
+    "settings": ("config",),
+    "show": ("resolve",),
+    "start": ("serve",),
+    "status": ("check", "show"),
+    "update": ("set", "policy"),
+    "withdraw": ("tombstone",),
+}
+"""What users of other programs type, and the commands that do it; a group suggests those that it has."""
+
 EXAMPLES_HEADING: Final = "For example:"
 """The line of a docstring that the examples follow."""
 
@@ -157,17 +212,29 @@ class LazyGroup(Group):
     def main(  # type: ignore[override]
         self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **extra: Any
     ) -> Any:
-        """Run the program. With `--json`, a wrong argument is reported as JSON too."""
+        """Run the program. Wrong usage is reported like every other error; `help COMMAND` is `COMMAND --help`."""
         arguments = sys.argv[1:] if args is None else list(args)
-        if not standalone_mode or "--json" not in arguments:
-            return super().main(arguments, standalone_mode=standalone_mode, **extra)
+        if arguments[:1] == ["help"]:
+            arguments = [*arguments[1:], "--help"]
+        if not standalone_mode:
+            return super().main(arguments, standalone_mode=False, **extra)
         try:
             code = super().main(arguments, standalone_mode=False, **extra)
         except _UsageError as error:
-            code = import_module("._errors", __package__).report_usage_error(error)
-        except typer.Abort:
-            code = import_module("._errors", __package__).report_error(CommandFailed("aborted"), json=True)
+            code = import_module("._errors", __package__).report_usage_error(error, json="--json" in arguments)
+        except typer.Abort as error:
+            raise CommandFailed("Aborted") from error
         sys.exit(code or 0)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command. Ctrl-C is an error with a report; notes say how to resume."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            interrupted = Interrupted("Interrupted")
+            for note in getattr(error, "__notes__", ()):
+                interrupted.add_note(note)
+            raise interrupted from None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)

@@ -6,16 +6,20 @@ is loaded by then, so classes are looked up in `sys.modules` and nothing is impo
 
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from perseid.names.errors import NameProblem
+from perseid.names.errors import InvalidName, NameProblem
 
-from ._output import CommandFailed, NotFound, print_message, to_json
+from ._output import CommandFailed, Interrupted, NotFound, print_message, to_json
 
 FAILED: Final = 1
+USAGE: Final = 2
 NOT_FOUND: Final = 3
 REFUSED: Final = 4
+INTERRUPTED: Final = 130
+"""As shells report a program that Ctrl-C ended: 128 and the number of the signal."""
 
 _NOT_FOUND_CODES: Final = frozenset({"HANDLE_NOT_FOUND", "VALUES_NOT_FOUND", "SERVER_NOT_RESP"})
 """Refusals that mean "not found" rather than "permission denied"."""
@@ -49,6 +53,13 @@ class _Report:
     """The response code; None for that of the problem type."""
     exit_code: int = FAILED
 
+    @property
+    def text(self) -> str:
+        """The detail as a sentence. What does not begin with a plain word begins with a name, a key or a value."""
+        word, _, rest = self.detail.partition(" ")
+        is_word = word.isascii() and word.isalpha() and word.islower() and word != "perseid" and rest[:1] != "="
+        return self.detail[0].upper() + self.detail[1:] if is_word else self.detail
+
 
 def report_error(error: Exception, *, json: bool = False, where: str = "") -> int:
     """Print an error and its notes, and return the exit code; raise it again if it is a bug.
@@ -61,19 +72,26 @@ def report_error(error: Exception, *, json: bool = False, where: str = "") -> in
         _print_problem(report, notes, where)
     else:
         rule = f" (rule {report.rule})" if isinstance(error, NameProblem) else ""
-        print_message(f"perseid: {f'{where}: ' if where else ''}{report.detail}{rule}")
-        for line in (*report.advice, *notes):
-            print_message(line)
+        _print_lines(f"{f'{where}: ' if where else ''}{report.text}{rule}", (*report.advice, *notes))
     if isinstance(error, OSError):
         _drop_unwritable_output()
     return report.exit_code
 
 
-def report_usage_error(error: Any) -> int:
-    """Print an error in the arguments of a command as a problem, and return the exit code."""
-    advice = () if error.ctx is None else (f"See: {error.ctx.command_path} --help",)
-    _print_problem(_Report("invalid-request", error.format_message(), advice, exit_code=error.exit_code))
-    return int(error.exit_code)
+def report_usage_error(error: Any, *, json: bool = False) -> int:
+    """Print an error in the arguments of a command, like every other error, and return the exit code."""
+    context, options = error.ctx, getattr(error, "possibilities", None)
+    detail = " ".join((error.message if options else error.format_message()).split()).rstrip(".")
+    if not detail:  # a group without a command has shown its help
+        return USAGE
+    advice = (f"Did you mean {' or '.join(options)}?",) if options else ()
+    see = () if context is None else (f"See: {context.command_path} --help",)
+    if json:
+        _print_problem(_Report("invalid-request", detail, (*advice, *see), exit_code=USAGE))
+    else:
+        usage = () if context is None else (" ".join(context.get_usage().split()),)
+        _print_lines(detail, (*advice, *usage, *see))
+    return USAGE
 
 
 def is_not_found(code: object) -> bool:
@@ -86,13 +104,16 @@ def _describe(error: Exception) -> _Report:
         advice: tuple[str, ...] = (f"To read the rule: perseid name rules {error.rule}",)
         if error.rule == "U4":
             advice = ("To accept your own resolver, use --resolver, as in --resolver http://example.org/hdl", *advice)
-        return _Report("invalid-name", error.detail, advice, error.rule)
+        exit_code = USAGE if isinstance(error, InvalidName) else FAILED
+        return _Report("invalid-name", error.detail, advice, error.rule, exit_code=exit_code)
     if _is_instance(error, "perseid.registry.results", "Refused"):
         return _describe_refusal(error)
     if isinstance(error, NotFound):
         return _Report("not-found", str(error), code=0, exit_code=NOT_FOUND)
     if isinstance(error, CommandFailed):
         return _Report("command-failed", str(error), error.args[1:])
+    if isinstance(error, Interrupted):
+        return _Report("command-failed", str(error), exit_code=INTERRUPTED)
     for module, name, slug in _FAILURES:
         if _is_instance(error, module, name):
             return _Report(slug, str(error))
@@ -109,6 +130,8 @@ def _describe_refusal(refused: Any) -> _Report:
 
     advice, code = render_advice(refused.advice), refused.code
     exit_code = NOT_FOUND if is_not_found(code) else FAILED if code.name in _FAILED_CODES else REFUSED
+    if _is_instance(refused, "perseid.registry.results", "InvalidRequest"):
+        exit_code = USAGE
     slug = refused.problem_type or slug_of_code(code)
     return _Report(slug, refused.reason, (advice,) if advice else (), refused.rule, int(code), exit_code)
 
@@ -118,15 +141,21 @@ def _print_problem(report: _Report, notes: tuple[str, ...] = (), where: str = ""
     from perseid.schema.problems import PROBLEM_TYPES, CommandProblem, make_problem  # noqa: PLC0415 - see the module
 
     code = next(iter(PROBLEM_TYPES[report.slug].codes), 0) if report.code is None else report.code
-    detail, advice = (_replace_surrogates(". ".join(part)) for part in ((report.detail, *notes), report.advice))
+    detail, advice = map(_join_sentences, ((report.text, *notes), report.advice))
     problem = make_problem(report.slug, detail, advice=advice, rule=report.rule, code=code, where=where)
     fields = {name: getattr(problem, name) for name in problem.__struct_fields__}
     print_message(to_json(CommandProblem(**fields, exit_code=report.exit_code)))
 
 
-def _replace_surrogates(text: str) -> str:
-    """Escape bytes that are not UTF-8: JSON cannot contain them."""
-    return text.encode(errors="backslashreplace").decode()
+def _print_lines(detail: str, lines: Iterable[str]) -> None:
+    print_message(f"perseid: {detail}")
+    for line in lines:
+        print_message(line)
+
+
+def _join_sentences(parts: Iterable[str]) -> str:
+    """Join sentences, and escape bytes that are not UTF-8: JSON cannot contain them."""
+    return ". ".join(parts).replace("?. ", "? ").encode(errors="backslashreplace").decode()
 
 
 def _is_instance(error: Exception, module: str, name: str) -> bool:

@@ -66,6 +66,10 @@ class NotFound(Exception):
     """What the user named does not exist."""
 
 
+class Interrupted(Exception):
+    """The user pressed Ctrl-C."""
+
+
 def print_message(text: str) -> None:
     """Print a message that is not data, on standard error."""
     typer.echo(text, err=True)
@@ -86,7 +90,7 @@ def progress(
 
     Set `prints` if the block prints data: then no bar is shown where both streams are one terminal.
     """
-    visible = _is_terminal(sys.stderr) and not (prints and _is_terminal(sys.stdout))
+    visible = is_terminal(sys.stderr) and not (prints and is_terminal(sys.stdout))
     if not visible or (total is not None and total < MIN_TOTAL):
         yield _ignore_progress
         return
@@ -124,8 +128,24 @@ def _bar(unit: str, *, is_measured: bool) -> Any:
     )
 
 
-def _is_terminal(stream: Any) -> bool:
+def is_terminal(stream: Any) -> bool:
+    """Whether somebody can read or type on a standard stream; it may be closed."""
     return stream is not None and stream.isatty()
+
+
+def require_terminal(what: str, advice: str) -> None:
+    """Fail where nobody can type: what waits for a user would wait forever."""
+    if not (is_terminal(sys.stdin) and is_terminal(sys.stdout)):
+        raise CommandFailed(f"{what} requires a terminal", advice)
+
+
+def confirm(statement: str) -> None:
+    """Say what will happen, ask on standard error, and fail unless the answer is yes."""
+    if not is_terminal(sys.stdin):
+        raise CommandFailed(f"{statement}. Confirmation required, but there is no terminal", "To confirm: --yes")
+    typer.echo(f"{statement}. Continue? [y/N] ", nl=False, err=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise CommandFailed("Nothing was changed")
 
 
 def _ignore_progress(_done: int) -> None:

@@ -28,8 +28,8 @@ from ._arguments import (
     printable,
 )
 from ._commands import Group, register_command
-from ._output import AsJson, print_fields, print_json, print_message
-from .lifecycle import Yes, confirm, print_job, run_job
+from ._output import AsJson, confirm, print_fields, print_json, print_message
+from .lifecycle import Yes, print_job, run_job
 from .verify import short_time
 
 MAX_SHOWN: Final = 10
@@ -87,7 +87,7 @@ def rewrite(  # noqa: PLR0913 - options
         if not total:
             raise rewrite_job.nothing_matches(order)
         if not yes:
-            confirm(f"The URLs of {total:,} {'record' if total == 1 else 'records'} will change. Continue?")
+            confirm(f"The URLs of {total:,} {'record' if total == 1 else 'records'} will change")
         job = rewrite_job.start(session.registry, order, session.identity, INTERFACE, note, total)
         done = run_job(JobRun(session.registry, job, session.identity))
         if json:
@@ -135,7 +135,7 @@ def undo(
     with open_installation(directory, acting_as) as session:
         original = runner.find_job(session.registry, session.identity, job)
         if not yes:
-            confirm(f"{original.done:,} changes will be undone: {_describe(original)}. Continue?")
+            confirm(f"{original.done:,} changes will be undone: {_describe(original)}")
         try:
             inverse = undo_job.start(session.registry, original.id, session.identity, INTERFACE, note)
         except UndoConflict as problem:

@@ -1,6 +1,5 @@
 """`perseid publish`, `unpublish`, `tombstone`, `transfer`, `redact` and `link`: the life of an identifier."""
 
-import sys
 from collections.abc import Callable
 from typing import Annotated, Final, TypeAlias
 
@@ -32,7 +31,7 @@ from ._arguments import (
     printable,
 )
 from ._commands import Group, register_command
-from ._output import AsJson, CommandFailed, print_fields, print_json, print_message, progress
+from ._output import AsJson, CommandFailed, confirm, print_fields, print_json, progress
 
 MAX_WAIT: Final = 300
 """Seconds that `redact` waits until the data is gone from every file. The answers of a million records are rebuilt in
@@ -159,7 +158,7 @@ def transfer(  # noqa: PLR0913 - options
             print_changed(session.do(Transfer(parse_handle(target), owner), note), json)
             return
         if not yes:
-            confirm(f"All handles under {display_name(key_range)} will be transferred to {owner}. Continue?")
+            confirm(f"All handles under {display_name(key_range)} will be transferred to {owner}")
         order = TransferAll(key_range, owner, derived)
         job = transfer_job.start(session.registry, order, session.identity, INTERFACE, note)
         run = JobRun(session.registry, job, session.identity)
@@ -208,7 +207,7 @@ def redact(  # noqa: PLR0913 - options
         if not yes:
             _check_allowed(session, order)
             value = _describe_value(session, order)
-            confirm(f"{value} will be permanently erased from all entries. This cannot be undone. Continue?")
+            confirm(f"{value} will be permanently erased from all entries. This cannot be undone")
         changed = session.do(order)
         erased = _wait_until_erased(session, wait)
         if json:
@@ -217,7 +216,7 @@ def redact(  # noqa: PLR0913 - options
             typer.echo(str(changed.handle))
     if not erased:
         raise CommandFailed(
-            f"after {wait:,} s the value is erased from the ledger, but not from all other files",
+            f"After {wait:,} s the value is erased from the ledger, but not from all other files",
             "A process reads an older snapshot: stop long-running readers, then run: perseid rebuild answers",
         )
 
@@ -259,8 +258,6 @@ def run_job(run: JobRun) -> int:
             state = f"{run.done:,} of {job.total:,}" if job.total else f"{run.done:,}"
             note = f"Job {job.id} was interrupted after {state} changes. To resume it: perseid jobs resume {job.id}"
             error.add_note(note)
-            if not isinstance(error, Exception):  # Ctrl-C, which nobody reports
-                print_message(note)
             raise
     return run.done
 
@@ -269,17 +266,6 @@ def print_job(session: OpenInstallation, name: str) -> None:
     """Print a job as JSON."""
     job = find_job(session.registry, session.identity, name)
     print_json(to_job(job, UndoIndex.of(session.registry, job.id)))
-
-
-def confirm(question: str) -> None:
-    """Ask on standard error, and exit unless the answer is yes."""
-    typer.echo(f"{question} [y/N] ", nl=False, err=True)
-    answer = sys.stdin.readline() if sys.stdin else ""
-    if answer.strip().lower() not in ("y", "yes"):
-        if not answer:  # the end of input: no line break yet, and nobody who could answer
-            print_message("")
-            raise CommandFailed("nothing was changed", "To confirm without a prompt: --yes")
-        raise CommandFailed("nothing was changed")
 
 
 link_app = typer.Typer(

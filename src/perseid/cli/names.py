@@ -124,9 +124,9 @@ def rules(
     texts = all_rules()
     chosen = texts if rule is None else {key: value for key, value in texts.items() if key == rule.upper()}
     if not chosen and rule is not None and rule.upper() in RULES_WITHOUT_ERRORS:
-        raise NotFound(f"no error refers to rule {rule.upper()}; see docs/reference/names.md")
+        raise NotFound(f"No error refers to rule {rule.upper()}; see docs/reference/names.md")
     if not chosen:
-        raise NotFound(f"rule {quote_text(rule or '')} does not exist; the rules are {', '.join(texts)}")
+        raise NotFound(f"Rule {quote_text(rule or '')} does not exist; the rules are {', '.join(texts)}")
     if json:
         found = [Rule(key, **value) for key, value in chosen.items()]
         print_json(Rules(found) if rule is None else found[0])

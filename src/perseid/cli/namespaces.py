@@ -56,7 +56,7 @@ from ._arguments import (
     read_text,
 )
 from ._commands import Group, register_command
-from ._output import AsJson, print_fields, print_json, print_message
+from ._output import AsJson, print_fields, print_json, print_message, require_terminal
 from .installation import Profile, make_policy, parse_party
 
 namespace_app = typer.Typer(
@@ -319,6 +319,7 @@ def _print_policy(prefix: str, rules: Policy, json: bool) -> None:
 
 def _edit_policy(before: Policy) -> Policy:
     """Open the policy in an editor and return the result; keep an invalid text, so that no work is lost."""
+    require_terminal("The editor", "To change the policy without one: --file FILE")
     editor = next((os.environ[name] for name in _EDITORS if os.environ.get(name)), _DEFAULT_EDITOR)
     with tempfile.NamedTemporaryFile("w", suffix=".toml", prefix="perseid-policy-", delete=False) as file:
         file.write(before.to_toml())
@@ -326,7 +327,7 @@ def _edit_policy(before: Policy) -> Policy:
     try:
         done = subprocess.run([*shlex.split(editor), str(path)], check=False)  # noqa: S603 - the user's own editor
         if done.returncode:
-            raise LedgerError(f"the editor {editor} failed with exit code {done.returncode}; nothing was changed")
+            raise LedgerError(f"The editor {editor} failed with exit code {done.returncode}; nothing was changed")
         after = apply_policy_text(before, path.read_text(encoding="utf-8"))
     except InvalidPolicy as problem:
         message = f"{problem.message}; your text is in {path}: correct it and use --file {path}"

@@ -234,7 +234,7 @@ def _print_results(
             print_message(f"There may be more results. To continue: --after {after}")
             return
         if page.scans and monotonic() > deadline:
-            reason = f"the search stopped after {seconds:,} s and is not complete"
+            reason = f"The search stopped after {seconds:,} s and is not complete"
             raise CommandFailed(reason, f"To continue: --after {after}. To search longer: --seconds N.")
 
 

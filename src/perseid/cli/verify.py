@@ -96,7 +96,7 @@ def verify(
         else:
             _print_verified(verified, json)
             return
-    raise CommandFailed(f"the proof is not valid: {problem}")
+    raise CommandFailed(f"The proof is not valid: {problem}")
 
 
 def short_time(microseconds: int) -> str:
@@ -193,7 +193,7 @@ def _decode_value(content: bytes, at: int) -> Value:
     try:
         return Value.from_bytes(content, at // 1_000_000)
     except RecordProblem as problem:
-        raise CommandFailed(f"the proof is valid, but a value in it cannot be shown: {problem}") from problem
+        raise CommandFailed(f"The proof is valid, but a value in it cannot be shown: {problem}") from problem
 
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {"verify": verify}

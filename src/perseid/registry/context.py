@@ -22,7 +22,7 @@ from perseid.wire.codes import ResponseCode
 
 from .advice import AdviceKind
 from .identity import Identity, KeyIdentity, effective_identity
-from .results import PrefixNotHosted, ReferralError, Refused
+from .results import InvalidRequest, PrefixNotHosted, ReferralError, Refused
 from .snapshot import SITE_PREFIX, Snapshot, StoredRecord, values_of_type
 
 T_co = TypeVar("T_co", covariant=True)
@@ -130,7 +130,7 @@ class Context:
             else:
                 Handle.parse(str(stored.requested))
         except InvalidName as problem:
-            raise Refused(ResponseCode.INVALID_HANDLE, str(problem), rule=problem.rule) from problem
+            raise InvalidRequest(ResponseCode.INVALID_HANDLE, str(problem), rule=problem.rule) from problem
         if refusals := stored.policy.check_name(stored.requested):
             raise Refused.from_refusals(refusals)
 

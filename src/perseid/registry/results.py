@@ -53,7 +53,11 @@ class Refused(Exception):
         return cls(code, reason, first.advice, first.line)
 
 
-class InvalidQuery(Refused):
+class InvalidRequest(Refused):
+    """What was asked is invalid in itself, whatever the state, the policy and the permissions."""
+
+
+class InvalidQuery(InvalidRequest):
     """A well-formed query that has no answer."""
 
     problem_type = "invalid-query"

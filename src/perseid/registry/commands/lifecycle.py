@@ -27,7 +27,7 @@ from perseid.registry.policy import case_rules
 from perseid.registry.policy.authority import PartyStatus
 from perseid.registry.policy.authority import values_of_exact_type as of_exact_type
 from perseid.registry.policy.policy import Policy
-from perseid.registry.results import ChangeResult, Refused
+from perseid.registry.results import ChangeResult, InvalidRequest, Refused
 from perseid.registry.snapshot import SITE_PREFIX, StoredRecord, values_of_type
 from perseid.schema.namespaces import Scope
 from perseid.wire.codes import ResponseCode
@@ -115,7 +115,8 @@ class Tombstone:
             Handle.parse(str(self.replacement))
         except InvalidName as problem:
             reason = f"{display_name(self.replacement)} is not a valid replacement: {problem}"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.NAME_HANDLE(), problem.rule) from problem
+            advice = AdviceKind.NAME_HANDLE()
+            raise InvalidRequest(ResponseCode.INVALID_VALUE, reason, advice, problem.rule) from problem
         if context.snapshot.stored(self.replacement).key == stored.key:
             reason = f"Handle {display_name(stored.requested)} cannot replace itself"
             raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.NAME_OTHER_REPLACEMENT(), "S8")
@@ -279,7 +280,7 @@ def _check_reason(reason: str, what: str) -> str:
     """Return the reason without surrounding blanks; refuse an empty or invalid one."""
     text = reason.strip()
     if not text:
-        raise Refused(ResponseCode.INVALID_VALUE, f"{what} requires a reason", AdviceKind.GIVE_REASON(), "S8")
+        raise InvalidRequest(ResponseCode.INVALID_VALUE, f"{what} requires a reason", AdviceKind.GIVE_REASON(), "S8")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

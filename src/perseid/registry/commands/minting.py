@@ -40,7 +40,7 @@ from perseid.registry.identity import Identity
 from perseid.registry.policy.policy import Policy
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.registry import Registry
-from perseid.registry.results import MintResult, Refused
+from perseid.registry.results import InvalidRequest, MintResult, Refused
 from perseid.registry.snapshot import Snapshot, StoredRecord, values_of_type
 from perseid.schema.records import MAX_NAMES
 from perseid.wire.codes import ResponseCode
@@ -330,7 +330,7 @@ class _MintPlan:
             reason = f"No handle can be minted: {problem.message}; the policy of this namespace says: {line}"
             raise Refused(ResponseCode.INVALID_HANDLE, reason, AdviceKind.CHANGE_SCHEME(), line) from problem
         except InvalidName as problem:
-            raise Refused(ResponseCode.INVALID_HANDLE, str(problem), rule=problem.rule) from problem
+            raise InvalidRequest(ResponseCode.INVALID_HANDLE, str(problem), rule=problem.rule) from problem
         for handle in handles:
             if refusals := self.policy.check_name(handle):
                 raise Refused.from_refusals(refusals)

@@ -24,7 +24,7 @@ from perseid.registry.context import Context, Plan, check_indexes, not_hosted
 from perseid.registry.policy import case_rules
 from perseid.registry.policy.authority import TypeDefinition, type_definitions
 from perseid.registry.policy.policy import PROFILES, Policy
-from perseid.registry.results import Refused
+from perseid.registry.results import InvalidRequest, Refused
 from perseid.registry.snapshot import POLICY_INDEX, POLICY_TYPE, SITE_PREFIX, Snapshot, StoredRecord
 from perseid.schema.namespaces import Scope
 from perseid.wire.codes import ResponseCode
@@ -319,9 +319,10 @@ def check_prefix(prefix: str) -> None:
     try:
         check_prefix_syntax(prefix)
     except InvalidName as problem:
-        raise Refused(ResponseCode.INVALID_HANDLE, str(problem), rule=problem.rule) from problem
+        raise InvalidRequest(ResponseCode.INVALID_HANDLE, str(problem), rule=problem.rule) from problem
     if fold(prefix) in _RESERVED_PREFIXES:
-        raise Refused(ResponseCode.INVALID_HANDLE, f"{fold(prefix)} is reserved for the system", rule="H8")
+        reason = f"Prefix {fold(prefix)} is reserved for the system"
+        raise InvalidRequest(ResponseCode.INVALID_HANDLE, reason, rule="H8")
 
 
 def _create_requirement(context: Context, prefix: str) -> Requirement:

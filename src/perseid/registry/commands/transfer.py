@@ -21,7 +21,7 @@ from perseid.registry.context import Context, Plan, admin_values, not_found, sti
 from perseid.registry.identity import KeyIdentity, effective_identity
 from perseid.registry.policy.authority import first_valid, name_key, parse_stored_party, values_of_exact_type
 from perseid.registry.policy.policy import Policy
-from perseid.registry.results import ChangeResult, Refused
+from perseid.registry.results import ChangeResult, InvalidRequest, Refused
 from perseid.registry.snapshot import StoredRecord
 from perseid.schema.namespaces import Scope
 from perseid.wire.codes import ResponseCode
@@ -241,7 +241,7 @@ def _linkable(context: Context, one: Handle, other: Handle) -> tuple[StoredRecor
         records.append(stored)
     if records[0].key == records[1].key:
         reason = f"Handle {display_name(one)} cannot be linked with itself"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.NAME_TWO_HANDLES(), "S3")
+        raise InvalidRequest(ResponseCode.INVALID_VALUE, reason, AdviceKind.NAME_TWO_HANDLES(), "S3")
     return records[0], records[1]
 
 

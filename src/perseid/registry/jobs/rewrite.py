@@ -35,7 +35,7 @@ from perseid.registry.identity import Identity
 from perseid.registry.queries.find import Search, SearchResult, find
 from perseid.registry.queries.paging import values_size
 from perseid.registry.registry import Registry
-from perseid.registry.results import Refused
+from perseid.registry.results import InvalidRequest, Refused
 from perseid.registry.snapshot import Snapshot, StoredRecord
 from perseid.wire.codes import ResponseCode
 
@@ -69,18 +69,19 @@ class UrlRewrite:
             f"{url}{to}".encode()
         except UnicodeEncodeError:
             reason = "The URL contains an unpaired surrogate, which has no UTF-8 form"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.URL_PATTERN_EXAMPLE(), "H4") from None
+            raise InvalidRequest(ResponseCode.INVALID_VALUE, reason, AdviceKind.URL_PATTERN_EXAMPLE(), "H4") from None
         try:
             glob = UrlGlob.parse(url)
         except InvalidData as problem:
-            raise Refused(ResponseCode.INVALID_VALUE, str(problem), AdviceKind.URL_PATTERN_EXAMPLE()) from problem
+            advice = AdviceKind.URL_PATTERN_EXAMPLE()
+            raise InvalidRequest(ResponseCode.INVALID_VALUE, str(problem), advice) from problem
         target = to.strip()
         before = glob.literal if not glob.is_exact else url_text(exact_url_range(url).full_first)
         if before is None or glob.scheme is None:
             reason = (
                 f"Invalid URL pattern {display_name(url)}: it needs a scheme and a host, and at most one *, at the end"
             )
-            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.URL_PATTERN_EXAMPLE())
+            raise InvalidRequest(ResponseCode.INVALID_VALUE, reason, AdviceKind.URL_PATTERN_EXAMPLE())
         stars = 0 if glob.is_exact else 1
         after = target.removesuffix(_STAR) if stars else target
         if target.count(_STAR) != stars or _STAR in after or not _is_url(after, whole=not stars):
@@ -88,7 +89,7 @@ class UrlRewrite:
                 f"Invalid replacement URL {display_name(to)}: it needs a scheme and a host, "
                 "and a * at the end only if the pattern has one"
             )
-            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.URL_REPLACEMENT_EXAMPLE())
+            raise InvalidRequest(ResponseCode.INVALID_VALUE, reason, AdviceKind.URL_REPLACEMENT_EXAMPLE())
         return cls(glob, before, after)
 
     @property

@@ -53,7 +53,7 @@ from perseid.registry.context import Context
 from perseid.registry.identity import Identity
 from perseid.registry.policy.authority import first_valid, name_key, parse_stored_party, values_of_exact_type
 from perseid.registry.policy.policy import Policy
-from perseid.registry.results import InvalidQuery, Refused
+from perseid.registry.results import InvalidQuery, InvalidRequest, Refused
 from perseid.registry.snapshot import SITE_PREFIX, Snapshot
 from perseid.wire.codes import ResponseCode
 
@@ -105,7 +105,7 @@ class Search:
             raise InvalidQuery("No search criterion given", AdviceKind.GIVE_CRITERION())
         if self.prefix is not None and ("/" in self.prefix or _prefix_handle(self.prefix) is None):
             reason = f"Invalid prefix {display_name(self.prefix)}"
-            raise Refused(ResponseCode.INVALID_HANDLE, reason, AdviceKind.PREFIX_EXAMPLE(), "H2")
+            raise InvalidRequest(ResponseCode.INVALID_HANDLE, reason, AdviceKind.PREFIX_EXAMPLE(), "H2")
         try:
             owner = None if self.owner is None else Handle.for_lookup(self.owner)
             url_ranges = [] if self.host is None else [search_keys.host_range(self.host, subdomains=True)]

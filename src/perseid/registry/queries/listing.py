@@ -27,7 +27,7 @@ from perseid.registry.context import Context, not_hosted
 from perseid.registry.identity import Identity, LocalIdentity
 from perseid.registry.policy import case_rules
 from perseid.registry.policy.policy import Audience, Policy
-from perseid.registry.results import InvalidQuery, Refused
+from perseid.registry.results import InvalidQuery, InvalidRequest, Refused
 from perseid.registry.snapshot import SITE_PREFIX, Snapshot, StoredRecord
 from perseid.wire.codes import OpCode, ResponseCode
 
@@ -375,7 +375,7 @@ def _key_range(name: str) -> tuple[str, bytes, bytes, tuple[str, ...]]:
         prefix = prefix.removeprefix(marker)
     if "/" in prefix or Handle.for_lookup(marker + prefix) is None:
         reason = f"Invalid prefix {display_name(name)}"
-        raise Refused(ResponseCode.INVALID_HANDLE, reason, AdviceKind.PREFIX_EXAMPLE(), "H2")
+        raise InvalidRequest(ResponseCode.INVALID_HANDLE, reason, AdviceKind.PREFIX_EXAMPLE(), "H2")
     if derived:
         first, end = key_range(f"{marker}{prefix}.")
         homed: tuple[str, ...] = (marker + PREFIX_OF_PREFIXES,)
