@@ -311,7 +311,7 @@ def test_foreign_identity_is_refused_without_outgoing_connections(
             client.act_as(STRANGER, proof)
             answer = client.do(OpCode.REMOVE_VALUE, RemoveValues(FOREIGN.encode(), (1,)))
             assert answer.code is ResponseCode.AUTHENTICATION_FAILED
-            assert "is not stored here" in text_of(answer)
+            assert "is not hosted here" in text_of(answer)
     assert entries(directory) == before
     log = (watched / "log").read_text().splitlines()
     assert log.count("watched") >= 5, "the supervisor, control and three resolvers"

@@ -5,8 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.requests import Append
 from perseid.names.handle import Handle
-from perseid.records.admin import Admin
+from perseid.records.admin import Admin, AdminPermission, ValueList
+from perseid.records.private_keys import PrivateKey
 from perseid.records.record import Value, ValueRef
 from perseid.registry.commands.records import Create, Delete, Home, Modify, Remove
 from perseid.registry.registry import Registry
@@ -15,8 +18,9 @@ from perseid.server.native.server import NativeServer, NativeSettings
 from perseid.server.native.steps import Step, Work, WorkKind
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.message import Message
-from perseid.wire.requests import ChallengeResponse, HandleRequest, Resolve, ValuesRequest, encode_request
+from perseid.wire.requests import ChallengeResponse, HandleRequest, RequestBody, Resolve, ValuesRequest, encode_request
 from perseid.wire.responses import CreationResult
+from perseid.wire.server import ChallengeProof
 from perseid.wire.sessions import Identity, Session
 from tests.registry.registries import OPERATOR
 from tests.server.native.native_servers import (
@@ -140,7 +144,89 @@ def test_identity_not_stored_here_is_refused_with_a_reason(registry: Registry, v
     answer = visitor.answer(visitor.ask(request), request, Identity(b"20.500.77777/admin", 300), RSA_KEY)
     refused = visitor.ask(answer, about=request)
     assert refused.code is ResponseCode.AUTHENTICATION_FAILED
-    assert text_of(refused) == "the handle of the key, 20.500.77777/admin, is not stored here"
+    reason = "the prefix of 20.500.77777/admin is not hosted here, and its keys cannot be read"
+    assert text_of(refused) == reason
+
+
+def keep_hidden(registry: Registry, name: str, *values: Value, state: State = State.UNPUBLISHED) -> None:
+    registry.ledger.append(Append(Draft(Action.RESERVE, state, name, "cli", "local:alice", values=values)))
+
+
+CLAIMS = {
+    "missing": (),
+    "unpublished": (URL,),
+    "reserved": (BY_ADMINS,),
+    "with a key": (secret_at(300), Value(301, "HS_PUBKEY", RSA_KEY.public.to_bytes())),
+    "invalid key": (Value(300, "HS_SECKEY", b""), Value(301, "HS_PUBKEY", b"not a key")),
+    "other index": (secret_at(400), Value(401, "HS_PUBKEY", RSA_KEY.public.to_bytes())),
+}
+"""Records that somebody claims as an identity; all are hidden."""
+
+
+@pytest.mark.parametrize(("index", "proof"), [(300, b"a guess"), (301, RSA_KEYS[0]), (0, b"a guess")], ids=str)
+def test_claim_does_not_reveal_a_hidden_identity(
+    registry: Registry, index: int, proof: bytes | PrivateKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither by code and text, nor by the work that is done."""
+    checks = {"check_secret": 0, "check_key": 0}
+    for name in checks:
+        original = getattr(ChallengeProof, name)
+
+        def check(one: ChallengeProof, key: object, name: str = name, original: object = original) -> bool:
+            checks[name] += 1
+            return bool(original(one, key))  # type: ignore[operator]
+
+        monkeypatch.setattr(ChallengeProof, name, check)
+    for kind, values in CLAIMS.items():
+        if values:
+            state = State.RESERVED if kind == "reserved" else State.UNPUBLISHED
+            keep_hidden(registry, f"{PREFIX}/{kind}", *values, state=state)
+    work: list[WorkKind] = []
+
+    def do(step: Work) -> object:
+        work.append(step.kind)
+        return step.call()
+
+    visitor = Visitor(NativeServer(registry, make_server(), SITE, do=do))
+    outcomes = set()
+    for kind in CLAIMS:
+        work.clear()
+        request = visitor.request(OpCode.DELETE_HANDLE, HandleRequest(f"{PREFIX}/absent".encode()))
+        identity = Identity(f"{PREFIX}/{kind}".encode(), index)
+        checks = dict.fromkeys(checks, 0)
+        refused = visitor.ask(visitor.answer(visitor.ask(request), request, identity, proof), about=request)
+        text = text_of(refused).replace(kind, "NAME")
+        outcomes.add((refused.code, text, visitor.served[-1].is_authentication_failure, *work, *checks.items()))
+    assert len(outcomes) == 1
+    assert ResponseCode.AUTHENTICATION_FAILED in outcomes.pop()
+
+
+def test_claim_does_not_reveal_a_hidden_record(registry: Registry, visitor: Visitor) -> None:
+    """Also not that of an administrator with few permissions, of an owner, or of a member of a hidden group."""
+    add_key(registry, USER, secret_at(300))
+    permissions = AdminPermission.READ_VALUE | AdminPermission.ADD_VALUE
+    few = Value(100, "HS_ADMIN", Admin(ValueRef(300, USER), permissions).to_bytes())
+    keep_hidden(registry, f"{PREFIX}/draft", URL, few)
+    keep_hidden(registry, f"{PREFIX}/later", few, state=State.RESERVED)
+    keep_hidden(registry, f"{PREFIX}/group", Value(200, "HS_VLIST", ValueList((ValueRef(300, USER),)).to_bytes()))
+    for group in ("group", "gone"):
+        administered(registry, f"{PREFIX}/by-{group}", ValueRef(200, f"{PREFIX}/{group}"))
+
+    def claim(opcode: OpCode, name: str, proof: bytes = b"a guess") -> tuple[ResponseCode, str]:
+        bodies: dict[OpCode, RequestBody] = {OpCode.DELETE_HANDLE: HandleRequest(f"{PREFIX}/{name}".encode())}
+        request = visitor.request(opcode, bodies.get(opcode) or ValuesRequest(f"{PREFIX}/{name}".encode(), (URL,)))
+        answer = visitor.answer(visitor.ask(request), request, Identity(USER.encode(), 300), proof)
+        refused = visitor.ask(answer, about=request)
+        text = "" if refused.code is ResponseCode.SUCCESS else text_of(refused)
+        return refused.code, text.replace(name, "NAME")
+
+    for opcode in (OpCode.DELETE_HANDLE, OpCode.CREATE_HANDLE, OpCode.ADD_VALUE):
+        assert len({claim(opcode, name) for name in ("draft", "later", "absent")}) == 1
+    assert claim(OpCode.DELETE_HANDLE, "by-group") == claim(OpCode.DELETE_HANDLE, "by-gone")
+    # With the right proof, permissions count.
+    assert claim(OpCode.DELETE_HANDLE, "draft", b"a secret")[0] is ResponseCode.INVALID_ADMIN
+    assert claim(OpCode.DELETE_HANDLE, "by-group", b"a secret")[0] is ResponseCode.SUCCESS
+    assert claim(OpCode.CREATE_HANDLE, "later", b"a secret")[0] is ResponseCode.SUCCESS
 
 
 def test_key_under_an_unhomed_prefix_proves_nothing(registry: Registry, visitor: Visitor) -> None:

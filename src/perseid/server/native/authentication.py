@@ -4,21 +4,24 @@ A challenge keeps the request that it belongs to, so any client can make the ser
 more than a forged address; so challenges issued over UDP have their own table, and a flood of them evicts each other
 but never one issued over TCP.
 
-Permissions are checked before the proof (native protocol, 14): a caller who is not an administrator is refused, whether
-or not the signature is right. The key is read from the record of the identity, which must be stored here, because the
-server asks no other. Between verification and commit the record may change; so the command reads the key again in the
-snapshot in which it is decided, and the ledger checks at commit that the record is unchanged. The same applies to every
-request in a session: the session ends when the key that proved it changes.
+A caller who is not an administrator is refused as such, whether or not the signature is right (native protocol, 14).
+What a caller with a wrong proof learns depends on public records only, and takes the same work whether or not the
+identity exists: otherwise anybody could find unpublished and reserved handles by claiming them. The key is read from
+the record of the identity, which must be stored here, because the server asks no other. Between verification and commit
+the record may change; so the command reads the key again in the snapshot in which it is decided, and the ledger checks
+at commit that the record is unchanged. The same applies to every request in a session: the session ends when the key
+that proved it changes.
 """
 
 import hashlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Generic, Self, TypeVar
 
-from perseid.names.handle import fold
+from perseid.names.handle import Handle, fold
 from perseid.records.errors import InvalidData
-from perseid.records.keys import PublicKey
+from perseid.records.keys import PublicKey, RsaPublicKey
 from perseid.records.record import Value, ValueRef
 from perseid.records.types import HS_PUBKEY, HS_SECKEY
 from perseid.registry.access.permissions import display_name
@@ -169,16 +172,28 @@ def caller_identity(proved: ProvenIdentity | None, *, session: bool) -> CallerId
     return Anonymous(session) if proved is None else key_identity(proved, proved.kind, session=session)
 
 
-def find_keys(snapshot: Snapshot, identity: KeyIdentity) -> tuple[Value, ...]:
-    """Return the values that can prove an identity, by index; raise `Refused` if its record is not stored here.
+def find_keys(snapshot: Snapshot, reference: ValueRef, kind: Proof) -> tuple[Value, ...]:
+    """Return the values that can prove an identity, by index; raise `Refused` if another server hosts its prefix.
 
-    Records left over from a prefix that this server has stopped hosting are ignored, as with groups.
+    That is public. Whether the record exists is not: it may be unpublished or reserved, so without a record there are
+    no keys. Records left over from a prefix that this server has stopped hosting are ignored, as with groups.
     """
-    values = snapshot.group(identity.reference.handle)
-    if values is None:
-        reason = f"the handle of the key, {display_name(identity.reference.handle)}, is not stored here"
+    handle = reference.handle
+    if is_hosted_elsewhere(snapshot, handle):
+        reason = hosted_elsewhere_reason(handle)
         raise Refused(ResponseCode.AUTHENTICATION_FAILED, reason, AdviceKind.USE_KEY_STORED_HERE())
-    return candidate_keys(values, identity.proof, identity.reference.index)
+    return candidate_keys(snapshot.group(handle) or (), kind, reference.index)
+
+
+def is_hosted_elsewhere(snapshot: Snapshot, handle: str) -> bool:
+    """Whether another server hosts the prefix of a handle."""
+    name = Handle.for_lookup(handle)
+    return name is not None and not name.is_prefix_handle and not snapshot.is_responsible(name)
+
+
+def hosted_elsewhere_reason(handle: str) -> str:
+    """Why the holder of a key in such a handle cannot be authenticated."""
+    return f"the prefix of {display_name(handle)} is not hosted here, and its keys cannot be read"
 
 
 def candidate_keys(values: Sequence[Value], kind: Proof, index: int) -> tuple[Value, ...]:
@@ -189,24 +204,40 @@ def candidate_keys(values: Sequence[Value], kind: Proof, index: int) -> tuple[Va
     return tuple(sorted(matching, key=lambda value: value.index)[:MAX_KEYS])
 
 
+DUMMY_SECRET: Final = bytes(range(32))
+DUMMY_PUBLIC_KEY: Final = RsaPublicKey(65_537, (1 << 2_048) - 1)
+"""What a proof is checked with if there is no key, so that its time does not reveal which identities exist. The result
+is ignored."""
+
+
 def find_proving_key(response: ChallengeResponse, kind: Proof, keys: Sequence[Value]) -> Value | None:
-    """Return the key that a challenge response was made with, or None. Slow."""
+    """Return the key that a challenge response was made with, or None. Slow, also without keys."""
+    if kind is Proof.SECRET_KEY:
+        return find_proving_secret(keys, response.check_secret)
+    return find_proving_public_key(keys, response.check_key)
+
+
+def find_proving_secret(keys: Sequence[Value], check: Callable[[bytes], bool]) -> Value | None:
+    """Return the first secret that passes the check, or None. An empty one proves nothing."""
+    secrets = [value for value in keys if value.data]
+    if not secrets:
+        check(DUMMY_SECRET)
+    return next((value for value in secrets if check(value.data)), None)
+
+
+def find_proving_public_key(keys: Sequence[Value], check: Callable[[PublicKey], bool]) -> Value | None:
+    """Return the first public key that passes the check, or None. An invalid one proves nothing."""
+    valid: list[tuple[Value, PublicKey]] = []
     for value in keys:
-        if kind is Proof.SECRET_KEY:
-            if response.check_secret(value.data):
-                return value
-            continue
-        try:
-            key = PublicKey.from_bytes(value.data)
-        except InvalidData:
-            continue
-        if response.check_key(key):
-            return value
-    return None
+        with suppress(InvalidData):
+            valid.append((value, PublicKey.from_bytes(value.data)))
+    if not valid:
+        check(DUMMY_PUBLIC_KEY)
+    return next((value for value, key in valid if check(key)), None)
 
 
 def authentication_failed(identity: KeyIdentity) -> Refused:
-    """Return a refusal that does not reveal whether the response was wrong or the key is missing."""
+    """Return a refusal that does not reveal whether the response was wrong, or the key or its record is missing."""
     reason = f"the response does not match a key of {display_name(str(identity))}"
     return Refused(ResponseCode.AUTHENTICATION_FAILED, reason)
 

@@ -27,7 +27,7 @@ from perseid.ledger.errors import (
     StorageFull,
     TooBusy,
 )
-from perseid.ledger.log.entry import Entry
+from perseid.ledger.log.entry import Entry, State
 from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.record import Value
@@ -227,27 +227,25 @@ class ClaimCheck:
     keys: tuple[Value, ...]
     """Keys that can prove it."""
     refused: Refused | None
-    """Why the claim alone is not sufficient, if the index of the proving key may still make the difference."""
+    """The refusal if the proof is wrong, if that is not because of the proof."""
 
 
 def check_claim(registry: Registry, registry_request: RegistryRequest, claimed: KeyIdentity) -> ClaimCheck:
-    """Check whether a claimed identity would be allowed, and find the keys that would prove it.
+    """Find the keys that would prove a claimed identity, and what to say if they do not.
 
-    Raises `Refused` if the identity is not an administrator. Every other refusal waits until the claim is verified,
-    because it could reveal names that are not public. Within a session, the index of the proving key may stand in for a
-    missing index (14); it is not known yet, so that waits as well.
+    As in deployed servers, a wrong proof of somebody who is not an administrator is refused because of that (14). This
+    is decided as if there were only public records: a claim must not reveal others. All other refusals wait until the
+    claim is verified.
     """
     refused: Refused | None = None
     with registry.snapshot() as snapshot:
         try:
-            context = Context(snapshot, claimed, INTERFACE, registry.now())
+            context = Context(_PublicRecords(snapshot), claimed, INTERFACE, registry.now())
             GuardedCommand(registry_request.make(None), None, registry_request.allow_referrals).decide(context)
         except Refused as problem:
             refused = problem if problem.code == ResponseCode.INVALID_ADMIN else None
-        if refused is not None and not (claimed.session and claimed.reference.index == 0):
-            raise refused
         try:
-            return ClaimCheck(find_keys(snapshot, claimed), refused)
+            return ClaimCheck(find_keys(snapshot, claimed.reference, claimed.proof), refused)
         except Refused as problem:
             raise refused or problem from None
 
@@ -316,8 +314,8 @@ class UnstorableName:
             raise not_hosted(prefix.decode("utf-8", "replace"))
 
 
-class _WithoutReferrals(Snapshot):
-    """The same snapshot for a client that cannot be referred: derived prefixes elsewhere are not hosted."""
+class _RestrictedSnapshot(Snapshot):
+    """The same snapshot for a caller who may not use all of it."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         super().__init__(snapshot.reader, snapshot.rules)
@@ -327,8 +325,20 @@ class _WithoutReferrals(Snapshot):
     def entry(self, key: bytes, *, new: bool = False) -> Entry | None:
         return self._snapshot.entry(key, new=new)
 
+
+class _WithoutReferrals(_RestrictedSnapshot):
+    """For a client that cannot be referred: derived prefixes elsewhere are not hosted."""
+
     def referral(self, _handle: Handle) -> tuple[Value, ...]:
         return ()
+
+
+class _PublicRecords(_RestrictedSnapshot):
+    """For a caller who is not authenticated: unpublished and reserved records do not exist."""
+
+    def entry(self, key: bytes, *, new: bool = False) -> Entry | None:
+        entry = super().entry(key, new=new)
+        return entry if entry is None or entry.state not in (State.UNPUBLISHED, State.RESERVED) else None
 
 
 def parse_lenient(name: bytes, code: ResponseCode = ResponseCode.HANDLE_NOT_FOUND) -> Handle | UnstorableName:

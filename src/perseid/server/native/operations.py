@@ -115,7 +115,7 @@ def translate(request: Request, native: NativeContext) -> RegistryRequest:
     return replace(registry_request, changes=opcode in CHANGING_OPCODES, allow_referrals=allow_referrals)
 
 
-def find_secrets(native: NativeContext, body: VerifyChallenge, *, refer: bool) -> tuple[bytes, ...]:
+def find_secrets(native: NativeContext, body: VerifyChallenge, *, refer: bool) -> tuple[Value, ...]:
     """Return the secrets that may match a response to another server's challenge. Raises `Refused`."""
     check_partition(body.handle, native)
     handle = parse_lenient(body.handle)
@@ -125,7 +125,7 @@ def find_secrets(native: NativeContext, body: VerifyChallenge, *, refer: bool) -
             return ()
         anonymous = Context(snapshot, Anonymous(), INTERFACE, native.registry.now())
         stored = anonymous.get_hosted(handle, refer=refer)
-        return tuple([value.data for value in candidate_keys(stored.values, Proof.SECRET_KEY, max(body.index, 0))])
+        return candidate_keys(stored.values, Proof.SECRET_KEY, max(body.index, 0))
 
 
 def status_values(registry: Registry, **counts: int) -> tuple[Value, ...]:

@@ -6,7 +6,7 @@ elsewhere (see `native.steps`); `receive` is the same for a caller who only want
     message ──► protocol ──┬──► answered by the protocol itself: early failures, ended sessions …
                            ├──► request: executed as anonymous; if the registry requires an identity, as the
                            │    identity of the session, else challenged
-                           └──► challenge response: permission first, then verification, then executed
+                           └──► challenge response: verified, then executed as that identity
 
 Improvements over deployed servers: a challenge response cannot be used twice; a change sent twice over UDP is made
 once; a session, and a challenge response, is valid only while the key that proved it is unchanged.
@@ -42,6 +42,7 @@ from .authentication import (
     authentication_failed,
     caller_identity,
     find_proving_key,
+    find_proving_secret,
     key_identity,
     prove_identity,
     with_identity,
@@ -111,6 +112,8 @@ class _Call:
     proved: ProvenIdentity | None = None
     guess: SecretGuess | None = None
     """What the response reveals about a secret."""
+    failed_proof: bool = False
+    """Whether it was a wrong challenge response."""
     is_final: bool = False
     """Whether the response is final: something was done, or may have been, or a counter was used up."""
     last: Reply | None = None
@@ -313,16 +316,19 @@ class NativeServer:
         version = request.message.version
 
         def verify() -> bool:
-            return any(check_secret_answer(secret, body.nonce, body.digest, body.answer, version) for secret in secrets)
+            check = partial(
+                check_secret_answer, nonce=body.nonce, digest=body.digest, answer=body.answer, version=version
+            )
+            return find_proving_secret(secrets, check) is not None
 
-        valid = bool(secrets) and (yield from do_work(WorkKind.VERIFY, verify))
+        valid = yield from do_work(WorkKind.VERIFY, verify)
         call.guess = SecretGuess(secret_handle, valid)
         yield from self._respond(call, ResponseCode.SUCCESS, VerificationResult(int(valid)))
 
     # Authentication
 
     def _authenticate(self, call: _Call, proof: ChallengeProof) -> Steps:
-        """Handle a challenge response: first permission, then identity (14)."""
+        """Handle a challenge response. It is verified first, whatever the claim, so that its time reveals nothing."""
         request = proof.request
         kind = PROOF_KINDS.get(proof.auth_type)
         if kind is None:
@@ -332,13 +338,12 @@ class NativeServer:
         identity: KeyIdentity = key_identity(proof.identity, kind, session=request.session is not None)
         registry_request = translate(request, self._native)
         check = yield from do_work(WorkKind.READ, lambda: check_claim(self.registry, registry_request, identity))
-        key = None
-        if check.keys:
-            secret_of = own_secret_id(identity.reference.handle) if kind is Proof.SECRET_KEY else None
-            verify = partial(find_proving_key, proof, kind, check.keys)
-            key = yield from do_work(WorkKind.VERIFY, verify, secret_of=secret_of)
-            call.guess = None if secret_of is None else SecretGuess(secret_of, right=key is not None)
+        secret_of = own_secret_id(identity.reference.handle) if kind is Proof.SECRET_KEY else None
+        verify = partial(find_proving_key, proof, kind, check.keys)
+        key = yield from do_work(WorkKind.VERIFY, verify, secret_of=secret_of)
+        call.guess = None if secret_of is None else SecretGuess(secret_of, right=key is not None)
         if key is None:
+            call.failed_proof = True
             raise check.refused or authentication_failed(identity)
         proved = prove_identity(proof.identity, kind, key)
         accepted = self.server.accept(with_identity(proof, proved), key.index, call.now)
@@ -431,7 +436,7 @@ class NativeServer:
         call.last = reply
         name = b"" if request is None else getattr(request.body, "handle", b"")
         keeps = request is not None and OpFlag.KEEP_CONNECTION in request.flags
-        yield NativeResponse(reply, opcode, code, call.identity, name, more, keeps, call.guess)
+        yield NativeResponse(reply, opcode, code, call.identity, name, more, keeps, call.guess, call.failed_proof)
 
     def _sign_frame(self, frame: Frame) -> StepsResult[Frame]:
         """Sign a frame; unsigned if that fails, as deployed servers do (5.5)."""

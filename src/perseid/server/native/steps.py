@@ -103,12 +103,15 @@ class NativeResponse:
     """Whether the client asked to keep the connection (KC)."""
     guess: SecretGuess | None = None
     """The result of VERIFY_CHALLENGE, whose code is SUCCESS, right or wrong; or of a proof by a secret."""
+    failed_proof: bool = False
+    """Whether a challenge response was wrong; the code may give another reason for the refusal."""
 
     @property
     def is_authentication_failure(self) -> bool:
         if self.guess is not None:
             return not self.guess.right
-        return self.code in (ResponseCode.AUTHENTICATION_FAILED, ResponseCode.INVALID_SESSION_KEY)
+        codes = (ResponseCode.AUTHENTICATION_FAILED, ResponseCode.INVALID_SESSION_KEY)
+        return self.failed_proof or self.code in codes
 
 
 Step: TypeAlias = Work | NativeResponse

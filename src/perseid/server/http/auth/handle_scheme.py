@@ -30,11 +30,11 @@ from urllib.parse import quote, unquote_to_bytes
 from perseid.records.ciphers import MAX_DERIVED_BITS, MIN_DERIVED_BITS, derive_key, latin1_to_utf8
 from perseid.records.encoding import from_base64
 from perseid.records.errors import InvalidData
-from perseid.records.keys import PublicKey
 from perseid.records.private_keys import PrivateKey
 from perseid.records.record import Value, ValueRef
 from perseid.records.types import HS_PUBKEY, HS_SECKEY
 from perseid.registry.identity import Proof
+from perseid.server.native.authentication import DUMMY_SECRET, find_proving_public_key
 from perseid.wire.credentials import HASHES, Algorithm, mac
 
 MAX_NONCE: Final = 1_024
@@ -258,7 +258,7 @@ MIN_TRIES: Final = 2
 ROUND_SECONDS: Final = 4e-7
 """Seconds of one PBKDF2 iteration."""
 
-DUMMY_KEY: Final = Value(1, HS_SECKEY, bytes(range(32)))
+DUMMY_KEY: Final = Value(1, HS_SECKEY, DUMMY_SECRET)
 """A key that keeps the time of a check constant; its result is ignored."""
 
 
@@ -269,7 +269,7 @@ def matching_signature_key(claim: Claim, nonce: bytes, keys: Sequence[Value]) ->
     """The first of the keys that made the signature; None if none did. Slow."""
     signed = nonce + claim.cnonce
     if claim.kind is Proof.PUBLIC_KEY:
-        return next((key for key in keys if _verify_signature(key, claim, signed)), None)
+        return find_proving_public_key(keys, lambda key: key.verify(claim.algorithm.spelling, claim.signature, signed))
     candidates = [key for key in keys if key.data]  # an empty secret proves nothing
     return next(
         (key for key, matches in _check_keys(claim, signed, candidates or [DUMMY_KEY]) if matches and candidates), None
@@ -284,14 +284,6 @@ def verification_cost(claim: Claim) -> float | None:
 def sign(key: PrivateKey, nonce: bytes, cnonce: bytes) -> bytes:
     """Create the server's proof of identity. Slow."""
     return key.sign(SERVER_ALGORITHM.spelling, nonce + cnonce)
-
-
-def _verify_signature(value: Value, claim: Claim, signed: bytes) -> bool:
-    try:
-        key = PublicKey.from_bytes(value.data)
-    except InvalidData:
-        return False
-    return key.verify(claim.algorithm.spelling, claim.signature, signed)
 
 
 def _check_keys(claim: Claim, signed: bytes, keys: Sequence[Value]) -> Iterator[tuple[Value, bool]]:

@@ -47,7 +47,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import NameOID, PublicKeyAlgorithmOID
 
-from perseid.names.handle import Handle
 from perseid.records.encoding import from_base64
 from perseid.records.errors import InvalidData
 from perseid.records.keys import PublicKey
@@ -60,10 +59,14 @@ from perseid.registry.access.token_records import PREFIX, InvalidToken, Secret
 from perseid.registry.identity import Proof, TokenIdentity, handle_key
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
-from perseid.registry.snapshot import Snapshot
 from perseid.server.http.context import ProofResult, RequestContext
 from perseid.server.native.authentication import ProvenIdentity as Proved
-from perseid.server.native.authentication import candidate_keys, key_fingerprint
+from perseid.server.native.authentication import (
+    candidate_keys,
+    hosted_elsewhere_reason,
+    is_hosted_elsewhere,
+    key_fingerprint,
+)
 from perseid.server.native.steps import WorkKind, own_secret_id
 from perseid.wire.codes import ResponseCode
 
@@ -350,7 +353,7 @@ async def authenticate_certificate(request_context: RequestContext, raw: bytes) 
             key = matching_certificate_key(subject, values or (), now)
             if key is not None:
                 return subject, key, False, ""
-            elsewhere = _is_hosted_elsewhere(snapshot, subject.reference.handle)
+            elsewhere = is_hosted_elsewhere(snapshot, subject.reference.handle)
             return subject, None, elsewhere, explain_mismatch(subject, values)
 
     try:
@@ -384,19 +387,13 @@ class _Keys:
 def _find_keys(registry: Registry, reference: ValueRef, kind: Proof) -> _Keys:
     with registry.snapshot() as snapshot:
         values = candidate_keys(snapshot.group(reference.handle) or (), kind, reference.index)
-        return _Keys(values, _is_hosted_elsewhere(snapshot, reference.handle))
-
-
-def _is_hosted_elsewhere(snapshot: Snapshot, handle: str) -> bool:
-    """Whether another server hosts the prefix of a handle."""
-    name = Handle.for_lookup(handle)
-    return name is not None and not name.is_prefix_handle and not snapshot.is_responsible(name)
+        return _Keys(values, is_hosted_elsewhere(snapshot, reference.handle))
 
 
 def _auth_failure(reference: ValueRef, remark: str, *, elsewhere: bool) -> AuthFailure:
     """Create the failure; it depends on public facts only."""
     if elsewhere:
-        remark = f"the prefix of {display_name(reference.handle)} is not hosted here, and its keys cannot be read"
+        remark = hosted_elsewhere_reason(reference.handle)
     return AuthFailure(f"{NOT_VERIFIED}: {remark}")
 
 

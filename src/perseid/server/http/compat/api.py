@@ -29,9 +29,8 @@ from functools import partial
 from typing import Final
 
 from perseid.records.errors import InvalidData
-from perseid.records.record import Value, ValueRef
+from perseid.records.record import ValueRef
 from perseid.records.site import Transport
-from perseid.records.types import HS_SECKEY
 from perseid.registry.access.permissions import display_name
 from perseid.registry.identity import Proof
 from perseid.registry.results import Refused
@@ -289,10 +288,7 @@ async def _is_valid(request_context: RequestContext, verification: _Verification
     target = full_name(reference.handle).encode("utf-8", "replace")
     native = NativeContext(server.registry, server.site, server.position, tuple)
     challenge = VerifyChallenge(target, reference.index, b"", b"", b"")
-
-    def load_keys() -> list[Value]:
-        return [Value(1, HS_SECKEY, secret) for secret in find_secrets(native, challenge, refer=False)]
-
+    load_keys = partial(find_secrets, native, challenge, refer=False)
     keys = await request_context.do(WorkKind.READ, load_keys, secret_of=target)
     check = partial(handle_scheme.matching_signature_key, verification.claim, verification.nonce, keys)
     price = handle_scheme.verification_cost(verification.claim)
