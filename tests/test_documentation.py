@@ -1,17 +1,20 @@
 """The commands and the Python of the documents are executed and compared with the output that they show.
 
 A ```console block contains commands (lines that begin with "$ ") and their output, both streams. A line "..." matches
-any number of lines. Each block runs in an empty folder; the blocks of the README run one after the other in one folder,
-as a reader types them. The ```python blocks of a document are one session: those with prompts are doctests.
+any number of lines. The blocks of a document are typed from top to bottom into one shell, which starts in an empty
+folder. The ```python blocks of a document are one session too: those with prompts are doctests.
 
-Commands of the README, and those that need a shell, run in a shell. Other commands run in this process, because
-starting hundreds of programs would take most of the time.
+Plain `perseid` commands run in this process, in the folder of that shell, because starting hundreds of programs would
+take most of the time.
 """
 
+import contextlib
 import doctest
 import re
 import shlex
 import subprocess
+import tempfile
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,8 +34,10 @@ GUIDES_OF_THE_API = [ROOT / "docs" / "guides" / name for name in ("http-api.md",
 EXECUTED = {"console", "python"}
 ALLOWED = EXECUTED | {"abnf", "sh", "text", "toml"}
 ENVIRON = {**program.ENVIRON, "COLUMNS": "80"}
-INTO_A_FILE = " > made 2>&1"
-"""How documents hide output that does not matter."""
+ERROR = re.compile("^perseid: ", re.MULTILINE)
+"""An error, which a line "..." must not hide."""
+TIMEOUT = 30
+"""Seconds that a command may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +71,8 @@ def blocks(document: Path, text: str | None = None) -> Iterator[Block]:
 
 ALL = [block for document in DOCUMENTS for block in blocks(document)]
 CONSOLE = [block for block in ALL if block.language == "console"]
-SESSIONS = [
-    [block for block in CONSOLE if block.document == README],
-    *([block] for block in CONSOLE if block.document != README),
-]
-"""Console blocks that run one after the other in one folder."""
+SESSIONS = {block.document: [other for other in CONSOLE if other.document == block.document] for block in CONSOLE}
+"""The console blocks of each document, which one shell executes in order."""
 PYTHON = {block.document: [other for other in ALL if other.document == block.document and other.language == "python"]
           for block in ALL if block.language == "python"}  # fmt: skip
 
@@ -92,52 +94,96 @@ def agrees(printed: str, expected: str) -> bool:
     return re.fullmatch(pattern, printed) is not None
 
 
-def arguments_of(command: str) -> list[str] | None:
-    """Return the arguments of a plain `perseid` command; None if it needs a shell."""
-    quoted = r"""'[^']*'|"[^"$`\\]*\""""
-    usual = r"[\w\s./:@%=,+-]"
-    if not re.fullmatch(f"perseid (?:{usual}|{quoted})*", command):
-        return None
-    return shlex.split(command)[1:]
+_ARGUMENTS = r"""(?:[\w\s./:@%=,+-]|'[^']*'|"[^"$`\\]*")*"""
+_PLAIN = re.compile(
+    rf"""perseid (?P<arguments>{_ARGUMENTS}?)
+    (?P<quiet>\ 2>/dev/null)?
+    (?:\ >\ ?(?P<file>[\w./-]+)(?P<both>\ 2>&1)?)?
+    (?:\ (?P<then>&&|\|)\ (?P<rest>[^|&]+))?""",
+    re.VERBOSE,
+)
+"""A `perseid` command without variables and patterns, its output in a file or a pipe, and a command after it."""
 
 
-def in_this_process(command: str) -> str | None:
-    """Run a command and return its output; None if it needs a shell."""
-    arguments = arguments_of(command.removesuffix(INTO_A_FILE))
-    if arguments is None:
-        return None
-    shown = call(*arguments, environ={"COLUMNS": ENVIRON["COLUMNS"]}).shown
-    if not command.endswith(INTO_A_FILE):
-        return shown
-    Path("made").write_text(shown)
-    return ""
+class Shell:
+    """A shell in a folder."""
+
+    _END = "\x1eend of the output\x1e"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+        self.environ = {"COLUMNS": ENVIRON["COLUMNS"]}
+        self._process = subprocess.Popen(
+            ["sh"],
+            cwd=folder,
+            env=ENVIRON,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def close(self) -> None:
+        self._process.communicate(timeout=TIMEOUT)
+
+    def run(self, command: str) -> str:
+        """Run a command and return what it prints."""
+        plain = _PLAIN.fullmatch(command)
+        return self._type(command) if plain is None else self._run_plain(plain)
+
+    def _run_plain(self, plain: re.Match[str]) -> str:
+        """Run a plain `perseid` command in this process, and what follows it in the shell."""
+        with contextlib.chdir(self.folder):
+            done = call(*shlex.split(plain["arguments"]), environ=self.environ)
+        error = "" if plain["quiet"] else done.err
+        if plain["then"] == "|":
+            return error + self._type(plain["rest"], done.out)
+        printed = done.shown if error else done.out
+        if plain["file"]:
+            with contextlib.chdir(self.folder):
+                Path(plain["file"]).write_text(done.shown if plain["both"] else done.out)
+            printed = "" if plain["both"] else error
+        return printed + (self._type(plain["rest"]) if plain["then"] and done.code == 0 else "")
+
+    def _type(self, command: str, given: str = "") -> str:
+        """Let the shell run a command with an input; its folder and PERSEID_DIR are noted afterwards."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
+            file.write(given)
+            file.flush()
+            typed = f"eval {shlex.quote(command)} < {file.name}"
+            self._process.stdin.write(f'{typed}\nprintf \'{self._END}%s\\n\' "$PWD" "${{PERSEID_DIR-}}"\n')
+            self._process.stdin.flush()
+            timer = threading.Timer(TIMEOUT, self._process.kill)
+            timer.start()
+            printed = ""
+            for line in self._process.stdout:
+                text, end, self.folder = line.rstrip("\n").partition(self._END)
+                printed += text if end else line
+                if end:
+                    break
+            timer.cancel()
+            assert self._process.poll() is None, f"$ {command}\n{printed}: the shell has ended"
+            self.environ["PERSEID_DIR"] = self._process.stdout.readline().removeprefix(self._END).rstrip("\n")
+        return printed
 
 
-def by_a_shell(command: str) -> str:
-    """Run a command in a shell, in the current folder, and return its output."""
-    return subprocess.run(
-        ["sh", "-c", command],
-        env=ENVIRON,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-        text=True,
-        timeout=30,
-    ).stdout
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    opened = Shell(tmp_path)
+    yield opened
+    opened.close()
 
 
-@pytest.mark.parametrize("blocks_of_session", SESSIONS, ids=lambda each: str(each[0]))
-def test_command_prints_the_documented_output(
-    blocks_of_session: list[Block], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for block in blocks_of_session:
+@pytest.mark.parametrize("document", SESSIONS, ids=lambda each: str(each.relative_to(ROOT)))
+def test_commands_print_the_documented_output(document: Path, shell: Shell) -> None:
+    for block in SESSIONS[document]:
         for command, expected in session(block):
-            printed = None if block.document == README else in_this_process(command)
-            if printed is None:
-                printed = by_a_shell(command)
+            printed = shell.run(command)
             assert agrees(printed, expected), f"{block}: $ {command}\n{printed}"
+            hidden = ERROR.search(printed) and not ERROR.search(expected)
+            assert not hidden, f"{block}: $ {command}\n{printed}"
 
 
 @pytest.mark.parametrize(
@@ -180,20 +226,33 @@ def test_prompt_outside_a_block_is_refused() -> None:
         assert not re.search(r"^\s*(\$ |>>> )", prose, re.MULTILINE), document
 
 
+def test_one_shell_runs_all_commands(shell: Shell, tmp_path: Path) -> None:
+    assert shell.run("x='a b'; mkdir inner; cd inner") == ""
+    assert shell.run('printf %s "$x"; exec 3>&1') == "a b"
+    assert shell.run("perseid suffix pilin --decode D7J1G0DQH > out") == ""
+    assert (tmp_path / "inner" / "out").read_text() == "2007-09-17T07:14:50.919Z\n"
+    assert shell.run("perseid suffix pilin --decode D7J1G0DQH | cut -c 1-4") == "2007\n"
+    assert shell.run("perseid suffix pilin --decode D7J1G0DQH > out && wc -l < out") == "1\n"
+    assert shell.run("perseid suffix pilin --decode A 2>/dev/null > out && echo not reached") == ""
+    assert shell.run("export PERSEID_DIR=other") == ""
+    assert "other" in shell.run("perseid namespace list")
+
+
 def test_commands_that_need_a_shell_run_in_one() -> None:
-    assert arguments_of("perseid find --url 'https://a.example/*' \"a b\" c") == [
-        *("find", "--url", "https://a.example/*", "a b", "c")
-    ]
+    plain = _PLAIN.fullmatch("perseid find --url 'https://a.example/*' \"a b\" c")
+    assert plain is not None
+    assert shlex.split(plain["arguments"]) == ["find", "--url", "https://a.example/*", "a b", "c"]
     for command in (
         "ls",
-        "perseid list | wc",
-        "perseid list > a",
+        "perseid a; echo $?",
+        "perseid list | wc | wc",
+        "perseid list >> a",
         "perseid a*",
         'perseid "$x"',
         "perseid `x`",
         "perseid ~",
     ):
-        assert arguments_of(command) is None, command
+        assert _PLAIN.fullmatch(command) is None, command
 
 
 def test_the_checks_find_differences() -> None:
