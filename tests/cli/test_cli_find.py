@@ -39,7 +39,7 @@ def test_s5_handles_are_found_by_value_owner_and_time_of_change(here: Site) -> N
 def test_json_has_one_line_per_handle_with_the_matching_values(here: Site) -> None:
     (line,) = here.lines("find --url https://www.example.org/1 --json")
     found = json.loads(line)
-    assert (found["handle"], found["state"]) == ("12345/1", "normal")
+    assert (found["handle"], found["state"]) == ("12345/1", "published")
     assert [each["data"]["value"] for each in found["values"]] == ["https://www.example.org/1"]
     assert found["changed"].endswith("Z")
 

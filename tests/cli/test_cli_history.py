@@ -49,7 +49,7 @@ def proof(here: Site, folder: Path, options: str = "") -> Path:
 def test_action_and_state_names_match_the_ledger() -> None:
     assert {number: Action(number).name.lower() for number in ACTIONS} == ACTIONS
     assert len(ACTIONS) == len(Action)
-    assert {number: State(number).name.lower() for number in STATES} == STATES
+    assert {number: State(number).label for number in STATES} == STATES
     assert len(STATES) == len(State)
 
 
@@ -88,7 +88,7 @@ def test_history_as_json_is_one_document(here: Site) -> None:
     assert (document["handle"], document["complete"]) == ("12345/x", True)
     newest, oldest = document["versions"]
     assert set(oldest) == {"seq", "at", "action", "state", "values", "changed", "interface", "actor", "note"}
-    assert (oldest["action"], oldest["state"]) == ("create", "normal")
+    assert (oldest["action"], oldest["state"]) == ("create", "published")
     assert [value["type"] for value in oldest["values"]] == ["URL", "EMAIL", "HS_ADMIN"]
     assert re.fullmatch(EXACT_TIME, newest["at"])
     assert here.ok("history 12345/x --json --limit 1").json["versions"] == [newest]
@@ -118,7 +118,11 @@ def test_long_history_is_complete(here: Site, monkeypatch: pytest.MonkeyPatch) -
     for number in range(5):
         here.ok(f"set 12345/x URL=https://example.org/{number}")
     assert len(here.ok("history 12345/x --json").json["versions"]) == 7
-    assert len(here.ok("history 12345/x --json --limit 5").json["versions"]) == 5
+    page = here.ok("history 12345/x --json --limit 5").json
+    assert (len(page["versions"]), page["next"]) == (5, str(page["versions"][-1]["seq"]))
+    rest = here.ok(f"history 12345/x --json --limit 2 --after {page['next']}").json
+    assert (len(rest["versions"]), rest["next"]) == (2, None)
+    assert f"--after {page['next']}" in here.ok("history 12345/x --limit 5").err
     assert sum(bool(re.search(TIME, line)) for line in here.lines("history 12345/x --limit 3")) == 3
 
 

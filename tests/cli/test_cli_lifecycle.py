@@ -98,7 +98,7 @@ def test_tombstone_requires_a_reason_and_an_existing_replacement(here: Site) -> 
     refused(
         here("tombstone 12345/x --reason gone --replaced-by 12345/none"), "12345/none does not exist or is not public"
     )
-    assert state(here) == "normal"
+    assert state(here) == "published"
 
 
 def test_tombstone_is_removed_with_undo(here: Site) -> None:
@@ -107,7 +107,7 @@ def test_tombstone_is_removed_with_undo(here: Site) -> None:
     refused(here("unpublish 12345/x"), "perseid tombstone 12345/x --undo")
     assert here.ok("explain tombstone 12345/x --undo").out.startswith("allowed: ")
     done = here.ok("tombstone 12345/x --undo --note", "found again")
-    assert (done.out, state(here)) == ("12345/x\n", "normal")
+    assert (done.out, state(here)) == ("12345/x\n", "published")
     assert "https://example.org/a" in here.ok(f"resolve 12345/x {OTHER_USER}").out
     refused(here("tombstone 12345/x --undo"), "is not a tombstone")
     assert here("explain tombstone 12345/x --undo").code == 4

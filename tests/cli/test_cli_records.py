@@ -313,3 +313,12 @@ def test_list_reads_all_pages(plain: Site, monkeypatch: pytest.MonkeyPatch) -> N
     with_deleted = [json.loads(line) for line in plain.lines("list 12345 --deleted --json")]
     assert [(item["handle"], item["state"]) for item in with_deleted][3] == ("12345/3", "absent")
     assert plain.lines("list 0.NA") == ["0.NA/12345"]
+    plain.ok("unpublish 12345/4")
+    done = plain.ok("list 12345 --limit 4")
+    assert done.out.splitlines() == ["12345/0", "12345/1", "12345/2", "12345/4  unpublished"]
+    cursor = done.err.removeprefix("There may be more results. To continue: --after ").strip()
+    rest = plain.ok(f"list 12345 --limit 2 --after {cursor}")
+    assert (rest.out, rest.err) == ("12345/5\n12345/6\n", "")
+    assert plain.lines("list 12345 --state unpublished") == ["12345/4"]
+    for words in ("--state hidden", "--after x", "--limit 0"):
+        assert plain(f"list 12345 {words}").code == 2

@@ -1,5 +1,6 @@
 """`resolve`: aliases and authority metadata."""
 
+import json
 import re
 from pathlib import Path
 
@@ -37,6 +38,36 @@ def test_alias_is_followed_at_an_earlier_time(here: Site) -> None:
     here.ok("set 12345/other HS_ALIAS=12345/y")
     assert "example.org/y" in here.ok("resolve 12345/other --follow").out
     assert "example.org/a" in here.ok(f"resolve 12345/other --follow --at {then}").out
+
+
+def test_s1_s2_administrators_learn_that_a_handle_is_not_public(here: Site) -> None:
+    here.ok("reserve 12345/r --owner 300:98765/ann")
+    here.ok("unpublish 12345/x")
+    here.ok("set 12345/other HS_ADMIN=300:98765/ann --as 300:0.NA/12345")
+    owner, other = "--as 300:98765/ann", "--as 300:98765/bob"
+    for command in ("resolve 12345/r", "resolve 12345/r --at 9", "cite 12345/r"):
+        hint = "To see it: perseid resolve 12345/r --private"
+        refused(
+            here(f"{command} {owner}"), "Handle 12345/r is reserved: only its administrators can see it", hint, code=3
+        )
+        assert here(f"{command} {other}").err == "perseid: Handle 12345/r does not exist\n"
+    refused(here("resolve 12345/x"), "Handle 12345/x is unpublished", "--private", code=3)
+    assert here.lines(f"resolve 12345/r --private {owner}") == ["100  HS_ADMIN  300:98765/ann"]
+    assert here.lines(f"find --owner 98765/ann --prefix 12345 {owner}") == ["12345/r", "12345/other"]
+    assert here.lines(f"find --owner 98765/ann {other}") == []
+
+
+def test_several_handles_are_resolved(here: Site) -> None:
+    done = here("resolve 12345/other hdl:12345/none 12345/x --type URL --type HS_ALIAS")
+    assert done.code == 3
+    assert done.out.splitlines() == ["12345/other", "1  HS_ALIAS  12345/X", "12345/x", "1  URL  https://example.org/a"]
+    assert done.err == "perseid: Handle 12345/none does not exist\n"
+    lines = b"12345/x\n\nnonsense\r\nhdl:12345/other\n"
+    done = here("resolve - 12345/X --json", stdin=lines)
+    assert done.code == 2
+    assert [json.loads(line)["handle"] for line in done.out.splitlines()] == ["12345/x", "12345/other", "12345/x"]
+    assert json.loads(done.err)["where"] == "line 3"
+    assert here("resolve -", stdin=b"12345/x\n99/x\nnonsense\n").code == 3
 
 
 def test_broken_alias_is_reported(here: Site) -> None:

@@ -114,7 +114,7 @@ def test_every_request_in_advice_exists() -> None:
     members = {name for schema in document()["components"]["schemas"].values() for name in schema.get("properties", ())}
     for text in texts("v1").values():
         for method, path in REQUEST.findall(text):
-            shape = path.removeprefix("/api/v1").replace("/types/{type}", "/types/{handle}")
+            shape = path.partition("?")[0].removeprefix("/api/v1").replace("/types/{type}", "/types/{handle}")
             assert method.lower() in paths.get(shape, {}), (method, path)
         assert {match[2] for match in PARAMETER.finditer(text)} <= members, text
 

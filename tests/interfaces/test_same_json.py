@@ -52,6 +52,13 @@ CASES: Final = (
     Case("history 12345/n0", "GET", "/handles/12345%2Fn0/history"),
     Case("log --since 50", "GET", "/log?since=50&limit=1000", items="entries", differs=NOW),
     Case("list 12345", "GET", "/namespaces/12345/handles?limit=1000", items="handles"),
+    Case(
+        "list 12345 --state published",
+        "GET",
+        "/namespaces/12345/handles?state=published&limit=1000",
+        items="handles",
+    ),
+    Case("history 12345/n0 --limit 1", "GET", "/handles/12345%2Fn0/history?limit=1", differs=("next",)),
     Case("find --type EMAIL --prefix 12345", "GET", "/find?type=EMAIL&prefix=12345&limit=1000", items="results"),
     Case(
         "cite 12345/n0 --resolver https://x.example", "GET", "/handles/12345%2Fn0/citation?resolver=https://x.example"

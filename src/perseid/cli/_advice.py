@@ -25,6 +25,7 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.RESTORE: "To restore the record: perseid tombstone {handle} --undo",
     AdviceKind.RESUME_JOB: "Resume that job: perseid jobs resume {job}",
     AdviceKind.REUSE_DELETED: "Choose another handle, or reuse it: perseid create {handle} --reuse-deleted …",
+    AdviceKind.SEE_HIDDEN: "To see it: perseid resolve {handle} --private",
     AdviceKind.SEE_TYPE: "See the definition of the type: perseid type show {type}",
     AdviceKind.SEE_TYPE_FORMAT: "See docs/reference/types.md for the format of definitions",
     AdviceKind.TOMBSTONE_INSTEAD: "Create a tombstone instead: perseid tombstone {handle} --reason TEXT",

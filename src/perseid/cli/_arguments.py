@@ -47,9 +47,12 @@ from perseid.registry.responses import to_changed
 from perseid.registry.results import ChangeResult
 
 from ._commands import Directory, resolve_directory
-from ._output import print_json
+from ._output import STANDARD_INPUT, print_json, print_message
 
-__all__ = ["Directory", "resolve_directory"]
+__all__ = ["STANDARD_INPUT", "Directory", "resolve_directory"]
+
+MAX_CURSOR_DIGITS: Final = 18
+"""Digits of an entry number that fits into 64 bits."""
 
 INTERFACE: Final = "cli"
 """The interface that the ledger records."""
@@ -87,6 +90,12 @@ def _require_utf8(text: str) -> str:
 Prefix: TypeAlias = Annotated[
     str, typer.Argument(metavar="PREFIX", help="The prefix of the namespace.", callback=_require_utf8)
 ]
+
+Limit: TypeAlias = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="At most N results.")]
+After: TypeAlias = Annotated[
+    str | None, typer.Option("--after", metavar="CURSOR", help="Continue after the end of an earlier result.")
+]
+"""The options of lists; `print_more` prints the cursor."""
 
 T = TypeVar("T")
 
@@ -151,6 +160,18 @@ def parse_reference(text: str) -> Reference:
         raise
 
 
+def parse_cursor(after: str | None) -> int:
+    """Parse a cursor that is the number of an entry; 0 for the start."""
+    if after is not None and not (after.isascii() and after.isdecimal() and len(after) <= MAX_CURSOR_DIGITS):
+        raise typer.BadParameter("use the cursor that an earlier result ended with", param_hint="--after")
+    return int(after or 0)
+
+
+def print_more(cursor: object) -> None:
+    """Say that a list stopped at its limit, and how to continue."""
+    print_message(f"There may be more results. To continue: --after {cursor}")
+
+
 def print_changed(changed: ChangeResult, json: bool) -> None:
     """Print the handle of a change that is durable."""
     if json:
@@ -169,7 +190,6 @@ def _user_name() -> str:
 
 
 FILE_PREFIX: Final = "@"
-STANDARD_INPUT: Final = "-"
 
 _SYNTAX = "[INDEX:]TYPE=DATA, as in URL=https://example.org/ or 2:EMAIL=help@example.org"
 _VALUE = re.compile(r"(?:(?P<index>[0-9]{1,10}):)?(?P<type>[^=!]+)(?:!(?P<mark>[^=]*))?=(?P<data>.*)", re.DOTALL)

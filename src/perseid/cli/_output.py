@@ -7,7 +7,7 @@ that prints its data on the same terminal shows none: the data is the progress.
 import io
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
@@ -154,28 +154,48 @@ def _ignore_progress(_done: int) -> None:
 
 T = TypeVar("T")
 
+STANDARD_INPUT: Final = "-"
+
 MAX_LINE = 65_536
 """Characters of the longest line read from standard input: any URI of a 2,048-byte handle is much shorter."""
 
 
-def for_each(text: str, read: Callable[[str], T], show: Callable[[T], None], *, json: bool) -> None:
-    """Read and show one text, or with `-` every line of standard input; report each invalid line."""
-    if text != "-":
-        show(read(text))
+def for_each(
+    texts: Sequence[str],
+    read: Callable[[str], T],
+    show: Callable[[T], None],
+    *,
+    json: bool,
+    errors: tuple[type[Exception], ...] = (InvalidName,),
+) -> None:
+    """Read and show each text, and for `-` every line of standard input.
+
+    An error of a single text is raised. Otherwise it is reported, and the others are tried: the exit code is that of
+    "not found" if something was not found, else that of the first error.
+    """
+    if len(texts) == 1 and texts[0] != STANDARD_INPUT:
+        show(read(texts[0]))
         return
-    failed = False
-    for number, line in enumerate(_read_lines(), 1):
-        if not line.strip():
-            continue
+    codes: list[int] = []
+    for where, text in _expand_input(texts):
         try:
-            parsed = read(_check_line(line))
-        except InvalidName as problem:
-            import_module("._errors", __package__).report_error(problem, json=json, where=f"line {number}")
-            failed = True
+            result = read(_check_line(text))
+        except errors as problem:
+            codes.append(import_module("._errors", __package__).report_error(problem, json=json, where=where))
         else:
-            show(parsed)
-    if failed:
-        raise typer.Exit(1)
+            show(result)
+    if codes:
+        not_found = import_module("._errors", __package__).NOT_FOUND
+        raise typer.Exit(not_found if not_found in codes else codes[0])
+
+
+def _expand_input(texts: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield each text, with its line if it is from standard input; without empty lines."""
+    for text in texts:
+        if text == STANDARD_INPUT:
+            yield from ((f"line {number}", line) for number, line in enumerate(_read_lines(), 1) if line.strip())
+        else:
+            yield "", text
 
 
 def _read_lines() -> Iterator[str]:

@@ -30,12 +30,16 @@ from perseid.schema.queries import HistoryPage
 
 from ._arguments import (
     ActingAs,
+    After,
     Directory,
     HandleArgument,
+    Limit,
     OpenInstallation,
     format_data,
     open_installation,
+    parse_cursor,
     parse_reference,
+    print_more,
     printable,
     resolve_directory,
 )
@@ -60,9 +64,8 @@ At: TypeAlias = Annotated[
 
 def history(
     handle: HandleArgument,
-    limit: Annotated[
-        int | None, typer.Option("--limit", metavar="N", min=1, help="Only the latest N versions.")
-    ] = None,
+    limit: Limit = None,
+    after: After = None,
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
@@ -78,17 +81,20 @@ def history(
     """
     with open_installation(directory, acting_as) as session:
         versions: list[Version] = []
-        name, complete = "", True
-        for page in _pages(session, parse_reference(handle).handle, limit):
-            name, complete = str(page.handle), page.complete
+        name, complete, before = "", True, parse_cursor(after) or None
+        for page in _pages(session, parse_reference(handle).handle, before, limit):
+            name, complete, before = str(page.handle), page.complete, page.before
             versions += page.versions
             if not json:
                 for version in page.versions:
                     _print_version(version)
     if json:
-        print_json(HistoryPage(name, [to_version(version) for version in versions], complete))
+        cursor = None if before is None else str(before)
+        print_json(HistoryPage(name, [to_version(version) for version in versions], complete, cursor))
     elif not complete:
         print_message("Earlier versions are hidden: by the policy, or because the history is too long.")
+    elif before is not None:
+        print_more(before)
 
 
 def log(
@@ -198,9 +204,8 @@ def verify_all(directory: Path | None, json: bool) -> None:
 # History
 
 
-def _pages(session: OpenInstallation, handle: Handle, limit: int | None) -> Iterator[past.History]:
-    """Yield the pages of a record's history, up to `limit` versions."""
-    before: int | None = None
+def _pages(session: OpenInstallation, handle: Handle, before: int | None, limit: int | None) -> Iterator[past.History]:
+    """Yield the pages of a record's history before an entry, up to `limit` versions."""
     remaining = limit
     while True:
         size = MAX_PAGE if remaining is None else min(remaining, MAX_PAGE)

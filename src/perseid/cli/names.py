@@ -79,7 +79,7 @@ def parse(text: Text, json: AsJson = False, resolver: Resolvers = None) -> None:
             details = fields.pop("details")
             print_fields(fields | {f"{parsed.scheme} {label}": value for label, value in details.items()})
 
-    for_each(text, partial(parse_user_input, resolvers=[*(resolver or ()), *KNOWN_RESOLVERS]), show, json=json)
+    for_each([text], partial(parse_user_input, resolvers=[*(resolver or ()), *KNOWN_RESOLVERS]), show, json=json)
 
 
 @name_app.command(
@@ -110,7 +110,7 @@ def convert(
             print_message(f"Left out, because it is not part of the handle: {reference.tail}")
 
     resolvers = [*([resolver] if resolver else ()), *KNOWN_RESOLVERS]
-    for_each(text, partial(parse_user_input, resolvers=resolvers), show, json=json)
+    for_each([text], partial(parse_user_input, resolvers=resolvers), show, json=json)
 
 
 @name_app.command(cls=Command, epilog="Example:\n\n    perseid name rules H3")
@@ -182,7 +182,7 @@ def pilin_suffix(
             typer.echo(pilin_suffix.suffix if decode is None else pilin_suffix.time)
 
     if decode is not None:
-        for_each(decode, lambda text: to_pilin(pilin.decode(text)), show, json=json)
+        for_each([decode], lambda text: to_pilin(pilin.decode(text)), show, json=json)
     else:
         show(to_pilin(pilin.from_unix_ns(time.time_ns())) if at is None else pilin_at(at))
 

@@ -28,21 +28,25 @@ from perseid.registry.queries.history import seq_at_time
 from perseid.registry.queries.paging import MAX_PAGE
 from perseid.registry.queries.resolve import Query
 from perseid.registry.responses import get_authority, to_citation, to_found, to_record
+from perseid.registry.results import Refused
 from perseid.schema.namespaces import Authority
 from perseid.schema.queries import ImageFormat, Style
 
 from ._arguments import (
     INTERFACE,
     ActingAs,
+    After,
     Directory,
     HandleArgument,
+    Limit,
     OpenInstallation,
     format_data,
     open_installation,
     parse_reference,
+    print_more,
     printable,
 )
-from ._output import AsJson, CommandFailed, print_json, print_message
+from ._output import STANDARD_INPUT, AsJson, CommandFailed, for_each, print_json, print_message
 
 _STATE_DESCRIPTIONS: Final = {
     State.TOMBSTONE: "a tombstone: the resource is gone",
@@ -52,7 +56,10 @@ _STATE_DESCRIPTIONS: Final = {
 
 
 def resolve(  # noqa: PLR0913 - options
-    handle: HandleArgument,
+    handles: Annotated[
+        list[str],
+        typer.Argument(metavar="HANDLE...", help="Handles, `hdl:` URIs or resolver URLs; - reads them from lines."),
+    ],
     *,
     type_: Annotated[
         list[str] | None,
@@ -62,7 +69,10 @@ def resolve(  # noqa: PLR0913 - options
     at: Annotated[
         str | None, typer.Option("--at", metavar="TIME|SEQ", help="The record at a time, or at an entry of the ledger.")
     ] = None,
-    private: Annotated[bool, typer.Option("--private", help="Include private values that you can read.")] = False,
+    private: Annotated[
+        bool,
+        typer.Option("--private", help="Include private values, and unpublished and reserved handles, if you can."),
+    ] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Follow aliases.")] = False,
     authority: Annotated[
         bool, typer.Option("--authority", help="Show the authority metadata: dates, creator and owners.")
@@ -71,7 +81,10 @@ def resolve(  # noqa: PLR0913 - options
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Show the record of a handle: one value on each line, with index, type and data.
+    """Show the records of handles: one value on each line, with index, type and data.
+
+    With several handles, each record follows its handle; with `--json` each is one line. All are tried; the exit code
+    is 3 if one is not found. `-` reads handles from standard input, one a line.
 
     `--at` shows the record at an earlier time. The number of an entry always gives the same result, so use it in
     citations. `--type` and `--index` are repeatable and select all matching values.
@@ -79,32 +92,44 @@ def resolve(  # noqa: PLR0913 - options
     For example:
         perseid resolve 102.100.272/8RBZF0DQH
         perseid resolve 102.100.272/2RDV0T0QH --authority
+        perseid resolve 102.100.272/8RBZF0DQH 102.100.272/X4NDP2JQH --json
         perseid resolve http://resolver.net.au/hdl/102.100.272/8RBZF0DQH --type DESC --index 100
         perseid resolve hdl:2000.01/EEF4DF17361A42E2B975E554663B70C3 --at 30 --json
     """
-    reference = parse_reference(handle)
-    query = Query(reference.handle, tuple(type_ or ()), tuple(index or ()), public_only=not private)
     if authority and at is not None:
         raise typer.BadParameter("cannot be used with --at", param_hint="--authority")
-    with open_installation(directory, acting_as) as session, session.registry.snapshot() as snapshot:
-        context = Context(snapshot, session.identity, INTERFACE, session.registry.now())
-        found = find_record(context, query, at, session.registry.ledger.log.clock.now(), follow=follow)
-        metadata = get_authority(context, replace(query, handle=found.resolution.handle)) if authority else None
-    record = found.resolution
-    record = replace(
-        record,
-        query=reference.query if record.query is None else record.query,
-        fragment=reference.fragment if record.fragment is None else record.fragment,
-    )
-    found = replace(found, resolution=record)
-    if json:
-        print_json(metadata or to_record(found))
-        return
-    if metadata is not None:
-        _print_authority(metadata)
-    else:
-        _print_values(record.values)
-    _print_hints(found)
+    is_single = len(handles) == 1 and handles[0] != STANDARD_INPUT
+
+    def read(text: str) -> tuple[FoundRecord, Authority | None]:
+        reference = parse_reference(text)
+        query = Query(reference.handle, tuple(type_ or ()), tuple(index or ()), public_only=not private)
+        with session.registry.snapshot() as snapshot:
+            context = Context(snapshot, session.identity, INTERFACE, session.registry.now())
+            found = find_record(context, query, at, session.registry.ledger.log.clock.now(), follow=follow)
+            metadata = get_authority(context, replace(query, handle=found.resolution.handle)) if authority else None
+        record = found.resolution
+        record = replace(
+            record,
+            query=reference.query if record.query is None else record.query,
+            fragment=reference.fragment if record.fragment is None else record.fragment,
+        )
+        return replace(found, resolution=record), metadata
+
+    def show(result: tuple[FoundRecord, Authority | None]) -> None:
+        found, metadata = result
+        if json:
+            print_json(metadata or to_record(found))
+            return
+        if not is_single:
+            typer.echo(printable(str(found.resolution.registered)))
+        if metadata is not None:
+            _print_authority(metadata)
+        else:
+            _print_values(found.resolution.values)
+        _print_hints(found)
+
+    with open_installation(directory, acting_as) as session:
+        for_each(handles, read, show, json=json, errors=(InvalidName, Refused))
 
 
 def _print_authority(metadata: Authority) -> None:
@@ -168,10 +193,8 @@ def search(  # noqa: PLR0913 - options
     changed_since: Annotated[
         str | None, typer.Option("--changed-since", metavar="TIME|SEQ", help="Changed after this time or entry.")
     ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="At most N results.")] = None,
-    after: Annotated[
-        str | None, typer.Option("--after", metavar="CURSOR", help="Continue an earlier search from its cursor.")
-    ] = None,
+    limit: Limit = None,
+    after: After = None,
     seconds: Annotated[
         int, typer.Option("--seconds", metavar="N", min=1, help="Time limit of a search without an index.")
     ] = DEFAULT_SECONDS,
@@ -182,8 +205,8 @@ def search(  # noqa: PLR0913 - options
     """Find identifiers whose records match all conditions, one a line. By default there is no limit.
 
     Searches use an index. Only a URL that begins with `*`, or has one in its host, may need a scan of all targets;
-    a message says so. With `--as`, results are limited to namespaces that the identity can list and to private values
-    that it can read.
+    a message says so. With `--as`, results are limited to namespaces that the identity can list, and to records and
+    private values that it can read.
 
     For example:
         perseid find --owner 102.100.pilin2/XYZZY
@@ -231,7 +254,7 @@ def _print_results(
         if after is None:
             return
         if remaining == 0:
-            print_message(f"There may be more results. To continue: --after {after}")
+            print_more(after)
             return
         if page.scans and monotonic() > deadline:
             reason = f"The search stopped after {seconds:,} s and is not complete"

@@ -8,26 +8,32 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from perseid.ledger.log.entry import State
 from perseid.registry.commands.records import AddValues, CreateRecord, Delete, Remove, ReplaceRecord, SetValues
 from perseid.registry.queries.listing import list_handles
 from perseid.registry.queries.paging import MAX_PAGE
 from perseid.registry.responses import to_summary
+from perseid.schema.common import HandleState
 
 from ._arguments import (
     ActingAs,
+    After,
     Directory,
     FromOption,
     HandleArgument,
     KeepHistory,
+    Limit,
     Note,
     Prefix,
     UrlOption,
     ValueArguments,
     ValueOption,
     open_installation,
+    parse_cursor,
     parse_handle,
     parse_values,
     print_changed,
+    print_more,
     printable,
     read_record,
 )
@@ -155,30 +161,46 @@ def delete(
         print_changed(session.do(Delete(parse_handle(handle)), note), json)
 
 
-def list_(
+def list_(  # noqa: PLR0913 - options
     prefix: Prefix,
+    *,
+    state: Annotated[
+        HandleState | None,
+        typer.Option("--state", metavar="|".join(HandleState), help="Only handles in this state, without the state."),
+    ] = None,
     deleted: Annotated[bool, typer.Option("--deleted", help="Include deleted handles.")] = False,
+    limit: Limit = None,
+    after: After = None,
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """List all handles of a namespace, one on each line, in alphabetical order.
+    """List the handles of a namespace in alphabetical order, one on each line. By default there is no limit.
+
+    The state follows the handle unless it is published. With `--as`, the output is limited to what the identity can
+    list: without permission LIST_HANDLES, published handles, tombstones and handles that it can read.
 
     For example:
         perseid list 102.100.272
-        perseid list 2000.01 --json
+        perseid list 102.100.272 --state published
+        perseid list 2000.01 --limit 2 --json
     """
     with open_installation(directory, acting_as) as session:
-        after, more = 0, True
-        while more:
+        last, remaining, more = parse_cursor(after), limit, True
+        while more and remaining != 0:
+            size = MAX_PAGE if remaining is None else min(remaining, MAX_PAGE)
             with session.registry.snapshot() as snapshot:
-                page = list_handles(snapshot, session.identity, prefix, after, MAX_PAGE, deleted=deleted)
+                page = list_handles(snapshot, session.identity, prefix, last, size, state=state, deleted=deleted)
             for item in page.items:
                 if json:
                     print_json(to_summary(item))
                 else:
-                    typer.echo(printable(item.handle))
-            after, more = page.last, page.more
+                    shown = state is None and item.state is not State.NORMAL
+                    typer.echo(printable(item.handle) + (f"  {item.state.label}" if shown else ""))
+            last, more = page.last, page.more
+            remaining = None if remaining is None else remaining - len(page.items)
+    if more:
+        print_more(last)
 
 
 # Shared with `explain`

@@ -39,7 +39,7 @@ ACTIONS: Final = {
 }
 """The actions of entries, numbered as in docs/reference/ledger-format.md."""
 
-STATES: Final = {0: "absent", 1: "normal", 2: "reserved", 3: "unpublished", 4: "tombstone"}
+STATES: Final = {0: "absent", 1: "published", 2: "reserved", 3: "unpublished", 4: "tombstone"}
 """The states of a handle after an entry."""
 
 STANDARD_INPUT: Final = "-"

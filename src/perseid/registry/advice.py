@@ -76,6 +76,7 @@ class AdviceKind(Enum):
     REGISTER_WITHOUT_QUERY = "Register {handle}"
     REMOVE_SCHEME = "Remove the scheme before the handle: {handle}"
     REUSE_DELETED = "Choose another handle, or confirm that it is reused"
+    SEE_HIDDEN = "Ask for private values too"
     USE_ONE_SCRIPT = "Write the suffix in one script; digits and punctuation belong to every script"
 
     # Minting

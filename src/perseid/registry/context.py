@@ -170,6 +170,12 @@ def not_found(stored: StoredRecord) -> Refused:
     return Refused(ResponseCode.HANDLE_NOT_FOUND, f"Handle {display_name(stored.requested)} does not exist")
 
 
+def not_public(stored: StoredRecord) -> Refused:
+    """The refusal for an unpublished or reserved handle, to a caller who can read it and asked for public values."""
+    reason = f"Handle {display_name(stored.requested)} is {stored.state.label}: only its administrators can see it"
+    return Refused(ResponseCode.HANDLE_NOT_FOUND, reason, AdviceKind.SEE_HIDDEN(handle=stored.handle))
+
+
 def not_hosted(prefix: str) -> PrefixNotHosted:
     """The refusal for a prefix that this server does not host."""
     name = display_name(prefix) or '""'

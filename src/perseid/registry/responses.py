@@ -45,7 +45,7 @@ def to_record(found: FoundRecord) -> records.Record:
     resolution = found.resolution
     return records.Record(
         handle=str(resolution.registered),
-        state=resolution.state.name.lower(),
+        state=resolution.state.label,
         values=dump_values(resolution.values),
         seq=resolution.seq,
         changed=iso_time(resolution.at),
@@ -92,13 +92,13 @@ def to_explanation(explanation: Explanation, advice: str) -> records.Explanation
 def to_found(result: SearchResult) -> queries.FoundHandle:
     """Convert a search result."""
     return queries.FoundHandle(
-        result.handle, result.state.name.lower(), result.seq, iso_time(result.at), dump_values(result.values)
+        result.handle, result.state.label, result.seq, iso_time(result.at), dump_values(result.values)
     )
 
 
 def to_summary(listed: ListedHandle) -> queries.HandleSummary:
     """Convert a handle of a list."""
-    return queries.HandleSummary(listed.handle, listed.state.name.lower(), listed.seq)
+    return queries.HandleSummary(listed.handle, listed.state.label, listed.seq)
 
 
 def to_version(version: Version) -> queries.VersionResponse:
@@ -107,7 +107,7 @@ def to_version(version: Version) -> queries.VersionResponse:
         version.seq,
         iso_time(version.at),
         version.action.name.lower(),
-        version.state.name.lower(),
+        version.state.label,
         dump_values(version.values),
         None if version.changed is None else to_changes(version.changed),
         version.redacted,
@@ -129,7 +129,7 @@ def to_state_at(as_of: int, version: VisibleVersion | None) -> queries.StateAt:
     if version is None:
         return queries.StateAt(as_of)
     entry = version.entry
-    return queries.StateAt(as_of, entry.seq, iso_time(entry.at), entry.state.name.lower())
+    return queries.StateAt(as_of, entry.seq, iso_time(entry.at), entry.state.label)
 
 
 def to_entry(logged: LogEntry) -> queries.EntryResponse:
@@ -139,7 +139,7 @@ def to_entry(logged: LogEntry) -> queries.EntryResponse:
         iso_time(logged.at),
         logged.action.name.lower(),
         logged.handle,
-        logged.state.name.lower(),
+        logged.state.label,
         logged.interface or None,
         logged.actor or None,
         logged.note or None,
@@ -152,8 +152,8 @@ def to_changed_handle(changed: ChangedRecord) -> queries.ChangedHandle:
         changed.handle,
         changed.before,
         changed.after,
-        changed.state_before.name.lower(),
-        changed.state_after.name.lower(),
+        changed.state_before.label,
+        changed.state_after.label,
         iso_time(changed.at),
     )
 

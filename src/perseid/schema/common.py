@@ -12,6 +12,7 @@ one is missing. Field names are written in snake case.
 Limits belong to the type itself: `msgspec` refuses `Annotated[int | None, Doc(…, ge=1)]`.
 """
 
+from enum import StrEnum
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -91,11 +92,21 @@ Moment = Annotated[
 
 At = Annotated[str, Doc("Time of the entry, in ISO 8601.", examples=["2026-11-15T10:00:00.123456Z"])]
 
+
+class HandleState(StrEnum):
+    """States of handles."""
+
+    PUBLISHED = "published"
+    UNPUBLISHED = "unpublished"
+    RESERVED = "reserved"
+    TOMBSTONE = "tombstone"
+
+
 State = Annotated[
     str,
     Doc(
-        "The state of the handle: `normal`, `reserved`, `unpublished`, `tombstone`, or `absent` if it has no record.",
-        examples=["normal"],
+        "The state of the handle: `published`, `unpublished`, `reserved`, `tombstone`, or `absent` without a record.",
+        examples=["published"],
     ),
 ]
 

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Annotated, Final
 
-from .common import At, Doc, Moment, NextCursor, Paging, RequestBody, ResponseBody, Seq, State
+from .common import At, Doc, HandleState, Moment, NextCursor, Paging, RequestBody, ResponseBody, Seq, State
 from .records import Index, ValueResponse
 
 
@@ -47,7 +47,7 @@ class FoundHandle(ResponseBody, frozen=True):
     """A search result."""
 
     handle: Annotated[str, Doc("The handle.", examples=["12345/x"])]
-    state: Annotated[str, Doc("`normal`, `tombstone`, `unpublished` or `reserved`.", examples=["normal"])]
+    state: Annotated[str, Doc("`published`, `unpublished`, `reserved` or `tombstone`.", examples=["published"])]
     seq: Annotated[Seq, Doc("The latest ledger entry of the handle.")]
     changed: Annotated[str, Doc("Time of that entry, in ISO 8601.")]
     values: Annotated[list[ValueResponse], Doc("The matching values, if the search was about values.")]
@@ -65,6 +65,7 @@ class FoundHandlePage(ResponseBody, frozen=True, omit_defaults=False):
 class HandlesQuery(Paging, frozen=True):
     """Which handles of a namespace to list."""
 
+    state: Annotated[HandleState | None, Doc("Only handles in this state, of those that you can see.")] = None
     deleted: Annotated[bool, Doc("Include deleted handles, for administrators of the namespace.")] = False
     derived: Annotated[bool, Doc("List the prefix handles of derived prefixes instead.")] = False
 
@@ -74,7 +75,7 @@ class HandleSummary(ResponseBody, frozen=True):
 
     handle: Annotated[str, Doc("The handle.", examples=["12345/x"])]
     state: Annotated[
-        str, Doc("`normal`, `tombstone`, `unpublished`, `reserved` or `absent` (deleted).", examples=["normal"])
+        str, Doc("`published`, `unpublished`, `reserved`, `tombstone` or `absent` (deleted).", examples=["published"])
     ]
     seq: Annotated[Seq, Doc("The latest ledger entry of the handle.")]
 

@@ -141,7 +141,7 @@ class Record(ResponseBody, frozen=True):
     """A record, or an earlier version of it."""
 
     handle: Annotated[str, Doc("The handle as registered.", examples=["12345/x"])]
-    state: Annotated[str, Doc("`normal`, `tombstone`, `unpublished` or `reserved`.", examples=["normal"])]
+    state: Annotated[str, Doc("`published`, `unpublished`, `reserved` or `tombstone`.", examples=["published"])]
     values: Annotated[list[ValueResponse], Doc("The values, by index.")]
     seq: Annotated[Seq, Doc("The ledger entry of this version; with `at` it always returns the same version.")]
     changed: Annotated[str, Doc("Time of that entry, in ISO 8601.", examples=["2026-11-15T10:00:00.123456Z"])]

@@ -319,7 +319,11 @@ def test_search_requires_list_permission(site: Registry) -> None:
     reserve(site, ADMIN, value(1, "https://example.org/4"), name="54321/d")
     assert names(site, OPERATOR, host="example.org") == ["12345/a", "12345/b", "54321/c", "54321/d"]
     assert names(site, LISTER, host="example.org") == ["12345/a", "12345/b", "54321/c"]
-    assert names(site, ANN, host="example.org") == names(site, NOBODY, host="example.org") == ["54321/c"]
+    assert names(site, STRANGER, host="example.org") == names(site, NOBODY, host="example.org") == ["54321/c"]
+    # The owner of the records finds them.
+    assert names(site, ANN, host="example.org") == ["12345/a", "12345/b", "54321/c", "54321/d"]
+    assert names(site, ANN, prefix="12345", owner="12345/ann") == ["12345/a", "12345/b"]
+    assert names(site, STRANGER, prefix="12345", owner="12345/ann") == []
     with site.snapshot() as snapshot, pytest.raises(Refused) as refused:
         find(snapshot, ANN, Search(prefix="12345", host="example.org"))
     assert refused.value.code is ResponseCode.INVALID_ADMIN

@@ -27,6 +27,7 @@ from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import POLICY_TYPE
+from perseid.schema.common import HandleState
 from perseid.wire.codes import ResponseCode
 from tests.registry.administration import group
 from tests.registry.commands.records_in_every_state import (
@@ -413,6 +414,36 @@ def test_handle_page_limits_scan_and_hides_private_handles(here: Registry, monke
         page = list_handles(snapshot, NOBODY, "12345", limit=1)
         assert (page.items, page.last, page.more) == ((), seqs[3], True)
     assert names(here, NOBODY) == ["12345/z"]
+
+
+def test_s1_owners_see_their_hidden_handles_in_an_open_list(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened(here, Audience.PUBLIC)
+    all_kinds(here)
+    assert {"12345/b", "12345/c"}.isdisjoint(names(here, NOBODY) + names(here, STRANGER))
+    assert names(here, ANN) == names(here, LISTER)
+    monkeypatch.setattr(listing, "MAX_PAGE_LOOKUPS", 0)  # the page ends before a check is denied for lack of lookups
+    assert names(here, ANN) == names(here, LISTER)
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [("published", "aef"), ("unpublished", "c"), ("reserved", "b"), ("tombstone", "g")],
+)
+def test_handles_are_listed_by_state(here: Registry, state: str, expected: str) -> None:
+    all_kinds(here)
+    with here.snapshot() as snapshot:
+        page = list_handles(snapshot, LISTER, "12345", state=HandleState(state))
+        assert [each.handle for each in page.items if len(each.handle) == 7] == [f"12345/{name}" for name in expected]
+        assert {each.state.label for each in page.items} == {state}
+
+
+def test_full_page_is_the_last_if_nothing_visible_follows(here: Registry) -> None:
+    opened(here, Audience.PUBLIC)
+    put(here, value(1), name="12345/a")
+    reserve(here, name="12345/b")
+    with here.snapshot() as snapshot:
+        assert not list_handles(snapshot, NOBODY, "12345", limit=1).more
+        assert list_handles(snapshot, LISTER, "12345", limit=1).more
 
 
 def test_handle_page_ends_when_full(here: Registry) -> None:

@@ -88,6 +88,11 @@ class State(OpenEnum):
     UNPUBLISHED = 3
     TOMBSTONE = 4
 
+    @property
+    def label(self) -> str:
+        """Its name at all interfaces."""
+        return "published" if self is State.NORMAL else self.name.lower()
+
 
 class Kind(OpenEnum):
     """What a commitment is about; keeps one kind from passing for another."""

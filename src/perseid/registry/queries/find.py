@@ -5,8 +5,8 @@ select a value of that type whose URL is on that host. `PreparedSearch.plan` cho
 be known without looking: value, URL, host, path, owner, latest change, prefix, type. Its records are then filtered.
 
 Users who can list a namespace can search it (see `listing`): with LIST_HANDLES in every state, through an open policy
-only public records. Private values match only for users who can read them. Deleted handles are not found; the log has
-them.
+only public records. Users who can read a record, such as its owner, find it in every namespace and state. Private
+values match only for users who can read them. Deleted handles are not found; the log has them.
 
 Pages follow the keys of an index, so a page costs the same wherever it starts. Records that the caller may not see, or
 that do not match, are skipped, a limited number per page: a page can be short or empty although there are more. A
@@ -45,20 +45,19 @@ from perseid.records.data_types import interpret_as
 from perseid.records.errors import InvalidData
 from perseid.records.record import Permission, Value
 from perseid.records.types import HS_ADMIN, HS_SECKEY, TypeQuery, has_type
-from perseid.registry.access import permissions
-from perseid.registry.access.authorization import MAX_GROUP_LOOKUPS, SearchUsage
+from perseid.registry.access.authorization import SearchUsage
 from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context
-from perseid.registry.identity import Identity
+from perseid.registry.identity import Anonymous, Identity
 from perseid.registry.policy.authority import first_valid, name_key, parse_stored_party, values_of_exact_type
 from perseid.registry.policy.policy import Policy
 from perseid.registry.results import InvalidQuery, InvalidRequest, Refused
 from perseid.registry.snapshot import SITE_PREFIX, Snapshot
 from perseid.wire.codes import ResponseCode
 
-from .history import is_allowed, is_public
-from .listing import MAX_SCANNED, Visibility, listing_requirement
+from .history import can_read, is_public
+from .listing import MAX_PAGE_LOOKUPS, MAX_SCANNED, Visibility, listing_requirement
 from .paging import DEFAULT_PAGE, VALUE_OVERHEAD, CursorCodec, PageBudget, mark, page_size
 
 EncodedValue = tuple[bytes, Value]
@@ -314,15 +313,11 @@ def find(  # noqa: PLR0913 - the last ones are for tests and jobs
             last = position  # a full page ends with its last visible record
         skipped += not is_visible
         is_over = clock() - started > seconds if scan.plan.scans else skipped >= MAX_SCANNED
-        if is_over or snapshot.usage.lookups > _MAX_PAGE_LOOKUPS:
+        if is_over or snapshot.usage.lookups > MAX_PAGE_LOOKUPS:
             more = next(steps, None) is not None
             break
     following = scan.encode_cursor(last) if more and last is not None else None
     return SearchPage(tuple(items), following, scan.plan.scans is not None)
-
-
-_MAX_PAGE_LOOKUPS: Final = MAX_GROUP_LOOKUPS // 2
-"""References that one page follows for authorization before it ends: nothing is denied for lack of them."""
 
 
 class _PageLimitReached(Exception):
@@ -339,8 +334,9 @@ class _ResultFilter:
         self._visibility = Visibility(snapshot, identity)
         self._matches: dict[int, _Match | None] = {}  # a record has a step for each of its keys
         prefix = prepared.search.prefix
-        if prefix is not None:
-            # A search in one namespace is refused; elsewhere invisible records are skipped.
+        if prefix is not None and (prepared.search.owner is None or isinstance(identity, Anonymous)):
+            # A search in one namespace is refused; elsewhere, and among the records of an owner, invisible records are
+            # skipped.
             requirement = listing_requirement(prefix, snapshot.policy(prefix))
             Context(snapshot, identity, "read", 0).require(requirement)
 
@@ -371,9 +367,11 @@ class _ResultFilter:
         access = self._visibility.access(entry.handle)
         if access is None:
             raise _PageLimitReached
-        if not access.lists or not (access.administers or is_public(entry.state)):
-            return None
-        return self._match_entry(entry)
+        match = self._match_entry(entry)
+        if match is None or (access.lists and (access.administers or is_public(entry.state))):
+            return match
+        name = Handle.parse_lenient(entry.handle)
+        return match if self._snapshot.is_responsible(name) and can_read(self._snapshot, self._identity, name) else None
 
     def _match_entry(self, entry: Entry) -> "_Match | None":
         """Return the match among the values that the caller can read."""
@@ -389,9 +387,7 @@ class _ResultFilter:
             self._prepared.meets(policy, entry, public),
         )
         visible = public
-        if all_matching != matching and is_allowed(
-            self._snapshot, self._identity, permissions.read(Handle.parse_lenient(entry.handle))
-        ):
+        if all_matching != matching and can_read(self._snapshot, self._identity, Handle.parse_lenient(entry.handle)):
             matching, visible = all_matching, readable
         if matching is None:
             return None

@@ -30,7 +30,7 @@ from perseid.registry.access import permissions
 from perseid.registry.access.authorization import authorize
 from perseid.registry.access.permissions import Differences, HasRole, RequiredScope, Requirement, Role, display_name
 from perseid.registry.advice import AdviceKind
-from perseid.registry.context import Context, not_found
+from perseid.registry.context import Context, not_found, not_public
 from perseid.registry.identity import Anonymous, Identity
 from perseid.registry.policy import case_rules, resolution
 from perseid.registry.results import InvalidQuery, Refused, Resolution
@@ -329,8 +329,19 @@ def as_of(snapshot: Snapshot, identity: Identity, query: Query, seq: int) -> His
 
 
 def resolve_at(context: Context, query: Query, seq: int | None) -> Resolution:
-    """Resolve a handle now, or as of an entry of the ledger. Raises `Refused`."""
-    return resolve(query, context) if seq is None else as_of(context.snapshot, context.identity, query, seq).resolved
+    """Resolve a handle now, or as of an entry of the ledger. Raises `Refused`.
+
+    Callers who can read the record learn that it is not public; for others it does not exist.
+    """
+    snapshot, identity = context.snapshot, context.identity
+    try:
+        return resolve(query, context) if seq is None else as_of(snapshot, identity, query, seq).resolved
+    except Refused as refused:
+        if refused.code is ResponseCode.HANDLE_NOT_FOUND and query.public_only:
+            stored = snapshot.stored(query.handle)
+            if stored.exists and not stored.is_public and can_read(snapshot, identity, stored.handle):
+                raise not_public(stored) from refused
+        raise
 
 
 def public_record_at(
@@ -348,6 +359,11 @@ def public_record_at(
 def is_allowed(snapshot: Snapshot, identity: Identity, requirement: Requirement) -> bool:
     """Whether the caller meets a requirement today."""
     return authorize(identity, requirement, snapshot, snapshot.rules.administration, snapshot.usage).allowed
+
+
+def can_read(snapshot: Snapshot, identity: Identity, handle: Handle) -> bool:
+    """Whether the caller can read all of a record today, in every state, by its administrators."""
+    return not isinstance(identity, Anonymous) and is_allowed(snapshot, identity, permissions.read(handle))
 
 
 class RecordHistory:

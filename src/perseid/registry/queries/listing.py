@@ -2,9 +2,10 @@
 
 Listing the handles of a namespace requires LIST_HANDLES on its prefix handle, or a policy that opens it
 (`who_may_list`). With the permission, users see handles in every state and who changed them. Through the policy alone,
-they see what the public sees of each single record: no reserved or unpublished handles, and history only where the
-policy shows it. The installation's own records (`0.SITE/…`), and handles of prefixes that are no longer hosted here,
-are visible to server administrators only.
+they see what the public sees of each single record: history only where the policy shows it, and no reserved or
+unpublished handles. Lists of handles include those that they can read: owners see what they reserved. The
+installation's own records (`0.SITE/…`), and handles of prefixes that are no longer hosted here, are visible to server
+administrators only.
 
 Pages cost the same wherever they start: invisible entries are skipped, a limited number per page, so a page can be
 short or empty although there are more. The next one starts where this one ended. Cursors are entry numbers, so that
@@ -20,6 +21,7 @@ from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.record_keys import key_range
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle, fold
 from perseid.registry.access import permissions
+from perseid.registry.access.authorization import MAX_GROUP_LOOKUPS
 from perseid.registry.access.permissions import Requirement, display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.namespaces import homed_prefixes
@@ -29,13 +31,17 @@ from perseid.registry.policy import case_rules
 from perseid.registry.policy.policy import Audience, Policy
 from perseid.registry.results import InvalidQuery, InvalidRequest, Refused
 from perseid.registry.snapshot import SITE_PREFIX, Snapshot, StoredRecord
+from perseid.schema.common import HandleState
 from perseid.wire.codes import OpCode, ResponseCode
 
-from .history import SEE_ALL, installation_record, is_allowed, is_public, public_action
+from .history import SEE_ALL, can_read, installation_record, is_allowed, is_public, public_action
 from .paging import DEFAULT_PAGE, Page, PageBudget, page_size
 
 MAX_SCANNED: Final = 1_000
 """Entries or handles examined per page. Skipped ones cost as much as shown ones."""
+
+MAX_PAGE_LOOKUPS: Final = MAX_GROUP_LOOKUPS // 2
+"""References that one page follows for authorization before it ends: nothing is denied for lack of them."""
 
 MAX_PREFIXES: Final = 100
 """Prefixes whose visibility is decided per page; each can require many group lookups."""
@@ -146,28 +152,56 @@ def list_handles(
     after: int = 0,
     limit: int = DEFAULT_PAGE,
     *,
+    state: HandleState | None = None,
     deleted: bool = False,
 ) -> Page[ListedHandle]:
     """Return a page of handles under a prefix, in key order, after that of an entry (§16.7). Raises `Refused`.
 
-    `name` is a prefix or its prefix handle; `0.NA/0.NA/P` lists the handles of the prefixes derived from P.
-    Administrators of the namespace can include `deleted` handles.
+    `name` is a prefix or its prefix handle; `0.NA/0.NA/P` lists the handles of the prefixes derived from P. With
+    `state`, only handles in this state are listed. Administrators of the namespace can include `deleted` handles.
     """
-    first, end, administers = _check_listing(snapshot, identity, name)
     limit = page_size(limit)
+    page = _list_page(snapshot, identity, name, after, limit, state, deleted=deleted)
+    if not page.more or len(page.items) < limit:
+        return page
+    # A full page continues only if more is visible: an empty page would reveal hidden handles.
+    rest = _list_page(snapshot, identity, name, page.last, 1, state, deleted=deleted)
+    return page if rest.items or rest.more else replace(page, more=False)
+
+
+def _list_page(
+    snapshot: Snapshot,
+    identity: Identity,
+    name: str,
+    after: int,
+    limit: int,
+    state: HandleState | None,
+    *,
+    deleted: bool,
+) -> Page[ListedHandle]:
+    first, end, administers = _check_listing(snapshot, identity, name)
     is_exact = snapshot.policy(first.decode().partition("/")[0]).case is CaseRule.SENSITIVE
     first = _key_after(snapshot.reader, after, first, end)
     items: list[ListedHandle] = []
     last, more, scanned = after, True, 0
-    while more and len(items) < limit and scanned < MAX_SCANNED:
+    is_spent = False
+    while more and len(items) < limit and scanned < MAX_SCANNED and not is_spent:
         batch_size = max(limit - len(items), _MIN_BATCH)
         entries, more = snapshot.reader.names_page(first, end, batch_size)
         scanned += len(entries)
         for number, entry in enumerate(entries, 1):
+            is_spent = last != after and snapshot.usage.lookups > MAX_PAGE_LOOKUPS
+            if is_spent:
+                more = True
+                break
             last, first = entry.seq, entry.key + b"\0"
             # A deletion under the other case rule only closes an old key.
             is_listed = entry.state is not State.ABSENT or (deleted and entry.exact == is_exact)
-            if is_public(entry.state) or (administers and is_listed):
+            is_wanted = state is None or entry.state.label == state
+            if is_wanted and (
+                is_public(entry.state)
+                or (is_listed and (administers or can_read(snapshot, identity, Handle.parse_lenient(entry.handle))))
+            ):
                 items.append(ListedHandle(entry.handle, entry.state, entry.seq))
             if len(items) == limit:
                 more = more or number < len(entries)

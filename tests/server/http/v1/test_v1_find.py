@@ -184,7 +184,10 @@ def test_handles_of_a_prefix_are_sorted(filled: Harness) -> None:
     assert len(names) == len(set(names))
     public = pages(filled, "/namespaces/12345/handles?limit=7", "handles")
     assert [each["handle"] for each in public] == [each["handle"] for each in mine if each["state"] != "unpublished"]
-    assert {each["state"] for each in mine} == {"normal", "tombstone", "unpublished"}
+    assert {each["state"] for each in mine} == {"published", "tombstone", "unpublished"}
+    hidden = pages(filled, "/namespaces/12345/handles?state=unpublished", "handles", headers=basic())
+    assert hidden == [each for each in mine if each["state"] == "unpublished"]
+    problem(send(filled, "GET", "/namespaces/12345/handles?state=normal", headers=basic()), "invalid-request")
 
 
 def test_hidden_handles_do_not_cause_an_empty_page(server: Harness) -> None:

@@ -229,7 +229,9 @@ def test_changed_handles_are_listed_once(server: Harness) -> None:
     rest = pages(server, f"/changes?earlier={before}&limit=2&cursor={page['next']}", "handles", headers=basic())
     found = [each["handle"] for each in (*page["handles"], *rest)]
     assert found == names, "what came after the first page is no part of it"
-    assert {(each["before"], each["state_before"], each["state_after"]) for each in rest} == {(0, "absent", "normal")}
+    assert {(each["before"], each["state_before"], each["state_after"]) for each in rest} == {
+        (0, "absent", "published")
+    }
 
 
 def test_cursor_is_bound_to_list_and_reader(server: Harness) -> None:

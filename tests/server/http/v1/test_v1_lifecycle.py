@@ -34,7 +34,7 @@ def test_handle_is_unpublished_and_published(server: Harness) -> None:
     assert change(server, "POST", at("12345/n1", "/unpublish"))["seq"] == hidden["seq"]  # nothing to be done
     change(server, "PUT", at("12345/n1", "/values"), {"values": [{"type": "DESC", "data": "another thing"}]})
     change(server, "POST", at("12345/n1", "/publish"), {"note": "it is spring"})
-    assert record(server, "12345/n1")["state"] == "normal"
+    assert record(server, "12345/n1")["state"] == "published"
     assert "DESC" not in texts(record(server, "12345/n1", f"?at={first}"))
 
 

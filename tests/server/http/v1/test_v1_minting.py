@@ -41,7 +41,7 @@ def test_minted_handle_resolves(server: Harness) -> None:
     assert header_of(answer, "Location") == f"/api/v1{at(name)}"
     assert answer.name == name
     found = record(server, name)
-    assert (found["handle"], found["seq"], found["state"]) == (name, made["seq"], "normal")
+    assert (found["handle"], found["seq"], found["state"]) == (name, made["seq"], "published")
     assert found["values"][0]["data"]["value"] == "https://example.org/"
     with server.registry.snapshot() as snapshot:
         entry = snapshot.reader.entry(made["seq"])
@@ -172,7 +172,7 @@ def test_reserved_handles_are_registered_later(server: Harness) -> None:
     problem(send(server, "GET", at(name)), "not-found")
     assert record(server, name, "?private", headers=basic())["state"] == "reserved"
     assert create(server, name)["handle"] == name
-    assert record(server, name)["state"] == "normal"
+    assert record(server, name)["state"] == "published"
     found = problem(send(server, "POST", at(other, "/publish"), headers=basic()), "invalid-value")
     assert found["rule"] == "S1"
 

@@ -29,7 +29,7 @@ def stranger(server: Harness) -> dict[str, str]:
 
 def test_public_values_are_returned(shared: Harness) -> None:
     found = record(shared, "12345/private")
-    assert (found["handle"], found["state"]) == ("12345/private", "normal")
+    assert (found["handle"], found["state"]) == ("12345/private", "published")
     assert 9 not in data(found)
     assert found["seq"] > 0
     assert found["changed"].endswith("Z")
@@ -50,6 +50,16 @@ def test_private_values_require_permission(server: Harness) -> None:
     assert got(send(server, "GET", path, headers=with_token(server, "read")))["values"][3]["index"] == 9
     assert problem(send(server, "GET", path, headers=with_token(server, "find")), "permission-denied")["status"] == 403
     got(send(server, "GET", at("12345/private"), headers=with_token(server, "find")))  # as everybody
+
+
+def test_s2_administrators_learn_that_a_handle_is_not_public(server: Harness) -> None:
+    change(server, "POST", at("12345/n1", "/unpublish"))
+    found = problem(send(server, "GET", at("12345/n1"), headers=with_token(server, "read")), "not-found")
+    assert found["detail"] == "Handle 12345/n1 is unpublished: only its administrators can see it"
+    assert found["advice"] == "To see it: GET /api/v1/handles/12345%2Fn1?private"
+    for headers in ({}, stranger(server), with_token(server, "find")):
+        found = problem(send(server, "GET", at("12345/n1"), headers=headers), "not-found")
+        assert found["detail"] == "Handle 12345/n1 does not exist"
 
 
 def test_values_are_selected_by_type_and_index(shared: Harness) -> None:
@@ -171,7 +181,7 @@ def test_record_can_be_created_unpublished(server: Harness) -> None:
     create(server, "12345/later", published=False)
     problem(send(server, "GET", at("12345/later")), "not-found")
     change(server, "POST", at("12345/later", "/publish"))
-    assert record(server, "12345/later")["state"] == "normal"
+    assert record(server, "12345/later")["state"] == "published"
 
 
 @pytest.mark.parametrize(

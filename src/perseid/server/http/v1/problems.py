@@ -195,6 +195,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.RESTORE: f"To restore the record: POST {BASE}/handles/{{handle}}/revive",
     AdviceKind.RESUME_JOB: f"Resume that job: POST {BASE}/jobs/{{job}}/resume",
     AdviceKind.REUSE_DELETED: f"Choose another handle, or confirm with reuse_deleted in POST {BASE}/handles",
+    AdviceKind.SEE_HIDDEN: f"To see it: GET {BASE}/handles/{{handle}}?private",
     AdviceKind.SEE_TYPE: f"See the definition of the type: GET {BASE}/types/{{type}}",
     AdviceKind.SEE_TYPE_FORMAT: "See /docs/types for the format of definitions",
     AdviceKind.TOMBSTONE_INSTEAD: f"Create a tombstone instead: POST {BASE}/handles/{{handle}}/tombstone",

@@ -107,8 +107,8 @@ async def find_handles(call: ApiCall) -> Reply:
     """Find handles by the content of their records. The number of results is not limited: follow the pages.
 
     Indexed searches return at once. A URL that starts with `*`, or has one in its host, may need a scan, which `scans`
-    reports. You find handles of namespaces that you can list; private values match only in records that you can read. A
-    record that changes between two pages can appear twice or not at all.
+    reports. You find handles of namespaces that you can list, and records that you can read; private values match only
+    in the latter. A record that changes between two pages can appear twice or not at all.
     """
     query = call.query_as(FindQuery)
     position = await call.after(tuple[int | None, str])
@@ -145,10 +145,10 @@ async def find_handles(call: ApiCall) -> Reply:
     parameters={"prefix": PREFIX_PARAMETER},
 )
 async def list_namespace_handles(call: ApiCall) -> Reply:
-    """List all handles of a namespace, sorted.
+    """List the handles of a namespace with their states, sorted.
 
     Requires permission to list them, or a policy that makes the list public. Administrators of the namespace see
-    handles in every state, other users only public ones.
+    handles in every state, other users public ones and those that they can read.
     """
     query, prefix = call.query_as(HandlesQuery), call.names["prefix"]
     after = await call.after(int)
@@ -158,12 +158,15 @@ async def list_namespace_handles(call: ApiCall) -> Reply:
     name = f"{PREFIX_OF_PREFIXES}/{PREFIX_OF_PREFIXES}/{prefix}" if query.derived else prefix
 
     def read(context: Context) -> Page[ListedHandle]:
-        page = list_handles(context.snapshot, context.identity, name, after or 0, query.limit, deleted=query.deleted)
-        if not page.more or len(page.items) < query.limit:
-            return page
-        # A full page has a cursor only if more is visible: an empty page would reveal hidden handles.
-        rest = list_handles(context.snapshot, context.identity, name, page.last, 1, deleted=query.deleted)
-        return page if rest.items or rest.more else Page(page.items, page.last, more=False)
+        return list_handles(
+            context.snapshot,
+            context.identity,
+            name,
+            after or 0,
+            query.limit,
+            state=query.state,
+            deleted=query.deleted,
+        )
 
     def respond(page: Page[ListedHandle]) -> Reply:
         next_cursor = call.seal(page.last if page.more else None)
