@@ -193,6 +193,28 @@ def test_convert_writes_and_reads_urls_of_the_named_resolver(resolver: str) -> N
     assert call("name", "convert", url, "--to", "path", "--resolver", resolver).out == "hdl:10.1000/1\n"
 
 
+@pytest.mark.parametrize(
+    ("to", "converted"),
+    [("handle", ""), ("host", "hdl://"), ("path", "hdl:"), ("http", "https://hdl.handle.net/")],
+)
+def test_c2_u6_convert_splits_and_joins_a_cordra_identifier(to: str, converted: str) -> None:
+    name = "100.102/F58FB49EB1F848f0A606E84CEF294BE5?part=2#top"
+    for form in ("", "hdl:", "hdl://", "http://hld.handle.net/"):
+        done = call("name", "convert", form + name, "--to", to, "--scheme", "cordra")
+        assert (done.code, done.out, done.err) == (0, f"{converted}{name.replace('f', 'F')}\n", "")
+    done = call("name", "convert", "hdl:10.1000/a?q", "--to", to, "--scheme", "cordra")
+    assert (done.code, done.out) == (2, "")
+    assert "(rule C2)" in done.err
+
+
+@pytest.mark.parametrize("command", [("parse",), ("convert", "--to", "path")])
+def test_u7_strict_accepts_only_exact_uris(command: tuple[str, ...]) -> None:
+    for text in ("hdl:10.1000/a%2Fb", "hdl://10.1000/a%2Fb", "https://doi.org/10.1000/a%2Fb"):
+        assert call("name", *command, "--strict", text).code == 0
+    for text, rule in (("10.1000/a", "U7"), ("hdl:10.1000/a/b", "U5"), ("hdl:/10.1000/a", "H1"), ("doi:1/a", "U7")):
+        assert f"(rule {rule})" in call("name", *command, "--strict", text).err
+
+
 def test_convert_prints_json_with_form_name_query_and_fragment() -> None:
     assert call("name", "convert", "hdl:10.1000/a?q", "--to", "handle", "--json").json == {
         "form": "handle",

@@ -32,6 +32,38 @@ def test_alias_is_shown_or_followed(here: Site) -> None:
     assert "aliases" not in here.ok("resolve 12345/x --follow --json").json
 
 
+def test_u4_u7_every_command_reads_urls_of_this_server_and_of_named_resolvers(here: Site) -> None:
+    environ = {"PERSEID_HTTP_PUBLIC_URL": "https://id.example.org"}
+    for url in ("https://id.example.org/12345/x", "http://id.example.org/hdl/12345%2Fx"):
+        for command in ("resolve", "history", "cite --style hdl", "explain delete"):
+            assert here(f"{command} {url}", environ=environ).code == 0, (command, url)
+        refused(here(f"resolve {url}"), "not the address of a known resolver", "--resolver", code=2)
+    assert here("find --owner https://id.example.org/0.NA/12345", environ=environ).code == 0
+    other = "https://other.example/hdl"
+    for command in ("resolve", "history", "cite --style hdl", "add", "explain add", "verify", "tombstone"):
+        assert "--resolver" in here(f"{command} --help").out, command
+        assert "--strict" in here(f"{command} --help").out, command
+    assert here.ok(f"add {other}/12345/x DESC=text --resolver {other} --resolver https://another.example").code == 0
+    assert here.ok("resolve hdl:12345/x --strict").out
+    refused(here("resolve 12345/x --strict"), "must begin with", "rule U7", code=2)
+
+
+def test_c5_query_and_fragment_of_a_cordra_identifier_are_shown(demo: Site) -> None:
+    name = "2000.01/eef4df17361a42e2b975e554663b70c3?part=2#top"
+    for text in (name, f"hdl:{name}"):
+        found = demo.ok("resolve --json", text).json
+        assert (found["handle"], found["query"], found["fragment"]) == (
+            "2000.01/EEF4DF17361A42E2B975E554663B70C3",
+            "part=2",
+            "top",
+        )
+        shown = demo.ok("resolve", text).err
+        assert "part=2" in shown
+        assert "top" in shown
+        assert demo.ok("cite --style hdl", text).out == f"hdl:{name.replace(name[8:40], name[8:40].upper())}\n"
+        assert demo("set", text, "DESC=changed").code != 0
+
+
 def test_alias_is_followed_at_an_earlier_time(here: Site) -> None:
     then = here.ok("history 12345/other --json").json["versions"][0]["seq"]
     here.ok("create 12345/y --url https://example.org/y")

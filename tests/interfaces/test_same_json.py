@@ -177,6 +177,11 @@ CASES: Final = (
     # Syntax
     Case("name parse hdl:102.100.272/d7j1g0dqh?x", "GET", "/names/parse?text=hdl:102.100.272/d7j1g0dqh%3Fx"),
     Case("name convert 12345/a --to path", "GET", "/names/convert?text=12345/a&to=path"),
+    Case(
+        f"name convert hdl:1/{'A' * 32}?x#y --to handle --scheme cordra --strict",
+        "GET",
+        f"/names/convert?text=hdl:1/{'A' * 32}%3Fx%23y&to=handle&scheme=cordra&strict=true",
+    ),
     Case("name rules H3", "GET", "/names/rules/H3"),
     Case("suffix pilin --decode D7J1G0DQH", "GET", "/suffixes/pilin/D7J1G0DQH"),
     Case("suffix pilin --at 2007-09-17T07:14:50.919Z", "GET", "/suffixes/pilin?at=2007-09-17T07:14:50.919Z"),

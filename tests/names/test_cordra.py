@@ -96,6 +96,8 @@ def test_u6_join_reference_adds_query_and_fragment_to_the_handle() -> None:
     assert joined == Handle("100.102", f"{PATH}?a=%41#B")
     assert CordraName.parse(joined).query == "a=%41"
     assert cordra.join_reference(Reference(Handle("100.102", PATH))) == Handle("100.102", PATH)
+    for whole in (reference, Reference(joined)):
+        assert cordra.split_reference(whole) == Reference(Handle("100.102", PATH), "a=%41", "B")
 
 
 def test_c3_version_4_is_the_default_and_all_but_six_bits_are_random() -> None:

@@ -29,7 +29,7 @@ import typer
 
 from perseid.names.errors import InvalidName, quote_text
 from perseid.names.handle import Handle
-from perseid.names.uri import Reference, parse_user_input
+from perseid.names.uri import KNOWN_RESOLVERS, Reference, parse_uri, parse_user_input
 from perseid.records.binary import MAX_BYTES
 from perseid.records.data_types import check_data_length, data_from_text, data_to_text
 from perseid.records.encoding import MAX_JSON_BYTES, parse_json
@@ -41,12 +41,13 @@ from perseid.registry.commands.records import PartialValue
 from perseid.registry.context import Command, name_too_long
 from perseid.registry.identity import Identity, KeyIdentity, LocalIdentity, Proof
 from perseid.registry.installation.installation import Installation
+from perseid.registry.installation.settings import Config
 from perseid.registry.queries.history import keep_history_note
 from perseid.registry.registry import Registry
 from perseid.registry.responses import to_changed
 from perseid.registry.results import ChangeResult
 
-from ._commands import Directory, resolve_directory
+from ._commands import NAME_OPTIONS, Directory, resolve_directory
 from ._output import STANDARD_INPUT, print_json, print_message
 
 __all__ = ["STANDARD_INPUT", "Directory", "resolve_directory"]
@@ -143,7 +144,7 @@ def parse_handle(text: str, *, new: bool = False) -> Handle:
 
     A `new` handle must follow the rules of this server. One that exists may come from another server.
     """
-    reference = parse_user_input(text) if new else parse_reference(text)
+    reference = read_name(text) if new else parse_reference(text)
     if reference.tail:
         message = f"{reference.tail} is a query or fragment, which only resolution accepts; use {reference.handle}"
         raise typer.BadParameter(message, param_hint="HANDLE")
@@ -153,7 +154,7 @@ def parse_handle(text: str, *, new: bool = False) -> Handle:
 def parse_reference(text: str) -> Reference:
     """Parse a handle to resolve, also one that cannot be registered here; one that is too long is not found (H9)."""
     try:
-        return parse_user_input(text, for_lookup=True)
+        return read_name(text, for_lookup=True)
     except InvalidName as problem:
         if problem.rule == "H9":
             raise name_too_long(text) from problem
@@ -170,6 +171,17 @@ def parse_cursor(after: str | None) -> int:
 def print_more(cursor: object) -> None:
     """Say that a list stopped at its limit, and how to continue."""
     print_message(f"There may be more results. To continue: --after {cursor}")
+
+
+def read_name(text: str, *, for_lookup: bool = False) -> Reference:
+    """Read an identifier in any form, or with `--strict` as an exact URI.
+
+    URLs of this installation (`http.public_url`), of `--resolver` and of `KNOWN_RESOLVERS` are read.
+    """
+    options = NAME_OPTIONS.get()
+    own = Config.load(resolve_directory(options.directory), os.environ).http.resolvers if "://" in text else ()
+    parse = parse_uri if options.strict else parse_user_input
+    return parse(text, [*options.resolvers, *own, *KNOWN_RESOLVERS], for_lookup=for_lookup)
 
 
 def print_changed(changed: ChangeResult, json: bool) -> None:

@@ -1,7 +1,8 @@
 """Commands that are imported when they are used, the style of their help, and the directory that they work on.
 
 The help of the program and shell completion need only the names and summaries in `LAZY_COMMANDS`. The docstring of the
-package says how a module offers its commands.
+package says how a module offers its commands. Every command that takes an identifier gets the options `--resolver` and
+`--strict`, which `_arguments.read_name` uses.
 """
 
 import inspect
@@ -9,13 +10,19 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import wraps
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from perseid.names.errors import InvalidName
+from perseid.names.uri import Resolver
 
 from ._output import CommandFailed, Interrupted
 
@@ -39,6 +46,77 @@ Directory: TypeAlias = Annotated[
 def resolve_directory(directory: Path | None) -> Path:
     """Return the directory from the option, the environment or the default, in this order."""
     return directory or Path(os.environ.get(DIRECTORY_VARIABLE) or DEFAULT_DIRECTORY)
+
+
+def parse_resolver(text: str) -> Resolver:
+    """Parse the resolver of an option."""
+    try:
+        return Resolver.parse(text)
+    except InvalidName as problem:
+        raise typer.BadParameter(problem.message) from problem
+
+
+ResolversOption: TypeAlias = Annotated[
+    list[Resolver] | None,
+    typer.Option(
+        "--resolver",
+        metavar="URL",
+        parser=parse_resolver,
+        help="Also accept URLs of this resolver, as in `http://example.org/hdl`; repeatable.",
+    ),
+]
+StrictOption: TypeAlias = Annotated[
+    bool, typer.Option("--strict", help="Accept identifiers only as exact `hdl:` URIs or resolver URLs.")
+]
+
+IDENTIFIERS: Final = frozenset(("HANDLE", "RESOURCE", "WORK"))
+"""The names, in the help, of arguments and options that take an identifier in any form."""
+
+
+@dataclass(frozen=True, slots=True)
+class NameOptions:
+    """How a command reads identifiers."""
+
+    resolvers: tuple[Resolver, ...] = ()
+    strict: bool = False
+    directory: Path | None = None
+
+
+NAME_OPTIONS: Final = ContextVar("NAME_OPTIONS", default=NameOptions())  # noqa: B039 - it is immutable
+
+
+def _with_name_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options for reading identifiers to a command that takes one."""
+    signature = inspect.signature(function)
+    if not any(map(_takes_identifier, signature.parameters.values())):
+        return function
+    added = {"resolver": (ResolversOption, None), "strict": (StrictOption, False)}
+    # Some commands have a resolver of their own, which they read as well.
+    added = {name: option for name, option in added.items() if name not in signature.parameters}
+
+    @wraps(function)
+    def run(**arguments: Any) -> None:
+        own = {name: arguments.pop(name) if name in added else arguments[name] for name in ("resolver", "strict")}
+        resolvers = own["resolver"] or ()
+        resolvers = (resolvers,) if isinstance(resolvers, Resolver) else tuple(resolvers)
+        token = NAME_OPTIONS.set(NameOptions(resolvers, own["strict"], arguments.get("directory")))
+        try:
+            function(**arguments)
+        finally:
+            NAME_OPTIONS.reset(token)
+
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+        for name, (annotation, default) in added.items()
+    ]
+    run.__annotations__ = function.__annotations__ | {name: annotation for name, (annotation, _) in added.items()}
+    run.__dict__["__signature__"] = signature.replace(parameters=[*signature.parameters.values(), *options])
+    return run
+
+
+def _takes_identifier(parameter: inspect.Parameter) -> bool:
+    metavars = [getattr(each, "metavar", None) or "" for each in getattr(parameter.annotation, "__metadata__", ())]
+    return any(IDENTIFIERS & set(re.findall("[A-Z:]+", metavar)) for metavar in metavars)
 
 
 class Command(TyperCommand):
@@ -249,7 +327,7 @@ def register_command(app: typer.Typer, name: str) -> Callable[[Callable[..., Non
         lines = [line.strip() for line in examples.splitlines() if line.strip()]
         block = "".join(f"\n\n`{line}`" for line in lines)  # as code, so that Markdown leaves `*` alone
         epilog = f"{'Example' if len(lines) == 1 else 'Examples'}:{block}" if lines else None
-        app.command(name, cls=Command, help=text.strip(), epilog=epilog)(function)
+        app.command(name, cls=Command, help=text.strip(), epilog=epilog)(_with_name_options(function))
         return function
 
     return register

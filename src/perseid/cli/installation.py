@@ -12,7 +12,6 @@ from typing import Annotated, Final
 import typer
 
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
-from perseid.names.uri import parse_user_input
 from perseid.records.record import ValueRef
 from perseid.registry.commands.namespaces import AddNamespace, Namespace, check_prefix
 from perseid.registry.installation import installation as installations
@@ -38,7 +37,7 @@ from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.policy.text import format_toml
 from perseid.registry.registry import Registry
 
-from ._arguments import INTERFACE, Directory, get_identity, printable, resolve_directory
+from ._arguments import INTERFACE, Directory, get_identity, printable, read_name, resolve_directory
 from ._output import AsJson, print_fields, print_json, print_message
 
 
@@ -182,7 +181,7 @@ def make_policy(profile: Profile | None, creator: str | None) -> Policy:
 
 def parse_party(text: str, option: str) -> str:
     """Parse the handle of a person or organization, in any form."""
-    reference = parse_user_input(text)
+    reference = read_name(text)
     if reference.tail:
         raise typer.BadParameter("use a handle without query and fragment", param_hint=option)
     return str(reference.handle)

@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import partial
 from typing import Annotated, TypeAlias
@@ -10,10 +11,11 @@ import msgspec
 import typer
 
 from perseid.names import pilin
-from perseid.names.errors import InvalidName, quote_text
+from perseid.names.errors import quote_text
 from perseid.names.schemes import MemoryLease, Source
-from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_user_input
+from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_uri, parse_user_input
 from perseid.schema.names import (
+    ConversionScheme,
     Form,
     PilinSuffix,
     Rule,
@@ -26,7 +28,7 @@ from perseid.schema.names import (
 )
 from perseid.schema.names import rules as all_rules
 
-from ._commands import Command, Group
+from ._commands import Command, Group, ResolversOption, StrictOption, parse_resolver
 from ._output import AsJson, NotFound, for_each, print_fields, print_json, print_message
 
 name_app = typer.Typer(cls=Group, help="Parse and convert handles, and explain the rules.", no_args_is_help=True)
@@ -35,26 +37,10 @@ RULES_WITHOUT_ERRORS = ("H7", "H8", "P2", "P5", "C4", "C5", "C6", "U1", "U2", "U
 """Rules that no error names: the program always follows them, or they belong to packages that do not exist yet."""
 
 
-def _parse_resolver(text: str) -> Resolver:
-    try:
-        return Resolver.parse(text)
-    except InvalidName as problem:
-        raise typer.BadParameter(problem.message) from problem
-
-
 Text: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="TEXT", help="A handle, `hdl:` URI or resolver URL; - reads one a line from standard input."
-    ),
-]
-Resolvers: TypeAlias = Annotated[
-    list[Resolver] | None,
-    typer.Option(
-        "--resolver",
-        metavar="URL",
-        parser=_parse_resolver,
-        help="Also accept URLs of this resolver, as in `http://example.org/hdl`; repeatable.",
     ),
 ]
 
@@ -64,7 +50,7 @@ Resolvers: TypeAlias = Annotated[
     epilog="Examples:\n\n    perseid name parse hdl:102.100.272/D7J1G0DQH\n\n"
     "    perseid name parse https://hdl.handle.net/10.1000/a%2Fb --json",
 )
-def parse(text: Text, json: AsJson = False, resolver: Resolvers = None) -> None:
+def parse(text: Text, json: AsJson = False, resolver: ResolversOption = None, strict: StrictOption = False) -> None:
     """Show the parts of a handle in any form: handle, prefix, suffix, query, fragment and probable scheme.
 
     A bare handle is read literally. The scheme is a guess from the form; only the namespace knows it.
@@ -79,13 +65,14 @@ def parse(text: Text, json: AsJson = False, resolver: Resolvers = None) -> None:
             details = fields.pop("details")
             print_fields(fields | {f"{parsed.scheme} {label}": value for label, value in details.items()})
 
-    for_each([text], partial(parse_user_input, resolvers=[*(resolver or ()), *KNOWN_RESOLVERS]), show, json=json)
+    for_each([text], _reader(resolver or (), strict=strict), show, json=json)
 
 
 @name_app.command(
     cls=Command,
     epilog="Examples:\n\n    perseid name convert 10.1000/a/b --to path\n\n"
-    "    perseid name convert hdl:10.1000/1 --to http --resolver http://example.org/hdl",
+    "    perseid name convert hdl:10.1000/1 --to http --resolver http://example.org/hdl\n\n"
+    "    perseid name convert 2000.01/EEF4DF17361A42E2B975E554663B70C3?part=2 --scheme cordra --to path",
 )
 def convert(
     text: Text,
@@ -93,24 +80,35 @@ def convert(
     resolver: Annotated[
         Resolver | None,
         typer.Option(
-            metavar="URL", parser=_parse_resolver, help=f"The resolver for `--to http`. Default: {KNOWN_RESOLVERS[0]}."
+            metavar="URL", parser=parse_resolver, help=f"The resolver for `--to http`. Default: {KNOWN_RESOLVERS[0]}."
         ),
     ] = None,
+    scheme: Annotated[
+        ConversionScheme | None,
+        typer.Option("--scheme", metavar="cordra", help="CORDRA: query and fragment are part of the name."),
+    ] = None,
     json: AsJson = False,
+    strict: StrictOption = False,
 ) -> None:
-    """Convert a handle to another form. The spelling is kept, and query and fragment where the form allows them."""
+    """Convert a handle to another form. The spelling is kept, and query and fragment where the form allows them.
+
+    In a CORDRA identifier, query and fragment are part of the handle, and the path is written in uppercase.
+    """
 
     def show(reference: Reference) -> None:
-        converted = convert_name(reference, to, resolver)
+        converted = convert_name(reference, to, resolver, scheme)
         if json:
             print_json(converted)
             return
         typer.echo(converted.name)
-        if to is Form.HANDLE and reference.tail:
+        if to is Form.HANDLE and reference.tail and scheme is None:
             print_message(f"Left out, because it is not part of the handle: {reference.tail}")
 
-    resolvers = [*([resolver] if resolver else ()), *KNOWN_RESOLVERS]
-    for_each([text], partial(parse_user_input, resolvers=resolvers), show, json=json)
+    for_each([text], _reader([resolver] if resolver else (), strict=strict), show, json=json)
+
+
+def _reader(resolvers: Iterable[Resolver], *, strict: bool) -> Callable[[str], Reference]:
+    return partial(parse_uri if strict else parse_user_input, resolvers=[*resolvers, *KNOWN_RESOLVERS])
 
 
 @name_app.command(cls=Command, epilog="Example:\n\n    perseid name rules H3")

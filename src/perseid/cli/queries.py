@@ -46,6 +46,7 @@ from ._arguments import (
     print_more,
     printable,
 )
+from ._commands import parse_resolver
 from ._output import STANDARD_INPUT, AsJson, CommandFailed, for_each, print_json, print_message
 
 _STATE_DESCRIPTIONS: Final = {
@@ -269,19 +270,12 @@ def _find_page(session: OpenInstallation, query: Search, after: str | None, limi
 STANDARD_OUTPUT = "-"
 
 
-def _parse_resolver(text: str) -> Resolver:
-    try:
-        return Resolver.parse(text)
-    except InvalidName as problem:
-        raise typer.BadParameter(problem.message) from problem
-
-
 ResolverOption: TypeAlias = Annotated[
     Resolver | None,
     typer.Option(
         "--resolver",
         metavar="URL",
-        parser=_parse_resolver,
+        parser=parse_resolver,
         help="The resolver of the HTTP form, as in `http://example.org/hdl`. Default: `http.public_url`.",
     ),
 ]

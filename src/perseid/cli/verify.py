@@ -85,6 +85,8 @@ def verify(
     if proof is None:
         import_module(".history", __package__).verify_all(directory, json)
         return
+    if handle is not None:
+        handle = str(import_module("._arguments", __package__).parse_reference(handle).handle)
     keys = _trusted_keys(key, directory)
     document = _read(proof, MAX_DOCUMENT)
     problem = ""

@@ -150,9 +150,17 @@ class CordraName:
         return Handle(self.authority, self.path + tail)
 
 
+def split_reference(reference: Reference) -> Reference:
+    """The bare handle of a CORDRA identifier with its query and fragment, in the local name or in the URI (U6)."""
+    name = CordraName.parse(join_reference(reference))
+    return Reference(name.bare, name.query, name.fragment)
+
+
 def join_reference(reference: Reference) -> Handle:
     """Append the query and fragment of a URI to the local name of a CORDRA identifier (U6)."""
     name = CordraName.parse(reference.handle)
+    if not reference.tail:
+        return name.handle
     if name.query is not None or name.fragment is not None:
         mark = reference.handle.suffix[LENGTH]
         position = len(name.authority) + 1 + LENGTH

@@ -392,8 +392,9 @@ _URI = re.compile(
     rf"(?:(?:hdl|doi):[{BLANKS}]*(?://?)?|info:(?:hdl|doi)/|(urn:(?:hdl|doi|eidr):)|(https?://))",
     re.IGNORECASE | re.ASCII,
 )
-_SEPARATOR = re.compile("/|%2F", re.IGNORECASE)
+_SEPARATOR = re.compile(r"/|%2F(?=[^/]*\Z)", re.IGNORECASE)  # an escaped one only if there is no other
 _URN_SEPARATOR = re.compile("[:/]|%2F", re.IGNORECASE)  # as in `urn:hdl:12345:x`
+_WEB_SEPARATOR = re.compile("/|%2F", re.IGNORECASE)  # resolvers read both alike
 
 
 def parse_user_input(
@@ -413,7 +414,7 @@ def parse_user_input(
     if match is None:
         host = text[form.end() :].partition("/")[0]
         raise InvalidName("U4", f"{quote_text(host)} is not the address of a known resolver", position=begin)
-    return _parse_lenient_uri(text, begin + match[1], _SEPARATOR, parse_handle)
+    return _parse_lenient_uri(text, begin + match[1], _WEB_SEPARATOR, parse_handle)
 
 
 def strip_scheme(name: str) -> str:

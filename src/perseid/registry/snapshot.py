@@ -27,6 +27,7 @@ from perseid.ledger.log.entry import Entry, State
 from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.record_keys import homed_name, policy_name, record_key
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle, ancestor_prefixes, fold
+from perseid.names.uri import Resolver
 from perseid.records.record import Value
 from perseid.records.types import DELEGATION_TYPES, has_type
 from perseid.registry.access.authorization import SearchUsage, Settings
@@ -62,6 +63,8 @@ class Rules:
     listing_allowed: bool = True
     template_delimiter: str = ""
     """What separates a base handle from its extension where no namespace sets it; empty for none."""
+    resolvers: tuple[Resolver, ...] = ()
+    """The resolvers of this server, whose URLs are read as handles like those of `KNOWN_RESOLVERS`."""
 
 
 @dataclass(frozen=True, slots=True)

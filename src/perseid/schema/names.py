@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from perseid.names import pilin
-from perseid.names.cordra import CordraScheme
+from perseid.names.cordra import CordraScheme, join_reference, split_reference
 from perseid.names.errors import InvalidName, load_rules
 from perseid.names.handle import Handle
 from perseid.names.scheme_loader import recognize
@@ -44,6 +44,12 @@ class Scheme(StrEnum):
     UUID = "uuid"
 
 
+class ConversionScheme(StrEnum):
+    """A suffix scheme whose names convert in a way of their own."""
+
+    CORDRA = "cordra"
+
+
 Text = Annotated[
     str,
     Doc(
@@ -64,11 +70,17 @@ Resolvers = Annotated[
 ]
 
 
+Strict = Annotated[
+    bool, Doc("Accept only exact URIs: `hdl:PREFIX/SUFFIX`, `hdl://PREFIX/SUFFIX`, and URLs of known resolvers.")
+]
+
+
 class TextQuery(RequestBody, frozen=True):
     """A handle, and additional resolvers."""
 
     text: Text
     resolver: Resolvers = ()
+    strict: Strict = False
 
 
 class ConversionQuery(RequestBody, frozen=True):
@@ -77,6 +89,11 @@ class ConversionQuery(RequestBody, frozen=True):
     text: Text
     to: Annotated[Form, Doc("The new form.", examples=["path"])]
     resolver: Annotated[str, Doc("The resolver for the form `http`.", examples=["http://example.org/hdl"])] = ""
+    scheme: Annotated[
+        ConversionScheme | None,
+        Doc("`cordra`: query and fragment are part of the name; its path is written in uppercase."),
+    ] = None
+    strict: Strict = False
 
 
 class PilinQuery(RequestBody, frozen=True):
@@ -212,10 +229,18 @@ def parse_name(reference: Reference) -> ParsedName:
     )
 
 
-def convert_name(reference: Reference, form: Form, resolver: Resolver | None) -> ConvertedName:
-    """Convert a handle to another form; the resolver is for `http`."""
+def convert_name(
+    reference: Reference, form: Form, resolver: Resolver | None, scheme: ConversionScheme | None = None
+) -> ConvertedName:
+    """Convert a handle to another form; the resolver is for `http`.
+
+    Query and fragment belong to the local name of a CORDRA identifier, and in the URI forms to the URI (C2, U6).
+    """
+    is_cordra = scheme is ConversionScheme.CORDRA
+    if is_cordra:
+        reference = split_reference(reference)
     convert: dict[Form, Callable[[Reference], str]] = {
-        Form.HANDLE: lambda each: str(each.handle),
+        Form.HANDLE: lambda each: str(join_reference(each) if is_cordra else each.handle),
         Form.HOST: to_host,
         Form.PATH: to_path,
         Form.HTTP: lambda each: to_http(each, resolver or KNOWN_RESOLVERS[0]),

@@ -4,6 +4,7 @@ from enum import StrEnum
 from typing import Annotated, Final
 
 from .common import At, Doc, HandleState, Moment, NextCursor, Paging, RequestBody, ResponseBody, Seq, State
+from .names import Strict
 from .records import Index, ValueResponse
 
 
@@ -40,6 +41,7 @@ class FindQuery(Paging, frozen=True):
         str | None,
         Doc("Handle of the owner or creator, in any form.", examples=["12345/ann"]),
     ] = None
+    strict: Strict = False
     changed_since: Annotated[Moment | None, Doc("Changed after this time or ledger entry.")] = None
 
 

@@ -24,6 +24,7 @@ from typing import Final, Generic, TypeVar
 
 from perseid.ledger.log.entry import State
 from perseid.names.handle import Handle, fold
+from perseid.names.uri import KNOWN_RESOLVERS
 from perseid.records.record import Value, ascending
 from perseid.registry.access import permissions
 from perseid.registry.access.permissions import HasRole, RequiredScope, Requirement, Role, display_name
@@ -91,7 +92,9 @@ def compose(
             whole=whole or creates,
             is_import=is_import,
         )
-        completed = complete_record(stored.policy, change, lambda handle: get_party_status(context.snapshot, handle))
+        snapshot = context.snapshot
+        resolvers = (*snapshot.rules.resolvers, *KNOWN_RESOLVERS)
+        completed = complete_record(stored.policy, change, lambda handle: get_party_status(snapshot, handle), resolvers)
         if not isinstance(completed, CompletedRecord):
             raise Refused.from_refusals(completed)
         values = completed.values

@@ -139,7 +139,8 @@ class Installation:
         """Return a registry on the ledger, with the rules of these settings; by default those it was opened with."""
         config = config or self.config
         default = PROFILES[config.default_profile]
-        rules = Rules(config.administration, default, config.server.listing_allowed, config.templates.delimiter)
+        listing, delimiter = config.server.listing_allowed, config.templates.delimiter
+        rules = Rules(config.administration, default, listing, delimiter, config.http.resolvers)
         return Registry(self.ledger, rules)
 
     def close(self) -> None:

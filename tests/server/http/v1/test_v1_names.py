@@ -39,7 +39,7 @@ def test_handle_is_parsed_like_the_command(shared: Harness, text: str) -> None:
 def test_invalid_handle_breaks_the_same_rule(shared: Harness, text: str) -> None:
     found = problem(send(shared, "GET", f"/names/parse?text={quote(text)}"), "invalid-name")
     done = cli("name", "parse", text)
-    assert done.code == 1
+    assert done.code == 2
     assert f"perseid name rules {found['rule']}" in done.err
     assert found["rule"] in rules()
 
@@ -60,6 +60,14 @@ def test_custom_resolver_is_accepted(shared: Harness) -> None:
     assert got(send(shared, "GET", f"/names/parse?text={address}&resolver={own}"))["handle"] == "12345/x"
     assert problem(send(shared, "GET", f"/names/parse?text={address}"), "invalid-name")["rule"] == "U4"
     assert problem(send(shared, "GET", "/names/parse?text=1/2&resolver=x"), "invalid-request")["where"] == "resolver"
+
+
+def test_strict_accepts_only_exact_uris(shared: Harness) -> None:
+    assert got(send(shared, "GET", "/names/parse?text=hdl:12345/a%252Fb&strict=true"))["handle"] == "12345/a/b"
+    for route in ("parse?", "forms?", "convert?to=path&"):
+        found = problem(send(shared, "GET", f"/names/{route}text=12345/a&strict=true"), "invalid-name")
+        assert (found["rule"], found["where"]) == ("U7", "text")
+    assert problem(send(shared, "GET", "/find?owner=0.NA/12345&strict=true"), "invalid-name")["where"] == "owner"
 
 
 def test_urls_of_this_server_are_accepted(shared: Harness) -> None:

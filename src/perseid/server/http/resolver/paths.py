@@ -141,7 +141,8 @@ def parse_search_input(field: str, settings: HttpSettings) -> RequestedName | No
         match = match_resolver(text, known)
         path = text[match[1] :] if match else text[web.end() :].partition("/")[2]
         first, slash, rest = path.partition("/")
-        text = f"hdl:{(rest if slash and first in get_segments(settings) else path).lstrip('/')}"
+        path = (rest if slash and first in get_segments(settings) else path).lstrip("/")
+        text = "hdl:" + re.sub("/|%2[Ff]", "/", path, count=1)  # resolvers read both alike
     else:
         text = _LABEL.sub("", text, count=1)
     try:

@@ -15,7 +15,16 @@ from perseid.names.errors import InvalidName, quote_text
 from perseid.names.handle import Handle, check_prefix_syntax
 from perseid.names.scheme_loader import load_scheme, recognize
 from perseid.names.schemes import MemoryLease, Source
-from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_user_input, to_host, to_http, to_path
+from perseid.names.uri import (
+    KNOWN_RESOLVERS,
+    Reference,
+    Resolver,
+    parse_uri,
+    parse_user_input,
+    to_host,
+    to_http,
+    to_path,
+)
 from perseid.schema.common import Overview
 from perseid.schema.names import (
     ConversionQuery,
@@ -80,24 +89,29 @@ async def parse(call: ApiCall) -> Reply:
     authoritative.
     """
     query = call.query_as(TextQuery)
-    reference = _parse_name(query.text, _known_resolvers(call, query.resolver))
+    reference = _parse_name(query, _known_resolvers(call, query.resolver))
     return Reply(parse_name(reference), headers=_CACHE_HEADERS)
 
 
 @NAMES.add("GET", "/names/convert", "convertName", "Convert a handle", response=ConvertedName, query=ConversionQuery)
 async def convert(call: ApiCall) -> Reply:
-    """Convert a handle to another form. Case is kept, query and fragment where the form allows them."""
+    """Convert a handle to another form. Case is kept, query and fragment where the form allows them.
+
+    In a CORDRA identifier (`scheme=cordra`), query and fragment are part of the handle, and every form has them.
+    """
     query = call.query_as(ConversionQuery)
     own = _parse_resolver(query.resolver) if query.resolver else None
-    reference = _parse_name(query.text, [*([own] if own else ()), *_known_resolvers(call)])
-    return Reply(convert_name(reference, query.to, own), headers=_CACHE_HEADERS)
+    reference = _parse_name(query, [*([own] if own else ()), *_known_resolvers(call)])
+    with locate_name_error("text"):
+        converted = convert_name(reference, query.to, own, query.scheme)
+    return Reply(converted, headers=_CACHE_HEADERS)
 
 
 @NAMES.add("GET", "/names/forms", "nameForms", "List all forms of a handle", response=NameForms, query=TextQuery)
 async def forms(call: ApiCall) -> Reply:
     """Return a handle as bare handle, as both URI forms, and as URLs of the resolvers of this server."""
     query = call.query_as(TextQuery)
-    reference = _parse_name(query.text, _known_resolvers(call, query.resolver))
+    reference = _parse_name(query, _known_resolvers(call, query.resolver))
     declared = [
         *map(_parse_resolver, query.resolver),
         *get_resolvers(call.request_context.server.settings),
@@ -232,9 +246,9 @@ def _known_resolvers(call: ApiCall, more: Sequence[str] = ()) -> list[Resolver]:
     return [*map(_parse_resolver, more), *get_resolvers(call.request_context.server.settings), *KNOWN_RESOLVERS]
 
 
-def _parse_name(text: str, resolvers: Sequence[Resolver]) -> Reference:
+def _parse_name(query: TextQuery | ConversionQuery, resolvers: Sequence[Resolver]) -> Reference:
     with locate_name_error("text"):
-        return parse_user_input(text, resolvers)
+        return (parse_uri if query.strict else parse_user_input)(query.text, resolvers)
 
 
 def _parse_resolver(text: str) -> Resolver:

@@ -8,7 +8,7 @@ from typing import Final
 
 from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES
-from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_user_input
+from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_uri, parse_user_input
 from perseid.records.types import HS_ALIAS
 from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
@@ -186,7 +186,8 @@ def _build_search(call: ApiCall, query: FindQuery, since: int | None) -> Search:
     if owner is not None:
         known = (*get_resolvers(call.settings), *KNOWN_RESOLVERS)
         with locate_name_error("owner", owner, new=False):
-            owner = str(parse_user_input(owner, resolvers=known, for_lookup=True).handle)
+            parse = parse_uri if query.strict else parse_user_input
+            owner = str(parse(owner, known, for_lookup=True).handle)
     return Search(
         url=query.url,
         host=query.host,
