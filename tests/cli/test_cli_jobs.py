@@ -90,6 +90,36 @@ def test_undo_with_later_changes_is_refused_and_lists_them(here: Site) -> None:
     assert count_by_host(here, "new.example") == 12
 
 
+def test_dry_run_of_an_undo_shows_extent_and_conflicts(here: Site) -> None:
+    job = json.loads(move(here, "--yes", "--json")[-1])["job"]
+    assert here.lines("undo last --dry-run") == [
+        f"job        {job}",
+        "action     rewrite http://old.example/* to https://new.example/*",
+        "records    12",
+        "conflicts  0",
+        "changed    0",
+    ]
+    name = here.lines("find --url https://new.example/3")[0]
+    seq = here.ok(f"set {name} DESC=changed --json").json["seq"]
+    assert here.lines(f"jobs undo {job} --dry-run")[-1] == f"    {name}: changed later, in entry {seq}"
+    plan = here.ok(f"undo {job} --dry-run --json").json
+    assert (plan["total"], plan["possible"], plan["conflict_count"]) == (12, False, 1)
+    assert count_by_host(here, "new.example") == 12
+
+
+def test_undo_last_is_refused_if_the_last_change_is_not_a_job(here: Site) -> None:
+    """The job before a single change is not the last change."""
+    job = here.ok("jobs show --json").json["job"]
+    (name,) = here.lines("mint 12345/o- --url http://old.example/x")
+    for option in ("--yes", "--dry-run"):
+        done = here(f"undo last {option}")
+        refused(done, "Your last change is not a job: entry ", f"create {name}\n", f": perseid undo {job}\n")
+    assert here.ok(f"undo {job} --yes --json").json["done"] == 12
+    here.ok("undo last --yes")
+    here.ok(f"set {name} DESC=x --as 300:0.NA/12345")
+    here.ok("undo last --dry-run")  # the later change is that of another user
+
+
 def test_undo_of_a_mint_leaves_tombstones(here: Site) -> None:
     assert here.ok("undo last --yes --json").json["done"] == 12
     states = {json.loads(line)["state"] for line in here.lines("list 12345 --json")}

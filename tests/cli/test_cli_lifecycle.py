@@ -124,7 +124,7 @@ def test_exit_codes_distinguish_not_found_and_refused(here: Site, command: str) 
     refused(here(f"{verb} 12345/none {' '.join(options)}"), "Handle 12345/none does not exist", code=3)
     refused(here(f"{verb} 99999/x {' '.join(options)}"), "This server does not host prefix 99999", code=3)
     refused(here(f"{verb} 12345/x {' '.join(options)} {OTHER_USER}"), code=4)
-    assert here(f"{verb} nonsense {' '.join(options)}").code == 2
+    assert here(f"{verb} nonsense {' '.join(options)}").code == (3 if verb == "transfer" else 2)
     assert here(f"{verb} hdl:12345/x?a=b {' '.join(options)}").code == 2
 
 

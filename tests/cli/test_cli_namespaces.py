@@ -23,7 +23,11 @@ def test_add_prints_the_prefix(demo: Site) -> None:
         "100  HS_ADMIN  200:0.NA/12345",
         "200  HS_VLIST  300:0.NA/0.NA",
     ]
-    refused(demo("namespace add 12345"), "Namespace 12345 already exists", "Change its policy instead")
+    refused(
+        demo("namespace add 12345"),
+        "Namespace 12345 already exists",
+        "Change its policy instead: perseid namespace policy 12345 --edit",
+    )
 
 
 def test_prefix_ignores_case(demo: Site) -> None:

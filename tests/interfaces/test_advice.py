@@ -103,6 +103,7 @@ def test_every_command_in_advice_exists() -> None:
     flags |= {
         AdviceKind.REUSE_DELETED: "create",
         AdviceKind.AUTHENTICATE: "create",
+        AdviceKind.GIVE_REASON: "tombstone",
         AdviceKind.PREVIEW_REWRITE: "rewrite",
     }
     for kind, command in flags.items():

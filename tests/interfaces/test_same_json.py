@@ -123,6 +123,7 @@ CASES: Final = (
         {"url": "https://example.org/*", "to": "https://new.example/*", "note": "moved"},
         differs=JOB,
     ),
+    Case("undo last --dry-run", "GET", "/jobs/last/undo", differs=JOB),
     Case("undo last --yes", "POST", "/jobs/last/undo", {}, differs=JOB),
     Case("jobs show", "GET", "/jobs/last", differs=JOB),
     Case(

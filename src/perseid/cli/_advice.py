@@ -8,10 +8,14 @@ from perseid.registry.advice import Advice, AdviceKind, AdviceTexts, render
 TEXTS: Final[AdviceTexts] = {
     AdviceKind.AUTHENTICATE: "Name an identity with --as",
     AdviceKind.CHANGE_CASE: "Leave it unchanged. If no two handles collide, confirm with --change-case",
+    AdviceKind.CHANGE_POLICY: "Change its policy instead: perseid namespace policy {prefix} --edit",
+    AdviceKind.CHANGE_SCHEME: "Change the scheme in the policy: perseid namespace policy {prefix} --edit",
+    AdviceKind.CREATE_RECORD: "Create its record first, with its values: perseid create {handle} …",
     AdviceKind.CREATE_TOKEN: "Use another token, or create one: perseid token create",
     AdviceKind.DEFINE_TYPE: "Define it first (perseid type add {type} …), or use a registered type",
     AdviceKind.ENABLE_LISTING: "Set server.listing_allowed = true in perseid.toml",
     AdviceKind.FOLLOW_SCHEME: "Mint a handle (perseid mint {prefix}), or use a suffix that follows the scheme",
+    AdviceKind.GIVE_REASON: "Give a reason with --reason TEXT",
     AdviceKind.HOST_PREFIX: "Ask the service that hosts it, or host it here: perseid namespace add {prefix}",
     AdviceKind.LIST_JOBS: "List the jobs: perseid jobs list",
     AdviceKind.LIST_NAMESPACES: "List the namespaces: perseid namespace list",
@@ -26,9 +30,11 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.RESUME_JOB: "Resume that job: perseid jobs resume {job}",
     AdviceKind.REUSE_DELETED: "Choose another handle, or reuse it: perseid create {handle} --reuse-deleted …",
     AdviceKind.SEE_HIDDEN: "To see it: perseid resolve {handle} --private",
+    AdviceKind.SEE_HISTORY: "See which entries have the value: perseid history {handle}",
     AdviceKind.SEE_TYPE: "See the definition of the type: perseid type show {type}",
     AdviceKind.SEE_TYPE_FORMAT: "See docs/reference/types.md for the format of definitions",
     AdviceKind.TOMBSTONE_INSTEAD: "Create a tombstone instead: perseid tombstone {handle} --reason TEXT",
+    AdviceKind.UNDO_EARLIER_JOB: "To undo the job before it: perseid undo {job}",
     AdviceKind.UNDO_JOB: "Undo the job: perseid undo {job}",
 }
 """The kinds for which the command line has its own text."""

@@ -10,11 +10,10 @@ from perseid.names.errors import quote_text
 from perseid.registry.access.permissions import display_name
 from perseid.registry.jobs import rewrite as rewrite_job
 from perseid.registry.jobs import runner
-from perseid.registry.jobs import undo as undo_job
 from perseid.registry.jobs.rewrite import PlannedRewrite, Rewrite
 from perseid.registry.jobs.runner import JobRun, UndoIndex
-from perseid.registry.jobs.undo import UndoConflict
-from perseid.registry.responses import to_conflict, to_job, to_planned_record
+from perseid.registry.jobs.undo import UndoConflict, UndoPreview
+from perseid.registry.responses import to_conflict, to_job, to_planned_record, to_undo_plan
 from perseid.schema.jobs import JobState
 
 from ._arguments import (
@@ -42,9 +41,6 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
-JobArgument: TypeAlias = Annotated[
-    str, typer.Argument(metavar="JOB", help="The id, as `perseid jobs list` shows it, or `last`.")
-]
 OptionalJob: TypeAlias = Annotated[
     str, typer.Argument(metavar="[JOB]", help="The id, as `perseid jobs list` shows it. Default: `last`.")
 ]
@@ -114,7 +110,16 @@ def _preview_rewrite(session: OpenInstallation, order: Rewrite, json: bool, dry_
 
 
 def undo(
-    job: JobArgument,
+    job: Annotated[
+        str,
+        typer.Argument(
+            metavar="JOB", help="The id, as `perseid jobs list` shows it, or `last`, if your last change is a job."
+        ),
+    ],
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the extent and the conflicts, but change nothing.")
+    ] = False,
     yes: Yes = False,
     note: Note = "",
     directory: Directory = None,
@@ -129,15 +134,22 @@ def undo(
 
     For example:
         perseid mint 102.100.272 --count 2 --url https://example.org/maps
+        perseid undo last --dry-run
         perseid undo last --yes
         perseid jobs undo last --yes
     """
     with open_installation(directory, acting_as) as session:
-        original = runner.find_job(session.registry, session.identity, job)
-        if not yes:
-            confirm(f"{original.done:,} changes will be undone: {_describe(original)}")
+        preview = UndoPreview(session.registry, job, session.identity)
+        while preview.advance():
+            pass
+        original = preview.original
+        if dry_run:
+            _print_undo_plan(preview, json)
+            return
+        if not yes and not preview.conflict_count:
+            confirm(f"{preview.total:,} records will be restored: undo of {_describe(original)}")
         try:
-            inverse = undo_job.start(session.registry, original.id, session.identity, INTERFACE, note)
+            inverse = preview.start(INTERFACE, note)
         except UndoConflict as problem:
             if json:
                 for each in problem.conflicts:
@@ -151,6 +163,16 @@ def undo(
 
 
 register_command(app, "undo")(undo)
+
+
+def _print_undo_plan(preview: UndoPreview, json: bool) -> None:
+    if json:
+        print_json(to_undo_plan(preview))
+        return
+    counts = {"records": preview.total, "conflicts": preview.conflict_count}
+    _print_summary({"job": preview.original.id, "action": _describe(preview.original), **counts, "changed": 0})
+    for each in preview.conflicts:
+        typer.echo(f"    {printable(each.handle)}: {each.why}")
 
 
 @register_command(app, "list")

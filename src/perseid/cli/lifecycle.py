@@ -8,13 +8,12 @@ import typer
 from perseid.registry.access.permissions import display_name
 from perseid.registry.commands.lifecycle import Publish, Redact, Revive, Tombstone, Unpublish
 from perseid.registry.commands.transfer import LinkMetadata, LinkResult, LinkVersion, Transfer
+from perseid.registry.context import Context
 from perseid.registry.jobs import transfer as transfer_job
 from perseid.registry.jobs.runner import JobRun, UndoIndex, find_job
 from perseid.registry.jobs.transfer import TransferAll
 from perseid.registry.queries.history import get_history
 from perseid.registry.responses import to_job, to_linked
-from perseid.registry.results import Refused
-from perseid.wire.codes import ResponseCode
 
 from ._arguments import (
     INTERFACE,
@@ -157,9 +156,10 @@ def transfer(  # noqa: PLR0913 - options
                 raise typer.BadParameter("requires a prefix, not a handle", param_hint="--derived")
             print_changed(session.do(Transfer(parse_handle(target), owner), note), json)
             return
-        if not yes:
-            confirm(f"All handles under {display_name(key_range)} will be transferred to {owner}")
         order = TransferAll(key_range, owner, derived)
+        if not yes:
+            _check_allowed(session, lambda context: transfer_job.preview_page(context, order, None, 1))
+            confirm(f"All handles under {display_name(key_range)} will be transferred to {owner}")
         job = transfer_job.start(session.registry, order, session.identity, INTERFACE, note)
         run = JobRun(session.registry, job, session.identity)
         transferred = run_job(run)
@@ -205,7 +205,7 @@ def redact(  # noqa: PLR0913 - options
     order = Redact(name, index, seq, reason)
     with open_installation(directory, acting_as) as session:
         if not yes:
-            _check_allowed(session, order)
+            _check_allowed(session, order.decide)
             value = _describe_value(session, order)
             confirm(f"{value} will be permanently erased from all entries. This cannot be undone")
         changed = session.do(order)
@@ -231,12 +231,10 @@ def _wait_until_erased(session: OpenInstallation, seconds: int) -> bool:
     return session.registry.ledger.wait_until_erased(0)
 
 
-def _check_allowed(session: OpenInstallation, order: Redact) -> None:
+def _check_allowed(session: OpenInstallation, decide: Callable[[Context], object]) -> None:
     """Refuse before the prompt what would be refused after it."""
-    explanation = session.registry.explain(order, session.identity, INTERFACE)
-    if not explanation.allowed:
-        code = explanation.code or ResponseCode.ERROR
-        raise Refused(code, explanation.reason, explanation.advice, explanation.rule)
+    with session.registry.snapshot() as snapshot:
+        decide(Context(snapshot, session.identity, INTERFACE, session.registry.now()))
 
 
 def _describe_value(session: OpenInstallation, order: Redact) -> str:

@@ -192,7 +192,7 @@ def name_too_long(name: str) -> Refused:
 def still_reserved(stored: StoredRecord) -> Refused:
     """The refusal for a reserved handle, which does not resolve yet."""
     reason = f"Handle {display_name(stored.requested)} is reserved and does not resolve yet"
-    return Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.CREATE_RECORD(), "S1")
+    return Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.CREATE_RECORD(handle=stored.requested), "S1")
 
 
 def check_indexes(values: Sequence[Value]) -> None:

@@ -18,7 +18,7 @@ from perseid.registry.commands.transfer import LinkResult
 from perseid.registry.jobs.rewrite import PlannedRewrite
 from perseid.registry.jobs.runner import UndoIndex, load_parameters
 from perseid.registry.jobs.transfer import PlannedTransfer
-from perseid.registry.jobs.undo import Conflict
+from perseid.registry.jobs.undo import Conflict, UndoPreview
 from perseid.registry.policy.policy import Policy
 from perseid.registry.policy.types import RegisteredType
 from perseid.registry.queries.aliases import AliasChain, FoundRecord
@@ -297,3 +297,10 @@ def to_planned_transfer(planned: PlannedTransfer) -> jobs.PlannedTransfer:
 def to_conflict(conflict: Conflict) -> jobs.UndoConflictResponse:
     """Convert a record that prevents an undo."""
     return jobs.UndoConflictResponse(conflict.handle, conflict.seq, conflict.why)
+
+
+def to_undo_plan(preview: UndoPreview) -> jobs.UndoPlan:
+    """Convert the complete preview of an undo."""
+    conflicts = [to_conflict(each) for each in preview.conflicts[: jobs.MAX_CONFLICTS]]
+    count = preview.conflict_count
+    return jobs.UndoPlan(preview.original.id, preview.total, not count, count, conflicts)

@@ -174,7 +174,9 @@ class Redact:
         try:
             requests = self._requests(context, stored, reason)
         except NothingToRedact as problem:
-            raise Refused(ResponseCode.VALUES_NOT_FOUND, str(problem), AdviceKind.SEE_HISTORY()) from problem
+            raise Refused(
+                ResponseCode.VALUES_NOT_FOUND, str(problem), AdviceKind.SEE_HISTORY(handle=stored.requested)
+            ) from problem
         handle = stored.handle
         drafts = tuple([request.draft for request in requests])
         redactions = {seq: slots for request in requests for seq, slots in request.redactions.items()}

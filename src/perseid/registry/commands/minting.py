@@ -328,7 +328,9 @@ class _MintPlan:
         except NameMisuse as problem:
             line = self.policy.line("scheme")
             reason = f"No handle can be minted: {problem.message}; the policy of this namespace says: {line}"
-            raise Refused(ResponseCode.INVALID_HANDLE, reason, AdviceKind.CHANGE_SCHEME(), line) from problem
+            raise Refused(
+                ResponseCode.INVALID_HANDLE, reason, AdviceKind.CHANGE_SCHEME(prefix=self.start.partition("/")[0]), line
+            ) from problem
         except InvalidName as problem:
             raise InvalidRequest(ResponseCode.INVALID_HANDLE, str(problem), rule=problem.rule) from problem
         for handle in handles:

@@ -83,7 +83,9 @@ class AddNamespace:
         is_homed = context.snapshot.is_homed(homed)
         if entry is not None and entry.why != BY_DEFAULT and is_homed:
             reason = f"Namespace {display_name(self.prefix)} already exists"
-            raise Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, AdviceKind.CHANGE_POLICY(), "H7")
+            raise Refused(
+                ResponseCode.HANDLE_ALREADY_EXISTS, reason, AdviceKind.CHANGE_POLICY(prefix=self.prefix), "H7"
+            )
         policy_change = _check_policy_change(context, self.prefix, self.policy)
         context.snapshot.assume(self.prefix, self.policy)
         others: list[Draft] = []

@@ -331,6 +331,12 @@ def find_job(registry: Registry, identity: Identity, name: str) -> Job:
     return job
 
 
+def last_own_job(registry: Registry, identity: Identity) -> Job | None:
+    """Return the most recent job that the caller started, themselves or with one of their tokens."""
+    owner = JobOwner(str(identity), _owner_names(identity))
+    return next(jobs.newest_first(registry.ledger.log, owner=owner, page_size=1), None)
+
+
 def can_see_job(registry: Registry, identity: Identity, job: Job) -> bool:
     """Whether the caller can see a job."""
     owner = _visible_jobs(registry, identity)

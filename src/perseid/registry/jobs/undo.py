@@ -8,6 +8,8 @@ An undo requires the permissions for the inverse changes, under today's policies
   whose history the caller cannot see, only the conflict itself is reported.
 - Redacted data does not come back: if any is needed, the record is listed and nothing is undone.
 
+- `last` is the caller's last change. If that is not a job, nothing is undone: an older job is undone by its id only.
+
 An undo is itself a job: it runs in steps, can be resumed, and can be undone; after that the original job can be undone
 again. Starting an undo ends the original job, even if it was unfinished.
 """
@@ -50,6 +52,9 @@ MAX_CONFLICTS_SHOWN: Final = 20
 MAX_LATER_CHANGES: Final = 1_000
 """Later changes of a record that are counted: one is a conflict already, and there can be millions."""
 
+MAX_ENTRIES_AFTER_LAST: Final = 10_000
+"""Entries after the last job that are searched for later changes by the caller: some tenths of a second."""
+
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
@@ -86,7 +91,7 @@ class UndoPreview:
         Raises `Refused` if the caller can see no such job, or it was undone already.
         """
         self._registry, self._identity, self._max_conflicts = registry, identity, max_conflicts
-        self.original = runner.find_job(registry, identity, name)
+        self.original = _find_original(registry, identity, name)
         """The job to undo."""
         undos = runner.UndoIndex.of(registry, self.original.id)
         undos.check_not_undone(self.original.id)
@@ -151,6 +156,28 @@ class UndoPreview:
         step = runner.Step(work, replace(self.original, id="", kind=KIND), self._past.undo, items)
         with self._registry.snapshot() as snapshot:
             step.decide(Context(snapshot, self._identity, interface, self._registry.now(), note))
+
+
+def _find_original(registry: Registry, identity: Identity, name: str) -> Job:
+    """Return the job to undo. Raises `Refused`, also if `last` would not be the caller's last change."""
+    last = runner.last_own_job(registry, identity) if name == runner.LAST else None
+    if last is None:
+        return runner.find_job(registry, identity, name)
+    if last.undoes and not last.ended_at:
+        return runner.find_job(registry, identity, last.undoes)  # to continue its undo
+    steps = jobs.load_steps(registry.ledger.log, last.id)
+    with registry.snapshot() as snapshot:
+        size, end = snapshot.reader.size, next(steps.newest_first(), last.since)
+        later = snapshot.reader.log(max(end, size - MAX_ENTRIES_AFTER_LAST), size)
+        own = [entry for entry in later if entry.origin and entry.origin[1] == str(identity)]
+    if own:
+        change = f"{own[-1].action.name.lower()} {display_name(own[-1].handle)}"
+        reason = f"Your last change is not a job: entry {own[-1].seq}, {change}"
+    elif size - end > MAX_ENTRIES_AFTER_LAST:
+        reason = f"More than {MAX_ENTRIES_AFTER_LAST:,} entries are newer than your last job"
+    else:
+        return last
+    raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.UNDO_EARLIER_JOB(job=last.id))
 
 
 def start(registry: Registry, name: str, identity: Identity, interface: str, note: str = "") -> Job:

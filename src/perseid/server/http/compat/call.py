@@ -54,13 +54,15 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.OVERWRITE: "Choose another handle, or set overwrite=true to replace it",
     AdviceKind.SEE_TYPE_FORMAT: "See /docs/types for the format of definitions",
     **{kind: kind.value for kind in (AdviceKind.CREATE_TOKEN, AdviceKind.DEFINE_TYPE, AdviceKind.ENABLE_LISTING)},
-    **{kind: kind.value for kind in (AdviceKind.LIST_TYPES, AdviceKind.SEE_TYPE)},
+    **{kind: kind.value for kind in (AdviceKind.LIST_TYPES, AdviceKind.SEE_TYPE, AdviceKind.CREATE_RECORD)},
+    **{kind: kind.value for kind in (AdviceKind.CHANGE_POLICY, AdviceKind.CHANGE_SCHEME)},
     # This API has no policies, citations, tombstones, tokens or jobs.
     AdviceKind.NAME_RESOLVER: None,
     **dict.fromkeys((AdviceKind.CHANGE_CASE, AdviceKind.LIST_TOKENS, AdviceKind.LIST_JOBS)),
     **dict.fromkeys((AdviceKind.PREVIEW_REWRITE, AdviceKind.REDO_JOB, AdviceKind.REPEAT_OR_UNDO_JOB)),
-    **dict.fromkeys((AdviceKind.RESUME_JOB, AdviceKind.UNDO_JOB)),
     AdviceKind.SEE_HIDDEN: None,  # authenticated requests show it
+    **dict.fromkeys((AdviceKind.RESUME_JOB, AdviceKind.UNDO_EARLIER_JOB, AdviceKind.UNDO_JOB)),
+    **dict.fromkeys((AdviceKind.GIVE_REASON, AdviceKind.SEE_HISTORY)),
     **dict.fromkeys((AdviceKind.RESTORE, AdviceKind.REUSE_DELETED, AdviceKind.TOMBSTONE_INSTEAD)),
 }
 """Advice as parameters and requests of this API; None where it cannot help."""

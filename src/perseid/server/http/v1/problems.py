@@ -178,10 +178,14 @@ def error_response(settings: HttpSettings, status: int, message: str) -> Respons
 ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.AUTHENTICATE: "Send a token (Authorization: Bearer …), or authenticate with a key",
     AdviceKind.CHANGE_CASE: "Leave it unchanged. If no two handles collide, confirm with change_case",
+    AdviceKind.CHANGE_POLICY: f"Change its policy instead: PUT {BASE}/namespaces/{{prefix}}/policy",
+    AdviceKind.CHANGE_SCHEME: f"Change the scheme in the policy: PUT {BASE}/namespaces/{{prefix}}/policy",
+    AdviceKind.CREATE_RECORD: f"Create its record first, with its values: PUT {BASE}/handles/{{handle}}",
     AdviceKind.CREATE_TOKEN: f"Use another token, or create one: POST {BASE}/tokens",
     AdviceKind.DEFINE_TYPE: f"Define it first (POST {BASE}/types), or use a registered type",
     AdviceKind.ENABLE_LISTING: AdviceKind.ENABLE_LISTING.value,
     AdviceKind.FOLLOW_SCHEME: f"Mint a handle (POST {BASE}/mint), or use a suffix that follows the scheme",
+    AdviceKind.GIVE_REASON: "Give a reason in the field reason",
     AdviceKind.HOST_PREFIX: f"Ask the service that hosts it, or host it here: POST {BASE}/namespaces",
     AdviceKind.LIST_JOBS: f"List the jobs: GET {BASE}/jobs",
     AdviceKind.LIST_NAMESPACES: f"List the namespaces: GET {BASE}/namespaces",
@@ -196,9 +200,11 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.RESUME_JOB: f"Resume that job: POST {BASE}/jobs/{{job}}/resume",
     AdviceKind.REUSE_DELETED: f"Choose another handle, or confirm with reuse_deleted in POST {BASE}/handles",
     AdviceKind.SEE_HIDDEN: f"To see it: GET {BASE}/handles/{{handle}}?private",
+    AdviceKind.SEE_HISTORY: f"See which entries have the value: GET {BASE}/handles/{{handle}}/history",
     AdviceKind.SEE_TYPE: f"See the definition of the type: GET {BASE}/types/{{type}}",
     AdviceKind.SEE_TYPE_FORMAT: "See /docs/types for the format of definitions",
     AdviceKind.TOMBSTONE_INSTEAD: f"Create a tombstone instead: POST {BASE}/handles/{{handle}}/tombstone",
+    AdviceKind.UNDO_EARLIER_JOB: f"To undo the job before it: POST {BASE}/jobs/{{job}}/undo",
     AdviceKind.UNDO_JOB: f"Undo the job: POST {BASE}/jobs/{{job}}/undo",
 }
 """Advice as requests of this API."""

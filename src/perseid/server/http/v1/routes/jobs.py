@@ -14,7 +14,7 @@ from perseid.registry.jobs import transfer, undo
 from perseid.registry.jobs.rewrite import Rewrite, RewritePage
 from perseid.registry.jobs.runner import UndoIndex, find_job, get_unfinished_job, jobs_page
 from perseid.registry.jobs.transfer import TransferAll, TransferPage, parse_range
-from perseid.registry.responses import to_conflict, to_planned_record, to_planned_transfer
+from perseid.registry.responses import to_planned_record, to_planned_transfer, to_undo_plan
 from perseid.schema.common import Paging
 from perseid.schema.jobs import (
     JobPage,
@@ -55,6 +55,7 @@ from perseid.server.native.steps import WorkKind
 JOBS: Final = Routes("Jobs", "Preview, start, watch, resume and undo changes of many records.")
 
 _PARAMETERS: Final = {"job": "The id of the job, as in `listJobs`, or `last`."}
+_UNDO_PARAMETERS: Final = {"job": "The id of the job, as in `listJobs`, or `last`, if your last change is a job."}
 
 
 # Rewrites
@@ -260,7 +261,7 @@ async def resume_job(call: ApiCall) -> Reply:
     "Preview an undo",
     response=UndoPlan,
     problems=(401, 404, 422),
-    parameters=_PARAMETERS,
+    parameters=_UNDO_PARAMETERS,
 )
 async def preview_undo(call: ApiCall) -> Reply:
     """Count the records of an undo and list its conflicts. Nothing is changed.
@@ -270,10 +271,7 @@ async def preview_undo(call: ApiCall) -> Reply:
     registry = authorize_registry(call)
     with reserve_slot(call, undoes=True):
         preview = await load_undo_preview(call, registry, call.names["job"])
-    conflicts = [to_conflict(each) for each in preview.conflicts]
-    return Reply(
-        UndoPlan(preview.original.id, preview.total, not preview.conflict_count, preview.conflict_count, conflicts)
-    )
+    return Reply(to_undo_plan(preview))
 
 
 @JOBS.add(
@@ -287,7 +285,7 @@ async def preview_undo(call: ApiCall) -> Reply:
     scope="update",
     creates=True,
     problems=(401, 403, 404, 409, 422),
-    parameters=_PARAMETERS,
+    parameters=_UNDO_PARAMETERS,
 )
 async def undo_job(call: ApiCall) -> Reply:
     """Undo a job: every record returns to its earlier state, by new ledger entries. The undo is a job itself.
