@@ -615,9 +615,9 @@ def run(where: str, folder: Path, examples: int) -> None:
 
 
 def test_registry_matches_the_model(tmp_path: Path) -> None:
-    run(str(tmp_path / "ledger.db"), tmp_path, 80)
+    run(str(tmp_path / "ledger.db"), tmp_path, 50)
 
 
 def test_registry_on_postgresql_matches_the_model(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     cluster: Cluster = request.getfixturevalue("postgres")
-    run(cluster.database(), tmp_path, 15)
+    run(cluster.database(), tmp_path, 10)

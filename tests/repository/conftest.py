@@ -105,7 +105,7 @@ def _install(folder: Path, environ: Environ) -> None:
     (folder / "requirements.txt").write_text("\n".join(run_time) + "\n")
 
     run("-m", "venv", "--without-pip", "environment")
-    into = (*pip, "--python", "environment/bin/python", "install")
+    into = (*pip, "--python", "environment/bin/python", "install", "--no-compile")
     # Without --no-deps: a dependency that the closure missed has no hash, and pip refuses it.
     run(*into, "--require-hashes", "-r", "requirements.txt")
     run(*into, "--no-deps", "--no-index", wheel)

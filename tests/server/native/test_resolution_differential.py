@@ -288,7 +288,7 @@ def here(request: pytest.FixtureRequest) -> Iterator[World]:
 
 
 @given(stored=records(), seed=st.integers(0, 1 << 32), now=st.sampled_from(CLOCKS))
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_request_gets_the_bytes_of_the_slow_path_or_is_forwarded(
     here: World, stored: list[StoredState], seed: int, now: float
 ) -> None:
