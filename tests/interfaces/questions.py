@@ -47,6 +47,7 @@ from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries.aliases import find_record
 from perseid.registry.queries.find import Search, find
 from perseid.registry.queries.history import as_of, get_history
+from perseid.registry.queries.listing import list_handles
 from perseid.registry.queries.namespaces import summarize
 from perseid.registry.queries.resolve import Query, get_authority_metadata
 from perseid.registry.registry import Registry
@@ -56,8 +57,8 @@ from perseid.schema.names import Form, convert_name, pilin_at
 from perseid.server.native.server import NativeServer
 from perseid.wire.client import VerifiedResponse
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode, default_flags
-from perseid.wire.requests import RequestBody, Resolve, ValuesRequest
-from perseid.wire.responses import CreationResult, ResolutionResult
+from perseid.wire.requests import HandleRequest, RequestBody, Resolve, ValuesRequest
+from perseid.wire.responses import CreationResult, HandleList, ResolutionResult
 from perseid.wire.sessions import Identity as NativeIdentity
 from tests.cli.installation import Site
 from tests.interfaces import callers
@@ -139,6 +140,9 @@ RECORDS: Final = (
 """Records; the value DESC of each is its handle."""
 
 
+HIDDEN: Final = "102.100.272/BCDFGHJHH"
+"""An unpublished handle with authority metadata."""
+
 IMPORTED: Final = "12345/imported\u202e"
 """A handle that another server registered, and that cannot be registered here."""
 
@@ -161,7 +165,8 @@ def _build(directory: Path) -> int:
             _create(registry, name, text(1, "URL", f"https://example.org/{quote(name)}"), text(2, "DESC", name))
         _create(registry, "12345/alias", text(1, "HS_ALIAS", "12345/taken"))
         _create(registry, "12345/typed", text(1, "URL", "https://example.org/t"), text(2, "EMAIL", "t@example.org"))
-        for name in ("12345/unpublished", "12345/hidden"):
+        _create(registry, HIDDEN, text(1, "URL", "https://example.org/hidden"))
+        for name in ("12345/unpublished", "12345/hidden", HIDDEN):
             registry.do(Unpublish(Handle.parse(name)), OPERATOR, "cli")
         withdrawn = Tombstone(Handle.parse("12345/withdrawn"), "Withdrawn", Handle.parse("12345/taken"))
         registry.do(withdrawn, OPERATOR, "cli")
@@ -919,27 +924,64 @@ class Policy:
 class Reservation:
     """Can a handle that was just reserved be resolved, and created by somebody else?"""
 
-    prefix: str
+    name: str
+    """A prefix, or a chosen handle."""
 
     native = compat = NO_SUCH_REQUEST
     web = "the page /generate reserves: see Minted; another user cannot create there"
 
-    def _check(self, handle: str, look: Callable[[Look], str], change: Callable[[Change], str]) -> str:
-        return f"{look(Look(handle))} | {change(Change(Request('create', identity=ANN), handle))}"
+    def _check(self, handle: str, ask: Callable[[Look | Change], str]) -> str:
+        assert handle.startswith(f"{self.name}/") or handle == self.name
+        return f"{ask(Look(handle))} | {ask(Change(Request('create', identity=ANN), handle))}"
 
     def cli(self, world: World) -> str:
-        (handle,) = world.cli.lines(f"reserve {self.prefix} --as {ADMINISTRATOR}")
-        return self._check(handle, lambda each: each.cli(world), lambda each: each.cli(world))
+        (handle,) = world.cli.lines(f"reserve {self.name} --as {ADMINISTRATOR}")
+        return self._check(handle, lambda each: each.cli(world))
 
     def python(self, world: World) -> str:
-        command = Mint(MintInputs.of(world.python), self.prefix, reserve=True)
+        chosen, minted = Reserve((Handle.for_lookup(self.name) or Handle("0", "0"),)), Mint
+        command = chosen if "/" in self.name else minted(MintInputs.of(world.python), self.name, reserve=True)
         (handle,) = world.python.do(command, identity_of(ADMINISTRATOR), "cli").handles
-        return self._check(str(handle), lambda each: each.python(world), lambda each: each.python(world))
+        return self._check(str(handle), lambda each: each.python(world))
 
     def v1(self, world: World) -> str:
-        body = {"prefix": self.prefix}
+        body: dict[str, object] = {"handles": [self.name]} if "/" in self.name else {"prefix": self.name}
         handle = ask_v1(world, "POST", "/reserve", body, identity=ADMINISTRATOR, read=lambda each: each["handles"][0])
-        return self._check(handle, lambda each: each.v1(world), lambda each: each.v1(world))
+        return self._check(handle, lambda each: each.v1(world))
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Which handles are under a prefix? As the administrator."""
+
+    prefix: str
+
+    web = NO_PAGE
+
+    def cli(self, world: World) -> str:
+        return " | ".join(world.cli.lines(f"list {self.prefix}"))
+
+    def python(self, world: World) -> str:
+        with world.python.snapshot() as snapshot:
+            page = list_handles(snapshot, identity_of(ADMINISTRATOR), self.prefix)
+            return " | ".join(str(each.handle) for each in page.items)
+
+    def native(self, world: World) -> str:
+        def read(body: HandleList) -> str:
+            return " | ".join(each.decode() for each in body.handles)
+
+        body = HandleRequest(f"0.NA/{self.prefix}".encode())
+        return ask_native(world, OpCode.LIST_HANDLES, body, read=read)
+
+    def compat(self, world: World) -> str:
+        answer = world.compat.get(f"/api/handles?prefix={self.prefix}", headers=basic())
+        return " | ".join(json.loads(answer.body)["handles"])
+
+    def v1(self, world: World) -> str:
+        def read(found: Any) -> str:
+            return " | ".join(each["handle"] for each in found["handles"])
+
+        return ask_v1(world, "GET", f"/namespaces/{self.prefix}/handles", identity=ADMINISTRATOR, read=read)
 
 
 @dataclass(frozen=True)

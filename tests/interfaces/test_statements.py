@@ -18,6 +18,7 @@ import pytest
 from tests.interfaces.callers import ANN, Request
 from tests.interfaces.questions import (
     GUID,
+    HIDDEN,
     IMPORTED,
     INTERFACES,
     NOT_FOUND,
@@ -32,6 +33,7 @@ from tests.interfaces.questions import (
     Find,
     Follow,
     Lifecycle,
+    Listed,
     Look,
     Metadata,
     Minted,
@@ -129,6 +131,16 @@ SEED: Final = "102.100.272/Y35XYS0QH"
 
 def value(index: int, type_: str, data: str) -> dict[str, object]:
     return {"index": index, "type": type_, "data": data}
+
+
+OWNER: Final = {
+    "index": 100,
+    "type": "HS_ADMIN",
+    "data": {
+        "format": "admin",
+        "value": {"handle": "10.999/owner", "index": 300, "permissions": "111111111111"},
+    },
+}
 
 
 HANDLE_SYNTAX: Final = (
@@ -242,7 +254,12 @@ HANDLE_SYNTAX: Final = (
         "The case rule changes only while no two handles collide.",
         "tests/registry/policy/test_case_rules.py::test_h5_colliding_handles_are_listed",
     ),
-    row("H6", "A derived prefix is a prefix in its own right.", Register("12345.1/h6"), "created 12345.1/h6"),
+    row(
+        "H6",
+        "A derived prefix is a prefix in its own right, and used like any other.",
+        *(Register("12345.1/h6"), "created 12345.1/h6"),
+        *(Minted("12345.1"), re.compile(UUID)),
+    ),
     row(
         "H6",
         "A prefix can be derived from a hosted one, to any depth.",
@@ -268,6 +285,7 @@ HANDLE_SYNTAX: Final = (
     ),
     row("H7", "The case rule of the namespace decides whether it exists.", Register("12345/TAKEN"), TAKEN),
     row("H7", "The same suffix can be used under another prefix.", Register("54321/taken"), "created 54321/taken"),
+    row("H7", "The handles under a prefix are its namespace.", Listed("12345.Abc"), "12345.Abc/x"),
     row("H7", "A prefix is unique.", NewNamespace("12345"), TAKEN),
     *[
         row("H8", f"The prefix {prefix} is described by a handle.", Types(f"0.NA/{prefix}"), "HS_ADMIN | HS_VLIST")
@@ -381,6 +399,8 @@ CORDRA_IDENTIFIERS: Final = (
         *(Look(f"{CORDRA}?part=2#top"), UPPER),
         *(Look(f"{CORDRA}#top"), UPPER),
     ),
+    row("C5", "A query that is not one of URIs is not found.", Look(f"{CORDRA}?a[b"), NOT_FOUND),
+    row("C5", "The query comes before the fragment.", Look(f"{CORDRA}#top?part=2"), UPPER),
     row("C5", "Answers echo it as requested.", Echo(f"{CORDRA}?part=2"), f"{CORDRA}?part=2"),
     row("C5", "Changes address the path only.", Change(Request("delete"), f"{CORDRA}?part=2"), BAD),
     row("C5", "As a URI it is opened by its path.", Open(f"hdl:{CORDRA}?part=2#top"), UPPER),
@@ -416,6 +436,7 @@ URI_ENCODING: Final = (
         *(Declared(), "https://hdl.example.org/{handle} None | https://hdl.example.org/hdl/{handle} hdl"),
     ),
     row("U5", "Other characters are percent-encoded as UTF-8.", Convert("12345/ü", "path"), "hdl:12345/%C3%BC"),
+    row("U2 U5", "A host is a registered name: : is encoded there.", Convert("a:b/x", "host"), "hdl://a%3Ab/x"),
     elsewhere(
         "U5",
         "Decoding is the exact inverse of encoding for every handle.",
@@ -471,6 +492,7 @@ AUTHORITY_METADATA: Final = (
         *(Metadata("102.100.272/BCDFGHJ1H"), re.compile(rf"({DATE}) \| \1 \| hdl:{PROJECT} \| ")),
     ),
     row("A2", "Authority metadata is public.", Look("102.100.272/2RDV0T0QH", CREATOR), PROJECT),
+    row("A2", "It has the access of resolution: an unpublished handle has none.", Metadata(HIDDEN), NOT_FOUND),
     row("A2", "It is stored in the record.", Types("102.100.272/2RDV0T0QH"), AUTHORITY),
     row(
         "A3",
@@ -513,6 +535,15 @@ AUTHORITY_METADATA: Final = (
         ),
     ),
     row("A5", "The creation date is text in ISO 8601.", Look(SEED, CREATED), re.compile(DATE)),
+    row(
+        "A1 A5",
+        "An owner is an administrator of the record.",
+        *(Register("102.100.272/BCDFGHJ8H", (OWNER,)), "created 102.100.272/BCDFGHJ8H"),
+        *(
+            Metadata("102.100.272/BCDFGHJ8H"),
+            re.compile(rf"{DATE} \| {DATE} \| hdl:{PROJECT} \| hdl:10\.999/owner"),
+        ),
+    ),
     elsewhere(
         "A5",
         "Owners are distinct from the creator and from prefix handles.",
@@ -563,6 +594,7 @@ SERVICES: Final = (
     row(
         "S1", "A reserved handle is owned: others cannot create it.", Reservation("12345"), f"{NOT_FOUND} | {NO_RIGHT}"
     ),
+    row("S1", "A chosen handle can be reserved.", Reservation("12345/chosen"), f"{NOT_FOUND} | {NO_RIGHT}"),
     elsewhere(
         "S1",
         "Minting and creation are two dates.",
@@ -591,6 +623,11 @@ SERVICES: Final = (
         "The latest version and a fixed version are two handles, linked.",
         *(Look("102.100.272/X4NDP2JQH", "102.100.TYPE/LINK.WORK"), "102.100.272/8RBZF0DQH"),
     ),
+    elsewhere(
+        "S3",
+        "The appropriate copy is chosen.",
+        "tests/server/http/resolver/test_resolver_locations.py::test_headers_choose_among_locations",
+    ),
     row("S4", "Identifiers are found by their URL.", Find("url", "https://example.org/t"), "12345/typed"),
     row(
         "S4 S5",
@@ -618,6 +655,12 @@ SERVICES: Final = (
     row("S9", "An identifier is transferred.", Transferred("12345.1/x", "300:12345/ann"), "300:12345/ann"),
     elsewhere(
         "S9",
+        "A server administrator takes over records without administrators.",
+        "tests/registry/commands/test_transfer.py"
+        "::test_s9_server_administrator_can_transfer_a_record_without_administrators",
+    ),
+    elsewhere(
+        "S9",
         "A whole namespace is transferred.",
         "tests/registry/jobs/test_transfer_jobs.py::test_s9_whole_prefix_is_transferred_as_one_job",
     ),
@@ -632,6 +675,11 @@ SERVICES: Final = (
         "Changes are logged with their actor, which is not public.",
         Actors("12345/changed"),
         "local:tests, local:tests | None, None",
+    ),
+    elsewhere(
+        "S11",
+        "Owner and manager can be distinct.",
+        "tests/registry/policy/test_authority.py::test_a5_policy_can_separate_owners_from_administrators",
     ),
     row(
         "S12",
