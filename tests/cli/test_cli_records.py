@@ -207,7 +207,8 @@ def test_c5_query_and_fragment_are_returned(demo: Site) -> None:
         done = demo.ok("resolve", form)
         assert "DESC" in done.out
         assert done.err == (
-            "The query is passed on to the target: part=2\nThe fragment is passed on to the target: page3\n"
+            "The query belongs to the name, not to the record: part=2\n"
+            "The fragment belongs to the name, not to the record: page3\n"
         )
         found = demo.ok("resolve", form, "--json").json
         assert (found["query"], found["fragment"]) == ("part=2", "page3")

@@ -153,7 +153,7 @@ def _print_hints(found: FoundRecord) -> None:
         print_message(f"The handle is {_STATE_DESCRIPTIONS[record.state]}.")
     for part, text in (("query", record.query), ("fragment", record.fragment)):
         if text is not None:
-            print_message(f"The {part} is passed on to the target: {printable(text)}")
+            print_message(f"The {part} belongs to the name, not to the record: {printable(text)}")
     if record.by_template:
         source = "" if record.base is None else f" from the record of {printable(str(record.base))}"
         print_message(f"The handle has no record of its own: a template created these values{source}.")

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
 from typing import Final
+from urllib.parse import quote
 
 import pytest
 
@@ -410,6 +411,17 @@ def test_cordra_handle_has_its_own_query(server: Harness) -> None:
     assert location_of(answer) == f"https://c.example/{CORDRA_NAME.replace('/', '%2F')}%3Fa%3Db%26c%3Dd"
     shown = page_of(server.get(f"/{CORDRA_NAME}?part=2&noredirect"))
     assert f"{CORDRA_NAME}?part=2" in shown.text
+    assert "Querypart=2" in shown.text.replace(" ", "")
+    assert (header_of(answer, "handle-query"), header_of(plain, "handle-query")) == ("a=b&c=d", None)
+    lower = CORDRA_NAME.lower()
+    for target in (f"/{lower}%3Fpart=2%23top", f"/{lower}?part=2%23top"):
+        assert header_of(server.get(target), "handle-query") in ("part=2", "part=2%23top")
+    for field in (f"hdl:{lower}?part=2#top", f"{lower}?part=2#top", f"https://hdl.handle.net/{lower}?auth&part=2#top"):
+        answer = server.post("/", f"hdl={quote(field, safe='')}", headers=FORM)
+        assert location_of(answer) == f"https://c.example/{quote(lower + '?part=2#top', safe='')}"
+        assert (header_of(answer, "handle-query"), header_of(answer, "handle-fragment")) == ("part=2", "top")
+    record = server.get(f"/{lower}?part=2", headers={"Accept": "application/json"})
+    assert json_of(record)["handle"] == f"{lower}?part=2"
     broken = server.get(f"/{CORDRA_NAME}?%zz")
     assert location_of(broken).endswith(CORDRA_NAME.replace("/", "%2F"))
 

@@ -285,7 +285,7 @@ def record_page(found: LookupResult, shown: PageDetails, links: LinkBuilder, hea
         name=name,
         notice=_notice(found),
         version=_history_notice(found, shown.then, settings),
-        fields=_fields(shown.citation, shown.authority, links),
+        fields=[*_fields(shown.citation, shown.authority, links), *_name_fields(found)],
         rows=rows,
         actions=[*actions, TextLink("Record as JSON", shown.api), *forms],
         json_ld=shown.json_ld,
@@ -365,6 +365,12 @@ def _fields(citation: Citation, authority: AuthorityMetadata | None, links: Link
         if authority.owners:
             fields.append(Field("Owner", tuple([_party(owner, links) for owner in authority.owners[:MAX_LINES]])))
     return fields
+
+
+def _name_fields(found: LookupResult) -> list[Field]:
+    """Query and fragment of a CORDRA name, which the record does not depend on (C5)."""
+    parts = (("Query", found.resolved.query), ("Fragment", found.resolved.fragment))
+    return [Field(label, (TextLink(to_visible(part, MAX_NAME)),)) for label, part in parts if part is not None]
 
 
 def _party(party: Party, links: LinkBuilder) -> TextLink:

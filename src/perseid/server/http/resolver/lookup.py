@@ -280,20 +280,23 @@ class RecordReader:
     # Names
 
     def _lookup_name(self, named: RequestedName, selection: Selection) -> str:
-        """The name to look up: with the query of the URI, in namespaces whose names have one (U6)."""
+        """The name to look up: with query and fragment of the URI, in namespaces whose names have them (U6)."""
         handle = Handle.for_lookup(named.handle)
         other = named.alternative
         if other is not None and (handle is None or not self._is_responsible(handle)):
             named, handle = other, Handle.for_lookup(other.handle)
-        if handle is None or not selection.query or not self._is_responsible(handle):
+        has_tail = selection.query or named.query is not None or named.fragment is not None
+        if handle is None or not has_tail or not self._is_responsible(handle):
             return named.name
         if self.snapshot.policy(handle.prefix).scheme != "cordra":
             return named.name
         try:
-            query = quote(selection.query.decode("utf-8"), safe=QUERY_SAFE + "%")
-            return str(join_reference(Reference(handle, query)))
+            query = quote(selection.query.decode("utf-8"), safe=QUERY_SAFE + "%") if selection.query else named.query
+            reference = Reference(handle, query, named.fragment)
+            join_reference(reference)
         except (NameProblem, UnicodeDecodeError):
             return named.name
+        return named.name + reference.tail  # in the spelling of the request
 
     def _handle(self, name: str, aliases: tuple[str, ...]) -> Handle:
         """Parse a name as a handle that this server is responsible for. Raises `LookupFailure`."""

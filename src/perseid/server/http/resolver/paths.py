@@ -30,7 +30,7 @@ are no absolute URLs, and so no such links.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 from urllib.parse import quote
@@ -91,6 +91,9 @@ class RequestedName:
     """Without scheme or segment; never empty."""
     segment: str = ""
     """The declared segment before it; empty for the bare form."""
+    query: str | None = None
+    fragment: str | None = None
+    """Of a URI in the look-up form, encoded; the query of a request is in `lookup.Selection`."""
 
     @property
     def handle(self) -> str:
@@ -101,7 +104,7 @@ class RequestedName:
     def alternative(self) -> "RequestedName | None":
         """Another reading, for a prefix that is not hosted here: people write `/hdl/hdl:{name}`."""
         name = strip_scheme(self.name.strip(_WHITESPACE))
-        return RequestedName(name, self.segment) if name not in ("", self.name) else None
+        return replace(self, name=name) if name not in ("", self.name) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,16 +148,21 @@ def parse_search_input(field: str, settings: HttpSettings) -> RequestedName | No
         text = "hdl:" + re.sub("/|%2[Ff]", "/", path, count=1)  # resolvers read both alike
     else:
         text = _LABEL.sub("", text, count=1)
+    query: str | None = None
+    fragment: str | None = None
     try:
         reference = parse_user_input(text, known, for_lookup=True)
-        name = str(reference.handle)
+        name, query, fragment = str(reference.handle), reference.query, reference.fragment
     except InvalidName as problem:
         if problem.rule == "U5":
             raise BadRequest(problem.message) from problem
         # A prefix, or a name that cannot exist; the response says so.
         bare = strip_scheme(text)
         name = (bare if bare == text else re.split("[?#]", bare, maxsplit=1)[0]).lstrip("/").strip(_WHITESPACE)
-    return RequestedName(name, "" if is_bare(name, settings) else HANDLE_SEGMENT) if name else None
+    if web and query is not None:
+        query = strip_parameters(query.encode()).decode() or None
+    segment = "" if is_bare(name, settings) else HANDLE_SEGMENT
+    return RequestedName(name, segment, query, fragment) if name else None
 
 
 def get_segments(settings: HttpSettings) -> tuple[str, ...]:

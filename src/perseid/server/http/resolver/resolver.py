@@ -274,7 +274,14 @@ def _resolve(request_context: RequestContext, parsed: _ResolverRequest) -> Respo
         if space.inactive is not None:
             problem = replace(problems.inactive_namespace(found.name, space), past=moment is not None)
             return problems.to_response(problem, accepted, settings)
-        return _RecordResponse(request_context, parsed, found, reader, moment).respond()
+        response = _RecordResponse(request_context, parsed, found, reader, moment).respond()
+        return replace(response, headers=(*response.headers, *_name_headers(found)))
+
+
+def _name_headers(found: LookupResult) -> HeaderList:
+    """Query and fragment of a CORDRA name for the client (C5). A target that does not ask for them is unchanged."""
+    parts = (("Handle-Query", found.first.query), ("Handle-Fragment", found.first.fragment))
+    return tuple([(name, part) for name, part in parts if part is not None])
 
 
 def _lookup_failed(
