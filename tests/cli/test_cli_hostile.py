@@ -109,7 +109,7 @@ def test_hostile_command_is_wrong_usage(command: tuple[str, ...], text: bytes) -
 
 def test_binary_standard_input_is_refused_line_by_line() -> None:
     done = run("name", "parse", "-", stdin=bytes(range(256)) * 20)
-    assert (done.code, done.out) == (1, "")
+    assert (done.code, done.out) == (2, "")
     assert done.err.count("perseid: line ") == len(done.err.splitlines()) / 2
 
 
@@ -118,7 +118,7 @@ def test_standard_input_that_is_not_utf8_is_refused_in_every_locale(locale: str)
     """H4: the encoding is not guessed, for example ISO 8859-1."""
     latin_1 = {"LC_ALL": locale, "PYTHONIOENCODING": "latin-1"}
     done = run("name", "parse", "-", stdin="10.1/Bücher\n".encode("latin-1"), environ=latin_1)
-    assert (done.code, done.out) == (1, "")
+    assert (done.code, done.out) == (2, "")
     assert "line 1: At character 7: U+DCFC" in done.err
 
 

@@ -234,7 +234,7 @@ hdl:10.1000/%zz
 
 def test_invalid_line_is_reported_by_number_and_the_others_are_converted() -> None:
     done = run("name", "convert", "-", "--to", "path", stdin=LINES)
-    assert done.code == 1
+    assert done.code == 2
     assert done.out == "hdl:10.1000/1\nhdl:10.1000/2\nhdl:10.1000/3\n"
     errors = [line for line in done.err.splitlines() if line.startswith("perseid: ")]
     assert [line.split(":")[1] for line in errors] == [" line 2", " line 4", " line 6"]
@@ -261,7 +261,7 @@ def test_empty_input_has_no_output(stdin: bytes) -> None:
 @pytest.mark.parametrize("line", [b"10.1000/" + b"a" * 200_000, b"hdl:10.1000/a?" + b"q" * 200_000])
 def test_overlong_line_is_refused_and_line_numbers_stay_correct(line: bytes) -> None:
     done = run("name", "convert", "-", "--to", "path", stdin=line + b"\n10.1000/2\nbad\n" + line)
-    assert (done.code, done.out) == (1, "hdl:10.1000/2\n")
+    assert (done.code, done.out) == (2, "hdl:10.1000/2\n")
     errors = [line for line in done.err.splitlines() if line.startswith("perseid: ")]
     assert [line.split(":")[1] for line in errors] == [" line 1", " line 3", " line 4"]
     assert "line 1: At character 65537: the line has more than 65,536 characters" in errors[0]

@@ -65,7 +65,7 @@ def test_invalid_handle_is_a_problem_with_its_rule() -> None:
 
 def test_each_invalid_line_is_a_problem() -> None:
     done = call("name", "parse", "-", "--json", stdin=b"x\n10.1000/1\ny\n")
-    assert (done.code, len(done.out.splitlines())) == (1, 1)
+    assert (done.code, len(done.out.splitlines())) == (2, 1)
     assert [json.loads(line)["where"] for line in done.err.splitlines()] == ["line 1", "line 3"]
 
 

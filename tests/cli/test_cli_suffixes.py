@@ -133,7 +133,7 @@ def test_pilin_decodes_standard_input_line_by_line() -> None:
     """P7."""
     lines = "\ufeffD7J1G0DQH\r\n\nO7J1G0DQH\nx4ndp2jqh\nD7J1G0DQH" + "0" * 70_000 + "\n"
     done = run("suffix", "pilin", "--decode", "-", stdin=lines.encode())
-    assert (done.code, done.out) == (1, "2007-09-17T07:14:50.919Z\n2007-10-29T03:09:20.060Z\n")
+    assert (done.code, done.out) == (2, "2007-09-17T07:14:50.919Z\n2007-10-29T03:09:20.060Z\n")
     errors = [line for line in done.err.splitlines() if line.startswith("perseid: ")]
     assert [line.split(":")[1] for line in errors] == [" line 3", " line 5"]
     assert "did you mean the digit 0?" in errors[0]
