@@ -297,6 +297,13 @@ def test_add_and_remove(plain: Site) -> None:
     assert [line.split()[0] for line in plain.lines("resolve 12345/x")] == ["2", "100"]
 
 
+def test_set_is_refused_if_the_record_has_another_version(plain: Site) -> None:
+    seq = plain.ok("create 12345/x --url https://example.org/1 --json").json["seq"]
+    plain.ok(f"set 12345/x URL=https://example.org/2 --if-version {seq}")
+    refused(plain(f"set 12345/x URL=x --if-version {seq}"), "has changed since you read it", code=1)
+    assert plain.lines("resolve 12345/x --type URL") == ["1  URL  https://example.org/2"]
+
+
 def test_identity_acts_with_its_permissions(plain: Site) -> None:
     """The first administrator can create handles; a key with one permission can use only that permission."""
     plain.ok("create 12345/x --url https://example.org/1 --value HS_ADMIN=300:12345/x:modify_value --as 300:0.NA/12345")

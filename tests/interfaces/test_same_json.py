@@ -205,6 +205,7 @@ WITHOUT_ROUTE: Final = {
     "key list": "shows all keys of the installation; GET /ledger/key has those of the ledger",
     "key rotate": "changes the key files of the installation",
     "namespace derive": "POST /namespaces with the derived prefix, as for namespace add",
+    "edit": "starts an editor; GET and PUT /handles/{handle} with If-Match",
     "redact": "erases data permanently, only at the machine",
     "qr": "with --json it describes the file that it writes; GET /handles/{handle}/qr returns the image",
     "verify": "works without a server",

@@ -37,6 +37,7 @@ from perseid.records.errors import InvalidData
 from perseid.records.json_form import values_from_json
 from perseid.records.record import DEFAULT_PERMISSIONS, PRIVATE_PERMISSIONS, Value, ValueRef, ref_from_text
 from perseid.records.types import HS_SECKEY, URL, has_type
+from perseid.registry.commands.composition import Condition, Conditional, entry_tag
 from perseid.registry.commands.records import PartialValue
 from perseid.registry.context import Command, name_too_long
 from perseid.registry.identity import Identity, KeyIdentity, LocalIdentity, Proof
@@ -182,6 +183,11 @@ def read_name(text: str, *, for_lookup: bool = False) -> Reference:
     own = Config.load(resolve_directory(options.directory), os.environ).http.resolvers if "://" in text else ()
     parse = parse_uri if options.strict else parse_user_input
     return parse(text, [*options.resolvers, *own, *KNOWN_RESOLVERS], for_lookup=for_lookup)
+
+
+def require_version(command: Command[T], handle: Handle, seq: int) -> Command[T]:
+    """Refuse a command if the latest version of the record is not this entry."""
+    return Conditional(command, handle, Condition(any_of=(entry_tag(seq),)))
 
 
 def print_changed(changed: ChangeResult, json: bool) -> None:

@@ -185,6 +185,7 @@ LAZY_COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "create": ("records", "Create a record under a handle that you choose."),
         "resolve": ("queries", "Show the record of a handle, now or at a time."),
         "set": ("records", "Set values of a record, or replace the whole record."),
+        "edit": ("edit", "Change a record in your editor."),
         "add": ("records", "Add values to a record."),
         "remove": ("records", "Remove values from a record."),
         "delete": ("records", "Delete a record, if the policy allows it."),

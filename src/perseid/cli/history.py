@@ -18,6 +18,7 @@ from perseid.proof import document as proof_document
 from perseid.proof.verifier import InvalidProof, LogKey
 from perseid.records.encoding import to_base64
 from perseid.records.record import Value
+from perseid.registry.access.permissions import Differences
 from perseid.registry.installation.installation import CHECKPOINT_KEY, KEYS_NAME
 from perseid.registry.queries import history as past
 from perseid.registry.queries import listing
@@ -221,20 +222,37 @@ def _pages(session: OpenInstallation, handle: Handle, before: int | None, limit:
 def _print_version(version: Version) -> None:
     typer.echo(f"{version.seq}  {short_time(version.at)}  {version.action.name.lower()}{_format_origin(version)}")
     changed = version.changed
-    lines: list[tuple[int, str, Value]] = []
-    if changed is None:
-        lines = [(value.index, "=", value) for value in version.values]
-    else:
-        lines += [(value.index, "+", value) for value in changed.added]
-        lines += [(value.index, "-", value) for value in changed.removed]
-        for old, new in changed.modified:
-            lines += [(new.index, "-", old), (new.index, "+", new)]
-    # The sort is stable: the old value of a modification stays before the new one.
-    for index, sign, value in sorted(lines, key=lambda line: line[0]):
-        private = "" if value.is_public else "!private"
-        typer.echo(f"    {sign} {index}  {printable(value.type)}{private}  {format_data(value)}")
+    lines = [_format_value("=", value) for value in version.values] if changed is None else format_differences(changed)
+    for line in lines:
+        typer.echo(line)
     if version.redacted:
         typer.echo(f"    permanently redacted: {version.redacted}")
+
+
+def format_differences(changed: Differences) -> list[str]:
+    """Format added and removed values, by index; a modified value is both."""
+    lines = [(value.index, _format_value("+", value)) for value in changed.added]
+    lines += [(value.index, _format_value("-", value)) for value in changed.removed]
+    for old, new in changed.modified:
+        before, after = _format_value("-", old), _format_value("+", new)
+        if before[_SIGN_WIDTH:] == after[_SIGN_WIDTH:]:  # the difference is elsewhere
+            before, after = before + _format_details(old), after + _format_details(new)
+        lines += [(new.index, before), (new.index, after)]
+    # The sort is stable: the old value of a modification stays before the new one.
+    return [line for _, line in sorted(lines, key=lambda line: line[0])]
+
+
+_SIGN_WIDTH: Final = len("    +")
+
+
+def _format_value(sign: str, value: Value) -> str:
+    private = "" if value.is_public else "!private"
+    return f"    {sign} {value.index}  {printable(value.type)}{private}  {format_data(value)}"
+
+
+def _format_details(value: Value) -> str:
+    references = "".join(f", reference {reference}" for reference in value.references)
+    return printable(f"  (TTL {value.ttl}, permissions {value.permissions:04b}{references})")
 
 
 def _format_origin(item: Version | LogEntry) -> str:

@@ -10,9 +10,11 @@ import typer
 
 from perseid.ledger.log.entry import State
 from perseid.registry.commands.records import AddValues, CreateRecord, Delete, Remove, ReplaceRecord, SetValues
+from perseid.registry.context import Command
 from perseid.registry.queries.listing import list_handles
 from perseid.registry.queries.paging import MAX_PAGE
 from perseid.registry.responses import to_summary
+from perseid.registry.results import ChangeResult
 from perseid.schema.common import HandleState
 
 from ._arguments import (
@@ -36,6 +38,7 @@ from ._arguments import (
     print_more,
     printable,
     read_record,
+    require_version,
 )
 from ._output import AsJson, print_json
 
@@ -83,6 +86,12 @@ def set_(  # noqa: PLR0913 - options
     value: ValueArguments = None,
     *,
     record: FromOption = None,
+    if_version: Annotated[
+        int | None,
+        typer.Option(
+            "--if-version", metavar="SEQ", min=1, help="Only if the latest version of the record is this entry."
+        ),
+    ] = None,
     keep_history: KeepHistory = False,
     note: Note = "",
     directory: Directory = None,
@@ -96,13 +105,16 @@ def set_(  # noqa: PLR0913 - options
     (`TYPE!private=DATA`), its earlier versions are hidden as well; --keep-history keeps them public.
 
     A whole record replaces all values, except for those that the policy requires and, if it names no administrators,
-    the administrators.
+    the administrators. With --if-version, the command fails if somebody else has changed the record since you read it;
+    `perseid resolve --json` prints the version as `seq`.
 
     For example:
         perseid set 102.100.272/8RBZF0DQH URL=https://example.org/authority
         perseid set 102.100.272/8RBZF0DQH URL=https://example.org/policy 7:EMAIL!private=someone@example.org
     """
-    command = set_command(handle, value, record)
+    command: Command[ChangeResult] = set_command(handle, value, record)
+    if if_version is not None:
+        command = require_version(command, parse_handle(handle), if_version)
     with open_installation(directory, acting_as) as session:
         print_changed(session.do(command, note, keep_history=keep_history), json)
 
