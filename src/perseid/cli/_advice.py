@@ -21,6 +21,7 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.LIST_NAMESPACES: "List the namespaces: perseid namespace list",
     AdviceKind.LIST_TOKENS: "List the tokens: perseid token list",
     AdviceKind.LIST_TYPES: "Only handles can be registered as types. Use a registered type (perseid type list)",
+    AdviceKind.MAKE_PUBLIC: "Make it public: write its type without !private, or with !public",
     AdviceKind.NAME_RESOLVER: "Name a resolver with --resolver URL, or set http.public_url in perseid.toml",
     AdviceKind.OVERWRITE: "Choose another handle, or replace the record: perseid create {handle} --overwrite …",
     AdviceKind.PREVIEW_REWRITE: "Add --dry-run to see what matches",

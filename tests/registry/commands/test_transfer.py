@@ -8,7 +8,7 @@ import pytest
 from perseid.ledger.log.entry import Action, State
 from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
-from perseid.records.record import Value, ValueRef
+from perseid.records.record import PRIVATE_PERMISSIONS, Value, ValueRef
 from perseid.registry.commands.lifecycle import Publish, Tombstone, Unpublish
 from perseid.registry.commands.minting import Mint, MintInputs, Reserve
 from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
@@ -101,6 +101,15 @@ def test_s9_server_administrator_can_transfer_a_record_without_administrators(re
     assert "ADD_ADMIN" in str(refusal(registry, Transfer(name, TO_BOB)))
     registry.do(Transfer(name, TO_BOB), OPERATOR, "cli")
     assert [(value.index, value.type) for value in stored(registry, name).values] == [(100, "URL"), (101, "HS_ADMIN")]
+
+
+def test_a2_new_owner_is_public_under_the_authority_policy(registry: Registry) -> None:
+    policy = replace(PROFILES["free"], authority=True, default_creator="10.1/thing")
+    hidden = Value(100, "HS_ADMIN", GROUP.data, permissions=PRIVATE_PERMISSIONS)
+    registry.do(SetPolicy("10.1", policy), OPERATOR, "cli")
+    registry.do(Create(handle("10.1/hidden"), (hidden,)), OPERATOR, "cli")
+    registry.do(Transfer(handle("10.1/hidden"), TO_BOB), OPERATOR, "cli")
+    assert next(value for value in stored(registry, handle("10.1/hidden")).values if value.index == 100).is_public
 
 
 @pytest.mark.parametrize(

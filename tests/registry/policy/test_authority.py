@@ -21,6 +21,7 @@ from perseid.registry.policy.authority import (
     AuthorityMetadata,
     Change,
     CompletedRecord,
+    FoundParty,
     Party,
     PartyStatus,
     build_metadata,
@@ -44,11 +45,12 @@ CREATOR_TYPE: Final = "102.100.TYPE/CREATOR"
 URL: Final = Value.text(1, "URL", "https://example.org/")
 
 
-def known(handle: Handle) -> PartyStatus:
+def known(handle: Handle) -> FoundParty:
     """102.100.272 is homed here, with two public records."""
     if handle.prefix != "102.100.272":
-        return PartyStatus.FOREIGN
-    return PartyStatus.HERE_PUBLIC if handle in (PARTY, OTHER) else PartyStatus.HERE_MISSING
+        return FoundParty(PartyStatus.FOREIGN, handle)
+    registered = Handle(handle.prefix, handle.suffix.upper())
+    return FoundParty(PartyStatus.HERE_PUBLIC if registered in (PARTY, OTHER) else PartyStatus.HERE_MISSING, registered)
 
 
 def date(text: str = "2007-06-22T02:53:46Z", index: int = FIRST_INDEX) -> Value:
@@ -80,7 +82,7 @@ def outcome(
     whole: bool = True,
     is_import: bool = False,
     handle: Handle = HANDLE,
-    find_party: Callable[[Handle], PartyStatus] = known,
+    find_party: Callable[[Handle], FoundParty] = known,
 ) -> CompletedRecord | list[Refusal]:
     change = Change(
         handle=handle,
@@ -138,7 +140,7 @@ def texts(values: Iterable[Value]) -> dict[int, tuple[str, str]]:
 
 def shown(values: Iterable[Value], policy: Policy = POLICY, changed: int | None = None) -> AuthorityMetadata:
     found = build_metadata(
-        policy, Record(HANDLE, tuple(values)), changed, lambda handle: known(handle) is PartyStatus.HERE_PUBLIC
+        policy, Record(HANDLE, tuple(values)), changed, lambda handle: known(handle).status is PartyStatus.HERE_PUBLIC
     )
     assert found is not None
     return found
@@ -266,7 +268,7 @@ def test_a4_a5_accepted_creator_is_read_back_unchanged(handle: Handle, form: str
     http = to_http(reference, resolver)
     text = {"bare": str(handle), "path": to_path(reference), "host": to_host(reference), "http": http}[form]
     change = Change(handle=HANDLE, before=None, requested=(creator(text),), now=NOW, whole=True)
-    done = complete_record(POLICY, change, lambda _: PartyStatus.FOREIGN, (resolver,))
+    done = complete_record(POLICY, change, lambda named: FoundParty(PartyStatus.FOREIGN, named), (resolver,))
     if isinstance(done, list):
         assert {refusal.key for refusal in done} == {"creator_type"}  # `hdl:1/x` is a legal name and would be misread
         return
@@ -445,7 +447,8 @@ def test_a8_values_move_if_a_client_uses_their_indexes() -> None:
 
 def test_a4_deleted_creator_does_not_block_changes() -> None:
     before = completed([URL, admin(str(OTHER))]).values
-    done = outcome([URL, admin(str(OTHER), 101)], before, BARE, find_party=lambda _: PartyStatus.HERE_MISSING)
+    missing = FoundParty(PartyStatus.HERE_MISSING, OTHER)
+    done = outcome([URL, admin(str(OTHER), 101)], before, BARE, find_party=lambda _: missing)
     assert isinstance(done, CompletedRecord)
 
 
@@ -520,7 +523,7 @@ def test_a5_owners_are_administrators_except_creator_and_prefix_handles() -> Non
         admin(str(OTHER), 103),
         replace(admin(str(ELSEWHERE), 104), type="hs_admin.x"),
         admin("102.100.272/8rbzf0dqh", 105),
-        private(admin("10.1/hidden", 106)),
+        private(admin("0.NA/102.100.272", 106)),
         Value(107, "HS_ADMIN", b"broken"),
         admin("nohandle", 108),
     ]
@@ -582,9 +585,32 @@ def test_a3_last_update_is_the_newest_timestamp_or_a_later_entry() -> None:
     assert shown([], changed=None).updated is None
 
 
-def test_a2_only_public_values_are_used() -> None:
+def test_a2_dates_and_creator_are_public_values_and_owners_are_always_public() -> None:
     values = [private(date()), private(creator()), private(admin(str(OTHER))), private(URL.with_timestamp(NOW))]
-    assert shown(values) == AuthorityMetadata(None, None, None)
+    assert shown(values) == AuthorityMetadata(None, None, None, (Party(OTHER, True),))
+
+
+def test_a2_owner_cannot_be_hidden() -> None:
+    hidden = private(admin(str(OTHER)))
+    refusal = refused([hidden])
+    assert (refusal.key, refusal.message) == ("authority", "value 100, an owner, is not public")
+    assert refusal.advice == AdviceKind.MAKE_PUBLIC()
+    assert refused([hidden], [admin(str(OTHER))]).message == refusal.message
+    assert shown(completed([hidden, URL], [hidden]).values).owners == (Party(OTHER, True),), "stored before the rule"
+    for visible in (private(admin(str(PARTY))), private(admin("0.NA/102.100.272"))):
+        completed([visible, URL])  # the creator and the namespace are not owners
+    completed([hidden, admin("102.100.272/8rbzf0dqh", 101)])  # the owner is public in another value
+    completed([hidden], policy=OWNED)  # administrators are not owners there
+
+
+@pytest.mark.parametrize("text", ["102.100.272/8rbzf0dqh", "hdl:102.100.272/8RBZf0dqh"])
+def test_a5_creator_and_owner_are_stored_as_registered(text: str) -> None:
+    assert texts(completed([creator(text, 3)]).values)[3] == (CREATOR_TYPE, str(OTHER))
+    assert texts(completed([owner(text, 5)], policy=OWNED).values)[5] == (DEFAULT_OWNER_TYPE, str(OTHER))
+    policy = replace(BARE, default_creator=text.removeprefix("hdl:"))
+    assert texts(completed([URL], policy=policy).values)[9002] == (CREATOR_TYPE, str(OTHER))
+    itself = completed([creator(str(HANDLE).lower(), 3)], policy=BARE)
+    assert texts(itself.values)[3] == (CREATOR_TYPE, str(HANDLE))
 
 
 def test_invalid_values_are_ignored() -> None:

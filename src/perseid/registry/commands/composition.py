@@ -30,7 +30,7 @@ from perseid.registry.access import permissions
 from perseid.registry.access.permissions import HasRole, RequiredScope, Requirement, Role, display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Command, Context, Plan, add_administrators, check_count
-from perseid.registry.policy.authority import Change, CompletedRecord, PartyStatus, complete_record
+from perseid.registry.policy.authority import Change, CompletedRecord, FoundParty, PartyStatus, complete_record
 from perseid.registry.policy.policy import Audience, Policy
 from perseid.registry.policy.resolution import check_aliases, check_namespaces, check_ttls
 from perseid.registry.policy.types import check_definitions, check_types
@@ -94,7 +94,7 @@ def compose(
         )
         snapshot = context.snapshot
         resolvers = (*snapshot.rules.resolvers, *KNOWN_RESOLVERS)
-        completed = complete_record(stored.policy, change, lambda handle: get_party_status(snapshot, handle), resolvers)
+        completed = complete_record(stored.policy, change, lambda handle: find_party(snapshot, handle), resolvers)
         if not isinstance(completed, CompletedRecord):
             raise Refused.from_refusals(completed)
         values = completed.values
@@ -133,12 +133,17 @@ def policy_values(stored: StoredRecord) -> tuple[Value, ...]:
     return tuple([value for value in stored.values if fold(value.type) in types])
 
 
-def get_party_status(snapshot: Snapshot, handle: Handle) -> PartyStatus:
-    """What is known here about a handle that a record names as its creator."""
+def find_party(snapshot: Snapshot, handle: Handle) -> FoundParty:
+    """What is known here about a handle that a record names, such as its creator."""
     if not snapshot.is_responsible(handle):
-        return PartyStatus.FOREIGN
+        return FoundParty(PartyStatus.FOREIGN, handle)
     stored = snapshot.stored(handle)
-    return PartyStatus.HERE_PUBLIC if stored.is_public else PartyStatus.HERE_MISSING
+    return FoundParty(PartyStatus.HERE_PUBLIC if stored.is_public else PartyStatus.HERE_MISSING, stored.handle)
+
+
+def resolves_here(snapshot: Snapshot, handle: Handle) -> bool:
+    """Whether a handle is known to resolve, because it is hosted here and public."""
+    return find_party(snapshot, handle).status is PartyStatus.HERE_PUBLIC
 
 
 TAG_LENGTH: Final = 32

@@ -32,7 +32,7 @@ from perseid.registry.snapshot import SITE_PREFIX, StoredRecord, values_of_type
 from perseid.schema.namespaces import Scope
 from perseid.wire.codes import ResponseCode
 
-from .composition import compose, get_party_status, reindex
+from .composition import compose, find_party, reindex
 from .records import plan_change, require_identity, require_unpublishable
 
 FIRST_INDEX: Final = 9101
@@ -120,10 +120,11 @@ class Tombstone:
         if context.snapshot.stored(self.replacement).key == stored.key:
             reason = f"Handle {display_name(stored.requested)} cannot replace itself"
             raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.NAME_OTHER_REPLACEMENT(), "S8")
-        if get_party_status(context.snapshot, self.replacement) is PartyStatus.HERE_MISSING:
+        status, registered = find_party(context.snapshot, self.replacement)
+        if status is PartyStatus.HERE_MISSING:
             reason = f"The replacement {display_name(self.replacement)} does not exist or is not public"
             raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.CREATE_REPLACEMENT(), "S8")
-        return str(self.replacement)
+        return str(registered)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, fold
 from perseid.records.admin import Admin, AdminPermission
 from perseid.records.data_types import interpret_as
-from perseid.records.record import Value, ValueRef, ascending
+from perseid.records.record import Permission, Value, ValueRef, ascending
 from perseid.records.types import HS_ADMIN
 from perseid.registry.access import permissions
 from perseid.registry.access.permissions import Differences, Requirement, display_name, is_admin, permission_to_add
@@ -183,11 +183,14 @@ def transfer_requirement(stored: StoredRecord, values: Sequence[Value]) -> Requi
 def replace_owner(stored: StoredRecord, owner: Admin) -> tuple[Value, ...]:
     """The values with the owner as only administrator, and as only owner value if the policy has a type for it.
 
-    The value takes the place of the first administrator, with its TTL and permissions.
+    The value takes the place of the first administrator, with its TTL and permissions; owners are public where the
+    policy requires authority metadata (A2).
     """
     former = [value for value in stored.values if is_admin(value)]
     rest = [value for value in stored.values if not is_admin(value)]
     admins = [replace(former[0], data=owner.to_bytes())] if former else admin_values(rest, stored.policy, [owner])
+    if stored.policy.authority:
+        admins = [replace(value, permissions=value.permissions | Permission.PUBLIC_READ) for value in admins]
     return (*_replace_owner_value(stored, rest, owner.administrator.handle), *admins)
 
 

@@ -17,8 +17,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from itertools import count
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from perseid.names.errors import InvalidName, quote_text
 from perseid.names.handle import CaseRule, Handle, fold
@@ -56,7 +57,15 @@ class PartyStatus(Enum):
     """Its prefix is homed elsewhere; no write waits for another server."""
 
 
-PartyLookup: TypeAlias = Callable[[Handle], PartyStatus]
+class FoundParty(NamedTuple):
+    """A handle that a record names, as it is known here."""
+
+    status: PartyStatus
+    handle: Handle
+    """As registered, if its prefix is homed here."""
+
+
+PartyLookup: TypeAlias = Callable[[Handle], FoundParty]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,10 +213,10 @@ class _Completion:
     def _set_creator(self, new: Value | None) -> Value | None:
         if new is None:
             return self._default_creator()
-        party = self._read_party(new, _Field.CREATOR.key, "creator")
-        if party is None or not self._resolves(party, _Field.CREATOR.key, f"value {new.index}, the creator"):
-            return None
-        return replace(new, data=party.to_bytes())
+        named = self._read_party(new, _Field.CREATOR.key, "creator")
+        subject = f"value {new.index}, the creator"
+        party = None if named is None else self._find_registered(named, _Field.CREATOR.key, subject)
+        return None if party is None else replace(new, data=party.to_bytes())
 
     def _default_creator(self) -> Value | None:
         key = "default_creator"
@@ -215,10 +224,8 @@ class _Completion:
             message = "the record has no creator, and the namespace has no default creator"
             self._refuse(key, message, AdviceKind.ADD_CREATOR(type=self._type(_Field.CREATOR)))
             return None
-        party = Handle.parse(self._policy.default_creator)
-        if not self._resolves(party, key, "the default creator"):
-            return None
-        return self._new(_Field.CREATOR, str(party))
+        party = self._find_registered(Handle.parse(self._policy.default_creator), key, "the default creator")
+        return None if party is None else self._new(_Field.CREATOR, str(party))
 
     def _owner_value(self, value: Value, creator: Handle | None) -> Value:
         """An owner value, with the handle bare; other values unchanged."""
@@ -236,29 +243,37 @@ class _Completion:
         if creator is not None and self._name_key(owner) == self._name_key(creator):
             self._refuse(key, f"value {value.index} names the creator as owner", AdviceKind.OMIT_OWNER())
         else:
-            self._resolves(owner, key, f"value {value.index}, the owner")
+            owner = self._find_registered(owner, key, f"value {value.index}, the owner") or owner
         return replace(value, data=owner.to_bytes())
 
-    def _check_administrators(self, values: Iterable[Value], creator: Handle | None) -> None:
-        """If administrators are the owners, new ones must resolve."""
+    def _check_administrators(self, values: Sequence[Value], creator: Handle | None) -> None:
+        """If administrators are the owners, new ones must resolve and be public (A2)."""
         if self._policy.owner_type:
             return
-        former = {self._name_key(owner) for owner in find_owners(self._policy, self._change.handle, self._before, None)}
-        for owner in find_owners(self._policy, self._change.handle, values, creator):
+        find = partial(find_owners, self._policy, self._change.handle)
+        former = set(map(self._name_key, find(self._before, None)))
+        for owner in find(values, creator):
             if self._name_key(owner) not in former:
-                self._resolves(owner, "authority", "the owner in an HS_ADMIN value")
+                self._find_registered(owner, "authority", "the owner in an HS_ADMIN value")
+        public = set(map(self._name_key, find([value for value in values if value.is_public], creator)))
+        for value in values:
+            owners = () if value.is_public or value.with_timestamp(0) in self._unchanged else find([value], creator)
+            if not public.issuperset(map(self._name_key, owners)):
+                message = f"value {value.index}, an owner, is not public"
+                self._refuse("authority", message, AdviceKind.MAKE_PUBLIC())
 
-    def _resolves(self, party: Handle, key: str, subject: str) -> bool:
-        """Whether a party can be named (A4). The record can name itself, as the first creator does."""
+    def _find_registered(self, party: Handle, key: str, subject: str) -> Handle | None:
+        """A party as registered; None if it cannot be named (A4). A record can name itself: the first creator does."""
         if self._name_key(party) == self._name_key(self._change.handle):
-            return True
-        status = self._find_party(party)
+            return self._change.handle
+        status, registered = self._find_party(party)
         if status is PartyStatus.HERE_MISSING:
             message = f"{subject}, {quote_text(str(party))}, does not exist or is not public"
             self._refuse(key, message, AdviceKind.CREATE_PARTY())
-        elif status is PartyStatus.FOREIGN:
+            return None
+        if status is PartyStatus.FOREIGN:
             self._unverified[self._name_key(party)] = party
-        return status is not PartyStatus.HERE_MISSING
+        return registered
 
     def _read_party(self, value: Value, key: str, noun: str) -> Handle | None:
         try:
@@ -353,7 +368,10 @@ class AuthorityMetadata:
 def build_metadata(
     policy: Policy, record: Record, changed: int | None, is_verified: Callable[[Handle], bool]
 ) -> AuthorityMetadata | None:
-    """The authority metadata of a record, from its public values; None if the policy does not require any.
+    """The authority metadata of a record; None if the policy does not require any.
+
+    Dates and creator are public values. Owners are public even if their value is not (A2): a record may be older than
+    the rule that refuses this.
 
     `changed` is the time (seconds since 1970) of the latest entry that changed values, removals included, but not of
     the import of the record (A3).
@@ -364,7 +382,7 @@ def build_metadata(
     times = [time for time in (changed, *[value.timestamp for value in values]) if time and 0 < time <= _LAST_INSTANT]
     created = first_valid(values_of_exact_type(values, policy.creation_date_type), parse_timestamp)
     creator = first_valid(values_of_exact_type(values, policy.creator_type), parse_stored_party)
-    owners = find_owners(policy, record.handle, values, creator)
+    owners = find_owners(policy, record.handle, record.values, creator)
     return AuthorityMetadata(
         created=created,
         updated=max(times, default=None),
@@ -418,12 +436,11 @@ def type_definitions(policy: Policy) -> tuple[TypeDefinition, ...]:
 
 
 def find_owners(policy: Policy, handle: Handle, values: Iterable[Value], creator: Handle | None) -> tuple[Handle, ...]:
-    """The owners in public values, each once, without the creator (A5)."""
-    public = ascending(value for value in values if value.is_public)
+    """The owners, each once, without the creator (A5)."""
     if policy.owner_type:
-        named = [first_valid([value], parse_stored_party) for value in values_of_exact_type(public, policy.owner_type)]
+        named = [first_valid([value], parse_stored_party) for value in values_of_exact_type(values, policy.owner_type)]
     else:
-        named = [_administrator(value) for value in public if has_type(value.type, HS_ADMIN)]
+        named = [_administrator(value) for value in ascending(values) if has_type(value.type, HS_ADMIN)]
     seen = set() if creator is None else {name_key(policy, handle, creator)}
     owners = []
     for owner in named:

@@ -17,11 +17,11 @@ from perseid.names.handle import Handle
 from perseid.records.record import Permission, Record, Value, ascending, select
 from perseid.registry.access import permissions
 from perseid.registry.access.permissions import display_name
-from perseid.registry.commands.composition import get_party_status
+from perseid.registry.commands.composition import resolves_here
 from perseid.registry.context import IMPORT, Context, not_found
 from perseid.registry.identity import Identity
 from perseid.registry.policy import case_rules, resolution
-from perseid.registry.policy.authority import AuthorityMetadata, PartyStatus, build_metadata
+from perseid.registry.policy.authority import AuthorityMetadata, build_metadata
 from perseid.registry.results import Refused, Resolution
 from perseid.registry.snapshot import Snapshot, StoredRecord
 from perseid.wire.codes import ResponseCode
@@ -38,9 +38,7 @@ def get_authority_metadata(snapshot: Snapshot, stored: StoredRecord) -> Authorit
         return None
     changed = last_change(case_rules.history(snapshot, stored))
     record = Record(stored.handle, stored.values)
-    return build_metadata(
-        stored.policy, record, changed, lambda party: get_party_status(snapshot, party) is PartyStatus.HERE_PUBLIC
-    )
+    return build_metadata(stored.policy, record, changed, lambda party: resolves_here(snapshot, party))
 
 
 def last_change(entries: Iterable[Entry]) -> int | None:

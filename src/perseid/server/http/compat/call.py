@@ -50,6 +50,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.AUTHENTICATE: "Send an Authorization header, or use a session",
     AdviceKind.FOLLOW_SCHEME: "Mint a handle with mintNewSuffix=true, or use a suffix that follows the scheme",
     AdviceKind.HOST_PREFIX: AdviceKind.CHECK_PREFIX.value,
+    AdviceKind.MAKE_PUBLIC: 'Make it public, with the permissions "1110"',
     AdviceKind.LIST_NAMESPACES: "List the prefixes: GET /api/prefixes",
     AdviceKind.OVERWRITE: "Choose another handle, or set overwrite=true to replace it",
     AdviceKind.SEE_TYPE_FORMAT: "See /docs/types for the format of definitions",

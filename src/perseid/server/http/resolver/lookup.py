@@ -26,11 +26,11 @@ from perseid.records.partition import find_server_index
 from perseid.records.record import Record, Value, ascending
 from perseid.records.types import EMAIL, HS_NAMESPACE
 from perseid.registry.access.permissions import display_name
-from perseid.registry.commands.composition import get_party_status
+from perseid.registry.commands.composition import resolves_here
 from perseid.registry.context import Context
 from perseid.registry.identity import Anonymous
 from perseid.registry.policy import case_rules
-from perseid.registry.policy.authority import AuthorityMetadata, PartyStatus, build_metadata
+from perseid.registry.policy.authority import AuthorityMetadata, build_metadata
 from perseid.registry.policy.authority import values_of_exact_type as of_exact_type
 from perseid.registry.policy.policy import Policy
 from perseid.registry.policy.resolution import MAX_ALIASES, AliasTrail, alias_target, current_public_record
@@ -222,12 +222,7 @@ class RecordReader:
             return None
         record = Record(resolved.registered, self._values_at(str(resolved.handle)) or ())
         changed = last_change(case_rules.history(self.snapshot, stored, resolved.seq))
-        return build_metadata(
-            stored.policy,
-            record,
-            changed,
-            lambda party: get_party_status(self.snapshot, party) is PartyStatus.HERE_PUBLIC,
-        )
+        return build_metadata(stored.policy, record, changed, lambda party: resolves_here(self.snapshot, party))
 
     def policy(self, found: LookupResult) -> Policy:
         """Return the policy of a handle's namespace."""
