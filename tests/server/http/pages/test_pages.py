@@ -14,7 +14,7 @@ from perseid.records.admin import ValueList
 from perseid.records.record import Permission, Value, ValueRef
 from perseid.registry.installation.setup import create_demonstration
 from perseid.server.http.context import HttpSettings
-from perseid.server.http.pages.pages import MAX_SHOWN, POLICY, STATIC, to_visible
+from perseid.server.http.pages.pages import MAX_SHOWN, POLICY, STATIC, mark_times, to_visible
 from perseid.server.http.pages.record_page import MAX_HEX_BYTES, MAX_PAGE
 from tests.server.http.contexts import Harness, header_of, json_of
 from tests.server.http.resolver.resolver_records import ADMIN, Page, create, page_of, resolver, text
@@ -41,7 +41,7 @@ PAGES: Final = (
 ELEMENTS: Final = frozenset(
     (
         *("html", "head", "meta", "title", "link", "body", "header", "nav", "main", "footer", "section", "div", "p"),
-        *("h1", "h2", "small", "span", "bdi", "code", "br", "a", "img", "ul", "li", "dl", "dt", "dd"),
+        *("h1", "h2", "small", "span", "bdi", "code", "time", "br", "a", "img", "ul", "li", "dl", "dt", "dd"),
         *(
             "fieldset",
             "legend",
@@ -277,14 +277,27 @@ def test_record_page_looks_like_deployed_resolvers(server: Harness) -> None:
 def test_page_shows_authority_metadata(server: Harness) -> None:
     page = page_of(server.get("/102.100.272/2RDV0T0QH"))
     for line in (
-        "Created2007-06-22 02:53:46Z",
-        "Last update2007-08-10 04:23:11Z",
+        "Created2007-06-22T02:53:46Z",
+        "Last update2007-08-10T04:23:11Z",
         "Creatorhdl:102.100.272/0N8J991QH",
         "Ownerhdl:102.100.pilin2/XYZZY",
     ):
         assert line in page.text.replace(" Last", "Last").replace(" Creator", "Creator").replace(" Owner", "Owner")
     assert "/102.100.272/0N8J991QH" in page.links
     assert "/102.100.TYPE/CREATION_DATE" in page.links
+    times = [attributes["datetime"] for tag, attributes in page.elements if tag == "time"]
+    assert times[:2] == ["2007-06-22T02:53:46Z", "2007-08-10T04:23:11Z"]
+
+
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        ("<2007-06-22T02:53:46Z>", '&lt;<time datetime="2007-06-22T02:53:46Z">2007-06-22T02:53:46Z</time>&gt;'),
+        ("2007-13-22T02:53:46Z & 2007-06-22", "2007-13-22T02:53:46Z &amp; 2007-06-22"),
+    ],
+)
+def test_times_are_marked_in_escaped_text(text: str, html: str) -> None:
+    assert mark_times(text) == html
 
 
 def test_page_size_is_limited(server: Harness) -> None:

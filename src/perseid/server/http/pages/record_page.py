@@ -205,6 +205,7 @@ class Row:
     index: int
     type: TextLink
     timestamp: str
+    """In ISO 8601; empty if there is none. Shown as by deployed resolvers, with a space."""
     lines: tuple[Line, ...]
     note: str = ""
     """A remark about the data shown."""
@@ -332,15 +333,15 @@ def _history_notice(
     if then.versions is None:
         return f"This is the state after ledger entry {then.seq:,}.", (current,)
     around = then.versions
-    text = f"This is the version of {_time(around.memento.seconds)} (entry {around.memento.seq:,})"
-    text += "." if around.next is None else f", replaced {_time(around.next.seconds)}."
+    text = f"This is the version of {to_iso(around.memento.seconds)} (entry {around.memento.seq:,})"
+    text += "." if around.next is None else f", replaced {to_iso(around.next.seconds)}."
     versions = (("Previous version", around.previous), ("Next version", around.next))
     links = [_version(path, words, version) for words, version in versions if version is not None]
     return text, (*links, current)
 
 
 def _version(path: str, words: str, version: Memento) -> TextLink:
-    return TextLink(f"{words}: {_time(version.seconds)}", f"{path}?noredirect&{AT_PARAMETER}={version.seq}")
+    return TextLink(f"{words}: {to_iso(version.seconds)}", f"{path}?noredirect&{AT_PARAMETER}={version.seq}")
 
 
 def _notice(found: LookupResult) -> str:
@@ -357,9 +358,9 @@ def _fields(citation: Citation, authority: AuthorityMetadata | None, links: Link
     fields = [Field("Cite as", tuple(map(TextLink, filter(None, (citation.hdl, citation.http)))))]
     if authority is not None:
         if authority.created is not None:
-            fields.append(Field("Created", (TextLink(_time(authority.created)),)))
+            fields.append(Field("Created", (TextLink(to_iso(authority.created)),)))
         if authority.updated is not None:
-            fields.append(Field("Last update", (TextLink(_time(authority.updated)),)))
+            fields.append(Field("Last update", (TextLink(to_iso(authority.updated)),)))
         if authority.creator is not None:
             fields.append(Field("Creator", (_party(authority.creator, links),)))
         if authority.owners:
@@ -379,7 +380,7 @@ def _party(party: Party, links: LinkBuilder) -> TextLink:
 
 def _row(value: Value, links: LinkBuilder, limit: int) -> Row:
     lines, note = _data(value, links, limit)
-    timestamp = _time(value.timestamp) if value.timestamp else "–"
+    timestamp = to_iso(value.timestamp) if value.timestamp else ""
     return Row(value.index, _type(value.type, links), timestamp, lines, note)
 
 
@@ -429,11 +430,6 @@ def _hex_dump(data: bytes, limit: int) -> tuple[tuple[Line, ...], str]:
 
 def _truncation_note(text: str, limit: int) -> str:
     return f"{len(text):,} characters; the first {limit:,} are shown" if len(text) > limit else ""
-
-
-def _time(instant: int) -> str:
-    """`2017-07-14 02:40:00Z`. Record times have 32 bits, so every one is a valid date."""
-    return to_iso(instant).replace("T", " ")
 
 
 def _is_target(value: Value, settings: HttpSettings) -> bool:

@@ -280,7 +280,7 @@ def _with_versions(problem: Problem, listed: Mapping[str, Memento], settings: Ht
 
 
 def _time(version: Memento) -> str:
-    return to_iso(version.seconds).replace("T", " ")
+    return to_iso(version.seconds)
 
 
 def inactive_namespace(name: str, space: NamespaceInfo) -> Problem:
