@@ -13,7 +13,7 @@ from perseid.registry.installation.setup import create_demonstration
 from perseid.registry.policy.authority import AuthorityMetadata, Party, build_metadata
 from perseid.registry.queries.resolve import Query
 from perseid.registry.results import Refused
-from tests.cli.installation import Site, site
+from tests.cli.installation import Site, refused, site
 from tests.pilin_vectors import PILIN
 from tests.registry.registries import OPERATOR, registry_in_memory
 
@@ -61,6 +61,31 @@ def test_a1_example_has_the_authority_metadata_of_the_seed_document() -> None:
         creator=Party(Handle.parse("102.100.272/0N8J991QH"), False),
         owners=(Party(Handle.parse("102.100.pilin2/XYZZY"), False),),
     )
+
+
+def test_a3_demonstration_has_the_dates_of_its_identifiers(demo: Site) -> None:
+    for suffix, _, minted in PILIN:
+        found = demo.ok(f"resolve 102.100.272/{suffix} --authority --json").json
+        example = suffix == EXAMPLE.suffix
+        assert found["created"] == ("2007-06-22T02:53:46Z" if example else f"{minted[:19]}Z")
+        assert found["updated"] == ("2007-08-10T04:23:11Z" if example else found["created"])
+        assert found["creator"]["uri"] == "hdl:102.100.272/0N8J991QH"
+    for name in demo.lines("list 2000.01"):
+        assert {value["timestamp"] for value in values(demo, name)} == {"2005-01-01T00:00:00Z"}
+
+
+def test_a3_server_administrator_can_create_a_record_with_its_dates(demo: Site) -> None:
+    record, new = demo.ok(f"resolve {EXAMPLE} --json").out, "102.100.272/BCDFGHJKH"
+    create = f"create {new} --from -"
+    refused(demo(create, stdin=record.encode()), "a date of creation", "with --preserve-dates")
+    as_other = f"{create} --preserve-dates --as 300:0.NA/102.100.272"
+    refused(demo(as_other, stdin=record.encode()), "cannot keep the dates of a record", "administrators.server")
+    demo.ok(f"{create} --preserve-dates --note 'old server'", stdin=record.encode())
+    assert values(demo, new) == values(demo, str(EXAMPLE))
+    found = demo.ok(f"resolve {new} --authority --json").json
+    assert (found["created"], found["updated"]) == ("2007-06-22T02:53:46Z", "2007-08-10T04:23:11Z")
+    (entry,) = demo.ok(f"history {new} --json").json["versions"]
+    assert (entry["interface"], entry["note"]) == ("import", "old server")
 
 
 def test_a6_types_are_handles_that_resolve_to_their_definition(demo: Site) -> None:

@@ -23,6 +23,7 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.LIST_TYPES: "Only handles can be registered as types. Use a registered type (perseid type list)",
     AdviceKind.MAKE_PUBLIC: "Make it public: write its type without !private, or with !public",
     AdviceKind.NAME_RESOLVER: "Name a resolver with --resolver URL, or set http.public_url in perseid.toml",
+    AdviceKind.OMIT_DATE: "Omit it. Server administrators can keep the dates of a new record with --preserve-dates",
     AdviceKind.OVERWRITE: "Choose another handle, or replace the record: perseid create {handle} --overwrite …",
     AdviceKind.PREVIEW_REWRITE: "Add --dry-run to see what matches",
     AdviceKind.REDO_JOB: "To redo it, undo that job: perseid undo {job}",

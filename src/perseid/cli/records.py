@@ -47,6 +47,13 @@ Overwrite: TypeAlias = Annotated[
     typer.Option("--overwrite", help="Replace an existing record; it keeps its administrators unless you name others."),
 ]
 ReuseDeleted: TypeAlias = Annotated[bool, typer.Option("--reuse-deleted", help="Use a handle that was deleted.")]
+PreserveDates: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--preserve-dates",
+        help="Keep the creation date and the timestamps of the values (server administrators only).",
+    ),
+]
 Indexes: TypeAlias = Annotated[list[int], typer.Argument(metavar="INDEX...", help="The indexes of the values.", min=1)]
 
 
@@ -58,6 +65,7 @@ def create(  # noqa: PLR0913 - options
     record: FromOption = None,
     overwrite: Overwrite = False,
     reuse_deleted: ReuseDeleted = False,
+    preserve_dates: PreserveDates = False,
     note: Note = "",
     directory: Directory = None,
     acting_as: ActingAs = None,
@@ -71,12 +79,15 @@ def create(  # noqa: PLR0913 - options
     With --overwrite, the whole record is replaced. It keeps its administrators unless you name others with HS_ADMIN
     values; to have none, remove these values with `perseid remove`.
 
+    With --preserve-dates, a record from another server (`--from`) keeps its dates; the entry of the ledger has the
+    current time, the interface `import` and your --note. Only server administrators can do this.
+
     For example:
         perseid create 2000.01/0123456789ABCDEF0123456789ABCDEF --url https://example.org/1
         perseid create 102.100.272/BCDFGHJKH --value URL=https://example.org/2 --value 5:EMAIL=help@example.org
         perseid create 102.100.272/BCDFGHJKH --url https://example.org/3 --overwrite --json
     """
-    command = create_command(handle, url, value, record, overwrite, reuse_deleted)
+    command = create_command(handle, url, value, record, overwrite, reuse_deleted, preserve_dates)
     with open_installation(directory, acting_as) as session:
         print_changed(session.do(command, note), json)
 
@@ -225,10 +236,14 @@ def create_command(
     record: str | None,
     overwrite: bool = False,
     reuse_deleted: bool = False,
+    preserve_dates: bool = False,
 ) -> CreateRecord:
     """Return the command of `create`."""
     whole = () if record is None else read_record(record)
-    return CreateRecord(parse_handle(handle, new=True), parse_values(value, url), whole, overwrite, reuse_deleted)
+    values = parse_values(value, url)
+    return CreateRecord(
+        parse_handle(handle, new=True), values, whole, overwrite, reuse_deleted, preserve_dates=preserve_dates
+    )
 
 
 def set_command(handle: str, value: list[str] | None, record: str | None) -> SetValues | ReplaceRecord:

@@ -104,7 +104,7 @@ class AdviceKind(Enum):
     NAME_INDEX = "Name the index of the value"
     NAME_OWNER = "Name an owner as INDEX:HANDLE"
     NAME_PARTY = "Name the {role} by a handle, bare or as hdl:PREFIX/SUFFIX"
-    OMIT_DATE = "Omit it. Only an import by a server administrator can set dates"
+    OMIT_DATE = "Omit it. Only server administrators can keep the dates of a record"
     OMIT_FORBIDDEN_TYPE = "Omit it, or use a type that is not forbidden"
     OMIT_OTHER_TYPE = "Omit it, or use one of these types"
     OMIT_OWNER = "Omit it: the creator is the owner unless another owner is named"

@@ -5,8 +5,8 @@ plan. It has no side effects, so the same method explains a command, and runs ag
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Generic, Protocol, Self, TypeVar
 
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.requests import LeaseProvider, Redactions
@@ -16,8 +16,9 @@ from perseid.records.admin import Admin
 from perseid.records.record import MAX_VALUES, Value, ValueRef, ascending
 from perseid.records.types import HS_ADMIN
 from perseid.registry.access.authorization import Decision, authorize, authorize_read
-from perseid.registry.access.permissions import HasRole, Requirement, Role, display_name
+from perseid.registry.access.permissions import HasRole, RequiredScope, Requirement, Role, display_name
 from perseid.registry.policy.policy import Audience, Policy
+from perseid.schema.namespaces import Scope
 from perseid.wire.codes import ResponseCode
 
 from .advice import AdviceKind
@@ -32,6 +33,11 @@ IMPORT = "import"
 
 FIRST_ADMIN_INDEX = 100
 """First index of administrators that the policy adds, as in deployed tools."""
+
+
+_IMPORT_RECORDS = Requirement(
+    "keep the dates of a record", ((HasRole((Role.SERVER,)),),), required_scope=RequiredScope.for_server(Scope.CREATE)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +100,12 @@ class Context:
     @property
     def is_import(self) -> bool:
         """Whether a server administrator imports records, with their dates."""
-        return self.interface == IMPORT and self.is_allowed(
-            Requirement("import records", ((HasRole((Role.SERVER,)),),))
-        )
+        return self.interface == IMPORT and self.is_allowed(_IMPORT_RECORDS)
+
+    def for_import(self) -> Self:
+        """The same for an import, which keeps the dates of records (A3); refused to others."""
+        self.require(_IMPORT_RECORDS)
+        return replace(self, interface=IMPORT)
 
     # Handles
 

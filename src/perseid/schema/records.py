@@ -77,7 +77,10 @@ class ValueInput(RequestBody, frozen=True, rename={"ttl_type": "ttlType"}):
     ttl: Annotated[TtlText | None, Doc("The TTL; the default of the namespace's policy if omitted.")] = None
     ttl_type: Annotated[int | None, Doc("The TTL type, if it is neither relative nor absolute.")] = None
     references: Annotated[tuple[Reference, ...] | None, Doc("References to other values; rarely used.")] = None
-    timestamp: Annotated[int | str | None, Doc("Ignored: the server sets the time of the change.")] = None
+    timestamp: Annotated[
+        int | str | None,
+        Doc("Ignored: the server sets the time of the change. `preserve_dates` keeps it in a new record."),
+    ] = None
 
 
 class StoredReference(ResponseBody, frozen=True):
@@ -182,6 +185,10 @@ class NewRecord(RequestBody, frozen=True):
     values: Values = ()
     reuse_deleted: Annotated[bool, Doc("Use a deleted handle again.")] = False
     published: Annotated[bool, Doc("Whether the handle is public.")] = True
+    preserve_dates: Annotated[
+        bool,
+        Doc("Keep the creation date and the timestamps of the values, as an import; for server administrators only."),
+    ] = False
     note: Note = ""
 
 

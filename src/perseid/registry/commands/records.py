@@ -398,6 +398,8 @@ class PartialValue:
     permissions: Permission | None = None
     ttl: Ttl | None = None
     references: tuple[ValueRef, ...] | None = None
+    timestamp: int = 0
+    """Kept by an import only; 0 for none."""
 
     def __post_init__(self) -> None:
         if self.permissions is None and has_type(self.type, HS_SECKEY):  # never published by accident
@@ -412,9 +414,8 @@ class PartialValue:
         """The value at an index, with a default TTL."""
         permissions = DEFAULT_PERMISSIONS if self.permissions is None else self.permissions
         life = self.ttl or Ttl(ttl)
-        return Value(
-            index, self.type, self.data, life.seconds, life.kind, permissions, references=self.references or ()
-        )
+        references = self.references or ()
+        return Value(index, self.type, self.data, life.seconds, life.kind, permissions, self.timestamp, references)
 
     def replacing(self, old: Value) -> Value:
         """The value in place of another, with what it leaves out taken from that one."""
@@ -491,9 +492,14 @@ class CreateRecord:
     """Whether an existing record is replaced, except for its administrators if the values name none."""
     reuse_deleted: bool = False
     published: bool = True
+    preserve_dates: bool = False
+    """Whether the date of creation and the timestamps of the values are kept (A3): an import, by a server
+    administrator."""
 
     def decide(self, context: Context) -> Plan[ChangeResult]:
         """As for `Create`."""
+        if self.preserve_dates:
+            context = context.for_import()
         ttl = context.snapshot.policy(self.handle.prefix).default_ttl
         values = (*self.complete, *assign_indexes(self.values, self.complete, ttl))
         if self.overwrite:

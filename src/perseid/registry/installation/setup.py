@@ -10,7 +10,8 @@ New records of the namespace name the group, so their administrators are managed
 
 The demonstration has the namespaces of the seed documents and the identifiers published there: PILIN's `102.100.272`,
 whose types are handles under `102.100.TYPE`, and CORDRA's `2000.01`. The example of PILIN's authority metadata policy
-is imported value by value, with its dates. The other records contain what the documents say about them.
+is imported value by value, with its dates. The other records contain what the documents say about them. They have the
+date of the minting of their suffix, or of the revision of their document.
 """
 
 import secrets
@@ -19,9 +20,10 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 
 from perseid.ledger.log.record_keys import policy_name, record_key
+from perseid.names import pilin
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.admin import Admin, ValueList
-from perseid.records.encoding import from_iso
+from perseid.records.encoding import from_iso, to_iso
 from perseid.records.record import PRIVATE_PERMISSIONS, Value, ValueRef
 from perseid.records.types import HS_ADMIN, HS_SECKEY, HS_VLIST
 from perseid.registry.access.permissions import display_name
@@ -32,6 +34,7 @@ from perseid.registry.commands.namespaces import AddNamespace, Namespace
 from perseid.registry.commands.records import Create, Home
 from perseid.registry.context import IMPORT
 from perseid.registry.identity import Identity
+from perseid.registry.policy.authority import FIRST_INDEX
 from perseid.registry.policy.policy import PREFIX_PLACEHOLDER, PROFILES, TYPE_REGISTRY, Policy
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
@@ -149,29 +152,28 @@ def _policy(prefix: str) -> Policy:
 
 def _pilin() -> Iterator[_DemoRecord]:
     """Yield records in an order in which each refers only to existing ones."""
-    pilin = PROFILES["pilin"]
-    project = (_text(1, "DESC", "The PILIN project"), _text(2, "EMAIL", "policy@pilin.net.au"))
-    yield CREATOR, (*project, _text(3, pilin.creator_type, CREATOR))
+    policy = PROFILES["pilin"]
+    yield _pilin_record("0N8J991QH", "The PILIN project", _text(2, "EMAIL", "policy@pilin.net.au"))
     yield _example()
     suffixes = "Handle Suffix Format Policy for the PILIN Project"
-    yield _demo_record(f"{PILIN}/Y35XYS0QH", f"{suffixes}: the latest version, which is 1.0 of 2007-06-26")
+    yield _pilin_record("Y35XYS0QH", f"{suffixes}: the latest version, which is 1.0 of 2007-06-26")
     metadata = "Authority Metadata for the PILIN Project"
-    work, draft, release = (f"{PILIN}/{suffix}" for suffix in ("8RBZF0DQH", "D7J1G0DQH", "X4NDP2JQH"))
-    versions = (_text(2, pilin.expression_type, draft), _text(3, pilin.expression_type, release))
-    yield _demo_record(work, f"{metadata}: the latest version", *versions)
-    of_work = _text(2, pilin.work_type, work)
-    yield _demo_record(draft, f"{metadata}: version 0.2 of 2007-09-17, draft for discussion", of_work)
-    yield _demo_record(release, f"{metadata}: version 1.0 of 2007-10-25, release", of_work)
+    work, draft, release = ("8RBZF0DQH", "D7J1G0DQH", "X4NDP2JQH")
+    versions = [_text(2 + at, policy.expression_type, f"{PILIN}/{each}") for at, each in enumerate((draft, release))]
+    yield _pilin_record(work, f"{metadata}: the latest version", *versions)
+    of_work = _text(2, policy.work_type, f"{PILIN}/{work}")
+    yield _pilin_record(draft, f"{metadata}: version 0.2 of 2007-09-17, draft for discussion", of_work)
+    yield _pilin_record(release, f"{metadata}: version 1.0 of 2007-10-25, release", of_work)
 
 
 def _example() -> _DemoRecord:
     """Return the example of the authority metadata policy: a date, a creator, an owner, and two timestamps."""
-    pilin = PROFILES["pilin"]
+    policy = PROFILES["pilin"]
     created, updated = from_iso("2007-06-22T02:53:46Z"), from_iso("2007-08-10T04:23:11Z")
     owner = Value(100, "HS_ADMIN", Admin(ValueRef(300, "102.100.pilin2/XYZZY")).to_bytes())
     values = (
-        _text(1, pilin.creation_date_type, "2007-06-22T02:53:46Z").with_timestamp(created),
-        _text(2, pilin.creator_type, CREATOR).with_timestamp(created),
+        _text(1, policy.creation_date_type, "2007-06-22T02:53:46Z").with_timestamp(created),
+        _text(2, policy.creator_type, CREATOR).with_timestamp(created),
         owner.with_timestamp(updated),
     )
     return f"{PILIN}/2RDV0T0QH", values
@@ -190,12 +192,27 @@ def _cordra() -> Iterator[_DemoRecord]:
     for title, (thing, about) in documents.items():
         of_thing = _text(2, cordra.object_type, f"{CORDRA}/{thing}")
         of_record = _text(2, cordra.metadata_type, f"{CORDRA}/{about}")
-        yield _demo_record(f"{CORDRA}/{thing}", f"{title}: specification, version 1.00.20050101", of_record)
-        yield _demo_record(f"{CORDRA}/{about}", f"{title}: the metadata record of the specification", of_thing)
+        revised = from_iso("2005-01-01T00:00:00Z")
+        text = f"{title}: specification, version 1.00.20050101"
+        yield _demo_record(f"{CORDRA}/{thing}", revised, _text(1, "DESC", text), of_record)
+        text = f"{title}: the metadata record of the specification"
+        yield _demo_record(f"{CORDRA}/{about}", revised, _text(1, "DESC", text), of_thing)
 
 
-def _demo_record(handle: str, text: str, *links: Value) -> _DemoRecord:
-    return handle, (_text(1, "DESC", text), *links)
+def _pilin_record(suffix: str, text: str, *more: Value) -> _DemoRecord:
+    """Return a record with authority metadata: the documents give no date, so it is that of the suffix."""
+    policy, created = PROFILES["pilin"], int(pilin.to_time(pilin.decode(suffix)).timestamp())
+    date = _text(FIRST_INDEX, policy.creation_date_type, to_iso(created))
+    creator = _text(FIRST_INDEX + 1, policy.creator_type, CREATOR)
+    return _demo_record(f"{PILIN}/{suffix}", created, _text(1, "DESC", text), *more, date, creator)
+
+
+def _demo_record(handle: str, time: int, *values: Value) -> _DemoRecord:
+    """Return a record with the group of its namespace as administrator; all values have the same timestamp."""
+    prefix = handle.partition("/")[0]
+    group = Admin(ValueRef(GROUP_INDEX, f"{PREFIX_OF_PREFIXES}/{prefix}"))
+    admin = Value(ADMIN_INDEX, HS_ADMIN, group.to_bytes())
+    return handle, tuple([value.with_timestamp(time) for value in (*values, admin)])
 
 
 def _text(index: int, type_: str, text: str) -> Value:

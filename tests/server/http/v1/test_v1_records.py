@@ -133,6 +133,21 @@ def test_record_round_trip(server: Harness) -> None:
     assert record(server, "12345/n0") == found  # nothing differs, so nothing was written
 
 
+def test_a3_server_administrator_can_preserve_dates(server: Harness) -> None:
+    dated = {**URL, "timestamp": "2007-08-10T04:23:11Z"}
+    create(server, "12345/today", values=[dated])
+    assert record(server, "12345/today")["values"][0]["timestamp"] > "2020"
+    create(server, "12345/dated", values=[dated], preserve_dates=True)
+    assert record(server, "12345/dated")["values"][0]["timestamp"] == "2007-08-10T04:23:11Z"
+    order = {"handle": "12345/other", "values": [dated], "preserve_dates": True}
+    found = problem(send(server, "POST", "/handles", order, headers=stranger(server)), "permission-denied")
+    assert "keep the dates of a record" in found["detail"]
+    order["values"] = [{**URL, "timestamp": "yesterday"}]
+    assert (
+        problem(send(server, "POST", "/handles", order, headers=basic()), "invalid-request")["where"] == "$.values[0]"
+    )
+
+
 def test_values_can_have_all_fields(server: Harness) -> None:
     value = {
         "index": 7,

@@ -52,6 +52,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.HOST_PREFIX: AdviceKind.CHECK_PREFIX.value,
     AdviceKind.MAKE_PUBLIC: 'Make it public, with the permissions "1110"',
     AdviceKind.LIST_NAMESPACES: "List the prefixes: GET /api/prefixes",
+    AdviceKind.OMIT_DATE: "Omit it",
     AdviceKind.OVERWRITE: "Choose another handle, or set overwrite=true to replace it",
     AdviceKind.SEE_TYPE_FORMAT: "See /docs/types for the format of definitions",
     **{kind: kind.value for kind in (AdviceKind.CREATE_TOKEN, AdviceKind.DEFINE_TYPE, AdviceKind.ENABLE_LISTING)},

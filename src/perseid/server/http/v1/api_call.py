@@ -417,9 +417,11 @@ def parse_value_ref(text: str, where: str) -> ValueRef:
     return reference
 
 
-def parse_values(values: Iterable[ValueInput], where: str = "$.values") -> tuple[PartialValue, ...]:
+def parse_values(
+    values: Iterable[ValueInput], where: str = "$.values", *, with_timestamps: bool = False
+) -> tuple[PartialValue, ...]:
     """Parse the values of a request; raises `InvalidParameter` with their path."""
-    return tuple([_parse_value(value, f"{where}[{number}]") for number, value in enumerate(values)])
+    return tuple([_parse_value(value, f"{where}[{number}]", with_timestamps) for number, value in enumerate(values)])
 
 
 def _check_data(data: str | Data, where: str) -> None:
@@ -429,7 +431,7 @@ def _check_data(data: str | Data, where: str) -> None:
         raise InvalidParameter(message, f"{where}.data.value", "Write it as a string, in quotes")
 
 
-def _parse_value(item: ValueInput, where: str) -> PartialValue:
+def _parse_value(item: ValueInput, where: str, with_timestamp: bool) -> PartialValue:
     _check_data(item.data, where)
     plain = {name: member for name, member in msgspec.to_builtins(item).items() if member is not None}
     try:
@@ -437,7 +439,9 @@ def _parse_value(item: ValueInput, where: str) -> PartialValue:
             plain["references"] = [*plain["references"]]
         if isinstance(item.data, str):
             plain["data"] = {"format": "base64", "value": to_base64(data_from_text(item.type, item.data))}
-        value = value_from_json({"index": 1, **plain, "timestamp": 0})
+        if not with_timestamp:
+            plain.pop("timestamp", None)
+        value = value_from_json({"index": 1, **plain})
     except InvalidData as problem:
         advice = "See /docs/schemas#ValueInput"
         raise InvalidParameter(f"Invalid value: {problem}", where, advice) from problem
@@ -448,4 +452,5 @@ def _parse_value(item: ValueInput, where: str) -> PartialValue:
         None if item.permissions is None else value.permissions,
         None if item.ttl is None else Ttl(value.ttl, value.ttl_type),
         None if item.references is None else value.references,
+        value.timestamp,
     )

@@ -193,6 +193,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.LIST_TYPES: f"Only handles can be registered as types. Use a registered type (GET {BASE}/types)",
     AdviceKind.MAKE_PUBLIC: 'Make it public, with the permissions "1110"',
     AdviceKind.NAME_RESOLVER: "Name a resolver with the parameter resolver, as in ?resolver=https://hdl.handle.net",
+    AdviceKind.OMIT_DATE: "Omit it. Server administrators can keep the dates of a new record with preserve_dates",
     AdviceKind.OVERWRITE: f"Choose another handle, or send PUT {BASE}/handles/{{handle}} to replace it",
     AdviceKind.PREVIEW_REWRITE: f"Show what matches, with the same url and to: GET {BASE}/rewrites/preview",
     AdviceKind.REDO_JOB: f"To redo it, undo that job: POST {BASE}/jobs/{{job}}/undo",

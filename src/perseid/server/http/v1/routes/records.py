@@ -121,13 +121,21 @@ async def create(call: ApiCall) -> Reply:
     Values without an index get one, from 1 on, HS_ADMIN values from 100 on. Values that the policy requires
     (administrators, creation date, creator) are added automatically. An existing handle is refused; a deleted one too,
     unless you set `reuse_deleted`.
+
+    With `preserve_dates` a record from another server keeps its dates; the ledger entry has the current time, the
+    interface `import` and your note.
     """
     new = call.payload(NewRecord)
     handle = call.parse_handle(new.handle, new=True)
-    values = await call.run_in_pool(lambda: parse_values(new.values))
-    return await create_record(
-        call, CreateRecord(handle, values, reuse_deleted=new.reuse_deleted, published=new.published), handle, new.note
+    values = await call.run_in_pool(lambda: parse_values(new.values, with_timestamps=new.preserve_dates))
+    command = CreateRecord(
+        handle,
+        values,
+        reuse_deleted=new.reuse_deleted,
+        published=new.published,
+        preserve_dates=new.preserve_dates,
     )
+    return await create_record(call, command, handle, new.note)
 
 
 # Changing
