@@ -34,6 +34,32 @@ GUIDES_OF_THE_API = [ROOT / "docs" / "guides" / name for name in ("http-api.md",
 EXECUTED = {"console", "python"}
 ALLOWED = EXECUTED | {"abnf", "sh", "text", "toml"}
 ENVIRON = {**program.ENVIRON, "COLUMNS": "80"}
+NOT_EXECUTED = {
+    ("README.md", "make serve"): "serves at fixed ports until it is stopped",
+    ("README.md", "make env"): "creates the environment in which the tests run",
+    ("backup.md", 'perseid backup - | age -r "$RECIPIENT" > "ledger-$(date +%F).age"'): "needs age and its keys",
+    ("backup.md", "perseid restore --reopen 12345 --last 12345/TR-0417"): "see tests/cli/test_cli_backup.py",
+    (
+        "history-and-proofs.md",
+        "perseid log --since 2026-11-15T00:00:00Z --follow --json | while read -r entry; do …; done",
+    ): "runs until it is stopped",
+    ("serving.md", "perseid init perseid-data"): "serves at fixed ports until it is stopped",
+    ("serving.md", "curl --cacert perseid-data/keys/https.pem https://localhost:8000/healthz"): "needs that server",
+    ("serving.md", "systemctl reload perseid"): "needs systemd",
+    (
+        "serving.md",
+        "install -m 0644 systemd/perseid.sysusers /usr/lib/sysusers.d/perseid.conf",
+    ): "changes the machine; see tests/repository/test_systemd.py",
+    (
+        "time-travel.md",
+        "curl -i -H 'Accept-Datetime: Sun, 15 Nov 2026 10:00:00 GMT' https://hdl.example.org/12345/x",
+    ): "needs a public server",
+    (
+        "tokens.md",
+        "perseid token create --scope mint --namespace 102.100.272 > /run/catalog/token",
+    ): "a folder of the catalog, and a public server",
+}
+"""Commands of the README and the guides that no test executes: the first line of their block, and the reason."""
 ERROR = re.compile("^perseid: ", re.MULTILINE)
 """An error, which a line "..." must not hide."""
 TIMEOUT = 30
@@ -218,6 +244,11 @@ def test_readme_shows_commands_and_python() -> None:
 def test_every_fence_has_a_known_language(block: Block) -> None:
     """A typo in a fence must not keep a block from being executed."""
     assert block.language in ALLOWED
+
+
+def test_commands_that_are_not_executed_have_a_reason() -> None:
+    shown = [block for block in ALL if block.language == "sh" and block.document.parent.name != "reference"]
+    assert {(block.document.name, block.text.partition("\n")[0]) for block in shown} == NOT_EXECUTED.keys()
 
 
 def test_prompt_outside_a_block_is_refused() -> None:
