@@ -54,6 +54,7 @@ LIMITS: Final = {
     "PERSEID_LIMITS_EXEMPT_NETWORKS": "192.0.2.0/24",
     "PERSEID_LIMITS_UDP_OCTETS": "1000000000",
     "PERSEID_LIMITS_UDP_BURST": "1000000000",
+    "PERSEID_LIMITS_UDP_OCTETS_IN_ALL": "1000000000",
 }
 """Limits that apply to this machine but are never reached."""
 

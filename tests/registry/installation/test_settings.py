@@ -159,7 +159,7 @@ def test_every_setting_has_a_valid_default_and_a_description() -> None:
         assert setting.read(setting.default, name) == get(config, name)
         assert setting.about.endswith(".")
     assert not hasattr(config, "__dict__")
-    assert len(SETTINGS) == 77
+    assert len(SETTINGS) == 78
 
 
 def test_profiles_are_those_of_policies() -> None:

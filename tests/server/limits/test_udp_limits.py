@@ -34,7 +34,7 @@ DRAWER = """
 import sys
 from perseid.server.limits.udp import TrafficLimit
 
-traffic = TrafficLimit(int(sys.argv[1]), 1000, 10_050)
+traffic = TrafficLimit(int(sys.argv[1]), 1000, 10_050, (), 12_050)
 print(sum(traffic.allows(sys.argv[2], 100, 1000.0) for _ in range(60)))
 """
 
@@ -148,12 +148,40 @@ def test_other_networks_have_their_own_buckets(memory: int) -> None:
     assert sum(traffic.allows(host, 1_000, START) for host in others) > 40  # a few share one
 
 
+def test_all_networks_together_have_a_limit(memory: int) -> None:
+    traffic = TrafficLimit(memory, 100, 1_000, (), 5_000)
+    hosts = [f"198.51.{number}.1" for number in range(50)]
+    assert sum(traffic.allows(host, 100, START) for host in hosts) == 50
+    assert not any(traffic.allows(f"203.0.{number}.1", 100, START) for number in range(50)), "a second of the total"
+    later = [traffic.allows(f"203.0.{number}.1", 100, START + 0.5) for number in range(50)]
+    assert sum(later) == 25
+    assert TrafficLimit(memory, 0, 0, (), 0).allows(HOST, 1 << 30, START), (
+        "the limit can be removed while it is used up"
+    )
+
+
+def test_total_admits_the_burst_of_one_network(memory: int) -> None:
+    traffic = TrafficLimit(memory, 100, 1_000, (), 10)
+    assert traffic.allows(HOST, 1_000, START)
+    assert not traffic.allows("198.51.100.1", 1, START)
+
+
+def test_response_no_longer_than_its_request_is_free(memory: int) -> None:
+    """And gives nothing back."""
+    traffic = TrafficLimit(memory, 100, 1_000, (), 1_000)
+    assert traffic.allows(HOST, 1_000, START)
+    assert all(traffic.allows(HOST, cost, START) for cost in (0, -1_000))
+    assert not traffic.allows(HOST, 1, START)
+
+
 def test_exempt_networks_and_rate_zero_have_no_limit(memory: int) -> None:
     traffic = TrafficLimit(memory, 100, 1_000, ("127.0.0.0/8", "::1/128"))
     assert all(traffic.allows("127.0.0.1", 1 << 30, START) for _ in range(3))
     assert traffic.allows("::1", 1 << 30, START)
     assert not traffic.allows(HOST, 1 << 30, START)
+    assert TrafficLimit(memory, 100, 1_000, ("127.0.0.0/8",), 1).allows("127.0.0.1", 1 << 30, START)
     unlimited = TrafficLimit(memory, 0, 0)
+    assert unlimited.allows(HOST, 1 << 30, START)
     assert unlimited.allows(HOST, 1 << 30, START)
     assert RateLimit(0, 0).take(START, 1 << 30)
 
@@ -168,10 +196,10 @@ def test_number_of_cached_addresses_is_limited(memory: int, monkeypatch: pytest.
 
 
 def test_all_processes_use_the_same_buckets(memory: int) -> None:
-    """Regardless of the hash seed of each interpreter."""
+    """That of a network, and that of all together; regardless of the hash seed of each interpreter."""
     command = [sys.executable, "-c", DRAWER, str(memory)]
     counts = []
-    for seed, host in (("1", HOST), ("2", "::ffff:192.0.2.99")):
+    for seed, host in (("1", HOST), ("2", "::ffff:192.0.2.99"), ("3", "2001:db8::1")):
         done = subprocess.run(
             [*command, host],
             pass_fds=[memory],
@@ -181,7 +209,7 @@ def test_all_processes_use_the_same_buckets(memory: int) -> None:
             check=True,
         )
         counts.append(int(done.stdout))
-    assert counts == [60, 40]
+    assert counts == [60, 40, 20]
     assert not TrafficLimit(memory, 1_000, 10_050).allows(HOST, 100, START)
 
 

@@ -33,19 +33,21 @@ NOW = 1_794_724_100.0
 SOURCE: Address = ("192.0.2.1", 4_711)
 LOCAL = socket.inet_aton("192.0.2.200")
 ANSWER = Message.build(Envelope(request_id=7), Header(OpCode.CREATE_HANDLE, ResponseCode.SUCCESS), bytes(200))
+LONG_ANSWER = Message.build(ANSWER.envelope, ANSWER.header, bytes(2_000))
 
 
 @dataclass
 class Service:
     """A service that sends the same response to everything."""
 
+    answer: Message = ANSWER
     served_frames: list[Frame] = field(default_factory=list)
     drops: Counter[str] = field(default_factory=Counter)
 
     async def served(self, frame: Frame, host: str, transport: Transport) -> AsyncGenerator[NativeResponse, None]:
         assert (host, transport) == (SOURCE[0], Transport.UDP)
         self.served_frames.append(frame)
-        yield NativeResponse(Reply((Frame(ANSWER.envelope, ANSWER.payload()),)))
+        yield NativeResponse(Reply((Frame(self.answer.envelope, self.answer.payload()),)))
 
     def early_failure(self, _code: ResponseCode, _text: str) -> Reply:
         return Reply((Frame(ANSWER.envelope, ANSWER.payload()),))
@@ -122,7 +124,7 @@ def test_short_response_to_several_packets_answers_the_whole_request(memory: int
     packets = split(request.envelope, request.payload(), request=True)
     assert len(packets) == 3
     packets.append(packets.pop(last))
-    service = Service()
+    service = Service(LONG_ANSWER)
     (parcel,) = forward(service, TrafficLimit(memory, 1e-9, 1), *packets)
     answer = client.read(Frame(Envelope.from_bytes(parcel.datagram), parcel.datagram[ENVELOPE_LENGTH:]), request, NOW)
     assert answer.message.header.opcode is OpCode.CREATE_HANDLE
@@ -130,6 +132,18 @@ def test_short_response_to_several_packets_answers_the_whole_request(memory: int
     assert (answer.digest is not None) == (OpFlag.REQUEST_DIGEST in flags), "and that it is right is checked"
     assert parcel.local == LOCAL
     assert service.drops == {"rate_limit": 1}
+
+
+def test_response_is_charged_for_what_it_has_more_than_the_request(memory: int) -> None:
+    _, request = long_request()
+    packets = split(request.envelope, request.payload(), request=True)
+    traffic = TrafficLimit(memory, 1e-9, 1)
+    assert len(forward(Service(), traffic, *packets, *packets)) == 2, "the responses are shorter than the request"
+    size = sum(map(len, split(LONG_ANSWER.envelope, LONG_ANSWER.payload(), request=False)))
+    excess = size - ENVELOPE_LENGTH - len(request.payload())
+    assert len(forward(Service(LONG_ANSWER), TrafficLimit(memory, 1e-9, excess), *packets)) == 5
+    short = forward(Service(LONG_ANSWER), TrafficLimit(memory, 1e-9, excess), *packets)
+    assert len(short) == 1
 
 
 def test_invalid_message_gets_no_short_response(memory: int) -> None:

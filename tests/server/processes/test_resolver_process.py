@@ -81,15 +81,16 @@ class Running:
 
 
 @contextmanager
-def idle_resolver_at(host: str) -> Iterator[Running]:
+def idle_resolver_at(host: str, rate: float = 0, burst: float = 0) -> Iterator[Running]:
     """A resolver whose loops do not run."""
     listener, (udp,) = bind(host, 0, 1)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     lifeline, supervisor = os.pipe()
     memory = TrafficLimit.create(1)
-    shared_counters, traffic = SharedCounters.create(1), TrafficLimit(memory, 0, 0)
+    shared_counters, no_limit = SharedCounters.create(1), TrafficLimit(memory, 0, 0)
+    traffic = TrafficLimit(memory, rate, burst)
     made = Resolver(
-        udp, theirs, ANSWERS.get, shared_counters.counters(0), traffic, traffic, total_forward_limit=RateLimit(0, 0)
+        udp, theirs, ANSWERS.get, shared_counters.counters(0), traffic, no_limit, total_forward_limit=RateLimit(0, 0)
     )
     with listener, udp, ours, theirs:
         yield Running(made, udp, ours, shared_counters, lifeline, supervisor)
@@ -98,9 +99,9 @@ def idle_resolver_at(host: str) -> Iterator[Running]:
 
 
 @contextmanager
-def resolver_at(host: str) -> Iterator[Running]:
+def resolver_at(host: str, rate: float = 0, burst: float = 0) -> Iterator[Running]:
     """A resolver whose two loops run in threads of the test."""
-    with idle_resolver_at(host) as running:
+    with idle_resolver_at(host, rate, burst) as running:
         made = running.resolver
         threads = [threading.Thread(target=made.run), threading.Thread(target=made.forward, args=(running.lifeline,))]
         for thread in threads:
@@ -146,6 +147,20 @@ def test_response_comes_from_the_requested_address(bound: str, asked: str) -> No
         count = running.wait_until(lambda count: count.bytes_sent >= size and count.received == 3)
         assert count.bytes_sent == size
         assert (count.answered, count.forwarded, count.dropped) == (2, 1, 0)
+
+
+def test_response_is_charged_for_what_it_has_more_than_the_request() -> None:
+    count = packet_count(len(LONG_ANSWER) - ENVELOPE_LENGTH)
+    excess = len(LONG_ANSWER) + (count - 1) * ENVELOPE_LENGTH - len(ANSWERED_AT_LENGTH)
+    excess += 2 * max(0, len(ANSWER) - len(ANSWERED))
+    with resolver_at("127.0.0.1", 1e-9, excess) as running, client_of("127.0.0.1", running.port) as client:
+        for request, packets in ((ANSWERED, 1), (ANSWERED_AT_LENGTH, count), (ANSWERED, 1)):
+            client.send(request)
+            for _ in range(packets):
+                client.recv(600)
+        client.send(ANSWERED_AT_LENGTH)
+        running.wait_until(lambda count: count.received == 4)
+        assert running.count.bytes_sent < excess + 1_000, "a short response, or none"
 
 
 def test_one_socket_responds_from_many_addresses_with_a_bounded_cache() -> None:

@@ -406,14 +406,21 @@ class LimitsSection(Section, frozen=True):
     exempt_networks: Annotated[
         _Networks,
         "Networks without limits per source, such as this machine and your own proxies. Limits for all clients "
-        "together still apply.",
+        "together still apply, except that of bytes over UDP.",
     ] = ("127.0.0.0/8", "::1/128")
     udp_octets: Annotated[
         int,
         _range(0, 1 << 40, "bytes per second"),
-        "UDP response rate per network (IPv4 /24, IPv6 /56); 0 for no limit. Beyond it, clients switch to TCP.",
+        "UDP response rate per network (IPv4 /24, IPv6 /56), beyond the bytes of its requests; 0 for no limit. Above "
+        "it, clients switch to TCP.",
+    ] = 64 << 10
+    udp_burst: Annotated[int, _range(1 << 16, 1 << 40, "bytes"), "UDP response burst per network."] = 256 << 10
+    udp_octets_in_all: Annotated[
+        int,
+        _range(0, 1 << 40, "bytes per second"),
+        "UDP response rate of all networks together that are not exempt, beyond the bytes of their requests; 0 for no "
+        "limit.",
     ] = 1 << 20
-    udp_burst: Annotated[int, _range(1 << 16, 1 << 40, "bytes"), "UDP response burst per network."] = 8 << 20
     udp_handovers: Annotated[
         int,
         _range(0, 1_000_000, "datagrams per second"),

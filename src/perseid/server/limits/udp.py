@@ -1,23 +1,28 @@
 """UDP rate limits by network, in memory that all processes share.
 
 With the forged address of a victim, an attacker has the server send its responses there. So the bytes sent to one
-network, a /24 of IPv4 or a /56 of IPv6, are limited. Beyond the limit every other request gets a response that is
-hardly longer than the request, and the rest get nothing: an honest client then uses TCP, where addresses are real.
+network, a /24 of IPv4 or a /56 of IPv6, and to all networks together, are limited, as far as they exceed the bytes of
+the requests: an attacker gains nothing by the rest, and small responses cost little. Beyond the limit every other
+request gets a response that is hardly longer than the request, and the rest get nothing: an honest client then uses
+TCP, where addresses are real.
 
-The bucket of a network is a single number: the time at which it will be full again (the generic cell rate algorithm). A
-response advances it by the time in which its bytes are refilled; one that would advance it further ahead of now than a
-whole bucket is refused. So in any `t` seconds a network gets at most `burst + rate · t` bytes, and nothing needs
-cleaning up: a time in the past is a full bucket.
+A bucket is a single number: the time at which it will be full again (the generic cell rate algorithm). A response
+advances it by the time in which its bytes are refilled; one that would advance it further ahead of now than a whole
+bucket is refused. So in any `t` seconds a network gets at most `burst + rate · t` bytes more than were sent in its
+name, and nothing needs cleaning up: a time in the past is a full bucket. The first bucket is that of all networks
+together.
 
 Buckets are 64-bit words in memory that belongs to its descriptor, like the counters. They are chosen by a hash of the
 network with a random secret, so attackers cannot choose whose bucket they share. Two networks in one bucket share its
 limit; with many more buckets than networks that is rare and harmless. Processes read and write whole words without
-locks: when two do so at the same time one charge is lost, which gives away one response.
+locks: when two do so at the same time one charge is lost, which gives away one response. That happens in a fraction of
+a microsecond for every response, so even the bucket of all networks loses few charges.
 
 Resolvers load this module, so it imports little.
 """
 
 import hashlib
+import math
 import mmap
 import os
 import socket
@@ -47,9 +52,10 @@ TOO_MUCH_TEXT: Final = b"rate limit exceeded; use TCP"
 
 _PAGE = 4096  # header size, so that buckets are aligned
 _HEAD = Struct("=QQQ")  # layout, secret, buckets
-_LAYOUT = 0x5045_5253_0001
+_LAYOUT = 0x5045_5253_0002
 _WORD_SIZE = 8
 _NO_LIMIT = -1
+_ALL_NETWORKS = 0  # the bucket of all networks; the others follow
 
 _BITS = 128
 _IPV4 = 1 << _BITS  # a bit that no IPv6 address has
@@ -134,23 +140,39 @@ class RateLimit:
 
 
 class TrafficLimit:
-    """Byte limits of networks, in shared memory. Each process has one, for one of its threads."""
+    """Byte limits of networks and of all together, in shared memory. Each process has one, for one of its threads."""
 
-    __slots__ = ("_ahead", "_exempt", "_map", "_seconds", "_secret", "_size", "_slot_cache", "_slots")
+    __slots__ = (
+        "_ahead",
+        "_exempt",
+        "_map",
+        "_seconds",
+        "_secret",
+        "_size",
+        "_slot_cache",
+        "_slots",
+        "_total_ahead",
+        "_total_seconds",
+    )
 
-    def __init__(self, descriptor: int, bytes_per_second: float, burst: float, exempt: Iterable[object] = ()) -> None:
-        """Map memory that `create` made; the descriptor stays the caller's. Zero per second means no limit."""
+    def __init__(
+        self, descriptor: int, per_second: float, burst: float, exempt: Iterable[object] = (), total: float = 0.0
+    ) -> None:
+        """Map memory that `create` made; the descriptor stays the caller's. Zero per second means no limit.
+
+        All networks together may get `total` per second, and a second of it at once, or the burst of a network.
+        """
         size = os.fstat(descriptor).st_size
         if size <= _PAGE:
             raise IncompatibleLayout(f"invalid size of the shared buckets: {size} bytes")
         self._map = mmap.mmap(descriptor, size)
         layout, self._secret, self._size = _HEAD.unpack_from(self._map)
-        if layout != _LAYOUT or size != _PAGE + self._size * _WORD_SIZE:
+        if layout != _LAYOUT or size != _PAGE + (1 + self._size) * _WORD_SIZE:
             self._map.close()
             raise IncompatibleLayout("the shared buckets were created by another version; restart the server")
         self._slots = memoryview(self._map)[_PAGE:].cast("d")
-        self._seconds = 1 / bytes_per_second if bytes_per_second else 0.0
-        self._ahead = burst * self._seconds
+        self._seconds, self._ahead = _bucket(per_second, burst)
+        self._total_seconds, self._total_ahead = _bucket(total, max(total, burst))
         self._exempt = NetworkSet(exempt)
         self._slot_cache: dict[str, int] = {}
 
@@ -158,26 +180,34 @@ class TrafficLimit:
     def create(slots: int = SLOTS) -> int:
         """Create the memory with all buckets full; return its descriptor, which other processes inherit."""
         descriptor = os.memfd_create("perseid-traffic", os.MFD_CLOEXEC)
-        os.ftruncate(descriptor, _PAGE + slots * _WORD_SIZE)
+        os.ftruncate(descriptor, _PAGE + (1 + slots) * _WORD_SIZE)
         secret = int.from_bytes(os.urandom(7), sys.byteorder)
         os.pwrite(descriptor, _HEAD.pack(_LAYOUT, secret, slots), 0)
         return descriptor
 
     def allows(self, host: str, cost: float, now: float) -> bool:
-        """Charge an address at a monotonic time; return whether it was within the limit."""
+        """Charge an address at a monotonic time; return whether it was within the limits. A refusal costs nothing.
+
+        The cost of a response is what it has more than its request.
+        """
+        if cost <= 0:
+            return True
         slot = self._slot_cache.get(host)
         if slot is None:
             slot = self._find_slot(host)
         if slot < 0:
             return True
         slots = self._slots
-        due = slots[slot]
+        due, total = slots[slot], slots[_ALL_NETWORKS]
         if due < now:  # noqa: PLR1730 - max() would take a third of the time of this function
             due = now
+        if total < now:  # noqa: PLR1730
+            total = now
         due += cost * self._seconds
-        if due - now > self._ahead:
+        total += cost * self._total_seconds
+        if due - now > self._ahead or total - now > self._total_ahead:
             return False
-        slots[slot] = due
+        slots[slot], slots[_ALL_NETWORKS] = due, total
         return True
 
     def close(self) -> None:
@@ -190,13 +220,18 @@ class TrafficLimit:
         if len(self._slot_cache) >= MAX_HOSTS:
             self._slot_cache.clear()
         number = address_to_int(host)
-        if not self._seconds or self._exempt.contains_number(number):
+        if self._exempt.contains_number(number):
             slot = _NO_LIMIT
         else:
             # Hashes of integers are the same in every process.
-            slot = hash((self._secret, _first_bits(number, IPV4_BITS, IPV6_BITS))) % self._size
+            slot = 1 + hash((self._secret, _first_bits(number, IPV4_BITS, IPV6_BITS))) % self._size
         self._slot_cache[host] = slot
         return slot
+
+
+def _bucket(per_second: float, burst: float) -> tuple[float, float]:
+    """Seconds in which one byte is refilled, and in which a whole bucket is."""
+    return (1 / per_second, burst / per_second) if per_second else (0.0, math.inf)
 
 
 # The short response

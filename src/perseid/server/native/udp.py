@@ -250,9 +250,10 @@ class UdpServer:
         `forwarded` is the datagram of the request, or the last of its packets; `request` is the whole request.
         """
         packets = reply.to_packets()
-        size = sum(map(len, packets))
+        request_size = max(len(forwarded.datagram), envelope_module.ENVELOPE_LENGTH + len(request))
+        excess = sum(map(len, packets)) - request_size
         now = monotonic()
-        if len(packets) > MAX_PACKETS or not self.traffic.allows(forwarded.address[0], size, now):
+        if len(packets) > MAX_PACKETS or not self.traffic.allows(forwarded.address[0], excess, now):
             self._service.dropped("rate_limit")
             self._refusals += 1
             packets = [] if (short := self._short_response(forwarded, request)) is None else [short]

@@ -132,8 +132,9 @@ class Control:
         self._news: dict[str, dict[str, int]] = {"processes": {}, "restarts": {}}
 
     def _traffic(self, config: Config) -> TrafficLimit:
-        rate, burst = config.limits.udp_octets, config.limits.udp_burst
-        return TrafficLimit(self._options.traffic, rate, burst, config.limits.exempt_networks)
+        limits = config.limits
+        rate, burst, total = limits.udp_octets, limits.udp_burst, limits.udp_octets_in_all
+        return TrafficLimit(self._options.traffic, rate, burst, limits.exempt_networks, total)
 
     def _create_native_server(
         self, config: Config, server_identity: ServerIdentity
@@ -368,6 +369,7 @@ def _resolver_options(
         "resolves": native_server.resolution_enabled[Transport.UDP],
         "bytes_per_second": config.limits.udp_octets,
         "burst": config.limits.udp_burst,
+        "total_bytes_per_second": config.limits.udp_octets_in_all,
         "forwards_per_second": config.limits.udp_handovers,
         "total_forwards_per_second": config.limits.udp_handovers_in_all,
         "exempt": list(config.limits.exempt_networks),

@@ -29,8 +29,8 @@ from perseid.server.native.resolution import PublicResolver, packets, settings_f
 from perseid.server.observe import logs
 from perseid.server.observe.access_log import AccessLog
 from perseid.server.observe.counters import ResolverCounters, SharedCounters
-from perseid.wire.fragments import MAX_PACKET
-from perseid.wire.message import BODY_OFFSET, OPCODE, RESPONSE_CODE
+from perseid.wire.fragments import MAX_PACKET, packet_count
+from perseid.wire.message import BODY_OFFSET, ENVELOPE_LENGTH, OPCODE, RESPONSE_CODE
 
 from . import unblock_signals
 from .datagrams import MAX_FORWARDED_BYTES, ReturnAddress, is_response, pack_datagram, unpack_datagram, wrap_socket
@@ -68,6 +68,7 @@ class ResolverOptions:
     """Whether resolution is answered over UDP; otherwise control refuses it, as the site record says."""
     bytes_per_second: float
     burst: float
+    total_bytes_per_second: float
     forwards_per_second: float
     total_forwards_per_second: float
     """Limit for all resolvers together; each has an equal part."""
@@ -132,7 +133,9 @@ class Resolver:
                 response = respond(datagram)
                 if response is None:
                     self._forward_to_control(datagram, return_address)
-                elif len(response) <= MAX_PACKET and allows(return_address[0], len(response), monotonic()):
+                elif len(response) <= MAX_PACKET and allows(
+                    return_address[0], len(response) - len(datagram), monotonic()
+                ):
                     send(response, return_address)
                     answered(response)
                 else:
@@ -148,16 +151,15 @@ class Resolver:
 
     def _send_packets(self, datagram: bytes, response: bytes, return_address: ReturnAddress) -> None:
         """Send a response of several packets, or a short refusal if its network is over the limit."""
-        if not self._traffic.allows(return_address[0], len(response), monotonic()):
+        size = len(response) + ENVELOPE_LENGTH * (packet_count(len(response) - ENVELOPE_LENGTH) - 1)
+        if not self._traffic.allows(return_address[0], size - len(datagram), monotonic()):
             refusal = self._refuse(datagram)
             if refusal is None:
                 self._counters.dropped()
                 return
-            response = refusal
-        size = 0
+            response, size = refusal, len(refusal)
         for packet in packets(response):
             self._datagrams.send(packet, return_address)
-            size += len(packet)
         self._counters.answered(response)
         self._counters.sent(size - len(response))
 
@@ -242,7 +244,9 @@ def main(options: ResolverOptions) -> None:
     log = logs.configure(f"resolver-{options.number}", options.log_format, level=options.log_level)
     udp, control = socket.socket(fileno=options.udp), socket.socket(fileno=options.control)
     counters = SharedCounters(options.counters_descriptor).counters(options.number)
-    traffic = TrafficLimit(options.traffic, options.bytes_per_second, options.burst, options.exempt)
+    traffic = TrafficLimit(
+        options.traffic, options.bytes_per_second, options.burst, options.exempt, options.total_bytes_per_second
+    )
     per_second, share = options.forwards_per_second, options.total_forwards_per_second / options.resolvers
     forward_limit = TrafficLimit(options.forward_limit, per_second, per_second, options.exempt)
     answers = AnswersReader(Path(options.answers))
