@@ -53,7 +53,7 @@ from perseid.registry.queries.resolve import Query, get_authority_metadata
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import Rules
-from perseid.schema.names import Form, convert_name, pilin_at
+from perseid.schema.names import ConversionScheme, Form, convert_name, pilin_at
 from perseid.server.native.server import NativeServer
 from perseid.wire.client import VerifiedResponse
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode, default_flags
@@ -351,7 +351,8 @@ class Convert:
     def python(self, _: World) -> str:
         own = Resolver.parse(self.resolver) if self.resolver else None
         resolvers = [*([own] if own else []), *KNOWN_RESOLVERS]
-        return ask_python(lambda: convert_name(parse_user_input(self.text, resolvers), Form(self.to), own).name)
+        scheme = ConversionScheme(self.scheme) if self.scheme else None
+        return ask_python(lambda: convert_name(parse_user_input(self.text, resolvers), Form(self.to), own, scheme).name)
 
     def v1(self, world: World) -> str:
         query = {"text": self.text, "to": self.to}
@@ -672,7 +673,7 @@ class Metadata:
 
     def web(self, world: World) -> str:
         def read(page: str) -> str:
-            times = dict(re.findall(r'<dt>([^<]*)</dt>\s*<dd>\s*<time datetime="([^"]*)"', page))
+            times = dict(re.findall(r'<dt>([^<]*)</dt><dd><bdi><time datetime="([^"]*)"', page))
             found = facts(page)
             owners = re.findall("hdl:[^ |]+", found.get("Owner", found.get("Owners", "")))
             return self._join(times["Created"], times["Last update"], found["Creator"].split()[0], owners)

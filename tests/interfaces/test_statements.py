@@ -401,6 +401,12 @@ CORDRA_IDENTIFIERS: Final = (
     ),
     row("C5", "A query that is not one of URIs is not found.", Look(f"{CORDRA}?a[b"), NOT_FOUND),
     row("C5", "The query comes before the fragment.", Look(f"{CORDRA}#top?part=2"), UPPER),
+    row(
+        "C5 U6",
+        "Query and fragment of a CORDRA identifier belong to the handle, on request.",
+        *(Convert(f"hdl:{CORDRA}?part=2#top", "handle", scheme="cordra"), f"{UPPER}?part=2#top"),
+        *(Convert(f"{CORDRA}?part=2#top", "path", scheme="cordra"), f"hdl:{UPPER}?part=2#top"),
+    ),
     row("C5", "Answers echo it as requested.", Echo(f"{CORDRA}?part=2"), f"{CORDRA}?part=2"),
     row("C5", "Changes address the path only.", Change(Request("delete"), f"{CORDRA}?part=2"), BAD),
     row("C5", "As a URI it is opened by its path.", Open(f"hdl:{CORDRA}?part=2#top"), UPPER),
@@ -422,6 +428,7 @@ FORMS: Final = {
 """The example of the document in each form."""
 
 URI_ENCODING: Final = (
+    row("U1", "The scheme is case-insensitive.", Parse("HDL:12345/x", strict=True), "12345 / x"),
     row("U1", "The scheme is written in lowercase.", Convert("HDL:12345/x", "path"), "hdl:12345/x"),
     row("U2", "The example of the document is written in the host form.", Convert(CORDRA, "host"), FORMS["host"]),
     row("U3", "The example of the document is written in the path form.", Convert(CORDRA, "path"), FORMS["path"]),
@@ -429,14 +436,50 @@ URI_ENCODING: Final = (
         row("U4", f"The example is written for the resolver {each}.", Convert(CORDRA, "http", each), f"{each}/{CORDRA}")
         for each in ("http://hld.handle.net", RESOLVER)
     ],
+    row("U2", "The host form is hdl://NA/LOCAL.", Parse(FORMS["host"], strict=True), f"100.102 / {GUID}"),
+    row("U2", "Query and fragment follow.", Parse("hdl://12345/x?q#f", strict=True), "12345 / x ? q # f"),
+    row("U2", "The host is not empty.", Parse("hdl:///x", strict=True), f"{BAD} H1"),
+    row("U2", "The path is not empty.", Parse("hdl://12345/", strict=True), f"{BAD} H1"),
+    row("U2", "The path is one segment.", Parse("hdl://12345/a/b", strict=True), f"{BAD} U5"),
+    row("U3", "The path form is hdl:NA/LOCAL.", Parse(FORMS["path"], strict=True), f"100.102 / {GUID}"),
+    row("U3", "It has exactly two segments.", Parse("hdl:12345/a/b", strict=True), f"{BAD} U5"),
+    row("U3", "Neither segment is empty.", Parse("hdl:12345/", strict=True), f"{BAD} H1"),
+    row(
+        "U4",
+        "The HTTP form is the address of a resolver and the name.",
+        *(Parse(f"http://hld.handle.net/{CORDRA}", strict=True, resolver="http://hld.handle.net"), f"100.102 / {GUID}"),
+    ),
+    row(
+        "U4",
+        "A resolver can require a first segment.",
+        *(Parse(FORMS["http"], strict=True, resolver=RESOLVER), f"100.102 / {GUID}"),
+        *(Parse(FORMS["http"].replace("/hdl/", "/"), strict=True, resolver=RESOLVER), f"{BAD} U4"),
+    ),
     row("U4", "The URL of another server is not a handle.", Parse("http://x.example/12345/x"), f"{BAD} U4"),
     row(
         "U4",
         "The server publishes its authority and segment.",
         *(Declared(), "https://hdl.example.org/{handle} None | https://hdl.example.org/hdl/{handle} hdl"),
     ),
+    *[
+        row(
+            "U4",
+            f"It honors what it declares: /{form}NA/LOCAL.",
+            Open(f"https://hdl.example.org/{form}12345/a%2Fb"),
+            "12345/a/b",
+        )
+        for form in ("", "hdl/")
+    ],
     row("U5", "Other characters are percent-encoded as UTF-8.", Convert("12345/ü", "path"), "hdl:12345/%C3%BC"),
+    row(
+        "U5",
+        "/, ?, # and % of a suffix are encoded.",
+        *(Convert("12345/a/b?c#d%e", "path"), "hdl:12345/a%2Fb%3Fc%23d%25e"),
+        *(Parse("hdl:12345/a%2Fb%3Fc%23d%25e", strict=True), "12345 / a/b?c#d%e"),
+    ),
     row("U2 U5", "A host is a registered name: : is encoded there.", Convert("a:b/x", "host"), "hdl://a%3Ab/x"),
+    row("U5", "A malformed escape is refused.", Parse("hdl:12345/100%", strict=True), f"{BAD} U5"),
+    row("U5", "Malformed UTF-8 is refused.", Parse("hdl:12345/%FF", strict=True), f"{BAD} U5"),
     elsewhere(
         "U5",
         "Decoding is the exact inverse of encoding for every handle.",
@@ -454,6 +497,7 @@ URI_ENCODING: Final = (
         Convert("hdl:12345/X?q#f", "host"),
         "hdl://12345/X?q#f",
     ),
+    row("U7", "A name without a scheme is refused in URIs for machines.", Parse("12345/x", strict=True), f"{BAD} U7"),
     row("U7", "People can write a name without a scheme.", Parse("12345/x"), "12345 / x"),
     row("U7", "People can leave / unescaped.", Parse("hdl:12345/a/b"), "12345 / a/b"),
     *[
@@ -485,6 +529,14 @@ URI_ENCODING: Final = (
 )
 
 AUTHORITY_METADATA: Final = (
+    row(
+        "A1 A5",
+        "The example of the document has its dates, creator and owner.",
+        *(
+            Metadata("102.100.272/2RDV0T0QH"),
+            f"2007-06-22T02:53:46Z | 2007-08-10T04:23:11Z | hdl:{PROJECT} | hdl:102.100.pilin2/XYZZY",
+        ),
+    ),
     row(
         "A1 A3 A8",
         "A new identifier has creation date, last update and creator, added by the server.",
@@ -534,6 +586,15 @@ AUTHORITY_METADATA: Final = (
             f'refused INVALID_VALUE creator_type = "{CREATOR}"',
         ),
     ),
+    row(
+        "A5",
+        "The creator is accepted as a URI, and stored as a handle in its registered spelling.",
+        *(
+            Register("102.100.272/BCDFGHJ6H", (value(1, CREATOR, f"hdl:{PROJECT.lower()}"),)),
+            "created 102.100.272/BCDFGHJ6H",
+        ),
+        *(Look("102.100.272/BCDFGHJ6H", CREATOR), PROJECT),
+    ),
     row("A5", "The creation date is text in ISO 8601.", Look(SEED, CREATED), re.compile(DATE)),
     row(
         "A1 A5",
@@ -543,6 +604,11 @@ AUTHORITY_METADATA: Final = (
             Metadata("102.100.272/BCDFGHJ8H"),
             re.compile(rf"{DATE} \| {DATE} \| hdl:{PROJECT} \| hdl:10\.999/owner"),
         ),
+    ),
+    row(
+        "A2 A5",
+        "An owner cannot be hidden.",
+        *(Register("102.100.272/BCDFGHJ9H", (OWNER | {"permissions": "1100"},)), re.compile("refused INVALID_VALUE.*")),
     ),
     elsewhere(
         "A5",
