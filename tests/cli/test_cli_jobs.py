@@ -38,6 +38,37 @@ def test_dry_run_shows_every_change_and_changes_nothing(here: Site) -> None:
     assert count_by_host(here, "old.example") == 12
 
 
+def test_rewrite_selects_like_find(here: Site) -> None:
+    here.ok("create 12345/s --value 1:URL=https://old.example/s --value 2:URL.OTHER=https://old.example/t")
+    here.ok("create 12345/sub --url https://sub.old.example/")
+    to = "--to https://new.example/*"
+    for options, count in (
+        ("--host old.example", 13),
+        ("--url *://old.example/*", 13),
+        ("--url *://old.example/s*", 1),
+        ("--host old.example --type URL.OTHER", 1),
+        ("--host old.example --prefix 12345 --owner 0.NA/12345", 13),
+        ("--host old.example --owner 12345/ann", 0),
+    ):
+        assert here.lines(f"rewrite {options} {to} --dry-run")[-2] == f"records  {count}", options
+    here.ok(f"rewrite --host old.example --type URL.OTHER {to} --yes")
+    assert here.lines("resolve 12345/s")[:2] == [
+        "  1  URL        https://old.example/s",
+        "  2  URL.OTHER  https://new.example/t",
+    ]
+    assert here.ok("jobs show --json").json["parameters"] == {
+        "url": "*://old.example/*",
+        "to": "https://new.example/*",
+        "prefix": None,
+        "type": "URL.OTHER",
+    }
+    here.ok(f"rewrite --host old.example {to} --yes")
+    assert (count_by_host(here, "new.example"), count_by_host(here, "old.example")) == (13, 1)
+    refused(here(f"rewrite {to}"), "requires either a URL or a host", "--url GLOB or --host HOST", code=2)
+    refused(here(f"rewrite --host a --url http://a/* {to}"), "requires either a URL or a host", code=2)
+    refused(here(f"rewrite --host a/b {to}"), "is not a host name", code=2)
+
+
 @pytest.mark.usefixtures("terminal")
 def test_rewrite_shows_some_changes_and_asks_for_confirmation(here: Site) -> None:
     done = here("rewrite", *MOVE[1:], stdin=b"n\n")

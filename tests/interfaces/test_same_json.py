@@ -111,9 +111,9 @@ CASES: Final = (
     ],
     # Jobs
     Case(
-        "rewrite --url https://example.org/* --to https://new.example/* --dry-run",
+        "rewrite --host example.org --type URL --to https://new.example/* --dry-run",
         "GET",
-        "/rewrites/preview?url=https://example.org/*&to=https://new.example/*&limit=1000",
+        "/rewrites/preview?host=example.org&type=URL&to=https://new.example/*&limit=1000",
         items="handles",
     ),
     Case(

@@ -35,6 +35,7 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.SEE_HISTORY: "See which entries have the value: perseid history {handle}",
     AdviceKind.SEE_TYPE: "See the definition of the type: perseid type show {type}",
     AdviceKind.SEE_TYPE_FORMAT: "See docs/reference/types.md for the format of definitions",
+    AdviceKind.SELECT_URLS: "Use either --url GLOB or --host HOST",
     AdviceKind.TOMBSTONE_INSTEAD: "Create a tombstone instead: perseid tombstone {handle} --reason TEXT",
     AdviceKind.UNDO_EARLIER_JOB: "To undo the job before it: perseid undo {job}",
     AdviceKind.UNDO_JOB: "Undo the job: perseid undo {job}",

@@ -13,6 +13,7 @@ from perseid.registry.jobs import runner
 from perseid.registry.jobs.rewrite import PlannedRewrite, Rewrite
 from perseid.registry.jobs.runner import JobRun, UndoIndex
 from perseid.registry.jobs.undo import UndoConflict, UndoPreview
+from perseid.registry.queries.find import Search
 from perseid.registry.responses import to_conflict, to_job, to_planned_record, to_undo_plan
 from perseid.schema.jobs import JobState
 
@@ -24,11 +25,13 @@ from ._arguments import (
     OpenInstallation,
     format_data,
     open_installation,
+    parse_reference,
     printable,
 )
 from ._commands import Group, register_command
 from ._output import AsJson, confirm, print_fields, print_json, print_message
 from .lifecycle import Yes, print_job, run_job
+from .queries import OwnerOption, PrefixOption, TypeOption
 from .verify import short_time
 
 MAX_SHOWN: Final = 10
@@ -49,12 +52,22 @@ OptionalJob: TypeAlias = Annotated[
 def rewrite(  # noqa: PLR0913 - options
     *,
     url: Annotated[
-        str, typer.Option("--url", metavar="URL", help="The current URL; `*` at its end matches any characters.")
-    ],
-    to: Annotated[str, typer.Option("--to", metavar="URL", help="The new URL, with `*` if --url has one.")],
-    prefix: Annotated[
-        str | None, typer.Option("--prefix", metavar="PREFIX", help="Only records of this namespace.")
+        str | None,
+        typer.Option(
+            "--url", metavar="GLOB", help="The current URL; `*` at its end, or as its scheme, matches any characters."
+        ),
     ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option("--host", metavar="HOST", help="The current host, with any scheme, without its subdomains."),
+    ] = None,
+    to: Annotated[
+        str,
+        typer.Option("--to", metavar="URL", help="The new URL, with `*` at its end if --url has one, or for --host."),
+    ],
+    prefix: PrefixOption = None,
+    type_: TypeOption = None,
+    owner: OwnerOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show every change, but change nothing.")] = False,
     yes: Yes = False,
     note: Note = "",
@@ -64,16 +77,19 @@ def rewrite(  # noqa: PLR0913 - options
 ) -> None:
     """Change the URLs of many records, for example when a host or a path has moved.
 
+    The URLs are selected as in `perseid find`, by `--url` or `--host`; the other conditions narrow the selection.
+
     Values of type URL and locations in 10320/loc are changed. The command shows the changes, asks for confirmation, and
     runs as a job: `perseid jobs show` shows its progress, `perseid jobs resume` resumes it after an interruption, and
     `perseid undo` undoes it. With `--json`, the job is printed; with `--dry-run` as well, one line for each record.
 
     For example:
         perseid create 2000.01/0123456789ABCDEF0123456789ABCDEF --url http://old.example/maps/1
-        perseid rewrite --url "http://old.example/*" --to "https://new.example/*" --dry-run
+        perseid rewrite --host old.example --prefix 2000.01 --to "https://new.example/*" --dry-run
         perseid rewrite --url "http://old.example/*" --to "https://new.example/*" --yes --json
     """
-    order = Rewrite(url, to, prefix)
+    party = None if owner is None else str(parse_reference(owner).handle)
+    order = Rewrite.of(Search(url=url, host=host, prefix=prefix, type=type_, owner=party), to)
     with open_installation(directory, acting_as) as session:
         total = _preview_rewrite(session, order, json, dry_run)
         if dry_run:

@@ -173,6 +173,15 @@ DEFAULT_SECONDS: Final = 60
 """Time limit of a search without an index; enough for some ten million URLs."""
 
 
+PrefixOption: TypeAlias = Annotated[
+    str | None, typer.Option("--prefix", metavar="PREFIX", help="The prefix of the handle.")
+]
+TypeOption: TypeAlias = Annotated[
+    str | None, typer.Option("--type", metavar="TYPE", help="The type of a value; `URL.` includes subtypes.")
+]
+OwnerOption: TypeAlias = Annotated[str | None, typer.Option("--owner", metavar="HANDLE", help="The owner or creator.")]
+
+
 def search(  # noqa: PLR0913 - options
     *,
     url: Annotated[
@@ -185,12 +194,10 @@ def search(  # noqa: PLR0913 - options
     path: Annotated[
         str | None, typer.Option("--path", metavar="PATH", help="The beginning of the target's path, on any host.")
     ] = None,
-    type_: Annotated[
-        str | None, typer.Option("--type", metavar="TYPE", help="The type of a value; `URL.` includes subtypes.")
-    ] = None,
+    type_: TypeOption = None,
     value: Annotated[str | None, typer.Option("--value", metavar="TEXT", help="The exact data of a value.")] = None,
-    prefix: Annotated[str | None, typer.Option("--prefix", metavar="PREFIX", help="The prefix of the handle.")] = None,
-    owner: Annotated[str | None, typer.Option("--owner", metavar="HANDLE", help="The owner or creator.")] = None,
+    prefix: PrefixOption = None,
+    owner: OwnerOption = None,
     changed_since: Annotated[
         str | None, typer.Option("--changed-since", metavar="TIME|SEQ", help="Changed after this time or entry.")
     ] = None,

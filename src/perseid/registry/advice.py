@@ -151,6 +151,7 @@ class AdviceKind(Enum):
     REDO_JOB = "To redo it, undo job {job}"
     REPEAT_OR_UNDO_JOB = "Repeat the request, or undo job {job}"
     RESUME_JOB = "Resume job {job}"
+    SELECT_URLS = "Give either the URL or the host that will change"
     UNDO_EARLIER_JOB = "To undo the job before it, name job {job}"
     UNDO_JOB = "Undo job {job}"
     URL_PATTERN_EXAMPLE = "For example: https://old.example/*"

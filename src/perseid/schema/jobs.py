@@ -25,40 +25,49 @@ class JobState(StrEnum):
 
 
 Url = Annotated[
-    str,
+    str | None,
     Doc(
-        "The current URL, or its beginning followed by `*`.",
-        min_length=1,
-        max_length=8_000,
+        "The current URL, or its beginning followed by `*`; the scheme can be `*` too. Give either it or the host.",
         examples=["http://old.example/*"],
     ),
+]
+Host = Annotated[
+    str | None, Doc("The current host, with any scheme, without its subdomains.", examples=["old.example"])
 ]
 NewUrl = Annotated[
     str,
     Doc(
-        "The new URL, with `*` if the current one has it.",
+        "The new URL, with `*` if the current one has it or you give a host.",
         min_length=1,
         max_length=8_000,
         examples=["https://new.example/*"],
     ),
 ]
 Prefix = Annotated[str | None, Doc("Only handles of this namespace.", examples=["12345"])]
+ValueType = Annotated[str | None, Doc("Only values of this type; `URL.` includes subtypes.", examples=["URL"])]
+Owner = Annotated[str | None, Doc("Only records of this owner or creator, in any form.", examples=["12345/ann"])]
 
 
 class RewriteQuery(Paging, frozen=True, kw_only=True):
     """Which URLs to rewrite, and to what."""
 
-    url: Url
     to: NewUrl
+    url: Url = None
+    host: Host = None
     prefix: Prefix = None
+    type: ValueType = None
+    owner: Owner = None
 
 
-class NewRewrite(RequestBody, frozen=True):
+class NewRewrite(RequestBody, frozen=True, kw_only=True):
     """Which URLs to rewrite, and to what."""
 
-    url: Url
     to: NewUrl
+    url: Url = None
+    host: Host = None
     prefix: Prefix = None
+    type: ValueType = None
+    owner: Owner = None
     note: Note = ""
 
 

@@ -1,8 +1,9 @@
 """Rewrite jobs: replace the target URLs of many records, as in `http://old.example/*` to `https://new.example/*`.
 
-The part before the `*` is replaced and the part after it is kept byte for byte. Values of type URL and its subtypes and
-the locations in 10320/loc are rewritten. In XML only the attribute changes; where that is impossible without touching
-anything else, the value stays unchanged.
+The URLs are selected as in a search (`queries.find`), by a pattern or by their host, and by prefix, type and owner. The
+host is exact, because its subdomains may be other services. The part before the `*` is replaced, and the part after it
+is kept byte for byte. Values of type URL and its subtypes and the locations in 10320/loc are rewritten. In XML only the
+attribute changes; where that is impossible without touching anything else, the value stays unchanged.
 
 Records are found through the search view, as far as the caller can see them, and changed like single changes: with the
 permission to modify their values, under their policies. Concurrent changes by others are rewritten too, in their latest
@@ -15,6 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 from xml.sax.saxutils import escape, unescape
 
+import msgspec
+
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.store.jobs import Job, JobSteps
 from perseid.ledger.views.search_keys import ALL_URLS, exact_url_range, location_keys, url_text
@@ -23,7 +26,7 @@ from perseid.names.handle import Handle
 from perseid.records.errors import InvalidData
 from perseid.records.locations import Locations
 from perseid.records.record import Permission, Value
-from perseid.records.types import LOCATIONS, URL, has_type
+from perseid.records.types import LOCATIONS, URL, TypeQuery, has_type
 from perseid.records.xml import Element
 from perseid.registry.access import permissions
 from perseid.registry.access.authorization import authorize_write
@@ -58,13 +61,18 @@ class UrlRewrite:
     """A URL pattern and its replacement."""
 
     glob: UrlGlob
-    before: bytes
-    """What is replaced: the start of URLs, in the form of `url_text`, or a whole URL."""
+    before: bytes | None
+    """What is replaced: the start of URLs, in the form of `url_text`, or a whole URL; None if the scheme is open."""
     after: str
+    types: TypeQuery | None = None
+    """Only values of this type."""
 
     @classmethod
-    def parse(cls, url: str, to: str) -> Self:
-        """Parse the pattern and its replacement; each needs a scheme and a host, with at most one `*`, at the end."""
+    def parse(cls, url: str, to: str, type: str | None = None) -> Self:  # noqa: A002 - as in `Search`
+        """Parse the pattern and its replacement; each needs a scheme and a host, with at most one `*`, at the end.
+
+        The scheme of a pattern with a `*` at the end can be a `*` too.
+        """
         try:
             f"{url}{to}".encode()
         except UnicodeEncodeError:
@@ -77,7 +85,7 @@ class UrlRewrite:
             raise InvalidRequest(ResponseCode.INVALID_VALUE, str(problem), advice) from problem
         target = to.strip()
         before = glob.literal if not glob.is_exact else url_text(exact_url_range(url).full_first)
-        if before is None or glob.scheme is None:
+        if glob.scheme is None or (before is None and not _has_open_scheme(glob)):
             reason = (
                 f"Invalid URL pattern {display_name(url)}: it needs a scheme and a host, and at most one *, at the end"
             )
@@ -90,25 +98,31 @@ class UrlRewrite:
                 "and a * at the end only if the pattern has one"
             )
             raise InvalidRequest(ResponseCode.INVALID_VALUE, reason, AdviceKind.URL_REPLACEMENT_EXAMPLE())
-        return cls(glob, before, after)
+        return cls(glob, before, after, None if type is None else TypeQuery((type,)))
 
     @property
     def repeats(self) -> bool:
         """Whether a rewritten URL could match the pattern again."""
+        if self.before is None:
+            return True
         after = url_text(exact_url_range(self.after).full_first)
         return after.startswith(self.before) or self.before.startswith(after)
 
     def apply(self, value: Value) -> Value | None:
         """Return the rewritten value; the same value if it cannot be rewritten; None if it does not match."""
         content = value.to_bytes()
-        if not self.glob.matches_values(content):
+        if not self.glob.matches_values(content) or not (self.types is None or self.types.finds(value.type)):
             return None
         if has_type(value.type, URL):
             return replace(value, data=self._build_url(location_keys(content)[0][0]))
         return self._rewrite_locations(value) if has_type(value.type, LOCATIONS) else value
 
     def _build_url(self, key: bytes) -> bytes:
-        return self.after.encode() + url_text(key)[len(self.before) :]
+        text = url_text(key)
+        if self.before is not None:
+            return self.after.encode() + text[len(self.before) :]
+        path = text.index(b"/", text.index(b"://") + len("://"))
+        return self.after.encode() + text[path + len(self.glob.rest) - len(_STAR) :]
 
     def _rewrite_url(self, text: str) -> str:
         """Rewrite a URL if it matches."""
@@ -147,6 +161,12 @@ class UrlRewrite:
         return replace(root, children=tuple(children))
 
 
+def _has_open_scheme(glob: UrlGlob) -> bool:
+    """Whether a pattern is any scheme, a host, and the start of paths with a `*`."""
+    star = _STAR.encode()
+    return glob.scheme == star and star not in glob.authority and glob.rest.find(star) == len(glob.rest) - 1
+
+
 def _rewrite_attribute(match: re.Match[str], rewrite: Callable[[str], str]) -> str:
     """Rewrite the URL in an attribute; the text stays unchanged if the URL does not match."""
     quote, inner = match[3][0], match[3][1:-1]
@@ -176,10 +196,27 @@ class Rewrite:
     """The new URL, or the new start and a `*`."""
     prefix: str | None = None
     """Only handles under this prefix."""
+    type: str | None = None
+    """Only values of this type."""
+    owner: str | None = None
+    """Only records of this owner."""
+
+    @classmethod
+    def of(cls, search: Search, to: str) -> Self:
+        """Return the rewrite of the URLs that a search selects, by a URL or a host. Raises `Refused`."""
+        if (search.url is None) == (search.host is None):
+            reason = "A rewrite requires either a URL or a host"
+            raise InvalidRequest(ResponseCode.INVALID_VALUE, reason, AdviceKind.SELECT_URLS())
+        search.prepared()
+        return cls(search.url or f"*://{search.host}/*", to, search.prefix, search.type, search.owner)
 
     @property
     def search(self) -> Search:
-        return Search(url=self.url, prefix=self.prefix)
+        return Search(url=self.url, prefix=self.prefix, type=self.type, owner=self.owner)
+
+    def to_url_rewrite(self) -> UrlRewrite:
+        """Return the change of each value. Raises `Refused`."""
+        return UrlRewrite.parse(self.url, self.to, self.type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +255,7 @@ def preview_page(
     snapshot: Snapshot, identity: Identity, order: Rewrite, after: str | None = None, limit: int = 0
 ) -> RewritePage:
     """Return a page of the preview, of `CHUNK_SIZE` records unless `limit` is set. Raises `Refused`."""
-    rewrite = UrlRewrite.parse(order.url, order.to)
+    rewrite = order.to_url_rewrite()
     items: dict[str, PlannedRewrite] = {}
 
     def weigh(result: SearchResult) -> int:
@@ -244,18 +281,17 @@ def nothing_matches(order: Rewrite) -> Refused:
 
 def start(registry: Registry, order: Rewrite, identity: Identity, interface: str, note: str, total: int) -> Job:
     """Start a rewrite job; `JobRun` executes it."""
-    UrlRewrite.parse(order.url, order.to)
+    order.to_url_rewrite()
     order.search.prepared()
     parameters: dict[str, object] = {"url": order.url, "to": order.to, "prefix": order.prefix}
+    parameters |= {name: text for name, text in (("type", order.type), ("owner", order.owner)) if text is not None}
     return runner.start_job(registry, KIND, parameters, identity, interface, note, total=total)
 
 
 def load_work(_registry: Registry, job: Job) -> "_RewriteWork":
     """Load the work of a rewrite job. Raises `Refused`."""
-    parameters = runner.load_parameters(job)
-    prefix = parameters["prefix"]
-    order = Rewrite(str(parameters["url"]), str(parameters["to"]), None if prefix is None else str(prefix))
-    return _RewriteWork(order, UrlRewrite.parse(order.url, order.to), job)
+    order = msgspec.convert(runner.load_parameters(job), Rewrite)
+    return _RewriteWork(order, order.to_url_rewrite(), job)
 
 
 def _find_matching(

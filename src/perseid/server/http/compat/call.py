@@ -64,7 +64,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     **dict.fromkeys((AdviceKind.PREVIEW_REWRITE, AdviceKind.REDO_JOB, AdviceKind.REPEAT_OR_UNDO_JOB)),
     AdviceKind.SEE_HIDDEN: None,  # authenticated requests show it
     **dict.fromkeys((AdviceKind.RESUME_JOB, AdviceKind.UNDO_EARLIER_JOB, AdviceKind.UNDO_JOB)),
-    **dict.fromkeys((AdviceKind.GIVE_REASON, AdviceKind.SEE_HISTORY)),
+    **dict.fromkeys((AdviceKind.GIVE_REASON, AdviceKind.SEE_HISTORY, AdviceKind.SELECT_URLS)),
     **dict.fromkeys((AdviceKind.RESTORE, AdviceKind.REUSE_DELETED, AdviceKind.TOMBSTONE_INSTEAD)),
 }
 """Advice as parameters and requests of this API; None where it cannot help."""

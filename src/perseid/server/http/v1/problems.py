@@ -205,6 +205,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.SEE_HISTORY: f"See which entries have the value: GET {BASE}/handles/{{handle}}/history",
     AdviceKind.SEE_TYPE: f"See the definition of the type: GET {BASE}/types/{{type}}",
     AdviceKind.SEE_TYPE_FORMAT: "See /docs/types for the format of definitions",
+    AdviceKind.SELECT_URLS: "Give either url or host",
     AdviceKind.TOMBSTONE_INSTEAD: f"Create a tombstone instead: POST {BASE}/handles/{{handle}}/tombstone",
     AdviceKind.UNDO_EARLIER_JOB: f"To undo the job before it: POST {BASE}/jobs/{{job}}/undo",
     AdviceKind.UNDO_JOB: f"Undo the job: POST {BASE}/jobs/{{job}}/undo",

@@ -14,6 +14,7 @@ from perseid.registry.jobs import transfer, undo
 from perseid.registry.jobs.rewrite import Rewrite, RewritePage
 from perseid.registry.jobs.runner import UndoIndex, find_job, get_unfinished_job, jobs_page
 from perseid.registry.jobs.transfer import TransferAll, TransferPage, parse_range
+from perseid.registry.queries.find import Search
 from perseid.registry.responses import to_planned_record, to_planned_transfer, to_undo_plan
 from perseid.schema.common import Paging
 from perseid.schema.jobs import (
@@ -52,6 +53,8 @@ from perseid.server.http.v1.validation import InvalidParameter
 from perseid.server.limits.budgets import get_source
 from perseid.server.native.steps import WorkKind
 
+from .queries import parse_owner
+
 JOBS: Final = Routes("Jobs", "Preview, start, watch, resume and undo changes of many records.")
 
 _PARAMETERS: Final = {"job": "The id of the job, as in `listJobs`, or `last`."}
@@ -78,7 +81,7 @@ async def preview_rewrite(call: ApiCall) -> Reply:
     You see handles of namespaces that you can list.
     """
     query = call.query_as(RewriteQuery)
-    order = Rewrite(query.url, query.to, query.prefix)
+    order = _parse_rewrite(call, query)
     after = await call.after(str)
 
     def read(context: Context) -> RewritePage:
@@ -111,8 +114,8 @@ async def rewrite(call: ApiCall) -> Reply:
     change; completed changes remain and can be undone. A token needs `update` and `find`.
     """
     new = call.payload(NewRewrite)
-    order = Rewrite(new.url, new.to, new.prefix)
     registry = authorize_registry(call)
+    order = _parse_rewrite(call, new, "$.")
 
     async def start() -> Job:
         total = await _count_rewrites(call, registry, order)
@@ -121,6 +124,13 @@ async def rewrite(call: ApiCall) -> Reply:
         )
 
     return await call.once(lambda: run_job(call, registry, start, discard=True))
+
+
+def _parse_rewrite(call: ApiCall, new: RewriteQuery | NewRewrite, path: str = "") -> Rewrite:
+    """Build the rewrite. `path` precedes the field names in errors."""
+    owner = None if new.owner is None else parse_owner(call, new.owner, f"{path}owner")
+    search = Search(url=new.url, host=new.host, prefix=new.prefix, type=new.type, owner=owner)
+    return Rewrite.of(search, new.to)
 
 
 async def _count_rewrites(call: ApiCall, registry: AuthorizedRegistry, order: Rewrite) -> int:

@@ -181,13 +181,16 @@ def _parse_since(call: ApiCall, context: Context, query: FindQuery) -> int | Non
     return seq_at_time(context.snapshot.reader, query.changed_since, call.registry.ledger.log.clock.now())
 
 
+def parse_owner(call: ApiCall, text: str, where: str = "owner", *, strict: bool = False) -> str:
+    """Parse the handle of an owner, in any form; `where` is its name in errors."""
+    known = (*get_resolvers(call.settings), *KNOWN_RESOLVERS)
+    with locate_name_error(where, text, new=False):
+        parse = parse_uri if strict else parse_user_input
+        return str(parse(text, known, for_lookup=True).handle)
+
+
 def _build_search(call: ApiCall, query: FindQuery, since: int | None) -> Search:
-    owner = query.owner
-    if owner is not None:
-        known = (*get_resolvers(call.settings), *KNOWN_RESOLVERS)
-        with locate_name_error("owner", owner, new=False):
-            parse = parse_uri if query.strict else parse_user_input
-            owner = str(parse(owner, known, for_lookup=True).handle)
+    owner = None if query.owner is None else parse_owner(call, query.owner, strict=query.strict)
     return Search(
         url=query.url,
         host=query.host,
