@@ -22,9 +22,10 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from perseid.names import pilin
+from perseid.names.cordra import CordraName
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
-from perseid.names.uri import KNOWN_RESOLVERS, Resolver, parse_uri, parse_user_input
+from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_uri, parse_user_input
 from perseid.records.json_form import value_from_json, value_to_json
 from perseid.records.record import Permission, Value, ValueRef
 from perseid.registry.commands.lifecycle import Publish, Tombstone, Unpublish
@@ -45,6 +46,7 @@ from perseid.registry.installation.setup import (
 )
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries.aliases import find_record
+from perseid.registry.queries.citation import get_citation, to_json
 from perseid.registry.queries.find import Search, find
 from perseid.registry.queries.history import as_of, get_history
 from perseid.registry.queries.listing import list_handles
@@ -301,7 +303,7 @@ class Parse:
     resolver: str = ""
 
     native = compat = ONLY_HANDLES
-    web = "the look-up box shows a record: see Open"
+    web = "the look-up box shows the record, not the parts of its name"
 
     def cli(self, world: World) -> str:
         options = [*(["--strict"] if self.strict else []), *(["--resolver", self.resolver] if self.resolver else [])]
@@ -341,7 +343,7 @@ class Convert:
     scheme: str = ""
 
     native = compat = ONLY_HANDLES
-    web = "a page shows the citable forms: see Cite"
+    web = "a page shows the forms for citations"
 
     def cli(self, world: World) -> str:
         options = [*(["--resolver", self.resolver] if self.resolver else [])]
@@ -490,7 +492,7 @@ class Open:
     text: str
 
     native = compat = ONLY_HANDLES
-    v1 = "a path contains a handle; /names/parse reads other forms: see Parse"
+    v1 = "a path contains a handle; /names/parse reads other forms"
 
     def cli(self, world: World) -> str:
         return ask_cli(world, "resolve", self.text, "--type", "DESC", read=Look("")._read)
@@ -602,16 +604,59 @@ class Echo:
 
 
 @dataclass(frozen=True)
+class Tail:
+    """Which query and fragment does the answer to a look-up have?"""
+
+    handle: str
+
+    def _join(self, query: str | None, fragment: str | None) -> str:
+        return f"{query} | {fragment}"
+
+    def _read(self, found: Any) -> str:
+        return self._join(found.get("query"), found.get("fragment"))
+
+    def _read_name(self, name: str) -> str:
+        """Of a handle as the answer repeats it."""
+        parsed = CordraName.parse(Handle.parse(name))
+        return self._join(parsed.query, parsed.fragment)
+
+    def cli(self, world: World) -> str:
+        return ask_cli(world, "resolve", self.handle, read=self._read)
+
+    def python(self, world: World) -> str:
+        found = world.python.resolve(Query(Handle.parse(self.handle)), Anonymous())
+        return self._join(found.query, found.fragment)
+
+    def native(self, world: World) -> str:
+        return self._read_name(Echo(self.handle).native(world))
+
+    def compat(self, world: World) -> str:
+        return self._read_name(Echo(self.handle).compat(world))
+
+    def v1(self, world: World) -> str:
+        return ask_v1(world, "GET", f"/handles/{segment(self.handle)}", read=self._read)
+
+    def web(self, world: World) -> str:
+        answer = world.web.get(f"/hdl/{segment(self.handle)}")
+        return self._join(header_of(answer, "Handle-Query"), header_of(answer, "Handle-Fragment"))
+
+
+@dataclass(frozen=True)
 class Cite:
     """In which forms is a handle cited?"""
 
     handle: str
 
-    python = "the text of a citation is for people; the command prints it"
     native = compat = NO_SUCH_REQUEST
 
     def _read(self, found: Any) -> str:
         return f"{found['hdl']} | {found['http']}"
+
+    def python(self, world: World) -> str:
+        with world.python.snapshot() as snapshot:
+            context = Context(snapshot, Anonymous(), "cli", world.python.now())
+            reference, resolver = Reference(Handle.parse(self.handle)), Resolver.parse(PUBLIC_URL)
+            return self._read(to_json(get_citation(context, reference, resolver)))
 
     def cli(self, world: World) -> str:
         return ask_cli(world, "cite", self.handle, read=self._read)
@@ -929,7 +974,7 @@ class Reservation:
     """A prefix, or a chosen handle."""
 
     native = compat = NO_SUCH_REQUEST
-    web = "the page /generate reserves: see Minted; another user cannot create there"
+    web = "the page /generate reserves, but does not create a chosen handle"
 
     def _check(self, handle: str, ask: Callable[[Look | Change], str]) -> str:
         assert handle.startswith(f"{self.name}/") or handle == self.name
@@ -1057,7 +1102,7 @@ class Transferred:
     handle: str
     to: str
 
-    native = compat = "administrators are changed as values: see Change"
+    native = compat = "administrators are changed like other values"
     web = ONLY_READS
 
     def _read(self, found: Any) -> str:
