@@ -315,7 +315,8 @@ def test_other_types_and_tombstones_are_left_alone(here: Registry) -> None:
 def test_only_visible_and_changeable_records_are_rewritten(here: Registry) -> None:
     fill(here, 3)
     put(here, *BOTH, hidden(1, "http://old.example/secret"), name="12345/hidden")
-    assert list(rewrite.preview(here, ORDER, ANN)) == [], "rewriting requires the permission to list"
+    assert list(rewrite.preview(here, ORDER, STRANGER)) == [], "rewriting requires permission to list or to read"
+    assert len(list(rewrite.preview(here, ORDER, ANN))) == 4
     put(here, admin(100, "300:12345/ann"), hidden(1, "http://old.example/secret2"), name="12345/not-his")
     assert run_rewrite(here, identity=LISTER).done == 4
     assert targets(here, "12345/not-his", "12345/hidden") == [
