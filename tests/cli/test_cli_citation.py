@@ -77,7 +77,7 @@ def test_citation_of_tombstones_and_of_unpublished_or_missing_handles(tmp_path: 
     demo.ok(f"tombstone {RELEASE} --reason Superseded")
     assert demo.lines(f"cite {RELEASE}")[0].endswith(" [gone: Superseded]")
     demo.ok("unpublish 102.100.272/D7J1G0DQH")
-    refused(demo("cite 102.100.272/D7J1G0DQH"), "does not exist", code=3)
+    refused(demo("cite 102.100.272/D7J1G0DQH"), "is unpublished", code=3)
     refused(demo("cite 102.100.272/BCDFGHJKH"), "does not exist", code=3)
     refused(demo("cite 88.1/x"), "This server does not host prefix 88.1", code=3)
     assert demo(f"cite {RELEASE} --style apa").code == 2

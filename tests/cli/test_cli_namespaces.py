@@ -93,6 +93,11 @@ def test_a6_external_types_are_reported(tmp_path: Path) -> None:
     done = installation.ok("namespace add 10.5072 --profile pilin --json")
     assert done.json["external_types"][0] == "102.100.TYPE/CREATION_DATE"
     assert "Types defined at another service" in installation.ok("namespace add 10.5073 --profile pilin").err
+    shown = installation.ok("type show 102.100.type/creator")
+    assert shown.out.splitlines()[:2] == ["handle       102.100.TYPE/CREATOR", "name         CREATOR"]
+    assert "This is a copy: another service hosts the type." in shown.err
+    advice = "See the copy of the definition: perseid type show 102.100.TYPE/CREATOR"
+    refused(installation("resolve 102.100.TYPE/CREATOR"), "does not host prefix 102.100.TYPE", advice, code=3)
 
 
 def test_namespace_with_a_custom_policy(demo: Site, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.SEE_HIDDEN: "To see it: perseid resolve {handle} --private",
     AdviceKind.SEE_HISTORY: "See which entries have the value: perseid history {handle}",
     AdviceKind.SEE_TYPE: "See the definition of the type: perseid type show {type}",
+    AdviceKind.SEE_TYPE_COPY: "See the copy of the definition: perseid type show {type}",
     AdviceKind.SEE_TYPE_FORMAT: "See docs/reference/types.md for the format of definitions",
     AdviceKind.SELECT_URLS: "Use either --url GLOB or --host HOST",
     AdviceKind.TOMBSTONE_INSTEAD: "Create a tombstone instead: perseid tombstone {handle} --reason TEXT",

@@ -439,10 +439,12 @@ def show_type(
     if json:
         print_json(response)
         return
-    fields = msgspec.structs.asdict(response) | {"seq": None}
+    fields = msgspec.structs.asdict(response) | {"seq": None, "copy": None}
     if registered.definition is not None:
         fields["schema"] = registered.definition.schema
     print_fields({name: printable(str(text)) for name, text in fields.items() if text})
+    if registered.is_copy:
+        print_message("This is a copy: another service hosts the type.")
 
 
 def _find_types(session: OpenInstallation, prefix: str) -> list[RegisteredType]:

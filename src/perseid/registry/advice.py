@@ -120,6 +120,7 @@ class AdviceKind(Enum):
     DEFINE_TYPE = "Define it first, or use a registered type"
     LIST_TYPES = "Only handles can be registered as types. Use a registered type"
     SEE_TYPE = "Write data that matches the definition of the type"
+    SEE_TYPE_COPY = "Ask the service that hosts it"
     SEE_TYPE_FORMAT = "Correct the definition"
     SEPARATE_TYPES = "Create a record for each type"
     WRITE_IN_STEPS = "Write them in several changes: existing values are not checked again"

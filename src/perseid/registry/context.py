@@ -17,6 +17,7 @@ from perseid.records.record import MAX_VALUES, Value, ValueRef, ascending
 from perseid.records.types import HS_ADMIN
 from perseid.registry.access.authorization import Decision, authorize, authorize_read
 from perseid.registry.access.permissions import HasRole, RequiredScope, Requirement, Role, display_name
+from perseid.registry.policy.authority import find_built_in_definition
 from perseid.registry.policy.policy import Audience, Policy
 from perseid.schema.namespaces import Scope
 from perseid.wire.codes import ResponseCode
@@ -118,7 +119,7 @@ class Context:
             reason = f"{display_name(handle)} is reserved for the installation and is not a handle"
             raise Refused(ResponseCode.SERVER_NOT_RESP, reason)
         if not self.snapshot.is_responsible(handle):
-            raise not_hosted(handle.prefix)
+            raise not_hosted(handle.prefix, handle)
         stored = self.snapshot.stored(handle, new=new)
         if refer and not stored.exists and (values := self.snapshot.referral(handle)):
             raise ReferralError(values)
@@ -185,11 +186,13 @@ def not_public(stored: StoredRecord) -> Refused:
     return Refused(ResponseCode.HANDLE_NOT_FOUND, reason, AdviceKind.SEE_HIDDEN(handle=stored.handle))
 
 
-def not_hosted(prefix: str) -> PrefixNotHosted:
-    """The refusal for a prefix that this server does not host."""
+def not_hosted(prefix: str, handle: Handle | None = None) -> PrefixNotHosted:
+    """The refusal for a prefix that this server does not host, because of a handle if there is one."""
     name = display_name(prefix) or '""'
     reason = f"This server does not host prefix {name}"
-    return PrefixNotHosted(ResponseCode.SERVER_NOT_RESP, reason, AdviceKind.HOST_PREFIX(prefix=prefix))
+    is_type = handle is not None and find_built_in_definition(handle) is not None
+    advice = AdviceKind.SEE_TYPE_COPY(type=handle) if is_type else AdviceKind.HOST_PREFIX(prefix=prefix)
+    return PrefixNotHosted(ResponseCode.SERVER_NOT_RESP, reason, advice)
 
 
 def name_too_long(name: str) -> Refused:

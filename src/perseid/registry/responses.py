@@ -227,6 +227,7 @@ def to_type(registered: RegisteredType, *, check: bool = False) -> namespaces.Ty
         None if definition.schema is None else parse_json(definition.schema),
         definition.example,
         _definition_problem(definition) if check else "",
+        registered.is_copy,
     )
 
 

@@ -158,13 +158,14 @@ class TypeResponse(ResponseBody, frozen=True):
     """A registered type."""
 
     handle: Annotated[str, Doc("The handle of the type.", examples=["12345/SCALE"])]
-    seq: Seq
+    seq: Annotated[Seq, Doc("The latest ledger entry of its record; 0 for a copy.")]
     name: Annotated[str, Doc("The name of the type.")] = ""
     description: Annotated[str, Doc("The meaning of values of the type.")] = ""
     pattern: Annotated[str | None, Doc("A regular expression (RE2) that the data must match.")] = None
     schema: Annotated[Any, Doc("A JSON Schema for the data.")] = None
     example: Annotated[str | None, Doc("Example data.")] = None
     problem: Annotated[str, Doc("Why data cannot be validated with this definition; lists do not check it.")] = ""
+    copy: Annotated[bool, Doc("Whether this is a copy: another service hosts the type.")] = False
 
 
 class TypePage(ResponseBody, frozen=True):

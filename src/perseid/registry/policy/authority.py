@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import partial
+from functools import cache, partial
 from itertools import count
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
@@ -32,7 +32,7 @@ from perseid.records.record import MAX_VALUES, Record, Value, ascending
 from perseid.records.types import HS_ADMIN, Text, has_type
 from perseid.registry.advice import Advice, AdviceKind
 
-from .policy import Policy, Refusal, Subject
+from .policy import DEFAULT_OWNER_TYPE, PROFILES, Policy, Refusal, Subject
 
 FIRST_INDEX: Final = 9001
 """First index of these values (A8): people and tools number their values from 1, keys from 100 to 400."""
@@ -433,6 +433,22 @@ def type_definitions(policy: Policy) -> tuple[TypeDefinition, ...]:
     """The types of the values that the server writes under a policy."""
     definitions = {getattr(policy, key): definition for key, definition in _DEFINITIONS.items()}
     return tuple([TypeDefinition(type_, definitions[type_][0], *definitions[type_][1]) for type_ in policy.types_used])
+
+
+@cache
+def _built_in_definitions() -> Mapping[str, TypeDefinition]:
+    """The definitions of all types that the built-in profiles use, by the folded type."""
+    policies = [replace(policy, authority=True, owner_type=DEFAULT_OWNER_TYPE) for policy in PROFILES.values()]
+    return {fold(each.type): each for policy in policies for each in type_definitions(policy) if each.handle}
+
+
+def find_built_in_definition(handle: Handle) -> TypeDefinition | None:
+    """The definition of a type that a built-in profile uses (A6).
+
+    Its prefix may be hosted elsewhere. Then this is a copy, which is shown to readers of records and never served as
+    the record of the handle.
+    """
+    return _built_in_definitions().get(fold(str(handle)))
 
 
 def find_owners(policy: Policy, handle: Handle, values: Iterable[Value], creator: Handle | None) -> tuple[Handle, ...]:

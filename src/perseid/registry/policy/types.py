@@ -54,6 +54,8 @@ class RegisteredType:
     """For programs; None if the record has no valid one."""
     problem: str = ""
     """What is wrong with the definition, if it is invalid."""
+    is_copy: bool = False
+    """Whether another service hosts the type, and this is the copy that comes with Perseid."""
 
 
 def definition_values(definition: Definition) -> tuple[Value, ...]:

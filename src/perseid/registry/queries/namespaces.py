@@ -35,6 +35,7 @@ from perseid.registry.commands.minting import Generate, Mint, MintInputs
 from perseid.registry.commands.namespaces import Namespace, SetPolicy, namespaces, require_policy_change
 from perseid.registry.context import Context, Plan, not_found
 from perseid.registry.identity import Identity
+from perseid.registry.policy.authority import find_built_in_definition
 from perseid.registry.policy.policy import CUSTOM_PROFILE, KEYS, Policy
 from perseid.registry.policy.text import InvalidPolicy, parse
 from perseid.registry.policy.types import RegisteredType, get_registered_type
@@ -70,7 +71,10 @@ def list_prefixes(snapshot: Snapshot, identity: Identity) -> list[str]:
 
 
 def get_type(snapshot: Snapshot, handle: Handle) -> RegisteredType:
-    """Return the type that a public record defines. Raises `Refused`."""
+    """Return the type that a public record defines, or the copy of one that another service hosts. Raises `Refused`."""
+    copy = find_built_in_definition(handle)
+    if copy is not None and not snapshot.is_responsible(handle):
+        return RegisteredType(copy.handle or handle, 0, copy.text, copy.definition, is_copy=True)
     stored = snapshot.stored(handle)
     if not stored.is_public:
         raise not_found(stored)

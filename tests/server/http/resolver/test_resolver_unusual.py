@@ -122,6 +122,26 @@ def test_h5_citations_and_changes_have_the_registered_spelling(server: Harness) 
     )
 
 
+def test_a6_type_of_another_service_has_a_copy_of_its_definition(server: Harness) -> None:
+    add_namespace(server, "71", "pilin")
+    create(server, "71/BCDFGHJKH", text(1, "102.100.TYPE/CREATOR", "71/BCDFGHJKH"))
+    path = "/102.100.TYPE/CREATOR"
+    assert path in page_of(server.get("/71/BCDFGHJKH?noredirect")).links
+    for name in (path, path.lower()):
+        answer = server.get(name)
+        assert answer.status == 200
+        assert "This is a copy of the definition. Another service hosts 102.100.TYPE." in page_of(answer).text
+        assert "The party that created the identifier." in page_of(answer).text
+    found = json.loads(server.get(f"/api/v1/types/{quote(path[1:], safe='')}").body)
+    assert (found["handle"], found["copy"], found["example"]) == (path[1:], True, "102.100.272/0N8J991QH")
+    # The handle itself is not served.
+    assert json_of(server.get(f"/api/handles{path}"))["responseCode"] == 301
+    assert json_of(server.get(path, headers=JSON))["responseCode"] == 301
+    problem = json.loads(server.get(f"/api/v1/handles/{quote(path[1:], safe='')}").body)
+    assert problem["advice"] == f"See the copy of the definition: GET /api/v1/types/{quote(path[1:], safe='')}"
+    assert server.get("/102.100.TYPE/OTHER").status == 400
+
+
 def test_invalid_namespace_is_ignored(server: Harness) -> None:
     key = "0.NA/62"
     add_namespace(server, "62", "free", text(2, "EMAIL", "prefix@example.org"))

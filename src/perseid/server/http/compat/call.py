@@ -54,6 +54,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.LIST_NAMESPACES: "List the prefixes: GET /api/prefixes",
     AdviceKind.OMIT_DATE: "Omit it",
     AdviceKind.OVERWRITE: "Choose another handle, or set overwrite=true to replace it",
+    AdviceKind.SEE_TYPE_COPY: "See the copy of the definition: GET /hdl/{type}",
     AdviceKind.SEE_TYPE_FORMAT: "See /docs/types for the format of definitions",
     **{kind: kind.value for kind in (AdviceKind.CREATE_TOKEN, AdviceKind.DEFINE_TYPE, AdviceKind.ENABLE_LISTING)},
     **{kind: kind.value for kind in (AdviceKind.LIST_TYPES, AdviceKind.SEE_TYPE, AdviceKind.CREATE_RECORD)},

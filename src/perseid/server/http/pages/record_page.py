@@ -26,7 +26,7 @@ from perseid.records.encoding import JsonObject, decode_printable, to_iso, write
 from perseid.records.locations import Candidate, Candidates
 from perseid.records.record import Value
 from perseid.records.types import DESC, EMAIL, HS_SECKEY, LOCATIONS, URL, Alias, Email, ServiceHandle, has_type
-from perseid.registry.policy.authority import AuthorityMetadata, Party
+from perseid.registry.policy.authority import AuthorityMetadata, Party, TypeDefinition
 from perseid.registry.queries.citation import Citation
 from perseid.registry.queries.memento import Memento, MementoNeighbors
 from perseid.server.http import responses
@@ -314,6 +314,20 @@ def tombstone_page(
             TextLink("Show the record", f"{path_to(found.name, settings)}?noredirect{_moment_suffix(shown)}"),
             TextLink("Record as JSON", shown.api),
         ],
+    )
+
+
+def type_page(definition: TypeDefinition, settings: HttpSettings, headers: HeaderList = ()) -> Response:
+    """Return the page of a type that another service hosts: a copy of its definition (A6)."""
+    prefix = definition.type.partition("/")[0]
+    return render_page(
+        "type.html",
+        settings,
+        headers=headers,
+        title=f"{definition.type} – type of values",
+        name=definition.type,
+        prefix=prefix,
+        definition=definition,
     )
 
 

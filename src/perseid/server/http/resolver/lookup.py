@@ -30,7 +30,7 @@ from perseid.registry.commands.composition import resolves_here
 from perseid.registry.context import Context
 from perseid.registry.identity import Anonymous
 from perseid.registry.policy import case_rules
-from perseid.registry.policy.authority import AuthorityMetadata, build_metadata
+from perseid.registry.policy.authority import AuthorityMetadata, build_metadata, find_built_in_definition
 from perseid.registry.policy.authority import values_of_exact_type as of_exact_type
 from perseid.registry.policy.policy import Policy
 from perseid.registry.policy.resolution import MAX_ALIASES, AliasTrail, alias_target, current_public_record
@@ -266,9 +266,11 @@ class RecordReader:
         return NamespaceInfo(contact or self._address(handle.prefix), inactive)
 
     def is_here(self, handle: Handle) -> bool:
-        """Whether a handle is publicly resolvable at this server; False after `MAX_LINK_CHECKS` checks."""
-        if not self._is_responsible(handle) or self._link_checks >= MAX_LINK_CHECKS:
+        """Whether this server has a page for a handle; False after `MAX_LINK_CHECKS` checks."""
+        if self._link_checks >= MAX_LINK_CHECKS:
             return False
+        if not self._is_responsible(handle):
+            return find_built_in_definition(handle) is not None
         self._link_checks += 1
         return self._public_values(str(handle)) is not None
 

@@ -78,6 +78,8 @@ class AdvisedCommand(Generic[T]):
         try:
             return self.command.decide(context)
         except PrefixNotHosted as refused:
+            if refused.advice is not None and refused.advice.kind is AdviceKind.SEE_TYPE_COPY:
+                raise
             raise PrefixNotHosted(refused.code, refused.reason, prefix_advice(self.name, context)) from refused
 
 

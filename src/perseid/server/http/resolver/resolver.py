@@ -12,10 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import quote, urlencode
 
+from perseid.names.handle import Handle
 from perseid.records.locations import Candidates, parse_address, parse_locatt
+from perseid.registry.policy.authority import find_built_in_definition
 from perseid.registry.policy.resolution import cache_lifetime
 from perseid.registry.queries.memento import MementoNeighbors
-from perseid.registry.results import Refused
+from perseid.registry.results import PrefixNotHosted, Refused
 from perseid.server.http.clients import request_base_url
 from perseid.server.http.compat import api
 from perseid.server.http.context import HttpSettings, RequestContext
@@ -43,6 +45,7 @@ from perseid.server.http.pages.record_page import (
     locations_response,
     record_page,
     tombstone_page,
+    type_page,
 )
 from perseid.server.http.responses import to_failure
 from perseid.server.native.steps import WorkKind
@@ -291,6 +294,12 @@ def _lookup_failed(
     if failure.space.inactive is not None:
         problem = replace(problems.inactive_namespace(failure.name, failure.space), past=reader.at is not None)
         return problems.to_response(problem, parsed.wanted.accepted, settings)
+    handle = Handle.for_lookup(RequestedName(failure.name).handle)
+    if isinstance(failure.refused, PrefixNotHosted) and handle is not None:
+        definition = find_built_in_definition(handle)
+        if definition is not None and parsed.wanted.accepted.record_form == HTML:
+            headers = (problems.NO_CACHE, ("Vary", VARY))
+            return replace(type_page(definition, settings, headers), code=int(ResponseCode.SUCCESS), name=failure.name)
     code = failure.refused.code
     is_absent = code is ResponseCode.HANDLE_NOT_FOUND and not failure.is_loop
     versions = reader.versions_of(failure) if code in _HISTORY_CODES and not failure.is_loop else None

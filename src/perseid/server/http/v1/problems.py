@@ -204,6 +204,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.SEE_HIDDEN: f"To see it: GET {BASE}/handles/{{handle}}?private",
     AdviceKind.SEE_HISTORY: f"See which entries have the value: GET {BASE}/handles/{{handle}}/history",
     AdviceKind.SEE_TYPE: f"See the definition of the type: GET {BASE}/types/{{type}}",
+    AdviceKind.SEE_TYPE_COPY: f"See the copy of the definition: GET {BASE}/types/{{type}}",
     AdviceKind.SEE_TYPE_FORMAT: "See /docs/types for the format of definitions",
     AdviceKind.SELECT_URLS: "Give either url or host",
     AdviceKind.TOMBSTONE_INSTEAD: f"Create a tombstone instead: POST {BASE}/handles/{{handle}}/tombstone",
