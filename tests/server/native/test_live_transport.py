@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from perseid.wire.framing import Frame
 from perseid.wire.message import ENVELOPE_LENGTH, MAX_MESSAGE, UNKNOWN_REQUEST_ID, Envelope
 from perseid.wire.requests import HandleRequest, RemoveValues, RequestBody, Resolve, ValuesRequest
 from perseid.wire.responses import ResolutionResult
+from perseid.wire.server import NOT_UNDERSTOOD_TEXT
 from tests.server.live_servers import (
     ATTEMPTS,
     FOREIGN,
@@ -101,6 +103,26 @@ def test_request_of_several_packets_is_reassembled(server: Serving) -> None:
         found = client.resolve(f"{PREFIX}/long-request").body
     assert isinstance(found, ResolutionResult)
     assert found.values[0].data == data
+
+
+def test_what_cannot_be_parsed_is_in_the_log(server: Serving) -> None:
+    """Clients are told so, or what is wrong."""
+    with client_of(server, Via.UDP) as client:
+        request = client.client.pack(client.request(OpCode.RESOLUTION, Resolve(STD.encode())), None)
+    raw = request.envelope.to_bytes() + request.payload
+
+    def is_logged(line: str) -> bool:
+        return line in server.errors
+
+    for datagram, text, line in (
+        (raw + bytes(600), b"the datagram has more than 512 bytes", "datagram of more than 512 bytes, from 127.0.0.1"),
+        (raw[:-5], NOT_UNDERSTOOD_TEXT.encode(), "invalid message, from 127.0.0.1 over UDP"),
+    ):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending:
+            sending.settimeout(PATIENCE)
+            sending.sendto(datagram, server.native)
+            assert text in sending.recv(600)
+        eventually(partial(is_logged, line), "a line in the log")
 
 
 @settings(max_examples=15)

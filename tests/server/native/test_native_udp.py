@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import socket
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
@@ -13,7 +14,7 @@ from perseid.records.record import Value
 from perseid.records.site import Transport
 from perseid.server.limits.udp import TrafficLimit
 from perseid.server.native.steps import NativeResponse
-from perseid.server.native.udp import UdpServer
+from perseid.server.native.udp import TOO_LONG, UdpServer
 from perseid.server.processes.datagrams import (
     MAX_FORWARDED_BYTES,
     Address,
@@ -22,12 +23,13 @@ from perseid.server.processes.datagrams import (
     unpack_datagram,
 )
 from perseid.wire.client import Client
-from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
-from perseid.wire.fragments import split
+from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, RemoteProtocolError, ResponseCode
+from perseid.wire.fragments import MAX_PACKET, split
 from perseid.wire.framing import Frame
 from perseid.wire.message import ENVELOPE_LENGTH, Envelope, Header, Message
 from perseid.wire.requests import ValuesRequest
 from perseid.wire.server import Reply
+from tests.server.native.native_servers import make_server
 
 NOW = 1_794_724_100.0
 SOURCE: Address = ("192.0.2.1", 4_711)
@@ -43,14 +45,18 @@ class Service:
     answer: Message = ANSWER
     served_frames: list[Frame] = field(default_factory=list)
     drops: Counter[str] = field(default_factory=Counter)
+    lines: list[str] = field(default_factory=list)
 
     async def served(self, frame: Frame, host: str, transport: Transport) -> AsyncGenerator[NativeResponse, None]:
         assert (host, transport) == (SOURCE[0], Transport.UDP)
         self.served_frames.append(frame)
         yield NativeResponse(Reply((Frame(self.answer.envelope, self.answer.payload()),)))
 
-    def early_failure(self, _code: ResponseCode, _text: str) -> Reply:
-        return Reply((Frame(ANSWER.envelope, ANSWER.payload()),))
+    def early_failure(self, code: ResponseCode, text: str, answered: Envelope | None = None) -> Reply:
+        return make_server().early_failure(code, text, NOW, answered=answered)
+
+    def log_invalid(self, problem: str, host: str, transport: Transport) -> None:
+        self.lines.append(f"{problem}, from {host} over {transport.name}")
 
     def dropped(self, reason: str) -> None:
         self.drops[reason] += 1
@@ -132,6 +138,23 @@ def test_short_response_to_several_packets_answers_the_whole_request(memory: int
     assert (answer.digest is not None) == (OpFlag.REQUEST_DIGEST in flags), "and that it is right is checked"
     assert parcel.local == LOCAL
     assert service.drops == {"rate_limit": 1}
+
+
+def test_datagram_longer_than_a_packet_is_refused_with_the_limit(memory: int) -> None:
+    client, request = long_request()
+    raw = request.to_bytes()
+    tc = split(request.envelope, request.payload(), request=True)[0] + b"x"
+    service = Service()
+    for datagram in (raw[: MAX_PACKET + 1], tc):  # no more is forwarded
+        (parcel,) = forward(service, TrafficLimit(memory, 1e-9, 1), datagram)
+        envelope = Envelope.from_bytes(parcel.datagram)
+        assert envelope.request_id == request.envelope.request_id
+        with pytest.raises(RemoteProtocolError, match=re.escape(TOO_LONG)):
+            client.read(Frame(envelope, parcel.datagram[ENVELOPE_LENGTH:]), request, NOW)
+        assert len(parcel.datagram) < MAX_PACKET
+    assert "512 bytes" in TOO_LONG
+    assert service.lines == ["datagram of more than 512 bytes, from 192.0.2.1 over UDP"] * 2
+    assert service.served_frames == []
 
 
 def test_response_is_charged_for_what_it_has_more_than_the_request(memory: int) -> None:

@@ -11,7 +11,6 @@ Suggestions for handles that do not exist cost up to a thousand lookups, about t
 existing names. People who mistype a name never reach the limit; a program that probes names soon gets plain errors.
 """
 
-import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol, Self, TypeVar, cast
@@ -23,8 +22,7 @@ from perseid.registry.installation.settings import Config
 from perseid.registry.registry import Registry
 from perseid.server.http.auth.session_table import SessionTable
 from perseid.server.http.v1.state import ApiState
-from perseid.server.limits.budgets import Budget, Rate
-from perseid.server.limits.udp import RateLimit
+from perseid.server.limits.budgets import Budget, Rate, RateLimitedLogger
 from perseid.server.native.steps import NativeResponse, SecretGuess, Work, WorkKind
 from perseid.server.processes.pools import Pools
 from perseid.wire.codes import ResponseCode
@@ -32,29 +30,6 @@ from perseid.wire.framing import Frame
 from perseid.wire.server import Reply
 
 from .messages import Client, Request
-
-LINES_PER_SECOND: Final = 5.0
-BURST_LINES: Final = 50
-"""Log lines per second, and in a burst: enough to find the reason of a refusal, and little on a disk."""
-
-
-class RateLimitedLogger:
-    """Logs events that untrusted clients can trigger at will; not thread-safe."""
-
-    __slots__ = ("_omitted", "_rate_limit")
-
-    def __init__(self) -> None:
-        self._rate_limit = RateLimit(LINES_PER_SECOND, BURST_LINES)
-        self._omitted = 0
-
-    def info(self, logger: logging.Logger, now: float, message: str) -> None:
-        """Log a message, or omit it."""
-        if not self._rate_limit.take(now):
-            self._omitted += 1
-            return
-        more = f" ({self._omitted} similar messages omitted)" if self._omitted else ""
-        self._omitted = 0
-        logger.info("%s%s", message, more)
 
 
 @dataclass(frozen=True, slots=True)

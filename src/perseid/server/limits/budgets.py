@@ -10,6 +10,7 @@ UDP, and no client over TCP is refused for it, least of all the one whose addres
 Nothing here has a clock or a lock: the control process calls it from its event loop and passes the time.
 """
 
+import logging
 import resource
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from perseid.server.native.authentication import UnfinishedMessages
 from perseid.server.native.steps import WorkKind
 
 from .guesses import KnownClients, Source
-from .udp import NetworkSet, network_to_int
+from .udp import NetworkSet, RateLimit, network_to_int
 
 if TYPE_CHECKING:
     from perseid.server.native.tcp import Connection
@@ -408,3 +409,27 @@ def _raise_descriptor_limit(connections: int) -> int:
         soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return connections if soft == resource.RLIM_INFINITY else max(1, soft - OTHER_DESCRIPTORS)
+
+
+LINES_PER_SECOND: Final = 5.0
+BURST_LINES: Final = 50
+"""Log lines per second, and in a burst: enough to find the reason of a refusal, and little on a disk."""
+
+
+class RateLimitedLogger:
+    """Logs events that untrusted clients can trigger at will; not thread-safe."""
+
+    __slots__ = ("_omitted", "_rate_limit")
+
+    def __init__(self) -> None:
+        self._rate_limit = RateLimit(LINES_PER_SECOND, BURST_LINES)
+        self._omitted = 0
+
+    def info(self, logger: logging.Logger, now: float, message: str) -> None:
+        """Log a message, or omit it."""
+        if not self._rate_limit.take(now):
+            self._omitted += 1
+            return
+        more = f" ({self._omitted} similar messages omitted)" if self._omitted else ""
+        self._omitted = 0
+        logger.info("%s%s", message, more)

@@ -4,19 +4,20 @@ Everything here runs in the event loop and never blocks. `try_fast_path` handles
 view answers in microseconds; for everything else `NativeServer` runs its work in the pools.
 """
 
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from time import monotonic, perf_counter_ns, time
 from typing import TYPE_CHECKING
 
 from perseid.records.site import Transport
-from perseid.server.limits.budgets import Connections
+from perseid.server.limits.budgets import Connections, RateLimitedLogger
 from perseid.server.observe.access_log import AccessLog
 from perseid.server.observe.metrics import ControlCounters
 from perseid.server.processes.pools import Pools
 from perseid.wire.codes import OpCode, ResponseCode
 from perseid.wire.framing import Frame
-from perseid.wire.message import BODY_OFFSET, RESPONSE_CODE
+from perseid.wire.message import BODY_OFFSET, RESPONSE_CODE, Envelope
 from perseid.wire.server import Reply
 
 from .resolution import PublicResolver
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from .tcp import Connection
 
 _NAME_OFFSET = BODY_OFFSET + 4
+
+_logger = logging.getLogger(__name__)
 
 
 class NativeService:
@@ -52,6 +55,7 @@ class NativeService:
         self.counts = counts
         self.access = access
         self.public_resolver = public_resolver
+        self._invalid_log = RateLimitedLogger()
         self.now: Callable[[], float] = monotonic
         self.time: Callable[[], float] = time
 
@@ -99,6 +103,8 @@ class NativeService:
             self.pools.proved(host, transport)
 
     def _log_request(self, served: NativeResponse, host: str, transport: Transport, microseconds: int) -> None:
+        if served.opcode is OpCode.RESERVED and served.code is ResponseCode.ERROR:
+            self.log_invalid("invalid message", host, transport)
         self.counts.served(transport, served.opcode, served.code, microseconds)
         if self.access is not None:
             transport_name, opcode = transport.name.lower(), served.opcode
@@ -106,9 +112,13 @@ class NativeService:
                 host, transport_name, opcode, served.code, served.name, microseconds, served.identity
             )
 
-    def early_failure(self, code: ResponseCode, text: str) -> Reply:
-        """Return the reply to something that is not a message."""
-        return self.native_server.server.early_failure(code, text, self.time())
+    def early_failure(self, code: ResponseCode, text: str, answered: Envelope | None = None) -> Reply:
+        """Return the reply to something that is not a message; it echoes the ids of `answered`."""
+        return self.native_server.server.early_failure(code, text, self.time(), answered=answered)
+
+    def log_invalid(self, problem: str, host: str, transport: Transport) -> None:
+        """Log what cannot be parsed: the text of the reply refers to the log."""
+        self._invalid_log.info(_logger, self.now(), f"{problem}, from {host} over {transport.name}")
 
     def dropped(self, reason: str) -> None:
         """Count a datagram that gets no response, or a short one."""

@@ -230,6 +230,7 @@ class Connection(asyncio.Protocol):
     def _refuse(self) -> None:
         """Respond to invalid data, and wait a moment: after an immediate abort the client might not see it."""
         assert self._transport is not None  # noqa: S101 - it received the data
+        self._service.log_invalid("invalid message length", self.host, Transport.TCP)
         reply = self._service.early_failure(ResponseCode.ERROR, NOT_UNDERSTOOD_TEXT)
         self._transport.write(reply.to_stream())
         self._closing = True

@@ -33,7 +33,7 @@ from perseid.server.processes.datagrams import (
 )
 from perseid.wire import message as envelope_module
 from perseid.wire.codes import ResponseCode
-from perseid.wire.fragments import Reassembler
+from perseid.wire.fragments import MAX_PACKET, Reassembler
 from perseid.wire.framing import Frame
 from perseid.wire.message import Envelope, Message
 from perseid.wire.server import INVALID_LENGTH_TEXT, Reply
@@ -167,6 +167,12 @@ MAX_IN_FLIGHT: Final = 128
 """Messages over UDP handled at a time: as many as fit in the longest queue. More would only be refused there, which
 costs more than dropping them."""
 
+TOO_LONG: Final = (
+    f"the datagram has more than {MAX_PACKET} bytes, the maximum over UDP; send the message over TCP, or in several "
+    "packets"
+)
+"""Text for a datagram that is longer than any packet. With RC_ERROR, clients use another transport."""
+
 _CODE = slice(4, 8)  # the response code in a message
 
 
@@ -224,6 +230,10 @@ class UdpServer:
             self._send(resolver, forwarded, reply)
             return
         frame = Frame(Envelope.from_bytes(datagram), datagram[envelope_module.ENVELOPE_LENGTH :])
+        if len(datagram) > MAX_PACKET:
+            self._service.log_invalid(f"datagram of more than {MAX_PACKET} bytes", host, Transport.UDP)
+            self._send(resolver, forwarded, self._service.early_failure(ResponseCode.ERROR, TOO_LONG, frame.envelope))
+            return
         if frame.envelope.truncated and frame.envelope.has_valid_length:
             whole = self._reassembler.receive(host, datagram, now)
             if whole is None:

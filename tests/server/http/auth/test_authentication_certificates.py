@@ -16,8 +16,8 @@ from perseid.records.signatures import Certificate, Claims
 from perseid.registry.commands.records import Create
 from perseid.server.http.auth import proofs
 from perseid.server.http.auth.proofs import InvalidCertificate
-from perseid.server.http.context import BURST_LINES
 from perseid.server.http.messages import Client
+from perseid.server.limits.budgets import BURST_LINES
 from perseid.server.native.authentication import KeyChanged
 from perseid.wire.codes import ResponseCode
 from tests.server.http.auth_servers import STRANGER, USER, AuthServer, handle_header
