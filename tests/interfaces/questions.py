@@ -45,6 +45,7 @@ from perseid.registry.installation.setup import (
     with_group_administrators,
 )
 from perseid.registry.policy.policy import PROFILES
+from perseid.registry.policy.policy import Policy as NamespacePolicy
 from perseid.registry.queries.aliases import find_record
 from perseid.registry.queries.citation import get_citation, to_json
 from perseid.registry.queries.find import Search, find
@@ -920,25 +921,30 @@ class NewNamespace:
     prefix: str
     profile: str = "free"
     identity: str = ADMINISTRATOR
+    policy: str = ""
+    """A policy in TOML, instead of a profile."""
 
     native = compat = "hosting a prefix gives it the default policy; it has no profile"
     web = NO_PAGE
 
     def cli(self, world: World) -> str:
-        words = ("namespace", "add", self.prefix, "--profile", self.profile, "--as", self.identity)
-        return ask_cli(world, *words, read=lambda _: "added")
+        rules = ("--policy", "-") if self.policy else ("--profile", self.profile)
+        words = ("namespace", "add", self.prefix, *rules, "--as", self.identity)
+        return ask_cli(world, *words, stdin=self.policy, read=lambda _: "added")
 
     def python(self, world: World) -> str:
         def ask() -> str:
+            policy = NamespacePolicy.from_toml(self.policy) if self.policy else PROFILES[self.profile]
             values = administrator_values(self.prefix, (administrator_key("12345"),))
-            namespace = AddNamespace(self.prefix, with_group_administrators(PROFILES[self.profile]), values)
+            namespace = AddNamespace(self.prefix, with_group_administrators(policy), values)
             add_namespace(world.python, namespace, identity_of(self.identity), "cli")
             return "added"
 
         return ask_python(ask)
 
     def v1(self, world: World) -> str:
-        body = {"prefix": self.prefix, "profile": self.profile}
+        rules = {"policy": self.policy} if self.policy else {"profile": self.profile}
+        body = {"prefix": self.prefix, **rules}
         return ask_v1(world, "POST", "/namespaces", body, identity=self.identity, read=lambda _: "added")
 
 

@@ -134,14 +134,13 @@ def value(index: int, type_: str, data: str) -> dict[str, object]:
     return {"index": index, "type": type_, "data": data}
 
 
-OWNER: Final = {
-    "index": 100,
-    "type": "HS_ADMIN",
-    "data": {
-        "format": "admin",
-        "value": {"handle": "10.999/owner", "index": 300, "permissions": "111111111111"},
-    },
-}
+def administrator(handle: str) -> dict[str, object]:
+    admin = {"handle": handle, "index": 300, "permissions": "111111111111"}
+    return {"index": 100, "type": "HS_ADMIN", "data": {"format": "admin", "value": admin}}
+
+
+OWNER: Final = administrator("10.999/owner")
+OURS: Final = administrator("0.NA/12345")
 
 
 HANDLE_SYNTAX: Final = (
@@ -166,6 +165,10 @@ HANDLE_SYNTAX: Final = (
             ("A prefix does not begin with a dot.", ".12345/x"),
             ("The segments of a prefix are not empty.", "12345..1/x"),
         )
+    ],
+    *[
+        row("H2", f"A namespace cannot have the prefix {prefix}", NewNamespace(prefix), f"{BAD} H2")
+        for prefix in ("12345..2", "a/b", ".")
     ],
     row("H2", "A prefix is segments joined by dots.", Register("12345.1/h2"), "created 12345.1/h2"),
     *[
@@ -250,6 +253,12 @@ HANDLE_SYNTAX: Final = (
         "The registered spelling is kept and cited.",
         *(Cite("12345/camelcase"), "hdl:12345/CamelCase | https://hdl.example.org/12345/CamelCase"),
     ),
+    row(
+        "H5",
+        "A policy that says nothing about case is sensitive.",
+        *(NewNamespace("9901", policy='scheme = "free"'), "added"),
+        *(Policy("9901"), "free | sensitive | False"),
+    ),
     elsewhere(
         "H5",
         "The case rule changes only while no two handles collide.",
@@ -292,6 +301,7 @@ HANDLE_SYNTAX: Final = (
         row("H8", f"The prefix {prefix} is described by a handle.", Types(f"0.NA/{prefix}"), "HS_ADMIN | HS_VLIST")
         for prefix in ("12345", "12345.1", "102.100.272")
     ],
+    row("H8", "So is a new prefix.", NewNamespace("2003"), "added", Types("0.NA/2003"), "HS_ADMIN | HS_VLIST"),
     row(
         "H9",
         "A handle has at most 2,048 bytes.",
@@ -480,6 +490,12 @@ URI_ENCODING: Final = (
         *(Parse("hdl:12345/a%2Fb%3Fc%23d%25e", strict=True), "12345 / a/b?c#d%e"),
     ),
     row("U2 U5", "A host is a registered name: : is encoded there.", Convert("a:b/x", "host"), "hdl://a%3Ab/x"),
+    row(
+        "U5",
+        "A suffix of dots survives in a URL.",
+        *(Convert("10.1000/..", "http"), "https://hdl.handle.net/10.1000%2F.."),
+        *(Parse("https://hdl.handle.net/10.1000%2F.."), "10.1000 / .."),
+    ),
     row("U5", "A malformed escape is refused.", Parse("hdl:12345/100%", strict=True), f"{BAD} U5"),
     row("U5", "Malformed UTF-8 is refused.", Parse("hdl:12345/%FF", strict=True), f"{BAD} U5"),
     elsewhere(
@@ -500,6 +516,10 @@ URI_ENCODING: Final = (
         "hdl://12345/X?q#f",
     ),
     row("U7", "A name without a scheme is refused in URIs for machines.", Parse("12345/x", strict=True), f"{BAD} U7"),
+    *[
+        row("U7", f"Other forms are refused there: {name}", Parse(name, strict=True), answer)
+        for name, answer in (("doi:12345/x", f"{BAD} U7"), ("hdl:/12345/x", f"{BAD} H1"))
+    ],
     row("U7", "People can write a name without a scheme.", Parse("12345/x"), "12345 / x"),
     row("U7", "People can leave / unescaped.", Parse("hdl:12345/a/b"), "12345 / a/b"),
     *[
@@ -612,6 +632,20 @@ AUTHORITY_METADATA: Final = (
         "An owner cannot be hidden.",
         *(Register("102.100.272/BCDFGHJ9H", (OWNER | {"permissions": "1100"},)), re.compile("refused INVALID_VALUE.*")),
     ),
+    row(
+        "A4",
+        "An owner hosted here must exist.",
+        *(
+            Register("102.100.272/BCDFGHJCH", (administrator("102.100.272/ZZZZZZZZZ"),)),
+            "refused INVALID_VALUE authority = true",
+        ),
+    ),
+    row(
+        "A1 A5",
+        "The creator is not an owner.",
+        *(Register("102.100.272/BCDFGHJDH", (administrator(PROJECT),)), "created 102.100.272/BCDFGHJDH"),
+        *(Metadata("102.100.272/BCDFGHJDH"), re.compile(rf"{DATE} \| {DATE} \| hdl:{PROJECT} \| ")),
+    ),
     elsewhere(
         "A5",
         "Owners are distinct from the creator and from prefix handles.",
@@ -645,10 +679,12 @@ AUTHORITY_METADATA: Final = (
         *(Change(Request("remove", indexes=(9002,)), SEED), "refused INVALID_VALUE"),
         *(Look(SEED, CREATOR), PROJECT),
     ),
-    elsewhere(
+    row(
         "A8",
         "Replacing a record keeps them.",
-        "tests/registry/policy/test_authority.py::test_a3_a8_replacing_a_record_keeps_date_and_creator",
+        *(Register("102.100.272/BCDFGHJFH"), "created 102.100.272/BCDFGHJFH"),
+        *(Change(Request("replace", (value(2, "DESC", "new"), OURS)), "102.100.272/BCDFGHJFH"), "accepted"),
+        *(Types("102.100.272/BCDFGHJFH"), f"{CREATED} | {CREATOR} | DESC | HS_ADMIN"),
     ),
     elsewhere(
         "A8",
@@ -712,6 +748,14 @@ SERVICES: Final = (
     elsewhere("S7", "Content is checked.", "later: checking content"),
     row(
         "S8", "A tombstone has reason, date and replacement.", Look("12345/withdrawn", "TOMBSTONE.REASON"), "Withdrawn"
+    ),
+    row(
+        "S8",
+        "Nothing is deleted silently.",
+        Change(Request("delete"), SEED),
+        "refused INVALID_VALUE",
+        Look(SEED),
+        POLICY,
     ),
     row(
         "S8",
