@@ -903,7 +903,7 @@ def test_tests_elsewhere_exist() -> None:
 
 
 def test_page_lists_the_statements() -> None:
-    assert PAGE.read_text() == page()
+    assert PAGE.read_text() == page(), "write it again: python -m tests.interfaces.test_statements"
 
 
 def page() -> str:
