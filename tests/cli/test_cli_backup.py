@@ -235,15 +235,20 @@ def test_ledger_is_restored_into_a_database(with_counter: Site, tmp_path: Path) 
 
 def test_minting_from_a_counter_stays_closed_until_it_is_reopened(restored: Site) -> None:
     done = restored("mint 12346")
-    refused(done, "the backup ends at 2", "perseid restore --reopen 12346 --last HANDLE", code=1)
+    refused(done, "Minting under 12346 is suspended", "perseid restore --reopen 12346 --last HANDLE", code=1)
+    explained = restored("explain mint 12346")
+    assert (explained.code, explained.out.splitlines()[1]) == (1, done.err.splitlines()[1])
+    assert explained.out.startswith("refused: Minting under 12346 is suspended")
     assert restored.lines("mint 12345")
     assert restored.lines("restore --reopen 12346 --last 12346/tr-0417") == ["minting continues after  12346/TR-0417"]
     assert restored.lines("mint 12346") == ["12346/TR-0418"]
-    refused(restored("restore --reopen 12346 --last 12346/TR-0500"), "is not closed", code=1)
+    refused(restored("restore --reopen 12346 --last 12346/TR-0500"), "is not suspended", code=1)
 
 
 def test_counter_is_reopened_with_a_number(restored: Site) -> None:
-    refused(restored("restore --reopen 12346 --last 1"), "the backup ends at 2", code=1)
+    done = restored("restore --reopen 12346 --last 1")
+    assert done.code == 2
+    assert "up to 12346/TR-0002" in done.err
     document = restored.ok("restore --reopen 12346 --last 2 --json").json
     assert document == {"prefix": "12346", "last": 2, "last_handle": "12346/TR-0002"}
     assert restored.lines("mint 12346") == ["12346/TR-0003"]

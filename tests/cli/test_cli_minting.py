@@ -330,5 +330,6 @@ def test_identifiers_are_printed_after_each_commit(here: Site, monkeypatch: pyte
         done = here("mint 12345 --count 2500")
     assert done.code == 1
     note = "The 2,000 of 2,500 identifiers that were printed are minted"
-    assert done.err.splitlines() == ["perseid: There is no room to write", note]
+    advice = "Free disk space, then retry. To see what is affected: perseid check"
+    assert done.err.splitlines() == ["perseid: There is no room to write", advice, note]
     assert sorted(done.out.splitlines()) == here.lines("list 12345")

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from perseid.ledger.errors import CorruptView, LedgerError, ReadOnlyStore, TooBusy
+from perseid.ledger.errors import ClockError, CorruptView, LedgerError, ReadOnlyStore, StorageFull, TooBusy
 from perseid.records.errors import InvalidData
+from perseid.registry.results import CounterClosed
 from tests.cli.installation import Site, call, site
 from tests.cli.program import Done
 
@@ -158,6 +159,9 @@ def test_missing_installation_is_a_problem(tmp_path: Path) -> None:
     [
         (TooBusy("busy"), "busy"),
         (ReadOnlyStore("read-only"), "read-only"),
+        (StorageFull("full"), "storage-full"),
+        (ClockError("wrong"), "wrong-clock"),
+        (CounterClosed("102.100.272"), "counter-closed"),
         (CorruptView("a view is corrupt", "records"), "command-failed"),
         (LedgerError("failed"), "command-failed"),
         (InvalidData("invalid"), "invalid-value"),

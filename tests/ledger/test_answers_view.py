@@ -287,7 +287,12 @@ def test_full_map_does_not_fail_the_ledger_and_stale_view_is_not_read(
         large = ledger.append("10.1/large", url("secret" * 100_000))
         assert answers.apply([large]) is ApplyResult.FAILED
         assert word(folder, WORD_REQUIRED) == 2
-        assert "cannot update the answers view to entry 2" in caplog.text
+        assert answers.apply([large]) is ApplyResult.FAILED
+        assert not answers.follow(ledger.look)
+        assert [record.message.partition(":")[0] for record in caplog.records] == ["the answers view cannot be updated"]
+        assert caplog.text.endswith(
+            "Resolution uses the records until it can. To see what is wrong, run: perseid check\n"
+        )
         assert "secret" not in caplog.text
         assert not answers.ready
         with pytest.raises(AnswersUnavailable, match=r"^the answers view is behind the ledger$"):

@@ -69,7 +69,7 @@ def test_a_long_pause_is_suspicious_at_the_start_only() -> None:
 def test_operator_can_accept_the_clock() -> None:
     machine = Machine(NOW + 64 * YEAR)
     clock = machine.clock()
-    with pytest.raises(ClockError, match=r"^the clock is 23,360 days ahead of the last entry of the ledger\. Set the"):
+    with pytest.raises(ClockError, match=r"^the clock is 23,360 days ahead of the last entry of the ledger$"):
         clock.date(NOW)
     clock.accept()
     assert clock.date(NOW) == NOW + 64 * YEAR
@@ -81,7 +81,7 @@ def test_an_accepted_clock_that_jumps_later_is_refused() -> None:
     clock = machine.clock(accepted=True)
     assert clock.date(NOW) == NOW
     machine.wall += 20 * 365 * 86_400 * SECOND
-    with pytest.raises(ClockError, match=r"^the clock jumped by 630,720,000 s while the program was running\. Set"):
+    with pytest.raises(ClockError, match=r"^the clock jumped by 630,720,000 s while the program was running$"):
         clock.date(NOW)
 
 

@@ -15,6 +15,7 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.DEFINE_TYPE: "Define it first (perseid type add {type} …), or use a registered type",
     AdviceKind.ENABLE_LISTING: "Set server.listing_allowed = true in perseid.toml",
     AdviceKind.FOLLOW_SCHEME: "Mint a handle (perseid mint {prefix}), or use a suffix that follows the scheme",
+    AdviceKind.FREE_SPACE: "Free disk space, then retry. To see what is affected: perseid check",
     AdviceKind.GIVE_REASON: "Give a reason with --reason TEXT",
     AdviceKind.HOST_PREFIX: "Ask the service that hosts it, or host it here: perseid namespace add {prefix}",
     AdviceKind.LIST_JOBS: "List the jobs: perseid jobs list",
@@ -27,6 +28,9 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.OVERWRITE: "Choose another handle, or replace the record: perseid create {handle} --overwrite …",
     AdviceKind.PREVIEW_REWRITE: "Add --dry-run to see what matches",
     AdviceKind.REDO_JOB: "To redo it, undo that job: perseid undo {job}",
+    AdviceKind.REOPEN_COUNTER: (
+        "Find out the last identifier that was minted there, then: perseid restore --reopen {prefix} --last HANDLE"
+    ),
     AdviceKind.REPEAT_OR_UNDO_JOB: "Run the same command again, or undo the job: perseid undo {job}",
     AdviceKind.RESTORE: "To restore the record: perseid tombstone {handle} --undo",
     AdviceKind.RESUME_JOB: "Resume that job: perseid jobs resume {job}",
@@ -37,6 +41,7 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.SEE_TYPE_COPY: "See the copy of the definition: perseid type show {type}",
     AdviceKind.SEE_TYPE_FORMAT: "See docs/reference/types.md for the format of definitions",
     AdviceKind.SELECT_URLS: "Use either --url GLOB or --host HOST",
+    AdviceKind.SET_CLOCK: "Set the clock, or start the server with: perseid serve --accept-clock",
     AdviceKind.TOMBSTONE_INSTEAD: "Create a tombstone instead: perseid tombstone {handle} --reason TEXT",
     AdviceKind.UNDO_EARLIER_JOB: "To undo the job before it: perseid undo {job}",
     AdviceKind.UNDO_JOB: "Undo the job: perseid undo {job}",

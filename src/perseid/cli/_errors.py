@@ -7,7 +7,7 @@ is loaded by then, so classes are looked up in `sys.modules` and nothing is impo
 import os
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from perseid.names.errors import InvalidName, NameProblem
@@ -24,8 +24,8 @@ INTERRUPTED: Final = 130
 _NOT_FOUND_CODES: Final = frozenset({"HANDLE_NOT_FOUND", "VALUES_NOT_FOUND", "SERVER_NOT_RESP"})
 """Refusals that mean "not found" rather than "permission denied"."""
 
-_FAILED_CODES: Final = frozenset({"ERROR", "SERVER_TOO_BUSY"})
-"""Refusals that may succeed when retried."""
+_FAILED_CODES: Final = frozenset({"ERROR", "SERVER_BACKUP", "SERVER_TOO_BUSY"})
+"""Refusals that may succeed when retried, now or after the operator has fixed something."""
 
 _FAILURES: Final = (
     ("perseid.records.errors", "RecordProblem", "invalid-value"),
@@ -94,9 +94,9 @@ def report_usage_error(error: Any, *, json: bool = False) -> int:
     return USAGE
 
 
-def is_not_found(code: object) -> bool:
-    """Whether a response code means "not found"."""
-    return getattr(code, "name", None) in _NOT_FOUND_CODES
+def exit_code_of(code: Any) -> int:
+    """The exit code for a response code of the protocol."""
+    return NOT_FOUND if code.name in _NOT_FOUND_CODES else FAILED if code.name in _FAILED_CODES else REFUSED
 
 
 def _describe(error: Exception) -> _Report:
@@ -116,11 +116,21 @@ def _describe(error: Exception) -> _Report:
         return _Report("command-failed", str(error), exit_code=INTERRUPTED)
     for module, name, slug in _FAILURES:
         if _is_instance(error, module, name):
-            return _Report(slug, str(error))
+            return _describe_failure(error, slug)
     if isinstance(error, OSError):  # for example a full disk
         path = f"{error.filename}: " if error.filename else ""
         return _Report("command-failed", f"{path}{error.strerror or error}")
     raise error
+
+
+def _describe_failure(error: Exception, slug: str) -> _Report:
+    """Describe an error that is not a refusal, or is one at the other interfaces; its own text has more details."""
+    if not _is_instance(error, "perseid.ledger.errors", "LedgerError"):
+        return _Report(slug, str(error))
+    from perseid.registry.results import find_refusal  # noqa: PLC0415 - see the module
+
+    refused = find_refusal(error)
+    return _Report(slug, str(error)) if refused is None else replace(_describe_refusal(refused), detail=str(error))
 
 
 def _describe_refusal(refused: Any) -> _Report:
@@ -129,9 +139,8 @@ def _describe_refusal(refused: Any) -> _Report:
     from ._advice import render_advice  # noqa: PLC0415
 
     advice, code = render_advice(refused.advice), refused.code
-    exit_code = NOT_FOUND if is_not_found(code) else FAILED if code.name in _FAILED_CODES else REFUSED
-    if _is_instance(refused, "perseid.registry.results", "InvalidRequest"):
-        exit_code = USAGE
+    is_usage = _is_instance(refused, "perseid.registry.results", "InvalidRequest")
+    exit_code = USAGE if is_usage else exit_code_of(code)
     slug = refused.problem_type or slug_of_code(code)
     return _Report(slug, refused.reason, (advice,) if advice else (), refused.rule, int(code), exit_code)
 

@@ -375,7 +375,14 @@ def reopen_counter(session: OpenInstallation, prefix: str, last: str) -> Counter
     if scheme is None or not uses_counter(scheme):
         raise LedgerError(f"prefix {prefix} does not use a counter; minting there needs no --reopen")
     ledger = session.registry.ledger
-    reopen_lease(ledger.log, _lease_scope(prefix, scheme), _parse_number(last, prefix, scheme))
+    if not _load_counter(ledger, prefix, scheme).closed:
+        raise LedgerError(f"minting under {prefix} is not suspended; there is nothing to reopen")
+    try:
+        reopen_lease(ledger.log, _lease_scope(prefix, scheme), _parse_number(last, prefix, scheme))
+    except LeaseClosed as closed:
+        known = Counter(prefix, scheme, True, closed.last).last_handle or closed.last
+        message = f"the backup contains later identifiers, up to {known}; use that one or a later one"
+        raise typer.BadParameter(message, param_hint="--last") from closed
     return _load_counter(ledger, prefix, scheme)
 
 

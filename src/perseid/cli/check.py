@@ -16,7 +16,7 @@ from typing import Annotated, Final
 
 import typer
 
-from perseid.ledger.errors import CorruptView, LedgerError
+from perseid.ledger.errors import ClockError, CorruptView, LedgerError
 from perseid.ledger.log.entry import Entry, State
 from perseid.ledger.log.reader import CHUNK
 from perseid.ledger.log.signing import find_branch
@@ -416,15 +416,11 @@ def _settings_findings(directory: Path) -> Iterator[Finding]:
 
 
 def _clock_findings(installation: Installation) -> Iterator[Finding]:
-    with installation.log.open_reader() as reader:
-        size = reader.size
-        last = reader.entry(size).at if size else None
     try:
-        installation.log.clock.date(last)
-    except LedgerError as problem:
-        yield Finding(
-            "clock", Level.ERROR, str(problem), "set the clock of this machine; until then every change is refused"
-        )
+        installation.log.check_clock()
+    except ClockError as problem:
+        advice = "set the clock, or run: perseid serve --accept-clock; until then every change is refused"
+        yield Finding("clock", Level.ERROR, str(problem), advice)
     else:
         yield Finding("clock", Level.OK, "agrees with the last entry")
 

@@ -1,6 +1,6 @@
 """`perseid explain`: whether a command would be allowed, and why.
 
-The exit code is that of the command: 0 if it is allowed, 3 or 4 if not.
+The exit code is that of the command: 0 if it is allowed.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ from ._arguments import (
     parse_values,
 )
 from ._commands import Group, register_command
-from ._errors import NOT_FOUND, REFUSED, is_not_found
+from ._errors import exit_code_of
 from ._output import AsJson, print_json
 from .lifecycle import Undo, tombstone_command
 from .records import Indexes, Overwrite, ReuseDeleted, add_command, create_command, set_command
@@ -222,4 +222,4 @@ def _explain(
         if advice := render_advice(explanation.advice):
             typer.echo(advice)
     if not explanation.allowed:
-        raise typer.Exit(NOT_FOUND if is_not_found(explanation.code) else REFUSED)
+        raise typer.Exit(exit_code_of(explanation.code))

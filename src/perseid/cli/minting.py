@@ -12,7 +12,7 @@ from typing import Annotated, Final, TypeAlias
 
 import typer
 
-from perseid.ledger.errors import LeaseClosed, LedgerError
+from perseid.ledger.errors import LedgerError
 from perseid.names.errors import quote_text
 from perseid.names.handle import Handle
 from perseid.names.suggest import did_you_mean
@@ -45,7 +45,6 @@ from ._arguments import (
     parse_values,
 )
 from ._output import AsJson, CommandFailed, print_json, progress
-from .backup import reopen_command
 
 MAX_CELL: Final = 2_097_152
 """Characters of the longest cell of a CSV file: a value has at most half as many bytes, base64 needs more."""
@@ -225,8 +224,6 @@ def _mint(session: OpenInstallation, order: Mint, note: str, json: bool) -> None
                 _print_minted(result, order.names_each, json)
                 done += len(result.handles) // order.names_each
                 update(done)
-    except LeaseClosed as problem:
-        raise LedgerError(f"{problem}: {reopen_command(order.where.partition('/')[0])}") from problem
     except (Refused, LedgerError) as problem:
         if done:
             problem.add_note(f"The {done:,} of {order.count:,} identifiers that were printed are minted")

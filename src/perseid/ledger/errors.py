@@ -8,9 +8,6 @@ class LedgerError(Exception):
 class ClockError(LedgerError):
     """The system clock is wrong, so nothing is written."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(f"{message}. Set the clock, or start the server with: perseid serve --accept-clock")
-
 
 class NewerFormat(LedgerError):
     """The ledger was written by a newer version of the program."""
@@ -28,7 +25,7 @@ class PreconditionFailed(LedgerError):
 
 
 class StorageFull(LedgerError):
-    """There is no space to write. Reading continues; writing resumes when there is space."""
+    """There is no space to write, or to open the database. It works again when there is space."""
 
 
 class TooBusy(LedgerError):
@@ -59,10 +56,7 @@ class LeaseClosed(LedgerError):
 
     def __init__(self, scope: bytes, last: int) -> None:
         name = scope.decode("utf-8", "replace")
-        super().__init__(
-            f"{name} is closed after a restore: numbers may have been issued after the backup was taken. "
-            f"Set the last issued number to resume (the backup ends at {last})"
-        )
+        super().__init__(f"the counter {name!r} is closed after a restore from a backup that ends at {last}")
         self.scope = scope
         self.last = last
 

@@ -34,7 +34,7 @@ from perseid.ledger.views.answers_format import (
 from perseid.ledger.views.answers_generation import PrefixPart
 from perseid.ledger.views.rebuild import drop_unfinished
 
-from .errors import AnswersUnavailable, CorruptData
+from .errors import AnswersUnavailable, ClockError, CorruptData, StorageFull
 from .merkle import Signer
 from .store import idempotency
 
@@ -72,6 +72,7 @@ class Ledger:
         self._wake.set()
         self._builder: threading.Thread | None = None
         self._in_load = False
+        self._write_problem: StorageFull | ClockError | None = None
         answers.follow(log.open_reader)
         self._writer = Writer(self._commit)
         self._maintenance = threading.Thread(target=self._run_maintenance, name="ledger maintenance")
@@ -97,6 +98,24 @@ class Ledger:
         return self._maintenance.is_alive() and self.answers.ready
 
     # Writing
+
+    @property
+    def write_problem(self) -> StorageFull | ClockError | None:
+        """Why changes are refused; None if they are accepted."""
+        return self._write_problem
+
+    def _check_write_problem(self) -> None:
+        """Find out whether changes can be written, even if nobody tries.
+
+        This alone ends a problem: on a nearly full disk a small change may succeed between others that fail.
+        """
+        try:
+            self.log.check_clock()
+            self.log.store.check_space(thorough=self._write_problem is not None)
+        except (StorageFull, ClockError) as problem:
+            self._write_problem = problem
+        else:
+            self._write_problem = None
 
     def submit(self, *requests: Request) -> "list[Future[Outcome]]":
         """Submit requests, all or none. A future is done when its request is durable and visible here."""
@@ -186,7 +205,11 @@ class Ledger:
         return True
 
     def _commit(self, group: Sequence[Request]) -> list[Outcome]:
-        committed = self.log.commit(group)
+        try:
+            committed = self.log.commit(group)
+        except (StorageFull, ClockError) as problem:
+            self._write_problem = problem
+            raise
         # The requests have succeeded, whatever happens to the view.
         try:
             if self.answers.apply(committed.changes) is ApplyResult.BEHIND:
@@ -265,7 +288,7 @@ class Ledger:
                 with closing(ChangeWatcher(self.log)) as watcher:
                     self._maintain(watcher)
             except Exception as error:  # noqa: BLE001 - maintenance must continue
-                _logger.warning("ledger maintenance failed, retrying: %s", error)
+                self._warn("ledger maintenance failed, retrying", error)
                 self._stop.wait(RETRY_DELAY)
         self._finish()
 
@@ -287,6 +310,7 @@ class Ledger:
                     self._start_building()
             if now >= due:
                 due = now + RETRY_DELAY
+                self._check_write_problem()
                 self._sign()
             if now >= purge_due:
                 purge_due = now + PURGE_INTERVAL
@@ -297,7 +321,15 @@ class Ledger:
         try:
             self.log.erase_traces()
         except Exception as error:  # noqa: BLE001 - retried after a pause
-            _logger.warning("cannot remove traces of redacted data yet, retrying: %s", error)
+            self._warn("cannot remove traces of redacted data yet, retrying", error)
+
+    def _warn(self, message: str, error: Exception) -> None:
+        """Log a failure of maintenance; a full disk is a problem of its own, which is reported once."""
+        error = self.log.store.translate_read_error(error)
+        if isinstance(error, StorageFull):
+            self._write_problem = error
+        else:
+            _logger.warning("%s: %s", message, error)
 
     def _start_building(self) -> None:
         """Build the answers view in its own thread, so that maintenance continues meanwhile."""
@@ -311,7 +343,7 @@ class Ledger:
         except LedgerClosing:
             pass
         except Exception as error:  # noqa: BLE001 - maintenance restarts it
-            _logger.warning("building the answers view failed, retrying: %s", error)
+            self._warn("building the answers view failed, retrying", error)
             self._stop.wait(RETRY_DELAY)
 
     def _build_once(self) -> bool:
@@ -350,7 +382,7 @@ class Ledger:
             self._erase(lambda _: None)
             self._sign()
         except Exception as error:  # noqa: BLE001 - the next start does it
-            _logger.warning("maintenance is left to the next start: %s", error)
+            self._warn("maintenance is left to the next start", error)
 
     def _sign(self) -> None:
         """Sign a checkpoint if there are new entries."""

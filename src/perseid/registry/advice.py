@@ -86,8 +86,13 @@ class AdviceKind(Enum):
     RESERVE_INSTEAD = "Reserve it instead"
     RETRY = "Retry"
     RETRY_AFTER = "Retry in {seconds} s; if that is long, check the clock of the server"
+    REOPEN_COUNTER = "Ask a server administrator to set the last handle that was minted under {prefix}"
     USE_INDEPENDENT_VALUES = "Use values that do not depend on the new handle"
     USE_SEVERAL_REQUESTS = "Use several requests"
+
+    # The server
+    FREE_SPACE = "Ask a server administrator to free disk space, then retry"
+    SET_CLOCK = "Ask a server administrator to set the clock, then retry"
 
     # Records and values
     ADD_CREATOR = "Add a value of type {type} with the creator's handle, or set default_creator in the policy"

@@ -123,10 +123,12 @@ class Registry:
     def explain(self, command: Command[object], identity: Identity, interface: str) -> Explanation:
         """Whether a command would be executed, and why; nothing is written."""
         try:
-            decided = self._decide(command, identity, interface, "", None)
+            with self.snapshot() as snapshot:
+                plan = _decide_command(command, Context(snapshot, identity, interface, self.now()))
+                _try_build(plan, snapshot)
         except Refused as refused:
             return Explanation(False, refused.reason, refused.code, refused.advice, refused.rule)
-        return Explanation(True, decided.plan.reason or "allowed")
+        return Explanation(True, plan.reason or "allowed")
 
     def _decide(
         self, command: Command[T], identity: Identity, interface: str, note: str, extra: Preconditions | None
@@ -223,6 +225,16 @@ def _decide_command(command: Command[T], context: Context) -> Plan[T]:
             ResponseCode.INSUFFICIENT_PERMISSIONS, "Tokens cannot do this", AdviceKind.AUTHENTICATE_WITH_KEY()
         )
     return plan
+
+
+def _try_build(plan: Plan[object], snapshot: Snapshot) -> None:
+    """Build the entries of a plan as its commit would. Raises `Refused`, but not if minting would only have to wait."""
+    try:
+        if plan.build is not None:
+            plan.build(snapshot.reader)
+    except Refused as refused:
+        if refused.code != ResponseCode.SERVER_TOO_BUSY:
+            raise
 
 
 def _request(plan: Plan[object], snapshot: Snapshot, extra: Preconditions | None) -> _Request | None:

@@ -6,6 +6,7 @@ A refusal carries the response code of the protocol, the reason in words, and ad
 from dataclasses import dataclass
 from typing import ClassVar, Final, Self
 
+from perseid.ledger.errors import ClockError, StorageFull
 from perseid.ledger.log.entry import State
 from perseid.names.handle import Handle
 from perseid.records.record import Value
@@ -13,7 +14,7 @@ from perseid.registry.access.authorization import Decision
 from perseid.registry.policy.policy import Refusal, Subject
 from perseid.wire.codes import ResponseCode
 
-from .advice import Advice
+from .advice import Advice, AdviceKind
 
 NOT_A_PREFIX_HANDLE: Final = "Handle is not a prefix handle"
 """A reason that deployed servers give in these words."""
@@ -77,6 +78,49 @@ class ReferralError(Refused):
         super().__init__(ResponseCode.PREFIX_REFERRAL, "Another service hosts the handles of this prefix")
         self.values = values
         """The values that say which service."""
+
+
+class OutOfSpace(Refused):
+    """There is no space on the disk of the server."""
+
+    problem_type = "storage-full"
+
+    def __init__(self) -> None:
+        reason = "The disk of the server is full; nothing was changed"
+        super().__init__(ResponseCode.SERVER_BACKUP, reason, AdviceKind.FREE_SPACE())
+
+
+class WrongClock(Refused):
+    """The clock of the server is wrong, and every change is dated."""
+
+    problem_type = "wrong-clock"
+
+    def __init__(self) -> None:
+        reason = "The clock of the server is wrong; nothing was changed"
+        super().__init__(ResponseCode.SERVER_BACKUP, reason, AdviceKind.SET_CLOCK())
+
+
+class CounterClosed(Refused):
+    """After a restore it is not known which suffixes of a counter were used."""
+
+    problem_type = "counter-closed"
+
+    def __init__(self, prefix: str) -> None:
+        reason = (
+            f"Minting under {prefix} is suspended: the server was restored from a backup, and identifiers may have "
+            "been minted after it was taken"
+        )
+        super().__init__(ResponseCode.SERVER_BACKUP, reason, AdviceKind.REOPEN_COUNTER(prefix=prefix))
+
+
+def find_refusal(error: Exception | None) -> Refused | None:
+    """Return the refusal for an error of the ledger that only an operator can fix; None for others."""
+    match error:
+        case StorageFull():
+            return OutOfSpace()
+        case ClockError():
+            return WrongClock()
+    return None
 
 
 @dataclass(frozen=True, slots=True)

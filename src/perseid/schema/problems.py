@@ -287,11 +287,32 @@ _TYPES: Final = (
         codes=(3,),
     ),
     ProblemType(
+        "counter-closed",
+        503,
+        "Minting suspended",
+        "The server was restored from a backup, and identifiers of this namespace may have been minted after it was "
+        "taken. A server administrator must set the last one that was minted. Other namespaces are not affected.",
+    ),
+    ProblemType(
         "read-only",
         503,
         "Server read-only",
         "The server does not accept changes at the moment, for example during a backup. Try again later.",
         codes=(7,),
+    ),
+    ProblemType(
+        "storage-full",
+        503,
+        "Storage full",
+        "The disk of the server is full. Nothing was changed; public handles still resolve. Repeat the request after "
+        "the seconds in `Retry-After`: it succeeds once there is space.",
+    ),
+    ProblemType(
+        "wrong-clock",
+        503,
+        "Wrong clock",
+        "The clock of the server is wrong, and changes are dated. Nothing was changed; reading works. Repeat the "
+        "request after the seconds in `Retry-After`: it succeeds once the clock is right.",
     ),
 )
 

@@ -116,7 +116,7 @@ def test_liveness_and_readiness(running: Serving) -> None:
     assert fetched(running, "/readyz", client_context()) == (200, b"ready\n")
     wanted = {"Accept": "application/json"}
     assert fetched(running, "/healthz", headers=wanted) == (200, b'{"alive": true}\n')
-    assert fetched(running, "/readyz", headers=wanted) == (200, b'{"ready": true}\n')
+    assert fetched(running, "/readyz", headers=wanted) == (200, b'{"ready": true, "accepts_changes": true}\n')
     assert fetched(running, "/healthz", method="HEAD") == (200, b"")
     assert fetched(running, "/readyz", method="DELETE")[0] == 405
 

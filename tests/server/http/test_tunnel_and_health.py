@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perseid.ledger.errors import ClockError, LedgerError, StorageFull
 from perseid.registry.installation.settings import Config
 from perseid.server.http.compat import api
 from perseid.server.http.context import HttpSettings
@@ -119,8 +120,26 @@ def test_not_ready_server_gives_reason(server: Harness) -> None:
     assert header_of(answer, "Retry-After") == "5"
     assert header_of(answer, "Cache-Control") == "no-store"
     answer = server.get("/readyz", headers={"Accept": "application/json"})
-    assert (answer.status, json.loads(answer.body)) == (503, {"ready": False, "reason": "stopping"})
+    assert (answer.status, json.loads(answer.body)) == (
+        503,
+        {"ready": False, "accepts_changes": False, "reason": "stopping"},
+    )
     assert server.get("/healthz").status == 200
+
+
+@pytest.mark.parametrize(
+    ("problem", "slug"), [(StorageFull("/secret"), "storage-full"), (ClockError("/secret"), "wrong-clock")]
+)
+def test_server_that_refuses_changes_is_ready_and_says_so(server: Harness, problem: LedgerError, slug: str) -> None:
+    as_json = {"Accept": "application/json"}
+    assert json.loads(server.get("/readyz", headers=as_json).body) == {"ready": True, "accepts_changes": True}
+    server.context.registry.ledger.__dict__["_write_problem"] = problem
+    answer = server.get("/readyz", headers=as_json)
+    assert (answer.status, json.loads(answer.body)) == (
+        200,
+        {"ready": True, "accepts_changes": False, "reason": slug},
+    )
+    assert server.get("/readyz").body == f"ready, changes are refused: {slug}\n".encode()
 
 
 # Settings

@@ -16,7 +16,6 @@ from perseid.ledger.errors import (
     ClockError,
     Contention,
     CorruptData,
-    LeaseClosed,
     LedgerError,
     OutcomeUnknown,
     ReadOnlyStore,
@@ -83,11 +82,10 @@ def create(visitor: Visitor, session: Session | None = None, name: bytes = NEW) 
         (TooBusy(PLANTED), ResponseCode.SERVER_TOO_BUSY, "too busy"),
         (Contention(PLANTED), ResponseCode.SERVER_TOO_BUSY, "too busy"),
         (Busy(PLANTED), ResponseCode.SERVER_TOO_BUSY, "too busy"),
-        (StorageFull(PLANTED), ResponseCode.ERROR, "storage of the server is full"),
-        (ClockError(PLANTED), ResponseCode.ERROR, "clock"),
+        (StorageFull(PLANTED), ResponseCode.SERVER_BACKUP, "disk of the server is full"),
+        (ClockError(PLANTED), ResponseCode.SERVER_BACKUP, "clock"),
         (ReadOnlyStore(PLANTED), ResponseCode.SERVER_BACKUP, "read-only"),
         (OutcomeUnknown(PLANTED), ResponseCode.ERROR, "unknown"),
-        (LeaseClosed(PLANTED.encode(), 1), ResponseCode.ERROR, "operator"),
         (CorruptData(PLANTED), ResponseCode.ERROR, "Internal Error (reference "),
         (LedgerError(PLANTED), ResponseCode.ERROR, "Internal Error (reference "),
         (ValueError(PLANTED), ResponseCode.ERROR, "Internal Error (reference "),
@@ -436,7 +434,7 @@ def test_wrong_clock_stops_changes_but_not_resolution() -> None:
         visitor = Visitor(NativeServer(registry, make_server(), SITE))
         machine.wall -= 3_600 * 1_000_000
         answer = visitor.ask_as(SEC, create(visitor))
-        assert answer.code is ResponseCode.ERROR
-        assert text_of(answer) == "the clock of the server is wrong; nothing was changed"
+        assert answer.code is ResponseCode.SERVER_BACKUP
+        assert text_of(answer) == "The clock of the server is wrong; nothing was changed"
         assert visitor.ask(visitor.request(OpCode.RESOLUTION, Resolve(STD.encode()))).code is ResponseCode.SUCCESS
         assert isinstance(registry.rules, Rules)

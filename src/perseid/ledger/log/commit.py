@@ -13,7 +13,6 @@ from perseid.ledger.errors import CorruptView, JobEnded, LeaseClosed, Preconditi
 from perseid.ledger.merkle import Frontier
 from perseid.ledger.store.tables import (
     KEYS_PER_QUERY,
-    OTHER_SCOPES,
     EntryRow,
     Statements,
     fetch_one,
@@ -23,6 +22,7 @@ from perseid.ledger.views.search_keys import index_keys
 
 from .clock import CheckedClock
 from .entry import Change, Draft, Entry, Kind, encode_entry, next_jump
+from .reader import next_number
 from .requests import (
     KEY_LIFETIME,
     MAX_BODY,
@@ -308,23 +308,13 @@ class Commit:
         """Return the first of `count` numbers never leased in this scope; a count of 0 leases none."""
         if count < 0 or now < 0 or now + count > _MAX_NUMBER:
             raise ValueError(f"cannot lease {count} numbers from {now}: out of range")
-        last, closed = self._load_lease(scope) or self._leased_before_restore(now > 0)
-        if closed:
-            raise LeaseClosed(scope, last)
-        first = int(max(last + 1, now))
+        first = next_number(self._load_lease, scope, now)
         if count:
             self._query(self._statements.upsert_lease, (scope, first + count - 1, int(now > 0), 0))
         return first
 
     def _load_lease(self, scope: bytes) -> tuple[int, int] | None:
         return cast("tuple[int, int] | None", self._query(self._statements.lease, (scope,)).fetchone())
-
-    def _leased_before_restore(self, clocked: bool) -> tuple[int, int]:
-        """How far a scope unknown to the backup may have come; (-1, 0) without a restore."""
-        lease = self._load_lease(OTHER_SCOPES)
-        if lease is None:
-            return -1, 0
-        return lease if clocked else (-1, 1)
 
     def exists(self, key: bytes) -> bool:
         """Whether a handle has, or ever had, an entry."""

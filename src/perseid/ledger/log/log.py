@@ -165,6 +165,12 @@ class Log:
             )
         return TooBusy("the ledger is locked by another writer or unreachable. Nothing was written; retry")
 
+    def check_clock(self) -> None:
+        """Raise `ClockError` if no entry could be dated now."""
+        with self.open_reader() as reader:
+            size = reader.size
+            self.clock.date(reader.entry(size).at if size else None)
+
     def erase_traces(self) -> None:
         """Remove traces of redacted data, if any; what a reader still sees is removed by a later call."""
         if self.has_traces:

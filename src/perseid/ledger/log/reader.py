@@ -4,14 +4,21 @@ All reads of one decision, page or proof use one `LogReader`, so they see one st
 (`entry.Source`).
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final, cast
 
-from perseid.ledger.errors import CorruptData
+from perseid.ledger.errors import CorruptData, LeaseClosed
 from perseid.ledger.merkle import Frontier, consistency_path, inclusion_path, subtree_root
-from perseid.ledger.store.tables import STATES_PER_QUERY, Statements, change_from_row, entry_from_row, fetch_one
+from perseid.ledger.store.tables import (
+    OTHER_SCOPES,
+    STATES_PER_QUERY,
+    Statements,
+    change_from_row,
+    entry_from_row,
+    fetch_one,
+)
 from perseid.proof.verifier import EMPTY_ROOT
 
 from .entry import Change, Entry, State, find_latest_until
@@ -34,6 +41,18 @@ class Difference:
     """Its last entry at the earlier point; None if it had none yet."""
     after: Entry
     """Its last entry at the later point."""
+
+
+def next_number(load: Callable[[bytes], tuple[int, int] | None], scope: bytes, now: int) -> int:
+    """Return the next number of a scope, or raise `LeaseClosed`. `load` returns the last number and if it is closed."""
+    lease = load(scope)
+    if lease is None and (restored := load(OTHER_SCOPES)) is not None:
+        # Unknown to the backup: numbers by the clock continue ahead of it; a counter may have come to any number.
+        lease = restored if now > 0 else (-1, 1)
+    last, closed = lease or (-1, 0)
+    if closed:
+        raise LeaseClosed(scope, last)
+    return int(max(last + 1, now))
 
 
 class LogReader:
@@ -79,6 +98,19 @@ class LogReader:
         """Return the number of the latest entry of a record; 0 if there is none."""
         row = self._row(self._statements.record_seq, key)
         return int(row[0]) if row else 0
+
+    def lease(self, scope: bytes, count: int, now: int) -> int:  # noqa: ARG002 - as in `LeaseProvider`
+        """Return the number that a lease would start at, or raise `LeaseClosed`; nothing is leased."""
+        return next_number(lambda of: self._row(self._statements.lease, of), scope, now)
+
+    def exists(self, key: bytes) -> bool:
+        """Whether a handle has, or ever had, an entry."""
+        return bool(self.latest(key))
+
+    def any_between(self, first: bytes, end: bytes) -> bool:
+        """Whether any key from `first` up to, not including, `end` has, or ever had, an entry."""
+        self._cursor.execute(self._statements.any_record, (first, end))
+        return bool(fetch_one(self._cursor)[0])
 
     def record(self, key: bytes) -> Entry | None:
         """Return the latest entry of a record; None if there never was one."""

@@ -138,6 +138,14 @@ class SqliteDriver:
         return connection
 
 
+def looks_full(path: str | None) -> bool:
+    """Whether the disk of a database has hardly any space, as far as the file system tells."""
+    if path is None:
+        return False
+    status = os.statvfs(Path(path).parent)
+    return status.f_bavail * status.f_frsize < _PROBE_SIZE
+
+
 def has_free_space(path: str | None) -> bool:
     """Whether the files of a database can grow: on this disk, and within this process's file size limit."""
     if path is None:

@@ -28,7 +28,7 @@ from perseid.ledger.errors import (
     TooBusy,
 )
 
-from .sqlite import READERS, SqliteDriver, has_free_space
+from .sqlite import READERS, SqliteDriver, has_free_space, looks_full
 
 BUSY_SECONDS: Final = 5
 """How long a writer waits for another one, and how long one may hold the head while idle; a commit takes ms."""
@@ -161,12 +161,28 @@ class Store:
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
-        """Turn database errors into `StoreUnavailable` with a message on one line."""
+        """Turn database errors into `StorageFull`, or `StoreUnavailable` with a message on one line."""
         try:
             yield
         except (DBAPIError, self._driver_error) as error:
+            translated = self._translate_error(error)
+            if isinstance(translated, StorageFull):
+                raise translated from error
             cause = error.orig if isinstance(error, DBAPIError) else error
             raise StoreUnavailable(" ".join(str(cause).split())) from error
+
+    def check_space(self, *, thorough: bool) -> None:
+        """Raise `StorageFull` if there is no space for changes.
+
+        If not `thorough`, nothing is written unless the disk looks full: a quota and a full database are not noticed.
+        """
+        path = self.engine.url.database
+        if self.dialect == "sqlite":
+            if (thorough or looks_full(path)) and not has_free_space(path):
+                raise StorageFull(f"the disk of {path} is full")
+        elif thorough:
+            with self.writing() as connection:
+                connection.exec_driver_sql("UPDATE head SET one = one")
 
     def upgrade(self) -> None:
         """Upgrade the tables to the version of this program; tables of a newer one are refused."""
@@ -296,7 +312,7 @@ class Store:
             return self._translate_sqlite_error(str(cause)) or error
         state = getattr(cause, "sqlstate", None)
         if state == _FULL_STATE:
-            return StorageFull("the database's disk is full; free space to resume writing (reading continues)")
+            return StorageFull("the disk of the database is full")
         if state in _CORRUPT_STATES:
             return CorruptData(f"the database reports corrupt data ({state}). Run: perseid verify --all")
         if state in _CONTENTION_STATES:
@@ -309,7 +325,7 @@ class Store:
         path = self.engine.url.database
         # SQLite reports a full disk when it writes data, but not when it extends one of its other files.
         if _FULL_MESSAGE in message or (_IO_ERROR_MESSAGE in message and not has_free_space(path)):
-            return StorageFull("the disk is full; free space to resume writing (reading continues)")
+            return StorageFull(f"the disk of {path} is full")
         if _IO_ERROR_MESSAGE in message:
             return StoreUnavailable(f"I/O error on the disk of {path}; check the disk and the system log")
         if "database is locked" in message:

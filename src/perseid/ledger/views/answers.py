@@ -82,6 +82,7 @@ class Answers(AnswersReader):
         (folder / "lock").touch(0o600)  # now, because the disk may be full later
         self._turn = threading.RLock()  # a load holds it over several transactions
         self._checked = False  # whether the view belongs to the ledger
+        self._is_reported = False  # that it cannot be updated
         self._transactions = 0
 
     def close(self) -> None:
@@ -288,7 +289,7 @@ class Answers(AnswersReader):
             if isinstance(error, CORRUPTION_ERRORS):
                 self._file.invalidate(number)
             self._drop_generation(error)
-            _logger.warning("cannot update the answers view to entry %d: %s", last, str(error))
+            self._report(error)
         return ApplyResult.FAILED
 
     def _mark_dirty(self) -> None:
@@ -305,7 +306,7 @@ class Answers(AnswersReader):
             return None
         except (lmdb.Error, OSError) as error:
             self._drop_generation(error)
-            _logger.warning("cannot open the answers view: %s", str(error))
+            self._report(error)
             with open_source() as source:
                 self._file.require(source.size)
             return False
@@ -327,7 +328,18 @@ class Answers(AnswersReader):
                 if position.seq > seq and position.is_in(source):
                     seq = position.seq
         self._file.reached(seq)
+        self._is_reported = False
         return True
+
+    def _report(self, error: Exception) -> None:
+        """Log that the view cannot be updated, once until it has caught up."""
+        if not self._is_reported:
+            self._is_reported = True
+            _logger.warning(
+                "the answers view cannot be updated: %s. Resolution uses the records until it can. "
+                "To see what is wrong, run: perseid check",
+                str(error),
+            )
 
     # Generations
 
@@ -369,7 +381,7 @@ class Answers(AnswersReader):
                         break
             self._switch(new, open_source)
         except _FAILURES as error:
-            _logger.warning("cannot build the answers view: %s", str(error))
+            self._report(error)
             return False
         finally:
             self._remove_unused()

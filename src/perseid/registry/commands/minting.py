@@ -16,6 +16,7 @@ from functools import partial
 from math import ceil
 from typing import Final, Self, TypeAlias, TypeVar
 
+from perseid.ledger.errors import LeaseClosed
 from perseid.ledger.log.entry import Action, Draft, Entry, State
 from perseid.ledger.log.record_keys import record_key
 from perseid.ledger.log.requests import LeaseProvider
@@ -40,7 +41,7 @@ from perseid.registry.identity import Identity
 from perseid.registry.policy.policy import Policy
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.registry import Registry
-from perseid.registry.results import InvalidRequest, MintResult, Refused
+from perseid.registry.results import CounterClosed, InvalidRequest, MintResult, Refused
 from perseid.registry.snapshot import Snapshot, StoredRecord, values_of_type
 from perseid.schema.records import MAX_NAMES
 from perseid.wire.codes import ResponseCode
@@ -347,7 +348,10 @@ class _MintPlan:
             # A retry uses the time of the first attempt: otherwise it would never succeed with a strict clock.
             nonlocal since
             since = now if since is None else min(now, since)
-            return lender.lease(scope, count, since)
+            try:
+                return lender.lease(scope, count, since)
+            except LeaseClosed as closed:
+                raise CounterClosed(display_name(self.start.partition("/")[0])) from closed
 
         def sleep(seconds: float) -> None:
             key = "strict_clock" if self.policy.strict_clock else "max_ahead"

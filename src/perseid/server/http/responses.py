@@ -32,7 +32,7 @@ from perseid.registry.advice import NO_TEXTS, AdviceTexts, render
 from perseid.registry.commands.composition import ConditionFailed
 from perseid.registry.commands.minting import RetryLater
 from perseid.registry.queries.paging import values_size
-from perseid.registry.results import ReferralError, Refused
+from perseid.registry.results import ReferralError, Refused, find_refusal
 from perseid.server.native.authentication import KeyChanged
 from perseid.server.native.decisions import Busy, TooManyGuesses, internal_error, known_failure
 from perseid.wire.codes import ResponseCode
@@ -156,6 +156,9 @@ SERVICE_UNAVAILABLE: Final = 503
 RETRY_SECONDS: Final = 1
 """Seconds after which an overloaded server can be retried: queues are short."""
 
+OPERATOR_SECONDS: Final = 60
+"""Seconds after which a problem can be retried that waits for the operator of the server, such as a full disk."""
+
 NO_STORE: Final = ("Cache-Control", "no-store")
 
 _STATUSES: Final = {
@@ -222,6 +225,7 @@ def code_of(status: int) -> ResponseCode:
 
 def to_failure(problem: Exception, request_context: RequestContext, texts: AdviceTexts = NO_TEXTS) -> Failure:
     """Convert an exception to an error, with the interface's texts of advice; an unexpected exception is logged."""
+    problem = find_refusal(problem) or problem
     match problem:
         case BadRequest():
             return Failure(problem.status, problem.code, problem.message, echo_name=problem.echo_name)
@@ -242,11 +246,11 @@ def to_failure(problem: Exception, request_context: RequestContext, texts: Advic
             return Failure(TOO_MANY_REQUESTS, ResponseCode.SERVER_TOO_BUSY, str(problem), (retry,))
         case Busy():
             message = "the server is too busy; retry shortly"
-            return Failure(SERVICE_UNAVAILABLE, ResponseCode.SERVER_TOO_BUSY, message, (_retry_after(RETRY_SECONDS),))
+            code = ResponseCode.SERVER_TOO_BUSY
+            return Failure(SERVICE_UNAVAILABLE, code, message, _retry_headers(code))
     if (known := known_failure(problem)) is not None:
         code, message = known
-        status = status_of(code)
-        return Failure(status, code, message, (_retry_after(RETRY_SECONDS),) if status == SERVICE_UNAVAILABLE else ())
+        return Failure(status_of(code), code, message, _retry_headers(code))
     reference = request_context.server.random(4).hex()
     return Failure(SERVER_ERROR, ResponseCode.ERROR, internal_error(problem, reference), reference=reference)
 
@@ -274,12 +278,18 @@ def _failure_from_refusal(refused: Refused, request_context: RequestContext, tex
     code = refused.code
     if code == ResponseCode.AUTHENTICATION_NEEDED and not request_context.request.client.private:
         return Failure(FORBIDDEN, code, f"{refused.reason}; {HTTPS_REQUIRED}")
-    headers = (_retry_after(RETRY_SECONDS),) if code == ResponseCode.SERVER_TOO_BUSY else ()
-    return Failure(status_of(code), code, _describe(refused, texts), headers)
+    return Failure(status_of(code), code, _describe(refused, texts), _retry_headers(code))
 
 
 def _describe(refused: Refused, texts: AdviceTexts) -> str:
     return ". ".join(filter(None, (refused.reason, render(refused.advice, texts))))
+
+
+def _retry_headers(code: ResponseCode) -> HeaderList:
+    """The header of a response that asks for a retry."""
+    if status_of(code) != SERVICE_UNAVAILABLE:
+        return ()
+    return (_retry_after(RETRY_SECONDS if code == ResponseCode.SERVER_TOO_BUSY else OPERATOR_SECONDS),)
 
 
 def _retry_after(seconds: float) -> tuple[str, str]:

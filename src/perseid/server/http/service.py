@@ -4,7 +4,7 @@
     /api…                      JSON API of deployed servers
     /hrls/…                    reverse lookup: finding handles by their values
     /healthz                   200 while the process responds; for a process supervisor
-    /readyz                    200 if ready; 503 with a reason if not; for a load balancer
+    /readyz                    200 if ready, and if changes are accepted; 503 with a reason if not; for a load balancer
     POST of a native message   the native protocol, tunneled
     everything else            resolution and its pages
 
@@ -21,6 +21,7 @@ from time import perf_counter_ns
 from typing import Final
 
 from perseid.records.site import Transport
+from perseid.registry.results import find_refusal
 from perseid.server.http.compat.api import NATIVE_TYPE
 from perseid.server.http.connection.requests import ParsedRequest
 from perseid.server.observe.access_log import AccessLog, HttpExchange
@@ -59,10 +60,12 @@ async def handle_health(request_context: RequestContext) -> Response:
     """Handle a health check."""
     if request_context.request.path == READY_PATH:
         reason = request_context.server.ready()
-        fields: dict[str, object] = {"ready": not reason} | ({"reason": reason} if reason else {})
-        return _health_response(
-            request_context, 503 if reason else 200, fields, f"not ready: {reason}" if reason else "ready"
-        )
+        refused = find_refusal(request_context.server.registry.ledger.write_problem)
+        problem = "" if refused is None else refused.problem_type
+        fields: dict[str, object] = {"ready": not reason, "accepts_changes": not (reason or problem)}
+        line = f"not ready: {reason}" if reason else f"ready, changes are refused: {problem}" if problem else "ready"
+        fields |= {"reason": reason or problem} if reason or problem else {}
+        return _health_response(request_context, 503 if reason else 200, fields, line)
     return _health_response(request_context, 200, {"alive": True}, "alive")
 
 

@@ -18,13 +18,10 @@ from dataclasses import dataclass, replace
 from typing import Final, Generic, NoReturn, TypeVar
 
 from perseid.ledger.errors import (
-    ClockError,
     Contention,
-    LeaseClosed,
     LedgerError,
     OutcomeUnknown,
     ReadOnlyStore,
-    StorageFull,
     TooBusy,
 )
 from perseid.ledger.log.entry import Entry, State
@@ -35,7 +32,7 @@ from perseid.registry.commands.minting import RetryLater
 from perseid.registry.context import Command, Context, Plan, not_hosted
 from perseid.registry.identity import Identity, KeyIdentity
 from perseid.registry.registry import Registry
-from perseid.registry.results import PrefixNotHosted, ReferralError, Refused
+from perseid.registry.results import PrefixNotHosted, ReferralError, Refused, find_refusal
 from perseid.registry.snapshot import Snapshot
 from perseid.wire.codes import LocalProtocolError, OpCode, ResponseCode
 from perseid.wire.responses import Failure, Referral, ResponseBody
@@ -62,10 +59,7 @@ _REFERRALS_SINCE: Final = 5  # minor version; before it, the code of a referral 
 _INTERNAL_FAILURES: Final[dict[type[Exception], tuple[ResponseCode, str]]] = {
     TooBusy: (ResponseCode.SERVER_TOO_BUSY, "the server is too busy; nothing was changed, retry shortly"),
     Contention: (ResponseCode.SERVER_TOO_BUSY, "the server is too busy; nothing was changed, retry shortly"),
-    StorageFull: (ResponseCode.ERROR, "the storage of the server is full; nothing was changed"),
-    ClockError: (ResponseCode.ERROR, "the clock of the server is wrong; nothing was changed"),
     ReadOnlyStore: (ResponseCode.SERVER_BACKUP, "the server is read-only at present; nothing was changed"),
-    LeaseClosed: (ResponseCode.ERROR, "minting is suspended on this server until an operator has checked it"),
     OutcomeUnknown: (ResponseCode.ERROR, "it is unknown whether the change was made; check before you retry"),
     LocalProtocolError: (ResponseCode.ERROR, "the response is too long for a message; request fewer values"),
 }
@@ -90,6 +84,7 @@ def error_response(
     error: Exception, request: Request, reference: Callable[[], str]
 ) -> tuple[ResponseCode, ResponseBody]:
     """Return the response to a request that failed; unexpected errors are logged under a reference."""
+    error = find_refusal(error) or error
     if isinstance(error, ReferralError):
         if request.message.envelope.suggested.at_least(_REFERRALS_SINCE):
             return ResponseCode.PREFIX_REFERRAL, Referral(values=error.values)

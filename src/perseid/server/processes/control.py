@@ -58,6 +58,9 @@ from .sockets import StartupError
 DRAIN_SECONDS: Final = 8.0
 """Seconds to finish started work on shutdown; the supervisor waits two more."""
 
+REMINDER_INTERVAL: Final = 3600.0
+"""Seconds after which it is logged again that changes are refused."""
+
 PURGE_INTERVAL: Final = 60
 """Seconds between purges of expired state."""
 
@@ -103,6 +106,24 @@ class ControlOptions:
         return cls(**json.loads(text))
 
 
+class ProblemLog:
+    """Logs once that changes are refused, not for every request, and once that they are accepted again."""
+
+    def __init__(self) -> None:
+        self._last: Exception | None = None
+        self._reminder_due = 0.0
+
+    def update(self, problem: Exception | None, now: float) -> None:
+        """Note why changes are refused at the moment; None if they are accepted."""
+        last, self._last = self._last, problem
+        if problem is None:
+            if last is not None:
+                _logger.warning("changes are accepted again")
+        elif type(problem) is not type(last) or now >= self._reminder_due:
+            self._reminder_due = now + REMINDER_INTERVAL
+            _logger.error("changes are refused: %s. To see what is wrong, run: perseid check", problem)
+
+
 class Control:
     """The control process."""
 
@@ -123,6 +144,7 @@ class Control:
             native_server, public_resolver, self._pools, Connections(config), self._counts, self._access_log(config)
         )
         self._stopping = asyncio.Event()
+        self._problem_log = ProblemLog()
         self._http = self._create_http(config, server_identity)
         sockets = [socket.socket(fileno=number) for number in options.resolvers]
         self._udp = UdpServer(self._service, sockets, self._traffic(config))
@@ -219,6 +241,7 @@ class Control:
             lag = loop.time() - due
             self._counts.loop_lag = lag
             due += max(0.0, lag)
+            self._problem_log.update(self._installation.ledger.write_problem, monotonic())
             self._service.close_expired_connections()
             if self._http is not None:
                 self._http.check_deadlines()

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.ledger.errors import OutcomeUnknown, ReadOnlyStore, StorageFull, TooBusy
+from perseid.ledger.errors import ClockError, OutcomeUnknown, ReadOnlyStore, StorageFull, TooBusy
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
 from perseid.records.record import Value, ValueRef
 from perseid.registry.commands.minting import RetryLater
 from perseid.registry.commands.records import Create
 from perseid.registry.registry import Registry
+from perseid.registry.results import CounterClosed
 from perseid.server.http.messages import Request
 from perseid.server.http.responses import encode_json, sanitize_callback
 from perseid.server.native.decisions import Busy
@@ -237,11 +238,18 @@ def test_busy_server_sends_retry_after(server: Harness) -> None:
 
 @pytest.mark.parametrize(
     ("problem", "status", "code"),
-    [(ReadOnlyStore("x"), 503, 7), (StorageFull("x"), 500, 2), (OutcomeUnknown("x"), 500, 2)],
+    [
+        (ReadOnlyStore("x"), 503, 7),
+        (StorageFull("x"), 503, 7),
+        (ClockError("x"), 503, 7),
+        (CounterClosed(PREFIX), 503, 7),
+        (OutcomeUnknown("x"), 500, 2),
+    ],
 )
 def test_ledger_errors_are_reported(server: Harness, problem: Exception, status: int, code: int) -> None:
     failing(server, problem)
     answer = server.put(N0, [])
+    assert header_of(answer, "Retry-After") == ("60" if status == 503 else None)
     assert (answer.status, json_of(answer)["responseCode"], json_of(answer)["handle"]) == (status, code, f"{PREFIX}/n0")
 
 

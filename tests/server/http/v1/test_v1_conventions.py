@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from perseid.ledger.errors import ClockError, StorageFull
 from perseid.records.record import ValueRef
 from perseid.registry.identity import KeyIdentity, Proof
+from perseid.registry.results import CounterClosed
 from perseid.schema.problems import PROBLEM_TYPES
 from perseid.server.http.messages import Request
 from perseid.server.native.decisions import Busy
@@ -213,14 +215,25 @@ def test_internal_error_has_a_reference(server: Harness, caplog: pytest.LogCaptu
     assert "a secret" not in caplog.text + json.dumps(found)
 
 
-def test_busy_server_sends_retry_after(server: Harness) -> None:
-    async def busy(*_: object) -> object:
-        raise Busy
+@pytest.mark.parametrize(
+    ("error", "slug", "seconds"),
+    [
+        (Busy(), "busy", "1"),
+        (StorageFull("a secret"), "storage-full", "60"),
+        (ClockError("a secret"), "wrong-clock", "60"),
+        (CounterClosed("12345"), "counter-closed", "60"),
+    ],
+)
+def test_unavailable_server_sends_retry_after(server: Harness, error: Exception, slug: str, seconds: str) -> None:
+    async def fail(*_: object) -> object:
+        raise error
 
-    object.__setattr__(server.context, "do", busy)
+    object.__setattr__(server.context, "do", fail)
     answer = send(server, "GET", "/handles/12345%2Fn0/citation")
-    assert problem(answer, "busy")["status"] == 503
-    assert header_of(answer, "Retry-After") == "1"
+    found = problem(answer, slug)
+    assert (answer.status, found["status"], header_of(answer, "Retry-After")) == (503, 503, seconds)
+    assert "a secret" not in json.dumps(found)
+    assert slug == "busy" or found["advice"].startswith("Ask a server administrator to ")
 
 
 # Who asks

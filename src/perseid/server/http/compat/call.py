@@ -59,6 +59,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     **{kind: kind.value for kind in (AdviceKind.CREATE_TOKEN, AdviceKind.DEFINE_TYPE, AdviceKind.ENABLE_LISTING)},
     **{kind: kind.value for kind in (AdviceKind.LIST_TYPES, AdviceKind.SEE_TYPE, AdviceKind.CREATE_RECORD)},
     **{kind: kind.value for kind in (AdviceKind.CHANGE_POLICY, AdviceKind.CHANGE_SCHEME)},
+    **{kind: kind.value for kind in (AdviceKind.FREE_SPACE, AdviceKind.SET_CLOCK, AdviceKind.REOPEN_COUNTER)},
     # This API has no policies, citations, tombstones, tokens or jobs.
     AdviceKind.NAME_RESOLVER: None,
     **dict.fromkeys((AdviceKind.CHANGE_CASE, AdviceKind.LIST_TOKENS, AdviceKind.LIST_JOBS)),

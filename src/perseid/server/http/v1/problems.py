@@ -19,7 +19,7 @@ from perseid.records.errors import InvalidData
 from perseid.registry.access.permissions import InvalidScope
 from perseid.registry.advice import Advice, AdviceKind, AdviceTexts, render
 from perseid.registry.policy.text import InvalidPolicy
-from perseid.registry.results import InvalidQuery, ReferralError, Refused
+from perseid.registry.results import InvalidQuery, ReferralError, Refused, find_refusal
 from perseid.schema.problems import PrefixInfo, Problem, Suggestion, make_problem, slug_of_code
 from perseid.server.http import responses
 from perseid.server.http.context import HttpSettings, RequestContext
@@ -95,6 +95,7 @@ class ApiError(Exception):
 def to_problem(error: Exception, request_context: RequestContext) -> ProblemResponse:
     """Convert an error to a problem; unexpected errors are logged."""
     url = request_context.server.settings.public_url
+    error = find_refusal(error) or error
     match error:
         case ApiError():
             problem = make_problem(error.slug, error.detail, url, advice=error.advice, code=error.code)
@@ -185,6 +186,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.DEFINE_TYPE: f"Define it first (POST {BASE}/types), or use a registered type",
     AdviceKind.ENABLE_LISTING: AdviceKind.ENABLE_LISTING.value,
     AdviceKind.FOLLOW_SCHEME: f"Mint a handle (POST {BASE}/mint), or use a suffix that follows the scheme",
+    AdviceKind.FREE_SPACE: AdviceKind.FREE_SPACE.value,
     AdviceKind.GIVE_REASON: "Give a reason in the field reason",
     AdviceKind.HOST_PREFIX: f"Ask the service that hosts it, or host it here: POST {BASE}/namespaces",
     AdviceKind.LIST_JOBS: f"List the jobs: GET {BASE}/jobs",
@@ -197,6 +199,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.OVERWRITE: f"Choose another handle, or send PUT {BASE}/handles/{{handle}} to replace it",
     AdviceKind.PREVIEW_REWRITE: f"Show what matches, with the same url and to: GET {BASE}/rewrites/preview",
     AdviceKind.REDO_JOB: f"To redo it, undo that job: POST {BASE}/jobs/{{job}}/undo",
+    AdviceKind.REOPEN_COUNTER: AdviceKind.REOPEN_COUNTER.value,
     AdviceKind.REPEAT_OR_UNDO_JOB: f"Send the same request again, or undo the job: POST {BASE}/jobs/{{job}}/undo",
     AdviceKind.RESTORE: f"To restore the record: POST {BASE}/handles/{{handle}}/revive",
     AdviceKind.RESUME_JOB: f"Resume that job: POST {BASE}/jobs/{{job}}/resume",
@@ -207,6 +210,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.SEE_TYPE_COPY: f"See the copy of the definition: GET {BASE}/types/{{type}}",
     AdviceKind.SEE_TYPE_FORMAT: "See /docs/types for the format of definitions",
     AdviceKind.SELECT_URLS: "Give either url or host",
+    AdviceKind.SET_CLOCK: AdviceKind.SET_CLOCK.value,
     AdviceKind.TOMBSTONE_INSTEAD: f"Create a tombstone instead: POST {BASE}/handles/{{handle}}/tombstone",
     AdviceKind.UNDO_EARLIER_JOB: f"To undo the job before it: POST {BASE}/jobs/{{job}}/undo",
     AdviceKind.UNDO_JOB: f"Undo the job: POST {BASE}/jobs/{{job}}/undo",
