@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perseid.ledger.errors import AnswersUnavailable, CorruptData
+from perseid.ledger.errors import AnswersUnavailable, CorruptData, StorageFull
 from perseid.ledger.log.entry import State
 from perseid.ledger.views import answers as answers_module
 from perseid.ledger.views import answers_generation
 from perseid.ledger.views.answers import Answers, ApplyResult
 from perseid.ledger.views.answers_format import PrefixItem
-from perseid.ledger.views.answers_generation import Generation
+from perseid.ledger.views.answers_generation import LOCK_SIZE, Generation
 from perseid.ledger.views.answers_reader import WORD_CLEAN, WORD_GENERATION, WORD_REQUIRED, AnswersReader, StateFile
 from perseid.names.handle import CaseRule
 from perseid.records.record import Value
@@ -276,6 +276,24 @@ def test_another_ledger_is_recognized_by_its_id(answers: Answers) -> None:
 
 
 # Full storage
+
+
+def test_table_of_readers_has_no_holes(answers: Answers) -> None:
+    """A thread that used a hole on a full disk would end the process."""
+    status = (answers.folder / str(word(answers.folder, WORD_GENERATION)) / "lock.mdb").stat()
+    assert (status.st_size, status.st_mode & 0o777) == (LOCK_SIZE, 0o600)
+    assert status.st_blocks * 512 >= LOCK_SIZE
+
+
+def test_comparing_on_a_full_disk_says_so(
+    answers: Answers, ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise lmdb.DiskError("No space left on device")
+
+    monkeypatch.setattr(Generation, "fill", fail)
+    with pytest.raises(StorageFull, match="is full; comparing the answers view needs space"):
+        answers.differences(ledger.look)
 
 
 def test_full_map_does_not_fail_the_ledger_and_stale_view_is_not_read(

@@ -9,7 +9,7 @@ from typing import Annotated, Final, TypeAlias
 
 import typer
 
-from perseid.ledger.errors import CorruptData
+from perseid.ledger.errors import CorruptData, StorageFull
 from perseid.ledger.log.writer import ChangeWatcher
 from perseid.ledger.merkle import Signer
 from perseid.ledger.verify import verify
@@ -184,7 +184,11 @@ def verify_all(directory: Path | None, json: bool) -> None:
             report = verify(ledger.log, update)
         with progress("comparing answers", unit="records"):
             ledger.answers.catch_up(ledger.open_reader)
-            difference = ledger.answers.differences(ledger.open_reader)
+            try:
+                difference = ledger.answers.differences(ledger.open_reader)
+            except StorageFull as problem:
+                problem.add_note(f"The {report.entries:,} entries of the ledger are valid")
+                raise
         if difference is not None:
             raise CorruptData(
                 f"the {report.entries:,} entries are valid, but the view answers differs at {printable(difference)}; "

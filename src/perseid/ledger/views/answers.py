@@ -30,9 +30,10 @@ from typing import Final, TypeAlias
 
 import lmdb
 
-from perseid.ledger.errors import AnswersUnavailable, LedgerError
+from perseid.ledger.errors import AnswersUnavailable, LedgerError, StorageFull
 from perseid.ledger.log.entry import Change, Source
 from perseid.ledger.store.sorting import row_size, split_batches
+from perseid.ledger.store.sqlite import has_free_space
 
 from .answers_generation import BATCH, CHUNK, CORRUPTION_ERRORS, Generation, Progress, Transaction
 from .answers_reader import MAP_SIZE, WORD_GENERATION, WORD_REQUIRED, AnswersReader, StateFile
@@ -224,6 +225,10 @@ class Answers(AnswersReader):
                     Generation(self.folder, self._file.next_generation(), self._map_size, new=True), open_source
                 )
             except (lmdb.Error, OSError) as error:
+                if isinstance(error, lmdb.DiskError) or not has_free_space(str(self.folder / "state")):
+                    raise StorageFull(
+                        f"the disk of {self.folder} is full; comparing the answers view needs space for a copy of it"
+                    ) from error
                 raise AnswersUnavailable(f"cannot compare the answers view: {error}") from error
             finally:
                 self._remove_unused()

@@ -4,6 +4,7 @@ A generation stores its position in the ledger in the same transaction as its da
 current one; `answers` does.
 """
 
+import time
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ import lmdb
 from perseid.ledger.errors import CorruptData, CorruptView
 from perseid.ledger.log.entry import Change, Source, State
 from perseid.ledger.log.record_keys import HOMED, POLICY
+from perseid.ledger.store.directory import open_new
 from perseid.names.handle import CaseRule
 from perseid.records.errors import RecordProblem
 from perseid.records.record import Value
@@ -45,6 +47,9 @@ MAX_READERS: Final = 512
 """Reader slots. Each concurrently reading thread takes one, and a killed process leaves its own until the next check:
 many times the cores of a large machine."""
 
+LOCK_SIZE: Final = (MAX_READERS + 2) * 64
+"""Bytes of LMDB's table of readers in `lock.mdb`: 64 for each, and its head."""
+
 SPARE_TRANSACTIONS: Final = 4
 """Read transactions that are kept for reuse; a resolver needs one, the control process a few."""
 
@@ -54,6 +59,8 @@ CHUNK: Final = 1_000
 BATCH: Final = 20_000
 """Maximum records written in one transaction while building, when nothing waits."""
 
+_MAX_OPEN_ATTEMPTS = 100
+_OPEN_PAUSE = 0.01  # seconds
 _POSITION = Struct("<Q16sQ32s")  # layout, ledger, entry, leaf
 _APPLIED = b"applied"
 _BUILT = b"built"
@@ -115,20 +122,13 @@ class Generation:
         path = folder / str(number)
         if new:
             path.mkdir(mode=0o700)
+            # LMDB would create a sparse file, and using one of its holes on a full disk ends the process (SIGBUS).
+            with open_new(path / "lock.mdb") as file:
+                file.write(bytes(LOCK_SIZE))
         elif not (path / "data.mdb").exists():
             raise CorruptData(f"{path} is missing; the answers view will be rebuilt")
         self.number = number
-        self.env = lmdb.open(
-            str(path),
-            map_size=map_size,
-            readonly=readonly,
-            sync=False,  # the state file tells when the data may be torn
-            mode=0o600,
-            create=new,
-            max_readers=MAX_READERS,
-            max_dbs=len(_DATABASES),
-            max_spare_txns=SPARE_TRANSACTIONS,
-        )
+        self.env = _open_environment(path, map_size, readonly=readonly, new=new)
         self.env.reader_check()
         self.handles, self.prefixes, self.meta = [self.env.open_db(name, create=new) for name in _DATABASES]
         self.begin = self.env.begin
@@ -264,6 +264,31 @@ class Generation:
                         key = min(key for key, _ in filter(None, (one, another)))
                         return f"{name} {key.decode('utf-8', 'backslashreplace')}"
             return None if self.position(txn) == other.position(theirs) else "meta applied"
+
+
+def _open_environment(path: Path, map_size: int, *, readonly: bool, new: bool) -> "lmdb.Environment":
+    """Open an LMDB environment.
+
+    LMDB knows open files by their inode, and forgets one a moment after it was closed: a new file may have got it.
+    """
+    for attempt in range(_MAX_OPEN_ATTEMPTS):
+        try:
+            return lmdb.open(
+                str(path),
+                map_size=map_size,
+                readonly=readonly,
+                sync=False,  # the state file tells when the data may be torn
+                mode=0o600,
+                create=new,
+                max_readers=MAX_READERS,
+                max_dbs=len(_DATABASES),
+                max_spare_txns=SPARE_TRANSACTIONS,
+            )
+        except lmdb.Error as error:
+            if not new or type(error) is not lmdb.Error or attempt == _MAX_OPEN_ATTEMPTS - 1:
+                raise
+            time.sleep(_OPEN_PAUSE)
+    raise AssertionError("unreachable")
 
 
 def _merge_change(key: bytes, before: bytes, change: Change) -> bytes | None:
