@@ -14,14 +14,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from perseid.ledger.errors import TooBusy
-from perseid.ledger.ledger import RETRY_DELAY, Ledger
+from perseid.ledger.errors import StorageFull, TooBusy
+from perseid.ledger.ledger import RETRY_DELAY, Ledger, UnopenedLedger
 from perseid.ledger.log.entry import Action, State
 from perseid.ledger.log.log import build_redaction
 from perseid.ledger.log.record_keys import homed_name, policy_name
 from perseid.ledger.log.requests import Append
 from perseid.ledger.log.signing import WrongKey, rotate_key
 from perseid.ledger.merkle import Signer
+from perseid.ledger.store import store as stores
 from perseid.ledger.store.sqlite import READERS
 from perseid.ledger.store.store import Store
 from perseid.ledger.views.answers import Answers
@@ -381,6 +382,30 @@ def test_full_disk_refuses_writes_with_the_reason_and_writing_resumes(store: Sto
     assert len(logged) <= 1, logged
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 2_000_000
     assert os.getpid() > 0
+
+
+@pytest.mark.parametrize("back_end", ["sqlite"], indirect=True)
+def test_unopened_ledger_finds_handles_and_refuses_everything_else(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = log_of_today(store)
+    log.create(SIGNER)
+    with Ledger(log, Answers(tmp_path / "answers")) as ledger:
+        ledger.append(change("a", url("1")))
+        assert ledger.answers.catch_up(ledger.open_reader)
+    unopened = UnopenedLedger(log_of_today(store), Answers(tmp_path / "answers"), StorageFull("the disk is full"))
+    with unopened as ledger:
+        assert ledger.ready
+        assert ledger.find(b"10.1/a") is not None
+        for attempt in (lambda: ledger.append(change("b")), lambda: ledger.load([])):
+            with pytest.raises(StorageFull, match=r"^the disk is full, so the ledger cannot be opened"):
+                attempt()
+        assert not ledger.checkpoint()
+        assert isinstance(ledger.write_problem, StorageFull)
+        with monkeypatch.context() as patch:
+            patch.setattr(stores, "has_free_space", lambda _: False)
+            assert not unopened.can_open()
+        assert unopened.can_open()
 
 
 def test_a_ledger_is_closed_while_its_view_is_built(store: Store, where: str, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Annotated, Final
 
 import typer
 
-from perseid.ledger.errors import ClockError, CorruptView, LedgerError
+from perseid.ledger.errors import ClockError, CorruptView, LedgerError, StorageFull
 from perseid.ledger.log.entry import Entry, State
 from perseid.ledger.log.reader import CHUNK
 from perseid.ledger.log.signing import find_branch
@@ -353,12 +353,14 @@ def findings(directory: Path, *, quick: bool) -> Iterator[Finding]:
     try:
         with Installation.open(directory, writable=False) as installation:
             yield from _clock_findings(installation)
+            yield from _space_findings(installation)
             yield from _key_findings(installation)
             ledger = list(_ledger_findings(installation, quick=quick))
             yield from ledger
     except (LedgerError, InvalidConfig) as problem:
         if not has_errors([*permissions, *settings]):
-            yield Finding("ledger", Level.ERROR, str(problem))
+            advice = "free disk space; until then a server resolves only" if isinstance(problem, StorageFull) else ""
+            yield Finding("ledger", Level.ERROR, str(problem), advice)
         return
     if has_errors(ledger):
         yield Finding("views", Level.NOTE, "not checked: the ledger they are built from has errors")
@@ -423,6 +425,13 @@ def _clock_findings(installation: Installation) -> Iterator[Finding]:
         yield Finding("clock", Level.ERROR, str(problem), advice)
     else:
         yield Finding("clock", Level.OK, "agrees with the last entry")
+
+
+def _space_findings(installation: Installation) -> Iterator[Finding]:
+    try:
+        installation.log.store.check_space(thorough=True)
+    except StorageFull as problem:
+        yield Finding("disk", Level.ERROR, str(problem), "free disk space; until then changes are refused")
 
 
 def _key_findings(installation: Installation) -> Iterator[Finding]:

@@ -34,7 +34,7 @@ from perseid.ledger.views.answers_format import (
 from perseid.ledger.views.answers_generation import PrefixPart
 from perseid.ledger.views.rebuild import drop_unfinished
 
-from .errors import AnswersUnavailable, ClockError, CorruptData, StorageFull
+from .errors import AnswersUnavailable, ClockError, CorruptData, LedgerError, StorageFull
 from .merkle import Signer
 from .store import idempotency
 
@@ -408,3 +408,48 @@ class Ledger:
     def _check_closing(self, _done: int) -> None:
         if self._stop.is_set():
             raise LedgerClosing
+
+
+class UnopenedLedger(Ledger):
+    """A ledger whose database cannot be opened for lack of space.
+
+    Handles are found in the answers view, which was complete when it was last written. Everything else raises
+    `StorageFull`, until a new `Ledger` is opened.
+    """
+
+    def __init__(self, log: Log, answers: Answers, problem: StorageFull) -> None:
+        self.log = log
+        self.answers = answers
+        self._problem = StorageFull(f"{problem}, so the ledger cannot be opened and only public handles resolve")
+        self._write_problem = self._problem
+
+    def can_open(self) -> bool:
+        """Whether there is space again."""
+        try:
+            self.log.store.check_space(thorough=True)
+            with self.open_reader() as reader:
+                return reader.size >= 0
+        except LedgerError:
+            return False
+
+    def close(self) -> None:
+        """Release everything."""
+        self.answers.close()
+        self.log.store.close()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the answers view can be used."""
+        return self.answers.ready
+
+    def submit(self, *_: Request) -> "list[Future[Outcome]]":
+        """Refuse all requests."""
+        raise self._problem
+
+    def load(self, *_: object) -> LoadResult:
+        """Refuse all requests."""
+        raise self._problem
+
+    def checkpoint(self) -> bool:
+        """Return False: nothing can be signed."""
+        return False

@@ -1,7 +1,9 @@
 """`perseid serve`: its processes, their sockets, and restarts."""
 
+import json
 import os
 import re
+import resource
 import shlex
 import signal
 import socket
@@ -12,7 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from urllib.request import urlopen
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -217,6 +220,42 @@ def test_udp_resolution_continues_while_control_is_restarted(killable_server: Se
             client.create(f"{PREFIX}/after", (Value.text(1, "URL", "https://example.org/"),)).code
             is ResponseCode.SUCCESS
         )
+
+
+def readiness(server: Serving) -> object:
+    host, port = server.http
+    try:
+        with urlopen(Request(f"http://{host}:{port}/readyz", headers={"Accept": "application/json"})) as response:
+            return json.load(response)
+    except OSError:  # control is being restarted
+        return None
+
+
+def test_public_handles_resolve_until_there_is_space_to_open_the_ledger(killable_server: Serving) -> None:
+    """A limit on the size of files stands for a full disk: the shared-memory file of the database does not fit."""
+    host, port = killable_server.http
+    ready = {"ready": True, "accepts_changes": True}
+    eventually(lambda: readiness(killable_server) == ready, "ready")
+    resource.prlimit(killable_server.pid, resource.RLIMIT_FSIZE, (1 << 14, resource.RLIM_INFINITY))
+    (control,) = children(killable_server, "control")
+    os.kill(control, signal.SIGTERM)  # a clean stop; the next one inherits the limit
+    full = {"ready": True, "accepts_changes": False, "reason": "storage-full"}
+    eventually(lambda: readiness(killable_server) == full, "a server without a ledger")
+    for via in Via:
+        assert is_answered(killable_server, via)
+        with NativeClient(killable_server.native, via) as client:
+            new = client.create(f"{PREFIX}/new", (Value.text(1, "URL", "https://example.org/"),))
+            assert new.code is ResponseCode.SERVER_BACKUP
+    with urlopen(f"http://{host}:{port}/api/handles/{PREFIX}/n1") as response:
+        assert json.load(response)["responseCode"] == 1
+    with pytest.raises(HTTPError) as refused:
+        urlopen(f"http://{host}:{port}/api/v1/handles/{PREFIX}%2Fn1")
+    assert (refused.value.code, refused.value.headers["Retry-After"]) == (503, "60")
+    assert json.load(refused.value)["type"].endswith("#storage-full")
+    eventually(lambda: killable_server.errors.count("the ledger cannot be opened") == 1, "the reason in the log")
+    for process in (killable_server.pid, *children(killable_server, "control")):
+        resource.prlimit(process, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    eventually(lambda: readiness(killable_server) == ready, "recovery")
 
 
 def test_session_of_a_killed_control_has_expired(killable_server: Serving) -> None:

@@ -74,6 +74,7 @@ _DURABLE = (
 _LOCK_VIEWS = "LOCK TABLE records, search IN ACCESS SHARE MODE"
 _FULL_MESSAGE = "database or disk is full"
 _IO_ERROR_MESSAGE = "disk I/O error"
+_CANNOT_OPEN_MESSAGE = "unable to open"
 _CORRUPT_MESSAGES = ("malformed", "file is not a database")
 _NO_TABLE_STATE = "42P01"  # undefined_table
 _NO_TABLE_MESSAGE = "no such table"
@@ -323,8 +324,9 @@ class Store:
     def _translate_sqlite_error(self, message: str) -> LedgerError | None:
         """Translate an SQLite error by its message, which all versions of SQLite share."""
         path = self.engine.url.database
-        # SQLite reports a full disk when it writes data, but not when it extends one of its other files.
-        if _FULL_MESSAGE in message or (_IO_ERROR_MESSAGE in message and not has_free_space(path)):
+        # SQLite reports a full disk when it writes data, but not when it creates or extends one of its other files.
+        is_unclear = _IO_ERROR_MESSAGE in message or _CANNOT_OPEN_MESSAGE in message
+        if _FULL_MESSAGE in message or (is_unclear and not has_free_space(path)):
             return StorageFull(f"the disk of {path} is full")
         if _IO_ERROR_MESSAGE in message:
             return StoreUnavailable(f"I/O error on the disk of {path}; check the disk and the system log")
@@ -332,7 +334,7 @@ class Store:
             return Contention("the ledger is locked by another writer")
         if any(damaged in message for damaged in _CORRUPT_MESSAGES):
             return CorruptData(f"{path} is corrupt ({message}). Run: perseid verify --all")
-        if "unable to open" in message:
+        if _CANNOT_OPEN_MESSAGE in message:
             return StoreUnavailable(f"cannot open {path}: it is missing, or too many files are open")
         return None
 

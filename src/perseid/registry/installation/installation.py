@@ -23,8 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
-from perseid.ledger.errors import ReadOnlyStore, StoreUnavailable
-from perseid.ledger.ledger import Ledger
+from perseid.ledger.errors import ReadOnlyStore, StorageFull, StoreUnavailable
+from perseid.ledger.ledger import Ledger, UnopenedLedger
 from perseid.ledger.log.clock import CheckedClock
 from perseid.ledger.log.log import Log
 from perseid.ledger.merkle import Signer
@@ -122,6 +122,20 @@ class Installation:
                 ledger = Ledger(log, answers, signer, partial(_load_signer, directory, log))
             stack.pop_all()
         return cls(directory, config, log, ledger)
+
+    @classmethod
+    def open_without_space(cls, directory: Path, problem: StorageFull) -> Self:
+        """Open an installation whose database cannot be opened for lack of space; see `UnopenedLedger`."""
+        directory = directory.resolve()
+        config = load_settings(directory)
+        with ExitStack() as stack:
+            log = new_log(stack.enter_context(closing(open_store(directory, config))))
+            try:
+                answers = Answers(directory / ANSWERS_NAME)
+            except OSError:  # the view does not exist and cannot be created
+                raise problem from None
+            stack.pop_all()
+        return cls(directory, config, log, UnopenedLedger(log, answers, problem))
 
     @property
     def ledger(self) -> Ledger:

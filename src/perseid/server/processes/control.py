@@ -4,6 +4,9 @@ One event loop that never blocks: SQL, disk access and long computations run in 
 process with open sockets. Over a pipe the process reports when it is ready and which options resolvers need, and then
 once a second that it is alive.
 
+If the ledger cannot be opened because the disk is full, it answers public resolution from the answers view and refuses
+everything else. It ends as soon as there is space, and the supervisor starts it again.
+
 SIGTERM drains: no new work is accepted, started work is finished and answered, and the ledger is closed. SIGHUP reloads
 settings, keys, certificates and site information; sessions continue. Settings that need other sockets (addresses,
 ports, the number of resolvers) and the database take effect at the next start.
@@ -26,7 +29,8 @@ from typing import Any, Final, Self
 
 import uvloop
 
-from perseid.ledger.errors import LedgerError
+from perseid.ledger.errors import LedgerError, StorageFull
+from perseid.ledger.ledger import UnopenedLedger
 from perseid.records.errors import InvalidData
 from perseid.records.site import Transport
 from perseid.registry.installation.certificates import CertificateError
@@ -136,9 +140,7 @@ class Control:
         self._shared_counters = SharedCounters(options.counters)
         self._counts = ControlCounters()
         self._known_path = installation.directory / KNOWN_CLIENTS
-        with installation.ledger.open_reader() as reader:
-            known_clients = KnownClients.read(self._known_path, reader.secret(_KNOWN_PURPOSE))
-        self._pools = Pools(config, known=known_clients)
+        self._pools = Pools(config, known=self._load_known_clients())
         native_server, public_resolver = self._create_native_server(config, server_identity)
         self._service = NativeService(
             native_server, public_resolver, self._pools, Connections(config), self._counts, self._access_log(config)
@@ -152,6 +154,12 @@ class Control:
         self._reloading = asyncio.Lock()
         self._unread_news = b""
         self._news: dict[str, dict[str, int]] = {"processes": {}, "restarts": {}}
+
+    def _load_known_clients(self) -> KnownClients:
+        if isinstance(self._installation.ledger, UnopenedLedger):  # nobody can authenticate
+            return KnownClients(secrets.token_bytes(32))
+        with self._installation.ledger.open_reader() as reader:
+            return KnownClients.read(self._known_path, reader.secret(_KNOWN_PURPOSE))
 
     def _traffic(self, config: Config) -> TrafficLimit:
         limits = config.limits
@@ -241,7 +249,12 @@ class Control:
             lag = loop.time() - due
             self._counts.loop_lag = lag
             due += max(0.0, lag)
-            self._problem_log.update(self._installation.ledger.write_problem, monotonic())
+            ledger = self._installation.ledger
+            self._problem_log.update(ledger.write_problem, monotonic())
+            if isinstance(ledger, UnopenedLedger) and await asyncio.to_thread(ledger.can_open):
+                _logger.warning("there is space again; this process ends, and the next one opens the ledger")
+                self._stopping.set()
+                return
             self._service.close_expired_connections()
             if self._http is not None:
                 self._http.check_deadlines()
@@ -402,11 +415,20 @@ def _resolver_options(
     }
 
 
+def _open_installation(options: ControlOptions) -> Installation:
+    """Open the installation; on a full disk for public resolution only."""
+    directory = Path(options.directory)
+    try:
+        return Installation.open(directory, accept_clock=options.accept_clock)
+    except StorageFull as problem:
+        return Installation.open_without_space(directory, problem)
+
+
 def main(text: str) -> int:
     """Run the control process."""
     options = ControlOptions.from_json(text)
     try:
-        installation = Installation.open(Path(options.directory), accept_clock=options.accept_clock)
+        installation = _open_installation(options)
     except (LedgerError, InvalidConfig) as problem:
         print(f"perseid: {problem}", file=sys.stderr)
         return 1

@@ -34,6 +34,9 @@ URL = Value.text(1, "URL", "https://example.org/a?b=c&d='e'#f")
 class Both:
     """A server with both paths."""
 
+    version = "1.1"
+    """Of HTTP."""
+
     def __init__(self, server: Harness) -> None:
         self.server = server
         ledger = server.registry.ledger
@@ -53,13 +56,14 @@ class Both:
         self.seconds = float(self.server.registry.now())
 
     def handle_fast(self, target: str, headers: Mapping[str, str] | None = None, method: str = "GET") -> bytes | None:
-        found = self.fast(arrived(target, headers or {}, method))
+        found = self.fast(arrived(target, headers or {}, method, self.version))
         return None if found is None else found[0]
 
     def usual(self, target: str, headers: Mapping[str, str] | None = None, method: str = "GET") -> bytes:
-        request = arrived(target, headers or {}, method)
+        request = arrived(target, headers or {}, method, self.version)
         response = asyncio.run(self.server.answer(request))
-        head = encode_head(response, version="1.1", keep=True, seconds=self.server.context.time())
+        seconds = self.server.context.time()
+        head = encode_head(response, version=request.version, keep=request.keep, seconds=seconds)
         return head + response.body if has_body(response.status, method) else head
 
     def agree(self, target: str, headers: Mapping[str, str] | None = None, method: str = "GET") -> bool:
@@ -70,9 +74,9 @@ class Both:
         return found is not None
 
 
-def arrived(target: str, headers: Mapping[str, str], method: str = "GET") -> ParsedRequest:
+def arrived(target: str, headers: Mapping[str, str], method: str = "GET", version: str = "1.1") -> ParsedRequest:
     lines = "".join(f"{name}: {value}\r\n" for name, value in {"Host": "localhost", **headers}.items())
-    return HeadParser(Peer(STRANGER)).read(f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode("latin-1"))
+    return HeadParser(Peer(STRANGER)).read(f"{method} {target} HTTP/{version}\r\n{lines}\r\n".encode("latin-1"))
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +109,17 @@ def test_typical_records_use_the_fast_path(both: Both, form: str, method: str, v
     assert both.agree(form.format(f"{PREFIX}/uSUAL.1"), {"Accept": "text/html,*/*;q=0.8", "User-Agent": "Mozilla/5.0"})
 
 
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.parametrize("headers", [{}, {"Connection": "close"}, {"Connection": "keep-alive"}], ids=str)
+def test_clients_that_close_the_connection_use_the_fast_path(
+    both: Both, version: str, headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Proxies often close it after each request, or use HTTP/1.0."""
+    monkeypatch.setattr(both, "version", version)
+    for form in FORMS:
+        assert both.agree(form.format("12345/n1"), headers)
+
+
 @pytest.mark.parametrize(
     ("target", "headers"),
     [
@@ -123,7 +138,6 @@ def test_typical_records_use_the_fast_path(both: Both, form: str, method: str, v
         ("/api/handles/12345/n1", {"Accept-Datetime": "Sun, 15 Nov 2026 10:00:00 GMT"}),
         ("/12345/n1?at=1", {}),
         ("/12345/n1", {"If-None-Match": "*"}),
-        ("/12345/n1", {"Connection": "close"}),
         ("/api/handles/12345/n1", {"Authorization": "Basic eDp5"}),
         ("/api/handles/12345/n1", {"Origin": "https://example.org"}),
         ("/api/handles/12345/n1", {"If-None-Match": '"x"'}),

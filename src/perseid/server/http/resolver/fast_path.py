@@ -77,6 +77,8 @@ _URL_TYPES: Final = frozenset((b"URL", b"0.TYPE/URL"))
 _SPECIAL_TYPE_PREFIX: Final = b"10320/"  # types that affect responses
 _NAMESPACE: Final = b"HS_NAMESPACE"
 
+_CLOSE: Final = b"\r\nConnection: close\r\n\r\n"
+_KEEP_ALIVE: Final = b"\r\nConnection: keep-alive\r\n\r\n"  # of HTTP/1.0
 _FALLBACK_ERRORS: Final = (LedgerError, OSError, IndexError, ValueError, StructError, FastPathMiss)
 """Errors after which the normal path is used: no view, a damaged view, an invalid value."""
 
@@ -140,7 +142,7 @@ class FastPath:
 
     def __call__(self, request: ParsedRequest) -> tuple[bytes, bytes] | None:
         """Return the bytes of a response and its name; None if the normal path must be used."""
-        if not self._single_server or not request.keep or request.version != "1.1":
+        if not self._single_server:
             return None
         is_get = request.method == "GET"
         if not is_get and request.method != "HEAD":
@@ -161,6 +163,8 @@ class FastPath:
                 data = None
         except _FALLBACK_ERRORS:
             return None
+        if data is not None and (not request.keep or request.version != "1.1"):
+            data = data.replace(b"\r\n\r\n", _KEEP_ALIVE if request.keep else _CLOSE, 1)
         return None if data is None else (data, name)
 
     # Responses
