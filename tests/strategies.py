@@ -21,7 +21,13 @@ BMP = [chr(code_point) for code_point in range(0x10000)]
 LEGAL = [c for c in BMP if unicodedata2.category(c) not in _REFUSED_CATEGORIES and ord(c) not in _BIDIRECTIONAL]
 """Every character that is allowed inside a registered name (H3)."""
 BLANK = {c for c in BMP if unicodedata2.category(c) == "Zs"}
-"""The legal characters that are not allowed at an end."""
+NOT_AT_ENDS = (
+    BLANK
+    | {c for c in BMP if unicodedata2.category(c) in ("Cf", "Co")}
+    | set("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0")
+    | set(map(chr, range(0xFE00, 0xFE10)))
+)
+"""The legal characters that are not allowed at an end: spaces, and what nobody sees."""
 
 # Characters with a meaning in names or URIs are drawn much more often than by an even choice among 62,000.
 _MEANINGFUL = ["%", "?", "#", "/", " ", ".", ":", "@", "%2F", "%25", "%zz", "%C3", "//", "?a=b#c", "[", "\\", '"', "<"]
@@ -40,7 +46,7 @@ _suffixes = _texts_of(LEGAL, 6)
 
 
 def _has_clean_ends(text: str) -> bool:
-    return text[0] not in BLANK and text[-1] not in BLANK
+    return text[0] not in NOT_AT_ENDS and text[-1] not in NOT_AT_ENDS
 
 
 def prefixes() -> st.SearchStrategy[str]:

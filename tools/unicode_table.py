@@ -24,6 +24,12 @@ HANGUL = range(0xAC00, 0xD7A4)
 ANY_SCRIPT = frozenset({"Zyyy", "Zinh"})
 UNKNOWN = frozenset({"Zzzz"})
 PRIVATE_USE = "Co"
+FORMAT = "Cf"
+# Assigned characters with the property Default_Ignorable_Code_Point that are letters and marks: fillers, joiners and
+# variation selectors (DerivedCoreProperties.txt). The other ones are format characters.
+IGNORABLE = frozenset(
+    [0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x180E), 0x180F, 0x3164, *range(0xFE00, 0xFE10), 0xFFA0]
+)
 WIDTH = 120
 
 TEMPLATE = '''\
@@ -37,6 +43,10 @@ UNICODE_VERSION = "{version}"
 # Space separators (general category Zs).
 BLANKS = (
 {blanks})
+
+# Format and private-use characters (Cf, Co) and other default-ignorable ones, as inclusive ranges.
+INVISIBLE = (
+{invisible})
 
 # Unassigned code points, as inclusive ranges, without noncharacters.
 UNASSIGNED = (
@@ -101,9 +111,11 @@ def table() -> str:
     """Return the source text of the table module."""
     blanks = [c for c in BMP if unicodedata2.category(chr(c)) == "Zs"]
     unassigned = [c for c in BMP if unicodedata2.category(chr(c)) == "Cn" and c not in NON_CHARACTERS]
+    invisible = [c for c in BMP if unicodedata2.category(chr(c)) in (FORMAT, PRIVATE_USE) or c in IGNORABLE]
     return TEMPLATE.format(
         version=unicodedata2.unidata_version,
         blanks="".join(f'    "\\u{c:04x}"\n' for c in blanks),
+        invisible="".join(f"    (0x{a:04X}, 0x{b:04X}),\n" for a, b in ranges(invisible)),
         unassigned="".join(f"    (0x{a:04X}, 0x{b:04X}),\n" for a, b in ranges(unassigned)),
     )
 

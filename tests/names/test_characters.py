@@ -13,7 +13,7 @@ from perseid.names._unicode_table import BLANKS, UNASSIGNED, UNICODE_VERSION
 from perseid.names.errors import InvalidName, load_rules
 from perseid.names.handle import Handle
 from tests.names.support import attempt, name_error
-from tests.strategies import BLANK, BMP, LEGAL
+from tests.strategies import BLANK, BMP, LEGAL, NOT_AT_ENDS
 
 PACKAGE = Path(handle.__file__).parent
 
@@ -48,7 +48,7 @@ def test_h3_rule_applies_to_each_of_the_65536_characters() -> None:
 
 
 def test_h3_rule_applies_to_each_character_at_either_end() -> None:
-    legal = set(LEGAL) - BLANK
+    legal = set(LEGAL) - NOT_AT_ENDS
     for text, position in (("10.1/a{}", 6), ("10.1/{}a", 5)):
         for character in BMP:
             answer = attempt(Handle.parse, text.format(character))
@@ -154,9 +154,14 @@ def test_guard_ignores_safe_calls() -> None:
 
 
 @pytest.mark.parametrize("character", ["\u200b", "\ufeff", "\u00ad", "\u200e", "\u200f", "\ue000"], ids=ascii)
-def test_h3_format_and_private_use_characters_are_allowed(character: str) -> None:
+def test_h3_format_and_private_use_characters_are_allowed_inside_only(character: str) -> None:
     """The rule as rules.toml explains it; a namespace can be stricter."""
     assert Handle.parse(f"10.1/a{character}b").suffix == f"a{character}b"
+    for name, position in ((f"10.1/{character * 2}", 5), (f"10.1/a{character}", 6), (f"1{character}/a", 1)):
+        problem = name_error(Handle.parse, name)
+        assert (problem.rule, problem.position, problem.character) == ("H3", position, character)
+        assert f"U+{ord(character):04X}" in problem.message
+        assert Handle.for_lookup(name) == Handle.parse_imported(name)[0]
     assert "zero-width" in load_rules()["H3"]["text"]
     assert "private-use" in load_rules()["H3"]["text"]
 

@@ -2,7 +2,8 @@
 
 Characters are checked with the table shipped with the package (`_unicode_table`), never the interpreter's, so that a
 name is valid on every machine or on none. Private-use and invisible format characters (zero-width space, soft hyphen …)
-are assigned and therefore allowed, except bidirectional controls; a namespace can be stricter.
+are assigned and therefore allowed inside a prefix or suffix, except bidirectional controls, but not at its ends: nobody
+could tell `12345/x` from `12345/x` with one. A namespace can be stricter.
 
 A prefix is one or more non-empty segments joined by "."; `12345.1` is derived from `12345`. Prefixes are always
 case-insensitive for ASCII letters (H5).
@@ -26,7 +27,7 @@ from enum import Enum
 from functools import cache
 from typing import Self
 
-from ._unicode_table import BLANKS, UNASSIGNED, UNICODE_VERSION
+from ._unicode_table import BLANKS, INVISIBLE, UNASSIGNED, UNICODE_VERSION
 from .errors import InvalidName, NameMisuse, format_character
 
 # Classes of forbidden characters, as messages and inclusive ranges. Apart from UNASSIGNED these never change
@@ -52,7 +53,7 @@ def _forbidden_pattern() -> re.Pattern[str]:
 
 
 def check_characters(text: str) -> None:
-    """Reject characters that no name can contain (H3); for spaces see `check_blanks`."""
+    """Reject characters that no name can contain (H3); for its ends see `check_ends`."""
     # For ASCII the result of isprintable is fixed: U+0020 to U+007E.
     if text.isascii() and text.isprintable():
         return
@@ -76,6 +77,19 @@ def check_blanks(part: str, label: str, offset: int) -> None:
     blank = part[position]
     message = f"the {label} {end} with a space ({format_character(blank)}); remove it"
     raise InvalidName("H3", message, position=offset + position, character=blank)
+
+
+def check_ends(part: str, label: str, offset: int) -> None:
+    """Reject spaces and characters that nobody sees at either end of a part of a name, as `check_blanks` does."""
+    check_blanks(part, label, offset)
+    if part.isascii():
+        return
+    for position, end in ((0, "begins"), (len(part) - 1, "ends")):
+        code_point = ord(part[position])
+        if any(first <= code_point <= last for first, last in INVISIBLE):
+            what = f"U+{code_point:04X}, an invisible, format or private-use character"
+            message = f"the {label} {end} with {what}; remove it"
+            raise InvalidName("H3", message, position=offset + position, character=part[position])
 
 
 def check_length(text: str, limit: int, label: str) -> None:
@@ -137,7 +151,7 @@ def check_prefix_syntax(prefix: str) -> None:
     check_prefix_structure(prefix)
     check_length(prefix, MAX_PREFIX_BYTES, "prefix")
     check_characters(prefix)
-    check_blanks(prefix, "prefix", 0)
+    check_ends(prefix, "prefix", 0)
 
 
 def parent_prefix(prefix: str) -> str | None:
@@ -195,8 +209,8 @@ class Handle:
         check_prefix_structure(prefix)
         check_length(text, MAX_BYTES, "handle")
         check_characters(text)
-        check_blanks(prefix, "prefix", 0)
-        check_blanks(suffix, "suffix", len(prefix) + 1)
+        check_ends(prefix, "prefix", 0)
+        check_ends(suffix, "suffix", len(prefix) + 1)
         return cls(prefix, suffix)
 
     @classmethod

@@ -392,9 +392,9 @@ _URI = re.compile(
     rf"(?:(?:hdl|doi):[{BLANKS}]*(?://?)?|info:(?:hdl|doi)/|(urn:(?:hdl|doi|eidr):)|(https?://))",
     re.IGNORECASE | re.ASCII,
 )
-_SEPARATOR = re.compile(r"/|%2F(?=[^/]*\Z)", re.IGNORECASE)  # an escaped one only if there is no other
-_URN_SEPARATOR = re.compile("[:/]|%2F", re.IGNORECASE)  # as in `urn:hdl:12345:x`
-_WEB_SEPARATOR = re.compile("/|%2F", re.IGNORECASE)  # resolvers read both alike
+_SEPARATOR = re.compile(r"/|%2[Ff](?=[^/]*\Z)")  # an escaped one only if there is no other
+_URN_SEPARATOR = re.compile("[:/]|%2[Ff]")  # as in `urn:hdl:12345:x`
+_WEB_SEPARATOR = re.compile("/|%2[Ff]")  # resolvers read both alike
 
 
 def parse_user_input(
