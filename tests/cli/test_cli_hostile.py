@@ -11,11 +11,11 @@ from tests.cli.program import finish, refused, run
 @pytest.mark.parametrize(
     ("text", "rule", "words"),
     [
-        pytest.param(b"10.1/\xff\xfe", "H3", "At character 6: U+DCFF", id="not UTF-8"),
-        pytest.param(b"10.1/\xc3", "H3", "At character 6: U+DCC3", id="UTF-8 cut off"),
-        pytest.param(b"10.1/\xed\xa0\x80", "H3", "At character 6: U+DCED", id="surrogate in UTF-8"),
-        pytest.param(b"hdl:10.1/a?\xff", "H4", "At character 12: U+DCFF", id="query not UTF-8"),
-        pytest.param(b"hdl:10.1/a#\xff", "H4", "At character 12: U+DCFF", id="fragment not UTF-8"),
+        pytest.param(b"10.1/\xff\xfe", "H4", "At character 6: byte 0xFF of TEXT is not valid UTF-8", id="not UTF-8"),
+        pytest.param(b"10.1/\xc3", "H4", "At character 6: byte 0xC3", id="UTF-8 cut off"),
+        pytest.param(b"10.1/\xed\xa0\x80", "H4", "At character 6: byte 0xED", id="surrogate in UTF-8"),
+        pytest.param(b"hdl:10.1/a?\xff", "H4", "At character 12: byte 0xFF", id="query not UTF-8"),
+        pytest.param(b"hdl:10.1/a#\xff", "H4", "At character 12: byte 0xFF", id="fragment not UTF-8"),
         pytest.param(b"hdl:10.1/%ff\x1b[31m", "U5", "'%ff' are not valid UTF-8", id="color after a bad escape"),
         pytest.param(b"hdl:10.1/%1B[31m", "H3", "U+001B is a control character", id="escaped colour"),
         pytest.param(b"10.1/\x1b[31mred", "H3", "U+001B is a control character", id="colour"),
@@ -119,7 +119,7 @@ def test_standard_input_that_is_not_utf8_is_refused_in_every_locale(locale: str)
     latin_1 = {"LC_ALL": locale, "PYTHONIOENCODING": "latin-1"}
     done = run("name", "parse", "-", stdin="10.1/Bücher\n".encode("latin-1"), environ=latin_1)
     assert (done.code, done.out) == (2, "")
-    assert "line 1: At character 7: U+DCFC" in done.err
+    assert "line 1: At character 7: byte 0xFC" in done.err
 
 
 def test_closed_standard_input_is_empty() -> None:

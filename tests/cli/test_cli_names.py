@@ -238,7 +238,7 @@ def test_invalid_line_is_reported_by_number_and_the_others_are_converted() -> No
     assert done.out == "hdl:10.1000/1\nhdl:10.1000/2\nhdl:10.1000/3\n"
     errors = [line for line in done.err.splitlines() if line.startswith("perseid: ")]
     assert [line.split(":")[1] for line in errors] == [" line 2", " line 4", " line 6"]
-    assert [line[-10:] for line in errors] == ["(rule H1)".rjust(10), "(rule U5)".rjust(10), "(rule H3)".rjust(10)]
+    assert [line[-10:] for line in errors] == ["(rule H1)".rjust(10), "(rule U5)".rjust(10), "(rule H4)".rjust(10)]
 
 
 def test_json_of_many_names_has_one_document_per_line() -> None:

@@ -209,7 +209,16 @@ def test_empty_time_is_not_now(demo: Site) -> None:
         assert found["detail"].startswith("Invalid time")
 
 
-@pytest.mark.parametrize("command", ["namespace show", "namespace policy", "list"])
-def test_prefix_that_is_not_utf8_is_refused(demo: Site, command: str) -> None:
-    found = problem(demo(*command.split(), "\udcff", "--json"), "invalid-request")
-    assert found["detail"] == "Invalid value for 'PREFIX': '\\udcff' is not UTF-8"
+def test_h4_argument_that_is_not_utf8_is_refused(demo: Site) -> None:
+    for command, argument in (
+        ("namespace show 1\udcff", "PREFIX"),
+        ("list 1\udcff", "PREFIX"),
+        ("resolve 1\udcff", "HANDLE..."),
+        ("create 1\udcff", "HANDLE"),
+        (f"add {WORK} 1\udcff=x", "[INDEX:]TYPE=DATA..."),
+        (f"create {WORK} --url 1\udcff", "URL"),
+        (f"tombstone {WORK} --reason 1\udcff", "TEXT"),
+    ):
+        found = problem(demo(*command.split(), "--json"), "invalid-name")
+        assert found["detail"] == f"At character 2: byte 0xFF of {argument} is not valid UTF-8"
+        assert found["rule"] == "H4"

@@ -194,6 +194,9 @@ HANDLE_SYNTAX: Final = (
             ("blanks at the start", " h3"),
             ("characters outside the Basic Multilingual Plane", "h3😀"),
             ("unassigned characters", "h3\u0378"),
+            ("invisible characters at the end", "h3\u200b"),
+            ("private-use characters at the start", "\ue000h3"),
+            ("a suffix of only invisible characters", "\u00ad\ufeff"),
         )
     ],
     row(

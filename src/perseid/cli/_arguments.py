@@ -81,17 +81,7 @@ HandleArgument: TypeAlias = Annotated[
 """The argument of commands about one identifier; `parse_handle` and `parse_reference` read it."""
 
 
-def _require_utf8(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise typer.BadParameter(f"{quote_text(text)} is not UTF-8") from error
-    return text
-
-
-Prefix: TypeAlias = Annotated[
-    str, typer.Argument(metavar="PREFIX", help="The prefix of the namespace.", callback=_require_utf8)
-]
+Prefix: TypeAlias = Annotated[str, typer.Argument(metavar="PREFIX", help="The prefix of the namespace.")]
 
 Limit: TypeAlias = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="At most N results.")]
 After: TypeAlias = Annotated[

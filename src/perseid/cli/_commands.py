@@ -24,7 +24,7 @@ from typer.core import TyperCommand, TyperGroup
 from perseid.names.errors import InvalidName
 from perseid.names.uri import Resolver
 
-from ._output import CommandFailed, Interrupted
+from ._output import CommandFailed, Interrupted, check_utf8
 
 _UsageError: Final = cast(type[Exception], typer.BadParameter.__base__)  # which typer does not export
 
@@ -72,6 +72,9 @@ StrictOption: TypeAlias = Annotated[
 IDENTIFIERS: Final = frozenset(("HANDLE", "RESOURCE", "WORK"))
 """The names, in the help, of arguments and options that take an identifier in any form."""
 
+STORED_TEXTS: Final = IDENTIFIERS | {"DATA", "INDEX:HANDLE", "PATTERN", "PREFIX", "TEXT", "TYPE", "URL"}
+"""The names of those that take an identifier or a part of a record, which are UTF-8 (H4)."""
+
 
 @dataclass(frozen=True, slots=True)
 class NameOptions:
@@ -115,8 +118,12 @@ def _with_name_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _takes_identifier(parameter: inspect.Parameter) -> bool:
-    metavars = [getattr(each, "metavar", None) or "" for each in getattr(parameter.annotation, "__metadata__", ())]
-    return any(IDENTIFIERS & set(re.findall("[A-Z:]+", metavar)) for metavar in metavars)
+    infos = getattr(parameter.annotation, "__metadata__", ())
+    return any(IDENTIFIERS & _get_words(getattr(info, "metavar", None)) for info in infos)
+
+
+def _get_words(metavar: str | None) -> set[str]:
+    return set(re.findall("[A-Z:]+", metavar or ""))
 
 
 class Command(TyperCommand):
@@ -129,6 +136,19 @@ class Command(TyperCommand):
         # typer puts required arguments into braces, and adds dots to names that have them already.
         pieces = [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
         return [re.sub(r"\.\.\.(\]?)\.\.\.$", r"...\1", piece) for piece in pieces]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        rest: list[str] = super().parse_args(ctx, args)
+        for param in self.params:
+            found = ctx.params.get(param.name)
+            for text in (found if isinstance(found, list | tuple) else (found,)) if _is_stored(param) else ():
+                if isinstance(text, str):
+                    check_utf8(text.partition("=@")[0], param.metavar)  # a file name can be any bytes
+        return rest
+
+
+def _is_stored(param: Any) -> bool:
+    return bool(STORED_TEXTS & _get_words(param.metavar))
 
 
 class Group(TyperGroup):

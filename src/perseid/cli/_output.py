@@ -214,4 +214,16 @@ def _check_line(line: str) -> str:
     if len(line) > MAX_LINE:
         message = f"the line has more than {MAX_LINE:,} characters"
         raise InvalidName("H9", message, position=MAX_LINE, character=line[MAX_LINE])
+    check_utf8(line)
     return line
+
+
+def check_utf8(text: str, argument: str | None = None) -> None:
+    """Reject bytes that are not UTF-8 (H4): Python reads each as a surrogate, U+DC00 and the byte."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        character = text[error.start]
+        where = f" of {argument}" if argument else ""
+        message = f"byte 0x{ord(character) & 0xFF:02X}{where} is not valid UTF-8"
+        raise InvalidName("H4", message, position=error.start, character=character) from None
