@@ -367,6 +367,11 @@ PILIN_SUFFIXES: Final = (
     row("P8", "Every suffix of the namespace follows the scheme.", Register("102.100.272/my-report"), PILIN_ONLY),
     row("P8", "Without a scheme a lowercase UUID is minted.", Minted("12345"), re.compile(UUID)),
     row("P8", "The example of the document resolves.", Look(SEED), POLICY),
+    row(
+        "P8 A1",
+        "Every identifier in the documents resolves, with its authority metadata.",
+        *[part for suffix, *_ in PILIN for part in (Types(f"102.100.272/{suffix}"), re.compile(f"{CREATED} .*"))],
+    ),
     *[
         row("P8 U7", f"The form printed in the document is understood: {name}.", Open(name), POLICY)
         for name in (f"hdl:/{SEED}", f"http://resolver.net.au/hdl/{SEED}")
@@ -804,6 +809,18 @@ SERVICES: Final = (
             " / ".join(
                 f"{CREATED} | {CREATOR} | 102.100.TYPE/LINK.{each} | HS_ADMIN" for each in ("METADATA", "OBJECT")
             ),
+        ),
+    ),
+    row(
+        "S12",
+        "The documents and their metadata records have the handles that are printed in them.",
+        *(
+            Look("2000.01/EEF4DF17361A42E2B975E554663B70C3", "LINK.METADATA"),
+            "2000.01/F4FBE5D290194191AAD3A1EFE79D6C5A",
+        ),
+        *(
+            Look("2000.01/FFEE9F72B00C4189B137ECD34188B94E", "LINK.METADATA"),
+            "2000.01/A3D8BE7457C943FFB66ED4583059A8BA",
         ),
     ),
     row(
