@@ -194,9 +194,6 @@ HANDLE_SYNTAX: Final = (
             ("blanks at the start", " h3"),
             ("characters outside the Basic Multilingual Plane", "h3😀"),
             ("unassigned characters", "h3\u0378"),
-            ("invisible characters at the end", "h3\u200b"),
-            ("private-use characters at the start", "\ue000h3"),
-            ("a suffix of only invisible characters", "\u00ad\ufeff"),
         )
     ],
     row(
@@ -207,11 +204,34 @@ HANDLE_SYNTAX: Final = (
         why="what a person types is read without the blanks around it",
     ),
     row("H3", "A name that cannot be registered is not found.", Look("12345/h3\u202e"), NOT_FOUND),
+    *[
+        row(
+            "H3",
+            f"Registration refuses {what}.",
+            Register(f"12345/{name}"),
+            f"{BAD} H3",
+            Look(f"12345/{name}"),
+            NOT_FOUND,
+        )
+        for what, name in (
+            ("a suffix of invisible characters", "\u200b\u200b"),
+            ("invisible characters at the start", "\ufeffh3"),
+            ("invisible characters at the end", "h3\u00ad"),
+            ("a suffix of private-use characters", "\ue000"),
+        )
+    ],
     row("H3", "What another server registered is kept when it is imported.", Look(IMPORTED), "imported"),
     elsewhere(
         "H3",
         "The characters are those of one Unicode version that is shipped with the package.",
         "tests/names/test_characters.py::test_h3_table_matches_the_pinned_unicode_data",
+    ),
+    row(
+        "H4",
+        "Malformed UTF-8 is refused at registration.",
+        *(Register(b"12345/h4\xff"), f"{BAD} H4"),
+        exceptions={"v1": "refused PROTOCOL_ERROR"},
+        why="the path of a request is UTF-8, or the request is malformed",
     ),
     row(
         "H4",
