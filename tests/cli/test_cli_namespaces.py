@@ -30,6 +30,25 @@ def test_add_prints_the_prefix(demo: Site) -> None:
     )
 
 
+def test_namespace_is_removed_or_retired(demo: Site) -> None:
+    refused(demo("namespace remove 2000.01"), "has handles", "perseid namespace remove 2000.01 --retire")
+    assert demo.lines("namespace remove 2000.01 --retire") == ["2000.01"]
+    demo.ok("namespace add 12345")
+    assert demo.lines("namespace list") == ["102.100.272", "102.100.TYPE", "12345", "2000.01  retired"]
+    assert "retired         yes" in demo.lines("namespace show 2000.01")
+    refused(demo("mint 2000.01"), "Namespace 2000.01 is retired", "retired = false: perseid namespace policy 2000.01 ")
+    demo.ok("namespace derive 2000.01 5")
+    demo.ok("mint 2000.01.5")
+    assert demo.ok("namespace remove 12345 --json").json == {
+        "prefix": "12345",
+        "seq": int(demo.lines("log --since 0")[-2].split()[0]),
+        "retired": False,
+    }
+    refused(demo("namespace show 12345"), "Namespace 12345 not found", code=3)
+    demo.ok("namespace policy 2000.01 --file -", stdin=b"retired = false\n")
+    demo.ok("mint 2000.01")
+
+
 def test_prefix_ignores_case(demo: Site) -> None:
     demo.ok("namespace add 10.ABC")
     refused(demo("namespace add 10.abc"), "already")
@@ -173,6 +192,7 @@ def test_show_prints_one_field_per_line(demo: Site) -> None:
         "case            path",
         "who may mint    administrators",
         "who may list    administrators",
+        "retired         no",
         "authority       no",
         "deletion        tombstone",
         "administrators  200:0.NA/2000.01",

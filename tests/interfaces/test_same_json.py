@@ -148,6 +148,8 @@ CASES: Final = (
         {"prefix": "98", "profile": "pilin", "purpose": "Maps"},
         differs=("creator",),  # its handle has the time
     ),
+    Case("namespace remove 99", "DELETE", "/namespaces/99"),
+    Case("namespace remove 98 --retire --note gone", "DELETE", "/namespaces/98?retire&note=gone"),
     Case("namespace list", "GET", "/namespaces", items="namespaces", differs=("creator",)),
     Case("namespace show 12345", "GET", "/namespaces/12345"),
     Case("namespace policy 12345", "GET", "/namespaces/12345/policy"),

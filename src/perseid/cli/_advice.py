@@ -31,9 +31,13 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.REOPEN_COUNTER: (
         "Find out the last identifier that was minted there, then: perseid restore --reopen {prefix} --last HANDLE"
     ),
+    AdviceKind.REOPEN_NAMESPACE: (
+        "Use another namespace, or set retired = false: perseid namespace policy {prefix} --edit"
+    ),
     AdviceKind.REPEAT_OR_UNDO_JOB: "Run the same command again, or undo the job: perseid undo {job}",
     AdviceKind.RESTORE: "To restore the record: perseid tombstone {handle} --undo",
     AdviceKind.RESUME_JOB: "Resume that job: perseid jobs resume {job}",
+    AdviceKind.RETIRE_NAMESPACE: "Keep them and register no new ones: perseid namespace remove {prefix} --retire",
     AdviceKind.REUSE_DELETED: "Choose another handle, or reuse it: perseid create {handle} --reuse-deleted …",
     AdviceKind.SEE_HIDDEN: "To see it: perseid resolve {handle} --private",
     AdviceKind.SEE_HISTORY: "See which entries have the value: perseid history {handle}",

@@ -196,7 +196,7 @@ LAZY_COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "token": ("tokens", "Create, list and revoke access tokens for programs."),
     },
     "Namespaces and types": {
-        "namespace": ("namespaces", "Add namespaces, and show and change their policies."),
+        "namespace": ("namespaces", "Add, show and remove namespaces, and change their policies."),
         "type": ("namespaces", "Register and show types of values."),
     },
     "Identifiers": {

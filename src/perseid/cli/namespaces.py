@@ -18,7 +18,7 @@ from perseid.names.handle import CaseRule, fold, is_derived
 from perseid.records.data_types import Definition
 from perseid.records.encoding import parse_json
 from perseid.records.record import ValueRef
-from perseid.registry.commands.namespaces import AddNamespace, SetPolicy, namespaces
+from perseid.registry.commands.namespaces import AddNamespace, RemoveNamespace, SetPolicy, namespaces
 from perseid.registry.commands.records import Create
 from perseid.registry.installation.setup import add_namespace, administrator_values, with_group_administrators
 from perseid.registry.policy.policy import PROFILES, Policy
@@ -26,6 +26,7 @@ from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.policy.types import RegisteredType, definition_values
 from perseid.registry.queries.listing import list_handles
 from perseid.registry.queries.namespaces import (
+    RETIRED,
     ChangePolicy,
     apply_policy_text,
     changed_keys,
@@ -38,13 +39,15 @@ from perseid.registry.queries.namespaces import (
 from perseid.registry.queries.paging import MAX_PAGE
 from perseid.registry.responses import to_created_namespace, to_namespace, to_policy, to_type
 from perseid.registry.results import Refused
-from perseid.schema.namespaces import PolicyChanged
+from perseid.registry.snapshot import Snapshot
+from perseid.schema.namespaces import PolicyChanged, RemovedNamespace
 
 from ._arguments import (
     INTERFACE,
     ActingAs,
     Directory,
     HandleArgument,
+    Note,
     OpenInstallation,
     Prefix,
     open_installation,
@@ -161,15 +164,49 @@ def derive(  # noqa: PLR0913 - options
         with session.registry.snapshot() as snapshot:
             rules = get_policy(snapshot, parent) if profile is None else make_policy(profile, None)
             parent_administrators = find_administrators(snapshot, parent)
-        rules = rules if purpose is None else replace(rules, purpose=purpose)
+        rules = replace(rules, retired=False, purpose=rules.purpose if purpose is None else purpose)
         members = [parse_value_ref(text, "--administrator") for text in administrator or ()]
         default = parent_administrators or list(session.installation.config.administration.server_admins)
         _create_namespace(session, prefix, rules, members or default, json, require_administrators=bool(members))
 
 
+@register_command(namespace_app, "remove")
+def remove(
+    prefix: Prefix,
+    *,
+    retire: Annotated[
+        bool, typer.Option("--retire", help="Keep the namespace and its identifiers, but register no new ones.")
+    ] = False,
+    note: Note = "",
+    directory: Directory = None,
+    acting_as: ActingAs = None,
+    json: AsJson = False,
+) -> None:
+    """Remove a namespace in which no identifier was ever registered, or retire one.
+
+    The identifiers of a retired namespace resolve and can be changed as before. To reopen it, set `retired = false`
+    with `perseid namespace policy`. A removed namespace is no longer hosted; its prefix handle and the history stay,
+    and `perseid namespace add` adds it again.
+
+    For example:
+        perseid namespace add 12345.1
+        perseid namespace remove 12345.1
+        perseid namespace remove 2000.01 --retire --note "The project has ended"
+    """
+    with open_installation(directory, acting_as) as session:
+        if retire:
+            seq = session.do(ChangePolicy(prefix, RETIRED), note).made.seq
+        else:
+            seq = session.do(RemoveNamespace(prefix), note)
+    if json:
+        print_json(RemovedNamespace(prefix, seq, retire))
+    else:
+        typer.echo(prefix)
+
+
 @register_command(namespace_app, "list")
 def list_(directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False) -> None:
-    """List the namespaces, one prefix on each line.
+    """List the namespaces, one prefix on each line; a retired one is marked.
 
     For example:
         perseid namespace list
@@ -180,7 +217,7 @@ def list_(directory: Directory = None, acting_as: ActingAs = None, json: AsJson 
             if json:
                 print_json(to_namespace(snapshot, prefix))
             else:
-                typer.echo(printable(prefix))
+                typer.echo(f"{printable(prefix)}{'  retired' if _is_retired(snapshot, prefix) else ''}")
 
 
 @register_command(namespace_app, "show")
@@ -296,6 +333,13 @@ def _create_namespace(
 
 
 # Showing
+
+
+def _is_retired(snapshot: Snapshot, prefix: str) -> bool:
+    try:
+        return snapshot.policy(prefix).retired
+    except Refused:  # the policy is unreadable; `check` says so
+        return False
 
 
 def _format_value(value: object) -> str | None:

@@ -60,6 +60,8 @@ class AdviceKind(Enum):
     OMIT_ADMINISTRATORS = "Omit the administrators, and change that record afterwards"
     PREFIX_EXAMPLE = "Use a prefix such as 12345"
     PREFIX_HANDLE_EXAMPLE = "Write the prefix as 12345 or 0.NA/12345"
+    REOPEN_NAMESPACE = "Use another namespace, or ask its administrator to set retired = false in the policy"
+    RETIRE_NAMESPACE = "Retire the namespace instead: it keeps its handles and registers no new ones"
     SET_POLICY = "Set the policy of the namespace again"
     TRANSFER_PREFIX = "Transfer the whole prefix: {prefix}"
     UNHOME_OR_KEEP_PUBLIC = "Keep it public, or unhome the prefix"

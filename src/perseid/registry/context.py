@@ -141,7 +141,8 @@ class Context:
                 Handle.parse(str(stored.requested))
         except InvalidName as problem:
             raise InvalidRequest(ResponseCode.INVALID_HANDLE, str(problem), rule=problem.rule) from problem
-        if refusals := stored.policy.check_name(stored.requested):
+        refusals = [] if stored.state is not State.ABSENT else stored.policy.check_open(stored.requested.prefix)
+        if refusals := refusals + stored.policy.check_name(stored.requested):
             raise Refused.from_refusals(refusals)
 
     # Entries

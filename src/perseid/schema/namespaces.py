@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 from perseid.names.handle import CaseRule
 from perseid.records.patterns import MAX_PATTERN_LENGTH
 
-from .common import Doc, NextCursor, Note, Paging, RequestBody, ResponseBody, Seq
+from .common import ChangeNote, Doc, NextCursor, Note, Paging, RequestBody, ResponseBody, Seq
 
 MAX_TEXT_BYTES: Final = 16_384
 """The longest text of a policy: three times the longest sensible one."""
@@ -68,6 +68,7 @@ class Namespace(ResponseBody, frozen=True):
     case: Annotated[str, Doc("Whether suffixes are case-sensitive.")]
     who_may_mint: Annotated[str, Doc("Who can mint handles.", examples=["administrators"])]
     who_may_list: Annotated[str, Doc("Who can list the handles.", examples=["administrators"])]
+    retired: Annotated[bool, Doc("Whether no new handles can be registered.")]
     authority: Annotated[bool, Doc("Whether records have authority metadata: creation date, creator, owners.")]
     deletion: Annotated[str, Doc("Whether handles can be deleted.", examples=["tombstone"])]
     creator: Annotated[str | None, Doc("The default creator of identifiers.")] = None
@@ -79,6 +80,20 @@ class NamespacePage(ResponseBody, frozen=True):
 
     namespaces: Annotated[list[Namespace], Doc("The namespaces of the page.")]
     next: NextCursor = None
+
+
+class NamespaceRemoval(ChangeNote, frozen=True):
+    """How to remove a namespace."""
+
+    retire: Annotated[bool, Doc("Keep the namespace with its handles, but register no new ones.")] = False
+
+
+class RemovedNamespace(ResponseBody, frozen=True, omit_defaults=False):
+    """A removed or retired namespace."""
+
+    prefix: Prefix
+    seq: Seq
+    retired: Annotated[bool, Doc("Whether the namespace still exists, and only registers no new handles.")]
 
 
 class CreatedNamespace(ResponseBody, frozen=True):

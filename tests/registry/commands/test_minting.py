@@ -146,8 +146,8 @@ def test_p8_minted_suffix_must_be_valid(registry: Registry, monkeypatch: pytest.
     ("where", "code", "reason"),
     [
         ("10.8", ResponseCode.SERVER_NOT_RESP, "This server does not host prefix 10.8"),
-        ("0.NA", ResponseCode.INVALID_HANDLE, "0.NA is reserved for the system"),
-        ("0.SITE/x", ResponseCode.INVALID_HANDLE, "0.SITE is reserved for the system"),
+        ("0.NA", ResponseCode.INVALID_HANDLE, "Prefix 0.NA is reserved for the system"),
+        ("0.SITE/x", ResponseCode.INVALID_HANDLE, "Prefix 0.SITE is reserved for the system"),
         (
             "10..1",
             ResponseCode.INVALID_HANDLE,

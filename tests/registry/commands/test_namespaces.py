@@ -8,16 +8,18 @@ import pytest
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.record_keys import policy_name
 from perseid.ledger.log.requests import Append
-from perseid.records.record import Value
+from perseid.records.record import PRIVATE_PERMISSIONS, Value, ValueRef
 from perseid.registry.advice import AdviceKind
-from perseid.registry.commands.namespaces import SetPolicy, homed_prefixes, namespaces
+from perseid.registry.commands.minting import Generate, Mint, MintInputs, Reserve
+from perseid.registry.commands.namespaces import RemoveNamespace, SetPolicy, homed_prefixes, namespaces
 from perseid.registry.commands.records import Create, Delete, Home
 from perseid.registry.policy.policy import PROFILES, Policy
+from perseid.registry.queries.namespaces import RETIRED, ChangePolicy, get_policy
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import POLICY_TYPE
-from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, registry_in_memory
+from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
 
 URL = Value.text(1, "URL", "https://example.org/")
 
@@ -39,13 +41,72 @@ def test_replacing_the_prefix_handle_keeps_the_policy() -> None:
             assert snapshot.policy("10.1") == PROFILES["pilin"]
 
 
-# A policy that cannot be read is replaced
-
-
 @pytest.fixture
 def registry() -> Iterator[Registry]:
     with registry_in_memory() as made:
         yield made
+
+
+# Removed and retired namespaces
+
+
+def test_retired_namespace_registers_no_new_handles(registry: Registry) -> None:
+    """Handles that exist are changed as before, also reserved ones, which were registered earlier."""
+    add_namespace(registry, "10.1", "free", Value(300, "HS_SECKEY", b"x", permissions=PRIVATE_PERMISSIONS))
+    owner = ValueRef(300, "0.NA/10.1")
+    for name in ("10.1/a", "10.1/gone"):
+        registry.do(Create(handle(name), (URL,)), OPERATOR, "cli")
+    registry.do(Delete(handle("10.1/gone")), OPERATOR, "cli")
+    registry.do(Reserve((handle("10.1/kept"),), owner), OPERATOR, "cli")
+    registry.do(ChangePolicy("10.1", RETIRED), OPERATOR, "cli")
+    inputs = MintInputs.of(registry)
+    new = (
+        Create(handle("10.1/new"), (URL,)),
+        Create(handle("10.1/gone"), (URL,), reuse_deleted=True),
+        Mint(inputs, "10.1", values=(URL,)),
+        Mint(inputs, "10.1", reserve=True, owner=owner),
+        Generate(inputs, "10.1"),
+        Reserve((handle("10.1/chosen"),), owner),
+    )
+    for interface in ("cli", "native", "import"):
+        for command in new:
+            with pytest.raises(Refused, match=r"Namespace 10\.1 is retired") as refused:
+                registry.do(command, OPERATOR, interface)
+            assert refused.value.advice == AdviceKind.REOPEN_NAMESPACE(prefix="10.1")
+            assert refused.value.rule == "retired = true"
+    registry.do(Create(handle("10.1/kept"), (URL,)), OPERATOR, "cli")
+    registry.do(Create(handle("10.1/a"), (URL,), overwrite=True), OPERATOR, "cli")
+    assert is_found(registry, "10.1/a")
+    registry.do(ChangePolicy("10.1", 'profile = "free"\n'), OPERATOR, "cli")
+    with registry.snapshot() as snapshot:
+        assert snapshot.policy("10.1").retired, "another profile does not reopen it"
+    registry.do(ChangePolicy("10.1", "retired = false\n"), OPERATOR, "cli")
+    registry.do(new[0], OPERATOR, "cli")
+
+
+def test_only_a_namespace_without_handles_is_removed(registry: Registry) -> None:
+    add_namespace(registry, "10.1", "exact")
+    with pytest.raises(Refused, match="cannot unhome"):
+        registry.do(RemoveNamespace("10.1"), key_holder(300, "10.1/ann"), "http")
+    registry.do(RemoveNamespace("10.1"), OPERATOR, "cli")
+    with registry.snapshot() as snapshot:
+        assert not snapshot.is_responsible(handle("10.1/a"))
+        assert "10.1" not in list(namespaces(snapshot.reader))
+        assert snapshot.stored(handle("0.NA/10.1")).exists, "its keys may be those of administrators"
+        with pytest.raises(Refused, match="not found"):
+            get_policy(snapshot, "10.1")
+    for command in (RemoveNamespace("10.1"), Create(handle("10.1/a"), (URL,))):
+        with pytest.raises(Refused, match="does not host"):
+            registry.do(command, OPERATOR, "cli")
+    add_namespace(registry, "10.1", "free")  # with another case rule
+    registry.do(Create(handle("10.1/a"), (URL,)), OPERATOR, "cli")
+    registry.do(Delete(handle("10.1/A")), OPERATOR, "cli")
+    with pytest.raises(Refused, match="has handles") as refused:
+        registry.do(RemoveNamespace("10.1"), OPERATOR, "cli")
+    assert refused.value.advice == AdviceKind.RETIRE_NAMESPACE(prefix="10.1")
+
+
+# A policy that cannot be read is replaced
 
 
 def make_unreadable(registry: Registry, *, action: Action = Action.UPDATE) -> None:

@@ -396,6 +396,8 @@ def _plan_minting(context: Context, command: Generate, count: int) -> _MintPlan:
     if not context.snapshot.is_responsible(Handle(prefix, "…")):
         raise not_hosted(prefix)
     policy = context.snapshot.policy(prefix)
+    if refusals := policy.check_open(prefix):
+        raise Refused.from_refusals(refusals)
     try:
         scheme = policy.suffix_scheme()
     except InvalidPolicy as problem:

@@ -18,6 +18,7 @@ from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle, check_pre
 from perseid.records.admin import AdminPermission
 from perseid.records.record import Value
 from perseid.records.types import DEFINITION, HS_ADMIN, HS_VLIST, has_type
+from perseid.registry.access import permissions
 from perseid.registry.access.permissions import HasPermissions, HasRole, RequiredScope, Requirement, Role, display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context, Plan, check_indexes, not_hosted
@@ -27,7 +28,7 @@ from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.results import InvalidRequest, Refused
 from perseid.registry.snapshot import POLICY_INDEX, POLICY_TYPE, SITE_PREFIX, Snapshot, StoredRecord
 from perseid.schema.namespaces import Scope
-from perseid.wire.codes import ResponseCode
+from perseid.wire.codes import OpCode, ResponseCode
 
 from .composition import compose, mint_requirement
 
@@ -81,7 +82,7 @@ class AddNamespace:
         entry = context.snapshot.entry(record_key(policy_name(self.prefix)))
         homed = f"{PREFIX_OF_PREFIXES}/{self.prefix}"
         is_homed = context.snapshot.is_homed(homed)
-        if entry is not None and entry.why != BY_DEFAULT and is_homed:
+        if entry is not None and entry.state is State.NORMAL and entry.why != BY_DEFAULT and is_homed:
             reason = f"Namespace {display_name(self.prefix)} already exists"
             raise Refused(
                 ResponseCode.HANDLE_ALREADY_EXISTS, reason, AdviceKind.CHANGE_POLICY(prefix=self.prefix), "H7"
@@ -96,7 +97,7 @@ class AddNamespace:
         return NamespacePlan(
             context=context,
             namespace=self,
-            is_new=entry is None,
+            is_new=entry is None or entry.state is not State.NORMAL,
             policy_change=policy_change,
             others=(*others, *types),
             types_elsewhere=elsewhere,
@@ -131,7 +132,9 @@ class AddNamespace:
     def _may_define(self, context: Context, stored: StoredRecord) -> bool:
         """Whether to create the record of a type: in the new namespace, or where the caller can create handles."""
         handle = stored.handle
-        if stored.entry is not None or handle.is_prefix_handle or stored.policy.check_name(handle):
+        if stored.entry is not None or handle.is_prefix_handle:
+            return False
+        if stored.policy.check_name(handle) or stored.policy.check_open(handle.prefix):
             return False
         if fold(handle.prefix) == fold(self.prefix):
             return True
@@ -196,6 +199,44 @@ class SetPolicy:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class RemoveNamespace:
+    """Stop hosting a prefix under which no handle was ever registered: a handle that exists must keep resolving.
+
+    The prefix handle stays, because its keys can be those of administrators, and so does the history.
+    """
+
+    prefix: str
+
+    def decide(self, context: Context) -> Plan[int]:
+        """Require a server administrator. The result is the first entry."""
+        check_prefix(self.prefix)
+        context.require(permissions.server_operation(OpCode.UNHOME_NA, self.prefix))
+        homed = filter(context.snapshot.is_homed, (f"{PREFIX_OF_PREFIXES}/{self.prefix}", self.prefix))
+        names = [(Action.UNHOME, homed_name(name)) for name in homed]
+        if not names:
+            raise not_hosted(self.prefix)
+        policy = context.snapshot.entry(record_key(policy_name(self.prefix)))
+        if policy is not None and policy.state is State.NORMAL:
+            names.append((Action.DELETE, policy_name(self.prefix)))
+        handles = key_range(f"{self.prefix}/")
+        if context.snapshot.reader.names(*handles, 1):
+            raise self._has_handles()
+        actor, note = str(context.identity), context.note
+        drafts = [Draft(action, State.ABSENT, name, context.interface, actor, note) for action, name in names]
+
+        def build(lender: LeaseProvider) -> Sequence[Draft]:
+            if lender.any_between(*handles):
+                raise self._has_handles()
+            return drafts
+
+        return Plan(lambda seq: seq, build=build, reason=context.reasons[-1])
+
+    def _has_handles(self) -> Refused:
+        reason = f"Namespace {display_name(self.prefix)} has handles, which must keep resolving"
+        return Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.RETIRE_NAMESPACE(prefix=self.prefix), "H7")
+
+
 def require_policy_change(context: Context, prefix: str) -> None:
     """Require a server administrator, or MODIFY_ADMIN on the prefix handle."""
     check_prefix(prefix)
@@ -236,7 +277,7 @@ def _check_policy_change(context: Context, prefix: str, policy: Policy, *, chang
         before, is_known = _last_known_policy(context.snapshot, prefix)
     has_same_lookup = before.scheme == policy.scheme or "cordra" not in (before.scheme, policy.scheme)
     entry = context.snapshot.entry(record_key(policy_name(prefix)))
-    is_chosen = is_known and entry is not None and entry.why != BY_DEFAULT
+    is_chosen = is_known and entry is not None and entry.state is State.NORMAL and entry.why != BY_DEFAULT
     if is_chosen and not change_case and (refusals := before.check_change(policy)):
         raise Refused.from_refusals(refusals)
     if has_same_lookup and case_rules.has_same_keys(before, policy):

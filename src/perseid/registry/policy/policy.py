@@ -193,6 +193,10 @@ class Policy:
         choice(Audience),
         about("Who can list the handles of the namespace. Administrators have LIST_HANDLES on the prefix handle."),
     ] = Audience.ADMINISTRATORS
+    retired: Annotated[
+        Flag,
+        about("Whether the namespace is retired: handles resolve and can be changed, but no new ones are registered."),
+    ] = False
     required_types: Annotated[
         TypeList, about("Types that every record must have. URL is that type, URL. also includes its subtypes.")
     ] = ()
@@ -374,6 +378,13 @@ class Policy:
         except InvalidName:
             return handle, None, None
         return name.bare, name.query, name.fragment
+
+    def check_open(self, prefix: str) -> list[Refusal]:
+        """Why no new handle can be registered in the namespace: it is retired."""
+        if not self.retired:
+            return []
+        advice = AdviceKind.REOPEN_NAMESPACE(prefix=prefix)
+        return [self._refusal(Subject.POLICY, "retired", f"Namespace {quote_text(prefix)[1:-1]} is retired", advice)]
 
     def check_name(self, handle: Handle) -> list[Refusal]:
         """Why a handle cannot be registered: it violates the scheme (P8), has a query (C5), or uses misleading

@@ -46,16 +46,31 @@ from perseid.wire.codes import ResponseCode
 from .find import Search, find
 from .listing import list_handles, list_homed
 
-SUMMARY: Final = ("profile", "purpose", "scheme", "case", "who_may_mint", "who_may_list", "authority", "deletion")
+SUMMARY: Final = (
+    "profile",
+    "purpose",
+    "scheme",
+    "case",
+    "who_may_mint",
+    "who_may_list",
+    "retired",
+    "authority",
+    "deletion",
+)
 """The policy keys that say most about a namespace."""
 
-_OWN_KEYS: Final = ("purpose", "default_creator", "default_administrators")
+_OWN_KEYS: Final = ("purpose", "retired", "default_creator", "default_administrators")
 """Keys that no profile sets: they survive a change of profile."""
+
+
+RETIRED: Final = "retired = true\n"
+"""The change of the policy that retires a namespace."""
 
 
 def get_policy(snapshot: Snapshot, prefix: str) -> Policy:
     """Return the policy of a namespace that exists here; raises `Refused`."""
-    has_own = snapshot.entry(record_key(policy_name(prefix))) is not None
+    entry = snapshot.entry(record_key(policy_name(prefix)))
+    has_own = entry is not None and entry.state is State.NORMAL
     if not has_own and (not prefix or "/" in prefix or not snapshot.is_responsible(Handle(prefix, "…"))):
         reason = f"Namespace {display_name(prefix)} not found"
         raise Refused(ResponseCode.SERVER_NOT_RESP, reason, AdviceKind.LIST_NAMESPACES())

@@ -58,8 +58,8 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.SEE_TYPE_FORMAT: "See /docs/types for the format of definitions",
     **{kind: kind.value for kind in (AdviceKind.CREATE_TOKEN, AdviceKind.DEFINE_TYPE, AdviceKind.ENABLE_LISTING)},
     **{kind: kind.value for kind in (AdviceKind.LIST_TYPES, AdviceKind.SEE_TYPE, AdviceKind.CREATE_RECORD)},
-    **{kind: kind.value for kind in (AdviceKind.CHANGE_POLICY, AdviceKind.CHANGE_SCHEME)},
     **{kind: kind.value for kind in (AdviceKind.FREE_SPACE, AdviceKind.SET_CLOCK, AdviceKind.REOPEN_COUNTER)},
+    **{kind: kind.value for kind in (AdviceKind.CHANGE_POLICY, AdviceKind.CHANGE_SCHEME, AdviceKind.REOPEN_NAMESPACE)},
     # This API has no policies, citations, tombstones, tokens or jobs.
     AdviceKind.NAME_RESOLVER: None,
     **dict.fromkeys((AdviceKind.CHANGE_CASE, AdviceKind.LIST_TOKENS, AdviceKind.LIST_JOBS)),
@@ -67,6 +67,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.SEE_HIDDEN: None,  # authenticated requests show it
     **dict.fromkeys((AdviceKind.RESUME_JOB, AdviceKind.UNDO_EARLIER_JOB, AdviceKind.UNDO_JOB)),
     **dict.fromkeys((AdviceKind.GIVE_REASON, AdviceKind.SEE_HISTORY, AdviceKind.SELECT_URLS)),
+    AdviceKind.RETIRE_NAMESPACE: None,
     **dict.fromkeys((AdviceKind.RESTORE, AdviceKind.REUSE_DELETED, AdviceKind.TOMBSTONE_INSTEAD)),
 }
 """Advice as parameters and requests of this API; None where it cannot help."""

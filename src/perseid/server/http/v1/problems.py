@@ -200,9 +200,13 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.PREVIEW_REWRITE: f"Show what matches, with the same url and to: GET {BASE}/rewrites/preview",
     AdviceKind.REDO_JOB: f"To redo it, undo that job: POST {BASE}/jobs/{{job}}/undo",
     AdviceKind.REOPEN_COUNTER: AdviceKind.REOPEN_COUNTER.value,
+    AdviceKind.REOPEN_NAMESPACE: (
+        f"Use another namespace, or set retired = false: PUT {BASE}/namespaces/{{prefix}}/policy"
+    ),
     AdviceKind.REPEAT_OR_UNDO_JOB: f"Send the same request again, or undo the job: POST {BASE}/jobs/{{job}}/undo",
     AdviceKind.RESTORE: f"To restore the record: POST {BASE}/handles/{{handle}}/revive",
     AdviceKind.RESUME_JOB: f"Resume that job: POST {BASE}/jobs/{{job}}/resume",
+    AdviceKind.RETIRE_NAMESPACE: f"Keep them and register no new ones: DELETE {BASE}/namespaces/{{prefix}}?retire",
     AdviceKind.REUSE_DELETED: f"Choose another handle, or confirm with reuse_deleted in POST {BASE}/handles",
     AdviceKind.SEE_HIDDEN: f"To see it: GET {BASE}/handles/{{handle}}?private",
     AdviceKind.SEE_HISTORY: f"See which entries have the value: GET {BASE}/handles/{{handle}}/history",

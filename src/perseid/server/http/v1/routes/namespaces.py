@@ -14,13 +14,13 @@ from perseid.registry.access.permissions import display_name
 from perseid.registry.commands import namespaces
 from perseid.registry.commands.create_namespace import CreateNamespace
 from perseid.registry.commands.minting import MintInputs
-from perseid.registry.commands.namespaces import AddNamespace
+from perseid.registry.commands.namespaces import AddNamespace, RemoveNamespace
 from perseid.registry.commands.records import Create, require_identity
 from perseid.registry.context import Context
 from perseid.registry.installation.setup import administrator_values, with_group_administrators
 from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.policy.types import definition_values
-from perseid.registry.queries.namespaces import ChangePolicy, get_policy, get_type, list_prefixes, list_types
+from perseid.registry.queries.namespaces import RETIRED, ChangePolicy, get_policy, get_type, list_prefixes, list_types
 from perseid.registry.queries.paging import PageBudget
 from perseid.registry.queries.resolve import Query
 from perseid.registry.responses import get_authority, to_created_namespace, to_namespace, to_policy, to_type
@@ -35,11 +35,13 @@ from perseid.schema.namespaces import (
     CreatedNamespace,
     Namespace,
     NamespacePage,
+    NamespaceRemoval,
     NewNamespace,
     NewPolicy,
     NewType,
     PolicyChanged,
     PolicyResponse,
+    RemovedNamespace,
     TypePage,
     TypeResponse,
     TypesQuery,
@@ -171,6 +173,32 @@ async def _replay(call: ApiCall, prefix: str, reply: Reply) -> Reply:
         return reply
     repeated = _created_reply(namespace)
     return replace(repeated, headers=(*repeated.headers, REPLAYED_HEADER))
+
+
+@NAMESPACES.add(
+    "DELETE",
+    "/namespaces/{prefix}",
+    "removeNamespace",
+    "Remove or retire a namespace",
+    query=NamespaceRemoval,
+    response=RemovedNamespace,
+    scope="namespaces",
+    problems=(401, 403, 404, 422),
+    parameters=_PARAMETERS,
+)
+async def remove_namespace(call: ApiCall) -> Reply:
+    """Remove a namespace in which no handle was ever registered, or retire one.
+
+    The handles of a retired namespace resolve and can be changed as before, but no new ones are registered. To reopen
+    it, set `retired = false` in its policy. A removed namespace is no longer hosted; its prefix handle and the history
+    stay, and it can be created again.
+    """
+    prefix, query = call.names["prefix"], call.query_as(NamespaceRemoval)
+    if query.retire:
+        seq = (await call.change(ChangePolicy(prefix, RETIRED), note=query.note)).made.seq
+    else:
+        seq = await call.change(RemoveNamespace(prefix), note=query.note)
+    return Reply(RemovedNamespace(prefix, seq, query.retire))
 
 
 @NAMESPACES.add(
