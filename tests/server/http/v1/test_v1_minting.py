@@ -186,6 +186,19 @@ def test_chosen_handles_are_reserved_all_or_none(server: Harness) -> None:
     problem(send(server, "GET", at("12345/r3", "?private"), headers=basic()), "not-found")
 
 
+def test_s1_owner_sees_a_reserved_handle(server: Harness) -> None:
+    create(server, "12345/bea", values=[{"index": 300, "type": "HS_SECKEY", "data": "another secret"}])
+    order = {"handles": ["12345/r1"], "owner": "300:12345/bea"}
+    got(send(server, "POST", "/reserve", order, headers=basic()), 201)
+    owner, other = basic("300:12345/bea", "another secret"), with_token(server, "find")
+    for headers, status, found in ((owner, 200, ["12345/r1"]), (other, 404, ["12345/r1"]), ({}, 404, [])):
+        assert send(server, "GET", at("12345/r1", "/history"), headers=headers).status == status
+        assert server.get("/api/handles/12345/r1", headers=headers).status == status
+        results = got(send(server, "GET", "/find?owner=12345/bea", headers=headers))["results"]
+        assert [each["handle"] for each in results] == found
+    assert record(server, "12345/r1", "?private", headers=owner)["state"] == "reserved"
+
+
 @pytest.mark.parametrize(
     ("more", "where"),
     [

@@ -60,6 +60,8 @@ def test_s2_administrators_learn_that_a_handle_is_not_public(server: Harness) ->
     for headers in ({}, stranger(server), with_token(server, "find")):
         found = problem(send(server, "GET", at("12345/n1"), headers=headers), "not-found")
         assert found["detail"] == "Handle 12345/n1 does not exist"
+    for hidden in ("12345/n1", "12345/none"):  # a claim is not enough
+        problem(send(server, "GET", at(hidden), headers=basic(secret="a guess")), "authentication-failed")
 
 
 def test_values_are_selected_by_type_and_index(shared: Harness) -> None:
