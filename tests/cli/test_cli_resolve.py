@@ -48,6 +48,15 @@ def test_u4_u7_every_command_reads_urls_of_this_server_and_of_named_resolvers(he
     refused(here("resolve 12345/x --strict"), "must begin with", "rule U7", code=2)
 
 
+def test_a5_creator_is_read_from_a_url_of_this_server(demo: Site) -> None:
+    creator = "102.100.TYPE/CREATOR=https://id.example.org/102.100.272/0n8j991qh"
+    command = f"mint 102.100.272 --url https://example.org/a --value {creator}"
+    refused(demo(command), "not the address of a known resolver")
+    done = demo(command, environ={"PERSEID_HTTP_PUBLIC_URL": "https://id.example.org"})
+    assert done.code == 0, done
+    assert "hdl:102.100.272/0N8J991QH" in demo.ok(f"resolve --authority {done.out.strip()}").out
+
+
 def test_c5_query_and_fragment_of_a_cordra_identifier_are_shown(demo: Site) -> None:
     name = "2000.01/eef4df17361a42e2b975e554663b70c3?part=2#top"
     for text in (name, f"hdl:{name}"):
