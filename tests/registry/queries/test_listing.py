@@ -421,6 +421,10 @@ def test_s1_owners_see_their_hidden_handles_in_an_open_list(here: Registry, monk
     all_kinds(here)
     assert {"12345/b", "12345/c"}.isdisjoint(names(here, NOBODY) + names(here, STRANGER))
     assert names(here, ANN) == names(here, LISTER)
+    with here.snapshot() as snapshot:
+        by_number = listing.list_by_offset(snapshot, ANN, "12345", 0)
+        assert list_handles(snapshot, ANN, "12345", owned=False).items == by_number
+        assert len(by_number) == listing.count_handles(snapshot, ANN, "12345") < len(names(here, ANN))
     monkeypatch.setattr(listing, "MAX_PAGE_LOOKUPS", 0)  # the page ends before a check is denied for lack of lookups
     assert names(here, ANN) == names(here, LISTER)
 

@@ -145,7 +145,7 @@ def list_changes(
     return Page(tuple(items), last, last < min(later, snapshot.reader.size))
 
 
-def list_handles(
+def list_handles(  # noqa: PLR0913 - filters
     snapshot: Snapshot,
     identity: Identity,
     name: str,
@@ -154,22 +154,24 @@ def list_handles(
     *,
     state: HandleState | None = None,
     deleted: bool = False,
+    owned: bool = True,
 ) -> Page[ListedHandle]:
     """Return a page of handles under a prefix, in key order, after that of an entry (§16.7). Raises `Refused`.
 
     `name` is a prefix or its prefix handle; `0.NA/0.NA/P` lists the handles of the prefixes derived from P. With
     `state`, only handles in this state are listed. Administrators of the namespace can include `deleted` handles.
+    Without `owned`, other users see public handles only.
     """
     limit = page_size(limit)
-    page = _list_page(snapshot, identity, name, after, limit, state, deleted=deleted)
+    page = _list_page(snapshot, identity, name, after, limit, state, deleted=deleted, owned=owned)
     if not page.more or len(page.items) < limit:
         return page
     # A full page continues only if more is visible: an empty page would reveal hidden handles.
-    rest = _list_page(snapshot, identity, name, page.last, 1, state, deleted=deleted)
+    rest = _list_page(snapshot, identity, name, page.last, 1, state, deleted=deleted, owned=owned)
     return page if rest.items or rest.more else replace(page, more=False)
 
 
-def _list_page(
+def _list_page(  # noqa: PLR0913 - filters
     snapshot: Snapshot,
     identity: Identity,
     name: str,
@@ -178,8 +180,13 @@ def _list_page(
     state: HandleState | None,
     *,
     deleted: bool,
+    owned: bool,
 ) -> Page[ListedHandle]:
     first, end, administers = _check_listing(snapshot, identity, name)
+
+    def is_visible(entry: Entry) -> bool:
+        return administers or (owned and can_read(snapshot, identity, Handle.parse_lenient(entry.handle)))
+
     is_exact = snapshot.policy(first.decode().partition("/")[0]).case is CaseRule.SENSITIVE
     first = _key_after(snapshot.reader, after, first, end)
     items: list[ListedHandle] = []
@@ -198,10 +205,7 @@ def _list_page(
             # A deletion under the other case rule only closes an old key.
             is_listed = entry.state is not State.ABSENT or (deleted and entry.exact == is_exact)
             is_wanted = state is None or entry.state.label == state
-            if is_wanted and (
-                is_public(entry.state)
-                or (is_listed and (administers or can_read(snapshot, identity, Handle.parse_lenient(entry.handle))))
-            ):
+            if is_wanted and (is_public(entry.state) or (is_listed and is_visible(entry))):
                 items.append(ListedHandle(entry.handle, entry.state, entry.seq))
             if len(items) == limit:
                 more = more or number < len(entries)
@@ -212,7 +216,7 @@ def _list_page(
 def list_by_offset(
     snapshot: Snapshot, identity: Identity, name: str, skip: int, limit: int = DEFAULT_PAGE
 ) -> tuple[ListedHandle, ...]:
-    """Return the handles of all pages of `list_handles`, without the first `skip`. Raises `Refused`.
+    """Return the handles of all pages of `list_handles` without `owned`, from the one after `skip`. Raises `Refused`.
 
     For clients that count pages. It costs what is skipped, and handles created meanwhile shift the others.
     """
@@ -228,7 +232,7 @@ def list_by_offset(
 
 
 def count_handles(snapshot: Snapshot, identity: Identity, name: str) -> int:
-    """Return the number of handles on all pages of `list_handles`. Raises `Refused`."""
+    """Return the number of handles on all pages of `list_handles` without `owned`. Raises `Refused`."""
     first, end, administers = _check_listing(snapshot, identity, name)
     return snapshot.reader.count_names(first, end, _visible_states(administers=administers))
 

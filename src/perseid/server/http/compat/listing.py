@@ -153,7 +153,8 @@ def _read_first_page(context: Context, prefix: str, skip: int, limit: int | None
 
 
 def _read_page(context: Context, prefix: str, after: int, limit: int) -> Page[ListedHandle]:
-    return list_handles(context.snapshot, context.identity, prefix, after, limit)
+    # Pages have numbers and a total, which handles that only their owners see are not part of.
+    return list_handles(context.snapshot, context.identity, prefix, after, limit, owned=False)
 
 
 def _names(items: tuple[ListedHandle, ...]) -> list[str]:
