@@ -302,7 +302,8 @@ class Ledger:
             if self._in_load:  # the load holds the locks and updates the view itself
                 continue
             if now >= due:
-                self._erase_traces()  # first, because it may free the space that the rest needs
+                self._check_write_problem()
+                self._erase_traces()  # before the rest, because it may free the space that the rest needs
             if self._wake.is_set() or now >= due:
                 self._wake.clear()
                 followed = self.answers.follow(self.log.open_reader)
@@ -310,7 +311,6 @@ class Ledger:
                     self._start_building()
             if now >= due:
                 due = now + RETRY_DELAY
-                self._check_write_problem()
                 self._sign()
             if now >= purge_due:
                 purge_due = now + PURGE_INTERVAL
@@ -324,11 +324,11 @@ class Ledger:
             self._warn("cannot remove traces of redacted data yet, retrying", error)
 
     def _warn(self, message: str, error: Exception) -> None:
-        """Log a failure of maintenance; a full disk is a problem of its own, which is reported once."""
+        """Log a failure of maintenance, unless changes are refused too: that is reported once, by others."""
         error = self.log.store.translate_read_error(error)
         if isinstance(error, StorageFull):
             self._write_problem = error
-        else:
+        elif self._write_problem is None:
             _logger.warning("%s: %s", message, error)
 
     def _start_building(self) -> None:
