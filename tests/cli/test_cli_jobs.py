@@ -157,6 +157,12 @@ def test_undo_of_a_mint_leaves_tombstones(here: Site) -> None:
     assert states == {"tombstone"}
 
 
+def test_job_that_reserves_is_called_so(here: Site) -> None:
+    here.ok("reserve 12345 --count 2")
+    assert "reserve 12345" in here.lines("jobs list")[0]
+    assert here.ok("jobs show last --json").json["kind"] == "reserve"
+
+
 def test_minting_one_identifier_or_a_refused_mint_creates_no_job(here: Site) -> None:
     before = here.lines("jobs list")
     here.ok("mint 12345/o- --url http://old.example/x")

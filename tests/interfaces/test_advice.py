@@ -94,6 +94,24 @@ def test_only_the_command_line_names_commands() -> None:
         assert [text for text in texts(interface).values() if REQUEST.search(text)] == []
 
 
+def test_no_text_of_the_server_names_a_command() -> None:
+    """Texts of the ledger, and about the installation, are for operators: clients get only a reference to the log."""
+    root = Path(perseid.__path__[0])
+    operators = {root / "registry" / "installation", root / "server" / "processes", root / "server" / "observe"}
+    found = []
+    for package in ("names", "records", "registry", "server", "wire"):
+        for path in (root / package).rglob("*.py"):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+            found += [
+                f"{path.relative_to(root)}: {node.value}"
+                for node in ast.walk(tree)
+                if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings
+                if operators.isdisjoint(path.parents) and re.search("perseid [a-z]+\\b(?! \\d)|(?<!-)--[a-z]", node.value)
+            ]
+    assert found == []
+
+
 def test_every_command_in_advice_exists() -> None:
     named = [(text, match[1]) for text in texts("cli").values() if (match := re.search("perseid ([a-z][^:)…]*)", text))]
     assert len(named) > 10

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from perseid.names.errors import InvalidName, NameProblem
+from perseid.names.errors import InvalidName, NameProblem, capitalize
 
 from ._output import CommandFailed, Interrupted, NotFound, print_message, to_json
 
@@ -55,10 +55,8 @@ class _Report:
 
     @property
     def text(self) -> str:
-        """The detail as a sentence. What does not begin with a plain word begins with a name, a key or a value."""
-        word, _, rest = self.detail.partition(" ")
-        is_word = word.isascii() and word.isalpha() and word.islower() and word != "perseid" and rest[:1] != "="
-        return self.detail[0].upper() + self.detail[1:] if is_word else self.detail
+        """The detail as a sentence."""
+        return capitalize(self.detail)
 
 
 def report_error(error: Exception, *, json: bool = False, where: str = "") -> int:

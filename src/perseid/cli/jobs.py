@@ -262,7 +262,7 @@ def _describe(job: Job) -> str:
     if job.kind == rewrite_job.KIND:
         return f"rewrite {display_name(str(parameters['url']))} to {display_name(str(parameters['to']))}"
     words = [str(parameters[name]) for name in ("job", "where", "prefix") if parameters.get(name)]
-    return f"{job.kind} {printable(quote_text(words[0]) if ' ' in words[0] else words[0])}"
+    return f"{runner.display_kind(job)} {printable(quote_text(words[0]) if ' ' in words[0] else words[0])}"
 
 
 def _format_state(job: Job, undos: UndoIndex) -> str:

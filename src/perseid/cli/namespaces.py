@@ -91,7 +91,8 @@ AdministratorOption: TypeAlias = Annotated[
     typer.Option(
         "--administrator",
         metavar="INDEX:HANDLE",
-        help="An administrator of the prefix and its handles; repeatable. Default: the server's administrators.",
+        help="An administrator of the prefix and its handles; repeatable. Default: the administrators of the parent "
+        "prefix, if it has one, else the server's.",
     ),
 ]
 

@@ -66,6 +66,16 @@ def _rebuild(
     return kind(rule, message, position=position, character=character)
 
 
+def capitalize(text: str) -> str:
+    """Capitalize a text for the start of a sentence if it begins with a plain word.
+
+    Otherwise it begins with a name, a key, a value or a command, which keep their spelling.
+    """
+    word, _, rest = text.partition(" ")
+    is_word = word.isascii() and word.isalpha() and word.islower() and word != "perseid" and rest[:1] != "="
+    return text[0].upper() + text[1:] if is_word else text
+
+
 def format_character(character: str) -> str:
     """Format a character with its code point: `"ß" (U+00DF)`; only the code point if it is not printable."""
     code = f"U+{ord(character):04X}"

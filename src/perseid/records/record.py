@@ -284,7 +284,7 @@ def ref_from_text(text: str) -> ValueRef:
     """Parse `INDEX:HANDLE`; both parts are required. For an optional index see `ValueRef.parse`."""
     match = _REF_TEXT.fullmatch(text)
     if match is None:
-        raise InvalidData(f"{text[:60]!r} does not have the form INDEX:HANDLE, such as 300:0.NA/12345")
+        raise InvalidData(f"{text[:60]!r} does not have the form INDEX:HANDLE")
     index = require_int(int(match[1]), "the index")
     check_utf8(match[2], "the handle")
     return ValueRef(index, match[2])

@@ -48,6 +48,7 @@ class AdviceKind(Enum):
     CHANGE_SCHEME = "Change the scheme in the policy"
     CHECK_PREFIX = "Check the prefix, or use the service that hosts it"
     CHOOSE_HOSTED_PREFIX = "Check the prefix, or use the service that hosts it; hosted here: {prefixes}"
+    CORDRA_PREFIX_EXAMPLE = "Use a prefix such as 2000.01, or another profile"
     CREATE_NAMESPACE = "Create the namespace"
     CREATE_OTHER_NAMESPACE = "Create another namespace with the other rule"
     FOLLOW_SCHEME = "Mint a handle, or use a suffix that follows the scheme"

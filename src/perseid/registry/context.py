@@ -11,7 +11,7 @@ from typing import Generic, Protocol, Self, TypeVar
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.requests import LeaseProvider, Redactions
 from perseid.names.errors import InvalidName
-from perseid.names.handle import MAX_BYTES, Handle, fold
+from perseid.names.handle import MAX_BYTES, Handle, check_prefix_syntax, fold
 from perseid.records.admin import Admin
 from perseid.records.record import MAX_VALUES, Value, ValueRef, ascending
 from perseid.records.types import HS_ADMIN
@@ -24,7 +24,7 @@ from perseid.wire.codes import ResponseCode
 
 from .advice import AdviceKind
 from .identity import Identity, KeyIdentity, effective_identity
-from .results import InvalidRequest, PrefixNotHosted, ReferralError, Refused
+from .results import InvalidRequest, PrefixNotHosted, ReferralError, Refused, StateConflict
 from .snapshot import SITE_PREFIX, Snapshot, StoredRecord, values_of_type
 
 T_co = TypeVar("T_co", covariant=True)
@@ -139,6 +139,8 @@ class Context:
                 Handle.parse_lenient(str(stored.requested))  # keep what another server registered (H3)
             else:
                 Handle.parse(str(stored.requested))
+                if stored.requested.is_prefix_handle:
+                    check_prefix_syntax(stored.requested.suffix)
         except InvalidName as problem:
             raise InvalidRequest(ResponseCode.INVALID_HANDLE, str(problem), rule=problem.rule) from problem
         refusals = [] if stored.state is not State.ABSENT else stored.policy.check_open(stored.requested.prefix)
@@ -205,7 +207,7 @@ def name_too_long(name: str) -> Refused:
 def still_reserved(stored: StoredRecord) -> Refused:
     """The refusal for a reserved handle, which does not resolve yet."""
     reason = f"Handle {display_name(stored.requested)} is reserved and does not resolve yet"
-    return Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.CREATE_RECORD(handle=stored.requested), "S1")
+    return StateConflict(reason, AdviceKind.CREATE_RECORD(handle=stored.requested), "S1")
 
 
 def check_indexes(values: Sequence[Value]) -> None:

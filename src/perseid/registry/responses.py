@@ -16,7 +16,7 @@ from perseid.registry.access.tokens import TokenStatus
 from perseid.registry.commands.namespaces import Namespace
 from perseid.registry.commands.transfer import LinkResult
 from perseid.registry.jobs.rewrite import PlannedRewrite
-from perseid.registry.jobs.runner import UndoIndex, load_parameters
+from perseid.registry.jobs.runner import UndoIndex, display_kind, load_parameters
 from perseid.registry.jobs.transfer import PlannedTransfer
 from perseid.registry.jobs.undo import Conflict, UndoPreview
 from perseid.registry.policy.policy import Policy
@@ -266,7 +266,7 @@ def to_job(job: Job, undos: UndoIndex, *, is_running: bool = False, problem: Pro
     state = undos.state(job, is_running=is_running)
     return jobs.JobResponse(
         job.id,
-        job.kind,
+        display_kind(job),
         state,
         load_parameters(job),
         job.done,

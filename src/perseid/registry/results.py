@@ -67,6 +67,15 @@ class InvalidQuery(InvalidRequest):
         super().__init__(ResponseCode.INVALID_VALUE, reason, advice, rule)
 
 
+class StateConflict(Refused):
+    """A valid command that the present state of a record, namespace or job does not allow."""
+
+    problem_type = "state-conflict"
+
+    def __init__(self, reason: str, advice: Advice | None = None, rule: str = "") -> None:
+        super().__init__(ResponseCode.INVALID_VALUE, reason, advice, rule)
+
+
 class PrefixNotHosted(Refused):
     """The prefix is not hosted here."""
 

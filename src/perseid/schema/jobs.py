@@ -108,7 +108,7 @@ class JobResponse(ResponseBody, frozen=True, omit_defaults=False):
     """A job: a change of many records."""
 
     job: Annotated[str, Doc("The id of the job.", examples=["0123456789abcdef"])]
-    kind: Annotated[str, Doc("The kind of job: `rewrite`, `transfer`, `mint`, `undo` …", examples=["rewrite"])]
+    kind: Annotated[str, Doc("The kind: `rewrite`, `transfer`, `mint`, `reserve`, `undo` …", examples=["rewrite"])]
     state: Annotated[
         JobState,
         Doc(

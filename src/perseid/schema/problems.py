@@ -197,6 +197,13 @@ _TYPES: Final = (
         "conflicts.",
     ),
     ProblemType(
+        "state-conflict",
+        409,
+        "Conflicting state",
+        "The request is valid, but not in the present state of the record, namespace or job: a tombstone cannot be "
+        "changed, a complete job cannot be resumed. `detail` names the state and `advice` what to do first.",
+    ),
+    ProblemType(
         "precondition-failed",
         412,
         "Precondition failed",

@@ -96,6 +96,13 @@ def test_a6_types_in_the_namespace_are_created_with_it(registry: Registry) -> No
         assert registry.resolve(Query(handle(name)), NOBODY).values
 
 
+@pytest.mark.parametrize("prefix", ["abc", "10.x"])
+def test_c1_prefix_of_cordra_identifiers_has_digits_and_dots(registry: Registry, prefix: str) -> None:
+    with pytest.raises(Refused, match="A CORDRA naming authority consists of decimal digits and dots; ") as refused:
+        make(registry, AddNamespace(prefix, PROFILES["cordra"]))
+    assert (refused.value.advice, refused.value.rule) == (AdviceKind.CORDRA_PREFIX_EXAMPLE(), "C1")
+
+
 def test_default_policy_is_replaced(registry: Registry) -> None:
     registry.do(Home("0.NA/777"), OPERATOR, "cli")
     made = make(registry, wanted())

@@ -458,6 +458,11 @@ def test_h3_illegal_handles_are_not_registered_and_not_found(world: World, prefi
     world.unseen(str(name), RC.HANDLE_NOT_FOUND)
 
 
+@pytest.mark.parametrize("prefix", [".7", "7.", "7..8", "7/8"])
+def test_h8_handle_of_an_invalid_prefix_is_not_registered(world: World, prefix: str) -> None:
+    assert world.refused(Create(Handle.parse(f"0.NA/{prefix}"), ()), OPERATOR, RC.INVALID_HANDLE).rule == "H2"
+
+
 def test_h6_derived_prefix_requires_permission_on_its_parent(world: World) -> None:
     parent = world.namespace("free", admin(101, "300:77/owner", P.ADD_NA), admin(102, "300:77/other", P.ADD_HANDLE))
     derived = Create(handle(f"0.NA/{parent}.1"), (URL,))

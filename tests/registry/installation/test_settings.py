@@ -280,6 +280,10 @@ def test_settings_are_read_from_directory(tmp_path: Path) -> None:
         ("case_sensitive = true", "unknown setting case_sensitive: use the policy key `case`"),
         ('"a\\u001Bb" = 1', "unknown setting a\\x1bb"),
         ("[native]\nport = 1\nport = 2", "perseid.toml: invalid TOML: Cannot overwrite a value"),
+        (
+            "[native]\nport = 1\n[http]\n[native]\nport = 2",
+            "perseid.toml: section [native] occurs twice, in lines 1 and 4; write all its settings in one",
+        ),
         ("x = " + "[" * 5_000, "lists are nested too deeply"),
     ],
 )

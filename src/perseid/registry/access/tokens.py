@@ -129,7 +129,11 @@ class CreateToken:
         if isinstance(identity, LocalIdentity):
             return str(identity), b""
         if not isinstance(identity, KeyIdentity):
-            raise Refused(ResponseCode.INVALID_ADMIN, "Only a caller with a key can create tokens")
+            raise Refused(
+                ResponseCode.INVALID_ADMIN,
+                "Only a caller with a key can create tokens",
+                AdviceKind.AUTHENTICATE_WITH_KEY(),
+            )
         # An identity without an index is not matched by references to the index of its key.
         reference = ValueRef(identity.index, identity.reference.handle)
         key = key_commitment(context.snapshot, reference)
@@ -222,7 +226,7 @@ def authenticate(snapshot: Snapshot, text: str, now: int) -> TokenIdentity:
     created = None if entry is None else _creation_entry(snapshot, entry)
     # Only a caller who has the secret learns that the token was revoked or has expired.
     if created is None or not secret.matches(stored_digest(created)):
-        raise Refused(ResponseCode.AUTHENTICATION_FAILED, "This token does not exist here")
+        raise Refused(ResponseCode.AUTHENTICATION_FAILED, "This token does not exist here", AdviceKind.CREATE_TOKEN())
     token, _ = require_active_token(snapshot, secret.id, now)
     return token.identity()
 

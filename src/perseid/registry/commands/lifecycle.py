@@ -27,7 +27,7 @@ from perseid.registry.policy import case_rules
 from perseid.registry.policy.authority import PartyStatus
 from perseid.registry.policy.authority import values_of_exact_type as of_exact_type
 from perseid.registry.policy.policy import Policy
-from perseid.registry.results import ChangeResult, InvalidRequest, Refused
+from perseid.registry.results import ChangeResult, InvalidRequest, Refused, StateConflict
 from perseid.registry.snapshot import SITE_PREFIX, StoredRecord, values_of_type
 from perseid.schema.namespaces import Scope
 from perseid.wire.codes import ResponseCode
@@ -70,7 +70,7 @@ class Unpublish:
         require_unpublishable(stored)
         if stored.state is State.TOMBSTONE:
             reason = f"Handle {display_name(stored.requested)} is a tombstone, which must stay public"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.RESTORE(handle=stored.handle), "S8")
+            raise StateConflict(reason, AdviceKind.RESTORE(handle=stored.handle), "S8")
         return plan_change(context, stored, Action.UNPUBLISH, stored.values, State.UNPUBLISHED)
 
 
@@ -142,7 +142,7 @@ class Revive:
         stored = get_record_for(context, self.handle, "remove the tombstone from", both, Scope.TOMBSTONE)
         if stored.state is not State.TOMBSTONE:
             reason = f"Handle {display_name(stored.requested)} is not a tombstone"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.CHANGE_VALUES(), "S8")
+            raise StateConflict(reason, AdviceKind.CHANGE_VALUES(), "S8")
         before = _before_tombstone(context, stored)
         earlier = _other_values(before.record(), _permanent_types(stored.policy))
         values = (*earlier, *reindex(tombstone_values(stored), earlier))

@@ -25,7 +25,7 @@ from perseid.registry.context import Context, Plan, check_indexes, not_hosted
 from perseid.registry.policy import case_rules
 from perseid.registry.policy.authority import TypeDefinition, type_definitions
 from perseid.registry.policy.policy import PROFILES, Policy
-from perseid.registry.results import InvalidRequest, Refused
+from perseid.registry.results import InvalidRequest, Refused, StateConflict
 from perseid.registry.snapshot import POLICY_INDEX, POLICY_TYPE, SITE_PREFIX, Snapshot, StoredRecord
 from perseid.schema.namespaces import Scope
 from perseid.wire.codes import OpCode, ResponseCode
@@ -266,8 +266,9 @@ class _PolicyChange:
 
 def _check_policy_change(context: Context, prefix: str, policy: Policy, *, change_case: bool = False) -> _PolicyChange:
     """Refuse a policy that does not fit the prefix, or under which existing records would not be found (H5)."""
-    if policy.scheme == "cordra" and (refusals := policy.check_name(Handle(prefix, "0" * 32))):
-        raise Refused.from_refusals(refusals)
+    if policy.scheme == "cordra" and policy.check_name(Handle(prefix, "0" * 32)):
+        reason = f"A CORDRA naming authority consists of decimal digits and dots; {display_name(prefix)} does not"
+        raise Refused(ResponseCode.INVALID_HANDLE, reason, AdviceKind.CORDRA_PREFIX_EXAMPLE(), "C1")
     names = key_range(f"{prefix}/")
     try:
         before, is_known = context.snapshot.policy(prefix), True
@@ -333,7 +334,7 @@ def _check_empty(lender: LeaseProvider, prefix: str, policy_change: _PolicyChang
 def _has_records(prefix: str, before: Policy) -> Refused:
     line = before.line("case")
     reason = f"{display_name(prefix)} has records that would not be found any more; its policy says: {line}"
-    return Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.KEEP_CASE_AND_SCHEME(), "H5")
+    return StateConflict(reason, AdviceKind.KEEP_CASE_AND_SCHEME(), "H5")
 
 
 def types_elsewhere(snapshot: Snapshot, policy: Policy) -> tuple[str, ...]:

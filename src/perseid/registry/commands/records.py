@@ -38,7 +38,7 @@ from perseid.registry.advice import AdviceKind
 from perseid.registry.context import FIRST_ADMIN_INDEX, Context, Plan, check_indexes, not_found
 from perseid.registry.identity import Anonymous
 from perseid.registry.policy.policy import Audience
-from perseid.registry.results import NOT_A_PREFIX_HANDLE, ChangeResult, Refused
+from perseid.registry.results import NOT_A_PREFIX_HANDLE, ChangeResult, Refused, StateConflict
 from perseid.registry.snapshot import SITE_PREFIX, StoredRecord, values_of_type
 from perseid.schema.namespaces import Scope
 from perseid.wire.codes import OpCode, ResponseCode
@@ -317,7 +317,7 @@ def require_not_tombstone(stored: StoredRecord, values: Sequence[Value]) -> None
         lost = {fold(value.type) for value in differences.removed} & {fold(type_) for type_ in types[:2]} - kept
         if lost or not all(permissions.is_admin(value) or fold(value.type) in allowed for value in changed):
             reason = f"Handle {display_name(stored.requested)} is a tombstone and cannot be changed"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.RESTORE(handle=stored.handle), "S8")
+            raise StateConflict(reason, AdviceKind.RESTORE(handle=stored.handle), "S8")
 
 
 def require_unpublishable(stored: StoredRecord) -> None:

@@ -21,7 +21,7 @@ from perseid.registry.context import Context, Plan, admin_values, not_found, sti
 from perseid.registry.identity import KeyIdentity, effective_identity
 from perseid.registry.policy.authority import first_valid, name_key, parse_stored_party, values_of_exact_type
 from perseid.registry.policy.policy import Policy
-from perseid.registry.results import ChangeResult, InvalidRequest, Refused
+from perseid.registry.results import ChangeResult, InvalidRequest, Refused, StateConflict
 from perseid.registry.snapshot import StoredRecord
 from perseid.schema.namespaces import Scope
 from perseid.wire.codes import ResponseCode
@@ -240,7 +240,7 @@ def _linkable(context: Context, one: Handle, other: Handle) -> tuple[StoredRecor
             raise still_reserved(stored)
         if stored.state is State.TOMBSTONE:
             reason = f"Handle {display_name(handle)} is a tombstone and cannot be linked"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.LINK_REPLACEMENT(), "S8")
+            raise StateConflict(reason, AdviceKind.LINK_REPLACEMENT(), "S8")
         records.append(stored)
     if records[0].key == records[1].key:
         reason = f"Handle {display_name(one)} cannot be linked with itself"
@@ -274,4 +274,4 @@ def _already_linked(stored: StoredRecord, policy: Policy, key: str, value: Value
     reason = (
         f"{name} is already linked to another handle, in value {value.index}; the policy of this namespace says: {line}"
     )
-    return Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.REMOVE_LINK(), line)
+    return StateConflict(reason, AdviceKind.REMOVE_LINK(), line)

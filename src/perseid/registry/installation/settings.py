@@ -345,7 +345,7 @@ def _entries(text: str, path: str) -> Iterator[tuple[Setting, object, str]]:
     except RecursionError:
         raise InvalidConfig(path, "lists are nested too deeply") from None
     except ValueError as error:
-        raise InvalidConfig(path, f"invalid TOML: {error}") from None
+        raise InvalidConfig(path, _repeated_section(text) or f"invalid TOML: {error}") from None
     lines = dict(_lines(text))
     for key, item in plain.items():
         if key in _SECTIONS and not isinstance(item, dict):
@@ -368,6 +368,18 @@ def _lines(text: str) -> Iterator[tuple[str, str]]:
             section = f"{heading[1]}."
         elif (entry := _ENTRY.match(line)) is not None:
             yield section + entry[1], f":{number}"
+
+
+def _repeated_section(text: str) -> str | None:
+    """Return the error for a section that occurs twice, if there is one."""
+    found: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if (heading := _SECTION.fullmatch(line)) is not None:
+            first = found.setdefault(heading[1], number)
+            if first != number:
+                name = _printable(heading[1])
+                return f"section [{name}] occurs twice, in lines {first} and {number}; write all its settings in one"
+    return None
 
 
 def _unknown_setting(name: str) -> str:

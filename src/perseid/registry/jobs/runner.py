@@ -30,7 +30,7 @@ from perseid.registry.policy import case_rules
 from perseid.registry.queries.history import SEE_ALL, is_allowed
 from perseid.registry.queries.paging import PageBudget
 from perseid.registry.registry import Registry, check_text
-from perseid.registry.results import Refused
+from perseid.registry.results import Refused, StateConflict
 from perseid.registry.snapshot import Snapshot, StoredRecord
 from perseid.schema.jobs import JobState
 from perseid.wire.codes import ResponseCode
@@ -270,15 +270,20 @@ def get_unfinished_job(registry: Registry, name: str, identity: Identity) -> Job
     undos = UndoIndex.of(registry, job.id)
     if (by := undos.running(job.id)) is not None:
         reason = f"Job {job.id} is being undone by job {by}"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.RESUME_JOB(job=by))
+        raise StateConflict(reason, AdviceKind.RESUME_JOB(job=by))
     undos.check_not_undone(job.id)
     if job.ended_at:
         reason = f"Job {job.id} is already complete"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.LIST_JOBS())
+        raise StateConflict(reason, AdviceKind.LIST_JOBS())
     if job.kind not in _kinds():
-        reason = f"A {job.kind} job cannot be resumed"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.REPEAT_OR_UNDO_JOB(job=job.id))
+        reason = f"A {display_kind(job)} job cannot be resumed"
+        raise StateConflict(reason, AdviceKind.REPEAT_OR_UNDO_JOB(job=job.id))
     return job
+
+
+def display_kind(job: Job) -> str:
+    """Return what a job does. Jobs that reserve are stored as those that mint, with a parameter."""
+    return "reserve" if job.kind == "mint" and load_parameters(job).get("reserve") else job.kind
 
 
 def _kinds() -> dict[str, Callable[[Registry, Job], Work[Any]]]:
@@ -398,10 +403,10 @@ class UndoIndex:
         by = self.effective_undo(name)
         if by is not None and (again := self.running(by)) is not None:
             reason = f"Job {by} is being undone by job {again}"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.RESUME_JOB(job=again))
+            raise StateConflict(reason, AdviceKind.RESUME_JOB(job=again))
         if by is not None:
             reason = f"Job {name} was undone by job {by}"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.REDO_JOB(job=by))
+            raise StateConflict(reason, AdviceKind.REDO_JOB(job=by))
 
     def state(self, job: Job, *, is_running: bool = False) -> JobState:
         """Return the state of a job; `is_running` says whether this process runs it."""

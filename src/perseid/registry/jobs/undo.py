@@ -36,7 +36,7 @@ from perseid.registry.context import Context
 from perseid.registry.identity import Identity
 from perseid.registry.queries.history import SEE_ALL
 from perseid.registry.registry import Registry
-from perseid.registry.results import Refused
+from perseid.registry.results import Refused, StateConflict
 from perseid.registry.snapshot import StoredRecord
 from perseid.schema.namespaces import Scope
 from perseid.wire.codes import ResponseCode
@@ -143,7 +143,7 @@ class UndoPreview:
             )
         if not runner.can_see_job(registry, self._identity, job):
             reason = f"Job {original} is being undone by job {job.id}, which another user started"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.ASK_JOB_OWNER())
+            raise StateConflict(reason, AdviceKind.ASK_JOB_OWNER())
         return job
 
     def _try_first_step(self, interface: str, note: str) -> None:

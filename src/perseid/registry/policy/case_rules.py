@@ -19,7 +19,7 @@ from perseid.names.handle import CaseRule, Handle, fold
 from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context
-from perseid.registry.results import Refused
+from perseid.registry.results import Refused, StateConflict
 from perseid.registry.snapshot import SITE_PREFIX, CaseRulePeriod, Snapshot, StoredRecord
 from perseid.wire.codes import ResponseCode
 
@@ -132,7 +132,7 @@ def _entries(context: Context, prefix: str) -> list[Entry]:
     entries = list(islice(context.snapshot.reader.all_names(f"{prefix}/"), MAX_NAMES + 1))
     if len(entries) > MAX_NAMES:
         reason = f"{display_name(prefix)} has more than {MAX_NAMES:,} handles, too many to change the case rule"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.CREATE_OTHER_NAMESPACE(), "H5")
+        raise StateConflict(reason, AdviceKind.CREATE_OTHER_NAMESPACE(), "H5")
     for entry in entries:
         context.snapshot.track(entry)
     return entries
@@ -149,7 +149,7 @@ def _check_conflicts(prefix: str, entries: Sequence[Entry], exact: bool) -> None
         listed = "; ".join(clashes[:MAX_CONFLICTS])
         more = f"; and {len(clashes) - MAX_CONFLICTS:,} more" if len(clashes) > MAX_CONFLICTS else ""
         reason = f"Handles under {display_name(prefix)} would collide: {listed}{more}"
-        raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.KEEP_CASE(), "H5")
+        raise StateConflict(reason, AdviceKind.KEEP_CASE(), "H5")
 
 
 def _move_entry(context: Context, entry: Entry, exact: bool, note: str) -> list[Draft]:

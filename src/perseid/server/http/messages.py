@@ -184,11 +184,13 @@ class BadRequest(Exception):
         status: int = 400,
         code: ResponseCode = ResponseCode.PROTOCOL_ERROR,
         *,
+        advice: str = "",
         echo_name: bool = False,
     ) -> None:
         super().__init__(message)
         self.message = message
-        """What is wrong, and how to fix it."""
+        """What is wrong; and how to fix it, unless that is `advice`."""
+        self.advice = advice
         self.status = status
         self.code = code
         self.echo_name = echo_name

@@ -145,7 +145,9 @@ async def _dispatch(request_context: RequestContext) -> Response:
     if request.body and request.get_joined("content-encoding").strip().lower() not in _IDENTITY:
         # A small compressed body can expand without limit, and no known client compresses.
         raise BadRequest(
-            "Content-Encoding is not supported; send the body uncompressed", responses.UNSUPPORTED_MEDIA_TYPE
+            "Content-Encoding is not supported; send the body uncompressed",
+            responses.UNSUPPORTED_MEDIA_TYPE,
+            advice="Send the body without Content-Encoding",
         )
     if application.is_api_path(request.path):
         return await application.handle(request_context)

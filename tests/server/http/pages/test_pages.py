@@ -14,7 +14,7 @@ from perseid.records.admin import ValueList
 from perseid.records.record import Permission, Value, ValueRef
 from perseid.registry.installation.setup import create_demonstration
 from perseid.server.http.context import HttpSettings
-from perseid.server.http.pages.pages import MAX_SHOWN, POLICY, STATIC, mark_times, to_visible
+from perseid.server.http.pages.pages import MAX_SHOWN, POLICY, STATIC, mark_times, to_sentence, to_visible
 from perseid.server.http.pages.record_page import MAX_HEX_BYTES, MAX_PAGE
 from tests.server.http.contexts import Harness, header_of, json_of
 from tests.server.http.resolver.resolver_records import ADMIN, Page, create, page_of, resolver, text
@@ -132,6 +132,21 @@ def test_front_page_lists_declared_forms(server: Harness) -> None:
     assert "/generate" in page_of(server.get("/help.html")).links
 
 
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (" the prefix is not hosted here ", "The prefix is not hosted here."),
+        ("perseid namespace list shows them", "perseid namespace list shows them."),
+        ("abc/x does not exist", "abc/x does not exist."),
+        ('scheme = "cordra" is fixed', 'scheme = "cordra" is fixed.'),
+        ("do you retry?", "Do you retry?"),
+        ("", ""),
+    ],
+)
+def test_sentence_keeps_the_spelling_of_names_and_commands(text: str, sentence: str) -> None:
+    assert to_sentence(text) == sentence
+
+
 def test_declaration_as_json(server: Harness) -> None:
     plain = json_of(server.get("/resolver.json"))
     assert plain["scheme"] == "https"
@@ -140,7 +155,8 @@ def test_declaration_as_json(server: Harness) -> None:
         {"template": "https://hdl.example.org/{handle}", "segment": None},
         {"template": "https://hdl.example.org/hdl/{handle}", "segment": "hdl"},
     ]
-    assert {"api", "robots.txt"} <= set(plain["ownPaths"])
+    assert {"api", "docs", "robots.txt"} <= set(plain["ownPaths"])
+    assert len(set(plain["ownPaths"])) == len(plain["ownPaths"])
     assert "urlappend" in plain["parameters"]
 
 

@@ -54,7 +54,7 @@ def test_anonymous_caller_is_advised_to_use_a_token(shared: Harness) -> None:
 def test_advised_request_removes_a_tombstone(server: Harness) -> None:
     create(server, "12345/a b/c")
     change(server, "POST", at("12345/a b/c", "/tombstone"), {"reason": "gone"})
-    found = problem(send(server, "POST", at("12345/a b/c", "/unpublish"), {}, headers=basic()), "invalid-value")
+    found = problem(send(server, "POST", at("12345/a b/c", "/unpublish"), {}, headers=basic()), "state-conflict")
     path = found["advice"].rpartition("POST /api/v1")[2]
     assert path == at("12345/a b/c", "/revive")
     change(server, "POST", path)

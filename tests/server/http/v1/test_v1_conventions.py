@@ -177,13 +177,15 @@ def test_invalid_json_is_refused(shared: Harness, body: bytes) -> None:
 def test_other_media_types_are_refused(shared: Harness, type_: str) -> None:
     headers = {"Content-Type": type_} if type_ else {}
     answer = shared.ask("POST", "/api/v1/explain", b"{}", headers=headers)
-    assert problem(answer, "unsupported-media-type")["status"] == 415
+    refused = problem(answer, "unsupported-media-type")
+    assert (refused["status"], refused["advice"]) == (415, "Send Content-Type: application/json")
 
 
 def test_compressed_body_is_refused(shared: Harness) -> None:
     headers = {"Content-Type": JSON, "Content-Encoding": "gzip"}
     answer = shared.ask("POST", "/api/v1/explain", gzip.compress(b"{}"), headers=headers)
-    assert problem(answer, "unsupported-media-type")["status"] == 415
+    refused = problem(answer, "unsupported-media-type")
+    assert (refused["status"], refused["advice"]) == (415, "Send the body without Content-Encoding")
 
 
 def test_unexpected_body_is_refused(shared: Harness) -> None:

@@ -84,7 +84,7 @@ def test_undo_of_another_user_is_not_resumed(server: Harness) -> None:
     let_bea_change(server, *names)
     where = f"/jobs/{got(send(server, 'POST', '/rewrites', ORDER, headers=BEAS), 202)['job']}"
     undo = undoing.start(server.registry, where.rpartition("/")[2], OPERATOR, "cli")
-    refused = problem(send(server, "POST", f"{where}/undo", {}, headers=BEAS), "invalid-value")
+    refused = problem(send(server, "POST", f"{where}/undo", {}, headers=BEAS), "state-conflict")
     assert f"is being undone by job {undo.id}, which another user started" in refused["detail"]
     assert leads(server, names[0]) == [f"https://new.example/x/{names[0]}"]
     told = got(send(server, "POST", f"/jobs/{undo.id}/resume", headers=basic()), 202)

@@ -203,7 +203,7 @@ def test_interrupted_job_is_resumed(slowly: Harness) -> None:
     assert done["done"] == 60, "each was moved once"
     assert (
         "already complete"
-        in problem(send(other, "POST", f"{where}/resume", headers=basic()), "invalid-value")["detail"]
+        in problem(send(other, "POST", f"{where}/resume", headers=basic()), "state-conflict")["detail"]
     )
 
 
@@ -330,9 +330,9 @@ def test_undo_reverts_a_job_and_can_be_undone(server: Harness) -> None:
     assert leads(server, *names) == [f"http://old.example/{name}" for name in names]
     before = got(send(server, "GET", where, headers=basic()))
     assert (before["state"], before["undone_by"]) == ("undone", undone["job"])
-    refused = problem(send(server, "POST", f"{where}/undo", {}, headers=basic()), "invalid-value")
+    refused = problem(send(server, "POST", f"{where}/undo", {}, headers=basic()), "state-conflict")
     assert "was undone by" in refused["detail"]
-    problem(send(server, "GET", f"{where}/undo", headers=basic()), "invalid-value")
+    problem(send(server, "GET", f"{where}/undo", headers=basic()), "state-conflict")
     got(send(server, "POST", "/jobs/last/undo", {}, headers=basic()), 202)
     assert leads(server, names[3]) == [f"https://new.example/x/{names[3]}"]
     verify(server.registry.ledger.log)

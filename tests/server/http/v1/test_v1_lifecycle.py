@@ -72,11 +72,13 @@ def test_tombstone_is_created_and_removed(server: Harness) -> None:
     found = record(server, "12345/n4")
     assert (found["state"], found["seq"]) == ("tombstone", gone["seq"])
     assert {"It burnt down", "12345/n5"} <= {*map(str, texts(found).values())}
-    late = problem(send(server, "POST", at("12345/n4", "/values"), {"values": [URL]}, headers=basic()), "invalid-value")
-    assert (late["status"], late["rule"]) == (422, "S8")
+    late = problem(
+        send(server, "POST", at("12345/n4", "/values"), {"values": [URL]}, headers=basic()), "state-conflict"
+    )
+    assert (late["status"], late["rule"]) == (409, "S8")
     change(server, "POST", at("12345/n4", "/revive"), {"note": "only the roof"})
     assert texts(record(server, "12345/n4")) == texts(before)
-    again = problem(send(server, "POST", at("12345/n4", "/revive"), headers=basic()), "invalid-value")
+    again = problem(send(server, "POST", at("12345/n4", "/revive"), headers=basic()), "state-conflict")
     assert again["rule"] == "S8"
 
 
@@ -228,7 +230,7 @@ def test_versions_and_metadata_are_linked_in_both_directions(server: Harness) ->
     change(server, "POST", "/links/metadata", {"resource": "12345/n1", "metadata": "12345/n3"})
     assert texts(record(server, "12345/n3"))["OBJECT"] == "12345/n1"
     other = {"resource": "12345/n1", "metadata": "12345/n4"}
-    assert problem(send(server, "POST", "/links/metadata", other, headers=basic()), "invalid-value")["rule"]
+    assert problem(send(server, "POST", "/links/metadata", other, headers=basic()), "state-conflict")["rule"]
     same = {"work": "12345/n1", "version": "12345/n1"}
     assert problem(send(server, "POST", "/links/versions", same, headers=basic()), "invalid-value")["rule"] == "S3"
     gone = {"work": "12345/n1", "version": "12345/none"}

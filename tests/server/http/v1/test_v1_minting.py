@@ -173,7 +173,7 @@ def test_reserved_handles_are_registered_later(server: Harness) -> None:
     assert record(server, name, "?private", headers=basic())["state"] == "reserved"
     assert create(server, name)["handle"] == name
     assert record(server, name)["state"] == "published"
-    found = problem(send(server, "POST", at(other, "/publish"), headers=basic()), "invalid-value")
+    found = problem(send(server, "POST", at(other, "/publish"), headers=basic()), "state-conflict")
     assert found["rule"] == "S1"
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from perseid.records.encoding import to_base64
+from perseid.registry.advice import NO_TEXTS, Advice, AdviceTexts, render
 from perseid.registry.identity import Anonymous, Identity
 from perseid.server.http.context import ProofResult, RequestContext
 from perseid.server.http.messages import HeaderList, Request
@@ -68,6 +69,11 @@ class Denial:
     code: ResponseCode
     message: str
     headers: HeaderList = ()
+    advice: Advice | None = None
+
+    def describe(self, texts: AdviceTexts = NO_TEXTS) -> str:
+        """Return the message with the advice."""
+        return ". ".join(filter(None, (self.message, render(self.advice, texts))))
 
 
 async def authenticate(request_context: RequestContext) -> AuthResult:
@@ -216,7 +222,8 @@ def denial(request_context: RequestContext, auth: AuthResult) -> Denial:
     if not request_context.request.client.private:
         return Denial(FORBIDDEN, ResponseCode.AUTHENTICATION_NEEDED, HTTPS_REQUIRED)
     problem = auth.problem or AuthFailure(AUTHENTICATION_REQUIRED, ResponseCode.AUTHENTICATION_NEEDED)
-    return Denial(UNAUTHORIZED, problem.code, problem.reason, challenge_headers(request_context, auth))
+    headers = challenge_headers(request_context, auth)
+    return Denial(UNAUTHORIZED, problem.code, problem.reason, headers, problem.advice)
 
 
 def challenge_headers(request_context: RequestContext, auth: AuthResult) -> HeaderList:

@@ -56,6 +56,7 @@ from perseid.records.site import Site
 from perseid.records.types import HS_CERT, HS_PUBKEY, SITE_TYPES
 from perseid.registry.access.permissions import display_name
 from perseid.registry.access.token_records import PREFIX, InvalidToken, Secret
+from perseid.registry.advice import Advice, AdviceKind
 from perseid.registry.identity import Proof, TokenIdentity, handle_key
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
@@ -289,6 +290,7 @@ class AuthFailure:
 
     reason: str
     code: ResponseCode = ResponseCode.AUTHENTICATION_FAILED
+    advice: Advice | None = None
     in_challenge: bool = True
     """Whether the challenge repeats the reason; deployed servers do not for headers they cannot parse."""
 
@@ -419,11 +421,12 @@ def is_token(text: str) -> bool:
 async def authenticate_token(request_context: RequestContext, text: str) -> TokenIdentity | AuthFailure:
     """Authenticate the token after the scheme. Raises `Busy`."""
     if not is_token(text):
-        return AuthFailure(UNKNOWN_TOKEN, in_challenge=False)
+        return AuthFailure(UNKNOWN_TOKEN, advice=AdviceKind.SEND_WHOLE_TOKEN(), in_challenge=False)
     try:
         Secret.parse(text)
     except InvalidToken as problem:
-        return AuthFailure(f"the token was not accepted: {problem}", in_challenge=False)
+        reason = f"the token was not accepted: {problem}"
+        return AuthFailure(reason, advice=AdviceKind.SEND_WHOLE_TOKEN(), in_challenge=False)
     server = request_context.server
     target = _TOKEN_ID_PREFIX + hashlib.sha256(text.encode("utf-8", "replace")).digest()
     tokens = server.api.tokens(server.registry)
@@ -431,6 +434,7 @@ async def authenticate_token(request_context: RequestContext, text: str) -> Toke
         identity = await request_context.do(WorkKind.READ, lambda: tokens.authenticate(text), secret_of=target)
     except Refused as refused:
         server.record_proof(ProofResult(succeeded=False, secret_of=target), request_context.request.client)
-        return AuthFailure(f"the token was not accepted: {refused}", in_challenge=False)
+        reason = f"the token was not accepted: {refused.reason}"
+        return AuthFailure(reason, advice=refused.advice, in_challenge=False)
     server.record_proof(ProofResult(succeeded=True, secret_of=target), request_context.request.client)
     return identity

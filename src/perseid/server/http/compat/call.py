@@ -220,7 +220,7 @@ class Call:
     def authentication_failed(self, echo: str | None) -> Response:
         """Create the response to failed authentication."""
         denied = denial(self.request_context, self.auth)
-        plain = responses.error_body(denied.code, denied.message, echo)
+        plain = responses.error_body(denied.code, denied.describe(ADVICE_TEXTS), echo)
         return responses.json_response(plain, self.form, denied.status, (NO_STORE, *denied.headers), name=echo or "")
 
 

@@ -56,7 +56,7 @@ from perseid.server.native.decisions import NOT_PRIMARY, Busy, GuardedCommand, e
 from perseid.server.native.steps import WorkKind
 from perseid.wire.codes import ResponseCode
 
-from .pages import TextLink, render_page, to_visible
+from .pages import TextLink, render_page, to_sentence, to_visible
 
 PURPOSE: Final = b"forms of pages"
 """The purpose for which the key is derived from the ledger's secret."""
@@ -247,7 +247,7 @@ def _page(settings: HttpSettings, status: int, headers: HeaderList = (), **shown
         "details": (),
     }
     shown = defaults | shown
-    shown["problem"] = _sentence(to_visible(str(shown["problem"])))
+    shown["problem"] = to_sentence(to_visible(str(shown["problem"])))
     shown["identity"] = to_visible(str(shown["identity"]))
     return render_page(
         "generator.html",
@@ -260,10 +260,6 @@ def _page(settings: HttpSettings, status: int, headers: HeaderList = (), **shown
         suffix_explanation=PILIN_EXPLANATION,
         **shown,
     )
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}" + ("" if not text or text.endswith((".", "!", "?")) else ".")
 
 
 MAX_OFFERED: Final = 20
@@ -293,7 +289,7 @@ async def handle_request(request_context: RequestContext, form: Parameters | Non
     is_anonymous = isinstance(auth.identity, Anonymous)
     if auth.problem is not None or (is_anonymous and not is_get):
         denied = denial(request_context, auth)
-        return denied_page(denied.message, settings, denied.status, denied.headers)
+        return denied_page(denied.describe(), settings, denied.status, denied.headers)
     if is_anonymous:
         return introduction_page(settings)
     opened = await request_context.do(WorkKind.READ, lambda: _GeneratorPage.of(request_context, auth))

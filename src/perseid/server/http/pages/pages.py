@@ -16,6 +16,7 @@ from urllib.parse import quote, urlsplit
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from perseid.names.errors import capitalize
 from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import HeaderList, Response
 from perseid.server.http.resolver.paths import get_segments
@@ -70,6 +71,12 @@ def render_page(
     text = _environment().get_template(template).render(site=site_name(settings), **shown)
     own = (("Content-Type", HTML_TYPE), ("Content-Security-Policy", POLICY))
     return Response(status, (*headers, *own), text.encode("utf-8", "replace"))
+
+
+def to_sentence(text: str) -> str:
+    """Make a clause a sentence."""
+    text = capitalize(text.strip())
+    return text if not text or text.endswith((".", "!", "?")) else f"{text}."
 
 
 def to_visible(text: str, limit: int = MAX_SHOWN) -> str:

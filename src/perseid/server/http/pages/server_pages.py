@@ -102,7 +102,7 @@ def declaration(settings: HttpSettings) -> JsonObject:
     return {
         **authority,
         "forms": forms,
-        "ownPaths": sorted((*RESERVED_SEGMENTS, *filter(None, PAGES))),
+        "ownPaths": sorted(RESERVED_SEGMENTS | PAGES - {""}),
         "parameters": sorted(RESOLVER_PARAMETERS),
         "actions": [action.value for action in Action],
         "timemaps": [f"{settings.public_url}/{TIME_MAPS}/{form}/{{handle}}" for form in TIME_MAP_FORMS],

@@ -27,7 +27,7 @@ from perseid.server.http import responses
 from perseid.server.http.context import HttpSettings, RequestContext
 from perseid.server.http.messages import HeaderList, Response
 from perseid.server.http.negotiation import VARY, VARY_HISTORY, AcceptHeader
-from perseid.server.http.pages.pages import NO_TEXT, TextLink, mail_link, render_page, to_visible
+from perseid.server.http.pages.pages import NO_TEXT, TextLink, mail_link, render_page, to_sentence, to_visible
 from perseid.server.http.responses import status_of
 from perseid.server.limits.budgets import EXEMPT, get_source
 from perseid.server.native.decisions import Busy
@@ -206,7 +206,7 @@ def from_lookup_failure(
             hints = (TextLink("Show all values", f"{path_to(name, settings)}?noredirect"),)
         status = settings.no_values_status
         return Problem(status, "No Values Found", code, name, sentences=sentences, hints=hints, contact=contact)
-    sentences = (*alias, _sentence(str(refused)))
+    sentences = (*alias, to_sentence(str(refused)))
     if isinstance(refused, ReferralError):
         sentences = (*alias, "Another service hosts this prefix.")
     elif code is ResponseCode.SERVER_NOT_RESP:
@@ -228,7 +228,7 @@ def with_suggestions(problem: Problem, found: Suggestions | None, settings: Http
     prefix = found.prefix
     # If the prefix is not hosted here, the problem says so already.
     if prefix is not None and (problem.status == 404 or prefix.status is PrefixStatus.DERIVED):
-        sentences = (*sentences, _sentence(prefix.why))
+        sentences = (*sentences, to_sentence(prefix.why))
     suggested = tuple([_suggested_name(each, settings) for each in found.suggestions])
     more = (problem.more or {}) | found.to_json()
     return replace(problem, sentences=sentences, hints=(), suggestions=suggested, more=more)
@@ -236,14 +236,14 @@ def with_suggestions(problem: Problem, found: Suggestions | None, settings: Http
 
 def _suggested_name(suggestion: Suggestion, settings: HttpSettings) -> SuggestedName:
     name = str(suggestion.handle)
-    link, why = TextLink(to_visible(name, MAX_NAME), path_to(name, settings)), to_visible(_sentence(suggestion.why))
+    link, why = TextLink(to_visible(name, MAX_NAME), path_to(name, settings)), to_visible(to_sentence(suggestion.why))
     gone = suggestion.gone
     if gone is None:
         return SuggestedName(link, why)
     reason = f": {gone.reason}" if gone.reason else ""
     text = f"This identifier was withdrawn{f' on {gone.date}' if gone.date else ''}{reason}"
     replacement = "" if gone.replacement is None else to_visible(to_path(Reference(gone.replacement)), MAX_NAME)
-    return SuggestedName(link, why, to_visible(_sentence(text)), replacement)
+    return SuggestedName(link, why, to_visible(to_sentence(text)), replacement)
 
 
 def not_found_at(problem: LookupFailure, found: MementoNeighbors | None, at: int, settings: HttpSettings) -> Problem:
@@ -294,7 +294,7 @@ def inactive_namespace(name: str, space: NamespaceInfo) -> Problem:
 
 def bad_request(message: str, status: int) -> Problem:
     """Create the problem for an invalid request."""
-    return Problem(status, "Bad Request", ResponseCode.PROTOCOL_ERROR, sentences=(_sentence(message),))
+    return Problem(status, "Bad Request", ResponseCode.PROTOCOL_ERROR, sentences=(to_sentence(message),))
 
 
 def page_not_found(name: str, settings: HttpSettings) -> Problem:
@@ -308,7 +308,7 @@ def from_failure(status: int, code: ResponseCode, message: str, headers: HeaderL
     """Create the problem for an error that is not about a name."""
     title = "System Error" if status >= 500 else "Bad Request"
     return Problem(
-        status, title, code, sentences=(_sentence(message),), headers=(*headers, ("Cache-Control", "no-store"))
+        status, title, code, sentences=(to_sentence(message),), headers=(*headers, ("Cache-Control", "no-store"))
     )
 
 
@@ -327,8 +327,3 @@ def _without_slash(name: str, settings: HttpSettings) -> tuple[TextLink, ...]:
     if not name.endswith("/") or "/" not in shorter:
         return ()
     return (TextLink(f"Try it without the final slash: {to_visible(shorter, 200)}", path_to(shorter, settings)),)
-
-
-def _sentence(text: str) -> str:
-    text = text.strip()
-    return f"{text[:1].upper()}{text[1:]}" + ("" if text.endswith((".", "!", "?")) else ".")

@@ -238,7 +238,8 @@ class ApiCall:
         if len(text) > 1 and text[0] == text[-1] == '"':
             text = text[1:-1]  # the form of the IETF draft
         if len(values) > 1 or not text:
-            raise InvalidParameter("Idempotency-Key must be one non-empty string, such as a UUID", "Idempotency-Key")
+            advice = "Send one Idempotency-Key header with a random key, such as a UUID"
+            raise InvalidParameter("Idempotency-Key must be one non-empty string", "Idempotency-Key", advice)
         return text.encode("latin-1", "replace")
 
     def _digest(self) -> bytes:
@@ -310,10 +311,12 @@ def _outcome_reply(outcome: Outcome, replay: Callable[[int, int], Reply] | None)
         case Replayed():
             return _load_reply(outcome.status, outcome.body or b"", REPLAYED_HEADER)
         case KeyReused():
-            raise ApiError("idempotency-key-reused", "A different request used this Idempotency-Key")
+            advice = "Use a new key for every new request; repeat a request with its own key"
+            raise ApiError("idempotency-key-reused", "A different request used this Idempotency-Key", advice)
         case InProgress():
             retry = (("Retry-After", str(RETRY_SECONDS)),)
-            raise ApiError("in-progress", "A request with this Idempotency-Key is in progress", headers=retry)
+            detail, advice = "A request with this Idempotency-Key is in progress", f"Retry in {RETRY_SECONDS} s"
+            raise ApiError("in-progress", detail, advice, headers=retry)
 
 
 def _load_reply(status: int, data: bytes, *more: tuple[str, str]) -> Reply:

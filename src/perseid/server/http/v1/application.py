@@ -113,9 +113,8 @@ def _select_route(request_context: RequestContext, match: RouteMatch) -> Route:
 
 def _rate_limit_error(allowance: Allowance) -> ApiError:
     retry = (("Retry-After", str(allowance.reset)),)
-    return ApiError(
-        "too-many-requests", f"Rate limit of {allowance.limit:,} requests per minute reached", headers=retry
-    )
+    detail = f"Rate limit of {allowance.limit:,} requests per minute reached"
+    return ApiError("too-many-requests", detail, f"Retry in {allowance.reset} s", headers=retry)
 
 
 def _count_request(request_context: RequestContext, auth: AuthResult) -> Allowance:
@@ -212,7 +211,8 @@ def _next_page_url(call: ApiCall, cursor: str) -> str:
 def _unauthenticated(request_context: RequestContext, auth: AuthResult) -> Response:
     denied = denial(request_context, auth)
     slug = "authentication-failed" if denied.status == UNAUTHORIZED else "https-required"
-    problem = make_problem(slug, denied.message, request_context.server.settings.public_url, code=int(denied.code))
+    url, advice = request_context.server.settings.public_url, problems.render_advice(denied.advice)
+    problem = make_problem(slug, denied.message, url, advice=advice, code=int(denied.code))
     return problems.problem_response(ProblemResponse(problem, _with_bearer(denied.headers)))
 
 

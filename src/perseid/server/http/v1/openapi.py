@@ -354,7 +354,7 @@ def _responses(route: Route) -> dict[str, Any]:
     if route.method == "GET" and not is_stream(route):
         responses["304"] = {"description": "Not modified.", "headers": not_modified_headers(route)}
     body = (413, 415) if route.body is not None else ()
-    keyed = (409, 422) if route.creates else ()
+    keyed = (409, 422) if route.creates else (409,) if route.method != "GET" and 422 in route.problems else ()
     for status in sorted({*COMMON_STATUSES, *route.problems, *body, *keyed}):
         responses[str(status)] = {"$ref": f"#/components/responses/{response_name(status)}"}
     return responses

@@ -148,7 +148,8 @@ def _refusal_problem(refused: Refused, request_context: RequestContext) -> Probl
 def _failure_problem(error: Exception, request_context: RequestContext) -> ProblemResponse:
     failure = responses.to_failure(error, request_context)
     by_status = _BY_STATUS.get(failure.status, "internal-error")
-    where, advice = (error.where, error.advice) if isinstance(error, InvalidParameter) else ("", "")
+    where = error.where if isinstance(error, InvalidParameter) else ""
+    advice = error.advice if isinstance(error, BadRequest) else ""
     problem = make_problem(
         by_status if isinstance(error, BadRequest | Busy) else slug_of_code(failure.code),
         failure.message,

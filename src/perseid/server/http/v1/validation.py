@@ -371,10 +371,9 @@ class InvalidParameter(BadRequest):
     """An invalid part of a request."""
 
     def __init__(self, message: str, where: str = "", advice: str = "") -> None:
-        super().__init__(message)
+        super().__init__(message, advice=advice)
         self.where = where
         """The parameter, or the path in the body."""
-        self.advice = advice
 
 
 class InvalidNameParameter(InvalidName):
@@ -471,13 +470,14 @@ def decode_body(request: Request, type_: Any) -> Any:
     """Parse the body as the type of a route; raises `BadRequest`. Slow for large bodies (`find_duplicate_member`)."""
     if type_ is None:
         if request.body:
-            raise BadRequest("This path does not accept a body; leave it empty")
+            raise BadRequest("This path does not accept a body", advice="Leave the body empty")
         return None
     if not request.body and is_optional(type_):
         return type_()
     if media_type(request) != JSON_TYPE:
         actual = quote_text(media_type(request)) if media_type(request) else "missing"
-        raise BadRequest(f"Content-Type must be {JSON_TYPE}; it is {actual}", UNSUPPORTED_MEDIA_TYPE)
+        message = f"Content-Type must be {JSON_TYPE}; it is {actual}"
+        raise BadRequest(message, UNSUPPORTED_MEDIA_TYPE, advice=f"Send Content-Type: {JSON_TYPE}")
     try:
         body = msgspec.json.decode(request.body, type=type_)
         _check_duplicates(request.body)

@@ -270,7 +270,7 @@ async def resume_job(call: ApiCall) -> Reply:
     "previewUndo",
     "Preview an undo",
     response=UndoPlan,
-    problems=(401, 404, 422),
+    problems=(401, 404, 409, 422),
     parameters=_UNDO_PARAMETERS,
 )
 async def preview_undo(call: ApiCall) -> Reply:
