@@ -454,6 +454,16 @@ def test_check_notes_a_restored_ledger(restored: Site) -> None:
     _findings(restored)
 
 
+def test_check_counts_urls_that_lead_nowhere(here: Site) -> None:
+    here.ok("create 12345/u1 --value URL=javascript:alert(1) --value URL=notaurl")
+    (note,) = [finding for finding in _findings(here) if finding["level"] == "note"]
+    assert note["about"] == "urls"
+    start = (
+        "2 URL values of 12345 are not absolute URLs to redirect to; the first is value 1 of 12345/u1, which has the"
+    )
+    assert note["message"].startswith(start)
+
+
 def test_check_notes_records_that_violate_the_current_policy(here: Site) -> None:
     here.ok("create 12345/y --value DESC=y")
     (reserved,) = here.lines("reserve 12345")

@@ -42,6 +42,25 @@ def test_create_prints_json(plain: Site) -> None:
     assert done.json["seq"] == json.loads(plain.ok("list 12345 --json").out)["seq"]
 
 
+def test_url_that_leads_nowhere_is_stored_with_a_warning(plain: Site) -> None:
+    done = plain.ok("create 12345/j --url javascript:alert(1)")
+    assert done.out == "12345/j\n"
+    assert done.err.startswith("Warning: Value 1 of type URL has the scheme javascript, which is none of http, https, ")
+    assert plain.ok("set 12345/j URL=notaurl --json").json["warnings"] == ["Value 1 of type URL is not an absolute URL"]
+    assert plain.ok("add 12345/j EMAIL=x").err == "", "what it had before is not reported again"
+    minted = plain("mint 12345 --count 2 --url notaurl")
+    assert minted.err.splitlines()[-1] == "Warning: Value 1 of type URL is not an absolute URL"
+    assert "warnings" not in plain.ok("mint 12345 --url https://example.org/ --json").json
+
+
+def test_pilin_namespace_refuses_a_url_that_leads_nowhere(demo: Site) -> None:
+    for command in ("create 102.100.272/BCDFGHJKH", "mint 102.100.272"):
+        done = demo(f"{command} --url notaurl")
+        assert (done.code, done.out) == (4, "")
+        assert "Value 1 of type 'URL' is not an absolute URL; the policy of this namespace says: url_sch" in done.err
+        assert "Use an absolute URL, such as https://example.org/1" in done.err
+
+
 def test_existing_handle_is_replaced_only_with_overwrite(plain: Site) -> None:
     plain.ok("create 12345/x --url https://example.org/1 --value DESC=one")
     refused(plain("create 12345/X --url https://example.org/2"), "Handle 12345/X already exists", "overwrite")

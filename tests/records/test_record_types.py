@@ -10,6 +10,7 @@ from perseid.records.types import (
     DELEGATION_TYPES,
     SITE_TYPES,
     TypeQuery,
+    find_url_problem,
     get_base_type,
     has_type,
 )
@@ -31,6 +32,36 @@ def test_vector_of_text(vector: Vector) -> None:
 
 def test_vectors_of_text_are_of_two_kinds() -> None:
     assert len(load("codec-text.json")) == 11
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"https://example.org/", ""),
+        (b"HTTP://example.org", ""),
+        ("https://b\u00fccher.example/\u00fc?x#y".encode(), ""),
+        (b"mailto:ann@example.org", ""),
+        (b"urn:isbn:9780000000000", ""),
+        (b"hdl:12345/x", ""),
+        (b"javascript:alert(1)", "has the scheme javascript, which is none of http, https, "),
+        (b"data:text/html,x", "has the scheme data, "),
+        (b"file:///etc/passwd", "has the scheme file, "),
+        (b"notaurl", "is not an absolute URL"),
+        (b"", "is not an absolute URL"),
+        (b"https:", "is not an absolute URL"),
+        (b"/path", "is not an absolute URL"),
+        (b"//example.org/", "is not an absolute URL"),
+        (b"https:example.org", "has no host"),
+        (b"https:///path", "has no host"),
+        (b"not a url", "contains a blank or a control character"),
+        (b"https://example.org/\n", "contains a blank or a control character"),
+        (b"https://example.org/\xff", "is not UTF-8"),
+    ],
+)
+def test_url_must_be_absolute_with_a_scheme_that_leads_somewhere(data: bytes, problem: str) -> None:
+    found = find_url_problem(data)
+    assert found.startswith(problem)
+    assert bool(found) == bool(problem)
 
 
 @pytest.mark.parametrize(

@@ -181,11 +181,18 @@ def require_version(command: Command[T], handle: Handle, seq: int) -> Command[T]
 
 
 def print_changed(changed: ChangeResult, json: bool) -> None:
-    """Print the handle of a change that is durable."""
+    """Print the handle of a change that is durable, and warnings about it."""
     if json:
         print_json(to_changed(changed))
     else:
         typer.echo(str(changed.handle))
+        print_warnings(changed.warnings)
+
+
+def print_warnings(warnings: Iterable[str]) -> None:
+    """Print the warnings of a command on standard error; with `--json` they are part of the result."""
+    for text in warnings:
+        print_message(f"Warning: {text}")
 
 
 def _user_name() -> str:

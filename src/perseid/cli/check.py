@@ -49,7 +49,7 @@ from perseid.registry.installation.site import (
     fingerprint,
     load_server_identity,
 )
-from perseid.registry.policy.policy import Policy
+from perseid.registry.policy.policy import Policy, find_url_problems
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.policy.types import check_definitions, check_types
 from perseid.registry.results import Refused
@@ -545,6 +545,7 @@ def _policy_findings(session: OpenInstallation, *, quick: bool) -> Iterator[Find
 def _record_findings(snapshot: Snapshot, prefix: str, policy: Policy) -> Iterator[Finding]:
     """Report the records that the policy of their namespace no longer allows."""
     count, first = 0, ""
+    urls, first_url = 0, ""
     with progress(f"checking {prefix}", unit="records") as update:
         for number, entry in enumerate(snapshot.reader.all_names(f"{prefix}/"), 1):
             if number % CHUNK == 0:
@@ -552,6 +553,14 @@ def _record_findings(snapshot: Snapshot, prefix: str, policy: Policy) -> Iterato
             if problem := _policy_problem(snapshot, policy, entry):
                 count += 1
                 first = first or f"{entry.handle}: {problem}"
+            if not policy.url_schemes:
+                for value, reason in find_url_problems(entry.record()):
+                    urls += 1
+                    first_url = first_url or f"value {value.index} of {entry.handle}, which {reason}"
+    if urls:
+        message = f"{urls:,} URL values of {prefix} are not absolute URLs to redirect to; the first is {first_url}"
+        advice = "fix them with: perseid set; the policy key url_schemes refuses new ones"
+        yield Finding("urls", Level.NOTE, message, advice)
     if count:
         message = f"{count:,} records of {prefix} violate the current policy; the first is {first}"
         yield Finding("policy", Level.NOTE, message, "they stay unchanged; the next change has to follow the policy")

@@ -43,6 +43,7 @@ from ._arguments import (
     parse_value,
     parse_value_ref,
     parse_values,
+    print_warnings,
 )
 from ._output import AsJson, CommandFailed, print_json, progress
 
@@ -255,9 +256,10 @@ def _default_ttl(session: OpenInstallation, where: str) -> int:
 
 def _print_minted(result: MintResult, handles_per_item: int, json: bool) -> None:
     if json:
-        print_json(to_minted(result.handles, result.seq, handles_per_item))
+        print_json(to_minted(result.handles, result.seq, handles_per_item, result.warnings))
     else:
         typer.echo("\n".join(map(str, result.handles)))
+        print_warnings(result.warnings)
 
 
 # Files

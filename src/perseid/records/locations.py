@@ -31,7 +31,7 @@ from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, ancestor_prefixes, 
 from .errors import InvalidData
 from .namespace import Namespace
 from .record import Value, ascending
-from .types import HS_NAMESPACE, LOCATIONS, URL, Text, has_type
+from .types import HS_NAMESPACE, LOCATIONS, URL_TYPES, Text, has_type, is_url_type
 from .xml import Element, is_true, parse_xml
 
 
@@ -137,7 +137,6 @@ RecordLookup: TypeAlias = Callable[[str], Iterable[Value] | None]
 """Returns the public values of a record; None if there is no such record here."""
 
 _PATH_SAFE: Final = "-._~!$()*,:@/;="
-_URL_TYPES: Final = (URL, f"0.TYPE/{URL}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,7 +378,7 @@ def _make_candidate(
 
 
 def _is_url(value: Value) -> bool:
-    return has_type(value.type, URL) or fold(value.type) in _URL_TYPES
+    return is_url_type(value.type)
 
 
 def _url_candidates(record: list[Value], lists: list[Locations], *, has_list: bool) -> list[Candidate]:
@@ -388,8 +387,8 @@ def _url_candidates(record: list[Value], lists: list[Locations], *, has_list: bo
     Subtypes such as URL.us have a weight only if there is no value of type URL.
     """
     urls = [value for value in record if _is_url(value)]
-    plain = [value for value in urls if fold(value.type) in _URL_TYPES]
-    others = [value for value in urls if fold(value.type) not in _URL_TYPES]
+    plain = [value for value in urls if fold(value.type) in URL_TYPES]
+    others = [value for value in urls if fold(value.type) not in URL_TYPES]
     weight = max(parse_number(_first_attribute(lists, "urlWeight"), 0.0 if has_list else 1.0), 0.0)
     other = max(parse_number(_first_attribute(lists, "urlSubtypeWeight"), 0.0 if plain else weight), 0.0)
     candidates = []

@@ -8,11 +8,12 @@ comparisons:
 - exact spelling, for `SITE_TYPES`, `DELEGATION_TYPES` and for an `HS_PUBKEY` that proves an identity: deployed
   resolvers and servers ignore `hs_site`, so it must have no effect here either.
 
-The text of URL, EMAIL, DESC, HS_SERV and HS_ALIAS is not validated: a record keeps what its owner wrote. All
-conversions are exact.
+The text of URL, EMAIL, DESC, HS_SERV and HS_ALIAS is not validated here: a record keeps what its owner wrote. Whether a
+URL is one is for the policy of a namespace (`find_url_problem`). All conversions are exact.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -42,6 +43,17 @@ LOCATIONS: Final = "10320/loc"
 DEFINITION: Final = "PERSEID_TYPE"
 """The type of the value that defines a type: see `data_types.Definition`."""
 
+URL_TYPES: Final = (URL, f"0.TYPE/{URL}")
+"""The types of URLs; exact, folded. See `is_url_type` for their subtypes."""
+
+URL_SCHEMES: Final = ("http", "https", "ftp", "ftps", "mailto", "urn", "hdl", "doi", "info")
+"""Schemes of URLs that lead to something: web and file servers, mail, and persistent identifiers. Others run code
+(`javascript`), contain the data themselves (`data`), or are valid on one machine only (`file`)."""
+
+_WITH_HOST: Final = frozenset(("http", "https", "ftp", "ftps"))
+_ABSOLUTE_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.+)", re.DOTALL)
+_BLANK: Final = re.compile(r"[\s\x00-\x1f\x7f]")
+
 SITE_TYPES: Final = frozenset({HS_SITE, HS_SITE_6})
 """Sites that host the handles of a prefix; exact spelling."""
 
@@ -53,6 +65,30 @@ def has_type(type_: str, base: str) -> bool:
     """Whether a type is `base` or one of its subtypes."""
     folded, folded_base = fold(type_), fold(base)
     return folded == folded_base or folded.startswith(folded_base + ".")
+
+
+def is_url_type(type_: str) -> bool:
+    """Whether values of a type are URLs, from which the target of a handle is chosen."""
+    return has_type(type_, URL) or fold(type_) in URL_TYPES
+
+
+def find_url_problem(data: bytes, schemes: Collection[str] = URL_SCHEMES) -> str:
+    """Why data is not an absolute URL with one of these schemes, as a clause; empty if it is."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        return "is not UTF-8"
+    if _BLANK.search(text):
+        return "contains a blank or a control character"
+    match = _ABSOLUTE_URL.fullmatch(text)
+    if match is None:
+        return "is not an absolute URL"
+    scheme, rest = match[1].lower(), match[2]
+    if scheme not in schemes:
+        return f"has the scheme {scheme}, which is none of {', '.join(schemes)}"
+    if scheme in _WITH_HOST and not re.match("//[^/?#]", rest):
+        return "has no host"
+    return ""
 
 
 def get_base_type(type_: str) -> str:

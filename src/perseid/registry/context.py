@@ -6,7 +6,7 @@ plan. It has no side effects, so the same method explains a command, and runs ag
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Final, Generic, Protocol, Self, TypeVar
 
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.requests import LeaseProvider, Redactions
@@ -57,6 +57,10 @@ class Plan(Generic[T_co]):
     """What is redacted in earlier entries."""
 
 
+MAX_WARNINGS: Final = 10
+"""Warnings of one command: enough to see what is wrong."""
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """The snapshot, the caller and the circumstances of a command."""
@@ -70,6 +74,13 @@ class Context:
     note: str = ""
     """Why, or where from; stored in the entry."""
     reasons: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    """What the caller should know although the command is executed."""
+
+    def warn(self, text: str) -> None:
+        """Add a warning to the result, once."""
+        if text not in self.warnings and len(self.warnings) < MAX_WARNINGS:
+            self.warnings.append(text)
 
     # Permissions
 

@@ -60,7 +60,7 @@ def to_record(found: FoundRecord) -> records.Record:
 
 def to_changed(result: ChangeResult) -> records.RecordChanged:
     """Convert the result of a change."""
-    return records.RecordChanged(str(result.handle), result.seq)
+    return records.RecordChanged(str(result.handle), result.seq, result.warnings)
 
 
 def to_aliases(aliases: AliasChain) -> records.Aliases:
@@ -73,11 +73,13 @@ def to_linked(linked: LinkResult) -> records.LinkedHandles:
     return records.LinkedHandles(tuple(map(str, linked.handles)), linked.seq)
 
 
-def to_minted(handles: Sequence[object], seq: int, handles_per_item: int = 1) -> records.MintedHandles:
+def to_minted(
+    handles: Sequence[object], seq: int, handles_per_item: int = 1, warnings: tuple[str, ...] = ()
+) -> records.MintedHandles:
     """Convert new handles; with two for each item, the second is that of the metadata record."""
     names = [str(handle) for handle in handles]
     metadata = names[1::handles_per_item] if handles_per_item > 1 else ()
-    return records.MintedHandles(tuple(names[::handles_per_item]), tuple(metadata), seq)
+    return records.MintedHandles(tuple(names[::handles_per_item]), tuple(metadata), seq, warnings)
 
 
 def to_explanation(explanation: Explanation, advice: str) -> records.Explanation:

@@ -142,6 +142,7 @@ class ChangeResult:
     """The entry of the change, or the latest entry of the record if nothing changed."""
     overwritten: bool = False
     """Whether an existing record was replaced."""
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +152,7 @@ class MintResult:
     handles: tuple[Handle, ...]
     seq: int
     """The entry of the first handle; the others follow."""
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,11 +164,18 @@ KeepHistory = Annotated[
 ]
 
 
+Warnings = Annotated[
+    tuple[str, ...],
+    Doc("What you should know although the change was made, such as a URL that is not an absolute URL. At most 10."),
+]
+
+
 class RecordChanged(ResponseBody, frozen=True):
     """A changed record, or one that needed no change."""
 
     handle: Annotated[str, Doc("The handle as registered.", examples=["12345/x"])]
     seq: Annotated[Seq, Doc("The ledger entry of the change; the latest entry of the record if nothing changed.")]
+    warnings: Warnings = ()
 
 
 class CreatedRecord(ResponseBody, frozen=True):
@@ -176,6 +183,7 @@ class CreatedRecord(ResponseBody, frozen=True):
 
     handle: Annotated[str, Doc("The handle as registered.", examples=["12345/x"])]
     seq: Seq
+    warnings: Warnings = ()
 
 
 class NewRecord(RequestBody, frozen=True):
@@ -389,6 +397,7 @@ class MintedHandles(ResponseBody, frozen=True):
     ]
     metadata: Annotated[tuple[str, ...], Doc("The handles of the metadata records, in the same order.")] = ()
     seq: Annotated[Seq, Doc("The ledger entry of the first handle; the others follow. 0 if there is none.")] = 0
+    warnings: Warnings = ()
 
 
 # Explanations

@@ -442,7 +442,9 @@ def test_record_can_be_minted_unpublished(registry: Registry) -> None:
     assert caught.value.code is ResponseCode.HANDLE_NOT_FOUND
 
 
-@pytest.mark.parametrize("metadata", [(url("https://example.org/about"),), lambda _, number: [url(f"about-{number}")]])
+@pytest.mark.parametrize(
+    "metadata", [(url("https://example.org/about"),), lambda _, number: [url(f"https://example.org/about-{number}")]]
+)
 def test_s12_object_and_metadata_record_have_a_handle_each(
     registry: Registry, metadata: tuple[Value, ...] | ValuesFactory
 ) -> None:

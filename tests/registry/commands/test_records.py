@@ -1602,7 +1602,7 @@ def test_a8_plain_client_needs_no_permission_for_unknown_values(world: World) ->
     mine = (URL, admin(100, "300:77/owner", P.MODIFY_VALUE))
     world.done(Create(handle(name), mine))
     world.unchanged(Create(handle(name), mine, overwrite=True), STRANGER)
-    world.done(Create(handle(name), (replace(URL, data=b"x"), mine[1]), overwrite=True), OWNER)
+    world.done(Create(handle(name), (replace(URL, data=b"https://x.example/"), mine[1]), overwrite=True), OWNER)
 
 
 def test_a8_date_and_creator_cannot_be_changed_or_removed(world: World) -> None:

@@ -311,6 +311,7 @@ def test_policy_with_a_missing_scheme_is_read_and_registers_nothing(
 
 def test_empty_policy_accepts_every_record() -> None:
     assert DEFAULTS.check_values([]) == []
+    assert DEFAULTS.check_values([Value.text(1, "URL", "notaurl")]) == []
     assert DEFAULTS.check_values(record("URL", "EMAIL", "HS_SECKEY", "x")) == []
 
 
@@ -324,6 +325,33 @@ def test_forbidden_type_is_refused_with_line_index_and_advice() -> None:
     assert (refusal.subject, refusal.key) == (Subject.VALUES, "forbidden_types")
 
 
+@pytest.mark.parametrize("profile", ["pilin", "cordra"])
+@pytest.mark.parametrize("type_", ["URL", "url", "URL.us", "0.TYPE/URL"])
+def test_profile_refuses_what_is_not_a_url(profile: str, type_: str) -> None:
+    wrong, right = Value.text(1, type_, "javascript:alert(1)"), Value.text(2, type_, "https://example.org/")
+    policy = PROFILES[profile]
+    refusal = only(policy.check_values([wrong, right, Value.text(3, "NOTE", "notaurl")]))
+    assert refusal.message.startswith(f"value 1 of type '{type_}' has the scheme javascript, ")
+    assert (refusal.key, refusal.advice) == ("url_schemes", AdviceKind.USE_ABSOLUTE_URL())
+    assert policy.check_values([wrong], known=[replace(wrong, index=7)]) == [], (
+        "what it had before is not checked again"
+    )
+
+
+def test_url_schemes_are_chosen_by_the_policy() -> None:
+    policy = Policy(url_schemes=("ark",))
+    assert policy.check_values([Value.text(1, "URL", "ark:/12345/x")]) == []
+    assert only(policy.check_values([Value.text(1, "URL", "https://example.org/")])).key == "url_schemes"
+    with pytest.raises(InvalidPolicy, match="'HTTP:' is not a URL scheme; write it in lowercase, without a colon"):
+        Policy(url_schemes=("HTTP:",))
+
+
+def test_stored_policy_without_url_schemes_accepts_every_url() -> None:
+    """Policies of versions that did not have the key keep their meaning."""
+    text = "\n".join(line for line in PROFILES["pilin"].to_toml().splitlines() if not line.startswith("url_schemes"))
+    assert Policy.from_stored(text).check_values([Value.text(1, "URL", "notaurl")]) == []
+
+
 def test_values_of_one_type_are_refused_once() -> None:
     policy = Policy(forbidden_types=("EMAIL.",))
     refusals = policy.check_values(record(*["EMAIL"] * 3, *["EMAIL.x"] * 7))
@@ -334,7 +362,7 @@ def test_values_of_one_type_are_refused_once() -> None:
 
 
 def test_only_listed_and_needed_types_are_allowed() -> None:
-    policy = replace(PROFILES["pilin"], allowed_types=("URL.",), required_types=("DESC",))
+    policy = replace(PROFILES["pilin"], allowed_types=("URL.",), required_types=("DESC",), url_schemes=())
     own = ["HS_ADMIN", "hs_admin.x", "DESC", *policy.types_used]
     assert policy.check_values(record("url", "URL.us", *own)) == []
     refusal = only(policy.check_values(record("DESC", "EMAIL")))

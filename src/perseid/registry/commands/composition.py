@@ -31,7 +31,7 @@ from perseid.registry.access.permissions import HasRole, RequiredScope, Requirem
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Command, Context, Plan, add_administrators, check_count
 from perseid.registry.policy.authority import Change, CompletedRecord, FoundParty, PartyStatus, complete_record
-from perseid.registry.policy.policy import Audience, Policy
+from perseid.registry.policy.policy import Audience, Policy, find_url_problems
 from perseid.registry.policy.resolution import check_aliases, check_namespaces, check_ttls
 from perseid.registry.policy.types import check_definitions, check_types
 from perseid.registry.results import Refused
@@ -99,13 +99,17 @@ def compose(
             raise Refused.from_refusals(completed)
         values = completed.values
     check_count(values)
+    known = (*stored.values, *restored)
     if not is_import:
         check_namespaces(stored.values, values)
-        known = (*stored.values, *restored)
         check_aliases(context.snapshot, stored, values, known)
         check_ttls(values, known, context.now)
-    if refusals := stored.policy.check_values(values, complete=after not in (State.RESERVED, State.TOMBSTONE)):
+    complete = after not in (State.RESERVED, State.TOMBSTONE)
+    if refusals := stored.policy.check_values(values, complete=complete, known=known):
         raise Refused.from_refusals(refusals)
+    if not stored.policy.url_schemes:
+        for value, problem in find_url_problems(values, known):
+            context.warn(f"Value {value.index} of type {display_name(value.type)} {problem}")
     check_definitions(stored.values, values)
     if refusals := list(check_types(context.snapshot, stored.policy, values, stored.values)):
         raise Refused.from_refusals(refusals)

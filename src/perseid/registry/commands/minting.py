@@ -163,7 +163,10 @@ class Mint(Generate):
                 for draft in self._drafts(commit_context, mint_plan, group, self.number + at)
             ]
 
-        return Plan(lambda seq: MintResult(tuple(handles), seq), build=build, reason=context.reasons[-1])
+        def result(seq: int) -> MintResult:
+            return MintResult(tuple(handles), seq, tuple(context.warnings))
+
+        return Plan(result, build=build, reason=context.reasons[-1])
 
     def _build_samples(self, context: Context, mint_plan: "_MintPlan") -> Draft:
         """Build the records of sample handles, to read and check everything they depend on; return the first."""

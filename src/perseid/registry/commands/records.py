@@ -372,7 +372,8 @@ def plan_change(
     draft = context.draft(stored, action, values, after)
     if stored.exists and after is stored.state and not _differs(stored, draft.values):
         return Plan(lambda _: ChangeResult(stored.handle, stored.seq, overwritten), reason=reason)
-    return Plan(lambda seq: ChangeResult(stored.handle, seq, overwritten), (draft,), reason=reason)
+    warnings = tuple(context.warnings)
+    return Plan(lambda seq: ChangeResult(stored.handle, seq, overwritten, warnings), (draft,), reason=reason)
 
 
 def _differs(stored: StoredRecord, values: tuple[Value, ...]) -> bool:

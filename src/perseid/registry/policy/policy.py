@@ -8,7 +8,7 @@ The checks return every violation as a `Refusal` that names the policy's line an
 it with the right response code.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
@@ -25,7 +25,7 @@ from perseid.names.schemes import DEFAULT_MAX_AHEAD, STRICT_CLOCK, Scheme
 from perseid.names.unicode import find_mixed_scripts, nfc
 from perseid.records.admin import Admin
 from perseid.records.record import DEFAULT_TTL, Value, ValueRef
-from perseid.records.types import HS_ADMIN, TypeQuery
+from perseid.records.types import HS_ADMIN, URL_SCHEMES, TypeQuery, find_url_problem, is_url_type
 from perseid.registry.advice import Advice, AdviceKind
 
 from .text import (
@@ -36,6 +36,7 @@ from .text import (
     Key,
     OptionalTypeName,
     Options,
+    SchemeList,
     TypeList,
     TypeName,
     about,
@@ -214,6 +215,13 @@ class Policy:
     validate_types: Annotated[
         Flag, about("Whether data is checked against the definition of its type, if that is registered here.")
     ] = False
+    url_schemes: Annotated[
+        SchemeList,
+        about(
+            "The schemes of URLs: a value of type URL must be an absolute URL with one of them. If empty, any text is "
+            "accepted, with a warning."
+        ),
+    ] = ()
     authority: Annotated[Flag, about("Whether every record has a date of creation, a creator and owners.")] = False
     creation_date_type: Annotated[TypeName, about("The type of the value with the date of creation.")] = (
         TYPE_REGISTRY + "CREATION_DATE"
@@ -423,14 +431,19 @@ class Policy:
             refusals.append(self._refusal(Subject.NAME, "single_script", message, AdviceKind.USE_ONE_SCRIPT()))
         return refusals
 
-    def check_values(self, values: Iterable[Value], *, complete: bool = True) -> list[Refusal]:
+    def check_values(
+        self, values: Iterable[Value], *, complete: bool = True, known: Iterable[Value] = ()
+    ) -> list[Refusal]:
         """Why a record cannot have these values. Reserved handles and tombstones are not `complete`: they need not
-        have the required types.
+        have the required types. URLs that are `known` are not checked again.
         """
         indexes: dict[str, list[int]] = {}
+        refusals = []
+        for value, problem in find_url_problems(values, known, self.url_schemes) if self.url_schemes else ():
+            message = f"value {value.index} of type {quote_text(value.type)} {problem}"
+            refusals.append(self._refusal(Subject.VALUES, "url_schemes", message, AdviceKind.USE_ABSOLUTE_URL()))
         for value in values:
             indexes.setdefault(value.type, []).append(value.index)
-        refusals = []
         for type_, found in indexes.items():
             if self.forbidden_types and self._forbidden.finds(type_):
                 key, advice = "forbidden_types", AdviceKind.OMIT_FORBIDDEN_TYPE()
@@ -501,6 +514,7 @@ PROFILES: Final[Mapping[str, Policy]] = {
         profile="pilin",
         scheme="pilin",
         case=PROFILE_CASE_RULES["pilin"],
+        url_schemes=URL_SCHEMES,
         authority=True,
         deletion=Deletion.TOMBSTONE,
         tombstone_reason_type=TYPE_REGISTRY + DEFAULTS.tombstone_reason_type,
@@ -511,11 +525,28 @@ PROFILES: Final[Mapping[str, Policy]] = {
         object_type=TYPE_REGISTRY + DEFAULTS.object_type,
         metadata_type=TYPE_REGISTRY + DEFAULTS.metadata_type,
     ),
-    "cordra": Policy(profile="cordra", scheme="cordra", case=PROFILE_CASE_RULES["cordra"], deletion=Deletion.TOMBSTONE),
+    "cordra": Policy(
+        profile="cordra",
+        scheme="cordra",
+        case=PROFILE_CASE_RULES["cordra"],
+        url_schemes=URL_SCHEMES,
+        deletion=Deletion.TOMBSTONE,
+    ),
     "free": Policy(profile="free", case=PROFILE_CASE_RULES["free"]),
     "exact": Policy(profile="exact", case=PROFILE_CASE_RULES["exact"]),
 }
 """The built-in profiles."""
+
+
+def find_url_problems(
+    values: Iterable[Value], known: Iterable[Value] = (), schemes: Collection[str] = URL_SCHEMES
+) -> Iterator[tuple[Value, str]]:
+    """The URLs that are not absolute URLs with one of these schemes, and why; without those that are `known`."""
+    before = {(value.type, value.data) for value in known}
+    for value in values:
+        is_new = is_url_type(value.type) and (value.type, value.data) not in before
+        if is_new and (problem := find_url_problem(value.data, schemes)):
+            yield value, problem
 
 
 def _expand_prefix(administrator: ValueRef, prefix: str) -> ValueRef:

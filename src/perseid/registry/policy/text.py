@@ -198,6 +198,11 @@ def _validate_types(types: tuple[str, ...]) -> str | None:
     return next(filter(None, map(_validate_type, types)), None)
 
 
+def _validate_schemes(schemes: tuple[str, ...]) -> str | None:
+    wrong = next((each for each in schemes if not _URL_SCHEME.fullmatch(each)), None)
+    return None if wrong is None else f"{quote_text(wrong)} is not a URL scheme; write it in lowercase, without a colon"
+
+
 def _validate_own_type(type_: str) -> str | None:
     if type_.endswith("."):
         return f"{quote_text(type_)} means a family of types; name a single type"
@@ -253,6 +258,7 @@ def _toml_kind(plain: object) -> str:
     return names.get(type(plain), "a date or time")
 
 
+_URL_SCHEME: Final = re.compile("[a-z][a-z0-9+.-]*")
 _OWN_TYPE: Final = {"expects": "the name of a type", "validate": _validate_own_type}
 _NonEmpty = Annotated[str, Meta(extra_json_schema={"minLength": 1})]
 
@@ -264,6 +270,11 @@ OptionalTypeName = Annotated[
 ]
 TypeList = Annotated[tuple[_NonEmpty, ...], Meta(extra={"expects": "a list of types", "validate": _validate_types})]
 """Types as in queries: `URL` is that type, `URL.` also includes its subtypes."""
+SchemeList = Annotated[
+    tuple[Annotated[str, Meta(extra_json_schema={"pattern": "^[a-z][a-z0-9+.-]*$"})], ...],
+    Meta(extra={"expects": "a list of URL schemes", "validate": _validate_schemes}),
+]
+"""Schemes of URLs, in lowercase."""
 Administrators = Annotated[
     tuple[_NonEmpty, ...],
     Meta(extra={"expects": "a list of administrators such as 200:0.NA/{prefix}", "validate": _validate_administrators}),

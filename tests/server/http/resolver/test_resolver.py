@@ -161,6 +161,16 @@ def test_parameters_select_values(server: Harness, query: str, expected: str) ->
     assert location_of(server.get(f"/12345/multi?{query}")) == expected
 
 
+@pytest.mark.parametrize("url", ["javascript:alert(1)", "notaurl"])
+def test_record_is_shown_if_its_url_leads_nowhere(server: Harness, url: str) -> None:
+    name = f"12345/nowhere-{len(url)}"
+    create(server, name, text(1, "URL", url))
+    for query in ("", "?action=redirect"):
+        answer = server.get(f"/{name}{query}")
+        assert (answer.status, header_of(answer, "Location")) == (200, None)
+    assert not [link for link in page_of(server.get(f"/{name}")).links if link.startswith(url)]
+
+
 @pytest.mark.parametrize("query", ["noredirect", "noredirect=false", "action=showvalues", "x;noredirect"])
 def test_noredirect_shows_record(server: Harness, query: str) -> None:
     answer = server.get(f"/12345/url?{query}")

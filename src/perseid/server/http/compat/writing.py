@@ -68,7 +68,7 @@ async def _put(call: Call, name: Name) -> Response:
     changed = await call.change(lambda _: command, full_name(name.text))
     # As registered; a prefix alone, which means its prefix handle, is repeated as deployed servers do.
     registered = str(changed.handle) if "/" in name.text else name.text
-    return _change_response(call, registered, changed.overwritten)
+    return _change_response(call, registered, changed.warnings, overwritten=changed.overwritten)
 
 
 async def _mint(call: Call, name: Name, submitted: responses.Submission) -> Response:
@@ -80,7 +80,7 @@ async def _mint(call: Call, name: Name, submitted: responses.Submission) -> Resp
         raise _mismatch_error(submitted.handle, stub)
     inputs = MintInputs.of(call.request_context.server.registry)
     minted = await call.change(lambda since: Mint(inputs, stub, since=since, values=submitted.values), stub)
-    return _change_response(call, str(minted.handles[0]), overwritten=False)
+    return _change_response(call, str(minted.handles[0]), minted.warnings, overwritten=False)
 
 
 async def _delete(call: Call, name: Name) -> Response:
@@ -186,11 +186,12 @@ def _format_indexes(indexes: set[int]) -> str:
     return (listed + (" …" if len(indexes) > 10 else "")) or "none"
 
 
-def _change_response(call: Call, name: str, overwritten: bool) -> Response:
+def _change_response(call: Call, name: str, warnings: tuple[str, ...], *, overwritten: bool) -> Response:
+    body = _success_body(name) | ({"warnings": list(warnings)} if warnings else {})
     if overwritten:
-        return call.respond(_success_body(name), name=name)
+        return call.respond(body, name=name)
     location = ("Location", f"/api/handles/{encode_path(name)}")
-    return call.respond(_success_body(name), CREATED, (location, NO_STORE), name=name)
+    return call.respond(body, CREATED, (location, NO_STORE), name=name)
 
 
 def _success_body(name: str) -> dict[str, object]:

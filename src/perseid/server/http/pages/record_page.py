@@ -25,7 +25,18 @@ from perseid.records.data_types import interpret
 from perseid.records.encoding import JsonObject, decode_printable, to_iso, write_json
 from perseid.records.locations import Candidate, Candidates
 from perseid.records.record import Value
-from perseid.records.types import DESC, EMAIL, HS_SECKEY, LOCATIONS, URL, Alias, Email, ServiceHandle, has_type
+from perseid.records.types import (
+    DESC,
+    EMAIL,
+    HS_SECKEY,
+    LOCATIONS,
+    URL,
+    URL_TYPES,
+    Alias,
+    Email,
+    ServiceHandle,
+    has_type,
+)
 from perseid.registry.policy.authority import AuthorityMetadata, Party, TypeDefinition
 from perseid.registry.queries.citation import Citation
 from perseid.registry.queries.memento import Memento, MementoNeighbors
@@ -49,7 +60,6 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 # Characters that are not allowed in XML 1.0, escaped or not.
 _NO_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _REPLACED: Final = "\N{REPLACEMENT CHARACTER}"
-_URL_TYPES: Final = (URL, f"0.TYPE/{URL}")
 
 
 def locations_response(candidates: Candidates, values: tuple[Value, ...], name: str) -> Response:
@@ -72,7 +82,7 @@ def explanation_response(
 
 
 def _listed_locations(candidates: Candidates, values: tuple[Value, ...]) -> list[Candidate]:
-    plain = sum(value.is_public and fold(value.type) in _URL_TYPES for value in values)
+    plain = sum(value.is_public and fold(value.type) in URL_TYPES for value in values)
     listed = []
     urls = 0
     for candidate in candidates.locations:

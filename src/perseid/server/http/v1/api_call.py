@@ -393,12 +393,12 @@ async def replay(call: ApiCall, reply: Reply, respond: Callable[[Sequence[str], 
 async def create_record(call: ApiCall, command: Command[ChangeResult], handle: Handle, note: str) -> Reply:
     """Create a record, once per idempotency key, and build the reply."""
 
-    def respond(name: str, seq: int) -> Reply:
-        return Reply(CreatedRecord(name, seq), CREATED, (location_header(name),), name=name)
+    def respond(name: str, seq: int, warnings: tuple[str, ...] = ()) -> Reply:
+        return Reply(CreatedRecord(name, seq, warnings), CREATED, (location_header(name),), name=name)
 
     guarded = RequireIdentity(command, f"create {display_name(handle)}")
     reply = await call.create(
-        lambda _: guarded, lambda created: respond(str(created.handle), created.seq), handle, note
+        lambda _: guarded, lambda created: respond(str(created.handle), created.seq, created.warnings), handle, note
     )
     return await replay(call, reply, lambda handles, seq: respond(handles[0], seq))
 

@@ -152,14 +152,14 @@ async def _mint(
     """Mint handles, once per idempotency key, and build the reply."""
 
     def respond(minted: MintResult) -> Reply:
-        return _minted_reply(minted.handles, minted.seq, handles_per_item)
+        return _minted_reply(minted.handles, minted.seq, handles_per_item, minted.warnings)
 
     reply = await call.create(make, respond, where, note)
     return await replay(call, reply, lambda handles, seq: _minted_reply(handles, seq, handles_per_item))
 
 
-def _minted_reply(handles: Sequence[object], seq: int, handles_per_item: int) -> Reply:
-    minted = to_minted(handles, seq, handles_per_item)
+def _minted_reply(handles: Sequence[object], seq: int, handles_per_item: int, warnings: tuple[str, ...] = ()) -> Reply:
+    minted = to_minted(handles, seq, handles_per_item, warnings)
     if len(handles) == 1 and seq:
         return Reply(minted, CREATED, (location_header(minted.handles[0]),), name=minted.handles[0])
     return Reply(minted, CREATED)
