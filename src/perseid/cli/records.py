@@ -219,7 +219,8 @@ def list_(  # noqa: PLR0913 - options
                     print_json(to_summary(item))
                 else:
                     shown = state is None and item.state is not State.NORMAL
-                    typer.echo(printable(item.handle) + (f"  {item.state.label}" if shown else ""))
+                    label = "deleted" if item.state is State.ABSENT else item.state.label
+                    typer.echo(printable(item.handle) + (f"  {label}" if shown else ""))
             last, more = page.last, page.more
             remaining = None if remaining is None else remaining - len(page.items)
     if more:
