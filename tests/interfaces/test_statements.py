@@ -399,7 +399,7 @@ PILIN_SUFFIXES: Final = (
 )
 
 CORDRA_IDENTIFIERS: Final = (
-    row("C1", "A naming authority is digits and dots.", NewNamespace("10.x", "cordra"), f"{BAD} C1"),
+    row("C1", "A naming authority is digits and dots.", NewNamespace("10.x", "cordra"), CORDRA_ONLY),
     row("C1", "It has one or more segments.", NewNamespace("2001", "cordra"), "added"),
     row("C2", "The path has 32 hexadecimal digits.", Register(f"100.102/{'C2' * 16}"), f"created 100.102/{'C2' * 16}"),
     *[
@@ -857,6 +857,15 @@ SERVICES: Final = (
         "Other programs use documented protocols: the API has an OpenAPI document.",
         "tests/server/http/v1/test_v1_openapi.py::test_document_has_exactly_the_routes",
     ),
+    *[
+        row(
+            PROFILES,
+            f"The profile {profile} refuses a URL value that is not a URL.",
+            *(Register(name, (value(1, "URL", "javascript:alert(1)"),)), re.compile("refused INVALID_VALUE.*")),
+            *(Register(name, (value(1, "URL", "notaurl"),)), re.compile("refused INVALID_VALUE.*")),
+        )
+        for profile, name in (("pilin", "102.100.272/BCDFGHJBH"), ("cordra", f"100.102/{'AB' * 16}"))
+    ],
     *[
         row(
             PROFILES,
