@@ -399,7 +399,7 @@ PILIN_SUFFIXES: Final = (
 )
 
 CORDRA_IDENTIFIERS: Final = (
-    row("C1", "A naming authority is digits and dots.", NewNamespace("10.x", "cordra"), CORDRA_ONLY),
+    row("C1", "A naming authority is digits and dots.", NewNamespace("10.x", "cordra"), f"{BAD} C1"),
     row("C1", "It has one or more segments.", NewNamespace("2001", "cordra"), "added"),
     row("C2", "The path has 32 hexadecimal digits.", Register(f"100.102/{'C2' * 16}"), f"created 100.102/{'C2' * 16}"),
     *[
