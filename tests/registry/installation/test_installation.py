@@ -20,7 +20,7 @@ import alembic.config
 import pytest
 from alembic.script import ScriptDirectory
 
-from perseid.ledger.errors import ClockError, NewerFormat, ReadOnlyStore
+from perseid.ledger.errors import ClockError, NewerFormat, ReadOnlyStore, StorageFull
 from perseid.ledger.log.log import Log
 from perseid.ledger.merkle import Signer
 from perseid.ledger.store.directory import UnsuitableDirectory, prepare
@@ -31,6 +31,7 @@ from perseid.records.record import ValueRef
 from perseid.registry.installation import files
 from perseid.registry.installation import installation as module
 from perseid.registry.installation.installation import (
+    ANSWERS_NAME,
     DatabaseUnreachable,
     DriverMissing,
     Installation,
@@ -442,6 +443,16 @@ def test_missing_or_invalid_ledger_is_reported(made: Path) -> None:
     path.write_bytes(b"no database at all" * 100)
     with pytest.raises(InstallationError, match=r"Cannot use .*ledger.db: file is not a database"):
         opened(made)
+
+
+def test_installation_without_space_has_no_ledger_and_needs_an_answers_view(made: Path) -> None:
+    full = StorageFull("the disk is full")
+    with Installation.open_without_space(made, full) as installation:
+        assert isinstance(installation.ledger.write_problem, StorageFull)
+    shutil.rmtree(made / ANSWERS_NAME)
+    (made / ANSWERS_NAME).write_text("not a folder")
+    with pytest.raises(StorageFull, match=r"^the disk is full$"):
+        Installation.open_without_space(made, full)
 
 
 def test_wrong_clock_requires_confirmation(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
