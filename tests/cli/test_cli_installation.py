@@ -187,7 +187,7 @@ def test_invalid_setting_is_reported_with_its_source(tmp_path: Path) -> None:
 
 def test_upgrade_reports_that_nothing_changed(tmp_path: Path) -> None:
     installation = site(tmp_path, "--prefix", "12345")
-    assert re.fullmatch(r"nothing to do: tables have version \d{4}\n", installation.ok("upgrade").out)
+    assert re.fullmatch(r"The tables of the ledger already have version \d{4}\.\n", installation.ok("upgrade").out)
     assert installation.ok("upgrade --json").json["upgraded"] is False
 
 

@@ -51,6 +51,17 @@ def test_refusal_is_a_problem(demo: Site, command: str, code: int, slug: str, re
     assert more == ([found["advice"]] if "advice" in found else [])
 
 
+@pytest.mark.parametrize("command", ["resolve", "cite"])
+def test_missing_handle_is_answered_with_similar_ones(demo: Site, command: str) -> None:
+    swapped = "102.100.272/8RBZFD0QH"
+    done = demo(f"{command} {swapped}")
+    assert done.code == 3
+    assert done.err.splitlines()[1] == f"Did you mean {WORK}? Two characters are swapped"
+    found = problem(demo(f"{command} {swapped} --json"), "not-found")
+    assert found["suggestions"] == [{"handle": WORK, "why": "two characters are swapped"}]
+    assert (found["prefix"]["prefix"], found["prefix"]["status"]) == ("102.100.272", "hosted")
+
+
 def test_advice_names_commands(demo: Site) -> None:
     found = problem(demo(f"delete {WORK} --json"), "invalid-value")
     assert found["advice"] == f"Create a tombstone instead: perseid tombstone {WORK} --reason TEXT"

@@ -52,6 +52,8 @@ class _Report:
     code: int | None = None
     """The response code; None for that of the problem type."""
     exit_code: int = FAILED
+    suggestions: Any = None
+    """Handles that may have been meant."""
 
     @property
     def text(self) -> str:
@@ -70,7 +72,11 @@ def report_error(error: Exception, *, json: bool = False, where: str = "") -> in
         _print_problem(report, notes, where)
     else:
         rule = f" (rule {report.rule})" if isinstance(error, NameProblem) else ""
-        _print_lines(f"{f'{where}: ' if where else ''}{report.text}{rule}", (*report.advice, *notes))
+        meant = [
+            f"Did you mean {each.handle}? {each.why[0].upper()}{each.why[1:]}"
+            for each in getattr(report.suggestions, "suggestions", ())
+        ]
+        _print_lines(f"{f'{where}: ' if where else ''}{report.text}{rule}", (*meant, *report.advice, *notes))
     if isinstance(error, OSError):
         _drop_unwritable_output()
     return report.exit_code
@@ -140,7 +146,8 @@ def _describe_refusal(refused: Any) -> _Report:
     is_usage = _is_instance(refused, "perseid.registry.results", "InvalidRequest")
     exit_code = USAGE if is_usage else exit_code_of(code)
     slug = refused.problem_type or slug_of_code(code)
-    return _Report(slug, refused.reason, (advice,) if advice else (), refused.rule, int(code), exit_code)
+    lines = (advice,) if advice else ()
+    return _Report(slug, refused.reason, lines, refused.rule, int(code), exit_code, refused.suggestions)
 
 
 def _print_problem(report: _Report, notes: tuple[str, ...] = (), where: str = "") -> None:
@@ -151,7 +158,12 @@ def _print_problem(report: _Report, notes: tuple[str, ...] = (), where: str = ""
     detail, advice = map(_join_sentences, ((report.text, *notes), report.advice))
     problem = make_problem(report.slug, detail, advice=advice, rule=report.rule, code=code, where=where)
     fields = {name: getattr(problem, name) for name in problem.__struct_fields__}
-    print_message(to_json(CommandProblem(**fields, exit_code=report.exit_code)))
+    result = CommandProblem(**fields, exit_code=report.exit_code)
+    if report.suggestions is not None:
+        from perseid.registry.responses import with_suggestions  # noqa: PLC0415 - see the module
+
+        result = with_suggestions(result, report.suggestions)
+    print_message(to_json(result))
 
 
 def _print_lines(detail: str, lines: Iterable[str]) -> None:

@@ -162,7 +162,8 @@ def upgrade(directory: Directory = None, json: AsJson = False) -> None:
     if json:
         print_json({"directory": str(target.resolve()), "upgraded": done, "tables": installations.TABLES_VERSION})
     else:
-        typer.echo(f"{'upgraded' if done else 'nothing to do'}: tables have version {installations.TABLES_VERSION}")
+        state = "were upgraded to" if done else "already have"
+        typer.echo(f"The tables of the ledger {state} version {installations.TABLES_VERSION}.")
 
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {"init": init, "config": config, "upgrade": upgrade}

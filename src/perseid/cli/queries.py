@@ -1,6 +1,7 @@
 """`perseid resolve`, `find`, `cite` and `qr`: read, search and cite identifiers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -27,6 +28,7 @@ from perseid.registry.queries.find import Search, SearchPage, find
 from perseid.registry.queries.history import seq_at_time
 from perseid.registry.queries.paging import MAX_PAGE
 from perseid.registry.queries.resolve import Query
+from perseid.registry.queries.suggest import SUGGESTION_CODES, suggestions
 from perseid.registry.responses import get_authority, to_citation, to_found, to_record
 from perseid.registry.results import Refused
 from perseid.schema.namespaces import Authority
@@ -104,7 +106,7 @@ def resolve(  # noqa: PLR0913 - options
     def read(text: str) -> tuple[FoundRecord, Authority | None]:
         reference = parse_reference(text)
         query = Query(reference.handle, tuple(type_ or ()), tuple(index or ()), public_only=not private)
-        with session.registry.snapshot() as snapshot:
+        with _suggest(session, text), session.registry.snapshot() as snapshot:
             context = Context(snapshot, session.identity, INTERFACE, session.registry.now())
             found = find_record(context, query, at, session.registry.ledger.log.clock.now(), follow=follow)
             metadata = get_authority(context, replace(query, handle=found.resolution.handle)) if authority else None
@@ -131,6 +133,18 @@ def resolve(  # noqa: PLR0913 - options
 
     with open_installation(directory, acting_as) as session:
         for_each(handles, read, show, json=json, errors=(InvalidName, Refused))
+
+
+@contextmanager
+def _suggest(session: OpenInstallation, text: str) -> Iterator[None]:
+    """Add what may have been meant to the refusal of a handle that is not found."""
+    try:
+        yield
+    except Refused as refused:
+        if refused.code in SUGGESTION_CODES:
+            # Nobody else waits for it, so the limit on lookups is enough.
+            refused.suggestions = suggestions(session.registry, text, clock=lambda: 0.0)
+        raise
 
 
 def _print_authority(metadata: Authority) -> None:
@@ -324,7 +338,7 @@ def cite(
     reference = parse_reference(handle)
     with open_installation(directory, acting_as) as session:
         registry = session.registry
-        with registry.snapshot() as snapshot:
+        with _suggest(session, handle), registry.snapshot() as snapshot:
             context = Context(snapshot, session.identity, INTERFACE, registry.now())
             citation = get_citation(
                 context, reference, resolver or _own_resolver(session), at, registry.ledger.log.clock.now()

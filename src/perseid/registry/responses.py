@@ -4,6 +4,7 @@ The HTTP API sends them and the command line prints them with `--json`, so both 
 """
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -29,8 +30,9 @@ from perseid.registry.queries.listing import ChangedRecord, ListedHandle, LogEnt
 from perseid.registry.queries.namespaces import dump_policy, summarize
 from perseid.registry.queries.prove import Consistency, SigningKey
 from perseid.registry.queries.resolve import Query, get_authority_metadata, resolve
+from perseid.registry.queries.suggest import Suggestions
 from perseid.schema import jobs, namespaces, queries, records
-from perseid.schema.problems import Problem
+from perseid.schema.problems import PrefixInfo, Problem, Suggestion
 from perseid.schema.records import dump_values
 
 from .context import Context
@@ -258,6 +260,20 @@ def to_token(item: TokenStatus, now: int) -> namespaces.TokenResponse:
         revoked=None if item.revoked is None else to_iso(item.revoked),
         last_used=None if item.used is None else to_iso(item.used)[:10],
     )
+
+
+# Problems
+
+
+P = TypeVar("P", bound=Problem)
+
+
+def with_suggestions(problem: P, found: Suggestions) -> P:
+    """Return a problem about a missing handle with what may have been meant."""
+    suggestions = msgspec.convert([each.to_json() for each in found.suggestions], tuple[Suggestion, ...])
+    known = found.prefix
+    prefix = None if known is None else PrefixInfo(known.prefix, known.status, known.why, known.related)
+    return msgspec.structs.replace(problem, suggestions=suggestions, prefix=prefix)
 
 
 # Jobs

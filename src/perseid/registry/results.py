@@ -4,7 +4,7 @@ A refusal carries the response code of the protocol, the reason in words, and ad
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from perseid.ledger.errors import ClockError, StorageFull
 from perseid.ledger.log.entry import State
@@ -36,6 +36,8 @@ class Refused(Exception):
         """How to fix it."""
         self.rule = rule
         """The id of the requirement, or the line of the policy, that was violated."""
+        self.suggestions: Any = None
+        """What may have been meant (`queries.suggest.Suggestions`), if an interface has looked for it."""
 
     def __str__(self) -> str:
         return self.reason if self.advice is None else f"{self.reason}. {self.advice}"

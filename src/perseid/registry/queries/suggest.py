@@ -33,6 +33,7 @@ from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import MAX_ANCESTORS, SITE_PREFIX
 from perseid.schema.problems import PrefixStatus
+from perseid.wire.codes import ResponseCode
 
 from .citation import to_single_line
 
@@ -49,6 +50,11 @@ MAX_SECONDS: Final = 0.1
 MAX_NEIGHBORS: Final = 3
 """Suggested handles that differ in one character. If there are more, as among consecutive numbers, they are similar by
 chance."""
+
+SUGGESTION_CODES: Final = frozenset(
+    (ResponseCode.HANDLE_NOT_FOUND, ResponseCode.INVALID_HANDLE, ResponseCode.SERVER_NOT_RESP)
+)
+"""Codes that a typo may cause."""
 
 _PUBLIC: Final = (State.NORMAL, State.TOMBSTONE)
 

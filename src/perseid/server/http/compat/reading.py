@@ -27,13 +27,14 @@ from perseid.registry.policy.resolution import cache_lifetime
 from perseid.registry.queries.history import as_of
 from perseid.registry.queries.memento import Memento, MementoNeighbors, MementoUrls
 from perseid.registry.queries.resolve import Query, resolve
+from perseid.registry.queries.suggest import SUGGESTION_CODES
 from perseid.registry.results import ReferralError, Refused, Resolution
 from perseid.registry.snapshot import SITE_PREFIX
 from perseid.server.http import negotiation, responses
 from perseid.server.http.messages import SAFE_METHODS, HeaderList, Name, Response
 from perseid.server.http.negotiation import cache_headers
 from perseid.server.http.resolver.paths import get_api_addresses
-from perseid.server.http.resolver.problems import SUGGESTION_CODES, find_suggestions
+from perseid.server.http.resolver.problems import find_suggestions
 from perseid.server.http.resolver.time_travel import (
     AT_PARAMETER,
     Moment,

@@ -38,11 +38,6 @@ from .lookup import CHAIN_TOO_LONG, LookupFailure, NamespaceInfo
 from .paths import get_resolvers, path_to
 from .time_travel import AT_PARAMETER, memento_json
 
-SUGGESTION_CODES: Final = frozenset(
-    (ResponseCode.HANDLE_NOT_FOUND, ResponseCode.INVALID_HANDLE, ResponseCode.SERVER_NOT_RESP)
-)
-"""Codes that a typo may cause."""
-
 
 async def find_suggestions(request_context: RequestContext, text: str) -> Suggestions | None:
     """Find suggestions for a text that does not resolve; None if the budget is used up or the server is busy.

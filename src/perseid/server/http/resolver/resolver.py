@@ -17,6 +17,7 @@ from perseid.records.locations import Candidates, parse_address, parse_locatt
 from perseid.registry.policy.authority import find_built_in_definition
 from perseid.registry.policy.resolution import cache_lifetime
 from perseid.registry.queries.memento import MementoNeighbors
+from perseid.registry.queries.suggest import SUGGESTION_CODES
 from perseid.registry.results import PrefixNotHosted, Refused
 from perseid.server.http.clients import request_base_url
 from perseid.server.http.compat import api
@@ -73,7 +74,7 @@ from .paths import (
     path_to,
     strip_parameters,
 )
-from .problems import SUGGESTION_CODES, Problem, find_suggestions
+from .problems import Problem, find_suggestions
 from .redirect import (
     InvalidTarget,
     RedirectRequest,

@@ -19,12 +19,14 @@ from perseid.records.errors import InvalidData
 from perseid.registry.access.permissions import InvalidScope
 from perseid.registry.advice import Advice, AdviceKind, AdviceTexts, render
 from perseid.registry.policy.text import InvalidPolicy
+from perseid.registry.queries.suggest import SUGGESTION_CODES
+from perseid.registry.responses import with_suggestions
 from perseid.registry.results import InvalidQuery, ReferralError, Refused, find_refusal
-from perseid.schema.problems import PrefixInfo, Problem, Suggestion, make_problem, slug_of_code
+from perseid.schema.problems import Problem, make_problem, slug_of_code
 from perseid.server.http import responses
 from perseid.server.http.context import HttpSettings, RequestContext
 from perseid.server.http.messages import SAFE_METHODS, BadRequest, HeaderList, Response
-from perseid.server.http.resolver.problems import SUGGESTION_CODES, find_suggestions
+from perseid.server.http.resolver.problems import find_suggestions
 from perseid.server.http.responses import HTTPS_REQUIRED, NO_STORE
 from perseid.server.native.decisions import Busy
 from perseid.wire.codes import ResponseCode
@@ -45,11 +47,7 @@ async def add_suggestions(request_context: RequestContext, response: "ProblemRes
         problem = msgspec.structs.replace(problem, advice=ENCODED_TWICE)
     result = await find_suggestions(request_context, text)
     if result is not None:
-        suggestions = msgspec.convert([each.to_json() for each in result.suggestions], tuple[Suggestion, ...])
-        prefix = result.prefix and PrefixInfo(
-            result.prefix.prefix, result.prefix.status, result.prefix.why, result.prefix.related
-        )
-        problem = msgspec.structs.replace(problem, suggestions=suggestions, prefix=prefix)
+        problem = with_suggestions(problem, result)
     return replace(response, problem=problem)
 
 
