@@ -1,5 +1,6 @@
 """Citations and QR codes."""
 
+import json
 from dataclasses import replace
 from urllib.parse import quote
 
@@ -37,6 +38,17 @@ def test_citation_with_version_and_resolver(shared: Harness) -> None:
     fixed = got(send(shared, "GET", "/handles/12345%2Fn0/citation?at=20"))
     assert fixed["version"]["seq"] <= 20
     assert f"as of entry {fixed['version']['seq']}" in fixed["citation"]
+
+
+def test_citation_without_public_url_has_the_hdl_form(server: Harness) -> None:
+    server.configure(public_url="")
+    found = got(send(server, "GET", "/handles/12345%2Fn0/citation"))
+    assert "http" not in found
+    assert found["citation"].endswith("hdl:12345/n0")
+    assert decoded_png(send(server, "GET", "/handles/12345%2Fn0/qr?format=png").body) == "hdl:12345/n0"
+    refused = server.get("/api/v1/handles/12345%2Fn0/citation?style=http")
+    assert (refused.status, json.loads(refused.body)["rule"]) == (422, "U4")
+    assert "?resolver=" in json.loads(refused.body)["advice"]
 
 
 @pytest.mark.parametrize(
