@@ -53,6 +53,17 @@ def test_url_that_leads_nowhere_is_stored_with_a_warning(plain: Site) -> None:
     assert "warnings" not in plain.ok("mint 12345 --url https://example.org/ --json").json
 
 
+def test_s2_alias_of_a_missing_handle_is_stored_with_a_warning(plain: Site) -> None:
+    plain.ok("reserve 12345/later")
+    for target in ("12345/none", "12345/later"):  # for aliases, handles that are not public do not exist
+        done = plain.ok(f"create 12345/of-{target.partition('/')[2]} --value HS_ALIAS={target}")
+        assert done.err == f"Warning: Value 1 is an alias of {target}, which does not exist\n"
+    plain.ok("create 12345/x --url https://example.org/")
+    for target in ("12345/X", "98765/elsewhere"):
+        assert plain.ok(f"set 12345/of-none HS_ALIAS={target}").err == ""
+    assert len(plain.ok("mint 12345 --value HS_ALIAS=12345/none --json").json["warnings"]) == 1
+
+
 def test_pilin_namespace_refuses_a_url_that_leads_nowhere(demo: Site) -> None:
     for command in ("create 102.100.272/BCDFGHJKH", "mint 102.100.272"):
         done = demo(f"{command} --url notaurl")

@@ -32,7 +32,7 @@ from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Command, Context, Plan, add_administrators, check_count
 from perseid.registry.policy.authority import Change, CompletedRecord, FoundParty, PartyStatus, complete_record
 from perseid.registry.policy.policy import Audience, Policy, find_url_problems
-from perseid.registry.policy.resolution import check_aliases, check_namespaces, check_ttls
+from perseid.registry.policy.resolution import check_aliases, check_namespaces, check_ttls, find_missing_targets
 from perseid.registry.policy.types import check_definitions, check_types
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import Snapshot, StoredRecord
@@ -104,6 +104,8 @@ def compose(
         check_namespaces(stored.values, values)
         check_aliases(context.snapshot, stored, values, known)
         check_ttls(values, known, context.now)
+        for value, target in find_missing_targets(context.snapshot, values, known):
+            context.warn(f"Value {value.index} is an alias of {display_name(target)}, which does not exist")
     complete = after not in (State.RESERVED, State.TOMBSTONE)
     if refusals := stored.policy.check_values(values, complete=complete, known=known):
         raise Refused.from_refusals(refusals)

@@ -20,10 +20,10 @@ A new relative TTL is not negative: servers and clients read such a number diffe
 years from now, because times have 32 bits on the wire and mean the one nearest to now.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from typing import Final, TypeAlias
 
@@ -106,19 +106,39 @@ def check_aliases(
     snapshot: Snapshot, stored: StoredRecord, values: Sequence[Value], known: Iterable[Value] = ()
 ) -> None:
     """Refuse a new alias that points to its own record. `known` are values that are not new."""
-    aliases = [value for value in values if has_type(value.type, HS_ALIAS)]
-    if not aliases:
-        return
-    existing = {value.data for value in known if has_type(value.type, HS_ALIAS)}
-    for alias in aliases:
-        target = None if alias.data in existing else _target(alias)
-        if (
-            target is not None
-            and fold(target.prefix) == fold(stored.handle.prefix)
-            and snapshot.stored(target).key == stored.key
-        ):
+    for _, target in _new_aliases(values, known):
+        if fold(target.prefix) == fold(stored.handle.prefix) and snapshot.stored(target).key == stored.key:
             reason = f"Handle {display_name(stored.requested)} cannot be an alias of itself"
             raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.NAME_OTHER_TARGET(), "S2")
+
+
+def find_missing_targets(
+    snapshot: Snapshot, values: Sequence[Value], known: Iterable[Value] = ()
+) -> Iterator[tuple[Value, Handle]]:
+    """Yield new aliases of handles that should be here and do not resolve: hidden handles look missing to all."""
+    for alias, target in _new_aliases(values, known):
+        if snapshot.is_responsible(target) and not _resolves(snapshot, target):
+            yield alias, target
+
+
+def _new_aliases(values: Sequence[Value], known: Iterable[Value]) -> Iterator[tuple[Value, Handle]]:
+    aliases = [value for value in values if has_type(value.type, HS_ALIAS)]
+    existing = {value.data for value in known if has_type(value.type, HS_ALIAS)} if aliases else set()
+    for alias in aliases:
+        target = None if alias.data in existing else _target(alias)
+        if target is not None:
+            yield alias, target
+
+
+def _resolves(snapshot: Snapshot, handle: Handle) -> bool:
+    """Whether the public can resolve a handle, by its record or by a template; true if that is not known."""
+    try:
+        stored = snapshot.stored(handle)
+        return (
+            stored.is_public or apply_template(snapshot, stored, partial(current_public_record, snapshot)) is not None
+        )
+    except Refused:  # the policy is unreadable, or the template exceeds its budget
+        return True
 
 
 def _target(alias: Value) -> Handle | None:
