@@ -143,7 +143,7 @@ def test_namespace_with_a_custom_policy(demo: Site, tmp_path: Path) -> None:
         ("namespace add 12345 --profile pilin --case sensitive", 1, "ignores case"),
         ("namespace add a/b", 2, "rule H2"),
         ("namespace add 0.SITE", 2, "is reserved for the system"),
-        ("namespace add 12345 --administrator me", 2, "INDEX:HANDLE"),
+        ("namespace add 12345 --administrator me", 2, "the form INDEX:HANDLE; for example: 300:0.NA/12345"),
         ("namespace derive 99999 1", 3, "Namespace 99999 not found"),
         ("namespace derive 2000.01 x", 4, "decimal digits and dots; 2000.01.x does not"),
         ("namespace show 99999", 3, "Namespace 99999 not found"),

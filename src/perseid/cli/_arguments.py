@@ -126,7 +126,7 @@ def parse_value_ref(text: str, option: str) -> ValueRef:
         ref = ref_from_text(text)
         Handle.parse(ref.handle)
     except (InvalidData, InvalidName) as problem:
-        raise typer.BadParameter(f"{problem}; use INDEX:HANDLE, as in 300:0.NA/12345", param_hint=option) from problem
+        raise typer.BadParameter(f"{problem}; for example: 300:0.NA/12345", param_hint=option) from problem
     return ref
 
 

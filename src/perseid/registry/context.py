@@ -150,10 +150,10 @@ class Context:
                 Handle.parse_lenient(str(stored.requested))  # keep what another server registered (H3)
             else:
                 Handle.parse(str(stored.requested))
-                if stored.requested.is_prefix_handle:
-                    check_prefix_syntax(stored.requested.suffix)
         except InvalidName as problem:
             raise InvalidRequest(ResponseCode.INVALID_HANDLE, str(problem), rule=problem.rule) from problem
+        if stored.requested.is_prefix_handle and not self.is_import:
+            _check_prefix_handle(stored.requested)
         refusals = [] if stored.state is not State.ABSENT else stored.policy.check_open(stored.requested.prefix)
         if refusals := refusals + stored.policy.check_name(stored.requested):
             raise Refused.from_refusals(refusals)
@@ -213,6 +213,18 @@ def name_too_long(name: str) -> Refused:
     """The refusal for a handle that is too long to exist anywhere (H9)."""
     reason = f"Handle {display_name(name)} does not exist: a handle has at most {MAX_BYTES:,} bytes"
     return Refused(ResponseCode.HANDLE_NOT_FOUND, reason, AdviceKind.CHECK_COPIED_HANDLE(), "H9")
+
+
+def _check_prefix_handle(handle: Handle) -> None:
+    """Refuse the handle of a prefix that cannot exist (H8)."""
+    try:
+        check_prefix_syntax(handle.suffix)
+    except InvalidName as problem:
+        reason, advice = (
+            f"{display_name(handle)} does not name a prefix: {problem.message}",
+            AdviceKind.PREFIX_EXAMPLE(),
+        )
+        raise InvalidRequest(ResponseCode.INVALID_HANDLE, reason, advice, problem.rule) from problem
 
 
 def still_reserved(stored: StoredRecord) -> Refused:

@@ -460,7 +460,9 @@ def test_h3_illegal_handles_are_not_registered_and_not_found(world: World, prefi
 
 @pytest.mark.parametrize("prefix", [".7", "7.", "7..8", "7/8"])
 def test_h8_handle_of_an_invalid_prefix_is_not_registered(world: World, prefix: str) -> None:
-    assert world.refused(Create(Handle.parse(f"0.NA/{prefix}"), ()), OPERATOR, RC.INVALID_HANDLE).rule == "H2"
+    refused = world.refused(Create(Handle.parse(f"0.NA/{prefix}"), ()), OPERATOR, RC.INVALID_HANDLE)
+    assert refused.reason.startswith(f"0.NA/{prefix} does not name a prefix: ")
+    assert (refused.rule, refused.advice) == ("H2", AdviceKind.PREFIX_EXAMPLE())
 
 
 def test_h6_derived_prefix_requires_permission_on_its_parent(world: World) -> None:

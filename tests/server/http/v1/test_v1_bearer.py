@@ -89,7 +89,9 @@ def test_revoked_token_is_refused(server: Harness) -> None:
     token = make(server.registry, "create")
     server.registry.do(RevokeToken(token.id), OPERATOR, "cli")
     answer = send(server, "POST", "/types", TYPE, headers=bearer(token))
-    assert "revoked" in problem(answer, "authentication-failed")["detail"]
+    refused = problem(answer, "authentication-failed")
+    assert "revoked" in refused["detail"]
+    assert refused["advice"] == "Use another token, or create one: POST /api/v1/tokens"
     challenges = list(answer.values("WWW-Authenticate"))
     assert challenges[0] == 'Bearer realm="handle", error="invalid_token"'
     assert not any(challenge.startswith("Basic") for challenge in challenges)
