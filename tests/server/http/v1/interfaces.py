@@ -116,8 +116,9 @@ def compare(done: Done, answer: Response) -> None:
     assert header_of(answer, "Content-Type") == MEDIA_TYPE, about
     problem = json.loads(answer.body)
     slug = problem["type"].rpartition("#")[2]
-    if done.code == 2:  # usage errors have other messages
-        assert slug in ("invalid-request", "no-such-path"), about
+    if done.code == 2 and ("#invalid-request" in done.err or "Usage: " in done.err):
+        # Usage errors have other messages, and are reported before an invalid handle.
+        assert slug in ("invalid-request", "invalid-name", "no-such-path"), about
         return
     assert slug not in ("invalid-request", "internal-error", "authentication-required", "authentication-failed"), about
     printed = done.err
