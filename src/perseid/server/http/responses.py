@@ -243,11 +243,10 @@ def to_failure(problem: Exception, request_context: RequestContext, texts: Advic
             return _failure_from_refusal(problem, request_context, texts)
         case TooManyGuesses():
             retry = _retry_after(problem.seconds)
-            return Failure(TOO_MANY_REQUESTS, ResponseCode.SERVER_TOO_BUSY, str(problem), (retry,))
+            return Failure(TOO_MANY_REQUESTS, ResponseCode.SERVER_TOO_BUSY, problem.text, (retry,))
         case Busy():
-            message = "the server is too busy; retry shortly"
             code = ResponseCode.SERVER_TOO_BUSY
-            return Failure(SERVICE_UNAVAILABLE, code, message, _retry_headers(code))
+            return Failure(SERVICE_UNAVAILABLE, code, problem.text, _retry_headers(code))
     if (known := known_failure(problem)) is not None:
         code, message = known
         return Failure(status_of(code), code, message, _retry_headers(code))

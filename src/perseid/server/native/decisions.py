@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final, Generic, NoReturn, TypeVar
+from typing import ClassVar, Final, Generic, NoReturn, TypeVar
 
 from perseid.ledger.errors import (
     Contention,
@@ -70,14 +70,19 @@ _logger = logging.getLogger(__name__)
 class Busy(Exception):
     """The work was refused because there is too much of it; nothing was started."""
 
+    text: ClassVar = "the server is too busy; retry shortly"
+    """What clients are told."""
+
 
 class TooManyGuesses(Busy):
     """An attempt at a secret was refused because too many failed; nothing was checked."""
 
+    text: ClassVar = "too many attempts to authenticate failed; retry later"
+
     def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
         self.seconds = seconds
         """Until it is worth trying again."""
-        super().__init__("too many attempts to authenticate failed; retry later")
 
 
 def error_response(
@@ -92,7 +97,7 @@ def error_response(
     if isinstance(error, Refused):
         return error.code, Failure() if _omits_text(error, request) else make_failure(refusal_text(error))
     if isinstance(error, Busy):
-        return ResponseCode.SERVER_TOO_BUSY, make_failure(str(error) or "the server is too busy; retry shortly")
+        return ResponseCode.SERVER_TOO_BUSY, make_failure(error.text)
     if (known := known_failure(error)) is not None:
         return known[0], make_failure(known[1])
     return ResponseCode.ERROR, make_failure(internal_error(error, reference()))
