@@ -7,6 +7,7 @@ import pytest
 from perseid.ledger.store import jobs
 from perseid.names.handle import Handle
 from perseid.records.record import Value, ValueRef
+from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.lifecycle import Redact, Unpublish
 from perseid.registry.commands.records import Modify
 from perseid.registry.commands.transfer import Transfer
@@ -92,6 +93,28 @@ def test_concurrent_undo_of_another_user_is_refused(here: Registry) -> None:
     undo_job = undo.start(here, job, OPERATOR, "cli")
     with pytest.raises(Refused, match=f"is being undone by job {undo_job.id}"):
         preview.start("cli")
+
+
+def test_last_is_never_the_job_of_another_user(here: Registry) -> None:
+    """Not even for a server administrator, who sees all jobs."""
+    job, before = run_rewrite(here, ANN), size(here)
+    for identity in (OPERATOR, SERVER, shown(here, ANN, SCOPES)):
+        with pytest.raises(Refused, match="You have not started a job") as refused:
+            undo.UndoPreview(here, "last", identity)
+        assert refused.value.advice == AdviceKind.LIST_JOBS()
+    assert size(here) == before + 1, "the token"
+    assert undo.UndoPreview(here, job, OPERATOR).original.id == job
+
+
+def test_change_with_a_token_is_the_last_change_of_its_issuer(here: Registry) -> None:
+    token, other = shown(here, ANN, SCOPES), shown(here, ANN, SCOPES)
+    job = run_rewrite(here, other)
+    assert undo.UndoPreview(here, "last", ANN).original.id == job
+    seq = here.do(Modify(handle("12345/1"), (Value.text(1, "URL", "https://other.example/"),)), token, "http").seq
+    with pytest.raises(Refused, match=f"Your last change is not a job: entry {seq}, ") as refused:
+        undo.UndoPreview(here, "last", ANN)
+    assert refused.value.advice == AdviceKind.UNDO_EARLIER_JOB(job=job)
+    assert undo.UndoPreview(here, "last", other).original.id == job, "a token sees what was done with it only"
 
 
 # Conflict details

@@ -9,6 +9,7 @@ The server administrator sees all jobs. Other users see the jobs they started, t
 however they spell their handle. A token sees only the jobs started with that same token.
 """
 
+import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,7 @@ from perseid.registry.access.permissions import Requirement, display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.records import require_identity
 from perseid.registry.context import Context, Plan
-from perseid.registry.identity import Anonymous, Identity, KeyIdentity, LocalIdentity, effective_identity, handle_key
+from perseid.registry.identity import Anonymous, Identity, KeyIdentity, LocalIdentity, handle_key
 from perseid.registry.policy import case_rules
 from perseid.registry.queries.history import SEE_ALL, is_allowed
 from perseid.registry.queries.paging import PageBudget
@@ -51,6 +52,7 @@ LAST: Final = "last"
 """Selects the most recently started job that the caller can see."""
 
 _ID_BYTES: Final = 8  # enough to never collide in one installation
+_TOKEN_ACTOR: Final = re.compile(r"\Atoken:\S+ by ")  # as `TokenIdentity` is written
 
 T = TypeVar("T")
 
@@ -84,7 +86,7 @@ def start_job(  # noqa: PLR0913 - the fields of a job
         str(identity),
         note,
         total=total,
-        owner=_owner_name(effective_identity(identity)),
+        owner=_owner_name(str(identity)),
     )
     return jobs.start(registry.ledger.log, job)
 
@@ -353,9 +355,14 @@ def is_own_job(job: Job, identity: Identity) -> bool:
     return JobOwner(str(identity), _owner_names(identity)).owns(job)
 
 
+def is_own_change(actor: str, identity: Identity) -> bool:
+    """Whether the caller is the actor of an entry, themselves or with one of their tokens."""
+    return actor == str(identity) or _owner_name(actor) in _owner_names(identity)
+
+
 def acts_for(identity: Identity, other: Identity) -> bool:
     """Whether `identity` is `other`, or issued the token that `other` uses."""
-    return str(identity) == str(other) or _owner_name(effective_identity(other)) in _owner_names(identity)
+    return is_own_change(str(other), identity)
 
 
 def last_changed_seq(snapshot: Snapshot, stored: StoredRecord, job: Job, steps: JobSteps) -> int:
@@ -437,12 +444,11 @@ def _visible_jobs(registry: Registry, identity: Identity) -> JobOwner | None:
     return JobOwner(str(identity), _owner_names(identity))
 
 
-def _owner_name(identity: Anonymous | KeyIdentity | LocalIdentity) -> str:
-    """Return the name that owns a job: the same for every spelling of the owner's handle."""
-    if not isinstance(identity, KeyIdentity):
-        return str(identity)
-    index, _, handle = str(identity).partition(":")
-    return f"{index}:{handle_key(handle)}"
+def _owner_name(actor: str) -> str:
+    """Return the name that owns what an actor did: the issuer of a token, the same for every spelling of its handle."""
+    issuer = _TOKEN_ACTOR.sub("", actor)
+    index, _, handle = issuer.partition(":")
+    return f"{index}:{handle_key(handle)}" if index.isdecimal() else issuer
 
 
 def _owner_names(identity: Identity) -> tuple[str, ...]:
@@ -451,5 +457,7 @@ def _owner_names(identity: Identity) -> tuple[str, ...]:
     An identity without a key index is known by the key that verified it, but issues tokens without an index.
     """
     if isinstance(identity, KeyIdentity):
-        return tuple({_owner_name(identity): None, f"{identity.index}:{handle_key(identity.reference.handle)}": None})
+        return tuple(
+            {_owner_name(str(identity)): None, f"{identity.index}:{handle_key(identity.reference.handle)}": None}
+        )
     return (str(identity),) if isinstance(identity, LocalIdentity) else ()

@@ -160,16 +160,18 @@ class UndoPreview:
 
 def _find_original(registry: Registry, identity: Identity, name: str) -> Job:
     """Return the job to undo. Raises `Refused`, also if `last` would not be the caller's last change."""
-    last = runner.last_own_job(registry, identity) if name == runner.LAST else None
-    if last is None:
+    if name != runner.LAST:
         return runner.find_job(registry, identity, name)
+    last = runner.last_own_job(registry, identity)
+    if last is None:
+        raise Refused(ResponseCode.HANDLE_NOT_FOUND, "You have not started a job", AdviceKind.LIST_JOBS())
     if last.undoes and not last.ended_at:
         return runner.find_job(registry, identity, last.undoes)  # to continue its undo
     steps = jobs.load_steps(registry.ledger.log, last.id)
     with registry.snapshot() as snapshot:
         size, end = snapshot.reader.size, next(steps.newest_first(), last.since)
         later = snapshot.reader.log(max(end, size - MAX_ENTRIES_AFTER_LAST), size)
-        own = [entry for entry in later if entry.origin and entry.origin[1] == str(identity)]
+        own = [entry for entry in later if entry.origin and runner.is_own_change(entry.origin[1], identity)]
     if own:
         change = f"{own[-1].action.name.lower()} {display_name(own[-1].handle)}"
         reason = f"Your last change is not a job: entry {own[-1].seq}, {change}"
