@@ -154,8 +154,7 @@ class Context:
             raise InvalidRequest(ResponseCode.INVALID_HANDLE, str(problem), rule=problem.rule) from problem
         if stored.requested.is_prefix_handle and not self.is_import:
             _check_prefix_handle(stored.requested)
-        refusals = [] if stored.state is not State.ABSENT else stored.policy.check_open(stored.requested.prefix)
-        if refusals := refusals + stored.policy.check_name(stored.requested):
+        if refusals := stored.policy.check_name(stored.requested):
             raise Refused.from_refusals(refusals)
 
     # Entries
@@ -187,6 +186,15 @@ class Command(Protocol[T_co]):
     def decide(self, context: Context) -> "Plan[T_co]":
         """Return the plan; raises `Refused`."""
         ...
+
+
+def check_open(policy: Policy, prefix: str) -> None:
+    """Refuse a new handle in a retired namespace.
+
+    Call it after the permission is checked: otherwise free handles would differ from hidden ones.
+    """
+    if refusals := policy.check_open(prefix):
+        raise Refused.from_refusals(refusals)
 
 
 def not_found(stored: StoredRecord) -> Refused:

@@ -74,6 +74,9 @@ def test_retired_namespace_registers_no_new_handles(registry: Registry) -> None:
                 registry.do(command, OPERATOR, interface)
             assert refused.value.advice == AdviceKind.REOPEN_NAMESPACE(prefix="10.1")
             assert refused.value.rule == "retired = true"
+    for command in new:  # the permission comes first: a caller without it cannot tell free handles from hidden ones
+        with pytest.raises(Refused, match="Authentication required"):
+            registry.do(command, NOBODY, "http")
     registry.do(Create(handle("10.1/kept"), (URL,)), OPERATOR, "cli")
     registry.do(Create(handle("10.1/a"), (URL,), overwrite=True), OPERATOR, "cli")
     assert is_found(registry, "10.1/a")

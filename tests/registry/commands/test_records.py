@@ -28,6 +28,7 @@ from perseid.registry.commands.records import Add, Create, Delete, Home, Modify,
 from perseid.registry.context import Command
 from perseid.registry.identity import Anonymous, Identity, KeyIdentity, Proof
 from perseid.registry.policy.policy import PROFILES, Audience, Deletion, Policy
+from perseid.registry.queries.namespaces import RETIRED, ChangePolicy
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
 from perseid.registry.results import ReferralError, Refused, Resolution
@@ -1159,10 +1160,15 @@ def test_minters_learn_that_a_hidden_handle_exists(world: World, prefix: str, st
     assert world.state(name) is state
 
 
+@pytest.mark.parametrize("retired", [False, True])
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("state", [State.RESERVED, State.UNPUBLISHED, State.ABSENT])
-def test_hidden_handles_look_free_without_add_handle(world: World, prefix: str, state: State, overwrite: bool) -> None:
+def test_hidden_handles_look_free_without_add_handle(
+    world: World, prefix: str, state: State, overwrite: bool, retired: bool
+) -> None:
     name, free = in_state(world, prefix, state), f"{prefix}/never"
+    if retired:
+        world.done(ChangePolicy(prefix, RETIRED))
     for identity, code in ((STRANGER, RC.INVALID_ADMIN), (NOBODY, RC.AUTHENTICATION_NEEDED)):
         for values in ((URL,), ()):
             told = world.refused(Create(handle(name), values, overwrite=overwrite), identity, code)

@@ -15,6 +15,7 @@ from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Create
 from perseid.registry.installation.setup import with_group_administrators
 from perseid.registry.policy.policy import PROFILES, Audience
+from perseid.registry.queries.namespaces import RETIRED, ChangePolicy
 from perseid.server.http.messages import Response
 from perseid.server.http.v1.route_table import SECTIONS
 from perseid.server.http.v1.routing import BASE
@@ -63,17 +64,19 @@ _RANDOM = re.compile(
 )
 
 
-@pytest.fixture(scope="module", params=[None, Audience.AUTHENTICATED, Audience.SERVER])
+@pytest.fixture(scope="module", params=[None, Audience.AUTHENTICATED, Audience.SERVER, "retired"])
 def secretive(request: pytest.FixtureRequest) -> Iterator[Harness]:
-    """A server with hidden handles, in a namespace where handles are created by permission or by a policy."""
+    """A server with hidden handles, in a namespace where handles are created by permission, by a policy, or no more."""
     with harness() as server:
-        if request.param is not None:
+        if isinstance(request.param, Audience):
             policy = replace(with_group_administrators(PROFILES["free"]), who_may_mint=request.param)
             server.registry.do(SetPolicy(PREFIX, policy), OPERATOR, "cli")
         server.registry.do(Reserve((Handle.parse(RESERVED),)), OPERATOR, "cli")
         value = Value.text(1, "URL", "https://example.org/")
         server.registry.do(Create(Handle.parse(UNPUBLISHED), (value,)), OPERATOR, "cli")
         server.registry.do(Unpublish(Handle.parse(UNPUBLISHED)), OPERATOR, "cli")
+        if request.param == "retired":
+            server.registry.do(ChangePolicy(PREFIX, RETIRED), OPERATOR, "cli")
         yield server
 
 

@@ -35,6 +35,7 @@ from perseid.registry.context import (
     admin_values,
     caller_as_administrator,
     check_indexes,
+    check_open,
     not_hosted,
 )
 from perseid.registry.identity import Identity
@@ -228,6 +229,7 @@ class Reserve:
         for stored in requested:
             if stored.exists or stored.key in new:
                 raise already_exists(stored, can_replace=False)
+            check_open(stored.policy, stored.requested.prefix)
             if stored.entry is not None:
                 raise was_deleted(stored, can_reuse=False)
             new[stored.key] = stored
@@ -399,8 +401,6 @@ def _plan_minting(context: Context, command: Generate, count: int) -> _MintPlan:
     if not context.snapshot.is_responsible(Handle(prefix, "…")):
         raise not_hosted(prefix)
     policy = context.snapshot.policy(prefix)
-    if refusals := policy.check_open(prefix):
-        raise Refused.from_refusals(refusals)
     try:
         scheme = policy.suffix_scheme()
     except InvalidPolicy as problem:
@@ -414,6 +414,7 @@ def _plan_minting(context: Context, command: Generate, count: int) -> _MintPlan:
     mint_plan.sample_handle()
     _check_count(count)
     require_mint(context, policy, prefix)
+    check_open(policy, prefix)
     return mint_plan
 
 

@@ -35,7 +35,7 @@ from perseid.registry.access import permissions
 from perseid.registry.access.authorization import authorize_write
 from perseid.registry.access.permissions import Differences, display_name
 from perseid.registry.advice import AdviceKind
-from perseid.registry.context import FIRST_ADMIN_INDEX, Context, Plan, check_indexes, not_found
+from perseid.registry.context import FIRST_ADMIN_INDEX, Context, Plan, check_indexes, check_open, not_found
 from perseid.registry.identity import Anonymous
 from perseid.registry.policy.policy import Audience
 from perseid.registry.results import NOT_A_PREFIX_HANDLE, ChangeResult, Refused, StateConflict
@@ -77,6 +77,7 @@ class Create:
         if stored.exists:
             return self._replace(context, stored)
         self._require_create(context, stored)
+        check_open(stored.policy, self.handle.prefix)
         if stored.entry is not None:
             if not self.reuse_deleted:
                 raise was_deleted(stored)
