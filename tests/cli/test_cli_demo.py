@@ -80,6 +80,9 @@ def test_a3_server_administrator_can_create_a_record_with_its_dates(demo: Site) 
     refused(demo(create, stdin=record.encode()), "a date of creation", "with --preserve-dates")
     as_other = f"{create} --preserve-dates --as 300:0.NA/102.100.272"
     refused(demo(as_other, stdin=record.encode()), "cannot keep the dates of a record", "administrators.server")
+    future = record.replace("2007-08-10T04:23:11Z", "2090-01-01T00:00:00Z")
+    late = demo(f"{create} --preserve-dates", stdin=future.encode())
+    refused(late, "has a timestamp in the future, 2090-01-01T00:00:00Z", "Correct the date", code=2)
     demo.ok(f"{create} --preserve-dates --note 'old server'", stdin=record.encode())
     assert values(demo, new) == values(demo, str(EXAMPLE))
     found = demo.ok(f"resolve {new} --authority --json").json

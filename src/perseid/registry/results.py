@@ -69,6 +69,15 @@ class InvalidQuery(InvalidRequest):
         super().__init__(ResponseCode.INVALID_VALUE, reason, advice, rule)
 
 
+class InvalidTimestamp(InvalidRequest):
+    """A value of an import has a timestamp that it cannot have had."""
+
+    def __init__(self, reason: str, advice: Advice, number: int) -> None:
+        super().__init__(ResponseCode.INVALID_VALUE, reason, advice)
+        self.number = number
+        """Which of the requested values it is, from 0."""
+
+
 class StateConflict(Refused):
     """A valid command that the present state of a record, namespace or job does not allow."""
 

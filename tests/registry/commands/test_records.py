@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import pytest
 
-from perseid.ledger.log.clock import SECOND
+from perseid.ledger.log.clock import SECOND, TOLERANCE
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.record_keys import policy_name, record_key
 from perseid.ledger.log.requests import Append
@@ -25,13 +25,13 @@ from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.minting import Reserve
 from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
 from perseid.registry.commands.records import Add, Create, Delete, Home, Modify, Remove
-from perseid.registry.context import Command
+from perseid.registry.context import IMPORT, Command
 from perseid.registry.identity import Anonymous, Identity, KeyIdentity, Proof
 from perseid.registry.policy.policy import PROFILES, Audience, Deletion, Policy
 from perseid.registry.queries.namespaces import RETIRED, ChangePolicy
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
-from perseid.registry.results import ReferralError, Refused, Resolution
+from perseid.registry.results import InvalidTimestamp, ReferralError, Refused, Resolution
 from perseid.registry.snapshot import POLICY_TYPE, Rules
 from perseid.wire.codes import ResponseCode
 from tests.ledger.ledgers import Machine
@@ -406,6 +406,37 @@ def test_create_stores_the_values_with_the_time_of_the_server(world: World, pref
     assert world.timed(name) == (URL.with_timestamp(world.now), EMAIL.with_timestamp(world.now))
     found = world.seen(name)
     assert (found.values, found.seq, found.state) == (world.timed(name), world.size, State.NORMAL)
+
+
+def test_a3_import_refuses_impossible_timestamps(world: World, prefix: str) -> None:
+    name, latest = handle(f"{prefix}/dated"), world.now + TOLERANCE // SECOND
+    too_late = AdviceKind.CORRECT_DATE()
+    too_early = AdviceKind.WRITE_DATE(example=to_iso(world.now))
+    for timestamp, problem, advice in (
+        (latest + 1, f"in the future, {to_iso(latest + 1)}", too_late),
+        (99_999_999_999, "in the future, 5138-11-16T09:46:39Z", too_late),
+        ((1 << 63) - 1, "in the future, 9223372036854775807", too_late),
+        (-1, "before 1970, 1969-12-31T23:59:59Z", too_early),
+        (-(1 << 63), "before 1970, -9223372036854775808", too_early),
+    ):
+        values = (URL.with_timestamp(latest), EMAIL.with_timestamp(timestamp))
+        text = f"Value {EMAIL.index} has a timestamp {problem}"
+        for overwrite in (False, True):
+            refused = world.refused(Create(name, values, overwrite), OPERATOR, RC.INVALID_VALUE, text, IMPORT)
+            assert isinstance(refused, InvalidTimestamp)
+            assert (refused.number, refused.advice) == (1, advice)
+    values = (URL.with_timestamp(latest), EMAIL.with_timestamp(1))
+    world.done(Create(name, values), OPERATOR, IMPORT)
+    assert world.timed(str(name)) == values
+
+
+def test_a3_import_keeps_stored_values_whatever_their_timestamp(world: World, prefix: str) -> None:
+    late = EMAIL.with_timestamp(world.now + 86_400)
+    draft = Draft(Action.CREATE, State.NORMAL, f"{prefix}/late", "test", "local:test", values=(late,))
+    world.registry.ledger.append(Append(draft))
+    old = URL.with_timestamp(77)
+    world.done(Create(handle(f"{prefix}/late"), (old, late), overwrite=True), OPERATOR, IMPORT)
+    assert world.timed(f"{prefix}/late") == (old, late)
 
 
 def test_create_without_values_or_administrators_is_allowed(world: World, prefix: str) -> None:

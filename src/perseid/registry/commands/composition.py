@@ -22,9 +22,12 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
+from perseid.ledger.log.clock import SECOND, TOLERANCE
 from perseid.ledger.log.entry import State
 from perseid.names.handle import Handle, fold
 from perseid.names.uri import KNOWN_RESOLVERS
+from perseid.records.encoding import to_iso
+from perseid.records.errors import RecordMisuse
 from perseid.records.record import Value, ascending
 from perseid.registry.access import permissions
 from perseid.registry.access.permissions import HasRole, RequiredScope, Requirement, Role, display_name
@@ -34,7 +37,7 @@ from perseid.registry.policy.authority import Change, CompletedRecord, FoundPart
 from perseid.registry.policy.policy import Audience, Policy, find_url_problems
 from perseid.registry.policy.resolution import check_aliases, check_namespaces, check_ttls, find_missing_targets
 from perseid.registry.policy.types import check_definitions, check_types
-from perseid.registry.results import Refused
+from perseid.registry.results import InvalidTimestamp, Refused
 from perseid.registry.snapshot import Snapshot, StoredRecord
 from perseid.schema.namespaces import Scope
 from perseid.wire.codes import ResponseCode
@@ -60,6 +63,31 @@ def _with_timestamp(former: Value | None, value: Value, now: int, is_import: boo
     return value.with_timestamp(now)
 
 
+def check_timestamps(before: Iterable[Value], requested: Iterable[Value], now: int) -> None:
+    """Refuse values of an import with a timestamp before 1970 or in the future; 0 means none.
+
+    Records store the low 32 bits of a time, so other times would be read as different ones. Values that the record has
+    are not checked again.
+    """
+    known = set(before)
+    for number, value in enumerate(requested):
+        if 0 <= value.timestamp <= now + TOLERANCE // SECOND or value in known:
+            continue
+        if value.timestamp < 0:
+            problem, advice = "before 1970", AdviceKind.WRITE_DATE(example=to_iso(now))
+        else:
+            problem, advice = "in the future", AdviceKind.CORRECT_DATE()
+        reason = f"Value {value.index} has a timestamp {problem}, {_format_time(value.timestamp)}"
+        raise InvalidTimestamp(reason, advice, number)
+
+
+def _format_time(instant: int) -> str:
+    try:
+        return to_iso(instant)
+    except RecordMisuse:  # ISO 8601 has no such year
+        return str(instant)
+
+
 MAX_INDEX = 0x7FFF_FFFF
 """The largest index."""
 
@@ -82,6 +110,8 @@ def compose(
     """
     is_import = context.is_import
     after = (State.NORMAL if creates else stored.state) if state is None else state
+    if is_import:
+        check_timestamps(stored.values, requested, context.now)
     values = add_administrators(context, stored, requested) if creates else tuple(requested)
     if after is not State.RESERVED:
         change = Change(

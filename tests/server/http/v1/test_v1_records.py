@@ -150,6 +150,24 @@ def test_a3_server_administrator_can_preserve_dates(server: Harness) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("timestamp", "detail", "advice"),
+    [
+        ("2090-01-01T00:00:00Z", "in the future, 2090-01-01T00:00:00Z", "Correct the date"),
+        (99_999_999_999, "in the future, 5138-11-16T09:46:39Z", "Correct the date"),
+        (-1, "before 1970, 1969-12-31T23:59:59Z", "Write date, time and zone as in"),
+    ],
+)
+def test_a3_preserved_dates_must_be_possible(server: Harness, timestamp: object, detail: str, advice: str) -> None:
+    values = [URL, {"type": "EMAIL", "data": "a@example.org", "timestamp": timestamp}]
+    order = {"handle": "12345/dated", "values": values, "preserve_dates": True}
+    found = problem(send(server, "POST", "/handles", order, headers=basic()), "invalid-value")
+    assert found["detail"] == f"Value 2 has a timestamp {detail}"
+    assert found["where"] == "$.values[1].timestamp"
+    assert found["advice"].startswith(advice)
+    create(server, "12345/dated", values=values)  # the server sets the time
+
+
 def test_values_can_have_all_fields(server: Harness) -> None:
     value = {
         "index": 7,

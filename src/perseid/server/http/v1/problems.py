@@ -21,7 +21,7 @@ from perseid.registry.advice import Advice, AdviceKind, AdviceTexts, render
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.queries.suggest import SUGGESTION_CODES
 from perseid.registry.responses import with_suggestions
-from perseid.registry.results import InvalidQuery, ReferralError, Refused, find_refusal
+from perseid.registry.results import InvalidQuery, InvalidTimestamp, ReferralError, Refused, find_refusal
 from perseid.schema.problems import Problem, make_problem, slug_of_code
 from perseid.server.http import responses
 from perseid.server.http.context import HttpSettings, RequestContext
@@ -139,7 +139,8 @@ def _refusal_problem(refused: Refused, request_context: RequestContext) -> Probl
     if code == ResponseCode.AUTHENTICATION_NEEDED and not request_context.request.client.private:
         slug, advice = "https-required", HTTPS_REQUIRED
     url = request_context.server.settings.public_url
-    problem = make_problem(slug, refused.reason, url, advice=advice, rule=refused.rule, code=int(code))
+    where = f"$.values[{refused.number}].timestamp" if isinstance(refused, InvalidTimestamp) else ""
+    problem = make_problem(slug, refused.reason, url, advice=advice, rule=refused.rule, code=int(code), where=where)
     return ProblemResponse(problem, headers)
 
 
