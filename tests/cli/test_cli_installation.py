@@ -135,7 +135,13 @@ def test_directory_is_an_argument_an_option_or_a_variable(tmp_path: Path) -> Non
         (("--prefix", "12345", "--creator", "nonsense"), 2, "rule H1"),
         (("--prefix", "a/b"), 2, "rule H2"),
         (("--prefix", "0.NA"), 2, "is reserved for the system"),
-        (("--prefix", "ten.1", "--profile", "cordra"), 4, 'scheme = "cordra"'),
+        (("--prefix", "hdl:12345"), 2, "Prefix hdl:12345 would be read as a URI"),
+        (("--prefix", "https:"), 2, "Prefix https: would be read as a URI"),
+        (
+            ("--prefix", "ten.1", "--profile", "cordra"),
+            4,
+            "A CORDRA naming authority consists of decimal digits and dots; ten.1 does not",
+        ),
         (("--prefix", "2000.01", "--demo"), 4, "Namespace 2000.01 of the demonstration already exists"),
     ],
 )

@@ -88,7 +88,10 @@ BY_TABLE_AS_FUNCTION = {"float", "int"}
 ALLOWED = {
     ("cordra", "lower"): "after validation",
     ("cordra", "upper"): "on hexadecimal digits that a pattern has matched",
+    ("errors", "isalpha"): "after isascii",
+    ("errors", "islower"): "after isascii",
     ("errors", "isprintable"): "for showing, not for deciding",
+    ("errors", "upper"): "after isascii",
     ("uri", "IGNORECASE"): "together with re.ASCII",
     ("handle", "isprintable"): "after isascii",
     ("handle", "upper"): "after isascii, and on bytes, where it changes only ASCII",

@@ -132,5 +132,5 @@ def test_unconfirmed_clock_refuses_changes_but_resolves(
             assert client.resolve(STD).code is ResponseCode.SUCCESS
         with client_of(server, Via.TCP, "secret", clock=clock.now) as client:
             refused = client.create(f"{PREFIX}/unaccepted", (URL,))
-            assert refused.code is ResponseCode.ERROR
+            assert refused.code is ResponseCode.SERVER_BACKUP
             assert "clock of the server is wrong" in text_of(refused)

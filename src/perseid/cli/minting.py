@@ -318,7 +318,7 @@ def _check_types(session: OpenInstallation, where: str, rows: Rows, allowed: Seq
     raise CommandFailed(
         f"{rows.name}: unknown columns: {', '.join(map(quote_text, unknown))}; nothing was minted",
         *hints,
-        f"{accepted}, types of the policy, registered types (perseid type list).",
+        f"{accepted}, types of the policy, registered types (perseid type list)",
         f"To use another type: --allow-type {shlex.quote(unknown[0])}",
     )
 

@@ -417,6 +417,11 @@ def parse_user_input(
     return _parse_lenient_uri(text, begin + match[1], _WEB_SEPARATOR, parse_handle)
 
 
+def is_uri(text: str) -> bool:
+    """Whether a text begins like one of the URIs that `parse_user_input` reads."""
+    return _URI.match(text) is not None or text.lower().startswith(("http:", "https:"))
+
+
 def strip_scheme(name: str) -> str:
     """Remove the scheme before a name that is already decoded, as in the path of an HTTP request."""
     form = _URI.match(name)

@@ -12,6 +12,7 @@ from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.requests import LeaseProvider, Redactions
 from perseid.names.errors import InvalidName
 from perseid.names.handle import MAX_BYTES, Handle, check_prefix_syntax, fold
+from perseid.names.uri import is_uri
 from perseid.records.admin import Admin
 from perseid.records.record import MAX_VALUES, Value, ValueRef, ascending
 from perseid.records.types import HS_ADMIN
@@ -212,8 +213,10 @@ def not_hosted(prefix: str, handle: Handle | None = None) -> PrefixNotHosted:
     """The refusal for a prefix that this server does not host, because of a handle if there is one."""
     name = display_name(prefix) or '""'
     reason = f"This server does not host prefix {name}"
-    is_type = handle is not None and find_built_in_definition(handle) is not None
-    advice = AdviceKind.SEE_TYPE_COPY(type=handle) if is_type else AdviceKind.HOST_PREFIX(prefix=prefix)
+    if handle is not None and find_built_in_definition(handle) is not None:
+        advice = AdviceKind.SEE_TYPE_COPY(type=handle)
+    else:
+        advice = AdviceKind.PREFIX_EXAMPLE() if is_uri(prefix) else AdviceKind.HOST_PREFIX(prefix=prefix)
     return PrefixNotHosted(ResponseCode.SERVER_NOT_RESP, reason, advice)
 
 

@@ -20,7 +20,7 @@ from perseid.registry.access.tokens import CreateToken, RevokeToken
 from perseid.registry.commands.create_namespace import CopyPrefixHandle, CreateNamespace
 from perseid.registry.commands.lifecycle import Publish, Redact, Revive, Tombstone, Unpublish
 from perseid.registry.commands.minting import Generate, Mint, MintInputs, Reserve
-from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
+from perseid.registry.commands.namespaces import AddNamespace, RemoveNamespace, SetPolicy
 from perseid.registry.commands.records import (
     Add,
     AddValues,
@@ -167,6 +167,7 @@ CASES = {
         *(W.NAMESPACES, W.MINT),
         where="12345.7",
     ),
+    "remove a namespace": case(RemoveNamespace("20.500"), W.NAMESPACES, where="20.500"),
     "set a policy": case(SetPolicy("12345", replace(FREE, purpose="another")), W.NAMESPACES),
     "change a policy": case(ChangePolicy("12345", 'purpose = "another"'), W.NAMESPACES),
     "change a case rule": case(SetPolicy("12345", PROFILES["exact"], change_case=True), W.NAMESPACES),

@@ -53,8 +53,8 @@ def test_a3_only_value_changes_move_last_update(registry: Registry, machine: Mac
     now = 0
     steps: list[tuple[object, bool]] = [
         (Create(NAME, (URL, EMAIL)), True),
-        (Modify(NAME, (replace(URL, data=b"other"),)), True),
-        (Modify(NAME, (replace(URL, data=b"other"),)), False),
+        (Modify(NAME, (replace(URL, data=b"https://other/"),)), True),
+        (Modify(NAME, (replace(URL, data=b"https://other/"),)), False),
         (Remove(NAME, (2,)), True),
         (Unpublish(NAME), False),
         (Publish(NAME), False),

@@ -52,7 +52,7 @@ def here() -> Iterator[Registry]:
         add_namespace(registry, "12345")
         add_namespace(registry, "10.7", "exact")
         add_namespace(registry, "102.100", PROFILES["free"])
-        pilin = replace(PROFILES["pilin"], authority=False)
+        pilin = replace(PROFILES["pilin"], authority=False, url_schemes=())
         add_namespace(registry, "102.100.272", pilin)
         for name in ("12345/report-7", "12345/a b", "12345/100%", "12345/x/y", "10.7/ReadMe", "102.100.272/D7J1G0DQH"):
             registry.do(Create(handle(name), (value(1),)), OPERATOR, "cli")

@@ -15,6 +15,7 @@ from perseid.ledger.log.record_keys import HOMED, POLICY, homed_name, key_range,
 from perseid.ledger.log.requests import LeaseProvider
 from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle, check_prefix_syntax, fold, parent_prefix
+from perseid.names.uri import is_uri
 from perseid.records.admin import AdminPermission
 from perseid.records.record import Value
 from perseid.records.types import DEFINITION, HS_ADMIN, HS_VLIST, has_type
@@ -364,6 +365,9 @@ def check_prefix(prefix: str) -> None:
         check_prefix_syntax(prefix)
     except InvalidName as problem:
         raise InvalidRequest(ResponseCode.INVALID_HANDLE, str(problem), rule=problem.rule) from problem
+    if is_uri(prefix):
+        reason = f"Prefix {display_name(prefix)} would be read as a URI, and its handles could not be resolved"
+        raise InvalidRequest(ResponseCode.INVALID_HANDLE, reason, AdviceKind.PREFIX_EXAMPLE(), rule="U7")
     if fold(prefix) in _RESERVED_PREFIXES:
         reason = f"Prefix {fold(prefix)} is reserved for the system"
         raise InvalidRequest(ResponseCode.INVALID_HANDLE, reason, rule="H8")

@@ -1,4 +1,4 @@
-"""What an attacker with forged addresses can have a server send over UDP: `python -m bench.amplification`.
+"""What an attacker with forged addresses can have a server send over UDP: `python -m bench.serving.amplification`.
 
     --networks 1,64   networks (/24) whose addresses are forged, one line for each number
     --rate 1000       requests a second, for all networks together
