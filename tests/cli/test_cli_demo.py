@@ -8,6 +8,7 @@ import pytest
 from perseid.names.handle import Handle
 from perseid.records.encoding import from_iso
 from perseid.records.record import Record, ValueRef
+from perseid.registry.commands.namespaces import RemoveNamespace
 from perseid.registry.identity import Anonymous
 from perseid.registry.installation.setup import create_demonstration
 from perseid.registry.policy.authority import AuthorityMetadata, Party, build_metadata
@@ -15,7 +16,7 @@ from perseid.registry.queries.resolve import Query
 from perseid.registry.results import Refused
 from tests.cli.installation import Site, refused, site
 from tests.pilin_vectors import PILIN
-from tests.registry.registries import OPERATOR, registry_in_memory
+from tests.registry.registries import OPERATOR, add_namespace, registry_in_memory
 
 EXAMPLE = Handle.parse("102.100.272/2RDV0T0QH")
 
@@ -119,6 +120,13 @@ def test_demonstration_changes_nothing_if_a_namespace_exists() -> None:
             create_demonstration(registry, OPERATOR, "cli")
         with registry.snapshot() as snapshot:
             assert snapshot.reader.size == size
+
+
+def test_demonstration_is_created_after_its_namespaces_were_removed() -> None:
+    with registry_in_memory() as registry:
+        add_namespace(registry, "2000.01", "cordra")
+        registry.do(RemoveNamespace("2000.01"), OPERATOR, "cli")
+        assert len(create_demonstration(registry, OPERATOR, "cli")) == 10
 
 
 def values(demo: Site, name: str) -> list[dict[str, Any]]:

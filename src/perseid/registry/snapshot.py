@@ -178,12 +178,16 @@ class Snapshot:
             return assumed
         if fold(prefix) == PREFIX_OF_PREFIXES:
             return PROFILES["free"]
-        entry = self.entry(record_key(policy_name(prefix)))
-        if entry is not None and entry.state is State.NORMAL:
-            for value in entry.record():
-                if value.type == POLICY_TYPE:
-                    return _parse_policy(value.data)
+        entry = self.policy_entry(prefix)
+        for value in () if entry is None else entry.record():
+            if value.type == POLICY_TYPE:
+                return _parse_policy(value.data)
         return self.rules.default_policy
+
+    def policy_entry(self, prefix: str) -> Entry | None:
+        """The entry of the policy of a namespace; None if none is stored, or no longer: the namespace was removed."""
+        entry = self.entry(record_key(policy_name(prefix)))
+        return entry if entry is not None and entry.state is State.NORMAL else None
 
     def last_readable_policy(self, prefix: str) -> Policy | None:
         """The latest readable policy of a namespace; None if there never was one."""

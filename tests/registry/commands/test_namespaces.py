@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from perseid.ledger.log.entry import Action, Draft, State
-from perseid.ledger.log.record_keys import policy_name
+from perseid.ledger.log.record_keys import policy_name, record_key
 from perseid.ledger.log.requests import Append
 from perseid.records.record import PRIVATE_PERMISSIONS, Value, ValueRef
 from perseid.registry.advice import AdviceKind
@@ -107,6 +107,34 @@ def test_only_a_namespace_without_handles_is_removed(registry: Registry) -> None
     with pytest.raises(Refused, match="has handles") as refused:
         registry.do(RemoveNamespace("10.1"), OPERATOR, "cli")
     assert refused.value.advice == AdviceKind.RETIRE_NAMESPACE(prefix="10.1")
+
+
+def last_policy(registry: Registry) -> tuple[Action, State, str | None]:
+    with registry.snapshot() as snapshot:
+        entry = snapshot.entry(record_key(policy_name("10.1")))
+    assert entry is not None
+    return entry.action, entry.state, entry.why
+
+
+def test_prefix_that_is_homed_after_its_removal_gets_a_policy(registry: Registry) -> None:
+    """Stored, so that a later default does not change it."""
+    add_namespace(registry, "10.1", "exact")
+    registry.do(RemoveNamespace("10.1"), OPERATOR, "cli")
+    assert last_policy(registry) == (Action.DELETE, State.ABSENT, "")
+    registry.do(Home("0.NA/10.1"), OPERATOR, "cli")
+    assert last_policy(registry) == (Action.CREATE, State.NORMAL, "by default")
+    with registry.snapshot() as snapshot:
+        assert "10.1" in list(namespaces(snapshot.reader))
+        assert snapshot.policy("10.1") == snapshot.rules.default_policy
+
+
+def test_setting_a_policy_where_none_is_left_creates_it(registry: Registry) -> None:
+    add_namespace(registry, "10.1", "exact")
+    registry.ledger.append(Append(Draft(Action.DELETE, State.ABSENT, policy_name("10.1"), "test", "local:test")))
+    set_policy(registry, PROFILES["free"])
+    assert last_policy(registry)[:2] == (Action.CREATE, State.NORMAL)
+    set_policy(registry, replace(PROFILES["free"], purpose="theses"))
+    assert last_policy(registry)[:2] == (Action.UPDATE, State.NORMAL)
 
 
 # A policy that cannot be read is replaced

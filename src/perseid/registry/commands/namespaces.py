@@ -11,7 +11,7 @@ from enum import Enum
 
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.reader import LogReader
-from perseid.ledger.log.record_keys import HOMED, POLICY, homed_name, key_range, policy_name, record_key
+from perseid.ledger.log.record_keys import HOMED, POLICY, homed_name, key_range, policy_name
 from perseid.ledger.log.requests import LeaseProvider
 from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle, check_prefix_syntax, fold, parent_prefix
@@ -80,10 +80,10 @@ class AddNamespace:
         check_prefix(self.prefix)
         check_indexes(self.values)
         context.require(_create_requirement(context, self.prefix))
-        entry = context.snapshot.entry(record_key(policy_name(self.prefix)))
+        entry = context.snapshot.policy_entry(self.prefix)
         homed = f"{PREFIX_OF_PREFIXES}/{self.prefix}"
         is_homed = context.snapshot.is_homed(homed)
-        if entry is not None and entry.state is State.NORMAL and entry.why != BY_DEFAULT and is_homed:
+        if entry is not None and entry.why != BY_DEFAULT and is_homed:
             reason = f"Namespace {display_name(self.prefix)} already exists"
             raise Refused(
                 ResponseCode.HANDLE_ALREADY_EXISTS, reason, AdviceKind.CHANGE_POLICY(prefix=self.prefix), "H7"
@@ -98,7 +98,7 @@ class AddNamespace:
         return NamespacePlan(
             context=context,
             namespace=self,
-            is_new=entry is None or entry.state is not State.NORMAL,
+            is_new=entry is None,
             policy_change=policy_change,
             others=(*others, *types),
             types_elsewhere=elsewhere,
@@ -189,7 +189,7 @@ class SetPolicy:
         require_policy_change(context, self.prefix)
         if not context.snapshot.is_homed(f"{PREFIX_OF_PREFIXES}/{fold(self.prefix)}"):
             raise not_hosted(self.prefix)
-        entry = context.snapshot.entry(record_key(policy_name(self.prefix)))
+        entry = context.snapshot.policy_entry(self.prefix)
         policy_change = _check_policy_change(context, self.prefix, self.policy, change_case=self.change_case)
         if entry is not None and self.policy.to_toml().encode() in [value.data for value in entry.record()]:
             return Plan(lambda _: Namespace(self.prefix, self.policy, entry.seq), reason=context.reasons[-1])
@@ -217,8 +217,7 @@ class RemoveNamespace:
         names = [(Action.UNHOME, homed_name(name)) for name in homed]
         if not names:
             raise not_hosted(self.prefix)
-        policy = context.snapshot.entry(record_key(policy_name(self.prefix)))
-        if policy is not None and policy.state is State.NORMAL:
+        if context.snapshot.policy_entry(self.prefix) is not None:
             names.append((Action.DELETE, policy_name(self.prefix)))
         handles = key_range(f"{self.prefix}/")
         if context.snapshot.reader.names(*handles, 1):
@@ -278,8 +277,8 @@ def _check_policy_change(context: Context, prefix: str, policy: Policy, *, chang
             return _PolicyChange(_KeyChange.IF_EMPTY, policy, policy)
         before, is_known = _last_known_policy(context.snapshot, prefix)
     has_same_lookup = before.scheme == policy.scheme or "cordra" not in (before.scheme, policy.scheme)
-    entry = context.snapshot.entry(record_key(policy_name(prefix)))
-    is_chosen = is_known and entry is not None and entry.state is State.NORMAL and entry.why != BY_DEFAULT
+    entry = context.snapshot.policy_entry(prefix)
+    is_chosen = is_known and entry is not None and entry.why != BY_DEFAULT
     if is_chosen and not change_case and (refusals := before.check_change(policy)):
         raise Refused.from_refusals(refusals)
     if has_same_lookup and case_rules.has_same_keys(before, policy):

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from perseid.ledger.log.entry import Action, Draft, State
-from perseid.ledger.log.record_keys import homed_name, policy_name, record_key
+from perseid.ledger.log.record_keys import homed_name, record_key
 from perseid.names.errors import InvalidName, quote_text
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, check_prefix_syntax, fold
 from perseid.records.record import (
@@ -262,7 +262,7 @@ class Home:
         prefix = name.partition("/")[2]
         if "/" in prefix or fold(prefix) == PREFIX_OF_PREFIXES:
             return ()
-        if context.snapshot.entry(record_key(policy_name(prefix))) is not None:
+        if context.snapshot.policy_entry(prefix) is not None:
             return ()
         policy = context.snapshot.rules.default_policy
         return (policy_draft(context, prefix, policy, Action.CREATE, BY_DEFAULT),)

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
 
-from perseid.ledger.log.record_keys import policy_name, record_key
 from perseid.names import pilin
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.admin import Admin, ValueList
@@ -131,7 +130,7 @@ def create_demonstration(
     """
     with registry.snapshot() as snapshot:
         for prefix in _PURPOSES:
-            if snapshot.entry(record_key(policy_name(prefix))) is not None:
+            if snapshot.policy_entry(prefix) is not None:
                 reason = f"Namespace {display_name(prefix)} of the demonstration already exists"
                 raise Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, AdviceKind.USE_OTHER_INSTALLATION(), "H7")
     for prefix in _PURPOSES:

@@ -18,7 +18,6 @@ from typing import Any, Final
 import msgspec
 
 from perseid.ledger.log.entry import State
-from perseid.ledger.log.record_keys import policy_name, record_key
 from perseid.names import pilin
 from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, fold
@@ -69,8 +68,7 @@ RETIRED: Final = "retired = true\n"
 
 def get_policy(snapshot: Snapshot, prefix: str) -> Policy:
     """Return the policy of a namespace that exists here; raises `Refused`."""
-    entry = snapshot.entry(record_key(policy_name(prefix)))
-    has_own = entry is not None and entry.state is State.NORMAL
+    has_own = snapshot.policy_entry(prefix) is not None
     if not has_own and (not prefix or "/" in prefix or not snapshot.is_responsible(Handle(prefix, "…"))):
         reason = f"Namespace {display_name(prefix)} not found"
         raise Refused(ResponseCode.SERVER_NOT_RESP, reason, AdviceKind.LIST_NAMESPACES())
