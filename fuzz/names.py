@@ -288,6 +288,7 @@ _TYPICAL = (
 SEEDS = [
     *(bytes([index]) + text.encode() for text in _TYPICAL for index in range(len(CHECKS))),
     *(bytes([CHECKS.index(_pattern)]) + b"e" * length for length in (2_046, 2_047, 4_000)),
+    *(bytes([CHECKS.index(check)]) + b"hdl:" + b"%2F" * 5_000 + b"/x" for check in (_uri, _human, _suggest)),
 ]
 
 WORDS = [

@@ -6,7 +6,16 @@ from hypothesis import strategies as st
 
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
-from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_user_input, to_host, to_http, to_path
+from perseid.names.uri import (
+    KNOWN_RESOLVERS,
+    MAX_ENCODED_LENGTH,
+    Reference,
+    Resolver,
+    parse_user_input,
+    to_host,
+    to_http,
+    to_path,
+)
 from tests.names.support import attempt, error_fields, name_error
 from tests.strategies import BLANK, handles, references, texts
 
@@ -112,6 +121,29 @@ def test_u7_every_error_has_its_position_in_the_input(
     text: str, rule: str, position: int | None, character: str | None
 ) -> None:
     assert error_fields(name_error(parse_user_input, text)) == (rule, position, character)
+
+
+@pytest.mark.parametrize("for_lookup", [False, True])
+@pytest.mark.parametrize("start", ["hdl:", "hdl://", "doi: ", "info:hdl/", "urn:hdl:", "https://doi.org/"])
+@pytest.mark.parametrize(
+    ("piece", "end"), [("%2F", "/x"), ("%2F", ""), ("a/", "%2F"), ("%2F%", "/x"), ("%", "/"), ("10.1", ""), ("é", "/x")]
+)
+def test_h9_u7_long_uri_is_refused_before_it_is_searched(start: str, piece: str, end: str, for_lookup: bool) -> None:
+    """By its length alone, whatever else is wrong: untrusted text can be arbitrarily long."""
+    for length in (MAX_ENCODED_LENGTH + 1, 1_000_000):
+        path = (piece * length)[: length - len(end)] + end
+        with pytest.raises(InvalidName) as caught:
+            parse_user_input(f" {start}{path}?q", for_lookup=for_lookup)
+        assert (caught.value.rule, caught.value.position) == ("H9", 1 + len(start) + MAX_ENCODED_LENGTH)
+
+
+def test_h9_u7_longest_handle_can_be_fully_escaped() -> None:
+    handle = Handle("\u00e9" * 500, "\u20ac" * 349)
+    assert len(handle.to_bytes()) == 2_048
+    escaped = "".join(f"%{byte:02X}" for byte in handle.to_bytes())
+    assert len(escaped) == MAX_ENCODED_LENGTH
+    for uri in (f"hdl:{escaped}", f"https://doi.org/{escaped}?{'q' * 9_000}"):
+        assert parse_user_input(uri).handle == handle
 
 
 def test_u7_error_names_an_unknown_resolver_and_resolvers_can_be_added() -> None:

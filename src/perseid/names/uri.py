@@ -37,7 +37,7 @@ from urllib.parse import quote
 
 from ._unicode_table import BLANKS
 from .errors import InvalidName, NameMisuse, format_character, quote_text
-from .handle import Handle, surrogate_error
+from .handle import MAX_BYTES, Handle, surrogate_error
 
 # Besides letters, digits and "-._~", which `quote` never encodes.
 _SUB_DELIMS = "!$&'()*+,;="
@@ -392,9 +392,13 @@ _URI = re.compile(
     rf"(?:(?:hdl|doi):[{BLANKS}]*(?://?)?|info:(?:hdl|doi)/|(urn:(?:hdl|doi|eidr):)|(https?://))",
     re.IGNORECASE | re.ASCII,
 )
-_SEPARATOR = re.compile(r"/|%2[Ff](?=[^/]*\Z)")  # an escaped one only if there is no other
-_URN_SEPARATOR = re.compile("[:/]|%2[Ff]")  # as in `urn:hdl:12345:x`
-_WEB_SEPARATOR = re.compile("/|%2[Ff]")  # resolvers read both alike
+# In order of preference; no lookahead, which would take quadratic time.
+_SEPARATORS = (re.compile("/"), re.compile("%2[Ff]"))  # an escaped one only if there is no other
+_URN_SEPARATORS = (re.compile("[:/]|%2[Ff]"),)  # as in `urn:hdl:12345:x`
+_WEB_SEPARATORS = (re.compile("/|%2[Ff]"),)  # resolvers read both alike
+
+MAX_ENCODED_LENGTH = 3 * MAX_BYTES
+"""Maximum length of a handle in a URI, in characters (H9): each of its bytes can be an escape, `%XX`."""
 
 
 def parse_user_input(
@@ -409,12 +413,12 @@ def parse_user_input(
         return Reference(_parse_bare(text, begin, parse_handle))
     urn, web = form.groups()
     if web is None:
-        return _parse_lenient_uri(text, form.end(), _URN_SEPARATOR if urn else _SEPARATOR, parse_handle)
+        return _parse_lenient_uri(text, form.end(), _URN_SEPARATORS if urn else _SEPARATORS, parse_handle)
     match = match_resolver(text[begin:], resolvers)
     if match is None:
         host = text[form.end() :].partition("/")[0]
         raise InvalidName("U4", f"{quote_text(host)} is not the address of a known resolver", position=begin)
-    return _parse_lenient_uri(text, begin + match[1], _WEB_SEPARATOR, parse_handle)
+    return _parse_lenient_uri(text, begin + match[1], _WEB_SEPARATORS, parse_handle)
 
 
 def is_uri(text: str) -> bool:
@@ -439,10 +443,14 @@ def _parse_bare(text: str, begin: int, parse_handle: Callable[[str], Handle]) ->
 
 
 def _parse_lenient_uri(
-    text: str, start: int, separator: re.Pattern[str], parse_handle: Callable[[str], Handle]
+    text: str, start: int, separators: Sequence[re.Pattern[str]], parse_handle: Callable[[str], Handle]
 ) -> Reference:
     end, query, fragment = split_tail(text, start)
-    slash = separator.search(text, start, end)
+    if end - start > MAX_ENCODED_LENGTH:  # before untrusted text is searched and decoded
+        position = start + MAX_ENCODED_LENGTH
+        message = f"the handle has {end - start:,} characters in the URI; the maximum is {MAX_ENCODED_LENGTH:,}"
+        raise InvalidName("H9", message, position=position, character=text[position])
+    slash = next(filter(None, (separator.search(text, start, end) for separator in separators)), None)
     if slash is None:
         raise InvalidName("H1", 'there is no "/" between prefix and suffix', position=end)
     check_escapes(text, start, len(text))

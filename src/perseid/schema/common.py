@@ -112,6 +112,8 @@ State = Annotated[
 
 Name = Annotated[str, Doc("A handle.", min_length=1, max_length=4_096, examples=["12345/x"])]
 
+NameText = Annotated[str, Doc("A handle in any form.", max_length=4_096, examples=["hdl:12345/x"])]
+
 IdentityText = Annotated[
     str,
     Doc("A key or group, as `INDEX:HANDLE`.", min_length=1, max_length=4_096, examples=["300:12345/ann"]),

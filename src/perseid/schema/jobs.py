@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
-from .common import Doc, IdentityText, NextCursor, Note, Paging, RequestBody, ResponseBody, Seq
+from .common import Doc, IdentityText, NameText, NextCursor, Note, Paging, RequestBody, ResponseBody, Seq
 from .problems import Problem
 from .records import Data, Index, Type
 
@@ -45,7 +45,7 @@ NewUrl = Annotated[
 ]
 Prefix = Annotated[str | None, Doc("Only handles of this namespace.", examples=["12345"])]
 ValueType = Annotated[str | None, Doc("Only values of this type; `URL.` includes subtypes.", examples=["URL"])]
-Owner = Annotated[str | None, Doc("Only records of this owner or creator, in any form.", examples=["12345/ann"])]
+Owner = Annotated[NameText | None, Doc("Only records of this owner or creator, in any form.", examples=["12345/ann"])]
 
 
 class RewriteQuery(Paging, frozen=True, kw_only=True):

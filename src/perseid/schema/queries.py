@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Annotated, Final
 
-from .common import At, Doc, HandleState, Moment, NextCursor, Paging, RequestBody, ResponseBody, Seq, State
+from .common import At, Doc, HandleState, Moment, NameText, NextCursor, Paging, RequestBody, ResponseBody, Seq, State
 from .names import Strict
 from .records import Index, ValueResponse
 
@@ -38,7 +38,7 @@ class FindQuery(Paging, frozen=True):
     value: Annotated[str | None, Doc("Exact data of a value.", examples=["keeper@example.org"])] = None
     prefix: Annotated[str | None, Doc("Prefix of the namespace.", examples=["12345"])] = None
     owner: Annotated[
-        str | None,
+        NameText | None,
         Doc("Handle of the owner or creator, in any form.", examples=["12345/ann"]),
     ] = None
     strict: Strict = False

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.names.handle import Handle
+from perseid.names.uri import MAX_ENCODED_LENGTH
 from perseid.records.admin import ValueList
 from perseid.records.record import Permission, Value, ValueRef
 from perseid.registry.installation.setup import create_demonstration
@@ -322,6 +323,18 @@ def test_page_size_is_limited(server: Harness) -> None:
     answer = server.get("/12345/bound?noredirect")
     assert len(answer.body) < 2 * MAX_PAGE
     assert f"20,000 characters; the first {MAX_SHOWN:,} are shown" in page_of(answer).text
+
+
+def test_long_uris_of_handles_are_not_parsed(server: Harness) -> None:
+    query = "q" * (MAX_ENCODED_LENGTH - len("12345/n0?"))
+    create(
+        server, "12345/uris", text(1, "DESC", "hdl:" + "%2F" * 3_000 + "/x"), text(2, "DESC", "hdl:12345/n0?" + query)
+    )
+    assert "/12345/n0" in page_of(server.get("/12345/uris?noredirect")).links
+    create(server, "12345/too-long", text(1, "DESC", f"hdl:12345/n0?{query}q"))
+    page = page_of(server.get("/12345/too-long?noredirect"))
+    assert "/12345/n0" not in page.links
+    assert "hdl:12345/n0" in page.text
 
 
 def test_only_usable_actions_are_offered(server: Harness) -> None:

@@ -117,6 +117,12 @@ def test_documented_limits_are_enforced(shared: Harness) -> None:
     new = {"handle": "12345/LONG", "description": "x", "pattern": "a" * (MAX_PATTERN_LENGTH + 1)}
     found = problem(send(shared, "POST", "/types", new, headers=basic()), "invalid-request")
     assert (found["where"], "at most 1,000 characters" in found["detail"]) == ("$.pattern", True)
+    owner = "hdl:12345/" + "x" * 4_096
+    found = problem(send(shared, "GET", f"/find?owner={owner}"), "invalid-request")
+    assert (found["where"], "at most 4,096 characters" in found["detail"]) == ("owner", True)
+    rewrite = {"to": "https://new.example/*", "host": "old.example", "owner": owner}
+    found = problem(send(shared, "POST", "/rewrites", rewrite, headers=basic()), "invalid-request")
+    assert (found["where"], "at most 4,096 characters" in found["detail"]) == ("$.owner", True)
 
 
 @pytest.mark.parametrize(

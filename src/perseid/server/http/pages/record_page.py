@@ -10,6 +10,7 @@ declarations are therefore left out.
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 from xml.sax.saxutils import quoteattr
@@ -19,7 +20,7 @@ from markupsafe import Markup
 from perseid.ledger.log.entry import State
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle, fold
-from perseid.names.uri import parse_user_input
+from perseid.names.uri import MAX_ENCODED_LENGTH, parse_user_input
 from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.data_types import interpret
 from perseid.records.encoding import JsonObject, decode_printable, to_iso, write_json
@@ -437,11 +438,11 @@ def _data(value: Value, links: LinkBuilder, limit: int) -> tuple[tuple[Line, ...
     text = decode_printable(value.data)
     if text is None:
         return _hex_dump(value.data, limit)
-    if text.lower().startswith(_HDL):
-        try:
-            name = str(parse_user_input(text, for_lookup=True).handle)
-        except InvalidName:
-            name = ""
+    if text[: len(_HDL)].lower() == _HDL:
+        name = ""
+        if len(text) <= len(_HDL) + MAX_ENCODED_LENGTH:
+            with suppress(InvalidName):
+                name = str(parse_user_input(text, for_lookup=True).handle)
         return ((links.to(name, text),),), _truncation_note(text, MAX_NAME)
     return ((to_link(text, links.settings, limit),),), _truncation_note(text, limit)
 
