@@ -13,7 +13,7 @@ import typer
 
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.record import ValueRef
-from perseid.registry.commands.namespaces import AddNamespace, Namespace, check_prefix
+from perseid.registry.commands.namespaces import AddNamespace, Namespace, check_new_prefix
 from perseid.registry.installation import installation as installations
 from perseid.registry.installation.installation import (
     ANSWERS_NAME,
@@ -193,7 +193,7 @@ def _check_prefix(prefix: str | None, profile: Profile | None, creator: str | No
         if profile is not None or creator is not None:
             raise typer.BadParameter("--profile and --creator require --prefix")
         return None
-    check_prefix(prefix)
+    check_new_prefix(prefix)
     return prefix
 
 

@@ -77,7 +77,7 @@ class AddNamespace:
 
     def namespace_plan(self, context: Context) -> "NamespacePlan":
         """The entries to append; raises `Refused`."""
-        check_prefix(self.prefix)
+        check_new_prefix(self.prefix)
         check_indexes(self.values)
         context.require(_create_requirement(context, self.prefix))
         entry = context.snapshot.policy_entry(self.prefix)
@@ -364,12 +364,17 @@ def check_prefix(prefix: str) -> None:
         check_prefix_syntax(prefix)
     except InvalidName as problem:
         raise InvalidRequest(ResponseCode.INVALID_HANDLE, str(problem), rule=problem.rule) from problem
-    if is_uri(prefix):
-        reason = f"Prefix {display_name(prefix)} would be read as a URI, and its handles could not be resolved"
-        raise InvalidRequest(ResponseCode.INVALID_HANDLE, reason, AdviceKind.PREFIX_EXAMPLE(), rule="U7")
     if fold(prefix) in _RESERVED_PREFIXES:
         reason = f"Prefix {fold(prefix)} is reserved for the system"
         raise InvalidRequest(ResponseCode.INVALID_HANDLE, reason, rule="H8")
+
+
+def check_new_prefix(prefix: str) -> None:
+    """Refuse a prefix that cannot be a new namespace, because interfaces would read its handles as URIs."""
+    check_prefix(prefix)
+    if is_uri(prefix):
+        reason = f"Prefix {display_name(prefix)} would be read as a URI, and its handles could not be resolved"
+        raise InvalidRequest(ResponseCode.INVALID_HANDLE, reason, AdviceKind.PREFIX_EXAMPLE(), rule="U7")
 
 
 def _create_requirement(context: Context, prefix: str) -> Requirement:

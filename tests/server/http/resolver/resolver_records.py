@@ -12,7 +12,7 @@ from perseid.records.admin import Admin
 from perseid.records.record import Permission, TtlType, Value, ValueRef
 from perseid.registry.commands.lifecycle import Tombstone, Unpublish
 from perseid.registry.commands.namespaces import AddNamespace
-from perseid.registry.commands.records import Create
+from perseid.registry.commands.records import Create, Home
 from perseid.registry.policy.policy import PROFILES
 from perseid.server.http.messages import Response
 from perseid.server.limits.budgets import Budget, Rate
@@ -77,7 +77,10 @@ def resolver() -> Iterator[Harness]:
         create(server, "12345/unpublished", text(1, "URL", "https://unpublished.example/"))
         server.registry.do(Unpublish(Handle.parse("12345/unpublished")), OPERATOR, "cli")
         for prefix in ("hdl", "api", "robots.txt", "hdl:77"):
-            add_namespace(server, prefix)
+            if prefix == "hdl:77":  # cannot be added as a namespace: it looks like a URI
+                server.registry.do(Home(f"0.NA/{prefix}"), OPERATOR, "cli")
+            else:
+                add_namespace(server, prefix)
             create(server, f"{prefix}/x", text(1, "URL", f"https://{prefix.partition(':')[0]}.example/"))
         add_namespace(server, "3000.01", "cordra")
         create(server, CORDRA_NAME, text(1, "10320/loc", '<l><location href_template="https://c.example/{hdl}"/></l>'))
