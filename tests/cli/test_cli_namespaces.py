@@ -31,7 +31,11 @@ def test_add_prints_the_prefix(demo: Site) -> None:
 
 
 def test_namespace_is_removed_or_retired(demo: Site) -> None:
-    refused(demo("namespace remove 2000.01"), "has handles", "perseid namespace remove 2000.01 --retire")
+    refused(
+        demo("namespace remove 2000.01"),
+        "Handles were registered under 2000.01, and they are never reused",
+        "perseid namespace remove 2000.01 --retire",
+    )
     assert demo.lines("namespace remove 2000.01 --retire") == ["2000.01"]
     demo.ok("namespace add 12345")
     assert demo.lines("namespace list") == ["102.100.272", "102.100.TYPE", "12345", "2000.01  retired"]

@@ -17,7 +17,7 @@ from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.queries.namespaces import RETIRED, ChangePolicy, get_policy
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
-from perseid.registry.results import Refused
+from perseid.registry.results import Refused, StateConflict
 from perseid.registry.snapshot import POLICY_TYPE
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
 
@@ -104,7 +104,9 @@ def test_only_a_namespace_without_handles_is_removed(registry: Registry) -> None
     add_namespace(registry, "10.1", "free")  # with another case rule
     registry.do(Create(handle("10.1/a"), (URL,)), OPERATOR, "cli")
     registry.do(Delete(handle("10.1/A")), OPERATOR, "cli")
-    with pytest.raises(Refused, match="has handles") as refused:
+    with pytest.raises(
+        StateConflict, match=r"Handles were registered under 10\.1, and they are never reused"
+    ) as refused:
         registry.do(RemoveNamespace("10.1"), OPERATOR, "cli")
     assert refused.value.advice == AdviceKind.RETIRE_NAMESPACE(prefix="10.1")
 

@@ -221,20 +221,20 @@ class RemoveNamespace:
             names.append((Action.DELETE, policy_name(self.prefix)))
         handles = key_range(f"{self.prefix}/")
         if context.snapshot.reader.names(*handles, 1):
-            raise self._has_handles()
+            raise self._had_handles()
         actor, note = str(context.identity), context.note
         drafts = [Draft(action, State.ABSENT, name, context.interface, actor, note) for action, name in names]
 
         def build(lender: LeaseProvider) -> Sequence[Draft]:
             if lender.any_between(*handles):
-                raise self._has_handles()
+                raise self._had_handles()
             return drafts
 
         return Plan(lambda seq: seq, build=build, reason=context.reasons[-1])
 
-    def _has_handles(self) -> Refused:
-        reason = f"Namespace {display_name(self.prefix)} has handles, which must keep resolving"
-        return Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.RETIRE_NAMESPACE(prefix=self.prefix), "H7")
+    def _had_handles(self) -> Refused:
+        reason = f"Handles were registered under {display_name(self.prefix)}, and they are never reused"
+        return StateConflict(reason, AdviceKind.RETIRE_NAMESPACE(prefix=self.prefix), "H7")
 
 
 def require_policy_change(context: Context, prefix: str) -> None:

@@ -104,6 +104,12 @@ def test_invalid_namespaces_are_refused(shared: Harness, more: dict[str, object]
     problem(send(shared, "POST", "/namespaces", more, headers=basic()), slug)
 
 
+def test_removing_a_namespace_with_handles_is_a_conflict(shared: Harness) -> None:
+    found = problem(send(shared, "DELETE", "/namespaces/12345", headers=basic()), "state-conflict")
+    assert found["status"] == 409
+    assert "DELETE /api/v1/namespaces/12345?retire" in found["advice"]
+
+
 def test_creating_namespaces_requires_permission(shared: Harness) -> None:
     problem(send(shared, "POST", "/namespaces", {"prefix": "96"}), "authentication-required")
 

@@ -183,7 +183,7 @@ async def _replay(call: ApiCall, prefix: str, reply: Reply) -> Reply:
     query=NamespaceRemoval,
     response=RemovedNamespace,
     scope="namespaces",
-    problems=(401, 403, 404, 422),
+    problems=(401, 403, 404, 409, 422),
     parameters=_PARAMETERS,
 )
 async def remove_namespace(call: ApiCall) -> Reply:
