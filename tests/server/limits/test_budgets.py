@@ -157,6 +157,20 @@ def test_number_of_remembered_sources_is_limited() -> None:
     assert not budget.take((1,), START + 1)
 
 
+def test_exhausted_source_is_evicted_last() -> None:
+    budget = Budget(Rate(1, 3), NO_LIMIT, max_sources=3)
+    assert budget.take((1,), START)
+    assert budget.take((1,), START, 2)
+    for source in range(10, 30):
+        assert budget.take((source,), START)
+    assert len(budget) == 3
+    assert budget.is_exhausted((1,), START), "others have their whole budget again before"
+    assert all(budget.take((source,), START + 3, 2) for source in (40, 41, 42))
+    assert not budget.is_exhausted((1,), START + 3, 3)
+    assert len(budget) == len(budget._eviction) == 3
+    assert all(budget.is_exhausted((source,), START + 3, 2) for source in (40, 41, 42)), "1 was the one to go"
+
+
 # All budgets
 
 
@@ -331,6 +345,16 @@ def test_attempts_at_the_same_time_are_charged_before_their_results() -> None:
     assert [budgets.take_guess(TARGET, udp=False, now=START) for _ in range(4)] == [True] * 3 + [False]
     budgets.record_guess(TARGET, budgets.source_for(HOST), right=True, udp=False, now=START)
     assert budgets.take_guess(TARGET, udp=False, now=START), "a right one is not counted"
+
+
+def test_attempts_without_a_result_are_refunded_and_do_not_reset_a_limit() -> None:
+    budgets = make_budgets(configured(failed_proofs=3))
+    budgets._guesses[False]._max_sources = 4
+    assert [guess(budgets, f"203.0.113.{number}") for number in range(4)] == [True] * 3 + [False]
+    for number in range(20):
+        assert budgets.take_guess(b"1/%d" % number, udp=False, now=START)
+        budgets.refund_guess(b"1/%d" % number, udp=False)
+    assert not guess(budgets, OTHER)
 
 
 def test_address_with_a_right_secret_needs_no_budget() -> None:

@@ -270,6 +270,53 @@ def test_attempts_at_a_guessed_secret_wait_for_their_turn(monkeypatch: pytest.Mo
     run(test)
 
 
+def test_attempts_without_a_result_cost_nothing() -> None:
+    """Whether the work fails, is refused or cancelled."""
+
+    async def test() -> None:
+        async with opened(failed_proofs=2, arithmetic_queue=8) as pools:
+            target = b"1/a"
+            for _ in range(5):
+                with pytest.raises(ZeroDivisionError):
+                    await pools.do(Work(WorkKind.READ, lambda: 1 // 0, secret_of=target), HOST, TCP)
+            gate = Gate(WorkKind.VERIFY)
+            busy = await begin(pools, gate.work, HOST, TCP)
+            attempt = Work(WorkKind.VERIFY, lambda: 1, secret_of=target)
+            for _ in range(5):
+                waiting = await begin(pools, attempt, HOST, TCP)
+                waiting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await waiting
+            full = await begin(pools, gate.work, HOST, TCP)
+            for _ in range(5):
+                with pytest.raises(Busy) as refusal:
+                    await pools.do(attempt, HOST, TCP)
+                assert not isinstance(refusal.value, TooManyGuesses)
+            gate.open()
+            await asyncio.gather(busy, full)
+            for _ in range(2):
+                assert await pools.do(attempt, HOST, TCP) == 1
+                pools.record_guess(SecretGuess(target, right=False), HOST, TCP)
+            with pytest.raises(TooManyGuesses):
+                await pools.do(attempt, HOST, TCP)
+
+    run(test)
+
+
+def test_failed_work_at_a_proved_address_refunds_nothing() -> None:
+    async def test() -> None:
+        async with opened(failed_proofs=2) as pools:
+            target = b"1/a"
+            pools.record_guess(SecretGuess(target, right=True), HOST, TCP)
+            for number in range(2):
+                await pools.do(Work(WorkKind.READ, lambda: 1, secret_of=target), f"203.0.113.{number}", TCP)
+            with pytest.raises(ZeroDivisionError):
+                await pools.do(Work(WorkKind.READ, lambda: 1 // 0, secret_of=target), HOST, TCP)
+            assert not pools._budgets.take_guess(target, udp=False, now=1_000.0)
+
+    run(test)
+
+
 def test_cancelled_work_leaves_the_queue_but_not_the_thread() -> None:
     async def test() -> None:
         async with opened() as pools:

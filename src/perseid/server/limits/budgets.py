@@ -10,6 +10,7 @@ UDP, and no client over TCP is refused for it, least of all the one whose addres
 Nothing here has a clock or a lock: the control process calls it from its event loop and passes the time.
 """
 
+import heapq
 import logging
 import resource
 from collections.abc import Hashable, Mapping
@@ -44,8 +45,8 @@ LEVEL_FACTORS: Final = (1, CUSTOMER_FACTOR, SITE_FACTOR)
 """The same for the networks of a `Source`, in their order."""
 
 MAX_SOURCES: Final = 16_384
-"""Networks that a budget remembers, in some 2 MiB; the least recently used one is evicted. It gets a full budget back
-by that, and the total budget still holds."""
+"""Networks that a budget remembers, in some 2 MiB; the one that has its whole budget again first is evicted. It gets
+the rest of its budget back by that, and the total budget still holds."""
 
 BURST_SECONDS: Final = 5.0
 """Seconds of its budget that an idle source can use at once."""
@@ -126,8 +127,10 @@ class Budget:
         self._total = total
         self._unknown_rate = total.scale(1.0 - reserved)
         self._max_sources = max_sources
-        # When each network has its whole budget again; see `udp`. Least recently used first.
+        # When each network has its whole budget again; see `udp`.
         self._due: dict[int, float] = {}
+        # A heap with one entry for each of them. Its times may be out of date: they are corrected on eviction.
+        self._eviction: list[tuple[float, int]] = []
         self._due_total = 0.0
         self._due_unknown = 0.0
 
@@ -181,10 +184,21 @@ class Budget:
         return due_by_network
 
     def _remember(self, network: int, due: float) -> None:
-        self._due.pop(network, None)
+        if network not in self._due:
+            if len(self._due) >= self._max_sources:
+                self._evict()
+            heapq.heappush(self._eviction, (due, network))
         self._due[network] = due
-        if len(self._due) > self._max_sources:
-            del self._due[next(iter(self._due))]
+
+    def _evict(self) -> None:
+        """Forget the network that has its whole budget again first, or already has it."""
+        while True:
+            due, network = self._eviction[0]
+            if self._due[network] <= due:
+                break
+            heapq.heapreplace(self._eviction, (self._due[network], network))
+        heapq.heappop(self._eviction)
+        del self._due[network]
 
 
 def _advance_due(due: float, rate: Rate, now: float, cost: float) -> float:
@@ -307,6 +321,10 @@ class Budgets:
         """Charge an attempt at a secret before it is made, where it was not proved; return whether it is allowed."""
         return self._guesses[udp].take(_to_source(secret_of), now)
 
+    def refund_guess(self, secret_of: bytes, *, udp: bool) -> None:
+        """Cancel the charge of an attempt without a result."""
+        self._guesses[udp].settle(_to_source(secret_of), -1)
+
     def record_guess(self, secret_of: bytes, source: Source, *, right: bool, udp: bool, now: float) -> None:
         """Record the result of an attempt; a right one costs nothing."""
         was_proved, target = self.is_proved(secret_of, source, udp=udp), _to_source(secret_of)
@@ -316,7 +334,7 @@ class Budgets:
             for item in counted:
                 self._failed_guesses.forget(item)
             if not was_proved:
-                self._guesses[udp].settle(target, -1)
+                self.refund_guess(secret_of, udp=udp)
             return
         self.failed(source, udp=udp, now=now)
         for item in counted:

@@ -310,9 +310,8 @@ class NativeServer:
         The sender may be guessing: so the pools get the handle of the secret before the work, and the result after it.
         """
         refer, secret_handle = OpFlag.DO_NOT_REFER not in request.flags, body.handle
-        secrets = yield from do_work(
-            WorkKind.READ, lambda: find_secrets(self._native, body, refer=refer), secret_of=secret_handle
-        )
+        # Not yet an attempt: handles of other servers are refused, and must not fill the table of guesses.
+        secrets = yield from do_work(WorkKind.READ, lambda: find_secrets(self._native, body, refer=refer))
         version = request.message.version
 
         def verify() -> bool:
@@ -321,7 +320,7 @@ class NativeServer:
             )
             return find_proving_secret(secrets, check) is not None
 
-        valid = yield from do_work(WorkKind.VERIFY, verify)
+        valid = yield from do_work(WorkKind.VERIFY, verify, secret_of=secret_handle)
         call.guess = SecretGuess(secret_handle, valid)
         yield from self._respond(call, ResponseCode.SUCCESS, VerificationResult(int(valid)))
 

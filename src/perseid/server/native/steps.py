@@ -69,8 +69,8 @@ class Work:
     kind: WorkKind
     call: Callable[[], object] = field(repr=False)
     secret_of: bytes | None = None
-    """The secret that the work is an attempt at: a handle for VERIFY_CHALLENGE, else `own_secret_id`. Only the first
-    work of an attempt has it."""
+    """The secret that the work is an attempt at: a handle for VERIFY_CHALLENGE, else `own_secret_id`. Only the work
+    that finds the result has it: if that fails, the attempt costs nothing."""
     price: float | None = None
     """Expected CPU seconds, if known and not the typical price of the kind."""
 

@@ -173,10 +173,22 @@ class Pools:
     async def do(self, work: Work, host: str, transport: Transport) -> object:
         """Run work for a client address; raise `Busy` at once if it is too much.
 
-        An attempt at a secret may have to wait for its turn first.
+        An attempt at a secret may have to wait for its turn first. It costs nothing if the work fails.
         """
-        if work.secret_of is not None:
-            await self._admit_guess(work.kind, work.secret_of.upper(), host, udp=transport == Transport.UDP)
+        if work.secret_of is None:
+            return await self._run(work, host, transport)
+        secret_of, udp = work.secret_of.upper(), transport == Transport.UDP
+        source = self._budgets.source_for(host)
+        await self._admit_guess(work.kind, secret_of, source, udp=udp)
+        is_charged = not self._budgets.is_proved(secret_of, source, udp=udp)
+        try:
+            return await self._run(work, host, transport)
+        except BaseException:  # including cancellation: there is no result that could be recorded
+            if is_charged:
+                self._budgets.refund_guess(secret_of, udp=udp)
+            raise
+
+    async def _run(self, work: Work, host: str, transport: Transport) -> object:
         task, budgets = self._admit(work, host, udp=transport == Transport.UDP)
         queue = self._queues[work.kind]
         try:
@@ -223,9 +235,8 @@ class Pools:
         for executor in self._executors.values():
             executor.shutdown(wait=True)
 
-    async def _admit_guess(self, kind: WorkKind, secret_of: bytes, host: str, *, udp: bool) -> None:
+    async def _admit_guess(self, kind: WorkKind, secret_of: bytes, source: Source, *, udp: bool) -> None:
         """Wait until an attempt at a secret is within its budget; raise `TooManyGuesses` if that takes too long."""
-        source = self._budgets.source_for(host)
         if self._take_guess(secret_of, source, None, udp=udp):
             return
         queue, end = self._guesses[udp], self._clock() + min(MAX_TURNS * self._budgets.turn_seconds, MAX_WAIT)

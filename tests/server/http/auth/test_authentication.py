@@ -169,7 +169,7 @@ def test_secret_authenticates_by_signature(auth_server: AuthServer) -> None:
     session = auth_server.begin()
     auth = auth_server.identify(digest_header(session))
     assert str(auth.identity) == SEC
-    assert auth_server.secrets == ["".join(SECRETS).encode(), None], "one attempt"
+    assert auth_server.secrets == [None, "".join(SECRETS).encode()], "one attempt"
     auth_server.execute(auth, CREATE)
 
 

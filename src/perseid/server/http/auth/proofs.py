@@ -328,12 +328,12 @@ async def authenticate_claim(
     """Verify a claim of the Handle scheme for one of our nonces."""
     reference, kind, registry = claim.reference, claim.kind, request_context.server.registry
     target = own_secret_id(reference.handle) if kind is Proof.SECRET_KEY else None
-    keys = await request_context.do(WorkKind.READ, lambda: _find_keys(registry, reference, kind), secret_of=target)
+    keys = await request_context.do(WorkKind.READ, lambda: _find_keys(registry, reference, kind))
     check, price = (
         partial(handle_scheme.matching_signature_key, claim, nonce, keys.values),
         handle_scheme.verification_cost(claim),
     )
-    key = await request_context.do(WorkKind.VERIFY, check, price=price)
+    key = await request_context.do(WorkKind.VERIFY, check, secret_of=target, price=price)
     request_context.server.record_proof(ProofResult(key is not None, target), request_context.request.client)
     if key is None:
         return _auth_failure(reference, f"the id was read as {display_name(str(reference))}", elsewhere=keys.elsewhere)
@@ -430,11 +430,16 @@ async def authenticate_token(request_context: RequestContext, text: str) -> Toke
     server = request_context.server
     target = _TOKEN_ID_PREFIX + hashlib.sha256(text.encode("utf-8", "replace")).digest()
     tokens = server.api.tokens(server.registry)
-    try:
-        identity = await request_context.do(WorkKind.READ, lambda: tokens.authenticate(text), secret_of=target)
-    except Refused as refused:
-        server.record_proof(ProofResult(succeeded=False, secret_of=target), request_context.request.client)
-        reason = f"the token was not accepted: {refused.reason}"
-        return AuthFailure(reason, advice=refused.advice, in_challenge=False)
-    server.record_proof(ProofResult(succeeded=True, secret_of=target), request_context.request.client)
-    return identity
+
+    def authenticate() -> TokenIdentity | Refused:
+        try:
+            return tokens.authenticate(text)
+        except Refused as refused:  # a result; work that fails is not an attempt
+            return refused
+
+    result = await request_context.do(WorkKind.READ, authenticate, secret_of=target)
+    server.record_proof(ProofResult(not isinstance(result, Refused), target), request_context.request.client)
+    if isinstance(result, Refused):
+        reason = f"the token was not accepted: {result.reason}"
+        return AuthFailure(reason, advice=result.advice, in_challenge=False)
+    return result

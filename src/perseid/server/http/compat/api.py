@@ -289,10 +289,10 @@ async def _is_valid(request_context: RequestContext, verification: _Verification
     native = NativeContext(server.registry, server.site, server.position, tuple)
     challenge = VerifyChallenge(target, reference.index, b"", b"", b"")
     load_keys = partial(find_secrets, native, challenge, refer=False)
-    keys = await request_context.do(WorkKind.READ, load_keys, secret_of=target)
+    keys = await request_context.do(WorkKind.READ, load_keys)
     check = partial(handle_scheme.matching_signature_key, verification.claim, verification.nonce, keys)
     price = handle_scheme.verification_cost(verification.claim)
-    is_valid = await request_context.do(WorkKind.VERIFY, check, price=price) is not None
+    is_valid = await request_context.do(WorkKind.VERIFY, check, secret_of=target, price=price) is not None
     server.record_proof(ProofResult(is_valid, target, own=False), request_context.request.client)
     return is_valid
 
