@@ -30,7 +30,7 @@ from perseid.registry.queries.paging import MAX_PAGE
 from perseid.registry.queries.resolve import Query
 from perseid.registry.queries.suggest import SUGGESTION_CODES, suggestions
 from perseid.registry.responses import get_authority, to_citation, to_found, to_record
-from perseid.registry.results import Refused
+from perseid.registry.results import NotPublic, Refused
 from perseid.schema.namespaces import Authority
 from perseid.schema.queries import ImageFormat, Style
 
@@ -141,7 +141,7 @@ def _suggest(session: OpenInstallation, text: str) -> Iterator[None]:
     try:
         yield
     except Refused as refused:
-        if refused.code in SUGGESTION_CODES:
+        if refused.code in SUGGESTION_CODES and not isinstance(refused, NotPublic):
             # Nobody else waits for it, so the limit on lookups is enough.
             refused.suggestions = suggestions(session.registry, text, clock=lambda: 0.0)
         raise

@@ -25,7 +25,7 @@ from perseid.wire.codes import ResponseCode
 
 from .advice import AdviceKind
 from .identity import Identity, KeyIdentity, effective_identity
-from .results import InvalidRequest, PrefixNotHosted, ReferralError, Refused, StateConflict
+from .results import InvalidRequest, NotPublic, PrefixNotHosted, ReferralError, Refused, StateConflict
 from .snapshot import SITE_PREFIX, Snapshot, StoredRecord, values_of_type
 
 T_co = TypeVar("T_co", covariant=True)
@@ -203,10 +203,10 @@ def not_found(stored: StoredRecord) -> Refused:
     return Refused(ResponseCode.HANDLE_NOT_FOUND, f"Handle {display_name(stored.requested)} does not exist")
 
 
-def not_public(stored: StoredRecord) -> Refused:
-    """The refusal for an unpublished or reserved handle, to a caller who can read it and asked for public values."""
+def not_public(stored: StoredRecord) -> NotPublic:
+    """The refusal for an unpublished or reserved handle, to a caller who can read it."""
     reason = f"Handle {display_name(stored.requested)} is {stored.state.label}: only its administrators can see it"
-    return Refused(ResponseCode.HANDLE_NOT_FOUND, reason, AdviceKind.SEE_HIDDEN(handle=stored.handle))
+    return NotPublic(ResponseCode.HANDLE_NOT_FOUND, reason, AdviceKind.SEE_HIDDEN(handle=stored.handle))
 
 
 def not_hosted(prefix: str, handle: Handle | None = None) -> PrefixNotHosted:

@@ -78,6 +78,10 @@ class InvalidTimestamp(InvalidRequest):
         """Which of the requested values it is, from 0."""
 
 
+class NotPublic(Refused):
+    """An unpublished or reserved handle, for a caller who can read it and asked for public values only."""
+
+
 class StateConflict(Refused):
     """A valid command that the present state of a record, namespace or job does not allow."""
 

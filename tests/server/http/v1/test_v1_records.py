@@ -57,6 +57,7 @@ def test_s2_administrators_learn_that_a_handle_is_not_public(server: Harness) ->
     found = problem(send(server, "GET", at("12345/n1"), headers=with_token(server, "read")), "not-found")
     assert found["detail"] == "Handle 12345/n1 is unpublished: only its administrators can see it"
     assert found["advice"] == "To see it: GET /api/v1/handles/12345%2Fn1?private"
+    assert not {"suggestions", "prefix"} & found.keys(), "it is the one that was meant"
     for headers in ({}, stranger(server), with_token(server, "find")):
         found = problem(send(server, "GET", at("12345/n1"), headers=headers), "not-found")
         assert found["detail"] == "Handle 12345/n1 does not exist"

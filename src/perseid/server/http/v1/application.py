@@ -14,6 +14,7 @@ import msgspec
 from perseid.registry.access.permissions import display_name
 from perseid.registry.identity import quota_key
 from perseid.registry.queries.aliases import AliasError
+from perseid.registry.results import NotPublic
 from perseid.schema.problems import make_problem
 from perseid.server.http.auth.authentication import (
     AuthResult,
@@ -221,8 +222,8 @@ async def _error_response(
 ) -> Response:
     """Build the response to an error.
 
-    Anonymous callers are asked to authenticate. Reading a missing handle adds suggestions, unless the handle is an
-    alias that exists and whose target is missing.
+    Anonymous callers are asked to authenticate. Reading a missing handle adds suggestions, unless it exists: as an
+    alias whose target is missing, or for this caller.
     """
     if isinstance(error, KeyChanged):
         auth = end_stale_session(request_context, auth, error)
@@ -230,7 +231,7 @@ async def _error_response(
     if result.problem.status == UNAUTHORIZED:
         headers = (*result.headers, *_with_bearer(challenge_headers(request_context, auth)))
         result = replace(result, headers=headers)
-    if suggests and name and not isinstance(error, AliasError):
+    if suggests and name and not isinstance(error, AliasError | NotPublic):
         result = await problems.add_suggestions(request_context, result, name)
     identity = make_call(request_context, auth).named
     return problems.problem_response(result, name=name, identity=identity)
