@@ -87,6 +87,27 @@ def test_custom_policy_is_accepted(server: Harness) -> None:
 
 
 @pytest.mark.parametrize(
+    "creator", ["12345/n0", "hdl:12345/n0", "https://hdl.handle.net/12345%2Fn0", "https://hdl.example.org/12345/n0"]
+)
+def test_creator_is_accepted_in_any_form(server: Harness, creator: str) -> None:
+    assert add(server, prefix="97", creator=creator)["creator"] == "12345/n0"
+
+
+@pytest.mark.parametrize(
+    ("creator", "slug"),
+    [
+        ("me", "invalid-name"),
+        ("hdl:12345", "invalid-name"),
+        ("hdl:12345/x?q", "invalid-request"),
+        ("12345/" + "x" * 2_043, "invalid-name"),
+    ],
+)
+def test_error_about_the_creator_says_where(shared: Harness, creator: str, slug: str) -> None:
+    new = {"prefix": "96", "creator": creator}
+    assert problem(send(shared, "POST", "/namespaces", new, headers=basic()), slug)["where"] == "$.creator"
+
+
+@pytest.mark.parametrize(
     ("more", "slug"),
     [
         ({"prefix": "12345"}, "already-exists"),
@@ -96,7 +117,6 @@ def test_custom_policy_is_accepted(server: Harness) -> None:
         ({"prefix": "96", "profile": "free", "policy": 'profile = "free"'}, "invalid-request"),
         ({"prefix": "96", "policy": "what = 1"}, "invalid-value"),
         ({"prefix": "96", "administrators": ["me"]}, "invalid-request"),
-        ({"prefix": "96", "creator": "me"}, "invalid-name"),
         ({"prefix": "96", "case": "loud"}, "invalid-request"),
     ],
 )

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from perseid.names.handle import Handle, fold
+from perseid.names.handle import fold
 from perseid.records.data_types import Definition
 from perseid.registry.access.permissions import display_name
 from perseid.registry.commands import namespaces
@@ -137,7 +137,7 @@ async def add_namespace(call: ApiCall) -> Reply:
     too.
     """
     new = call.payload(NewNamespace)
-    rules = await call.read(lambda context: _authorized_policy(context, new))
+    rules = await call.read(lambda context: _authorized_policy(call, context, new))
     administrators = [
         parse_value_ref(text, f"$.administrators[{number}]") for number, text in enumerate(new.administrators)
     ]
@@ -258,13 +258,13 @@ async def show_authority(call: ApiCall) -> Reply:
     return Reply(authority, name=str(handle))
 
 
-def _authorized_policy(context: Context, new: NewNamespace) -> Policy:
+def _authorized_policy(call: ApiCall, context: Context, new: NewNamespace) -> Policy:
     """Parse the policy, only for an authenticated caller, and in a pool."""
     require_identity(context, f"create the namespace {display_name(new.prefix)}")
-    return _initial_policy(new)
+    return _initial_policy(call, new)
 
 
-def _initial_policy(new: NewNamespace) -> Policy:
+def _initial_policy(call: ApiCall, new: NewNamespace) -> Policy:
     if new.policy:
         if new.profile or new.case is not None:
             message = "`profile` and `case` cannot be combined with `policy`; put them into the policy"
@@ -278,7 +278,7 @@ def _initial_policy(new: NewNamespace) -> Policy:
         if new.case is not None:
             rules = replace(rules, case=new.case)
     if new.creator:
-        rules = replace(rules, default_creator=str(Handle.parse(new.creator)))
+        rules = replace(rules, default_creator=str(call.parse_reference(new.creator, "$.creator", legal=True)))
     return replace(rules, purpose=new.purpose) if new.purpose else rules
 
 
