@@ -203,14 +203,18 @@ class Handle:
                 raise NameMisuse("H4", message) from None
 
     @classmethod
-    def parse(cls, text: str) -> Self:
-        """Parse a valid handle. Nothing is decoded, folded or stripped."""
+    def parse(cls, text: str, *, existing: bool = False) -> Self:
+        """Parse a valid handle. Nothing is decoded, folded or stripped.
+
+        An `existing` one may begin or end with invisible characters, which were legal once.
+        """
         prefix, suffix = _split(text)
         check_prefix_structure(prefix)
         check_length(text, MAX_BYTES, "handle")
         check_characters(text)
-        check_ends(prefix, "prefix", 0)
-        check_ends(suffix, "suffix", len(prefix) + 1)
+        check = check_blanks if existing else check_ends
+        check(prefix, "prefix", 0)
+        check(suffix, "suffix", len(prefix) + 1)
         return cls(prefix, suffix)
 
     @classmethod

@@ -144,16 +144,19 @@ class Context:
             raise Refused.from_refusals(stored.policy.check_name(handle))
         return stored
 
-    def check_registrable(self, stored: StoredRecord) -> None:
-        """Refuse a handle that cannot be registered: by the general rules, or by the policy of its namespace."""
+    def check_registrable(self, stored: StoredRecord, *, known: bool = False) -> None:
+        """Refuse a handle that cannot be registered: by the general rules, or by the policy of its namespace.
+
+        `known` means that the record exists and that the caller can know it: its handle may have been legal once.
+        """
         try:
             if self.is_import:
                 Handle.parse_lenient(str(stored.requested))  # keep what another server registered (H3)
             else:
-                Handle.parse(str(stored.requested))
+                Handle.parse(str(stored.requested), existing=known)
         except InvalidName as problem:
             raise InvalidRequest(ResponseCode.INVALID_HANDLE, str(problem), rule=problem.rule) from problem
-        if stored.requested.is_prefix_handle and not self.is_import:
+        if stored.requested.is_prefix_handle and not (known or self.is_import):
             _check_prefix_handle(stored.requested)
         if refusals := stored.policy.check_name(stored.requested):
             raise Refused.from_refusals(refusals)

@@ -24,7 +24,7 @@ from perseid.registry.access.authorization import Settings
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.minting import Reserve
 from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
-from perseid.registry.commands.records import Add, Create, Delete, Home, Modify, Remove
+from perseid.registry.commands.records import Add, Create, Delete, Home, Modify, Remove, ReplaceRecord
 from perseid.registry.context import IMPORT, Command
 from perseid.registry.identity import Anonymous, Identity, KeyIdentity, Proof
 from perseid.registry.policy.policy import PROFILES, Audience, Deletion, Policy
@@ -1208,6 +1208,26 @@ def test_hidden_handles_look_free_without_add_handle(
         told = world.refused(Reserve((handle(name),)), identity, code)
         assert str(told) == str(world.refused(Reserve((handle(free),)), identity, code)).replace(free, name)
     assert world.state(name) is state
+
+
+@pytest.mark.parametrize("state", [State.NORMAL, State.UNPUBLISHED, State.RESERVED])
+def test_h3_existing_record_can_be_replaced_although_its_handle_is_not_legal_any_more(
+    world: World, prefix: str, state: State
+) -> None:
+    name = f"{prefix}/old\u200b"
+    old, free = Handle.parse_lenient(name), Handle.parse_lenient(f"{prefix}/new\u200b")
+    world.put(name, state, URL, admin(100, "300:77/owner"))
+    never = world.refused(Create(free, (URL,), overwrite=True), OWNER, RC.INVALID_HANDLE)
+    assert never.rule == "H3"
+    if state is not State.NORMAL:  # it looks free to users who cannot know it
+        for identity in (STRANGER, NOBODY):
+            told = world.refused(Create(old, (URL,), overwrite=True), identity, RC.INVALID_HANDLE)
+            assert str(told) == str(never).replace("new", "old")
+    new = (replace(URL, data=b"https://example.org/new"), admin(100, "300:77/owner"))
+    world.done(Create(old, new, overwrite=True), OWNER)
+    assert world.stored(name) == new
+    world.done(ReplaceRecord(old, (URL,)), OWNER)
+    assert world.stored(name) == (URL, new[1])
 
 
 def test_readers_learn_that_a_hidden_handle_exists(world: World, prefix: str) -> None:

@@ -309,6 +309,8 @@ def test_a4_foreign_creator_is_accepted_and_reported_as_unverified() -> None:
     assert shown(done.values).creator == Party(ELSEWHERE, False)
     assert b"unverified" not in b"".join(value.data for value in done.values)
     assert completed([URL], policy=replace(BARE, default_creator=str(ELSEWHERE))).unverified == (ELSEWHERE,)
+    old = Handle.parse_lenient(f"{ELSEWHERE}\u200b")  # stored when such handles were legal
+    assert completed([URL], policy=replace(BARE, default_creator=str(old))).unverified == (old,)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from perseid.registry.policy.policy import (
     Policy,
 )
 from perseid.registry.policy.text import MAX_TYPE, InvalidPolicy, format_toml
+from perseid.registry.queries.namespaces import RETIRED, apply_policy_text
 from perseid.schema.namespaces import MAX_TEXT_BYTES
 from tests.strategies import handles, templates, texts
 
@@ -137,6 +138,24 @@ def test_key_newer_than_the_stored_text_has_its_default() -> None:
     text = PROFILES["pilin"].to_toml().replace('deletion = "tombstone"\n', "")
     assert Policy.from_stored(text).deletion is DEFAULTS.deletion is Deletion.ALLOWED
     assert Policy.from_toml(text).deletion is Deletion.TOMBSTONE
+
+
+@pytest.mark.parametrize(
+    ("key", "line"),
+    [
+        ("default_creator", 'default_creator = "10.1/old\\u200b"\n'),
+        ("default_administrators", 'default_administrators = ["300:10.1/old\\u200b"]\n'),
+    ],
+)
+def test_handle_in_a_stored_policy_need_not_be_legal_any_more(key: str, line: str) -> None:
+    problem = refused(line)
+    assert (problem.key, "invisible" in problem.message) == (key, True)
+    before = Policy.from_stored(line)
+    assert Policy.from_stored(before.to_toml()) == before
+    for text in (RETIRED, before.to_toml().replace("retired = false", "retired = true"), line + RETIRED):
+        assert apply_policy_text(before, text) == replace(before, retired=True)
+    with pytest.raises(InvalidPolicy, match="invisible"):
+        apply_policy_text(before, line.replace("old", "new"))
 
 
 def test_text_overrides_its_profile() -> None:

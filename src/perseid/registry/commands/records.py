@@ -64,9 +64,10 @@ class Create:
     def decide(self, context: Context) -> Plan[ChangeResult]:
         """§16.2: responsibility, handle, indexes, existence, identity, permission, policy."""
         stored = context.get_hosted(self.handle, new=not self.overwrite)
-        context.check_registrable(stored)
+        known = stored.exists and (stored.is_public or self._knows(context, stored))
+        context.check_registrable(stored, known=known)
         check_indexes(self.values)
-        if stored.exists and not stored.is_public and not self._knows(context, stored):
+        if stored.exists and not known:
             # A caller who can neither see the handle nor create one here gets the same refusal as for a free handle.
             self._require_create(context, stored)
             require_identity(context, f"create {display_name(self.handle)}")

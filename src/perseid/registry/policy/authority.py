@@ -224,7 +224,7 @@ class _Completion:
             message = "the record has no creator, and the namespace has no default creator"
             self._refuse(key, message, AdviceKind.ADD_CREATOR(type=self._type(_Field.CREATOR)))
             return None
-        party = self._find_registered(Handle.parse(self._policy.default_creator), key, "the default creator")
+        party = self._find_registered(Handle.parse_lenient(self._policy.default_creator), key, "the default creator")
         return None if party is None else self._new(_Field.CREATOR, str(party))
 
     def _owner_value(self, value: Value, creator: Handle | None) -> Value:

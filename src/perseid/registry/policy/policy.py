@@ -279,8 +279,12 @@ class Policy:
         self._check_types()
 
     @classmethod
-    def from_toml(cls, text: str, profiles: Mapping[str, "Policy"] | None = None) -> Self:
+    def from_toml(
+        cls, text: str, profiles: Mapping[str, "Policy"] | None = None, before: "Policy | None" = None
+    ) -> Self:
         """Parse what a person wrote: an optional profile, and what differs from it.
+
+        Handles must be legal, except those that the policy already had `before`.
 
         A name other than those of the profiles is a site's own, and its text must name the scheme: so a typo in the
         name of a profile is noticed, which would otherwise create a namespace with the wrong case rule, permanently.
@@ -293,14 +297,17 @@ class Policy:
             message = f"{quote_text(name)} is none of {', '.join(known)}; your own profile must name its scheme"
             raise InvalidPolicy("profile", message)
         policy = cls(**values) if base is None else cls(**base.values() | values)
+        for key in values:
+            if before is None or getattr(before, key) != getattr(policy, key):
+                KEYS[key].check_new(getattr(policy, key))
         policy.suffix_scheme()
         policy.to_toml()  # refuse what is too long to store
         return policy
 
     @classmethod
     def from_stored(cls, text: str) -> Self:
-        """Parse what `to_toml` wrote. Keys that are newer than the text get their default, and the scheme need not be
-        installed.
+        """Parse what `to_toml` wrote. Keys that are newer than the text get their default; the scheme need not be
+        installed, and handles need not be legal any more.
         """
         return cls(**parse(text, KEYS))
 

@@ -8,13 +8,15 @@ the text. So `validate_toml` checks the text first, in linear time. It skips str
 the parser stops at a string that does not end, so what follows it does not matter.
 
 The kind of a key is its annotated type (`TypeName`, `Flag`): `msgspec` converts and checks what the type says, and the
-kind's validator checks the rest.
+kind's validator checks the rest. The handles in a stored policy may have been legal once: those in a new text are
+checked by `Key.check_new`.
 """
 
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable
 from enum import Enum
+from functools import partial
 from typing import Annotated, Any, Final, get_args
 
 import msgspec
@@ -150,6 +152,12 @@ class Key:
             raise InvalidPolicy(self.name, error)
         return dict(sorted(value.items())) if isinstance(value, dict) else value
 
+    def check_new(self, value: Any) -> None:
+        """Refuse a value that can be stored already but not be set any more. Raises `InvalidPolicy`."""
+        validate: Callable[[Any], str | None] | None = self._kind.extra.get("validate_new")
+        if validate is not None and (error := validate(value)) is not None:
+            raise InvalidPolicy(self.name, error)
+
     def _describe_mismatch(self, plain: object) -> str:
         if isinstance(plain, str) and self._kind.max_length is not None and len(plain) > self._kind.max_length:
             return f"the string has {len(plain):,} characters; the limit is {self._kind.max_length:,}"
@@ -215,11 +223,11 @@ def _validate_optional_type(type_: str) -> str | None:
     return _validate_own_type(type_) if type_ else None
 
 
-def _validate_administrators(texts: tuple[str, ...]) -> str | None:
+def _validate_administrators(texts: tuple[str, ...], *, existing: bool = True) -> str | None:
     for text in texts:
         try:
             administrator = Admin.from_text(text).administrator
-            Handle.parse(administrator.handle)
+            Handle.parse(administrator.handle, existing=existing)
         except (InvalidData, InvalidName) as problem:
             return f"{quote_text(text)} is not an administrator: {problem}"
         if administrator.index < 0:
@@ -227,11 +235,12 @@ def _validate_administrators(texts: tuple[str, ...]) -> str | None:
     return None
 
 
-def _validate_handle(name: str) -> str | None:
+def _validate_handle(name: str, *, existing: bool = True) -> str | None:
     if not name:
         return None
     try:
-        handle = str(parse_user_input(name).handle)
+        handle = str(parse_user_input(name, for_lookup=True).handle)
+        Handle.parse(handle, existing=existing)
     except InvalidName as problem:
         return f"{quote_text(name)} is not a handle: {problem}"
     # `hdl:1/x` is a legal handle with the prefix `hdl:1`, which nobody intends.
@@ -277,10 +286,25 @@ SchemeList = Annotated[
 """Schemes of URLs, in lowercase."""
 Administrators = Annotated[
     tuple[_NonEmpty, ...],
-    Meta(extra={"expects": "a list of administrators such as 200:0.NA/{prefix}", "validate": _validate_administrators}),
+    Meta(
+        extra={
+            "expects": "a list of administrators such as 200:0.NA/{prefix}",
+            "validate": _validate_administrators,
+            "validate_new": partial(_validate_administrators, existing=False),
+        }
+    ),
 ]
 """Administrators in the text form of the command line."""
-HandleName = Annotated[str, Meta(extra={"expects": "a handle", "validate": _validate_handle})]
+HandleName = Annotated[
+    str,
+    Meta(
+        extra={
+            "expects": "a handle",
+            "validate": _validate_handle,
+            "validate_new": partial(_validate_handle, existing=False),
+        }
+    ),
+]
 """A bare handle; or empty."""
 Options = Annotated[
     dict[str, str | int | bool],

@@ -140,9 +140,9 @@ def apply_policy_text(before: Policy, text: str) -> Policy:
     """Apply a text to a policy: single rules, or a profile with changes. Raises `InvalidPolicy`."""
     rules = parse(text, KEYS)
     if "profile" not in rules:
-        return Policy.from_toml(text, {CUSTOM_PROFILE: before})
+        return Policy.from_toml(text, {CUSTOM_PROFILE: before}, before)
     own: dict[str, Any] = {key: getattr(before, key) for key in _OWN_KEYS if key not in rules}
-    return replace(Policy.from_toml(text), **own)
+    return replace(Policy.from_toml(text, before=before), **own)
 
 
 def changed_keys(before: Policy, after: Policy) -> list[str]:
