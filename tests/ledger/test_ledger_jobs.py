@@ -160,7 +160,7 @@ def test_jobs_of_older_tables_get_an_owner(where: str) -> None:
     for actor, maker in owner.items():
         key = actor.removeprefix("token:k7qpx2ma by ")
         if not key.startswith("local:"):
-            assert runner._owner_name(KeyIdentity(ValueRef.parse(key), Proof.TOKEN)) == maker
+            assert runner._owner_name(str(KeyIdentity(ValueRef.parse(key), Proof.TOKEN))) == maker
     store = open_store(where)
     row = "INSERT INTO operations VALUES (:id, 'test', '{}', '', 'http', :actor, '', 0, :begun, 1, 0)"
     with store.writing() as connection:
