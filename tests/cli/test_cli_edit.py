@@ -1,6 +1,7 @@
 """`edit`: a record in an editor, with the differences before they are saved."""
 
 import json
+import os
 import shlex
 from pathlib import Path
 
@@ -78,7 +79,10 @@ def test_confirmation_and_another_attempt(here: Site) -> None:
 @pytest.mark.parametrize(
     ("environ", "words", "message", "advice"),
     [
-        ({"EDITOR": "", "VISUAL": ""}, "--yes", "No editor is set", "EDITOR=nano perseid edit 12345/x"),
+        ({"EDITOR": "", "VISUAL": ""}, "--yes", "No editor is set", "export EDITOR=nano"),
+        ({"EDITOR": " ", "VISUAL": " \t"}, "--yes", "No editor is set", "export EDITOR=nano"),
+        ({"EDITOR": "'"}, "--yes", 'EDITOR is not a command: "\'"', "export EDITOR=nano"),
+        ({"EDITOR": "true", "VISUAL": "x 'y"}, "--yes", 'VISUAL is not a command: "x \'y"', "export EDITOR=nano"),
         ({"EDITOR": "true"}, "", "there is no terminal", "--yes"),
         ({"EDITOR": "no-such-editor"}, "--yes", "Cannot run the editor 'no-such-editor'", "Set EDITOR"),
         ({"EDITOR": "false"}, "--yes", "The editor 'false' failed with exit code 1", ""),
@@ -89,6 +93,18 @@ def test_editor_or_terminal_is_missing(
     here: Site, environ: dict[str, str], words: str, message: str, advice: str
 ) -> None:
     refused(here(f"edit 12345/x {words}", environ=environ), message, advice, code=1)
+
+
+@pytest.mark.usefixtures("terminal")
+@pytest.mark.parametrize("text", ["", "  "])
+def test_default_editor_is_vi(here: Site, tmp_path: Path, text: str) -> None:
+    vi = tmp_path / "vi"
+    vi.write_text('#!/bin/sh\nexec sed -i s,org/a,org/b, "$1"\n')
+    vi.chmod(0o700)
+    environ = {"EDITOR": text, "VISUAL": text, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = here("edit 12345/x --yes", environ=environ)
+    assert (done.code, done.out) == (0, "12345/x\n"), done
+    assert here.lines("resolve 12345/x --type URL") == ["1  URL  https://example.org/b"]
 
 
 def test_handles_without_a_record_cannot_be_edited(here: Site) -> None:

@@ -308,6 +308,24 @@ def test_editor_requires_a_terminal(demo: Site) -> None:
 
 
 @pytest.mark.usefixtures("terminal")
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        ({"EDITOR": "'"}, 'EDITOR is not a command: "\'"'),
+        ({"EDITOR": "no-such-editor"}, "Cannot run the editor 'no-such-editor'"),
+        ({"EDITOR": "  ", "PATH": "/nowhere"}, "Cannot run the editor 'vi'"),
+    ],
+)
+def test_editor_is_missing(
+    demo: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], message: str
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    done = demo("namespace policy 2000.01 --edit", environ={"VISUAL": "", **environ})
+    refused(done, message, "Set EDITOR, as in: export EDITOR=nano", code=1)
+    assert not list(tmp_path.glob("perseid-policy-*"))
+
+
+@pytest.mark.usefixtures("terminal")
 def test_failing_editor_changes_nothing(demo: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     done = demo("namespace policy 2000.01 --edit", environ=editor(tmp_path, "exit 7"))

@@ -1,14 +1,10 @@
 """`perseid edit`: change a record in a text editor."""
 
-import os
-import shlex
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
 
 import msgspec
 import typer
@@ -42,12 +38,11 @@ from ._arguments import (
     print_changed,
     require_version,
 )
+from ._editor import find_editor, run_editor
 from ._errors import report_error
 from ._output import AsJson, CommandFailed, confirm, is_terminal, print_message
 from .history import format_differences
 from .lifecycle import Yes
-
-EDITOR_VARIABLES: Final = ("VISUAL", "EDITOR")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +81,7 @@ def edit(
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Change a record in your editor ($VISUAL or $EDITOR), as JSON.
+    """Change a record in your editor ($VISUAL, $EDITOR or vi), as JSON.
 
     The differences are shown before they are saved. If the text is invalid, you can edit it again. Nothing is saved if
     you do not change anything, or if the record was changed by somebody else meanwhile. As with `perseid set --from`,
@@ -96,9 +91,7 @@ def edit(
         perseid edit 102.100.272/8RBZF0DQH
         perseid edit 102.100.272/8RBZF0DQH --note "corrected the address"
     """
-    command = next(filter(None, map(os.environ.get, EDITOR_VARIABLES)), None)
-    if command is None:
-        raise CommandFailed("No editor is set", f"Set EDITOR, as in: EDITOR=nano perseid edit {shlex.quote(handle)}")
+    command = find_editor()
     if not yes and not is_terminal(sys.stdin):
         raise CommandFailed("Confirmation required, but there is no terminal", "To save without confirmation: --yes")
     with open_installation(directory, acting_as) as session:
@@ -117,7 +110,7 @@ def edit(
             replacement = require_version(ReplaceRecord(stored.handle, values), stored.handle, stored.seq)
             return session.do(replacement, note, keep_history=keep_history)
 
-        print_changed(_edit_until_valid(shlex.split(command), original.to_text(), save), json)
+        print_changed(_edit_until_valid(command, original.to_text(), save), json)
 
 
 def _read(session: OpenInstallation, handle: Handle) -> _Original:
@@ -137,7 +130,7 @@ def _edit_until_valid(command: list[str], text: str, save: Callable[[bytes], Cha
         path.touch(mode=0o600)
         path.write_text(text, encoding="utf-8")
         while True:
-            _run_editor(command, path)
+            run_editor(command, path)
             try:
                 with path.open("rb") as file:
                     return save(file.read(MAX_JSON_BYTES + 1))
@@ -148,17 +141,6 @@ def _edit_until_valid(command: list[str], text: str, save: Callable[[bytes], Cha
                 typer.echo("Edit again? [Y/n] ", nl=False, err=True)
                 if sys.stdin.readline().strip().lower() not in ("", "y", "yes"):
                     raise CommandFailed("Nothing was changed") from problem
-
-
-def _run_editor(command: list[str], path: Path) -> None:
-    try:
-        code = subprocess.run([*command, str(path)], check=False).returncode  # noqa: S603 - chosen by the user
-    except OSError as error:
-        raise CommandFailed(
-            f"Cannot run the editor {quote_text(command[0])}: {error.strerror}", "Set EDITOR"
-        ) from error
-    if code:
-        raise CommandFailed(f"The editor {quote_text(command[0])} failed with exit code {code}; nothing was changed")
 
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {"edit": edit}

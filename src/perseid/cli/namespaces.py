@@ -1,19 +1,15 @@
 """`perseid namespace` and `perseid type`: prefixes with their policies, and registered types."""
 
-import os
-import shlex
-import subprocess
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 import typer
 
-from perseid.ledger.errors import LedgerError
 from perseid.names.handle import CaseRule, fold, is_derived
 from perseid.records.data_types import Definition
 from perseid.records.encoding import parse_json
@@ -59,6 +55,7 @@ from ._arguments import (
     read_text,
 )
 from ._commands import Group, register_command
+from ._editor import find_editor, run_editor
 from ._output import AsJson, print_fields, print_json, print_message, require_terminal
 from .installation import Profile, make_policy, parse_party
 
@@ -95,9 +92,6 @@ AdministratorOption: TypeAlias = Annotated[
         "prefix, if it has one, else the server's.",
     ),
 ]
-
-_EDITORS: Final = ("VISUAL", "EDITOR")
-_DEFAULT_EDITOR: Final = "vi"
 
 
 @register_command(namespace_app, "add")
@@ -242,7 +236,7 @@ def show(prefix: Prefix, directory: Directory = None, acting_as: ActingAs = None
 def policy(  # noqa: PLR0913 - options
     prefix: Prefix,
     *,
-    edit: Annotated[bool, typer.Option("--edit", help="Change it in your editor ($VISUAL, $EDITOR).")] = False,
+    edit: Annotated[bool, typer.Option("--edit", help="Change it in your editor ($VISUAL, $EDITOR or vi).")] = False,
     file: Annotated[
         str | None,
         typer.Option("--file", metavar="FILE", help="Read the changes from a TOML file; - is standard input."),
@@ -365,14 +359,12 @@ def _print_policy(prefix: str, rules: Policy, json: bool) -> None:
 def _edit_policy(before: Policy) -> Policy:
     """Open the policy in an editor and return the result; keep an invalid text, so that no work is lost."""
     require_terminal("The editor", "To change the policy without one: --file FILE")
-    editor = next((os.environ[name] for name in _EDITORS if os.environ.get(name)), _DEFAULT_EDITOR)
+    editor = find_editor()
     with tempfile.NamedTemporaryFile("w", suffix=".toml", prefix="perseid-policy-", delete=False) as file:
         file.write(before.to_toml())
     path = Path(file.name)
     try:
-        done = subprocess.run([*shlex.split(editor), str(path)], check=False)  # noqa: S603 - the user's own editor
-        if done.returncode:
-            raise LedgerError(f"The editor {editor} failed with exit code {done.returncode}; nothing was changed")
+        run_editor(editor, path)
         after = apply_policy_text(before, path.read_text(encoding="utf-8"))
     except InvalidPolicy as problem:
         message = f"{problem.message}; your text is in {path}: correct it and use --file {path}"
