@@ -699,11 +699,17 @@ def test_another_server_may_verify_a_response(visitor: Visitor, identity: Identi
 
 @pytest.mark.parametrize(
     ("handle", "secret"),
-    [(SEC.handle, SECRET), (SEC.handle, b"wrong"), (STD.encode() + b"-absent", SECRET)],
+    [
+        (SEC.handle, SECRET),
+        (SEC.handle, b"wrong"),
+        (STD.encode() + b"-absent", SECRET),
+        (SEC.handle + b"?a=1", SECRET),
+        (SEC.handle + b"#x?\n", SECRET),
+    ],
     ids=str,
 )
 def test_work_names_the_handle_of_the_secret_and_its_result(registry: Registry, handle: bytes, secret: bytes) -> None:
-    """The work is the same if there is no such handle."""
+    """The work is the same if there is no such handle. Query and fragment make no other secret of it."""
     done: list[tuple[WorkKind, bytes | None]] = []
 
     def do(step: Work) -> object:
@@ -718,9 +724,10 @@ def test_work_names_the_handle_of_the_secret_and_its_result(registry: Registry, 
         visitor.client.pack(request, None), "somebody", visitor.now, transport=Transport.TCP
     )
     right = handle == SEC.handle and secret == SECRET
-    assert served.guess == SecretGuess(handle, right)
+    secret_of = handle.partition(b"?")[0].partition(b"#")[0]
+    assert served.guess == SecretGuess(secret_of, right)
     assert served.is_authentication_failure is not right
-    assert done == [(WorkKind.READ, None), (WorkKind.VERIFY, handle), (WorkKind.SIGN, None)], "one attempt"
+    assert done == [(WorkKind.READ, None), (WorkKind.VERIFY, secret_of), (WorkKind.SIGN, None)], "one attempt"
 
 
 @pytest.mark.parametrize("anybody_may", [False, True])

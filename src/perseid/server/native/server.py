@@ -71,6 +71,7 @@ from .steps import (
     own_secret_id,
     read_codes,
     run_steps,
+    verified_secret_id,
 )
 from .udp import MAX_SETUPS, Key, ReplyCache, content_key, frame_key
 
@@ -309,7 +310,7 @@ class NativeServer:
 
         The sender may be guessing: so the pools get the handle of the secret before the work, and the result after it.
         """
-        refer, secret_handle = OpFlag.DO_NOT_REFER not in request.flags, body.handle
+        refer, secret_of = OpFlag.DO_NOT_REFER not in request.flags, verified_secret_id(body.handle)
         # Not yet an attempt: handles of other servers are refused, and must not fill the table of guesses.
         secrets = yield from do_work(WorkKind.READ, lambda: find_secrets(self._native, body, refer=refer))
         version = request.message.version
@@ -320,8 +321,8 @@ class NativeServer:
             )
             return find_proving_secret(secrets, check) is not None
 
-        valid = yield from do_work(WorkKind.VERIFY, verify, secret_of=secret_handle)
-        call.guess = SecretGuess(secret_handle, valid)
+        valid = yield from do_work(WorkKind.VERIFY, verify, secret_of=secret_of)
+        call.guess = SecretGuess(secret_of, valid)
         yield from self._respond(call, ResponseCode.SUCCESS, VerificationResult(int(valid)))
 
     # Authentication

@@ -11,6 +11,7 @@ function without side effects, for a pool. Changes of the server's state (sessio
 and after it and are quick. Everything else is inherited.
 """
 
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -69,8 +70,8 @@ class Work:
     kind: WorkKind
     call: Callable[[], object] = field(repr=False)
     secret_of: bytes | None = None
-    """The secret that the work is an attempt at: a handle for VERIFY_CHALLENGE, else `own_secret_id`. Only the work
-    that finds the result has it: if that fails, the attempt costs nothing."""
+    """The secret that the work is an attempt at: `verified_secret_id` for VERIFY_CHALLENGE, else `own_secret_id`. Only
+    the work that finds the result has it: if that fails, the attempt costs nothing."""
     price: float | None = None
     """Expected CPU seconds, if known and not the typical price of the kind."""
 
@@ -125,9 +126,21 @@ StepsResult: TypeAlias = Generator[Step, Any, T]
 _OWN_SECRET = b"own "  # no handle starts like this: a prefix has no space
 
 
+_QUERY = re.compile(rb"[?#].*", re.DOTALL)
+
+
 def own_secret_id(handle: str) -> bytes:
     """The secrets of a handle in budgets, for proofs of the caller's own identity."""
-    return _OWN_SECRET + handle.encode("utf-8", "replace")
+    return _OWN_SECRET + verified_secret_id(handle.encode("utf-8", "replace"))
+
+
+def verified_secret_id(handle: bytes) -> bytes:
+    """The same for VERIFY_CHALLENGE, which checks the secret for another server.
+
+    All spellings of a handle have the same id. A CORDRA handle has the same record with any query and fragment, so they
+    are left out, in every namespace: handles that differ in them only share a budget. The limits ignore case.
+    """
+    return _QUERY.sub(b"", handle)
 
 
 def do_work(kind: WorkKind, call: Callable[[], T], *, secret_of: bytes | None = None) -> StepsResult[T]:

@@ -4,15 +4,17 @@ import hashlib
 from asyncio import gather, run, sleep
 from collections.abc import Iterator
 from dataclasses import replace
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import pytest
 
 from perseid.names.handle import Handle
 from perseid.records.encoding import to_base64
 from perseid.records.site import Transport
+from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Create
 from perseid.registry.installation.settings import Config
+from perseid.registry.policy.policy import PROFILES
 from perseid.server.http import context
 from perseid.server.http.messages import Client, Request, Response
 from perseid.server.limits.guesses import MAX_TURNS, KnownClients
@@ -68,10 +70,10 @@ class Limited:
     def basic(self, secret: bytes = SECRET, identity: str = SEC, host: str = ATTACKER) -> Response:
         return self.server.get(HIDDEN, headers={"Authorization": basic_header(identity, secret)}, host=host)
 
-    def verification(self, secret: bytes, host: str = ATTACKER) -> Response:
+    def verification(self, secret: bytes, host: str = ATTACKER, identity: str = SEC) -> Response:
         signature = to_base64(hashlib.sha1(secret + b"nn" + secret).digest())
         fields = {"nonce": to_base64(b"n"), "cnonce": to_base64(b"n"), "alg": "SHA1", "signature": signature}
-        return self.server.get(f"/api/verifications/{SEC}?{urlencode(fields)}", host=host)
+        return self.server.get(f"/api/verifications/{quote(identity, safe='/:')}?{urlencode(fields)}", host=host)
 
 
 @pytest.fixture
@@ -168,6 +170,31 @@ def test_signatures_by_secrets_are_limited(limited: Limited) -> None:
     before = limited.now
     assert limited.basic(host=ELSEWHERE).status == 200
     assert limited.now > before
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_all_spellings_of_a_cordra_handle_share_one_limit(limited: Limited, own: bool) -> None:
+    """Its record is the same with any query and fragment."""
+    name = "2000.1/5E5A7C6B0F1D4C3E9A8B7C6D5E4F3A2B"
+    limited.server.registry.do(AddNamespace("2000.1", PROFILES["cordra"]), OPERATOR, "cli")
+    limited.server.registry.do(Create(Handle.parse(name), (secret_at(300),)), OPERATOR, "cli")
+
+    def attempt(spelling: str, secret: bytes, host: str) -> Response:
+        identity = f"300:{spelling}"
+        return limited.basic(secret, identity, host) if own else limited.verification(secret, host, identity)
+
+    spellings = [name, f"{name}?a=1", f"{name}#x2", f"{name.lower()}?a=1#x2"]
+    statuses = {attempt(each, b"a secret", "192.0.2.100").status for each in spellings}
+    assert statuses == {403 if own else 200}, "each is the handle"
+    for number in range(MOST):
+        attempt(spellings[number % len(spellings)], b"guess", f"198.51.100.{number}")
+    for number, each in enumerate(spellings):
+        before = limited.now
+        attempt(each, b"guess", f"203.0.113.{number}")
+        assert limited.now > before, each
+    before = limited.now
+    attempt(f"{name}?b", b"a secret", "192.0.2.100")
+    assert limited.now == before, "proved there, by whatever spelling"
 
 
 def test_wrong_public_key_signatures_count_for_address_only(limited: Limited) -> None:

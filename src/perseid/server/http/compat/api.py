@@ -55,7 +55,7 @@ from perseid.server.http.messages import (
 )
 from perseid.server.http.responses import METHOD_NOT_ALLOWED, NO_STORE, NOT_FOUND, NOT_IMPLEMENTED, JsonFormat
 from perseid.server.native.operations import NativeContext, find_secrets
-from perseid.server.native.steps import WorkKind
+from perseid.server.native.steps import WorkKind, verified_secret_id
 from perseid.wire import message
 from perseid.wire.codes import ResponseCode
 from perseid.wire.framing import MEDIA_TYPE, Frame, is_native, unwrap_http_body
@@ -285,15 +285,16 @@ async def _verify(call: Call, name: Name) -> Response:
 
 async def _is_valid(request_context: RequestContext, verification: _Verification) -> bool:
     server, reference = request_context.server, verification.claim.reference
-    target = full_name(reference.handle).encode("utf-8", "replace")
+    handle = full_name(reference.handle).encode("utf-8", "replace")
+    secret_of = verified_secret_id(handle)
     native = NativeContext(server.registry, server.site, server.position, tuple)
-    challenge = VerifyChallenge(target, reference.index, b"", b"", b"")
+    challenge = VerifyChallenge(handle, reference.index, b"", b"", b"")
     load_keys = partial(find_secrets, native, challenge, refer=False)
     keys = await request_context.do(WorkKind.READ, load_keys)
     check = partial(handle_scheme.matching_signature_key, verification.claim, verification.nonce, keys)
     price = handle_scheme.verification_cost(verification.claim)
-    is_valid = await request_context.do(WorkKind.VERIFY, check, secret_of=target, price=price) is not None
-    server.record_proof(ProofResult(is_valid, target, own=False), request_context.request.client)
+    is_valid = await request_context.do(WorkKind.VERIFY, check, secret_of=secret_of, price=price) is not None
+    server.record_proof(ProofResult(is_valid, secret_of, own=False), request_context.request.client)
     return is_valid
 
 
