@@ -8,7 +8,7 @@ import pytest
 from perseid.ledger.log.entry import State
 from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission, ValueList
-from perseid.records.record import Value, ValueRef
+from perseid.records.record import PRIVATE_PERMISSIONS, Value, ValueRef
 from perseid.registry.commands.lifecycle import Tombstone, Unpublish
 from perseid.registry.commands.minting import Reserve
 from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
@@ -298,6 +298,21 @@ def test_undo_restores_all_owners(registry: Registry) -> None:
     for name in (*names, PREFIX_HANDLE, handle("0.NA/10.1.5")):
         assert admins(registry, name) == ["300:10.9/alice"], name
     assert admins(registry, NAME) == ["300:10.9/alice", "200:0.NA/10.1"]
+
+
+def test_a2_undo_restores_an_owner_who_was_private_before_the_policy(registry: Registry) -> None:
+    hidden = replace(ADMIN, permissions=PRIVATE_PERMISSIONS)
+    registry.do(Create(NAME, (URL, hidden), overwrite=True), OPERATOR, "cli")
+    policy = replace(PROFILES["free"], authority=True, default_creator="10.9/creator")
+    registry.do(SetPolicy("10.1", policy), OPERATOR, "cli")
+    job = run_transfer(registry, TransferAll("10.1", TO_BOB), OPERATOR)
+    assert admins(registry, NAME) == ["300:10.9/bob"]
+    assert run_undo(registry, job).done == job.done
+    with registry.snapshot() as snapshot:
+        restored = [value.with_timestamp(0) for value in snapshot.stored(NAME).values]
+    assert hidden in restored
+    kept = {policy.creation_date_type, policy.creator_type}
+    assert {value.type for value in restored} == {"URL", "HS_ADMIN", *kept}, "the policy requires them since"
 
 
 # Permissions

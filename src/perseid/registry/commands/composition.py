@@ -121,6 +121,7 @@ def compose(
             now=context.now,
             whole=whole or creates,
             is_import=is_import,
+            restored=tuple(restored),
         )
         snapshot = context.snapshot
         resolvers = (*snapshot.rules.resolvers, *KNOWN_RESOLVERS)

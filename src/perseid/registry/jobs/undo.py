@@ -344,6 +344,7 @@ class _UndoWork:
             context,
             stored,
             values_before,
+            whole=True,  # keeps the metadata that a policy has required since
             creates=not stored.exists,
             state=before.state,
             restored=values_before,

@@ -86,6 +86,8 @@ class Change:
     Otherwise it names values (add, modify, remove), and missing values were removed on purpose."""
     is_import: bool = False
     """Whether a server administrator imports it, so that its dates are accepted."""
+    restored: tuple[Value, ...] = ()
+    """Values of an earlier version, which an undo restores: their owners are not new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,8 @@ class _Completion:
     def __init__(self, policy: Policy, change: Change, find_party: PartyLookup, resolvers: Sequence[Resolver]) -> None:
         self._policy, self._change, self._find_party, self._resolvers = policy, change, find_party, resolvers
         self._before = change.before or ()
-        self._unchanged = {value.with_timestamp(0) for value in self._before}
+        self._known = (*self._before, *change.restored)
+        self._unchanged = {value.with_timestamp(0) for value in self._known}
         self._refusals: list[Refusal] = []
         self._unverified: dict[str, Handle] = {}
 
@@ -251,7 +254,7 @@ class _Completion:
         if self._policy.owner_type:
             return
         find = partial(find_owners, self._policy, self._change.handle)
-        former = set(map(self._name_key, find(self._before, None)))
+        former = set(map(self._name_key, find(self._known, None)))
         for owner in find(values, creator):
             if self._name_key(owner) not in former:
                 self._find_registered(owner, "authority", "the owner in an HS_ADMIN value")
