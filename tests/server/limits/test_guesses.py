@@ -104,7 +104,7 @@ def test_next_turn_belongs_to_the_network_that_failed_least() -> None:
         assert queue.is_next(b"own 1/other")
         with queue.enter(ADMIN, (3,), (0,)) as second, queue.enter(ADMIN, (2,), (0,)) as third:
             assert queue.is_next(ADMIN, first), "who comes first"
-            assert (second.rank, third.rank) == ((0,), (1,)), "waiting twice counts"
+            assert (second.rank, third.rank) == ((0, 0, 0), (1, 1, 1)), "waiting twice counts"
     assert len(queue) == 0
 
 
@@ -113,6 +113,17 @@ def test_large_networks_are_compared_first() -> None:
     with queue.enter(ADMIN, OTHER, (0, 5, 9)) as guessing, queue.enter(ADMIN, HOME, (1,)) as home:
         assert guessing.rank == (9, 5, 0)
         assert queue.is_next(ADMIN, home)
+
+
+def test_ipv4_and_ipv6_are_compared_on_equal_terms() -> None:
+    queue = GuessQueue()
+    with queue.enter(ADMIN, OTHER, (0, 0, 0)) as ipv6, queue.enter(ADMIN, HOME, (0,)) as ipv4:
+        assert queue.is_next(ADMIN, ipv6), "of equal ones the first to come"
+        assert ipv4.rank == ipv6.rank
+    with queue.enter(ADMIN, HOME, (1,)), queue.enter(ADMIN, OTHER, (0, 0, 1)) as ipv6:
+        assert queue.is_next(ADMIN, ipv6), "of its site another customer failed, but not this one"
+    with queue.enter(ADMIN, OTHER, (1, 1, 1)), queue.enter(ADMIN, HOME, (0,)) as ipv4:
+        assert queue.is_next(ADMIN, ipv4)
 
 
 @pytest.mark.parametrize(("handles", "limit"), [(1, MAX_TURNS), (MAX_WAITING, MAX_WAITING)])

@@ -43,6 +43,7 @@ MAX_WAIT: Final = 60.0
 POLL_SECONDS: Final = 0.1
 """Seconds between two looks at the queue: unnoticeable, and 640 looks a second at most."""
 
+_LEVELS = 3  # networks of an IPv6 source
 _DAY = 86_400
 _MAGIC = b"perseid known clients 1\n"
 _ENTRY = struct.Struct("<16sI")
@@ -126,7 +127,10 @@ class Attempt:
     secret_of: bytes
     source: Source
     rank: tuple[int, ...]
-    """Failures and waiting attempts of its networks, the largest network first. The lowest rank is next."""
+    """Failures and waiting attempts of its networks, the largest network first. The lowest rank is next.
+
+    An IPv4 address has one network, which counts at every level, so that it is compared with IPv6 on equal terms.
+    """
 
 
 class GuessQueue:
@@ -143,7 +147,8 @@ class GuessQueue:
         """Wait in the queue; if it is full, in place of the attempt with the highest rank. `failures` by network."""
         same = self._waiting_for(secret_of)
         counts = (failed + sum(net in one.source for one in same) for net, failed in zip(source, failures, strict=True))
-        attempt = Attempt(secret_of, source, tuple(counts)[::-1])
+        by_level = tuple(counts)
+        attempt = Attempt(secret_of, source, (by_level + by_level[-1:] * (_LEVELS - len(by_level)))[::-1])
         self._waiting.append(attempt)
         for attempts, limit in ((self._waiting_for(secret_of), MAX_TURNS), (self._waiting, MAX_WAITING)):
             if len(attempts) > limit:
