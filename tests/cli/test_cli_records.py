@@ -45,11 +45,16 @@ def test_create_prints_json(plain: Site) -> None:
 def test_url_that_leads_nowhere_is_stored_with_a_warning(plain: Site) -> None:
     done = plain.ok("create 12345/j --url javascript:alert(1)")
     assert done.out == "12345/j\n"
-    assert done.err.startswith("Warning: Value 1 of type URL has the scheme javascript, which is none of http, https, ")
-    assert plain.ok("set 12345/j URL=notaurl --json").json["warnings"] == ["Value 1 of type URL is not an absolute URL"]
+    start = (
+        "Warning: Value 1 of type URL, 'javascript:alert(1)', has the scheme javascript, which is none of http, https, "
+    )
+    assert done.err.startswith(start)
+    advice = "Use an absolute URL, such as https://example.org/1"
+    warning = f"Value 1 of type URL, 'notaurl', is not an absolute URL. {advice}"
+    assert plain.ok("set 12345/j URL=notaurl --json").json["warnings"] == [warning]
     assert plain.ok("add 12345/j EMAIL=x").err == "", "what it had before is not reported again"
     minted = plain("mint 12345 --count 2 --url notaurl")
-    assert minted.err.splitlines()[-1] == "Warning: Value 1 of type URL is not an absolute URL"
+    assert minted.err.splitlines()[-1] == f"Warning: {warning}"
     assert "warnings" not in plain.ok("mint 12345 --url https://example.org/ --json").json
 
 

@@ -86,11 +86,11 @@ def test_s1_s2_administrators_learn_that_a_handle_is_not_public(here: Site) -> N
     here.ok("unpublish 12345/x")
     here.ok("set 12345/other HS_ADMIN=300:98765/ann --as 300:0.NA/12345")
     owner, other = "--as 300:98765/ann", "--as 300:98765/bob"
-    for command in ("resolve 12345/r", "resolve 12345/r --at 9", "cite 12345/r"):
+    today = "Handle 12345/r is reserved: only its administrators can see it\n"
+    earlier = "Handle 12345/r is reserved now: only its administrators can see it and its earlier versions\n"
+    for command, text in (("resolve 12345/r", today), ("resolve 12345/r --at 9", earlier), ("cite 12345/r", today)):
         hint = "To see it: perseid resolve 12345/r --private"
-        refused(
-            here(f"{command} {owner}"), "Handle 12345/r is reserved: only its administrators can see it", hint, code=3
-        )
+        refused(here(f"{command} {owner}"), text, hint, code=3)
         assert here(f"{command} {other}").err == "perseid: Handle 12345/r does not exist\n"
     refused(here("resolve 12345/x"), "Handle 12345/x is unpublished", "--private", code=3)
     assert here.lines(f"resolve 12345/r --private {owner}") == ["100  HS_ADMIN  300:98765/ann"]

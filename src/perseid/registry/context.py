@@ -206,9 +206,14 @@ def not_found(stored: StoredRecord) -> Refused:
     return Refused(ResponseCode.HANDLE_NOT_FOUND, f"Handle {display_name(stored.requested)} does not exist")
 
 
-def not_public(stored: StoredRecord) -> NotPublic:
-    """The refusal for an unpublished or reserved handle, to a caller who can read it."""
-    reason = f"Handle {display_name(stored.requested)} is {stored.state.label}: only its administrators can see it"
+def not_public(stored: StoredRecord, *, earlier: bool = False) -> NotPublic:
+    """The refusal for an unpublished or reserved handle, to a caller who can read it.
+
+    With `earlier` they asked for an earlier version, which is as visible as the present one.
+    """
+    state = f"{stored.state.label} now" if earlier else stored.state.label
+    hidden = "it and its earlier versions" if earlier else "it"
+    reason = f"Handle {display_name(stored.requested)} is {state}: only its administrators can see {hidden}"
     return NotPublic(ResponseCode.HANDLE_NOT_FOUND, reason, AdviceKind.SEE_HIDDEN(handle=stored.handle))
 
 

@@ -109,8 +109,8 @@ class OutOfSpace(Refused):
 
     problem_type = "storage-full"
 
-    def __init__(self) -> None:
-        reason = "The disk of the server is full; nothing was changed"
+    def __init__(self, *, reads: bool = False) -> None:
+        reason = "The disk of the server is full" + ("" if reads else "; nothing was changed")
         super().__init__(ResponseCode.SERVER_BACKUP, reason, AdviceKind.FREE_SPACE())
 
 
@@ -137,11 +137,14 @@ class CounterClosed(Refused):
         super().__init__(ResponseCode.SERVER_BACKUP, reason, AdviceKind.REOPEN_COUNTER(prefix=prefix))
 
 
-def find_refusal(error: Exception | None) -> Refused | None:
-    """Return the refusal for an error of the ledger that only an operator can fix; None for others."""
+def find_refusal(error: Exception | None, *, reads: bool = False) -> Refused | None:
+    """Return the refusal for an error of the ledger that only an operator can fix; None for others.
+
+    With `reads` the request would not have changed anything.
+    """
     match error:
         case StorageFull():
-            return OutOfSpace()
+            return OutOfSpace(reads=reads)
         case ClockError():
             return WrongClock()
     return None

@@ -121,6 +121,16 @@ def test_error_during_authentication_gets_a_response(registry: Registry, kind: W
         assert good.ask(answer, about=request).code is ResponseCode.SUCCESS
 
 
+def test_only_a_refused_change_says_that_nothing_was_changed(registry: Registry) -> None:
+    full = StorageFull(PLANTED)
+    visitor = Visitor(NativeServer(registry, make_server(), SITE, do=failing(WorkKind.READ, full)))
+    read = text_of(visitor.ask(visitor.request(OpCode.RESOLUTION, Resolve(STD.encode()))))
+    visitor = Visitor(NativeServer(registry, make_server(), SITE, do=failing(WorkKind.WRITE, full)))
+    changed = text_of(visitor.ask_as(SEC, create(visitor)))
+    assert "disk of the server is full" in read
+    assert ("nothing was changed" in read, "nothing was changed" in changed) == (False, True)
+
+
 def test_protocol_error_gets_a_response(
     visitor: Visitor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -24,6 +24,7 @@ from typing import Final, Generic, TypeVar
 
 from perseid.ledger.log.clock import SECOND, TOLERANCE
 from perseid.ledger.log.entry import State
+from perseid.names.errors import quote_text
 from perseid.names.handle import Handle, fold
 from perseid.names.uri import KNOWN_RESOLVERS
 from perseid.records.encoding import to_iso
@@ -142,7 +143,8 @@ def compose(
         raise Refused.from_refusals(refusals)
     if not stored.policy.url_schemes:
         for value, problem in find_url_problems(values, known):
-            context.warn(f"Value {value.index} of type {display_name(value.type)} {problem}")
+            data, advice = quote_text(value.data.decode("utf-8", "replace")), AdviceKind.USE_ABSOLUTE_URL.value
+            context.warn(f"Value {value.index} of type {display_name(value.type)}, {data}, {problem}. {advice}")
     check_definitions(stored.values, values)
     if refusals := list(check_types(context.snapshot, stored.policy, values, stored.values)):
         raise Refused.from_refusals(refusals)

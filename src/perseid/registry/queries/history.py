@@ -340,7 +340,7 @@ def resolve_at(context: Context, query: Query, seq: int | None) -> Resolution:
         if refused.code is ResponseCode.HANDLE_NOT_FOUND and query.public_only:
             stored = snapshot.stored(query.handle)
             if stored.exists and not stored.is_public and can_read(snapshot, identity, stored.handle):
-                raise not_public(stored) from refused
+                raise not_public(stored, earlier=seq is not None) from refused
         raise
 
 

@@ -38,7 +38,7 @@ from perseid.server.native.decisions import Busy, TooManyGuesses, internal_error
 from perseid.wire.codes import ResponseCode
 
 from .context import RequestContext
-from .messages import MAX_PARAMETERS, BadRequest, HeaderList, Parameters, Request, Response, is_api
+from .messages import MAX_PARAMETERS, SAFE_METHODS, BadRequest, HeaderList, Parameters, Request, Response, is_api
 
 JSON: Final = "application/json;charset=utf-8"
 JAVASCRIPT: Final = "application/javascript;charset=utf-8"
@@ -225,7 +225,7 @@ def code_of(status: int) -> ResponseCode:
 
 def to_failure(problem: Exception, request_context: RequestContext, texts: AdviceTexts = NO_TEXTS) -> Failure:
     """Convert an exception to an error, with the interface's texts of advice; an unexpected exception is logged."""
-    problem = find_refusal(problem) or problem
+    problem = find_refusal(problem, reads=request_context.request.method in SAFE_METHODS) or problem
     match problem:
         case BadRequest():
             return Failure(problem.status, problem.code, problem.message, echo_name=problem.echo_name)

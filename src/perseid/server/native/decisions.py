@@ -54,6 +54,10 @@ INTERNAL_ERROR: Final = "Internal Error"
 _CODES_WITHOUT_TEXT: Final = frozenset((ResponseCode.HANDLE_NOT_FOUND, ResponseCode.VALUES_NOT_FOUND))
 """Codes without a text for resolution: resolver processes send none, and both must agree."""
 
+_READING_OPCODES: Final = frozenset(
+    (OpCode.RESOLUTION, OpCode.GET_SITE_INFO, OpCode.LIST_HANDLES, OpCode.LIST_HOMED_NAS, OpCode.VERIFY_CHALLENGE)
+)
+
 _REFERRALS_SINCE: Final = 5  # minor version; before it, the code of a referral had another meaning
 
 _INTERNAL_FAILURES: Final[dict[type[Exception], tuple[ResponseCode, str]]] = {
@@ -89,7 +93,7 @@ def error_response(
     error: Exception, request: Request, reference: Callable[[], str]
 ) -> tuple[ResponseCode, ResponseBody]:
     """Return the response to a request that failed; unexpected errors are logged under a reference."""
-    error = find_refusal(error) or error
+    error = find_refusal(error, reads=request.opcode in _READING_OPCODES) or error
     if isinstance(error, ReferralError):
         if request.message.envelope.suggested.at_least(_REFERRALS_SINCE):
             return ResponseCode.PREFIX_REFERRAL, Referral(values=error.values)

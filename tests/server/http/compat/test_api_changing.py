@@ -70,7 +70,8 @@ def test_record_is_created_and_replaced(server: Harness) -> None:
     assert header_of(answer, "Location") == NEW
     assert header_of(answer, "Cache-Control") == "no-store"
     answer = server.put(NEW, [URL | {"data": "changed"}, ADMIN], headers=basic())
-    warnings = ["Value 1 of type URL is not an absolute URL"]
+    advice = "Use an absolute URL, such as https://example.org/1"
+    warnings = [f"Value 1 of type URL, 'changed', is not an absolute URL. {advice}"]
     expected = {"responseCode": 1, "handle": f"{PREFIX}/new", "warnings": warnings}
     assert (answer.status, json_of(answer)) == (200, expected)
     assert header_of(answer, "Location") is None

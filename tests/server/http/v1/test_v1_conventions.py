@@ -238,6 +238,17 @@ def test_unavailable_server_sends_retry_after(server: Harness, error: Exception,
     assert slug == "busy" or found["advice"].startswith("Ask a server administrator to ")
 
 
+def test_only_a_refused_change_says_that_nothing_was_changed(server: Harness) -> None:
+    async def fail(*_: object) -> object:
+        raise StorageFull("a secret")
+
+    object.__setattr__(server.context, "do", fail)
+    read = problem(send(server, "GET", "/handles/12345%2Fn0/citation"), "storage-full")
+    assert read["detail"] == "The disk of the server is full"
+    changed = problem(send(server, "DELETE", "/handles/12345%2Fn0", headers=basic()), "storage-full")
+    assert changed["detail"] == "The disk of the server is full; nothing was changed"
+
+
 # Who asks
 
 

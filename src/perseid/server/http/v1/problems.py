@@ -93,7 +93,7 @@ class ApiError(Exception):
 def to_problem(error: Exception, request_context: RequestContext) -> ProblemResponse:
     """Convert an error to a problem; unexpected errors are logged."""
     url = request_context.server.settings.public_url
-    error = find_refusal(error) or error
+    error = find_refusal(error, reads=request_context.request.method in SAFE_METHODS) or error
     match error:
         case ApiError():
             problem = make_problem(error.slug, error.detail, url, advice=error.advice, code=error.code)
