@@ -1,9 +1,13 @@
-"""What the control process logs about changes that are refused."""
+"""What the control process logs about changes that are refused, and files that cannot be saved."""
+
+import asyncio
+from pathlib import Path
 
 import pytest
 
 from perseid.ledger.errors import ClockError, StorageFull
-from perseid.server.processes.control import REMINDER_INTERVAL, ProblemLog
+from perseid.server.limits.guesses import KnownClients
+from perseid.server.processes.control import REMINDER_INTERVAL, KnownClientsFile, ProblemLog
 
 
 def test_refused_changes_are_logged_once_and_again_after_recovery_or_a_long_pause(
@@ -31,3 +35,33 @@ def test_refused_changes_are_logged_once_and_again_after_recovery_or_a_long_paus
         f"changes are refused: the clock is wrong. {hint}",
         f"changes are refused: the clock is wrong. {hint}",
     ]
+
+
+def test_failed_save_of_known_clients_is_retried_and_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "folder"
+    file = KnownClientsFile(folder / "known-clients")
+    known = KnownClients(b"key")
+    logged, changed = [], []
+
+    def save() -> None:
+        asyncio.run(file.save(known))
+        logged.append(len(caplog.records))
+        changed.append(known.changed)
+
+    known.add((1,), udp=False)
+    save()
+    save()
+    folder.mkdir()
+    save()
+    assert KnownClients.read(file.path, b"key").contains((1,), udp=False)
+    file.path.unlink()
+    save()
+    assert not file.path.exists(), "nothing has changed"
+    folder.rmdir()
+    known.add((2,), udp=False)
+    save()
+    assert changed == [True, True, False, False, True]
+    assert logged == [1, 1, 1, 1, 2]
+    assert caplog.records[0].message == f"cannot save {file.path}: No such file or directory"

@@ -64,7 +64,7 @@ class KnownClients:
         self._max_size = max_size
         self._expiry: dict[bytes, int] = {}  # by hash, in days since 1970; least recently used first
         self.changed = False
-        """Whether `dump` has something new."""
+        """Whether `dump` has something new. Set it again if what that returned could not be saved."""
 
     @classmethod
     def read(cls, path: Path, key: bytes) -> Self:

@@ -128,6 +128,28 @@ class ProblemLog:
             _logger.error("changes are refused: %s. To see what is wrong, run: perseid check", problem)
 
 
+class KnownClientsFile:
+    """Saves where identities were proved. A failed save is retried, and logged once until one succeeds."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._has_failed = False
+
+    async def save(self, known: KnownClients) -> None:
+        """Write the file, if something has changed."""
+        if not known.changed:
+            return
+        try:
+            await asyncio.to_thread(replace_file, self.path, known.dump())
+        except OSError as error:
+            known.changed = True
+            if not self._has_failed:
+                _logger.warning("cannot save %s: %s", self.path, error.strerror)
+            self._has_failed = True
+        else:
+            self._has_failed = False
+
+
 class Control:
     """The control process."""
 
@@ -139,7 +161,7 @@ class Control:
         self._log = logs.configure("control", config.log.format, level=config.log.level_number)
         self._shared_counters = SharedCounters(options.counters)
         self._counts = ControlCounters()
-        self._known_path = installation.directory / KNOWN_CLIENTS
+        self._known_file = KnownClientsFile(installation.directory / KNOWN_CLIENTS)
         self._pools = Pools(config, known=self._load_known_clients())
         native_server, public_resolver = self._create_native_server(config, server_identity)
         self._service = NativeService(
@@ -159,7 +181,7 @@ class Control:
         if isinstance(self._installation.ledger, UnopenedLedger):  # nobody can authenticate
             return KnownClients(secrets.token_bytes(32))
         with self._installation.ledger.open_reader() as reader:
-            return KnownClients.read(self._known_path, reader.secret(_KNOWN_PURPOSE))
+            return KnownClients.read(self._known_file.path, reader.secret(_KNOWN_PURPOSE))
 
     def _traffic(self, config: Config) -> TrafficLimit:
         limits = config.limits
@@ -235,7 +257,7 @@ class Control:
                 self._http.stop(loop)
             await self._drain(accept_loop)
         self._pools.close()
-        await self._save_known_clients()
+        await self._known_file.save(self._pools.known)
 
     async def _run_periodic_tasks(self) -> None:
         """Run the once-a-second tasks until shutdown."""
@@ -267,17 +289,8 @@ class Control:
                 self._udp.purge_expired(monotonic())
                 if self._http is not None:
                     self._http.purge_expired()
-                await self._save_known_clients()
+                await self._known_file.save(self._pools.known)
             self._send_status({})
-
-    async def _save_known_clients(self) -> None:
-        """Save where identities were proved, if that has changed."""
-        known = self._pools.known
-        if known.changed:
-            try:
-                await asyncio.to_thread(replace_file, self._known_path, known.dump())
-            except OSError as error:
-                _logger.warning("cannot save %s: %s", self._known_path, error.strerror)
 
     async def _drain(self, accept_loop: NativeAcceptLoop) -> None:
         """Finish started work, within the time limit."""
