@@ -43,6 +43,7 @@ class Service:
     """A service that sends the same response to everything."""
 
     answer: Message = ANSWER
+    messages: int = 1
     served_frames: list[Frame] = field(default_factory=list)
     drops: Counter[str] = field(default_factory=Counter)
     lines: list[str] = field(default_factory=list)
@@ -50,7 +51,8 @@ class Service:
     async def served(self, frame: Frame, host: str, transport: Transport) -> AsyncGenerator[NativeResponse, None]:
         assert (host, transport) == (SOURCE[0], Transport.UDP)
         self.served_frames.append(frame)
-        yield NativeResponse(Reply((Frame(self.answer.envelope, self.answer.payload()),)))
+        for _ in range(self.messages):
+            yield NativeResponse(Reply((Frame(self.answer.envelope, self.answer.payload()),)))
 
     def early_failure(self, code: ResponseCode, text: str, answered: Envelope | None = None) -> Reply:
         return make_server().early_failure(code, text, NOW, answered=answered)
@@ -167,6 +169,15 @@ def test_response_is_charged_for_what_it_has_more_than_the_request(memory: int) 
     assert len(forward(Service(LONG_ANSWER), TrafficLimit(memory, 1e-9, excess), *packets)) == 5
     short = forward(Service(LONG_ANSWER), TrafficLimit(memory, 1e-9, excess), *packets)
     assert len(short) == 1
+
+
+def test_request_is_deducted_from_one_message_of_a_response(memory: int) -> None:
+    _, request = long_request()
+    packets = split(request.envelope, request.payload(), request=True)
+    service = Service(messages=4)
+    burst = 2 * len(ANSWER.to_bytes())
+    assert len(forward(service, TrafficLimit(memory, 1e-9, burst), *packets)) == 3 + 1, "the last one is short"
+    assert service.drops == {"rate_limit": 1}
 
 
 def test_invalid_message_gets_no_short_response(memory: int) -> None:

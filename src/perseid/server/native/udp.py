@@ -251,17 +251,28 @@ class UdpServer:
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, resolver: socket.socket, forwarded: ForwardedDatagram, frame: Frame) -> None:
+        is_first = True
         async for served in self._service.served(frame, forwarded.address[0], Transport.UDP):
-            self._send(resolver, forwarded, served.reply, frame.payload)
+            self._send(resolver, forwarded, served.reply, frame.payload, is_first=is_first)
+            is_first = False
 
-    def _send(self, resolver: socket.socket, forwarded: ForwardedDatagram, reply: Reply, request: bytes = b"") -> None:
+    def _send(
+        self,
+        resolver: socket.socket,
+        forwarded: ForwardedDatagram,
+        reply: Reply,
+        request: bytes = b"",
+        *,
+        is_first: bool = True,
+    ) -> None:
         """Send a reply, unless it is more than a possibly forged address should get (2.7).
 
-        `forwarded` is the datagram of the request, or the last of its packets; `request` is the whole request.
+        `forwarded` is the datagram of the request, or the last of its packets; `request` is the whole request. Its
+        bytes are deducted from the first message of a response only.
         """
         packets = reply.to_packets()
         request_size = max(len(forwarded.datagram), envelope_module.ENVELOPE_LENGTH + len(request))
-        excess = sum(map(len, packets)) - request_size
+        excess = sum(map(len, packets)) - (request_size if is_first else 0)
         now = monotonic()
         if len(packets) > MAX_PACKETS or not self.traffic.allows(forwarded.address[0], excess, now):
             self._service.dropped("rate_limit")
