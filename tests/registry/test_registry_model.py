@@ -371,7 +371,7 @@ class Model:
             found = [value for value in selected if bit(value, 2)]
         else:
             if mode == "session" or private:
-                if mode != "session" and not bit(private[0], 0):
+                if private and not bit(private[0], 0):
                     return 401
                 if who == "nobody":
                     return 402
