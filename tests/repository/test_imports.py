@@ -27,7 +27,7 @@ HEAVY = (
 )
 """Modules that a resolver does not use."""
 
-UNUSED_PACKAGES = ("perseid.batch", "perseid.cli", "perseid.client", "perseid.registry")
+UNUSED_PACKAGES = ("perseid.bulk", "perseid.cli", "perseid.client", "perseid.registry")
 MAX_MODULES = 50
 """Perseid modules in a resolver; each costs memory in every resolver process."""
 
