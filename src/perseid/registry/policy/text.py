@@ -256,6 +256,11 @@ def _validate_options(options: dict[str, str | int | bool]) -> str | None:
     return None
 
 
+def _names_handles(expects: str, validate: Callable[..., str | None]) -> dict[str, object]:
+    """Details of a key that names handles: stored ones stay valid, new ones must be legal."""
+    return {"expects": expects, "validate": validate, "validate_new": partial(validate, existing=False)}
+
+
 def _toml_kind(plain: object) -> str:
     """The TOML type of a plain object."""
     if isinstance(plain, bool):
@@ -286,25 +291,10 @@ SchemeList = Annotated[
 """Schemes of URLs, in lowercase."""
 Administrators = Annotated[
     tuple[_NonEmpty, ...],
-    Meta(
-        extra={
-            "expects": "a list of administrators such as 200:0.NA/{prefix}",
-            "validate": _validate_administrators,
-            "validate_new": partial(_validate_administrators, existing=False),
-        }
-    ),
+    Meta(extra=_names_handles("a list of administrators such as 200:0.NA/{prefix}", _validate_administrators)),
 ]
 """Administrators in the text form of the command line."""
-HandleName = Annotated[
-    str,
-    Meta(
-        extra={
-            "expects": "a handle",
-            "validate": _validate_handle,
-            "validate_new": partial(_validate_handle, existing=False),
-        }
-    ),
-]
+HandleName = Annotated[str, Meta(extra=_names_handles("a handle", _validate_handle))]
 """A bare handle; or empty."""
 Options = Annotated[
     dict[str, str | int | bool],

@@ -443,11 +443,11 @@ class RateLimitedLogger:
         self._rate_limit = RateLimit(LINES_PER_SECOND, BURST_LINES)
         self._omitted = 0
 
-    def info(self, logger: logging.Logger, now: float, message: str) -> None:
-        """Log a message, or omit it."""
+    def info(self, logger: logging.Logger, now: float, message: str, extra: Mapping[str, object] | None = None) -> None:
+        """Log a message, or omit it; `extra` as in the methods of the logger."""
         if not self._rate_limit.take(now):
             self._omitted += 1
             return
         more = f" ({self._omitted} similar messages omitted)" if self._omitted else ""
         self._omitted = 0
-        logger.info("%s%s", message, more)
+        logger.info("%s%s", message, more, extra=extra)

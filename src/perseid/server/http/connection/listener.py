@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 from OpenSSL import SSL
 
 from perseid.registry.installation.sections import Listen
-from perseid.server.limits.budgets import Connections
-from perseid.server.limits.udp import RateLimit
+from perseid.server.limits.budgets import Connections, RateLimitedLogger
 from perseid.server.native.authentication import UnfinishedMessages
 from perseid.server.observe.logs import fields
 from perseid.server.processes.accept import AcceptLoop
@@ -115,10 +114,6 @@ class ConnectionManager:
             longest.cut()
 
 
-LOGGED_PER_SECOND: Final = 5.0
-LOGGED_BURST: Final = 50.0
-"""Failed handshakes that are logged, per second and in a burst; all are counted. Scanners try many."""
-
 HTTPS_ONLY: Final = b"This server accepts HTTPS only.\n"
 """The response to plain HTTP if only HTTPS is enabled."""
 
@@ -177,8 +172,7 @@ class HttpListener(AcceptLoop):
         """Successful handshakes."""
         self.now: Callable[[], float] = monotonic
         self._counts = counts
-        self._log_limit = RateLimit(LOGGED_PER_SECOND, LOGGED_BURST)
-        self._unlogged = 0
+        self._failure_log = RateLimitedLogger()  # scanners try many
 
     def take(self, client: socket.socket, host: str) -> asyncio.Protocol:  # noqa: ARG002 - part of the interface
         """Wait for the first byte."""
@@ -215,12 +209,7 @@ class HttpListener(AcceptLoop):
     def handshake_failed(self, failure: HandshakeFailure, reason: str, host: str) -> None:
         """Count a failed handshake, and log it within the rate limit."""
         self.failures[failure] += 1
-        if not self._log_limit.take(self.now()):
-            self._unlogged += 1
-            return
-        more = {"not_logged": self._unlogged} if self._unlogged else {}
-        self._unlogged = 0
-        _logger.info("TLS handshake failed: %s", reason, extra=fields(address=host, **more))
+        self._failure_log.info(_logger, self.now(), f"TLS handshake failed: {reason}", fields(address=host))
 
 
 class _ProtocolDetector(asyncio.Protocol):
