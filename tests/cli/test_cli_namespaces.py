@@ -120,7 +120,10 @@ def test_a6_external_types_are_reported(tmp_path: Path) -> None:
     assert shown.out.splitlines()[:2] == ["handle       102.100.TYPE/CREATOR", "name         CREATOR"]
     assert "This is a copy: another service hosts the type." in shown.err
     advice = "See the copy of the definition: perseid type show 102.100.TYPE/CREATOR"
-    refused(installation("resolve 102.100.TYPE/CREATOR"), "does not host prefix 102.100.TYPE", advice, code=3)
+    resolved = installation.ok("resolve 102.100.type/creator --follow --type DESC")
+    assert resolved.out.startswith("1  DESC  CREATOR: The party that created the identifier.")
+    assert "This is a copy: another service hosts the type." in resolved.err
+    refused(installation("resolve 102.100.TYPE/CREATOR --at 1"), "does not host prefix 102.100.TYPE", advice, code=3)
 
 
 def test_namespace_with_a_custom_policy(demo: Site, tmp_path: Path) -> None:

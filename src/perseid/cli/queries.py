@@ -161,6 +161,8 @@ def _print_authority(metadata: Authority) -> None:
 
 def _print_hints(found: FoundRecord) -> None:
     record = found.resolution
+    if found.is_copy:
+        print_message("This is a copy: another service hosts the type.")
     if found.aliases:
         print_message(f"{printable(found.aliases[0])} is an alias of {printable(str(record.registered))}.")
     if record.state is not State.NORMAL:

@@ -50,13 +50,14 @@ def to_record(found: FoundRecord) -> records.Record:
         state=resolution.state.label,
         values=dump_values(resolution.values),
         seq=resolution.seq,
-        changed=iso_time(resolution.at),
+        changed=None if found.is_copy else iso_time(resolution.at),
         as_of=found.entry,
         aliases=found.aliases,
         by_template=resolution.by_template,
         template_base=None if resolution.base is None else str(resolution.base),
         query=resolution.query,
         fragment=resolution.fragment,
+        copy=found.is_copy,
     )
 
 

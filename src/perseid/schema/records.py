@@ -146,8 +146,13 @@ class Record(ResponseBody, frozen=True):
     handle: Annotated[str, Doc("The handle as registered.", examples=["12345/x"])]
     state: Annotated[str, Doc("`published`, `unpublished`, `reserved` or `tombstone`.", examples=["published"])]
     values: Annotated[list[ValueResponse], Doc("The values, by index.")]
-    seq: Annotated[Seq, Doc("The ledger entry of this version; with `at` it always returns the same version.")]
-    changed: Annotated[str, Doc("Time of that entry, in ISO 8601.", examples=["2026-11-15T10:00:00.123456Z"])]
+    seq: Annotated[
+        Seq, Doc("The ledger entry of this version; with `at` it always returns the same version. 0 for a copy.")
+    ]
+    changed: Annotated[
+        str | None,
+        Doc("Time of that entry, in ISO 8601; a copy has none.", examples=["2026-11-15T10:00:00.123456Z"]),
+    ] = None
     as_of: Annotated[int | None, Doc("The last ledger entry at the requested time.")] = None
     aliases: Annotated[tuple[str, ...], Doc("The aliases that were followed.")] = ()
     by_template: Annotated[
@@ -156,6 +161,9 @@ class Record(ResponseBody, frozen=True):
     template_base: Annotated[str | None, Doc("The handle whose record the template used.")] = None
     query: Annotated[str | None, Doc("The query after `?`, in schemes where it is not part of the handle.")] = None
     fragment: Annotated[str | None, Doc("The fragment after `#`, likewise.")] = None
+    copy: Annotated[
+        bool, Doc("Whether this is a copy that comes with Perseid: another service hosts the handle, a type.")
+    ] = False
 
 
 KeepHistory = Annotated[

@@ -18,7 +18,7 @@ from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle, check_pre
 from perseid.names.uri import is_uri
 from perseid.records.admin import AdminPermission
 from perseid.records.record import Value
-from perseid.records.types import DEFINITION, HS_ADMIN, HS_VLIST, has_type
+from perseid.records.types import HS_ADMIN, HS_VLIST, has_type
 from perseid.registry.access import permissions
 from perseid.registry.access.permissions import HasPermissions, HasRole, RequiredScope, Requirement, Role, display_name
 from perseid.registry.advice import AdviceKind
@@ -407,10 +407,8 @@ def _type_values(definition: TypeDefinition, stored: StoredRecord) -> tuple[Valu
     """The record of a type: a description, and the definition where the policy allows that value. Without a default
     creator it names itself (A4).
     """
-    values = [Value.text(1, "DESC", definition.text)]
-    if definition.definition is not None:
-        value = Value(len(values) + 1, DEFINITION, definition.definition.to_bytes())
-        values += [] if stored.policy.check_values([value], complete=False) else [value]
+    description, *defining = definition.values
+    values = [description, *[value for value in defining if not stored.policy.check_values([value], complete=False)]]
     if stored.policy.authority and not stored.policy.default_creator:
         values.append(Value.text(len(values) + 1, stored.policy.creator_type, str(stored.handle)))
     return tuple(values)

@@ -29,7 +29,7 @@ from perseid.records.data_types import Definition, interpret_as
 from perseid.records.encoding import JsonObject, from_iso, to_iso
 from perseid.records.errors import InvalidData
 from perseid.records.record import MAX_VALUES, Record, Value, ascending
-from perseid.records.types import HS_ADMIN, Text, has_type
+from perseid.records.types import DEFINITION, DESC, HS_ADMIN, Text, has_type
 from perseid.registry.advice import Advice, AdviceKind
 
 from .policy import DEFAULT_OWNER_TYPE, PROFILES, Policy, Refusal, Subject
@@ -431,6 +431,16 @@ class TypeDefinition:
         except InvalidData:
             return None
 
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """The description and, if there is one, the definition."""
+        description = Value.text(1, DESC, self.text)
+        return (
+            (description,)
+            if self.definition is None
+            else (description, Value(2, DEFINITION, self.definition.to_bytes()))
+        )
+
 
 def type_definitions(policy: Policy) -> tuple[TypeDefinition, ...]:
     """The types of the values that the server writes under a policy."""
@@ -448,8 +458,9 @@ def _built_in_definitions() -> Mapping[str, TypeDefinition]:
 def find_built_in_definition(handle: Handle) -> TypeDefinition | None:
     """The definition of a type that a built-in profile uses (A6).
 
-    Its prefix may be hosted elsewhere. Then this is a copy, which is shown to readers of records and never served as
-    the record of the handle.
+    Its prefix may be hosted elsewhere. Then this is a copy, and is marked as such wherever it is shown. Interfaces
+    without such a mark, the native protocol and the compatible API, do not return it: there, a response means that this
+    server is responsible for the handle.
     """
     return _built_in_definitions().get(fold(str(handle)))
 

@@ -7,18 +7,21 @@ public records are followed, and of the history only what is still public. Which
 
 from dataclasses import dataclass, replace
 
+from perseid.ledger.log.entry import State
 from perseid.names.handle import Handle, fold
+from perseid.records.record import select
 from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context
 from perseid.registry.identity import Anonymous
+from perseid.registry.policy.authority import find_built_in_definition
 from perseid.registry.policy.resolution import MAX_ALIASES, AliasOutcome, AliasTrail, alias_target, has_alias
 from perseid.registry.results import Refused, Resolution
 from perseid.registry.snapshot import SITE_PREFIX, Snapshot
 from perseid.wire.codes import ResponseCode
 
 from .history import resolve_at, seq_at_time
-from .resolve import Query
+from .resolve import Query, values_not_found
 
 
 class AliasError(Refused):
@@ -106,13 +109,25 @@ class FoundRecord:
     """The last ledger entry at the requested time; None if the current record was requested."""
     aliases: tuple[str, ...] = ()
     """The aliases that were followed."""
+    is_copy: bool = False
+    """Whether another service hosts the handle, a type, and this is the copy that comes with Perseid (A6)."""
 
 
 def find_record(context: Context, query: Query, at: str | None, now: int, *, follow: bool) -> FoundRecord:
-    """Resolve a handle now or at a time, if `follow` through its aliases. Raises `Refused`."""
+    """Resolve a handle now or at a time, if `follow` through its aliases. Raises `Refused`.
+
+    A type that another service hosts resolves to its copy, which has no history.
+    """
     snapshot = context.snapshot
     entry = None if at is None else seq_at_time(snapshot.reader, at, now)
     chain = resolve_aliases(snapshot, query.handle, entry).chain if follow else (query.handle,)
     if len(chain) > 1:
         query = replace(query, handle=chain[-1])
+    copy = find_built_in_definition(query.handle) if entry is None else None
+    if copy is not None and not snapshot.is_responsible(query.handle):
+        values = select(copy.values, query.indexes, query.types)
+        if not values:
+            raise values_not_found(query)
+        registered = copy.handle or query.handle
+        return FoundRecord(Resolution(query.handle, registered, State.NORMAL, values, 0, 0), is_copy=True)
     return FoundRecord(resolve_at(context, query, entry), entry, tuple(map(str, chain[:-1])))

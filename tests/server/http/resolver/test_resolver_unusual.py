@@ -134,10 +134,15 @@ def test_a6_type_of_another_service_has_a_copy_of_its_definition(server: Harness
         assert "The party that created the identifier." in page_of(answer).text
     found = json.loads(server.get(f"/api/v1/types/{quote(path[1:], safe='')}").body)
     assert (found["handle"], found["copy"], found["example"]) == (path[1:], True, "102.100.272/0N8J991QH")
-    # The handle itself is not served.
+    address = f"/api/v1/handles/{quote(path[1:], safe='')}"
+    copy = json.loads(server.get(address).body)
+    assert (copy["handle"], copy["copy"], copy["seq"], "changed" in copy) == (path[1:], True, 0, False)
+    assert [value["type"] for value in copy["values"]] == ["DESC", "PERSEID_TYPE"]
+    assert json.loads(server.get(f"{address}?type=URL").body)["status"] == 404
+    # Where a response means that this server hosts the handle, it is not served. It has no history either.
     assert json_of(server.get(f"/api/handles{path}"))["responseCode"] == 301
     assert json_of(server.get(path, headers=JSON))["responseCode"] == 301
-    problem = json.loads(server.get(f"/api/v1/handles/{quote(path[1:], safe='')}").body)
+    problem = json.loads(server.get(f"{address}?at=1").body)
     assert problem["advice"] == f"See the copy of the definition: GET /api/v1/types/{quote(path[1:], safe='')}"
     assert server.get("/102.100.TYPE/OTHER").status == 400
 

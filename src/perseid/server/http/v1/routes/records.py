@@ -79,6 +79,9 @@ async def get(call: ApiCall) -> Reply:
     With both `type` and `index`, values that match either are returned. To cite a version, use the number of its entry
     as `at`: it always returns the same version, except for data that is hidden or redacted later. `ETag` identifies the
     state of the record; send it as `If-Match` to change the record only in that state.
+
+    A type that a `pilin` namespace uses and another service hosts is returned as a copy that comes with Perseid:
+    `copy` is true, `seq` is 0, and it has no history.
     """
     selection, handle = call.query_as(RecordQuery), call.handle()
     query = Query(handle, selection.type, selection.index, public_only=not selection.private)
@@ -89,7 +92,7 @@ async def get(call: ApiCall) -> Reply:
 
     def respond(found: FoundRecord) -> Reply:
         seq = found.resolution.seq
-        if found.entry is not None or found.aliases or found.resolution.by_template:
+        if found.entry is not None or found.aliases or found.is_copy or found.resolution.by_template:
             return Reply(to_record(found), name=str(handle))
         # The ETag of the record's state, for `If-Match`; other responses have the ETag of their bytes.
         tag = entry_tag(seq) if selection.private else version_tag(seq)
