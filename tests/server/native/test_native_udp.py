@@ -12,7 +12,8 @@ import pytest
 
 from perseid.records.record import Value
 from perseid.records.site import Transport
-from perseid.server.limits.udp import TrafficLimit
+from perseid.server.limits.udp import TOO_LARGE_TEXT, TrafficLimit
+from perseid.server.native.resolution import MAX_PACKETS
 from perseid.server.native.steps import NativeResponse
 from perseid.server.native.udp import TOO_LONG, UdpServer
 from perseid.server.processes.datagrams import (
@@ -28,6 +29,7 @@ from perseid.wire.fragments import MAX_PACKET, split
 from perseid.wire.framing import Frame
 from perseid.wire.message import ENVELOPE_LENGTH, Envelope, Header, Message
 from perseid.wire.requests import ValuesRequest
+from perseid.wire.responses import Failure
 from perseid.wire.server import Reply
 from tests.server.native.native_servers import make_server
 
@@ -140,6 +142,25 @@ def test_short_response_to_several_packets_answers_the_whole_request(memory: int
     assert (answer.digest is not None) == (OpFlag.REQUEST_DIGEST in flags), "and that it is right is checked"
     assert parcel.local == LOCAL
     assert service.drops == {"rate_limit": 1}
+
+
+def test_every_request_for_too_large_a_response_gets_a_short_one(memory: int) -> None:
+    client, request = long_request()
+    packets = split(request.envelope, request.payload(), request=True)
+    service = Service(Message.build(ANSWER.envelope, ANSWER.header, bytes(MAX_PACKETS * MAX_PACKET)))
+    parcels = forward(service, TrafficLimit(memory, 1e-9, 1), *packets * 4)
+    assert len(parcels) == 4
+    for parcel in parcels:
+        frame = Frame(Envelope.from_bytes(parcel.datagram), parcel.datagram[ENVELOPE_LENGTH:])
+        answer = client.read(frame, request, NOW)
+        assert answer.body == Failure.of(TOO_LARGE_TEXT.decode())
+        assert answer.code is ResponseCode.ERROR
+    encrypted = bytearray(packets[0][: MAX_PACKET - 1])
+    encrypted[2] = 0x40
+    (parcel,) = forward(service, TrafficLimit(memory, 1e-9, 1), bytes(encrypted))
+    assert Envelope.from_bytes(parcel.datagram).request_id == request.envelope.request_id
+    assert TOO_LARGE_TEXT in parcel.datagram
+    assert service.drops == {"too_large": 5}
 
 
 def test_datagram_longer_than_a_packet_is_refused_with_the_limit(memory: int) -> None:

@@ -48,7 +48,8 @@ IPV6_BITS: Final = 56
 """Bits of an address that identify the network of a bucket: what one customer of a provider usually has."""
 
 TOO_MUCH_TEXT: Final = b"rate limit exceeded; use TCP"
-"""Text of the short response, if it fits."""
+TOO_LARGE_TEXT: Final = b"the response is too long for UDP; use TCP"
+"""Texts of the short response, if they fit."""
 
 _PAGE = 4096  # header size, so that buckets are aligned
 _HEAD = Struct("=QQQ")  # layout, secret, buckets
@@ -247,7 +248,7 @@ _DIGESTS = {DigestAlgorithm.SHA256: hashlib.sha256, DigestAlgorithm.SHA1: hashli
 _LENGTH_FIELDS = 8  # bytes of the length of the text and of the absent credential
 
 
-def short_response(request: bytes, now: float) -> bytes | None:
+def short_response(request: bytes, now: float, text: bytes = TOO_MUCH_TEXT) -> bytes | None:
     """Return RC_ERROR with envelope for a request, so that clients use another transport (2.7); else None.
 
     It is no longer than the request, unless the request is shorter than the minimum of the protocol: 52 bytes, and up
@@ -269,7 +270,7 @@ def short_response(request: bytes, now: float) -> bytes | None:
             request_body = request[ENVELOPE : _HEADERS + max(body_length, 0)]
             digest = bytes((algorithm,)) + hash_function(request_body, usedforsecurity=False).digest()
     room = len(request) - _HEADERS - _LENGTH_FIELDS - len(digest)
-    text = TOO_MUCH_TEXT if room >= len(TOO_MUCH_TEXT) else b""
+    text = text if room >= len(text) else b""
     body = digest + len(text).to_bytes(4, "big") + text
     fixed = _RESPONSE.pack(
         bytes((*version, *CURRENT_VERSION)),

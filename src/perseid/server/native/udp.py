@@ -23,7 +23,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from perseid.records.site import Transport
-from perseid.server.limits.udp import TrafficLimit, short_response
+from perseid.server.limits.udp import TOO_LARGE_TEXT, TrafficLimit, short_response
 from perseid.server.processes.datagrams import (
     MAX_AGE,
     MAX_FORWARDED_BYTES,
@@ -274,7 +274,10 @@ class UdpServer:
         request_size = max(len(forwarded.datagram), envelope_module.ENVELOPE_LENGTH + len(request))
         excess = sum(map(len, packets)) - (request_size if is_first else 0)
         now = monotonic()
-        if len(packets) > MAX_PACKETS or not self.traffic.allows(forwarded.address[0], excess, now):
+        if len(packets) > MAX_PACKETS:
+            self._service.dropped("too_large")
+            packets = self._refuse_large(forwarded, request)
+        elif not self.traffic.allows(forwarded.address[0], excess, now):
             self._service.dropped("rate_limit")
             self._refusals += 1
             packets = [] if (short := self._short_response(forwarded, request)) is None else [short]
@@ -284,6 +287,14 @@ class UdpServer:
             except OSError:  # the resolver is not running or overloaded; the client retries
                 self._service.dropped("resolver_busy")
                 return
+
+    def _refuse_large(self, forwarded: ForwardedDatagram, request: bytes) -> list[bytes]:
+        """A short response to every request for too large a response; to an encrypted one, without its header."""
+        whole = forwarded.datagram[: envelope_module.ENVELOPE_LENGTH] + request
+        if (short := short_response(whole, self._service.time(), TOO_LARGE_TEXT)) is not None:
+            return [short]
+        envelope = Envelope.from_bytes(whole)
+        return self._service.early_failure(ResponseCode.ERROR, TOO_LARGE_TEXT.decode(), envelope).to_packets()
 
     def _short_response(self, forwarded: ForwardedDatagram, request: bytes) -> bytes | None:
         """A short response for every other request over the limit. It echoes the header in the first packet."""
