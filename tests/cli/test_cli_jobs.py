@@ -49,6 +49,10 @@ def test_rewrite_selects_like_find(here: Site) -> None:
         ("--host old.example --type URL.OTHER", 1),
         ("--host old.example --prefix 12345 --owner 0.NA/12345", 13),
         ("--host old.example --owner 12345/ann", 0),
+        ("--host old.example --path /s", 1),
+        ("--host old.example --value https://old.example/t", 1),
+        (f"--host old.example --changed-since {len(here.lines('log')) - 2}", 1),
+        ("--host old.example --changed-since 2020-01-01 --path /none", 0),
     ):
         assert here.lines(f"rewrite {options} {to} --dry-run")[-2] == f"records  {count}", options
     here.ok(f"rewrite --host old.example --type URL.OTHER {to} --yes")
@@ -64,6 +68,7 @@ def test_rewrite_selects_like_find(here: Site) -> None:
     }
     here.ok(f"rewrite --host old.example {to} --yes")
     assert (count_by_host(here, "new.example"), count_by_host(here, "old.example")) == (13, 1)
+    refused(here(f"rewrite --host a {to}", "--value", "\udcff"), "not valid UTF-8", code=2)
     refused(here(f"rewrite {to}"), "requires either a URL or a host", "--url GLOB or --host HOST", code=2)
     refused(here(f"rewrite --host a --url http://a/* {to}"), "requires either a URL or a host", code=2)
     refused(here(f"rewrite --host a/b {to}"), "is not a host name", code=2)

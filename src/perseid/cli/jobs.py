@@ -13,9 +13,9 @@ from perseid.registry.jobs import runner
 from perseid.registry.jobs.rewrite import PlannedRewrite, Rewrite
 from perseid.registry.jobs.runner import JobRun, UndoIndex
 from perseid.registry.jobs.undo import UndoConflict, UndoPreview
-from perseid.registry.queries.find import Search
 from perseid.registry.responses import to_conflict, to_job, to_planned_record, to_undo_plan
 from perseid.schema.jobs import JobState
+from perseid.schema.queries import Selectors
 
 from ._arguments import (
     INTERFACE,
@@ -25,13 +25,22 @@ from ._arguments import (
     OpenInstallation,
     format_data,
     open_installation,
-    parse_reference,
     printable,
 )
 from ._commands import Group, register_command
 from ._output import AsJson, confirm, print_fields, print_json, print_message
 from .lifecycle import Yes, print_job, run_job
-from .queries import OwnerOption, PrefixOption, TypeOption
+from .queries import (
+    ChangedSince,
+    HostOption,
+    OwnerOption,
+    PathOption,
+    PrefixOption,
+    TypeOption,
+    UrlOption,
+    ValueOption,
+    select,
+)
 from .verify import short_time
 
 MAX_SHOWN: Final = 10
@@ -51,23 +60,18 @@ OptionalJob: TypeAlias = Annotated[
 
 def rewrite(  # noqa: PLR0913 - options
     *,
-    url: Annotated[
-        str | None,
-        typer.Option(
-            "--url", metavar="GLOB", help="The current URL; `*` at its end, or as its scheme, matches any characters."
-        ),
-    ] = None,
-    host: Annotated[
-        str | None,
-        typer.Option("--host", metavar="HOST", help="The current host, with any scheme, without its subdomains."),
-    ] = None,
+    url: UrlOption = None,
+    host: HostOption = None,
     to: Annotated[
         str,
         typer.Option("--to", metavar="URL", help="The new URL, with `*` at its end if --url has one, or for --host."),
     ],
-    prefix: PrefixOption = None,
+    path: PathOption = None,
     type_: TypeOption = None,
+    value: ValueOption = None,
+    prefix: PrefixOption = None,
     owner: OwnerOption = None,
+    changed_since: ChangedSince = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show every change, but change nothing.")] = False,
     yes: Yes = False,
     note: Note = "",
@@ -77,7 +81,7 @@ def rewrite(  # noqa: PLR0913 - options
 ) -> None:
     """Change the URLs of many records, for example when a host or a path has moved.
 
-    The URLs are selected as in `perseid find`, by `--url` or `--host`; the other conditions narrow the selection.
+    The URLs are selected as in `perseid find`, by `--url` or `--host`, and by all other conditions together.
 
     Values of type URL and locations in 10320/loc are changed. The command shows the changes, asks for confirmation, and
     runs as a job: `perseid jobs show` shows its progress, `perseid jobs resume` resumes it after an interruption, and
@@ -88,9 +92,9 @@ def rewrite(  # noqa: PLR0913 - options
         perseid rewrite --host old.example --prefix 2000.01 --to "https://new.example/*" --dry-run
         perseid rewrite --url "http://old.example/*" --to "https://new.example/*" --yes --json
     """
-    party = None if owner is None else str(parse_reference(owner).handle)
-    order = Rewrite.of(Search(url=url, host=host, prefix=prefix, type=type_, owner=party), to)
+    selectors = Selectors(url, host, path, type_, value, prefix, owner, changed_since=changed_since)
     with open_installation(directory, acting_as) as session:
+        order = Rewrite.of(select(session, selectors), to)
         total = _preview_rewrite(session, order, json, dry_run)
         if dry_run:
             if not json:

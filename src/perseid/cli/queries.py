@@ -24,15 +24,14 @@ from perseid.registry.queries.citation import (
     get_citation,
     to_uri,
 )
-from perseid.registry.queries.find import Search, SearchPage, find
-from perseid.registry.queries.history import seq_at_time
+from perseid.registry.queries.find import Search, SearchPage, build_search, find
 from perseid.registry.queries.paging import MAX_PAGE
 from perseid.registry.queries.resolve import Query
 from perseid.registry.queries.suggest import SUGGESTION_CODES, suggestions
 from perseid.registry.responses import get_authority, to_citation, to_found, to_record
 from perseid.registry.results import NotPublic, Refused
 from perseid.schema.namespaces import Authority
-from perseid.schema.queries import ImageFormat, Style
+from perseid.schema.queries import ImageFormat, Selectors, Style
 
 from ._arguments import (
     INTERFACE,
@@ -189,6 +188,31 @@ DEFAULT_SECONDS: Final = 60
 """Time limit of a search without an index; enough for some ten million URLs."""
 
 
+UrlOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="GLOB",
+        help="The target; `*` matches any characters. To rewrite, only as the scheme and at the end.",
+    ),
+]
+HostOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--host",
+        metavar="HOST",
+        help="The host of the target, or a parent domain of it. `rewrite` leaves subdomains unchanged.",
+    ),
+]
+PathOption: TypeAlias = Annotated[
+    str | None, typer.Option("--path", metavar="PATH", help="The beginning of the target's path, on any host.")
+]
+ValueOption: TypeAlias = Annotated[
+    str | None, typer.Option("--value", metavar="TEXT", help="The exact data of a value.")
+]
+ChangedSince: TypeAlias = Annotated[
+    str | None, typer.Option("--changed-since", metavar="TIME|SEQ", help="Changed after this time or entry.")
+]
 PrefixOption: TypeAlias = Annotated[
     str | None, typer.Option("--prefix", metavar="PREFIX", help="The prefix of the handle.")
 ]
@@ -200,23 +224,14 @@ OwnerOption: TypeAlias = Annotated[str | None, typer.Option("--owner", metavar="
 
 def search(  # noqa: PLR0913 - options
     *,
-    url: Annotated[
-        str | None,
-        typer.Option("--url", metavar="GLOB", help="The target; `*` matches any characters."),
-    ] = None,
-    host: Annotated[
-        str | None, typer.Option("--host", metavar="HOST", help="The host of the target, or a parent domain of it.")
-    ] = None,
-    path: Annotated[
-        str | None, typer.Option("--path", metavar="PATH", help="The beginning of the target's path, on any host.")
-    ] = None,
+    url: UrlOption = None,
+    host: HostOption = None,
+    path: PathOption = None,
     type_: TypeOption = None,
-    value: Annotated[str | None, typer.Option("--value", metavar="TEXT", help="The exact data of a value.")] = None,
+    value: ValueOption = None,
     prefix: PrefixOption = None,
     owner: OwnerOption = None,
-    changed_since: Annotated[
-        str | None, typer.Option("--changed-since", metavar="TIME|SEQ", help="Changed after this time or entry.")
-    ] = None,
+    changed_since: ChangedSince = None,
     limit: Limit = None,
     after: After = None,
     seconds: Annotated[
@@ -233,29 +248,24 @@ def search(  # noqa: PLR0913 - options
     private values that it can read.
 
     For example:
+        perseid find --host resolver.net.au
+        perseid find --url "http*://example.org/*"
         perseid find --owner 102.100.pilin2/XYZZY
         perseid find --type EMAIL --json
         perseid find --prefix 102.100.272 --changed-since 2026-01-01 --limit 2
     """
-    if all(each is None for each in (url, host, path, type_, value, prefix, owner, changed_since)):
+    selectors = Selectors(url, host, path, type_, value, prefix, owner, changed_since=changed_since)
+    if selectors == Selectors():
         raise typer.BadParameter("use at least one condition, as in --host example.org")
     with open_installation(directory, acting_as) as session:
-        query = Search(
-            url=url,
-            host=host,
-            path=path,
-            type=type_,
-            value=None if value is None else value.encode("utf-8", "surrogateescape"),
-            owner=None if owner is None else str(parse_reference(owner).handle),
-            prefix=prefix,
-            since=None if changed_since is None else _parse_moment(session, changed_since),
-        )
-        _print_results(session, query, after, limit, seconds, json)
+        _print_results(session, select(session, selectors), after, limit, seconds, json)
 
 
-def _parse_moment(session: OpenInstallation, text: str) -> int:
+def select(session: OpenInstallation, selectors: Selectors) -> Search:
+    """Return the search for the selectors of a command."""
     with session.registry.snapshot() as snapshot:
-        return seq_at_time(snapshot.reader, text, session.registry.ledger.log.clock.now())
+        now = session.registry.ledger.log.clock.now()
+        return build_search(snapshot.reader, selectors, lambda text: str(parse_reference(text).handle), now)
 
 
 def _print_results(

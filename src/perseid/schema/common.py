@@ -42,21 +42,24 @@ class ResponseBody(msgspec.Struct, frozen=True, omit_defaults=True):
     """Base of response types; fields with default values may be omitted."""
 
 
+PageLimit = Annotated[
+    int,
+    Doc(
+        "Most items on the page. A page may have fewer and not be the last: pages end at "
+        f"{MAX_PAGE_BYTES >> 20} MiB. A larger single item is a page of its own.",
+        ge=1,
+        le=MAX_PAGE,
+    ),
+]
+
+Cursor = Annotated[str, Doc("The `next` cursor of the previous page. Valid only for the same list and identity.")]
+
+
 class Paging(RequestBody, frozen=True):
     """Which page of a list to return."""
 
-    limit: Annotated[
-        int,
-        Doc(
-            "Most items on the page. A page may have fewer and not be the last: pages end at "
-            f"{MAX_PAGE_BYTES >> 20} MiB. A larger single item is a page of its own.",
-            ge=1,
-            le=MAX_PAGE,
-        ),
-    ] = DEFAULT_PAGE
-    cursor: Annotated[
-        str, Doc("The `next` cursor of the previous page. Valid only for the same list and identity.")
-    ] = ""
+    limit: PageLimit = DEFAULT_PAGE
+    cursor: Cursor = ""
 
 
 Note = Annotated[

@@ -3,8 +3,9 @@
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
-from .common import Doc, IdentityText, NameText, NextCursor, Note, Paging, RequestBody, ResponseBody, Seq
+from .common import Doc, IdentityText, NextCursor, Note, Paging, RequestBody, ResponseBody, Seq
 from .problems import Problem
+from .queries import FindQuery, Selectors
 from .records import Data, Index, Type
 
 MAX_ADMINISTRATORS_SHOWN: Final = 20
@@ -24,16 +25,6 @@ class JobState(StrEnum):
     UNDONE = "undone"
 
 
-Url = Annotated[
-    str | None,
-    Doc(
-        "The current URL, or its beginning followed by `*`; the scheme can be `*` too. Give either it or the host.",
-        examples=["http://old.example/*"],
-    ),
-]
-Host = Annotated[
-    str | None, Doc("The current host, with any scheme, without its subdomains.", examples=["old.example"])
-]
 NewUrl = Annotated[
     str,
     Doc(
@@ -43,31 +34,18 @@ NewUrl = Annotated[
         examples=["https://new.example/*"],
     ),
 ]
-Prefix = Annotated[str | None, Doc("Only handles of this namespace.", examples=["12345"])]
-ValueType = Annotated[str | None, Doc("Only values of this type; `URL.` includes subtypes.", examples=["URL"])]
-Owner = Annotated[NameText | None, Doc("Only records of this owner or creator, in any form.", examples=["12345/ann"])]
 
 
-class RewriteQuery(Paging, frozen=True, kw_only=True):
-    """Which URLs to rewrite, and to what."""
+class RewriteQuery(FindQuery, frozen=True, kw_only=True):
+    """Which URLs to rewrite, and to what. Either `url` or `host` is required."""
 
     to: NewUrl
-    url: Url = None
-    host: Host = None
-    prefix: Prefix = None
-    type: ValueType = None
-    owner: Owner = None
 
 
-class NewRewrite(RequestBody, frozen=True, kw_only=True):
-    """Which URLs to rewrite, and to what."""
+class NewRewrite(Selectors, frozen=True, kw_only=True):
+    """Which URLs to rewrite, and to what. Either `url` or `host` is required."""
 
     to: NewUrl
-    url: Url = None
-    host: Host = None
-    prefix: Prefix = None
-    type: ValueType = None
-    owner: Owner = None
     note: Note = ""
 
 

@@ -3,7 +3,22 @@
 from enum import StrEnum
 from typing import Annotated, Final
 
-from .common import At, Doc, HandleState, Moment, NameText, NextCursor, Paging, RequestBody, ResponseBody, Seq, State
+from .common import (
+    DEFAULT_PAGE,
+    At,
+    Cursor,
+    Doc,
+    HandleState,
+    Moment,
+    NameText,
+    NextCursor,
+    PageLimit,
+    Paging,
+    RequestBody,
+    ResponseBody,
+    Seq,
+    State,
+)
 from .names import Strict
 from .records import Index, ValueResponse
 
@@ -28,11 +43,20 @@ class ImageFormat(StrEnum):
 # Search
 
 
-class FindQuery(Paging, frozen=True):
-    """Search criteria. All of them must match; at least one is required."""
+class Selectors(RequestBody, frozen=True):
+    """Which records and values to select. All criteria must match, those about values the same value."""
 
-    url: Annotated[str | None, Doc("URL; `*` matches any characters.", examples=["https://example.org/*"])] = None
-    host: Annotated[str | None, Doc("Host of the URL, or a parent domain.", examples=["example.org"])] = None
+    url: Annotated[
+        str | None,
+        Doc(
+            "URL; `*` matches any characters. In a rewrite it can only be the scheme, and the end of the URL.",
+            examples=["https://example.org/*"],
+        ),
+    ] = None
+    host: Annotated[
+        str | None,
+        Doc("Host of the URL, or a parent domain; a rewrite leaves subdomains unchanged.", examples=["example.org"]),
+    ] = None
     path: Annotated[str | None, Doc("Beginning of the path of the URL, on any host.", examples=["/maps/"])] = None
     type: Annotated[str | None, Doc("Type of a value; `URL.` includes subtypes.", examples=["EMAIL"])] = None
     value: Annotated[str | None, Doc("Exact data of a value.", examples=["keeper@example.org"])] = None
@@ -43,6 +67,17 @@ class FindQuery(Paging, frozen=True):
     ] = None
     strict: Strict = False
     changed_since: Annotated[Moment | None, Doc("Changed after this time or ledger entry.")] = None
+
+
+class FindQuery(Selectors, frozen=True):
+    """Search criteria. All of them must match; at least one is required."""
+
+    limit: PageLimit = DEFAULT_PAGE
+    cursor: Cursor = ""
+
+
+PAGED: Final = (Paging, FindQuery)
+"""The bases of the queries of lists."""
 
 
 class FoundHandle(ResponseBody, frozen=True):

@@ -27,7 +27,7 @@ from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Home
 from perseid.registry.identity import Identity
 from perseid.registry.jobs import rewrite, runner, transfer, undo
-from perseid.registry.jobs.rewrite import PlannedRewrite, Rewrite, UrlRewrite
+from perseid.registry.jobs.rewrite import PlannedRewrite, Rewrite
 from perseid.registry.jobs.runner import JobRun, resume
 from perseid.registry.jobs.transfer import TransferAll
 from perseid.registry.jobs.undo import UndoConflict
@@ -158,6 +158,17 @@ def test_only_locations_are_rewritten_in_xml(here: Registry) -> None:
     put(here, *BOTH, Value.text(1, "10320/loc", deeper), name="12345/a")
     (planned,) = rewrite.preview(here, ORDER, OPERATOR)
     assert ([each.index for each in planned.left], run_rewrite(here).done) == ([1], 0), "one looks like a location"
+
+
+def test_only_locations_that_match_every_criterion_are_rewritten(here: Registry) -> None:
+    document = '<locations><location href="http://old.example/a"/><location href="http://old.example/b"/></locations>'
+    put(here, *BOTH, Value.text(1, "10320/loc", document), name="12345/xml")
+    with here.snapshot() as snapshot:
+        since = snapshot.reader.size - 1
+    job = run_rewrite(here, Rewrite("http://old.example/*", "https://new.example/*", path="/a", changed_since=since))
+    assert runner.load_parameters(job).keys() == {"url", "to", "prefix", "path", "changed_since"}
+    moved = document.replace("http://old.example/a", "https://new.example/a")
+    assert stored(here, "12345/xml")[1] == [("10320/loc", moved)]
 
 
 def test_single_url_is_rewritten(here: Registry) -> None:
@@ -306,7 +317,7 @@ def test_other_types_and_tombstones_are_left_alone(here: Registry) -> None:
     put(here, *BOTH, value(1, "http://old.example/1", type_="DESC"), name="12345/a")
     put(here, *BOTH, value(1, "http://old.example/1"), name="12345/b", state=State.TOMBSTONE)
     assert run_rewrite(here).done == 0
-    assert UrlRewrite.parse(ORDER.url, ORDER.to).apply(value(1, "x", type_="DESC")) is None
+    assert ORDER.to_url_rewrite().apply(value(1, "x", type_="DESC")) is None
 
 
 # Rights

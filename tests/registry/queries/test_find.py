@@ -135,7 +135,11 @@ def whole_scan(registry: Registry, identity: Identity, search: Search) -> set[tu
         for entry in snapshot.reader.names(b"", b"\xff", 100_000):
             prefix = entry.handle.partition("/")[0]
             administers = identity is OPERATOR or (identity is LISTER and prefix == CLOSED)
-            is_seen = administers or (prefix in (OPEN, OWNED) and entry.state in (State.NORMAL, State.TOMBSTONE))
+            is_seen = (
+                administers
+                or is_administrator(identity, entry)
+                or (prefix in (OPEN, OWNED) and entry.state in (State.NORMAL, State.TOMBSTONE))
+            )
             if prefix == "0.SITE" or entry.state is State.ABSENT or not is_seen:
                 continue
             met = meets(entry, search, [each for each in entry.record() if reads(identity, entry, each)], prefix)
@@ -147,8 +151,12 @@ def whole_scan(registry: Registry, identity: Identity, search: Search) -> set[tu
 def reads(identity: Identity, entry: Entry, one: Value) -> bool:
     if one.is_public or not one.permissions & Permission.ADMIN_READ:
         return one.is_public
+    return identity is OPERATOR or is_administrator(identity, entry)
+
+
+def is_administrator(identity: Identity, entry: Entry) -> bool:
     named = [Admin.from_bytes(each.data) for each in entry.record() if each.type == "HS_ADMIN" and each.data != b"odd"]
-    return identity is OPERATOR or any(str(identity) == str(each.administrator) for each in named)
+    return any(str(identity) == str(each.administrator) for each in named)
 
 
 def meets(entry: Entry, search: Search, values: list[Value], prefix: str) -> tuple[int, ...] | None:

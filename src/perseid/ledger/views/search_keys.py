@@ -122,6 +122,11 @@ def location_keys(content: bytes) -> list[tuple[bytes, ...]]:
     return [_full_keys(data) for data in _find_urls((content,))]
 
 
+def url_keys(url: str) -> tuple[bytes, ...]:
+    """Return the full keys of a URL, the one by host first."""
+    return _full_keys(_to_bytes(url).strip())
+
+
 def url_text(key: bytes) -> bytes:
     """Return the normalized URL or text from its first key."""
     if not key.startswith(_URL):

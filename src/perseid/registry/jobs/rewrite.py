@@ -1,9 +1,9 @@
 """Rewrite jobs: replace the target URLs of many records, as in `http://old.example/*` to `https://new.example/*`.
 
-The URLs are selected as in a search (`queries.find`), by a pattern or by their host, and by prefix, type and owner. The
-host is exact, because its subdomains may be other services. The part before the `*` is replaced, and the part after it
-is kept byte for byte. Values of type URL and its subtypes and the locations in 10320/loc are rewritten. In XML only the
-attribute changes; where that is impossible without touching anything else, the value stays unchanged.
+The URLs are selected as in a search (`queries.find`), by a pattern or by their host, and by every other criterion.
+The host is exact, because its subdomains may be other services. The part before the `*` is replaced, and the part
+after it is kept byte for byte. Values of type URL and its subtypes and the locations in 10320/loc are rewritten. In XML
+only the attribute changes; where that is impossible without touching anything else, the value stays unchanged.
 
 Records are found through the search view, as far as the caller can see them, and changed like single changes: with the
 permission to modify their values, under their policies. Concurrent changes by others are rewritten too, in their latest
@@ -12,7 +12,7 @@ state.
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Final, Self
 from xml.sax.saxutils import escape, unescape
 
@@ -20,13 +20,13 @@ import msgspec
 
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.store.jobs import Job, JobSteps
-from perseid.ledger.views.search_keys import ALL_URLS, exact_url_range, location_keys, url_text
+from perseid.ledger.views.search_keys import ALL_URLS, exact_url_range, location_keys, url_keys, url_text
 from perseid.ledger.views.url_glob import UrlGlob
 from perseid.names.handle import Handle
 from perseid.records.errors import InvalidData
 from perseid.records.locations import Locations
 from perseid.records.record import Permission, Value
-from perseid.records.types import LOCATIONS, URL, TypeQuery, has_type
+from perseid.records.types import LOCATIONS, URL, has_type
 from perseid.records.xml import Element
 from perseid.registry.access import permissions
 from perseid.registry.access.authorization import authorize_write
@@ -35,7 +35,7 @@ from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.composition import compose
 from perseid.registry.context import Context
 from perseid.registry.identity import Identity
-from perseid.registry.queries.find import Search, SearchResult, find
+from perseid.registry.queries.find import PreparedSearch, Search, SearchResult, find
 from perseid.registry.queries.paging import values_size
 from perseid.registry.registry import Registry
 from perseid.registry.results import InvalidRequest, Refused
@@ -64,15 +64,16 @@ class UrlRewrite:
     before: bytes | None
     """What is replaced: the start of URLs, in the form of `url_text`, or a whole URL; None if the scheme is open."""
     after: str
-    types: TypeQuery | None = None
-    """Only values of this type."""
+    selection: PreparedSearch
+    """Which values and URLs are rewritten."""
 
     @classmethod
-    def parse(cls, url: str, to: str, type: str | None = None) -> Self:  # noqa: A002 - as in `Search`
+    def parse(cls, search: Search, to: str) -> Self:
         """Parse the pattern and its replacement; each needs a scheme and a host, with at most one `*`, at the end.
 
-        The scheme of a pattern with a `*` at the end can be a `*` too.
+        The scheme of a pattern with a `*` at the end can be a `*` too. Raises `Refused`.
         """
+        url = search.url or ""
         try:
             f"{url}{to}".encode()
         except UnicodeEncodeError:
@@ -98,7 +99,7 @@ class UrlRewrite:
                 "and a * at the end only if the pattern has one"
             )
             raise InvalidRequest(ResponseCode.INVALID_VALUE, reason, AdviceKind.URL_REPLACEMENT_EXAMPLE())
-        return cls(glob, before, after, None if type is None else TypeQuery((type,)))
+        return cls(glob, before, after, search.prepared())
 
     @property
     def repeats(self) -> bool:
@@ -111,7 +112,7 @@ class UrlRewrite:
     def apply(self, value: Value) -> Value | None:
         """Return the rewritten value; the same value if it cannot be rewritten; None if it does not match."""
         content = value.to_bytes()
-        if not self.glob.matches_values(content) or not (self.types is None or self.types.finds(value.type)):
+        if not self.selection.matches_value(content, value):
             return None
         if has_type(value.type, URL):
             return replace(value, data=self._build_url(location_keys(content)[0][0]))
@@ -126,8 +127,8 @@ class UrlRewrite:
 
     def _rewrite_url(self, text: str) -> str:
         """Rewrite a URL if it matches."""
-        key = exact_url_range(text).full_first
-        return self._build_url(key).decode() if self.glob.matches(key) else text
+        keys = url_keys(text)
+        return self._build_url(keys[0]).decode() if self.selection.matches_url(keys) else text
 
     def _rewrite_locations(self, value: Value) -> Value:
         old = Locations.from_bytes(value.data)
@@ -200,6 +201,12 @@ class Rewrite:
     """Only values of this type."""
     owner: str | None = None
     """Only records of this owner."""
+    path: str | None = None
+    """Only URLs whose path starts with this."""
+    value: str | None = None
+    """Only values with exactly this data."""
+    changed_since: int | None = None
+    """Only records whose latest change is after this entry."""
 
     @classmethod
     def of(cls, search: Search, to: str) -> Self:
@@ -208,15 +215,29 @@ class Rewrite:
             reason = "A rewrite requires either a URL or a host"
             raise InvalidRequest(ResponseCode.INVALID_VALUE, reason, AdviceKind.SELECT_URLS())
         search.prepared()
-        return cls(search.url or f"*://{search.host}/*", to, search.prefix, search.type, search.owner)
+        url = search.url or f"*://{search.host}/*"
+        try:
+            value = None if search.value is None else search.value.decode()
+        except UnicodeDecodeError:
+            reason = "The value is not valid UTF-8"
+            raise InvalidRequest(ResponseCode.INVALID_VALUE, reason, AdviceKind.SELECT_URLS(), "H4") from None
+        return cls(url, to, search.prefix, search.type, search.owner, search.path, value, search.since)
 
     @property
     def search(self) -> Search:
-        return Search(url=self.url, prefix=self.prefix, type=self.type, owner=self.owner)
+        return Search(
+            url=self.url,
+            path=self.path,
+            type=self.type,
+            value=None if self.value is None else self.value.encode(),
+            owner=self.owner,
+            prefix=self.prefix,
+            since=self.changed_since,
+        )
 
     def to_url_rewrite(self) -> UrlRewrite:
         """Return the change of each value. Raises `Refused`."""
-        return UrlRewrite.parse(self.url, self.to, self.type)
+        return UrlRewrite.parse(self.search, self.to)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,9 +303,9 @@ def nothing_matches(order: Rewrite) -> Refused:
 def start(registry: Registry, order: Rewrite, identity: Identity, interface: str, note: str, total: int) -> Job:
     """Start a rewrite job; `JobRun` executes it."""
     order.to_url_rewrite()
-    order.search.prepared()
-    parameters: dict[str, object] = {"url": order.url, "to": order.to, "prefix": order.prefix}
-    parameters |= {name: text for name, text in (("type", order.type), ("owner", order.owner)) if text is not None}
+    optional = asdict(order)
+    parameters = {name: optional.pop(name) for name in ("url", "to", "prefix")}
+    parameters |= {name: each for name, each in optional.items() if each is not None}
     return runner.start_job(registry, KIND, parameters, identity, interface, note, total=total)
 
 

@@ -54,9 +54,10 @@ from perseid.registry.policy.authority import first_valid, name_key, parse_store
 from perseid.registry.policy.policy import Policy
 from perseid.registry.results import InvalidQuery, InvalidRequest, Refused
 from perseid.registry.snapshot import SITE_PREFIX, Snapshot
+from perseid.schema.queries import Selectors
 from perseid.wire.codes import ResponseCode
 
-from .history import can_read, is_public
+from .history import can_read, is_public, seq_at_time
 from .listing import MAX_PAGE_LOOKUPS, MAX_SCANNED, Visibility, listing_requirement
 from .paging import DEFAULT_PAGE, VALUE_OVERHEAD, CursorCodec, PageBudget, mark, page_size
 
@@ -120,6 +121,23 @@ class Search:
         return PreparedSearch(self, glob, ranges, tuple(url_ranges), types, owner)
 
 
+def build_search(reader: LogReader, selectors: Selectors, parse_owner: Callable[[str], str], now: int) -> Search:
+    """Return the search for selectors. `parse_owner` reads a handle as the interface does; `now` is in microseconds.
+
+    The time of `changed_since` becomes the number of an entry, so that a job and all pages select the same records.
+    """
+    return Search(
+        url=selectors.url,
+        host=selectors.host,
+        path=selectors.path,
+        type=selectors.type,
+        value=None if selectors.value is None else selectors.value.encode("utf-8", "surrogateescape"),
+        owner=None if selectors.owner is None else parse_owner(selectors.owner),
+        prefix=selectors.prefix,
+        since=None if selectors.changed_since is None else seq_at_time(reader, selectors.changed_since, now),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class PreparedSearch:
     """Validated criteria that records can be compared with."""
@@ -172,10 +190,11 @@ class PreparedSearch:
             return None
         if not self.is_about_values:
             return ()
-        matching = tuple([value for content, value in values if self._matches_value(content, value)])
+        matching = tuple([value for content, value in values if self.matches_value(content, value)])
         return matching or None
 
-    def _matches_value(self, content: bytes, value: Value) -> bool:
+    def matches_value(self, content: bytes, value: Value) -> bool:
+        """Whether a value, in its binary form and parsed, matches all criteria about values."""
         search = self.search
         if self._types is not None and not self._types.finds(value.type):
             return False
@@ -183,9 +202,10 @@ class PreparedSearch:
             return False
         if self.glob is None and not self._url_ranges:
             return True
-        return any(self._matches_url(keys) for keys in location_keys(content))
+        return any(self.matches_url(keys) for keys in location_keys(content))
 
-    def _matches_url(self, keys: tuple[bytes, ...]) -> bool:
+    def matches_url(self, keys: tuple[bytes, ...]) -> bool:
+        """Whether the URL with these full keys matches all criteria about URLs."""
         if self.glob is not None and not self.glob.matches(keys[0]):
             return False
         return all(each.contains_any(keys) for each in self._url_ranges)

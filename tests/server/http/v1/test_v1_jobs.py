@@ -122,6 +122,9 @@ def test_rewrite_is_previewed(server: Harness) -> None:
         }
     ]
     assert leads(server, names[0]) == ["http://old.example/12345/m000"], "nothing is done"
+    for narrowed in (f"path=/{names[4]}", f"value=http://old.example/{names[4]}"):
+        plan = pages(server, f"{PREVIEW}&{narrowed}&changed_since=2020-01-01", "handles", headers=basic())
+        assert [each["handle"] for each in plan] == [names[4]], "the criteria of a search narrow it"
     assert got(send(server, "GET", PREVIEW))["handles"] == []
 
 
@@ -213,6 +216,9 @@ def test_interrupted_job_is_resumed(slowly: Harness) -> None:
         ({"url": "http://old.example/*"}, "invalid-request", 400),
         ({**ORDER, "url": "*"}, "invalid-value", 422),
         ({**ORDER, "to": "new.example/*"}, "invalid-value", 422),
+        ({**ORDER, "owner": "x"}, "invalid-name", 400),
+        ({**ORDER, "owner": "12345/ann", "strict": True}, "invalid-name", 400),
+        ({**ORDER, "changed_since": "soon"}, "invalid-value", 422),
         ({**ORDER, "prefix": "1/2"}, "invalid-name", 400),
         ({**ORDER, "dry_run": True}, "invalid-request", 400),
     ],

@@ -33,7 +33,8 @@ from perseid.registry.queries.history import keep_history_note
 from perseid.registry.registry import Registry
 from perseid.registry.responses import to_changed
 from perseid.registry.results import ChangeResult
-from perseid.schema.common import HANDLE_PARAMETER, AlreadyDone, Paging
+from perseid.schema.common import HANDLE_PARAMETER, AlreadyDone
+from perseid.schema.queries import PAGED
 from perseid.schema.records import CreatedRecord, Data, RecordChanged, ValueInput
 from perseid.server.http import negotiation
 from perseid.server.http.auth.authentication import AuthResult
@@ -251,11 +252,11 @@ class ApiCall:
 
     async def after(self, type_: type[T]) -> T | None:
         """Decrypt the cursor of the query; None on the first page. Raises `InvalidCursor`."""
-        cursor = self.query_as(Paging).cursor
-        if not cursor:
+        assert isinstance(self.query, PAGED)  # noqa: S101 - as above
+        if not self.query.cursor:
             return None
         cipher = await self.do(WorkKind.READ, lambda: self.request_context.server.api.cursors(self.registry))
-        return cipher.open(cursor, self._cursor_context(), type_)
+        return cipher.open(self.query.cursor, self._cursor_context(), type_)
 
     async def cursor(self, position: object) -> str | None:
         """Encrypt the position of the next page, also for `Reply.next`; None if there is none."""

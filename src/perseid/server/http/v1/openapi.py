@@ -12,9 +12,10 @@ from typing import Any, Final
 
 import msgspec
 
-from perseid.schema.common import AlreadyDone, Paging
+from perseid.schema.common import AlreadyDone
 from perseid.schema.namespaces import SCOPES
 from perseid.schema.problems import Problem, problem_types_by_status
+from perseid.schema.queries import PAGED
 from perseid.server.http.context import HttpSettings
 
 from .api_call import KEY_HEADER, REPLAYED_HEADER
@@ -84,7 +85,7 @@ def response_headers(route: Route) -> dict[str, Any]:
         names += ["Vary"] if is_stream(route) else ["Vary", "ETag"]
     if route.status in _CREATED_STATUSES:
         names.append("Location")
-    if issubclass(route.query, Paging):
+    if issubclass(route.query, PAGED):
         names.append("Link")
     if route.creates:
         names.append(REPLAYED_HEADER[0])
@@ -93,7 +94,7 @@ def response_headers(route: Route) -> dict[str, Any]:
 
 def not_modified_headers(route: Route) -> dict[str, Any]:
     """The headers of a 304 response."""
-    return _references([*_ALWAYS, "Vary", "ETag", *(("Link",) if issubclass(route.query, Paging) else ())])
+    return _references([*_ALWAYS, "Vary", "ETag", *(("Link",) if issubclass(route.query, PAGED) else ())])
 
 
 def problem_headers(status: int) -> dict[str, Any]:

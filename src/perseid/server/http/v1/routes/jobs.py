@@ -14,7 +14,6 @@ from perseid.registry.jobs import transfer, undo
 from perseid.registry.jobs.rewrite import Rewrite, RewritePage
 from perseid.registry.jobs.runner import UndoIndex, find_job, get_unfinished_job, jobs_page
 from perseid.registry.jobs.transfer import TransferAll, TransferPage, parse_range
-from perseid.registry.queries.find import Search
 from perseid.registry.responses import to_planned_record, to_planned_transfer, to_undo_plan
 from perseid.schema.common import Paging
 from perseid.schema.jobs import (
@@ -53,7 +52,7 @@ from perseid.server.http.v1.validation import InvalidParameter
 from perseid.server.limits.budgets import get_source
 from perseid.server.native.steps import WorkKind
 
-from .queries import parse_owner
+from .queries import select
 
 JOBS: Final = Routes("Jobs", "Preview, start, watch, resume and undo changes of many records.")
 
@@ -81,14 +80,17 @@ async def preview_rewrite(call: ApiCall) -> Reply:
     You see handles of namespaces that you can list.
     """
     query = call.query_as(RewriteQuery)
-    order = _parse_rewrite(call, query)
-    after = await call.after(str)
+    position = await call.after(tuple[int | None, str])
 
-    def read(context: Context) -> RewritePage:
-        return rewriting.preview_page(context.snapshot, context.identity, order, after, query.limit)
+    def read(context: Context) -> tuple[int | None, RewritePage]:
+        since, after = (None, None) if position is None else position
+        order = Rewrite.of(select(call, context, query, since), query.to)
+        page = rewriting.preview_page(context.snapshot, context.identity, order, after, query.limit)
+        return order.changed_since, page
 
-    def respond(page: RewritePage) -> Reply:
-        cursor = call.seal(page.following)
+    def respond(result: tuple[int | None, RewritePage]) -> Reply:
+        since, page = result
+        cursor = call.seal(None if page.following is None else (since, page.following))
         return Reply(RewritePlan([to_planned_record(each) for each in page.items], cursor), next=cursor)
 
     return await call.respond(read, respond)
@@ -115,7 +117,7 @@ async def rewrite(call: ApiCall) -> Reply:
     """
     new = call.payload(NewRewrite)
     registry = authorize_registry(call)
-    order = _parse_rewrite(call, new, "$.")
+    order = await call.read(lambda context: Rewrite.of(select(call, context, new, path="$."), new.to))
 
     async def start() -> Job:
         total = await _count_rewrites(call, registry, order)
@@ -124,13 +126,6 @@ async def rewrite(call: ApiCall) -> Reply:
         )
 
     return await call.once(lambda: run_job(call, registry, start, discard=True))
-
-
-def _parse_rewrite(call: ApiCall, new: RewriteQuery | NewRewrite, path: str = "") -> Rewrite:
-    """Build the rewrite. `path` precedes the field names in errors."""
-    owner = None if new.owner is None else parse_owner(call, new.owner, f"{path}owner")
-    search = Search(url=new.url, host=new.host, prefix=new.prefix, type=new.type, owner=owner)
-    return Rewrite.of(search, new.to)
 
 
 async def _count_rewrites(call: ApiCall, registry: AuthorizedRegistry, order: Rewrite) -> int:

@@ -6,6 +6,8 @@ are encrypted (`state.CursorCipher`), because the end of a page may be a handle 
 
 from typing import Final
 
+import msgspec
+
 from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES
 from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_uri, parse_user_input
@@ -27,8 +29,7 @@ from perseid.registry.commands.transfer import LinkMetadata, LinkResult, LinkVer
 from perseid.registry.context import Command, Context
 from perseid.registry.queries.aliases import follow_aliases
 from perseid.registry.queries.citation import QrImage, find_printable_name, get_citation, to_uri
-from perseid.registry.queries.find import Search, SearchPage, find
-from perseid.registry.queries.history import seq_at_time
+from perseid.registry.queries.find import Search, SearchPage, build_search, find
 from perseid.registry.queries.listing import ListedHandle, list_handles
 from perseid.registry.queries.paging import Page
 from perseid.registry.responses import to_aliases, to_citation, to_explanation, to_found, to_linked, to_summary
@@ -43,6 +44,7 @@ from perseid.schema.queries import (
     HandlesQuery,
     ImageFormat,
     QrQuery,
+    Selectors,
 )
 from perseid.schema.records import (
     Aliases,
@@ -114,13 +116,12 @@ async def find_handles(call: ApiCall) -> Reply:
     position = await call.after(tuple[int | None, str])
 
     def read(context: Context) -> tuple[int | None, SearchPage]:
-        since, after = (_parse_since(call, context, query), None) if position is None else position
-        search = _build_search(call, query, since)
-        return since, find(context.snapshot, context.identity, search, after, query.limit, SCAN_SECONDS)
+        since, after = (None, None) if position is None else position
+        search = select(call, context, query, since)
+        return search.since, find(context.snapshot, context.identity, search, after, query.limit, SCAN_SECONDS)
 
     def respond(result: tuple[int | None, SearchPage]) -> Reply:
         since, page = result
-        # The time of `changed_since` is resolved once, for all pages.
         next_cursor = call.seal(None if page.following is None else (since, page.following))
         remark = SCAN_REMARK if page.scans else None
         if not page.items and next_cursor is None and call.call.is_anonymous:
@@ -175,32 +176,21 @@ async def list_namespace_handles(call: ApiCall) -> Reply:
     return await call.respond(read, respond, f"{PREFIX_OF_PREFIXES}/{prefix}")
 
 
-def _parse_since(call: ApiCall, context: Context, query: FindQuery) -> int | None:
-    if query.changed_since is None:
-        return None
-    return seq_at_time(context.snapshot.reader, query.changed_since, call.registry.ledger.log.clock.now())
+def select(call: ApiCall, context: Context, selectors: Selectors, since: int | None = None, path: str = "") -> Search:
+    """Return the search for the selectors of a request. `path` precedes the field names in errors.
 
-
-def parse_owner(call: ApiCall, text: str, where: str = "owner", *, strict: bool = False) -> str:
-    """Parse the handle of an owner, in any form; `where` is its name in errors."""
+    `since` is what an earlier page found for `changed_since`: the time is resolved once, for all pages.
+    """
     known = (*get_resolvers(call.settings), *KNOWN_RESOLVERS)
-    with locate_name_error(where, text, new=False):
-        parse = parse_uri if strict else parse_user_input
-        return str(parse(text, known, for_lookup=True).handle)
+    parse = parse_uri if selectors.strict else parse_user_input
 
+    def parse_owner(text: str) -> str:
+        with locate_name_error(f"{path}owner", text, new=False):
+            return str(parse(text, known, for_lookup=True).handle)
 
-def _build_search(call: ApiCall, query: FindQuery, since: int | None) -> Search:
-    owner = None if query.owner is None else parse_owner(call, query.owner, strict=query.strict)
-    return Search(
-        url=query.url,
-        host=query.host,
-        path=query.path,
-        type=query.type,
-        value=None if query.value is None else query.value.encode(),
-        owner=owner,
-        prefix=query.prefix,
-        since=since,
-    )
+    if since is not None:
+        selectors = msgspec.structs.replace(selectors, changed_since=str(since))
+    return build_search(context.snapshot.reader, selectors, parse_owner, call.registry.ledger.log.clock.now())
 
 
 CITATION: Final = Routes("Citations", "Citations and QR codes of identifiers.")
