@@ -1,0 +1,1 @@
+"""Short-lived state that all processes of a server share."""

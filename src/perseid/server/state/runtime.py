@@ -1,0 +1,117 @@
+"""The runtime directory of a server, which holds its shared state.
+
+It is in memory if possible: in `$RUNTIME_DIRECTORY` (systemd), in the user's runtime directory or in shared memory,
+else inside the installation. The supervisor creates it, and removes it when it stops. A lock tells a directory in use
+from one that a killed server left behind, which the next server of the installation empties and uses.
+
+The supervisor loads this module, so it imports little.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Self
+
+MIN_FREE_BYTES: Final = 32 << 20
+"""Free bytes that a file system must have: the state of a busy server. Containers often have little shared memory."""
+
+MAX_SERVERS: Final = 64
+"""Servers of one installation at a time, each with a directory of its own; there is seldom more than one."""
+
+MODE: Final = 0o700
+"""Only the server's user may read sessions."""
+
+SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - `_lock` refuses what others created there
+"""Where Linux has a file system in memory for everybody."""
+
+CONTROL_NAME: Final = "control"
+"""File with numbers that all processes share; the first is the id of the process that made the last change."""
+
+_LOCK_NAME = "lock"
+
+
+class NoRuntimeDirectory(Exception):
+    """No directory for the shared state can be created."""
+
+
+class RuntimeDirectory:
+    """A locked directory of this process."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock = lock
+
+    @classmethod
+    def create(cls, installation: Path, environ: Mapping[str, str] = os.environ) -> Self:
+        """Create the directory for the server of an installation, empty."""
+        name = f"perseid-{hashlib.sha256(os.fsencode(installation.resolve())).hexdigest()[:16]}"
+        problems = []
+        for base in _candidates(installation, environ):
+            try:
+                if (free := _free_bytes(base)) < MIN_FREE_BYTES:
+                    problems.append(f"{base}: {free >> 20} MiB are free, {MIN_FREE_BYTES >> 20} MiB are needed")
+                    continue
+                for number in range(MAX_SERVERS):
+                    path = base / (f"{name}-{number}" if number else name)
+                    if (lock := _lock(path)) is not None:
+                        return cls(path, lock)
+            except OSError as error:
+                problems.append(f"{base}: {error.strerror or error}")
+        raise NoRuntimeDirectory(f"Cannot create a runtime directory ({'; '.join(problems)})")
+
+    def last_writer(self) -> int:
+        """Return the id of the process that made the last change: if all others wait for it, it is inside one."""
+        try:
+            return int.from_bytes((self.path / CONTROL_NAME).read_bytes()[:8], sys.byteorder)
+        except OSError:
+            return 0
+
+    def remove(self) -> None:
+        """Remove the directory with everything in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def _candidates(installation: Path, environ: Mapping[str, str]) -> Iterator[Path]:
+    user = os.getuid()
+    given = environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]  # systemd separates several by colons
+    yield from (Path(path) for path in (given, f"/run/user/{user}", SHARED_MEMORY) if path)
+    yield installation
+
+
+def _free_bytes(base: Path) -> int:
+    status = os.statvfs(base)
+    return status.f_bavail * status.f_frsize
+
+
+def _lock(path: Path) -> int | None:
+    """Create a directory, or empty one that is left over; None if a server uses it.
+
+    Others can write to the directory of shared memory, so one that is not ours alone is refused.
+    """
+    with suppress(FileExistsError):
+        path.mkdir(MODE)
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) != MODE:
+        raise PermissionError(f"{path} exists and is not a directory of this user with mode {MODE:o}")
+    lock = os.open(path / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(lock).st_nlink:  # else the server that had it has just removed it
+            for entry in path.iterdir():
+                if entry.name != _LOCK_NAME:
+                    entry.unlink()
+            return lock
+    except BlockingIOError:
+        pass
+    except OSError:
+        os.close(lock)
+        raise
+    os.close(lock)
+    return None

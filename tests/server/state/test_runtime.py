@@ -1,0 +1,91 @@
+"""The runtime directory belongs to one server of one user, and is removed with it."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perseid.server.state import runtime
+from perseid.server.state.runtime import NoRuntimeDirectory, RuntimeDirectory
+
+
+def create(tmp_path: Path, base: str = "run") -> RuntimeDirectory:
+    (tmp_path / base).mkdir(exist_ok=True)
+    return RuntimeDirectory.create(tmp_path / "installation", {"RUNTIME_DIRECTORY": f"{tmp_path / base}:/other"})
+
+
+def test_directory_is_private_and_removed(tmp_path: Path) -> None:
+    directory = create(tmp_path)
+    assert directory.path.parent == tmp_path / "run"
+    assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
+    assert directory.last_writer() == 0
+    (directory.path / "data.mdb").touch()
+    directory.remove()
+    assert not directory.path.exists()
+
+
+def test_second_server_of_an_installation_gets_its_own(tmp_path: Path) -> None:
+    one, two = create(tmp_path), create(tmp_path)
+    assert one.path != two.path
+    one.remove()
+    two.remove()
+
+
+def test_directory_of_a_killed_server_is_emptied_and_used(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    script = (
+        "import os, sys; from pathlib import Path; from perseid.server.state.runtime import RuntimeDirectory\n"
+        "directory = RuntimeDirectory.create(Path(sys.argv[1]), {'RUNTIME_DIRECTORY': sys.argv[2]})\n"
+        "(directory.path / 'data.mdb').touch(); os._exit(9)"
+    )
+    subprocess.run([sys.executable, "-c", script, tmp_path / "installation", tmp_path / "run"], check=False)
+    (left,) = (tmp_path / "run").iterdir()
+    assert (left / "data.mdb").exists()
+    directory = create(tmp_path)
+    assert directory.path == left
+    assert not (left / "data.mdb").exists()
+    directory.remove()
+
+
+@pytest.mark.parametrize("what", ["mode", "link", "file"])
+def test_directory_of_somebody_else_is_not_used(tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = create(tmp_path)
+    expected.remove()
+    if what == "mode":
+        expected.path.mkdir(0o755)
+    elif what == "link":
+        (tmp_path / "elsewhere").mkdir(0o700)
+        expected.path.symlink_to(tmp_path / "elsewhere")
+    else:
+        expected.path.touch(0o700)
+    monkeypatch.setattr(runtime, "SHARED_MEMORY", str(tmp_path / "missing"))
+    (tmp_path / "installation").mkdir()
+    directory = create(tmp_path)
+    assert directory.path.parent == tmp_path / "installation"
+    directory.remove()
+
+
+def test_full_file_systems_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "MIN_FREE_BYTES", 1 << 62)
+    with pytest.raises(NoRuntimeDirectory, match=r"run: \d+ MiB are free"):
+        create(tmp_path)
+
+
+def test_lock_removed_meanwhile_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server that had the directory may remove it after another has opened its lock."""
+    first = create(tmp_path)
+    real = os.open
+
+    def open_and_remove(path: Path, flags: int, mode: int = 0o777) -> int:
+        descriptor = real(path, flags, mode)
+        monkeypatch.setattr(os, "open", real)
+        first.remove()
+        return descriptor
+
+    monkeypatch.setattr(os, "open", open_and_remove)
+    second = create(tmp_path)
+    assert second.path != first.path
+    second.remove()
