@@ -30,10 +30,17 @@ from perseid.wire.codes import (
 from perseid.wire.fragments import MAX_SOURCE_BYTES, MAX_TOTAL_BYTES, Reassembler
 from perseid.wire.framing import Frame, FrameReader, HttpResponseReader, unwrap_http_body
 from perseid.wire.message import MAX_MESSAGE, Credential, Envelope, Header, Message
-from perseid.wire.requests import REQUEST_DECODERS, HandleRequest, Resolve, VerifyChallenge, encode_request
+from perseid.wire.requests import (
+    REQUEST_DECODERS,
+    HandleRequest,
+    Resolve,
+    SessionSetup,
+    VerifyChallenge,
+    encode_request,
+)
 from perseid.wire.responses import Challenge, Failure, SessionSetupResult, decode_response, encode_response
 from perseid.wire.server import ChallengeProof, Reply, Request, Server, ServerSettings
-from perseid.wire.sessions import Cipher, Identity, Session
+from perseid.wire.sessions import Cipher, Identity, Session, SessionTable
 
 VECTORS: Final = Path(__file__).resolve().parent.parent / "tests" / "vectors"
 NOW: Final = 1_794_724_100
@@ -164,14 +171,15 @@ class _Endpoint:
 
     def __init__(self, *, proved: bool) -> None:
         chance = random.Random(1)  # noqa: S311 - the same in every run
-        self.server = Server(ServerSettings(SERVER_KEY), chance.randbytes)
+        sessions = SessionTable()
+        self.server = Server(ServerSettings(SERVER_KEY), chance.randbytes, sessions)
         self.client = Client(chance.randbytes)
         identity = Identity(b"0.NA/1", 301)
         served = Session(1, SESSION_KEY, Cipher.AES, CURRENT_VERSION, identity, proved=identity if proved else None)
         self.session = Session(1, SESSION_KEY, Cipher.AES, CURRENT_VERSION, identity)
-        self.server.sessions.add(served, NOW)
+        sessions.add(served, NOW)
         self.request = self.client.request(OpCode.DELETE_HANDLE, HandleRequest(b"1/2"), NOW, flags=_CERTIFIED)
-        self.server._last_id = 1  # noqa: SLF001 - the challenge has the next number
+        sessions.last_id = 1  # the challenge has the next number
         received = self.server.receive(Frame(self.request.envelope, self.request.payload()), NOW)
         challenged = self.server.identify(received, NOW) if isinstance(received, Request) else None
         _require(isinstance(challenged, Reply), "the request is challenged")
@@ -182,11 +190,19 @@ class _Endpoint:
             received.check_key(SERVER_KEY.public)
             good = received.check_secret(SECRET)
             received = self.server.accept(received, 1, NOW) if good else received.request
+        if isinstance(received, Request) and isinstance(received.body, SessionSetup):
+            received = self._start_session(received)
         if isinstance(received, Request):
             found = self.server.identify(received, NOW)
             received = found if isinstance(found, Reply) else self._respond(received)
-        for answer in received.frames:
+        for answer in self.server.sign(received).frames:
             _require(answer.envelope.length == len(answer.payload) <= MAX_MESSAGE, "an answer is as long as it says")
+
+    def _start_session(self, request: Request) -> Reply:
+        try:
+            return self.server.begin_session(request, self.server.agree(request), NOW)
+        except InvalidData as problem:
+            return self.server.refuse_session(request, problem, NOW)
 
     def _respond(self, request: Request) -> Reply:
         return self.server.respond(request, ResponseCode.HANDLE_NOT_FOUND, Failure(), NOW)

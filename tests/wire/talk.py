@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 import h11
 
+from perseid.records.errors import InvalidData
 from perseid.records.keys import PublicKey
 from perseid.records.private_keys import PrivateKey
 from perseid.records.record import Permission, Value
@@ -26,7 +27,7 @@ from perseid.wire.framing import (
     unwrap_http_body,
 )
 from perseid.wire.message import ENVELOPE_LENGTH, Envelope, Message
-from perseid.wire.requests import HandleRequest, RequestBody, Resolve, ValuesRequest
+from perseid.wire.requests import HandleRequest, RequestBody, Resolve, SessionSetup, ValuesRequest
 from perseid.wire.responses import (
     HANDLES_PER_MESSAGE,
     Challenge,
@@ -37,7 +38,7 @@ from perseid.wire.responses import (
     ResolutionResult,
 )
 from perseid.wire.server import ChallengeProof, Reply, Request, Server, ServerSettings
-from perseid.wire.sessions import Identity, Session
+from perseid.wire.sessions import Identity, Session, SessionTable
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY
 from tests.wire.recorded import fed
 
@@ -58,6 +59,20 @@ PRIVATE: Final = Value(50, "NOTE", PRIVATE_TEXT, permissions=Permission.ADMIN_RE
 FLAGS_TO_READ_ALL: Final = DEFAULT_FLAGS & ~OpFlag.PUBLIC_ONLY
 
 
+def set_last_id(server: Server, last: int) -> None:
+    """Let the next session or challenge have the id after this one."""
+    assert isinstance(server.sessions, SessionTable)
+    server.sessions.last_id = last
+
+
+def start_session(server: Server, request: Request, now: float) -> Reply:
+    """Agree on a key and start the session, or refuse it."""
+    try:
+        return server.begin_session(request, server.agree(request), now)
+    except InvalidData as problem:
+        return server.refuse_session(request, problem, now)
+
+
 @dataclass
 class Host:
     """A server with records and an application that permits everything to known administrators."""
@@ -75,7 +90,9 @@ class Host:
         received = self.server.receive(frame, now, private_transport=private_transport)
         if isinstance(received, ChallengeProof):
             received = self.check_proof(received, now)
-        return received if isinstance(received, Reply) else self.execute(received, now)
+        if isinstance(received, Request):
+            received = self.execute(received, now)
+        return self.server.sign(received)
 
     def check_proof(self, proof: ChallengeProof, now: float) -> Request | Reply:
         key = self.keys.get(proof.identity.index)
@@ -85,6 +102,8 @@ class Host:
         return self.server.accept(proof, proof.identity.index, now)
 
     def execute(self, request: Request, now: float) -> Reply:
+        if isinstance(request.body, SessionSetup):
+            return start_session(self.server, request, now)
         identity: Identity | None = None
         if self.needs_identity(request):
             found = self.server.identify(request, now)
@@ -102,6 +121,11 @@ class Host:
         return request.session is not None or not all(one.is_public for one in self.records[request.body.handle])
 
     def answer(self, request: Request, now: float) -> Reply:
+        reply = self.server.sign(self.respond(request, now))
+        self.server.record_reply(request, reply, more=len(reply.frames) > 1)
+        return reply
+
+    def respond(self, request: Request, now: float) -> Reply:
         body, respond = request.body, self.server.respond
         match body:
             case Resolve():

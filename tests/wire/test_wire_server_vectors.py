@@ -19,7 +19,7 @@ from perseid.wire.credentials import verify_signature
 from perseid.wire.fragments import Reassembler
 from perseid.wire.framing import Frame, FrameReader
 from perseid.wire.message import MESSAGE_LIFETIME, Header, Message
-from perseid.wire.requests import ExchangeMode, VerifyChallenge
+from perseid.wire.requests import ExchangeMode, SessionSetup, VerifyChallenge
 from perseid.wire.responses import (
     Challenge,
     Failure,
@@ -42,6 +42,7 @@ from perseid.wire.sessions import Cipher, decrypt
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SECRET, SERVER_KEY
 from tests.wire.recorded import NOW, WIRE_FILES, Vector, conversations, fed, frames_of, key_file, load
 from tests.wire.recorded_sessions import RecordedHalf, session_of, setup_of
+from tests.wire.talk import set_last_id, start_session
 
 VECTOR_FILES = WIRE_FILES
 
@@ -87,7 +88,7 @@ class Replay:
     def exchange(self, vector: Vector) -> None:
         """Answer one recorded request and compare."""
         recorded = self.prepare(vector)
-        reply = self.answer(vector, recorded)
+        reply = self.server.sign(self.answer(vector, recorded))
         assert not self.randomness, "the recorded server drew as much"
         if vector.transport == "tcp":
             assert reply.to_stream() == b"".join(vector.response)
@@ -114,13 +115,15 @@ class Replay:
         recorded = Recorded(messages)
         if recorded.code == ResponseCode.AUTHENTICATION_NEEDED or recorded.first.header.opcode == OpCode.SESSION_SETUP:
             # Challenge and session ids are sequential; a session uses its own id.
-            self.server._last_id = recorded.first.envelope.session_id - 1
+            set_last_id(self.server, recorded.first.envelope.session_id - 1)
         return recorded
 
     def answer(self, vector: Vector, recorded: Recorded) -> Reply:
         received = self.server.receive(received_frame(vector), recorded.now)
         if isinstance(received, Reply):
             return received
+        if isinstance(received, Request) and isinstance(received.body, SessionSetup):
+            return start_session(self.server, received, recorded.now)
         if isinstance(received, ChallengeProof):
             checked = self.check(received, vector, recorded)
             return checked if isinstance(checked, Reply) else self.execute(checked, vector, recorded)
@@ -249,7 +252,7 @@ def test_an_rsa_session_vector_is_refused_at_setup_and_the_rest_is_answered(name
         recorded = run.prepare(vector)
         reply = run.server.receive(frame, recorded.now)
         assert isinstance(reply, Reply)
-        (answer,) = reply.frames
+        (answer,) = run.server.sign(reply).frames
         message = Message.from_bytes(answer.envelope, answer.payload, NOW)
         digest, body = decode_response(message, NOW)
         assert isinstance(body, Failure)

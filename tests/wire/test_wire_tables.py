@@ -12,6 +12,7 @@ from perseid.wire.challenges import (
     MAX_PENDING_BYTES,
     MAX_REPLY,
     NONCE_LENGTH,
+    ChallengeLimits,
     ChallengeTable,
     PendingChallenge,
 )
@@ -28,7 +29,7 @@ from perseid.wire.sessions import (
     SessionTable,
 )
 from tests.wire.strategies import EXAMPLES
-from tests.wire.talk import NOW, SEC, Conversation, Host, frame_of, read_code
+from tests.wire.talk import NOW, SEC, Conversation, Host, frame_of, read_code, set_last_id
 
 
 def session(number: int, timeout: int = 100) -> Session:
@@ -181,7 +182,7 @@ def test_counters_out_of_order_by_less_than_two_hundred_are_all_accepted(count: 
 
 
 def test_oldest_challenge_is_evicted() -> None:
-    table = ChallengeTable(60.0, limit=2)
+    table = ChallengeTable(60.0, ChallengeLimits(2))
     for number in (1, 2, 3):
         table.add(pending(number))
     assert len(table) == 2
@@ -189,8 +190,52 @@ def test_oldest_challenge_is_evicted() -> None:
     assert table.find(2, 0.0) is not None
 
 
+def test_udp_flood_evicts_only_challenges_issued_over_udp() -> None:
+    table = ChallengeTable(60.0, ChallengeLimits(5), ChallengeLimits(3))
+    for number in range(1, 6):
+        table.add(pending(number))
+    for number in range(100, 200):
+        table.add(pending(number), udp=True)
+    assert [number for number in range(1, 200) if number in table] == [1, 2, 3, 4, 5, 197, 198, 199]
+    assert (len(table), len(table.over_udp)) == (8, 3)
+
+
+def test_udp_challenges_have_their_own_byte_limit() -> None:
+    table = ChallengeTable(60.0, udp_limits=ChallengeLimits(size=5_000))
+    table.add(pending(1, size=9_000))
+    for number in range(2, 20):
+        table.add(pending(number, size=1_100), udp=True)
+    assert 1 in table
+    assert len(table.over_udp) == 4
+
+
+def test_challenge_is_stored_once_and_found_over_any_transport() -> None:
+    table = ChallengeTable(60.0, udp_limits=ChallengeLimits())
+    first, second = pending(7), pending(7)
+    table.add(first, udp=True)
+    assert table.find(7, 0.0) is first
+    table.add(second)
+    assert table.find(7, 0.0) is second
+    assert (len(table), len(table.over_udp)) == (1, 0)
+    table.add(first, udp=True)
+    assert (len(table), len(table.over_udp)) == (1, 1)
+    table.settle(first, (b"reply",))
+    assert first.reply == (b"reply",)
+    assert table.find(8, 0.0) is None
+    table.purge(61.0)
+    assert len(table) == 0
+
+
+def test_challenge_is_taken_once() -> None:
+    table, one = ChallengeTable(60.0), pending(1)
+    table.add(one)
+    assert table.take(one, (1, b"answer"))
+    assert not table.take(one, (2, b"another"))
+    assert one.used_by == (1, b"answer")
+
+
 def test_total_size_of_pending_requests_is_limited() -> None:
-    table = ChallengeTable(60.0, max_bytes=1000)
+    table = ChallengeTable(60.0, ChallengeLimits(size=1000))
     for number in range(1, 11):
         table.add(pending(number))
     assert len(table) == 10
@@ -228,7 +273,7 @@ def test_table_stores_ten_thousand_challenges_and_64_mebibytes() -> None:
 
 
 def test_new_challenge_with_the_same_id_replaces_the_old_one() -> None:
-    table = ChallengeTable(60.0, max_bytes=1000)
+    table = ChallengeTable(60.0, ChallengeLimits(size=1000))
     first, second = pending(1, size=900), pending(1, size=950)
     table.add(first)
     table.add(second)
@@ -239,7 +284,7 @@ def test_new_challenge_with_the_same_id_replaces_the_old_one() -> None:
 
 
 def test_stored_replies_count_toward_the_size_limit() -> None:
-    table = ChallengeTable(60.0, max_bytes=1000)
+    table = ChallengeTable(60.0, ChallengeLimits(size=1000))
     first, second = pending(1, size=400), pending(2, size=400)
     table.add(first)
     table.add(second)
@@ -271,7 +316,7 @@ def test_challenge_expires_even_if_the_clock_moves(age: float, is_alive: bool) -
 
 def test_server_respects_the_challenge_limit() -> None:
     conversation = Conversation(Host())
-    conversation.host.server.challenges = ChallengeTable(60.0, limit=2)
+    conversation.host.server.challenges = ChallengeTable(60.0, ChallengeLimits(2))
     requests = [conversation.create(b"1/%d" % number) for number in range(3)]
     challenges = [conversation.ask(request) for request in requests]
     codes = []
@@ -288,10 +333,10 @@ def test_session_and_challenge_ids_share_a_sequence_that_wraps() -> None:
     one = conversation.begin_session()
     challenge = conversation.ask(conversation.create())
     assert (one.id, challenge.message.envelope.session_id) == (1, 2)
-    server._last_id = 0x7FFF_FFFF
+    set_last_id(server, 0x7FFF_FFFF)
     assert conversation.begin_session().id == 3, "1 and 2 are in use"
     server.sessions.end(one)
-    server._last_id = 0x7FFF_FFFF
+    set_last_id(server, 0x7FFF_FFFF)
     assert conversation.begin_session().id == 1
 
 

@@ -1,16 +1,20 @@
 """The server side of the protocol, without I/O.
 
-    frame ──► receive ──┬──► Reply            send it: an early failure, a session that started or ended …
+    frame ──► receive ──┬──► Reply            send it: an early failure, a session that ended …
                         ├──► Request          execute it, then `respond`; if it requires an identity, `identify` first
+                        │                     a session setup: `agree`, then `begin_session` or `refuse_session`
                         └──► ChallengeProof   look up the key and check it, then `accept` or `respond`
 
 It handles versions, digests, flags, ids, sessions, challenges, signatures, MACs, encryption and unreadable requests. It
-does not know records or permissions.
+does not know records or permissions. Sessions and pending challenges are kept by the stores that it is given.
+
+Two steps compute for long, so they are separate: `agree` (2 to 20 ms) and `sign` (about 1 ms). They change no state and
+may run in another thread. Every other method is short. A reply is sent after `sign`, and recorded with `record_reply`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol, TypeAlias
 
 from perseid.records.errors import InvalidData
 from perseid.records.keys import DhPublicKey, PublicKey
@@ -35,6 +39,7 @@ from .codes import (
 from .credentials import sign
 from .framing import Frame
 from .message import (
+    MAX_CREDENTIAL,
     MAX_MESSAGE,
     MESSAGE_LIFETIME,
     UNKNOWN_REQUEST_ID,
@@ -82,7 +87,7 @@ _COPIED_FLAGS = (
 )
 _MINTING_OPCODES = frozenset((OpCode.CREATE_HANDLE, OpCode.ADD_VALUE))
 _OPCODES_WITHOUT_MAC = frozenset((OpCode.SESSION_SETUP, OpCode.SESSION_EXCHANGEKEY))
-_MAX_ID = 0x7FFF_FFFF
+_CIPHER_SENT_SINCE = 4  # minor version
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +112,83 @@ class ServerSettings:
             raise LocalProtocolError(f"the site serial number {self.site_serial} does not fit in 16 bits")
 
 
+class SessionStore(Protocol):
+    """The sessions of a server. Their ids and those of challenges are one sequence."""
+
+    def next_id(self) -> int:
+        """The next id, which no session has."""
+        ...
+
+    def add(self, session: Session, now: float) -> None:
+        """Add a session, which is not authenticated yet."""
+        ...
+
+    def use(self, session_id: int, now: float) -> Session | None:
+        """Get a session and keep it alive; None if it does not exist or has timed out."""
+        ...
+
+    def confirm(self, session: Session) -> None:
+        """Store that a session is authenticated: as `session.proved`."""
+        ...
+
+    def end(self, session: Session) -> None:
+        """Remove a session."""
+        ...
+
+    def purge(self, now: float) -> int:
+        """Remove timed out sessions and return their number; called about once a minute."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+class ChallengeStore(Protocol):
+    """The pending challenges of a server."""
+
+    def add(self, pending: PendingChallenge, *, udp: bool = False) -> None:
+        """Add a challenge, issued over UDP or not; one with the same id is replaced."""
+        ...
+
+    def find(self, challenge_id: int, now: float) -> PendingChallenge | None:
+        """The challenge with this id, if it has not expired."""
+        ...
+
+    def take(self, pending: PendingChallenge, used_by: tuple[int, bytes]) -> bool:
+        """Mark a challenge as used by an answer; return whether it was unused."""
+        ...
+
+    def settle(self, pending: PendingChallenge, reply: tuple[bytes, ...]) -> None:
+        """Store the reply to the accepted answer, unless it is too long."""
+        ...
+
+    def purge(self, now: float) -> None:
+        """Remove expired challenges."""
+        ...
+
+    def __contains__(self, challenge_id: int) -> bool: ...
+
+    def __len__(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class UnsignedFrame(Frame):
+    """A message that still has to be signed with the server's key. It is complete, but clients reject it."""
+
+    message: Message = field(kw_only=True)
+    encrypt_session: Session | None = field(kw_only=True, default=None)
+    """The session whose key encrypts it after signing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """Messages to send, in order."""
 
     frames: tuple[Frame, ...]
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether nothing is left for `Server.sign`."""
+        return not any(isinstance(frame, UnsignedFrame) for frame in self.frames)
 
     def to_stream(self) -> bytes:
         """Encode for TCP."""
@@ -187,15 +264,31 @@ class ChallengeProof:
 Received: TypeAlias = Reply | Request | ChallengeProof
 
 
-class Server:
-    """The server side. Not thread-safe."""
+@dataclass(frozen=True, slots=True)
+class KeyAgreement:
+    """The result of a key exchange."""
 
-    def __init__(self, settings: ServerSettings, random: Callable[[int], bytes]) -> None:
+    public: DhPublicKey
+    """The server's public key for the client."""
+    key: bytes = field(repr=False)
+    cipher: Cipher
+
+
+class Server:
+    """The server side. Not thread-safe, except for `agree` and `sign`."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        random: Callable[[int], bytes],
+        sessions: SessionStore | None = None,
+        challenges: ChallengeStore | None = None,
+    ) -> None:
+        """Without stores, sessions and challenges are kept in memory."""
         self._settings = settings
         self._random = random
-        self.sessions = SessionTable()
-        self.challenges = ChallengeTable(settings.challenge_life)
-        self._last_id = 0
+        self.sessions = SessionTable() if sessions is None else sessions
+        self.challenges = ChallengeTable(settings.challenge_life) if challenges is None else challenges
 
     # Receiving
 
@@ -286,7 +379,7 @@ class Server:
             case OpCode.RESPONSE_TO_CHALLENGE:
                 return self._receive_challenge_response(request, now)
             case OpCode.SESSION_SETUP:
-                return self._create_session(request, now)
+                return self._check_setup(request, now)
             case OpCode.SESSION_EXCHANGEKEY:
                 return self._refuse_key_exchange(request, now)
             case OpCode.SESSION_TERMINATE:
@@ -295,13 +388,13 @@ class Server:
 
     # Authentication
 
-    def identify(self, request: Request, now: float) -> Identity | Reply:
-        """The authenticated identity of a request, or the challenge or failure to send."""
+    def identify(self, request: Request, now: float, *, udp: bool = False) -> Identity | Reply:
+        """The authenticated identity of a request, or the challenge or failure to send, over UDP or not."""
         if request.identity is not None:
             return request.identity
         session = request.session
         if session is None or session.proved is None:
-            return self._challenge(request, now)
+            return self._challenge(request, now, udp=udp)
         try:
             session.check(request.message)
         except RemoteProtocolError as error:
@@ -326,10 +419,11 @@ class Server:
             if session.identity is not None and session.identity.is_same_identity(identity):
                 session.proved = identity
                 self.sessions.confirm(session)
-        pending.used_by = request.response_request_id, proof.answer
+        if not self.challenges.take(pending, (request.response_request_id, proof.answer)):
+            return self._repeat_response(request, proof.answer, pending, now)
         return replace(request, identity=identity)
 
-    def _challenge(self, request: Request, now: float) -> Reply:
+    def _challenge(self, request: Request, now: float, *, udp: bool) -> Reply:
         message, session = request.message, request.session
         version = common_version(message.envelope.suggested)
         challenge_id = self._new_id() if session is None else session.id
@@ -346,7 +440,7 @@ class Server:
         if pending is None or not known:
             digest = RequestDigest.of(message.raw, version)
             pending = PendingChallenge(challenge_id, message, self._random(NONCE_LENGTH), digest, now)
-            self.challenges.add(pending)
+            self.challenges.add(pending, udp=udp)
         header = self._header(request, ResponseCode.AUTHENTICATION_NEEDED, now)
         if version.at_least(1):
             header = replace(header, flags=header.flags | OpFlag.REQUEST_DIGEST)
@@ -382,29 +476,38 @@ class Server:
 
     # Sessions
 
-    def _create_session(self, request: Request, now: float) -> Reply:
+    def _check_setup(self, request: Request, now: float) -> Received:
         setup = request.body
-        if not isinstance(setup, SessionSetup) or setup.mode != ExchangeMode.DIFFIE_HELLMAN:
-            text = "Only Diffie-Hellman key exchange is supported"
-            return self.respond(request, ResponseCode.SESSION_FAILED, Failure.of(text), now)
-        suggested = request.message.envelope.suggested
-        cipher = self._settings.cipher if suggested.at_least(4) else Cipher.DES
-        try:
-            theirs = PublicKey.from_bytes(setup.public_key)
-            if not isinstance(theirs, DhPublicKey):
-                raise InvalidData("the public key is not a Diffie-Hellman key")
-            mine = generate_key_pair((theirs.p, theirs.g), self._random)
-            key = derive_session_key(cipher, shared_secret(mine, theirs))
-        except InvalidData as error:
-            return self.respond(request, ResponseCode.SESSION_FAILED, Failure.of(error.message), now)
+        if isinstance(setup, SessionSetup) and setup.mode == ExchangeMode.DIFFIE_HELLMAN:
+            return request
+        text = "Only Diffie-Hellman key exchange is supported"
+        return self.respond(request, ResponseCode.SESSION_FAILED, Failure.of(text), now)
+
+    def agree(self, request: Request) -> KeyAgreement:
+        """Agree on the key of the requested session, for any thread; raises `InvalidData`. Takes 2 to 20 ms."""
+        sends_cipher = request.message.envelope.suggested.at_least(_CIPHER_SENT_SINCE)
+        cipher = self._settings.cipher if sends_cipher else Cipher.DES
+        peer_key = PublicKey.from_bytes(_setup_of(request).public_key)
+        if not isinstance(peer_key, DhPublicKey):
+            raise InvalidData("the public key is not a Diffie-Hellman key")
+        own_key = generate_key_pair((peer_key.p, peer_key.g), self._random)
+        return KeyAgreement(own_key.public, derive_session_key(cipher, shared_secret(own_key, peer_key)), cipher)
+
+    def begin_session(self, request: Request, agreement: KeyAgreement, now: float) -> Reply:
+        """Start the requested session with the agreed key."""
+        setup, suggested = _setup_of(request), request.message.envelope.suggested
         timeout = min(setup.timeout, MAX_TIMEOUT) if setup.timeout > 0 else self._settings.session_life
         identity = Identity(setup.handle, setup.index) if setup.handle else None
-        session = Session(self._new_id(), key, cipher, common_version(suggested), identity, timeout)
+        session = Session(self._new_id(), agreement.key, agreement.cipher, common_version(suggested), identity, timeout)
         self.sessions.add(session, now)
-        prefix = cipher.to_bytes(4, "big") if suggested.at_least(4) else b""
-        body = SessionSetupResult(ExchangeMode.DIFFIE_HELLMAN, prefix + mine.public.to_bytes())
+        prefix = agreement.cipher.to_bytes(4, "big") if suggested.at_least(_CIPHER_SENT_SINCE) else b""
+        body = SessionSetupResult(ExchangeMode.DIFFIE_HELLMAN, prefix + agreement.public.to_bytes())
         # The response has the id of the new session, not of an older one in the request.
         return self.respond(replace(request, session=None), ResponseCode.SUCCESS, body, now, session_id=session.id)
+
+    def refuse_session(self, request: Request, problem: InvalidData, now: float) -> Reply:
+        """Respond to a failed key agreement."""
+        return self.respond(request, ResponseCode.SESSION_FAILED, Failure.of(problem.message), now)
 
     def _refuse_key_exchange(self, request: Request, now: float) -> Reply:
         if request.session is None:
@@ -425,10 +528,9 @@ class Server:
 
     def _new_id(self) -> int:
         """An unused id; sessions and challenges share one sequence."""
-        while True:
-            self._last_id = self._last_id % _MAX_ID + 1
-            if self._last_id not in self.sessions and self._last_id not in self.challenges:
-                return self._last_id
+        while (new := self.sessions.next_id()) in self.challenges:
+            pass
+        return new
 
     # Responding
 
@@ -457,9 +559,29 @@ class Server:
         if session_id is not None:
             envelope = replace(envelope, session_id=session_id)
         message = Message.build(envelope, replace(header, flags=flags), encode_response(body, digest))
-        reply = Reply((self._finish(message, request, private=_is_private(body)),))
-        self._store_reply(request, reply, more=more)
-        return reply
+        return Reply((self._finish(message, request, private=_is_private(body)),))
+
+    def sign(self, reply: Reply) -> Reply:
+        """Sign the messages that need it, for any thread. Takes about 1 ms each."""
+        return Reply(
+            tuple([self._sign(frame) if isinstance(frame, UnsignedFrame) else frame for frame in reply.frames])
+        )
+
+    def _sign(self, frame: UnsignedFrame) -> Frame:
+        message = sign(frame.message, self._settings.key)
+        if frame.encrypt_session is not None:
+            return Frame(*frame.encrypt_session.seal(message, self._random))
+        return Frame(message.envelope, message.payload())
+
+    def record_reply(self, request: Request, reply: Reply, *, more: bool = False) -> None:
+        """Store the final reply to a challenge response, in case it is sent again."""
+        pending = request.challenge
+        if pending is None or request.identity is None:
+            return
+        pending.is_list |= more
+        if not pending.is_list:
+            data = tuple(frame.envelope.to_bytes() + frame.payload for frame in reply.frames)
+            self.challenges.settle(pending, data)
 
     def _header(self, request: Request, code: ResponseCode, now: float) -> Header:
         original = request.message.header
@@ -485,27 +607,20 @@ class Server:
         )
 
     def _finish(self, message: Message, request: Request, *, private: bool) -> Frame:
-        """Sign or add a MAC, then encrypt, as the request and the session require."""
-        session = request.session
-        if OpFlag.CERTIFY in message.header.flags:
-            if session is not None and message.header.opcode not in _OPCODES_WITHOUT_MAC:
-                message = session.protect(message)
-            else:
-                message = sign(message, self._settings.key)
+        """Add a MAC and encrypt, as the request and the session require; or leave both to `sign`."""
+        session, flags = request.session, message.header.flags
         automatic = private and message.version.at_least(8) and not request.private_transport
-        if session is not None and (OpFlag.ENCRYPT in message.header.flags or automatic):
-            return Frame(*session.seal(message, self._random))
+        encrypt_session = session if OpFlag.ENCRYPT in flags or automatic else None
+        if OpFlag.CERTIFY in flags:
+            if session is None or message.header.opcode in _OPCODES_WITHOUT_MAC:
+                if message.envelope.length > MAX_MESSAGE - MAX_CREDENTIAL:
+                    raise LocalProtocolError("with a signature the message is too long")
+                payload = message.payload()
+                return UnsignedFrame(message.envelope, payload, message=message, encrypt_session=encrypt_session)
+            message = session.protect(message)
+        if encrypt_session is not None:
+            return Frame(*encrypt_session.seal(message, self._random))
         return Frame(message.envelope, message.payload())
-
-    def _store_reply(self, request: Request, reply: Reply, *, more: bool) -> None:
-        """Store the reply to a challenge response for repetitions."""
-        pending = request.challenge
-        if pending is None or request.identity is None:
-            return
-        pending.is_list |= more
-        if not pending.is_list:
-            data = tuple(frame.envelope.to_bytes() + frame.payload for frame in reply.frames)
-            self.challenges.settle(pending, data)
 
 
 class _EarlyFailure(Exception):
@@ -526,6 +641,12 @@ class _EarlyFailure(Exception):
         """The envelope whose ids are echoed, as in deployed servers."""
         self.http_code = http_code
         """The code over HTTP, if it differs."""
+
+
+def _setup_of(request: Request) -> SessionSetup:
+    setup = request.body
+    assert isinstance(setup, SessionSetup)  # noqa: S101 - ensured by `Server.receive`
+    return setup
 
 
 def _is_private(body: ResponseBody) -> bool:

@@ -107,6 +107,9 @@ MAX_UNAUTHENTICATED: Final = 1_000
 MAX_TIMEOUT: Final = 86_400
 """Maximum idle timeout in seconds."""
 
+MAX_ID: Final = 0x7FFF_FFFF
+"""The largest id: the field of the envelope is signed, and 0 means no session."""
+
 Random = Callable[[int], bytes]
 
 
@@ -226,6 +229,8 @@ class SessionTable:
     def __init__(self, limit: int = MAX_SESSIONS, unproved: int = MAX_UNAUTHENTICATED) -> None:
         self._limit = limit
         self._max_unauthenticated = unproved
+        self.last_id = 0
+        """The last id of the sequence."""
         self._sessions: OrderedDict[int, Session] = OrderedDict()
         self._unauthenticated: OrderedDict[int, None] = OrderedDict()
 
@@ -234,6 +239,13 @@ class SessionTable:
 
     def __contains__(self, session_id: int) -> bool:
         return session_id in self._sessions
+
+    def next_id(self) -> int:
+        """The next id, which no session has."""
+        while True:
+            self.last_id = self.last_id % MAX_ID + 1
+            if self.last_id not in self._sessions:
+                return self.last_id
 
     def add(self, session: Session, now: float) -> None:
         """Add a session; evict the least recently used unauthenticated one, or any other if necessary."""

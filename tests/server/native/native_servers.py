@@ -26,7 +26,7 @@ from perseid.registry.commands.records import Create, Home
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
 from perseid.server.native.server import NativeServer
-from perseid.server.native.steps import NativeResponse, ProtocolServer
+from perseid.server.native.steps import NativeResponse
 from perseid.wire.client import Client, VerifiedResponse
 from perseid.wire.codes import CURRENT_VERSION, OpCode, OpFlag, ResponseCode, Version
 from perseid.wire.fragments import Reassembler, split
@@ -34,7 +34,7 @@ from perseid.wire.framing import Frame, FrameReader
 from perseid.wire.message import ENVELOPE_LENGTH, Envelope, Message
 from perseid.wire.requests import RequestBody
 from perseid.wire.responses import Failure
-from perseid.wire.server import ServerSettings
+from perseid.wire.server import Server, ServerSettings
 from perseid.wire.sessions import Identity, Session
 from tests.ledger.ledgers import Machine
 from tests.registry.registries import OPERATOR, registry_on
@@ -124,8 +124,8 @@ def recorded_registry(machine: Clock | None = None, *, listing: bool = True, **s
             yield Registry(ledger, rules)
 
 
-def make_server(settings: ServerSettings | None = None, seed: int = 1) -> ProtocolServer:
-    return ProtocolServer(settings or ServerSettings(SERVER_KEY), random.Random(seed).randbytes)
+def make_server(settings: ServerSettings | None = None, seed: int = 1) -> Server:
+    return Server(settings or ServerSettings(SERVER_KEY), random.Random(seed).randbytes)
 
 
 @dataclass

@@ -17,21 +17,21 @@ import pytest
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.requests import Append
 from perseid.records.site import Transport
-from perseid.server.native import steps
 from perseid.server.native.server import NativeServer
-from perseid.server.native.steps import ProtocolServer
+from perseid.wire import server as server_module
 from perseid.wire.codes import ResponseCode
 from perseid.wire.framing import Frame
 from perseid.wire.message import MESSAGE_LIFETIME, Message
 from perseid.wire.requests import REQUEST_DECODERS, ExchangeMode
 from perseid.wire.responses import Challenge, HandleList, SessionSetupResult, decode_response
-from perseid.wire.server import Reply, ServerSettings
+from perseid.wire.server import Reply, Server, ServerSettings
 from tests.server.native.native_servers import PREFIX, RECORDS, SITE, Clock, recorded_registry
 from tests.server.native.recorded_answers import IN_WHAT_IS_SAID, Difference, Found, compare
 from tests.wire.key_material import SERVER_KEY
 from tests.wire.opened import open_message
 from tests.wire.recorded import NOW, Vector, conversations, frames_of
 from tests.wire.recorded_sessions import RecordedHalf, session_of, setup_of
+from tests.wire.talk import set_last_id
 
 VECTOR_FILES = (
     "admin-dsa.json",
@@ -111,7 +111,7 @@ class Replay:
             self.randomness.append(frame.payload[:16])
         if isinstance(body, Challenge | SessionSetupResult):
             # Ids of challenges and sessions are counted up; within a session the session's is used.
-            self.native_server.server._last_id = message.envelope.session_id - 1
+            set_last_id(self.native_server.server, message.envelope.session_id - 1)
         return message
 
 
@@ -154,13 +154,13 @@ def create_listed_names(native_server: NativeServer, name: str) -> None:
 def test_vector_gets_the_recorded_response(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name.startswith("session:session-dh"):
         half = RecordedHalf.of(CONVERSATIONS[name][0])
-        monkeypatch.setattr(steps, "generate_key_pair", half.make_key_pair)
-        monkeypatch.setattr(steps, "shared_secret", half.shared_secret)
+        monkeypatch.setattr(server_module, "generate_key_pair", half.make_key_pair)
+        monkeypatch.setattr(server_module, "shared_secret", half.shared_secret)
     machine = Clock()
     machine.show(NOW)
     randomness: deque[bytes] = deque()
     with recorded_registry(machine) as registry:
-        server = ProtocolServer(ServerSettings(SERVER_KEY), lambda _count: randomness.popleft())
+        server = Server(ServerSettings(SERVER_KEY), lambda _count: randomness.popleft())
         native_server = NativeServer(registry, server, SITE)
         if name.startswith("lists:list-handles"):
             create_listed_names(native_server, name)

@@ -1,8 +1,4 @@
-"""Authentication over the native protocol, and the state that a server keeps between two messages.
-
-A challenge keeps the request that it belongs to, so any client can make the server store data. Over UDP that costs no
-more than a forged address; so challenges issued over UDP have their own table, and a flood of them evicts each other
-but never one issued over TCP.
+"""Authentication over the native protocol, and the limits of the state that a server keeps between two messages.
 
 A caller who is not an administrator is refused as such, whether or not the signature is right (native protocol, 14).
 What a caller with a wrong proof learns depends on public records only, and takes the same work whether or not the
@@ -16,7 +12,7 @@ that proved it changes.
 import hashlib
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Generic, Self, TypeVar
 
 from perseid.names.handle import Handle, fold
@@ -32,7 +28,7 @@ from perseid.registry.installation.sections import MAX_UDP_CHALLENGE_BYTES, MAX_
 from perseid.registry.installation.settings import Config
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import Snapshot
-from perseid.wire.challenges import MAX_CHALLENGES, MAX_PENDING_BYTES, ChallengeTable, PendingChallenge
+from perseid.wire.challenges import ChallengeLimits
 from perseid.wire.codes import ResponseCode
 from perseid.wire.server import ChallengeProof as ChallengeResponse
 from perseid.wire.sessions import MAX_SESSIONS, MAX_UNAUTHENTICATED, Identity
@@ -44,10 +40,10 @@ HolderT = TypeVar("HolderT", bound=Hashable)
 class TableLimits:
     """Maximum sizes of the tables."""
 
-    challenges: int = MAX_CHALLENGES
-    challenge_bytes: int = MAX_PENDING_BYTES
-    udp_challenges: int = MAX_UDP_CHALLENGES
-    udp_challenge_bytes: int = MAX_UDP_CHALLENGE_BYTES
+    challenges: ChallengeLimits = field(default_factory=ChallengeLimits)
+    udp_challenges: ChallengeLimits = field(
+        default_factory=lambda: ChallengeLimits(MAX_UDP_CHALLENGES, MAX_UDP_CHALLENGE_BYTES)
+    )
     sessions: int = MAX_SESSIONS
     unproved_sessions: int = MAX_UNAUTHENTICATED
 
@@ -55,58 +51,11 @@ class TableLimits:
     def of(cls, config: Config) -> Self:
         """Return the limits of the settings."""
         return cls(
-            config.limits.tcp_challenges,
-            config.limits.tcp_challenge_octets,
-            config.limits.udp_challenges,
-            config.limits.udp_challenge_octets,
+            ChallengeLimits(config.limits.tcp_challenges, config.limits.tcp_challenge_octets),
+            ChallengeLimits(config.limits.udp_challenges, config.limits.udp_challenge_octets),
             config.limits.sessions,
             config.limits.unproved_sessions,
         )
-
-
-class _ChallengeTable(ChallengeTable):
-    def forget(self, challenge_id: int) -> None:
-        self._drop(challenge_id)
-
-
-class Challenges(_ChallengeTable):
-    """All pending challenges: the table of those not issued over UDP, which contains the other one."""
-
-    def __init__(self, life: float, sizes: TableLimits) -> None:
-        super().__init__(life, sizes.challenges, sizes.challenge_bytes)
-        self.over_udp = _ChallengeTable(life, sizes.udp_challenges, sizes.udp_challenge_bytes)
-        """Challenges issued over UDP."""
-        self.issuing_over_udp = False
-        """How the next one is issued; set by `ProtocolServer.identify`."""
-
-    def __len__(self) -> int:
-        return super().__len__() + len(self.over_udp)
-
-    def __contains__(self, challenge_id: int) -> bool:
-        return super().__contains__(challenge_id) or challenge_id in self.over_udp
-
-    def add(self, pending: PendingChallenge) -> None:
-        """Add a challenge; it replaces one with the same id in either table."""
-        if self.issuing_over_udp:
-            self.forget(pending.id)
-            self.over_udp.add(pending)
-        else:
-            self.over_udp.forget(pending.id)
-            super().add(pending)
-
-    def find(self, challenge_id: int, now: float) -> PendingChallenge | None:
-        """Return the challenge with that id if it has not expired. It may be answered over another transport."""
-        pending = super().find(challenge_id, now)
-        return self.over_udp.find(challenge_id, now) if pending is None else pending
-
-    def settle(self, pending: PendingChallenge, reply: tuple[bytes, ...]) -> None:
-        """Store the reply to the response that used the challenge up."""
-        super().settle(pending, reply)
-        self.over_udp.settle(pending, reply)
-
-    def purge(self, now: float) -> None:
-        super().purge(now)
-        self.over_udp.purge(now)
 
 
 class UnfinishedMessages(Generic[HolderT]):

@@ -32,7 +32,7 @@ from perseid.wire.framing import Frame
 from perseid.wire.message import Envelope
 from perseid.wire.requests import SessionSetup, VerifyChallenge
 from perseid.wire.responses import HANDLES_PER_MESSAGE, Failure, HandleList, ResponseBody, VerificationResult
-from perseid.wire.server import ChallengeProof, Reply, Request
+from perseid.wire.server import ChallengeProof, Reply, Request, Server
 
 from .authentication import (
     PROOF_KINDS,
@@ -60,11 +60,9 @@ from .decisions import (
 from .operations import CHANGING_OPCODES, NativeContext, find_secrets, status_values, translate
 from .steps import (
     NativeResponse,
-    ProtocolServer,
     SecretGuess,
     Steps,
     StepsResult,
-    UnsignedFrame,
     Work,
     WorkKind,
     do_work,
@@ -129,7 +127,7 @@ class NativeServer:
     def __init__(
         self,
         registry: Registry,
-        server: ProtocolServer,
+        server: Server,
         site: Site,
         *,
         settings: NativeSettings | None = None,
@@ -168,7 +166,7 @@ class NativeServer:
 
     def adopt_state(self, old: "NativeServer") -> None:
         """Take over sessions, challenges and replies of a server with old settings."""
-        self.server.adopt_state(old.server)
+        self.server.sessions, self.server.challenges = old.server.sessions, old.server.challenges
         self.changes, self.setups = old.changes, old.setups
 
     # One message
@@ -297,7 +295,7 @@ class NativeServer:
 
     def _start_session(self, call: _Call, request: Request) -> Steps:
         try:
-            key_agreement = yield from do_work(WorkKind.AGREE, self.server.prepare_key_agreement(request))
+            key_agreement = yield from do_work(WorkKind.AGREE, partial(self.server.agree, request))
         except InvalidData as problem:
             reply = self.server.refuse_session(request, problem, call.now)
         else:
@@ -421,14 +419,10 @@ class NativeServer:
     def _send(self, call: _Call, reply: Reply, code: ResponseCode | None = None, *, more: bool = False) -> Steps:
         """Send a reply, signed if required."""
         request = call.request
-        if any(isinstance(frame, UnsignedFrame) for frame in reply.frames):
-            frames = []
-            for frame in reply.frames:
-                signed = yield from self._sign_frame(frame)
-                frames.append(signed)
-            reply = Reply(tuple(frames))
-            if request is not None:
-                self.server.remember(request, reply, more=more)
+        if not reply.is_signed:
+            reply = yield from self._sign(reply)
+        if request is not None:
+            self.server.record_reply(request, reply, more=more)
         opcode = OpCode.RESERVED if request is None else request.opcode
         if reply.frames and code is None:
             sent_opcode, code = read_codes(reply.frames[0])
@@ -438,18 +432,16 @@ class NativeServer:
         keeps = request is not None and OpFlag.KEEP_CONNECTION in request.flags
         yield NativeResponse(reply, opcode, code, call.identity, name, more, keeps, call.guess, call.failed_proof)
 
-    def _sign_frame(self, frame: Frame) -> StepsResult[Frame]:
-        """Sign a frame; unsigned if that fails, as deployed servers do (5.5)."""
-        if not isinstance(frame, UnsignedFrame):
-            return frame
+    def _sign(self, reply: Reply) -> StepsResult[Reply]:
+        """Sign a reply; unsigned if that fails, as deployed servers do (5.5)."""
         try:
-            message = yield from do_work(WorkKind.SIGN, self.server.signing(frame.message))
-            return self.server.signed(frame, message)
+            signed = yield from do_work(WorkKind.SIGN, partial(self.server.sign, reply))
         except Busy:  # counted by the metrics
-            return Frame(frame.envelope, frame.payload)
+            return reply
         except Exception as error:  # noqa: BLE001 - the request was executed, and this is its response
             _logger.warning("sending a response unsigned: %s", type(error).__qualname__)
-            return Frame(frame.envelope, frame.payload)
+            return reply
+        return signed
 
     def _respond_error(self, call: _Call, error: Exception) -> Steps:
         """Send an error response. If even that fails, send one that does not depend on the request."""

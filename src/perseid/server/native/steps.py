@@ -1,46 +1,23 @@
-"""Steps of the native server, and the protocol server whose expensive steps run elsewhere.
+"""Steps of the native server.
 
 Handling a message is a generator: it yields responses to send (`NativeResponse`), or work to do (`Work`) whose result
 it gets back. So it never blocks and knows no threads. The driver decides where work is done, how much of each kind at a
 time and for whom, and raises `Busy` for excess work. The protocol state changes only between two steps, never while
 work is done.
-
-`wire.server.Server` signs responses and agrees on session keys directly: 1 to 20 ms of computation. Here a response
-that must be signed is returned as `UnsignedFrame`, and a session setup is returned as a request; the computation is a
-function without side effects, for a pool. Changes of the server's state (sessions, challenges, counters) happen before
-and after it and are quick. Everything else is inherited.
 """
 
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from threading import Lock
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from perseid.records.errors import InvalidData
-from perseid.records.keys import DhPublicKey, PublicKey
 from perseid.wire import message
-from perseid.wire.codes import LocalProtocolError, OpCode, OpFlag, ResponseCode, common_version
-from perseid.wire.credentials import sign
+from perseid.wire.codes import OpCode, ResponseCode
 from perseid.wire.framing import Frame
-from perseid.wire.message import MAX_CREDENTIAL, MAX_MESSAGE, Message
-from perseid.wire.requests import ExchangeMode, SessionSetup
-from perseid.wire.responses import Failure, SessionSetupResult
-from perseid.wire.server import Received, Reply, Request, Server, ServerSettings
-from perseid.wire.sessions import (
-    MAX_TIMEOUT,
-    Cipher,
-    Identity,
-    Session,
-    SessionTable,
-    derive_session_key,
-    generate_key_pair,
-    shared_secret,
-)
-
-from .authentication import Challenges, TableLimits
+from perseid.wire.server import Reply
 
 T = TypeVar("T")
 
@@ -204,133 +181,3 @@ def read_codes(frame: Frame) -> tuple[OpCode, ResponseCode | None]:
         return OpCode.RESERVED, None
     shown, _ = message.Header.from_bytes(frame.payload, frame.envelope.version, 0)
     return shown.opcode, shown.response_code
-
-
-_SIGNED_IN_SESSIONS: Final = frozenset((OpCode.SESSION_SETUP, OpCode.SESSION_EXCHANGEKEY))
-_CIPHER_SENT_SINCE: Final = 4  # minor version
-
-
-@dataclass(frozen=True, slots=True)
-class UnsignedFrame(Frame):
-    """A message that still has to be signed with the server's key. It is complete, but clients reject it."""
-
-    message: Message = field(kw_only=True)
-    encrypt_session: Session | None = field(kw_only=True, default=None)
-    """The session whose key encrypts it after signing."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeyAgreement:
-    """The result of a key exchange."""
-
-    public: DhPublicKey
-    """The server's public key for the client."""
-    key: bytes = field(repr=False)
-    cipher: Cipher
-
-
-class ProtocolServer(Server):
-    """Protocol state; `respond`, `identify` and `accept` never compute for long. Not thread-safe."""
-
-    challenges: Challenges
-
-    def __init__(
-        self, settings: ServerSettings, random: Callable[[int], bytes], sizes: TableLimits | None = None
-    ) -> None:
-        super().__init__(settings, random)
-        sizes = sizes or TableLimits()
-        self.sessions = SessionTable(sizes.sessions, sizes.unproved_sessions)
-        self.challenges = Challenges(settings.challenge_life, sizes)
-
-    def identify(self, request: Request, now: float, *, udp: bool = False) -> Identity | Reply:
-        """Identify the caller; challenges issued over UDP have their own table."""
-        self.challenges.issuing_over_udp = udp
-        return super().identify(request, now)
-
-    def set_last_id(self, last: int) -> None:
-        """Number sessions and challenges from here on.
-
-        After a restart, the ids of old sessions must not be reused soon: their messages would look forged instead of
-        expired.
-        """
-        self._last_id = last
-
-    def adopt_state(self, old: "ProtocolServer") -> None:
-        """Take over the state of a server with old settings."""
-        self.sessions, self.challenges, self._last_id = old.sessions, old.challenges, old._last_id  # noqa: SLF001 - same class
-
-    # Signing
-
-    def signing(self, message: Message) -> Callable[[], Message]:
-        """Return the function that signs a message; it may run in another thread."""
-        key = self._settings.key
-        return lambda: sign(message, key)
-
-    def signed(self, frame: UnsignedFrame, message: Message) -> Frame:
-        """Return the frame to send for an unsigned one, given its signed message."""
-        if frame.encrypt_session is not None:
-            return Frame(*frame.encrypt_session.seal(message, self._random))
-        return Frame(message.envelope, message.payload())
-
-    def remember(self, request: Request, reply: Reply, *, more: bool) -> None:
-        """Store the final reply to a challenge response, in case it is sent again."""
-        self._store_reply(request, reply, more=more)
-
-    def _finish(self, message: Message, request: Request, *, private: bool) -> Frame:
-        session = request.session
-        has_mac = session is not None and message.header.opcode not in _SIGNED_IN_SESSIONS
-        if has_mac or OpFlag.CERTIFY not in message.header.flags:
-            return super()._finish(message, request, private=private)
-        if message.envelope.length > MAX_MESSAGE - MAX_CREDENTIAL:
-            raise LocalProtocolError("with a signature the message is too long")
-        encrypt_session = session if OpFlag.ENCRYPT in message.header.flags else None
-        return UnsignedFrame(message.envelope, message.payload(), message=message, encrypt_session=encrypt_session)
-
-    def _store_reply(self, request: Request, reply: Reply, *, more: bool) -> None:
-        # Not the final reply while unsigned; until then, a retry gets no reply.
-        if not any(isinstance(frame, UnsignedFrame) for frame in reply.frames):
-            super()._store_reply(request, reply, more=more)
-
-    # Sessions
-
-    def prepare_key_agreement(self, request: Request) -> Callable[[], KeyAgreement]:
-        """Return the function that agrees on a session key; for any thread. It raises `InvalidData`."""
-        setup = request.body
-        assert isinstance(setup, SessionSetup)  # noqa: S101 - checked by `_dispatch`
-        sends_cipher = request.message.envelope.suggested.at_least(_CIPHER_SENT_SINCE)
-        cipher = self._settings.cipher if sends_cipher else Cipher.DES
-        random, data = self._random, setup.public_key
-
-        def agree() -> KeyAgreement:
-            peer_key = PublicKey.from_bytes(data)
-            if not isinstance(peer_key, DhPublicKey):
-                raise InvalidData("the public key is not a Diffie-Hellman key")
-            own_key = generate_key_pair((peer_key.p, peer_key.g), random)
-            return KeyAgreement(own_key.public, derive_session_key(cipher, shared_secret(own_key, peer_key)), cipher)
-
-        return agree
-
-    def begin_session(self, request: Request, key_agreement: KeyAgreement, now: float) -> Reply:
-        """Start the requested session with the agreed key."""
-        setup, suggested = request.body, request.message.envelope.suggested
-        assert isinstance(setup, SessionSetup)  # noqa: S101 - checked by `_dispatch`
-        timeout = min(setup.timeout, MAX_TIMEOUT) if setup.timeout > 0 else self._settings.session_life
-        identity = Identity(setup.handle, setup.index) if setup.handle else None
-        session = Session(
-            self._new_id(), key_agreement.key, key_agreement.cipher, common_version(suggested), identity, timeout
-        )
-        self.sessions.add(session, now)
-        prefix = key_agreement.cipher.to_bytes(4, "big") if suggested.at_least(_CIPHER_SENT_SINCE) else b""
-        body = SessionSetupResult(ExchangeMode.DIFFIE_HELLMAN, prefix + key_agreement.public.to_bytes())
-        # The response has the id of the new session, not of one that the request was sent in.
-        return self.respond(replace(request, session=None), ResponseCode.SUCCESS, body, now, session_id=session.id)
-
-    def refuse_session(self, request: Request, problem: InvalidData, now: float) -> Reply:
-        """Return the reply to a failed key agreement."""
-        return self.respond(request, ResponseCode.SESSION_FAILED, Failure.of(problem.message), now)
-
-    def _dispatch(self, request: Request, now: float) -> Received:
-        setup = request.body
-        if isinstance(setup, SessionSetup) and setup.mode == ExchangeMode.DIFFIE_HELLMAN:
-            return request
-        return super()._dispatch(request, now)

@@ -45,7 +45,6 @@ from perseid.server.native.authentication import TableLimits
 from perseid.server.native.resolution import PublicResolver, settings_to_json
 from perseid.server.native.server import NativeServer
 from perseid.server.native.service import NativeService
-from perseid.server.native.steps import ProtocolServer
 from perseid.server.native.tcp import NativeAcceptLoop
 from perseid.server.native.udp import UdpServer
 from perseid.server.observe import logs
@@ -53,6 +52,9 @@ from perseid.server.observe.access_log import AccessLog
 from perseid.server.observe.counters import SharedCounters
 from perseid.server.observe.metrics import ControlCounters, MetricSources, get_ledger_state
 from perseid.server.observe.metrics_listener import MetricsListener
+from perseid.wire.challenges import ChallengeTable
+from perseid.wire.server import Server
+from perseid.wire.sessions import MAX_ID, SessionTable
 
 from . import unblock_signals
 from .pools import Pools
@@ -195,8 +197,12 @@ class Control:
             _logger.warning("%s", remark)
         ledger = self._installation.ledger
         registry = self._installation.registry(config)
-        server = ProtocolServer(server_identity.server_settings(), secrets.token_bytes, TableLimits.of(config))
-        server.set_last_id(secrets.randbelow(1 << 31))
+        settings, limits = server_identity.server_settings(), TableLimits.of(config)
+        sessions = SessionTable(limits.sessions, limits.unproved_sessions)
+        # The ids of old sessions must not be reused soon: their messages would look forged instead of expired.
+        sessions.last_id = secrets.randbelow(MAX_ID)
+        challenges = ChallengeTable(settings.challenge_life, limits.challenges, limits.udp_challenges)
+        server = Server(settings, secrets.token_bytes, sessions, challenges)
         ports = {Transport.UDP: self._options.port, Transport.TCP: self._options.port}
         if self._options.http:
             ports |= {Transport.HTTP: self._options.http_port, Transport.HTTPS: self._options.http_port}

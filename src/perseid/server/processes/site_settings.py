@@ -3,7 +3,7 @@
 A process loads it once at start and again on reload:
 
     identity = load_identity(directory, config)
-    ProtocolServer(identity.server_settings(), secrets.token_bytes)
+    Server(identity.server_settings(), secrets.token_bytes)
     NativeServer(registry, server, identity.site, settings=identity.native_settings(ports))
     settings_to_json(identity.resolution_settings())     # for resolvers, which never see a key
 """
