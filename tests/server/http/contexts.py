@@ -12,7 +12,7 @@ import json
 import random
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +28,7 @@ from perseid.server.http.messages import Client, Request, Response
 from perseid.server.http.service import HttpService
 from perseid.server.limits.budgets import NO_LIMIT, Budget
 from perseid.server.native.server import NativeServer
-from perseid.server.native.steps import NativeResponse, Work, WorkKind, run_steps_async
+from perseid.server.native.steps import NativeResponse, Work, WorkKind
 from perseid.wire.codes import ResponseCode
 from perseid.wire.framing import Frame
 from perseid.wire.server import Reply
@@ -56,14 +56,8 @@ class Messages:
     native_server: NativeServer
     time: Callable[[], float]
 
-    async def served(self, frame: Frame, host: str, transport: Transport) -> AsyncGenerator[NativeResponse, None]:
-        async def do(work: Work) -> object:
-            return work.call()
-
-        steps = self.native_server.steps(frame, host, self.time(), transport=transport)
-        async with aclosing(run_steps_async(steps, do)) as answers:
-            async for served in answers:
-                yield served
+    def served(self, frame: Frame, host: str, transport: Transport) -> AsyncGenerator[NativeResponse, None]:
+        return self.native_server.handle(frame, host, self.time(), transport)
 
     def early_failure(self, code: ResponseCode, text: str) -> Reply:
         return self.native_server.server.early_failure(code, text, self.time())

@@ -4,12 +4,12 @@ import atexit
 import random
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterable, Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.clock import SECOND
@@ -26,7 +26,7 @@ from perseid.registry.commands.records import Create, Home
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
 from perseid.server.native.server import NativeServer
-from perseid.server.native.steps import NativeResponse
+from perseid.server.native.steps import NativeResponse, RunWork, Work
 from perseid.wire.client import Client, VerifiedResponse
 from perseid.wire.codes import CURRENT_VERSION, OpCode, OpFlag, ResponseCode, Version
 from perseid.wire.fragments import Reassembler, split
@@ -87,6 +87,9 @@ RECORDS: Final[dict[str, tuple[Value, ...]]] = {
 """The state in which the exchanges were recorded."""
 
 
+T = TypeVar("T")
+
+
 class Clock(Machine):
     """A machine whose clock is set to the time of the exchange."""
 
@@ -128,6 +131,79 @@ def make_server(settings: ServerSettings | None = None, seed: int = 1) -> Server
     return Server(settings or ServerSettings(SERVER_KEY), random.Random(seed).randbytes)
 
 
+def receive(
+    native_server: NativeServer, frame: Frame, source: str, now: float, transport: Transport
+) -> list[NativeResponse]:
+    """The responses to a message, without an event loop unless something has to wait."""
+    return drive(_collect(native_server.handle(frame, source, now, transport)))
+
+
+async def _collect(responses: AsyncIterable[NativeResponse]) -> list[NativeResponse]:
+    return [response async for response in responses]
+
+
+def drive(coroutine: Coroutine[object, object, T]) -> T:
+    """Run a coroutine that never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    raise AssertionError("the coroutine waits for something")
+
+
+def run_with(do: Callable[[Work], object]) -> RunWork:
+    """Do work with a plain function."""
+
+    async def run(work: Work, _source: str, _transport: Transport) -> object:
+        return do(work)
+
+    return run
+
+
+class StartedRequest:
+    """A message that is handled step by step: it stops before all work, so that others come in between."""
+
+    def __init__(self, visitor: "Visitor", frame: Frame) -> None:
+        native_server = visitor.native_server
+        self._steps = _collect(native_server.handle(frame, visitor.source, visitor.now, visitor.transport))
+        self.response: NativeResponse | None = None
+        self._is_running = False
+        self._run = native_server._run
+        native_server._run = self._pause
+        self.step()
+
+    def step(self) -> None:
+        """Do the work that it waits for, up to the next work or the response."""
+        if self.response is not None:
+            return
+        self._is_running = True
+        try:
+            self._steps.send(None)
+        except StopIteration as stop:
+            (self.response,) = stop.value
+        finally:
+            self._is_running = False
+
+    def finish(self) -> NativeResponse:
+        while self.response is None:
+            self.step()
+        return self.response
+
+    def abort(self) -> None:
+        self._steps.close()
+
+    async def _pause(self, work: Work, source: str, transport: Transport) -> object:
+        if self._is_running:
+            await _Suspend()
+        return await self._run(work, source, transport)
+
+
+class _Suspend:
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
 @dataclass
 class Visitor:
     """A client of a native server over one transport, without sockets."""
@@ -150,7 +226,7 @@ class Visitor:
         if self.transport == Transport.UDP:
             return self._over_udp(frame)
         (request,) = fed(FrameReader(), frame.envelope.to_bytes() + frame.payload)
-        served = list(self.native_server.receive(request, self.source, self.now, transport=self.transport))
+        served = receive(self.native_server, request, self.source, self.now, self.transport)
         self.served += served
         return fed(FrameReader(), b"".join(one.reply.to_stream() for one in served))
 
@@ -161,7 +237,7 @@ class Visitor:
         if len(packets) > 1:
             *_, whole = [there.receive(self.source, packet, self.now) for packet in packets]
         assert whole is not None
-        served = list(self.native_server.receive(Frame(*whole), self.source, self.now, transport=self.transport))
+        served = receive(self.native_server, Frame(*whole), self.source, self.now, self.transport)
         self.served += served
         found = [back.receive("server", packet, self.now) for one in served for packet in one.reply.to_packets()]
         return [Frame(*one) for one in found if one is not None]

@@ -30,6 +30,7 @@ from tests.server.native.native_servers import (
     SITE,
     STD,
     make_server,
+    receive,
     recorded_registry,
 )
 
@@ -44,7 +45,7 @@ class _PlainServer:
         self.reassembler = Reassembler()
 
     def answer(self, frame: Frame, transport: Transport) -> list[Any]:
-        return [one.reply for one in self.native_server.receive(frame, "127.0.0.1", NOW, transport=transport)]
+        return [one.reply for one in receive(self.native_server, frame, "127.0.0.1", NOW, transport)]
 
 
 def _tcp(native_server: _PlainServer) -> type[socketserver.BaseRequestHandler]:

@@ -6,7 +6,6 @@ The server continues to run.
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -33,7 +32,7 @@ from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
 from perseid.server.native.decisions import MAX_TEXT, Busy, make_failure
 from perseid.server.native.server import NativeServer
-from perseid.server.native.steps import NativeResponse, Work, WorkKind, run_steps_async
+from perseid.server.native.steps import NativeResponse, RunWork, Work, WorkKind
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.message import Message
 from perseid.wire.requests import ExchangeMode, HandleRequest, Resolve, SessionSetup, ValuesRequest
@@ -54,6 +53,7 @@ from tests.server.native.native_servers import (
     Visitor,
     make_server,
     recorded_registry,
+    run_with,
     text_of,
 )
 from tests.wire.key_material import RSA_KEY, SECRET
@@ -61,7 +61,7 @@ from tests.wire.key_material import RSA_KEY, SECRET
 PLANTED = "a planted secret"
 
 
-def failing(kind: WorkKind, error: Exception) -> Callable[[Work], object]:
+def failing(kind: WorkKind, error: Exception) -> RunWork:
     """Do all work except that of one kind."""
 
     def do(step: Work) -> object:
@@ -69,7 +69,7 @@ def failing(kind: WorkKind, error: Exception) -> Callable[[Work], object]:
             raise error
         return step.call()
 
-    return do
+    return run_with(do)
 
 
 def create(visitor: Visitor, session: Session | None = None, name: bytes = NEW) -> Message:
@@ -96,7 +96,7 @@ def test_internal_error_gets_a_text_without_its_message(
     registry: Registry, caplog: pytest.LogCaptureFixture, error: Exception, code: ResponseCode, words: str
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    visitor = Visitor(NativeServer(registry, make_server(), SITE, do=failing(WorkKind.WRITE, error)))
+    visitor = Visitor(NativeServer(registry, make_server(), SITE, run=failing(WorkKind.WRITE, error)))
     answer = visitor.ask_as(SEC, create(visitor))
     assert answer.code is code
     text = text_of(answer)
@@ -112,7 +112,7 @@ def test_error_during_authentication_gets_a_response(registry: Registry, kind: W
     good = Visitor(NativeServer(registry, server := make_server(), SITE))
     request = create(good)
     answer = good.answer(good.ask(request), request, SEC)
-    bad = Visitor(NativeServer(registry, server, SITE, do=failing(kind, RuntimeError(PLANTED))))
+    bad = Visitor(NativeServer(registry, server, SITE, run=failing(kind, RuntimeError(PLANTED))))
     refused = bad.ask(answer, about=request)
     assert refused.code is ResponseCode.ERROR
     assert text_of(refused).startswith("Internal Error")
@@ -123,9 +123,9 @@ def test_error_during_authentication_gets_a_response(registry: Registry, kind: W
 
 def test_only_a_refused_change_says_that_nothing_was_changed(registry: Registry) -> None:
     full = StorageFull(PLANTED)
-    visitor = Visitor(NativeServer(registry, make_server(), SITE, do=failing(WorkKind.READ, full)))
+    visitor = Visitor(NativeServer(registry, make_server(), SITE, run=failing(WorkKind.READ, full)))
     read = text_of(visitor.ask(visitor.request(OpCode.RESOLUTION, Resolve(STD.encode()))))
-    visitor = Visitor(NativeServer(registry, make_server(), SITE, do=failing(WorkKind.WRITE, full)))
+    visitor = Visitor(NativeServer(registry, make_server(), SITE, run=failing(WorkKind.WRITE, full)))
     changed = text_of(visitor.ask_as(SEC, create(visitor)))
     assert "disk of the server is full" in read
     assert ("nothing was changed" in read, "nothing was changed" in changed) == (False, True)
@@ -181,7 +181,7 @@ def test_response_is_sent_unsigned_if_it_cannot_be_signed(
     registry: Registry, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     """As deployed: the request was executed, and the client may check."""
-    visitor = Visitor(NativeServer(registry, make_server(), SITE, do=failing(WorkKind.SIGN, error)))
+    visitor = Visitor(NativeServer(registry, make_server(), SITE, run=failing(WorkKind.SIGN, error)))
     request = visitor.request(OpCode.RESOLUTION, Resolve(STD.encode()), flags=DEFAULT_FLAGS | OpFlag.CERTIFY)
     (frame,) = visitor.carry(visitor.client.pack(request, None))
     message = Message.from_bytes(frame.envelope, frame.payload, int(visitor.now))
@@ -193,7 +193,7 @@ def test_response_is_sent_unsigned_if_it_cannot_be_signed(
 
 
 def test_excess_session_setups_are_refused(registry: Registry) -> None:
-    visitor = Visitor(NativeServer(registry, make_server(), SITE, do=failing(WorkKind.AGREE, Busy())))
+    visitor = Visitor(NativeServer(registry, make_server(), SITE, run=failing(WorkKind.AGREE, Busy())))
     wish = visitor.client.begin_session(SEC, visitor.now, peer_version=visitor.version)
     assert visitor.ask(wish.request).code is ResponseCode.SERVER_TOO_BUSY
     assert len(visitor.native_server.server.sessions) == 0
@@ -310,55 +310,39 @@ def test_key_change_during_a_list_is_reported(registry: Registry) -> None:
                 registry.do(Modify(Handle.parse(ADMIN), (Value(301, "HS_SECKEY", b"another"),)), OPERATOR, "cli")
         return step.call()
 
-    visitor = Visitor(NativeServer(registry, make_server(), SITE, do=do))
+    visitor = Visitor(NativeServer(registry, make_server(), SITE, run=run_with(do)))
     answers = visitor.all_as(SEC, visitor.request(OpCode.LIST_HANDLES, HandleRequest(ADMIN.encode())))
     assert [answer.code for answer in answers[:-1]] == [ResponseCode.SUCCESS] * 9
     assert answers[-1].code is ResponseCode.AUTHENTICATION_FAILED
     assert [answer.more_follows for answer in answers] == [True] * 9 + [False]
 
 
-# Drivers
+# The event loop
 
 
-def test_many_threads_are_served_concurrently(registry: Registry) -> None:
-    native_server = NativeServer(registry, make_server(), SITE)
-    codes: list[ResponseCode] = []
-
-    def visit(number: int) -> None:
-        visitor = Visitor(native_server, seed=number)
-        session = visitor.begin_session()
-        for at in range(5):
-            name = f"{PREFIX}/t{number}-{at}".encode()
-            codes.append(visitor.ask_as(SEC, create(visitor, session, name), session).code)
-
-    threads = [threading.Thread(target=visit, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert codes == [ResponseCode.SUCCESS] * 40
-
-
-def test_event_loop_runs_steps_and_a_pool_runs_work(registry: Registry) -> None:
-    native_server = NativeServer(registry, make_server(), SITE)
+def test_requests_are_handled_concurrently_and_work_may_run_in_threads(registry: Registry) -> None:
     here = threading.get_ident()
     elsewhere: set[int] = set()
 
-    async def one(pool: ThreadPoolExecutor, number: int) -> ResponseCode:
+    async def many() -> list[ResponseCode]:
+        with ThreadPoolExecutor(4) as pool:
+
+            async def run(work: Work, _source: str, _transport: Transport) -> object:
+                def call() -> object:
+                    elsewhere.add(threading.get_ident())
+                    return work.call()
+
+                return await asyncio.get_running_loop().run_in_executor(pool, call)
+
+            native_server = NativeServer(registry, make_server(), SITE, run=run)
+            return await asyncio.gather(*[one(native_server, number) for number in range(10)])
+
+    async def one(native_server: NativeServer, number: int) -> ResponseCode:
         visitor = Visitor(native_server, seed=100 + number)
-        loop = asyncio.get_running_loop()
-
-        async def do(step: Work) -> object:
-            def call() -> object:
-                elsewhere.add(threading.get_ident())
-                return step.call()
-
-            return await loop.run_in_executor(pool, call)
 
         async def ask(message: Message) -> NativeResponse:
             frame = visitor.client.pack(message, None)
-            steps = native_server.steps(frame, "loop", visitor.now, transport=Transport.TCP)
-            (served,) = [served async for served in run_steps_async(steps, do)]
+            (served,) = [one async for one in native_server.handle(frame, "loop", visitor.now, Transport.TCP)]
             return served
 
         request = create(visitor, name=f"{PREFIX}/loop{number}".encode())
@@ -368,29 +352,13 @@ def test_event_loop_runs_steps_and_a_pool_runs_work(registry: Registry) -> None:
         assert served.code is not None
         return served.code
 
-    async def many() -> list[ResponseCode]:
-        with ThreadPoolExecutor(4) as pool:
-            return await asyncio.gather(*[one(pool, number) for number in range(10)])
-
     assert asyncio.run(many()) == [ResponseCode.SUCCESS] * 10
     assert here not in elsewhere
 
 
-def test_event_loop_may_refuse_work(registry: Registry) -> None:
-    native_server = NativeServer(registry, make_server(), SITE)
-    visitor = Visitor(native_server)
-
-    async def do(_: Work) -> object:
-        raise Busy
-
-    async def ask() -> list[NativeResponse]:
-        steps = native_server.steps(
-            visitor.client.pack(create(visitor), None), "loop", visitor.now, transport=Transport.TCP
-        )
-        return [served async for served in run_steps_async(steps, do)]
-
-    (served,) = asyncio.run(ask())
-    assert served.code is ResponseCode.SERVER_TOO_BUSY
+def test_excess_work_is_refused(registry: Registry) -> None:
+    visitor = Visitor(NativeServer(registry, make_server(), SITE, run=failing(WorkKind.READ, Busy())))
+    assert visitor.ask(create(visitor)).code is ResponseCode.SERVER_TOO_BUSY
 
 
 # Logs

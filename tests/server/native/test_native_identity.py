@@ -15,7 +15,7 @@ from perseid.registry.commands.records import Create, Delete, Home, Modify, Remo
 from perseid.registry.registry import Registry
 from perseid.server.native.authentication import MAX_KEYS
 from perseid.server.native.server import NativeServer, NativeSettings
-from perseid.server.native.steps import Step, Work, WorkKind
+from perseid.server.native.steps import Work, WorkKind
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.message import Message
 from perseid.wire.requests import ChallengeResponse, HandleRequest, RequestBody, Resolve, ValuesRequest, encode_request
@@ -35,8 +35,10 @@ from tests.server.native.native_servers import (
     SITE,
     STD,
     URL,
+    StartedRequest,
     Visitor,
     make_server,
+    run_with,
     text_of,
 )
 from tests.wire.key_material import DSA_KEY, RSA_KEY, RSA_KEYS, SECRET
@@ -187,7 +189,7 @@ def test_claim_does_not_reveal_a_hidden_identity(
         work.append(step.kind)
         return step.call()
 
-    visitor = Visitor(NativeServer(registry, make_server(), SITE, do=do))
+    visitor = Visitor(NativeServer(registry, make_server(), SITE, run=run_with(do)))
     outcomes = set()
     for kind in CLAIMS:
         work.clear()
@@ -341,22 +343,12 @@ def test_challenge_cannot_be_used_twice(registry: Registry, visitor: Visitor) ->
 def test_concurrent_repeated_response_is_executed_once(registry: Registry, visitor: Visitor) -> None:
     request = create(visitor)
     answer = visitor.answer(visitor.ask(request), request, SEC)
-    native_server, frame = visitor.native_server, visitor.client.pack(answer, None)
-    runs = [native_server.steps(frame, "a", visitor.now, transport=visitor.transport) for _ in range(2)]
-    works: list[Step | None] = [next(run) for run in runs]
-    done = []
-    while any(works):
-        for at, run in enumerate(runs):
-            step = works[at]
-            if step is None:
-                continue
-            try:
-                works[at] = run.send(step.call()) if isinstance(step, Work) else next(run)
-            except StopIteration:
-                works[at] = None
-            if not isinstance(step, Work):
-                done.append(step.reply)
-    assert sorted(len(reply.frames) for reply in done) == [0, 1]
+    frame = visitor.client.pack(answer, None)
+    runs = [StartedRequest(visitor, frame) for _ in range(2)]
+    while any(run.response is None for run in runs):
+        for run in runs:
+            run.step()
+    assert sorted(len(run.finish().reply.frames) for run in runs) == [0, 1]
     assert exists(registry)
 
 
@@ -409,7 +401,7 @@ def test_key_is_checked_in_the_snapshot_of_the_decision(
         return step.call()
 
     verified: list[bool] = []
-    visitor = Visitor(NativeServer(registry, make_server(), SITE, do=do))
+    visitor = Visitor(NativeServer(registry, make_server(), SITE, run=run_with(do)))
     answer = visitor.ask_as(SEC, create(visitor))
     assert answer.code is code
     assert exists(registry) is (code is ResponseCode.SUCCESS)

@@ -12,7 +12,6 @@ from perseid.records.site import Transport
 from perseid.registry.commands.records import Create
 from perseid.registry.registry import Registry
 from perseid.server.native.server import NativeServer
-from perseid.server.native.steps import NativeResponse, Work
 from perseid.server.native.udp import MAX_REPLY_BYTES, RETENTION_SECONDS, Key, ReplyCache, frame_key
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.framing import Frame
@@ -21,7 +20,18 @@ from perseid.wire.requests import HandleRequest, Resolve, ValuesRequest
 from perseid.wire.server import Reply
 from perseid.wire.sessions import Session
 from tests.registry.registries import OPERATOR
-from tests.server.native.native_servers import ADMIN, NEW, PREFIX, SEC, SITE, STD, URL, Visitor, make_server
+from tests.server.native.native_servers import (
+    ADMIN,
+    NEW,
+    PREFIX,
+    SEC,
+    SITE,
+    STD,
+    URL,
+    StartedRequest,
+    Visitor,
+    make_server,
+)
 
 
 @pytest.fixture
@@ -139,16 +149,12 @@ def test_same_bytes_from_another_address_or_over_tcp_are_another_request(visitor
 def test_repetition_gets_no_response_while_the_request_runs(registry: Registry, visitor: Visitor) -> None:
     session = proved_session(visitor)
     request = create(visitor, session)
-    native_server, frame = visitor.native_server, visitor.client.pack(request, session)
-    first = native_server.steps(frame, visitor.source, visitor.now, transport=Transport.UDP)
-    work = next(first)
-    assert isinstance(work, Work)
+    frame = visitor.client.pack(request, session)
+    first = StartedRequest(visitor, frame)
     assert visitor.carry(frame) == []
     again = visitor.client.pack(visitor.client.repeat(request, session), session)
     assert visitor.carry(again) == []
-    served = first.send(work.call())
-    assert isinstance(served, NativeResponse)
-    assert list(first) == []
+    served = first.finish()
     assert visitor.carry(frame) == list(served.reply.frames)
     assert entries(registry) > 0
 
@@ -156,9 +162,7 @@ def test_repetition_gets_no_response_while_the_request_runs(registry: Registry, 
 def test_aborted_request_may_be_repeated(registry: Registry, visitor: Visitor) -> None:
     """No response was sent, and nothing was executed."""
     frame = visitor.client.pack(create(visitor), None)
-    steps = visitor.native_server.steps(frame, visitor.source, visitor.now, transport=Transport.UDP)
-    next(steps)
-    steps.close()
+    StartedRequest(visitor, frame).abort()
     assert len(visitor.native_server.changes) == 0
     (answer,) = visitor.carry(frame)
     assert visitor.served[-1].code is ResponseCode.AUTHENTICATION_NEEDED
@@ -275,19 +279,9 @@ def test_concurrent_attempt_is_not_executed_after_another_authenticates(registry
     assert challenge.code is ResponseCode.AUTHENTICATION_NEEDED
     # Another attempt of the request came meanwhile, and it is being found out whether anybody may do it.
     late = visitor.client.pack(visitor.client.repeat(request, session), session)
-    steps = visitor.native_server.steps(late, visitor.source, visitor.now, transport=Transport.UDP)
-    looking = next(steps)
-    assert isinstance(looking, Work)
+    looking = StartedRequest(visitor, late)
     answered = visitor.ask(visitor.answer(challenge, request, SEC), session, about=request)
     assert answered.code is ResponseCode.SUCCESS
     size = entries(registry)
-    step: Work | NativeResponse = looking
-    while isinstance(step, Work):
-        try:
-            result = step.call()
-        except Exception as error:  # noqa: BLE001 - the door answers it
-            step = steps.throw(error)
-        else:
-            step = steps.send(result)
-    assert step.code is ResponseCode.SUCCESS, "it gets what the other attempt got"
+    assert looking.finish().code is ResponseCode.SUCCESS, "it gets what the other attempt got"
     assert entries(registry) == size

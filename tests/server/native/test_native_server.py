@@ -73,7 +73,9 @@ from tests.server.native.native_servers import (
     Clock,
     Visitor,
     make_server,
+    receive,
     recorded_registry,
+    run_with,
     text_of,
     without_timestamps,
 )
@@ -718,11 +720,9 @@ def test_work_names_the_handle_of_the_secret_and_its_result(registry: Registry, 
 
     nonce, digest = bytes(16), bytes(range(32))
     answer = answer_with_secret(secret, nonce, digest, CURRENT_VERSION, CURRENT_VERSION, bytes(16))
-    visitor = Visitor(native_server := NativeServer(registry, make_server(), SITE, do=do))
+    visitor = Visitor(native_server := NativeServer(registry, make_server(), SITE, run=run_with(do)))
     request = visitor.request(OpCode.VERIFY_CHALLENGE, VerifyChallenge(handle, 301, nonce, digest, answer))
-    (served,) = native_server.receive(
-        visitor.client.pack(request, None), "somebody", visitor.now, transport=Transport.TCP
-    )
+    (served,) = receive(native_server, visitor.client.pack(request, None), "somebody", visitor.now, Transport.TCP)
     right = handle == SEC.handle and secret == SECRET
     secret_of = handle.partition(b"?")[0].partition(b"#")[0]
     assert served.guess == SecretGuess(secret_of, right)
@@ -741,7 +741,7 @@ def test_anonymous_change_is_checked_as_a_read(registry: Registry, anybody_may: 
     public = Permission.PUBLIC_READ | Permission.PUBLIC_WRITE | Permission.ADMIN_READ | Permission.ADMIN_WRITE
     make(registry, NEW.decode(), replace(URL, permissions=public) if anybody_may else URL)
     changed = replace(URL, data=b"https://example.org/changed", permissions=public if anybody_may else URL.permissions)
-    visitor = Visitor(NativeServer(registry, make_server(), SITE, do=do))
+    visitor = Visitor(NativeServer(registry, make_server(), SITE, run=run_with(do)))
     answer = visitor.ask(visitor.request(OpCode.MODIFY_VALUE, ValuesRequest(NEW, (changed,))))
     if anybody_may:
         assert (answer.code, done) == (ResponseCode.SUCCESS, [WorkKind.READ, WorkKind.WRITE])

@@ -25,7 +25,7 @@ from perseid.wire.message import MESSAGE_LIFETIME, Message
 from perseid.wire.requests import REQUEST_DECODERS, ExchangeMode
 from perseid.wire.responses import Challenge, HandleList, SessionSetupResult, decode_response
 from perseid.wire.server import Reply, Server, ServerSettings
-from tests.server.native.native_servers import PREFIX, RECORDS, SITE, Clock, recorded_registry
+from tests.server.native.native_servers import PREFIX, RECORDS, SITE, Clock, receive, recorded_registry
 from tests.server.native.recorded_answers import IN_WHAT_IS_SAID, Difference, Found, compare
 from tests.wire.key_material import SERVER_KEY
 from tests.wire.opened import open_message
@@ -86,7 +86,7 @@ class Replay:
         refused = setup is not None and setup.mode != ExchangeMode.DIFFIE_HELLMAN
         if refused:
             self.randomness.clear()
-        served = self.native_server.receive(frame, SOURCE, now, transport=TRANSPORTS[vector.transport])
+        served = receive(self.native_server, frame, SOURCE, now, TRANSPORTS[vector.transport])
         reply = Reply(tuple(frame for one in served for frame in one.reply.frames))
         assert not self.randomness, "the recorded server drew as much"
         messages = [open_message(vector, one.envelope, one.payload) for one in reply.frames]

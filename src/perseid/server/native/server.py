@@ -1,7 +1,8 @@
 """Native protocol server without sockets: bytes in, registry commands, bytes out, for every operation (6.1).
 
-It has no threads and no clock. `steps` handles one message: a generator of responses to send and of work to do
-elsewhere (see `native.steps`); `receive` is the same for a caller who only wants the responses.
+It has no threads and no clock. `handle` responds to one message. All work goes through a function of the process (see
+`native.steps`), which runs it where it belongs and refuses excess work with `Busy`. The state of the protocol changes
+only between two such calls.
 
     message ──► protocol ──┬──► answered by the protocol itself: early failures, ended sessions …
                            ├──► request: executed as anonymous; if the registry requires an identity, as the
@@ -13,11 +14,10 @@ once; a session, and a challenge response, is valid only while the key that prov
 """
 
 import logging
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Lock
-from typing import Final
+from typing import Final, TypeVar, cast
 
 from perseid.names.errors import quote_text
 from perseid.records.errors import InvalidData
@@ -60,15 +60,13 @@ from .decisions import (
 from .operations import CHANGING_OPCODES, NativeContext, find_secrets, status_values, translate
 from .steps import (
     NativeResponse,
+    RunWork,
     SecretGuess,
-    Steps,
-    StepsResult,
     Work,
     WorkKind,
-    do_work,
     own_secret_id,
     read_codes,
-    run_steps,
+    run_here,
     verified_secret_id,
 )
 from .udp import MAX_SETUPS, Key, ReplyCache, content_key, frame_key
@@ -81,6 +79,8 @@ _ADMIN_OPCODES: Final = (
     CHANGING_OPCODES | _LIST_OPCODES | {OpCode.GET_NEXT_TXN_ID, OpCode.RETRIEVE_TXN_LOG, OpCode.DUMP_HANDLES}
 )
 _HTTP_TRANSPORTS: Final = frozenset((Transport.HTTP, Transport.HTTPS))
+
+T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class _Call:
     """One message that is being handled."""
 
     envelope: Envelope
-    source: Hashable
+    source: str
     now: float
     transport: Transport
     request: Request | None = None
@@ -119,10 +119,14 @@ class _Call:
     """The last reply sent."""
     content: Key | None = None
     """Key of other attempts in the same session, if this is a change over UDP."""
+    names: tuple[bytes, ...] = ()
+    """The names of a list that are not sent yet."""
+    next_page: RegistryRequest | None = None
+    """The request for the names after them."""
 
 
 class NativeServer:
-    """A server of the native protocol without sockets. Its steps run in one thread at a time; see `steps`."""
+    """A server of the native protocol without sockets, for one event loop."""
 
     def __init__(
         self,
@@ -133,8 +137,9 @@ class NativeServer:
         settings: NativeSettings | None = None,
         status: Callable[[], tuple[Value, ...]] | None = None,
         checkpoint: Callable[[], bool] | None = None,
-        do: Callable[[Work], object] = lambda step: step.call(),
+        run: RunWork = run_here,
     ) -> None:
+        """`run` does the work for a client address."""
         self.registry = registry
         self.server = server
         self._settings = settings or NativeSettings()
@@ -142,23 +147,17 @@ class NativeServer:
         self._purposes = _purposes(site, self._settings)
         self.resolution_enabled = {each: self._accepts(each, OpCode.RESOLUTION) for each in Transport}
         """Whether resolution may use the fast path; some sites exclude it from a transport (2.5)."""
-        self._do = do
+        self._run = run
         self._random = registry.ledger.log.random
-        self._lock = Lock()
         self.changes = ReplyCache()
         self.setups = ReplyCache(MAX_SETUPS)
 
-    def receive(self, frame: Frame, source: Hashable, now: float, *, transport: Transport) -> Iterator[NativeResponse]:
-        """Yield the responses to a message. Thread-safe; work is done by `do`."""
-        return run_steps(self.steps(frame, source, now, transport=transport), self._do, self._lock)
-
     def purge_expired(self, now: float) -> None:
         """Remove expired state; call about once a minute."""
-        with self._lock:
-            self.server.sessions.purge(now)
-            self.server.challenges.purge(now)
-            self.changes.purge(now)
-            self.setups.purge(now)
+        self.server.sessions.purge(now)
+        self.server.challenges.purge(now)
+        self.changes.purge(now)
+        self.setups.purge(now)
 
     def status(self) -> tuple[Value, ...]:
         """Return the values of `0.SITE/status`, for administrators."""
@@ -171,61 +170,73 @@ class NativeServer:
 
     # One message
 
-    def steps(self, frame: Frame, source: Hashable, now: float, *, transport: Transport) -> Steps:
-        """Handle a message from a source: the address without the port, which clients may change."""
+    async def handle(
+        self, frame: Frame, source: str, now: float, transport: Transport
+    ) -> AsyncGenerator[NativeResponse, None]:
+        """Yield the responses to a message from a source: the address without the port, which clients may change.
+
+        Only a list has more than one.
+        """
         call = _Call(frame.envelope, source, now, transport)
-        frame_id = frame_key(source, frame) if transport == Transport.UDP else None
+        response = await self._guard(call, self._receive(call, frame))
+        while response.more:
+            yield response
+            response = await self._guard(call, self._continue_list(call))
+        yield response
+
+    async def _guard(self, call: _Call, response: Awaitable[NativeResponse]) -> NativeResponse:
+        """Await a response; there is always one."""
+        try:
+            return await response
+        except Exception as error:  # noqa: BLE001 - no error may end the server
+            return await self._respond_error(call, error)
+
+    async def _receive(self, call: _Call, frame: Frame) -> NativeResponse:
+        transport, now = call.transport, call.now
+        frame_id = frame_key(call.source, frame) if transport == Transport.UDP else None
         if frame_id is not None:
             for table in (self.changes, self.setups):
                 if (previous := table.find(frame_id, now)) is not None:
-                    yield _repeated_response(previous)
-                    return
-        try:
-            received = self.server.receive(
-                frame, now, http=transport in _HTTP_TRANSPORTS, private_transport=transport == Transport.HTTPS
-            )
-            if isinstance(received, Reply):
-                yield from self._send(call, received)
-            elif isinstance(received, ChallengeProof):
-                call.request = received.request
-                keys = _keys(frame_id)
-                if received.request.session is not None:
-                    # Another attempt of the request may still arrive, and would find the session authenticated.
-                    keys += (content_key(source, received.request.message),)
-                yield from self._run_once(call, self.changes, keys, self._authenticate(call, received))
-            else:
-                call.request = received
-                yield from self._handle_request(call, received, frame_id)
-        except Exception as error:  # noqa: BLE001 - there is always a response
-            yield from self._respond_error(call, error)
+                    return _repeated_response(previous)
+        received = self.server.receive(
+            frame, now, http=transport in _HTTP_TRANSPORTS, private_transport=transport == Transport.HTTPS
+        )
+        if isinstance(received, Reply):
+            return await self._send(call, received)
+        if isinstance(received, ChallengeProof):
+            call.request = received.request
+            keys = _keys(frame_id)
+            if received.request.session is not None:
+                # Another attempt of the request may still arrive, and would find the session authenticated.
+                keys += (content_key(call.source, received.request.message),)
+            return await self._run_once(call, self.changes, keys, self._authenticate(call, received))
+        call.request = received
+        return await self._handle_request(call, received, frame_id)
 
-    def _handle_request(self, call: _Call, request: Request, frame_id: Key | None) -> Steps:
+    async def _handle_request(self, call: _Call, request: Request, frame_id: Key | None) -> NativeResponse:
         """Handle a request, unless the interface does not accept it or it is a retry."""
         opcode = request.opcode
         if not self._accepts(call.transport, opcode):
             text = f"This interface does not accept operation {opcode.value}"
             code = ResponseCode.PROTOCOL_ERROR
             early = self.server.early_failure(code, text, call.now, opcode=opcode, answered=call.envelope)
-            yield from self._send(call, early)
-            return
+            return await self._send(call, early)
         if frame_id is None:
-            yield from self._respond_to(call, request)
-        elif isinstance(request.body, SessionSetup):
-            yield from self._run_once(call, self.setups, (frame_id,), self._respond_to(call, request))
-        elif opcode not in CHANGING_OPCODES:
-            yield from self._respond_to(call, request)
-        else:
-            keys = _keys(frame_id)
-            if request.session is not None:
-                content = content_key(call.source, request.message)
-                if (previous := self.changes.find(content, call.now)) is not None:
-                    yield from self._repeat(call, request, previous)
-                    return
-                keys += (content,)
-                call.content = content
-            yield from self._run_once(call, self.changes, keys, self._respond_to(call, request))
+            return await self._respond_to(call, request)
+        if isinstance(request.body, SessionSetup):
+            return await self._run_once(call, self.setups, (frame_id,), self._respond_to(call, request))
+        if opcode not in CHANGING_OPCODES:
+            return await self._respond_to(call, request)
+        keys = _keys(frame_id)
+        if request.session is not None:
+            content = content_key(call.source, request.message)
+            if (previous := self.changes.find(content, call.now)) is not None:
+                return await self._repeat(call, request, previous)
+            keys += (content,)
+            call.content = content
+        return await self._run_once(call, self.changes, keys, self._respond_to(call, request))
 
-    def _repeat(self, call: _Call, request: Request, previous: Reply) -> Steps:
+    async def _repeat(self, call: _Call, request: Request, previous: Reply) -> NativeResponse:
         """Repeat the response to another attempt in a session. Its counter is used up, or it could be replayed later.
 
         A counter that is used up already, because the network duplicated this attempt, is no reason to refuse: nothing
@@ -235,18 +246,16 @@ class NativeServer:
         try:
             request.session.check(request.message, allow_replay=True)
         except RemoteProtocolError as error:
-            yield from self._respond(call, error.code, Failure.of(error.message))
-        else:
-            yield _repeated_response(previous)
+            return await self._respond(call, error.code, Failure.of(error.message))
+        return _repeated_response(previous)
 
-    def _run_once(self, call: _Call, table: ReplyCache, keys: tuple[Key, ...], steps: Steps) -> Steps:
-        """Run the steps, and remember the reply if something was done."""
+    async def _run_once(
+        self, call: _Call, table: ReplyCache, keys: tuple[Key, ...], response: Awaitable[NativeResponse]
+    ) -> NativeResponse:
+        """Await the response, and remember it if something was done."""
         table.begin(keys)
         try:
-            try:
-                yield from steps
-            except Exception as error:  # noqa: BLE001 - its response is remembered too
-                yield from self._respond_error(call, error)
+            return await self._guard(call, response)
         finally:
             table.end(keys, call.last if call.is_final else None, call.now)
 
@@ -261,71 +270,66 @@ class NativeServer:
 
     # Requests
 
-    def _respond_to(self, call: _Call, request: Request) -> Steps:
+    async def _respond_to(self, call: _Call, request: Request) -> NativeResponse:
         if isinstance(request.body, SessionSetup):
-            yield from self._start_session(call, request)
-            return
+            return await self._start_session(call, request)
         if isinstance(request.body, VerifyChallenge):
-            yield from self._verify(call, request, request.body)
-            return
+            return await self._verify(call, request, request.body)
         if request.opcode in _LIST_OPCODES and call.transport == Transport.UDP:
             raise Refused(ResponseCode.PROTOCOL_ERROR, "lists are not available over UDP; use TCP")
         registry_request = translate(request, self._native)
         session = request.session
         if session is None or session.proved is None or not registry_request.needs_identity:
             try:
-                result = yield from self._execute(call, registry_request, None)
+                result = await self._execute(call, registry_request, None)
             except Refused as refused:
                 previous = None if call.content is None else self.changes.find_concurrent(call.content, call.now)
                 if previous is not None:
                     # Another attempt was executed in the meantime, or is running: its challenge was answered.
-                    yield _repeated_response(previous)
-                    return
+                    return _repeated_response(previous)
                 if refused.code != ResponseCode.AUTHENTICATION_NEEDED:
                     raise
             else:
-                yield from self._send_result(call, result)
-                return
+                return await self._send_result(call, result)
         self._check_session_required(request)
         identity = self.server.identify(request, call.now, udp=call.transport == Transport.UDP)
         if isinstance(identity, Reply):
-            yield from self._send(call, identity)
-        else:
-            yield from self._execute_authenticated(call, registry_request, identity)
+            return await self._send(call, identity)
+        return await self._execute_authenticated(call, registry_request, identity)
 
-    def _start_session(self, call: _Call, request: Request) -> Steps:
+    async def _start_session(self, call: _Call, request: Request) -> NativeResponse:
         try:
-            key_agreement = yield from do_work(WorkKind.AGREE, partial(self.server.agree, request))
+            agreement = await self._work(call, WorkKind.AGREE, partial(self.server.agree, request))
         except InvalidData as problem:
             reply = self.server.refuse_session(request, problem, call.now)
         else:
-            reply = self.server.begin_session(request, key_agreement, call.now)
+            reply = self.server.begin_session(request, agreement, call.now)
             call.is_final = True
-        yield from self._send(call, reply)
+        return await self._send(call, reply)
 
-    def _verify(self, call: _Call, request: Request, body: VerifyChallenge) -> Steps:
+    async def _verify(self, call: _Call, request: Request, body: VerifyChallenge) -> NativeResponse:
         """Tell another server whether a response matches a secret stored here (13.5).
 
-        The sender may be guessing: so the pools get the handle of the secret before the work, and the result after it.
+        The sender may be guessing: so the process gets the handle of the secret before the work, and the result after
+        it.
         """
         refer, secret_of = OpFlag.DO_NOT_REFER not in request.flags, verified_secret_id(body.handle)
         # Not yet an attempt: handles of other servers are refused, and must not fill the table of guesses.
-        secrets = yield from do_work(WorkKind.READ, lambda: find_secrets(self._native, body, refer=refer))
-        version = request.message.version
-
-        def verify() -> bool:
-            check = partial(
-                check_secret_answer, nonce=body.nonce, digest=body.digest, answer=body.answer, version=version
-            )
-            return find_proving_secret(secrets, check) is not None
-
-        valid = yield from do_work(WorkKind.VERIFY, verify, secret_of=secret_of)
-        call.guess = SecretGuess(secret_of, valid)
-        yield from self._respond(call, ResponseCode.SUCCESS, VerificationResult(int(valid)))
+        secrets = await self._work(call, WorkKind.READ, lambda: find_secrets(self._native, body, refer=refer))
+        check = partial(
+            check_secret_answer,
+            nonce=body.nonce,
+            digest=body.digest,
+            answer=body.answer,
+            version=request.message.version,
+        )
+        key = await self._work(call, WorkKind.VERIFY, partial(find_proving_secret, secrets, check), secret_of)
+        call.guess = SecretGuess(secret_of, key is not None)
+        return await self._respond(call, ResponseCode.SUCCESS, VerificationResult(int(key is not None)))
 
     # Authentication
 
-    def _authenticate(self, call: _Call, proof: ChallengeProof) -> Steps:
+    async def _authenticate(self, call: _Call, proof: ChallengeProof) -> NativeResponse:
         """Handle a challenge response. It is verified first, whatever the claim, so that its time reveals nothing."""
         request = proof.request
         kind = PROOF_KINDS.get(proof.auth_type)
@@ -335,44 +339,44 @@ class NativeServer:
         self._check_session_required(request)
         identity: KeyIdentity = key_identity(proof.identity, kind, session=request.session is not None)
         registry_request = translate(request, self._native)
-        check = yield from do_work(WorkKind.READ, lambda: check_claim(self.registry, registry_request, identity))
+        claim = await self._work(call, WorkKind.READ, partial(check_claim, self.registry, registry_request, identity))
         secret_of = own_secret_id(identity.reference.handle) if kind is Proof.SECRET_KEY else None
-        verify = partial(find_proving_key, proof, kind, check.keys)
-        key = yield from do_work(WorkKind.VERIFY, verify, secret_of=secret_of)
+        key = await self._work(call, WorkKind.VERIFY, partial(find_proving_key, proof, kind, claim.keys), secret_of)
         call.guess = None if secret_of is None else SecretGuess(secret_of, right=key is not None)
         if key is None:
             call.failed_proof = True
-            raise check.refused or authentication_failed(identity)
+            raise claim.refused or authentication_failed(identity)
         proved = prove_identity(proof.identity, kind, key)
         accepted = self.server.accept(with_identity(proof, proved), key.index, call.now)
         if isinstance(accepted, Reply):
-            yield from self._send(call, accepted)
-            return
+            return await self._send(call, accepted)
         call.request = accepted
-        yield from self._execute_authenticated(call, registry_request, proved)
+        return await self._execute_authenticated(call, registry_request, proved)
 
     def _check_session_required(self, request: Request) -> None:
         if self._settings.sessions_required and request.session is None:
             reason = "this server accepts authentication within a session only; start a session first"
             raise Refused(ResponseCode.INVALID_CREDENTIAL, reason)
 
-    def _execute_authenticated(self, call: _Call, registry_request: RegistryRequest, identity: object) -> Steps:
+    async def _execute_authenticated(
+        self, call: _Call, registry_request: RegistryRequest, identity: object
+    ) -> NativeResponse:
         """Execute a request for an authenticated identity."""
         if not isinstance(identity, ProvenIdentity):
             raise TypeError("the identity of the session was not proved by this server")
         call.proved = identity
         try:
-            result = yield from self._execute(call, registry_request, identity)
+            result = await self._execute(call, registry_request, identity)
         except KeyChanged:
             # The session is no longer valid; this response is the last one in it.
             if call.request is not None and call.request.session is not None:
                 self.server.sessions.end(call.request.session)
             raise
-        yield from self._send_result(call, result)
+        return await self._send_result(call, result)
 
-    def _execute(
+    async def _execute(
         self, call: _Call, registry_request: RegistryRequest, proved: ProvenIdentity | None
-    ) -> StepsResult[RequestResult]:
+    ) -> RequestResult:
         """Execute a request, authenticated or anonymous."""
         request = call.request
         session = request is not None and request.session is not None
@@ -385,42 +389,48 @@ class NativeServer:
         if proved is None and registry_request.changes:
             # Nearly all anonymous changes need authentication. A dry run finds that out at the price of a read, so that
             # the write budget is left for callers who are allowed to write.
-            yield from do_work(WorkKind.READ, lambda: dry_run(self.registry, registry_request, identity))
-        result = yield from do_work(kind, lambda: execute_request(self.registry, registry_request, identity, guard))
+            await self._work(call, WorkKind.READ, partial(dry_run, self.registry, registry_request, identity))
+        execute = partial(execute_request, self.registry, registry_request, identity, guard)
+        result = await self._work(call, kind, execute)
         call.is_final = call.is_final or registry_request.changes
         return result
 
+    async def _work(self, call: _Call, kind: WorkKind, function: Callable[[], T], secret_of: bytes | None = None) -> T:
+        """Have work done by the process; raises `Busy`."""
+        return cast("T", await self._run(Work(kind, function, secret_of), call.source, call.transport))
+
     # Responses
 
-    def _send_result(self, call: _Call, result: RequestResult) -> Steps:
-        """Send the result of a request: one message, or several for a list."""
+    async def _send_result(self, call: _Call, result: RequestResult) -> NativeResponse:
+        """Respond with the result of a request; with the first names if it is a list."""
         if result.names is None:
-            yield from self._respond(call, ResponseCode.SUCCESS, result.body, overwritten=result.overwritten)
-            return
-        names, next_page = result.names, result.next_page
-        while next_page is not None or len(names) > HANDLES_PER_MESSAGE:
-            if len(names) > HANDLES_PER_MESSAGE:
-                part, names = names[:HANDLES_PER_MESSAGE], names[HANDLES_PER_MESSAGE:]
-                yield from self._respond(call, ResponseCode.SUCCESS, HandleList(part), more=True)
-                continue
-            assert next_page is not None  # noqa: S101 - else there are enough names
-            result = yield from self._execute(call, next_page, call.proved)
-            names, next_page = names + (result.names or ()), result.next_page
-        yield from self._respond(call, ResponseCode.SUCCESS, HandleList(names))
+            return await self._respond(call, ResponseCode.SUCCESS, result.body, overwritten=result.overwritten)
+        call.names, call.next_page = result.names, result.next_page
+        return await self._continue_list(call)
 
-    def _respond(
+    async def _continue_list(self, call: _Call) -> NativeResponse:
+        """Respond with the next names of a list."""
+        while call.next_page is not None and len(call.names) <= HANDLES_PER_MESSAGE:
+            result = await self._execute(call, call.next_page, call.proved)
+            call.names, call.next_page = call.names + (result.names or ()), result.next_page
+        names, call.names = call.names[:HANDLES_PER_MESSAGE], call.names[HANDLES_PER_MESSAGE:]
+        return await self._respond(call, ResponseCode.SUCCESS, HandleList(names), more=bool(call.names))
+
+    async def _respond(
         self, call: _Call, code: ResponseCode, body: ResponseBody, *, more: bool = False, overwritten: bool = False
-    ) -> Steps:
+    ) -> NativeResponse:
         request = call.request
         assert request is not None  # noqa: S101 - set before any response
         reply = self.server.respond(request, code, body, call.now, more=more, overwritten=overwritten)
-        yield from self._send(call, reply, code, more=more)
+        return await self._send(call, reply, code, more=more)
 
-    def _send(self, call: _Call, reply: Reply, code: ResponseCode | None = None, *, more: bool = False) -> Steps:
-        """Send a reply, signed if required."""
+    async def _send(
+        self, call: _Call, reply: Reply, code: ResponseCode | None = None, *, more: bool = False
+    ) -> NativeResponse:
+        """Return the response with a reply, signed if required."""
         request = call.request
         if not reply.is_signed:
-            reply = yield from self._sign(reply)
+            reply = await self._sign(call, reply)
         if request is not None:
             self.server.record_reply(request, reply, more=more)
         opcode = OpCode.RESERVED if request is None else request.opcode
@@ -430,32 +440,30 @@ class NativeServer:
         call.last = reply
         name = b"" if request is None else getattr(request.body, "handle", b"")
         keeps = request is not None and OpFlag.KEEP_CONNECTION in request.flags
-        yield NativeResponse(reply, opcode, code, call.identity, name, more, keeps, call.guess, call.failed_proof)
+        return NativeResponse(reply, opcode, code, call.identity, name, more, keeps, call.guess, call.failed_proof)
 
-    def _sign(self, reply: Reply) -> StepsResult[Reply]:
+    async def _sign(self, call: _Call, reply: Reply) -> Reply:
         """Sign a reply; unsigned if that fails, as deployed servers do (5.5)."""
         try:
-            signed = yield from do_work(WorkKind.SIGN, partial(self.server.sign, reply))
+            return await self._work(call, WorkKind.SIGN, partial(self.server.sign, reply))
         except Busy:  # counted by the metrics
             return reply
         except Exception as error:  # noqa: BLE001 - the request was executed, and this is its response
             _logger.warning("sending a response unsigned: %s", type(error).__qualname__)
             return reply
-        return signed
 
-    def _respond_error(self, call: _Call, error: Exception) -> Steps:
-        """Send an error response. If even that fails, send one that does not depend on the request."""
+    async def _respond_error(self, call: _Call, error: Exception) -> NativeResponse:
+        """Respond to an error. If even that fails, respond with something that does not depend on the request."""
         request = call.request
         try:
             if request is not None:
                 code, body = error_response(error, request, self._reference)
-                yield from self._respond(call, code, body)
-                return
+                return await self._respond(call, code, body)
         except Exception as second_error:  # noqa: BLE001 - no error may end the server
             error = second_error
         text = internal_error(error, self._reference())
         early = self.server.early_failure(ResponseCode.ERROR, text, call.now, answered=call.envelope)
-        yield from self._send(call, early)
+        return await self._send(call, early)
 
     def _reference(self) -> str:
         return self._random(REFERENCE_BYTES).hex()

@@ -5,7 +5,7 @@ view answers in microseconds; for everything else `NativeServer` runs its work i
 """
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from time import monotonic, perf_counter_ns, time
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from perseid.wire.server import Reply
 
 from .resolution import PublicResolver
 from .server import NativeServer
-from .steps import NativeResponse, Work, run_steps_async
+from .steps import NativeResponse
 
 if TYPE_CHECKING:
     from .tcp import Connection
@@ -81,11 +81,7 @@ class NativeService:
         """Yield the responses to a message; each is counted and logged."""
         started = perf_counter_ns()
 
-        def do(work: Work) -> Awaitable[object]:
-            return self.pools.do(work, host, transport)
-
-        steps = self.native_server.steps(frame, host, self.time(), transport=transport)
-        async with aclosing(run_steps_async(steps, do)) as answers:
+        async with aclosing(self.native_server.handle(frame, host, self.time(), transport)) as answers:
             async for served in answers:
                 # Before the client sees it, because its next request might arrive first.
                 self._record_outcome(served, host, transport)

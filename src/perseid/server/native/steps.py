@@ -1,25 +1,19 @@
-"""Steps of the native server.
+"""Work of the server, and responses of the native protocol.
 
-Handling a message is a generator: it yields responses to send (`NativeResponse`), or work to do (`Work`) whose result
-it gets back. So it never blocks and knows no threads. The driver decides where work is done, how much of each kind at a
-time and for whom, and raises `Busy` for excess work. The protocol state changes only between two steps, never while
-work is done.
+The process decides where work is done, how much of each kind at a time and for whom, and raises `Busy` for excess work.
 """
 
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
-from contextlib import closing
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from threading import Lock
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias
 
+from perseid.records.site import Transport
 from perseid.wire import message
 from perseid.wire.codes import OpCode, ResponseCode
 from perseid.wire.framing import Frame
 from perseid.wire.server import Reply
-
-T = TypeVar("T")
 
 
 class WorkKind(Enum):
@@ -92,14 +86,6 @@ class NativeResponse:
         return self.failed_proof or self.code in codes
 
 
-Step: TypeAlias = Work | NativeResponse
-Steps: TypeAlias = Generator[Step, Any, None]
-"""The steps for one request."""
-
-StepsResult: TypeAlias = Generator[Step, Any, T]
-"""A part of them, with a result."""
-
-
 _OWN_SECRET = b"own "  # no handle starts like this: a prefix has no space
 
 
@@ -120,59 +106,13 @@ def verified_secret_id(handle: bytes) -> bytes:
     return _QUERY.sub(b"", handle)
 
 
-def do_work(kind: WorkKind, call: Callable[[], T], *, secret_of: bytes | None = None) -> StepsResult[T]:
-    """Have work done; return its result."""
-    result: T = yield Work(kind, call, secret_of)
-    return result
+RunWork: TypeAlias = Callable[[Work, str, Transport], Awaitable[object]]
+"""Does work for a client address and returns its result; raises `Busy` if it is too much."""
 
 
-def run_steps(steps: Steps, do: Callable[[Work], object], lock: Lock) -> Iterator[NativeResponse]:
-    """Yield the responses; work is done by `do` in the caller's thread. The lock guards the steps alone."""
-    result: object = None
-    error: Exception | None = None
-    try:
-        while True:
-            with lock:
-                step = _advance(steps, result, error)
-            result = error = None
-            if step is None:
-                return
-            if isinstance(step, NativeResponse):
-                yield step
-                continue
-            try:
-                result = do(step)
-            except Exception as problem:  # noqa: BLE001 - the steps respond to it
-                error = problem
-    finally:
-        with lock:
-            steps.close()
-
-
-async def run_steps_async(
-    steps: Steps, do: Callable[[Work], Awaitable[object]]
-) -> AsyncGenerator[NativeResponse, None]:
-    """The same in an event loop, whose thread runs all steps."""
-    result: object = None
-    error: Exception | None = None
-    with closing(steps):
-        while (step := _advance(steps, result, error)) is not None:
-            result = error = None
-            if isinstance(step, NativeResponse):
-                yield step
-                continue
-            try:
-                result = await do(step)
-            except Exception as problem:  # noqa: BLE001 - the steps respond to it
-                error = problem
-
-
-def _advance(steps: Steps, result: object, error: Exception | None) -> Step | None:
-    """The next step, given the result of the last one's work; None at the end."""
-    try:
-        return steps.send(result) if error is None else steps.throw(error)
-    except StopIteration:
-        return None
+async def run_here(work: Work, _source: str, _transport: Transport) -> object:
+    """Do work at once, without limits."""
+    return work.call()
 
 
 def read_codes(frame: Frame) -> tuple[OpCode, ResponseCode | None]:

@@ -212,6 +212,7 @@ class Control:
             server_identity.site,
             settings=server_identity.native_settings(ports),
             checkpoint=ledger.checkpoint,
+            run=self._pools.do,
         )
         return native_server, PublicResolver(ledger.answers, server_identity.resolution_settings(), time)
 
