@@ -90,7 +90,7 @@ class Serving:
         self.announced.update(json.loads(lines[0]))
 
     def stop(self) -> None:
-        """Have it drain and stop, and see that it ends well: exit code 0, no traceback."""
+        """Have it drain and stop, and see that it ends well: exit code 0, no traceback, no runtime directory."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -100,6 +100,7 @@ class Serving:
             raise AssertionError(f"it did not stop within {STOP_SECONDS:.0f} s\n{self.errors}") from None
         assert code == 0, f"exit code {code}\n{self.errors}"
         assert "Traceback" not in self.errors, self.errors
+        assert not list(self.folder.glob("perseid-*"))
 
     def kill(self) -> None:
         """End it at once, with all that it has started: they share a process group."""
@@ -127,7 +128,7 @@ def serving(directory: Path, *options: str, **environment: str) -> Iterator[Serv
                 serve_command(directory, *options),
                 stdout=stdout,
                 stderr=stderr,
-                env=os.environ | FREE_PORTS | environment,
+                env=os.environ | FREE_PORTS | {"RUNTIME_DIRECTORY": folder} | environment,
                 start_new_session=True,
             )
         server = Serving(process, Path(folder))

@@ -26,6 +26,7 @@ from perseid.server.observe.metrics import (
     get_ledger_state,
 )
 from perseid.server.processes.pools import PoolStats
+from perseid.server.state.state import TableSize
 from perseid.wire.codes import OpCode, ResponseCode
 from tests.server.installations import copy_to
 
@@ -124,6 +125,7 @@ def test_state_of_the_server_is_shown(shared_counters: SharedCounters, counts: C
         connections=lambda: 7,
         sessions=lambda: 3,
         challenges=lambda: 2,
+        state=lambda: {"http_sessions": TableSize(5, 4096)},
         pools=lambda: {WorkKind.SIGN: PoolStats(1, 4, 100, 5, 6, 1.5)},
         restarts=lambda: {"resolver": 2},
         lines_lost=lambda: 9,
@@ -134,6 +136,8 @@ def test_state_of_the_server_is_shown(shared_counters: SharedCounters, counts: C
         ("perseid_connections",): 7,
         ("perseid_sessions",): 3,
         ("perseid_challenges_pending",): 2,
+        ("perseid_state_entries", "http_sessions"): 5,
+        ("perseid_state_bytes", "http_sessions"): 4096,
         ("perseid_pool_busy", "sign"): 1,
         ("perseid_pool_waiting", "sign"): 4,
         ("perseid_pool_done_total", "sign"): 100,

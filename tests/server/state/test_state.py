@@ -164,11 +164,14 @@ def test_sweep_removes_expired_entries_in_bounded_steps(state: SharedState) -> N
     for number in range(SWEEP_ENTRIES + 10):
         table.put(b"%d" % number, Entry(b"value", 10.0, ((b"group", 1_000),)))
     table.put(b"later", Entry(b"value", 20.0))
-    assert [state.sweep(now) for now in (9.0, 10.0, 10.0, 10.0)] == [0, SWEEP_ENTRIES, 10, 0]
+    assert [table.sweep(now) for now in (9.0, 10.0, 10.0, 10.0)] == [0, SWEEP_ENTRIES, 10, 0]
     assert table.size().entries == 1
     table.put(b"new", Entry(b"value", 20.0, ((b"group", 1),)))
     assert table.size().entries == 2
     assert state.sizes() == {"things": table.size()}
+    table.clock = lambda: 20.0
+    state.sweep()
+    assert state.sizes()["things"].entries == 0
 
 
 def test_table_of_another_version_is_another_table(state: SharedState) -> None:
@@ -189,7 +192,7 @@ def test_full_map_refuses_and_recovers(tmp_path: Path) -> None:
     assert stored[0]
     assert not stored[-1]
     assert table.get(b"0", 0.0) is not None
-    assert state.sweep(10.0) > 0
+    assert table.sweep(10.0) > 0
     table.put(b"small", Entry(b"value", 20.0))  # frees what the sweep has removed
     assert table.put(b"again", Entry(bytes(100_000), 20.0))
     state.close()

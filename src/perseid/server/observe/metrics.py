@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from perseid.ledger.ledger import Ledger
     from perseid.server.native.steps import WorkKind
     from perseid.server.processes.pools import PoolStats
+    from perseid.server.state.state import TableSize
 
 DURATION_BOUNDS: Final = (
     100,
@@ -254,6 +255,8 @@ FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "perseid_http_connections": MetricFamily(GAUGE, "Open HTTP connections."),
     "perseid_sessions": MetricFamily(GAUGE, "Open sessions."),
     "perseid_challenges_pending": MetricFamily(GAUGE, "Challenges waiting for a response."),
+    "perseid_state_entries": MetricFamily(GAUGE, "Entries in a table of the shared state.", ("table",)),
+    "perseid_state_bytes": MetricFamily(GAUGE, "Bytes of a table of the shared state.", ("table",)),
     "perseid_pool_busy": MetricFamily(GAUGE, "Tasks running in a thread pool.", ("kind",)),
     "perseid_pool_waiting": MetricFamily(GAUGE, "Tasks waiting for a thread pool.", ("kind",)),
     "perseid_pool_done_total": MetricFamily(COUNTER, "Finished tasks.", ("kind",)),
@@ -329,6 +332,8 @@ class MetricSources:
     """TLS handshakes by result."""
     sessions: Callable[[], int] = _zero
     challenges: Callable[[], int] = _zero
+    state: Callable[[], "Mapping[str, TableSize]"] = dict
+    """Sizes of the tables of the shared state."""
     pools: Callable[[], "Mapping[WorkKind, PoolStats]"] = dict
     """Statistics of the thread pools, by kind of work."""
     limits: Callable[[], Mapping[str, int]] = _empty
@@ -398,6 +403,7 @@ class ServerCollector(Collector):
 
     def _state(self) -> _Samples:
         sources = self._sources
+        tables = sources.state()
         pools = [(kind.value, stats) for kind, stats in sources.pools().items()]
         limits = sources.counts.limits()
         limits.update(sources.limits())
@@ -407,6 +413,8 @@ class ServerCollector(Collector):
             "perseid_http_connections": sources.http_connections(),
             "perseid_sessions": sources.sessions(),
             "perseid_challenges_pending": sources.challenges(),
+            "perseid_state_entries": [((table,), size.entries) for table, size in tables.items()],
+            "perseid_state_bytes": [((table,), size.bytes) for table, size in tables.items()],
             "perseid_pool_busy": [((kind,), stats.busy) for kind, stats in pools],
             "perseid_pool_waiting": [((kind,), stats.waiting) for kind, stats in pools],
             "perseid_pool_done_total": [((kind,), stats.done) for kind, stats in pools],

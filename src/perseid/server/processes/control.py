@@ -52,6 +52,7 @@ from perseid.server.observe.access_log import AccessLog
 from perseid.server.observe.counters import SharedCounters
 from perseid.server.observe.metrics import ControlCounters, MetricSources, get_ledger_state
 from perseid.server.observe.metrics_listener import MetricsListener
+from perseid.server.state.state import SharedState
 from perseid.wire.challenges import ChallengeTable
 from perseid.wire.server import Server
 from perseid.wire.sessions import MAX_ID, SessionTable
@@ -102,6 +103,8 @@ class ControlOptions:
     resolvers: list[int]
     counters: int
     traffic: int
+    state: str
+    """The directory of the shared state."""
     status: int
     """Pipe to the supervisor."""
     news: int
@@ -162,6 +165,7 @@ class Control:
         server_identity = load_identity(installation.directory, config)
         self._log = logs.configure("control", config.log.format, level=config.log.level_number)
         self._shared_counters = SharedCounters(options.counters)
+        self._state = SharedState(Path(options.state))
         self._counts = ControlCounters()
         self._known_file = KnownClientsFile(installation.directory / KNOWN_CLIENTS)
         self._pools = Pools(config, known=self._load_known_clients())
@@ -291,6 +295,7 @@ class Control:
                 self._service.access.flush()
             else:
                 self._log.output.flush()
+            self._state.sweep()
             if tick % PURGE_INTERVAL == 0:
                 self._service.native_server.purge_expired(time())
                 self._udp.purge_expired(monotonic())
@@ -362,6 +367,7 @@ class Control:
             http_connections=lambda: 0 if http is None else http.connections,
             handshakes=lambda: {} if http is None else http.handshakes(),
             sessions=lambda: len(service.native_server.server.sessions) + (0 if http is None else http.sessions),
+            state=self._state.sizes,
             challenges=lambda: len(service.native_server.server.challenges),
             pools=pools.stats,
             limits=lambda: {"connections": service.connections.refused},

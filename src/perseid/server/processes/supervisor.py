@@ -2,7 +2,8 @@
 
 It reads nothing from the network, opens no database and has no key, so that little can end it. It owns what must
 survive the other processes: the sockets with the requests that wait in them, the Unix sockets between each resolver and
-control, and the shared memory with counters and buckets. A restarted process finds all of it unchanged.
+control, the shared memory with counters and buckets, and the directory of the shared state. A restarted process finds
+all of it unchanged.
 
 Each resolver has its own UDP socket on the same port (SO_REUSEPORT), and the kernel distributes clients over them.
 Nothing else opens one: it would get its share of the datagrams. The TCP socket is created first and exclusively, so
@@ -26,12 +27,14 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from pathlib import Path
 from time import monotonic
 from typing import Any, Final, Self
 
 from perseid.server.limits.udp import SLOTS, TrafficLimit
 from perseid.server.observe import logs
 from perseid.server.observe.counters import SharedCounters
+from perseid.server.state.runtime import NoRuntimeDirectory, RuntimeDirectory
 
 from . import CHILD_SIGNALS, systemd
 from .sockets import StartupError, bind, listen, pair
@@ -142,6 +145,7 @@ class Supervisor:
         self._pairs = [pair() for _ in self._udp]
         self._shared_counters = SharedCounters.create(options.resolvers)
         self._traffic, self._forward_limit = TrafficLimit.create(SLOTS), TrafficLimit.create(SLOTS)
+        self._runtime = RuntimeDirectory.create(Path(options.directory))
         self._lifeline, self._lifeline_writer = os.pipe()
         self._ready, self._ready_for_children = os.pipe()
         self._pending_resolvers = options.resolvers  # not ready yet
@@ -182,6 +186,7 @@ class Supervisor:
                 systemd.watchdog()
                 self._check_children(monotonic())
         self._stop_all()
+        self._runtime.remove()
         return self._exit_code
 
     def _check_children(self, now: float) -> None:
@@ -337,6 +342,7 @@ class Supervisor:
             "resolvers": pairs,
             "counters": self._shared_counters.descriptor,
             "traffic": self._traffic,
+            "state": str(self._runtime.path),
             "status": status_writer,
             "news": news,
         }
@@ -492,7 +498,7 @@ def main(text: str) -> int:
     logs.configure("supervisor", options.log_format, level=options.log_level)
     try:
         return Supervisor(options).run()
-    except StartupError as problem:
+    except (StartupError, NoRuntimeDirectory) as problem:
         print(f"perseid: {problem}", file=sys.stderr, flush=True)
         return 1
 

@@ -3,7 +3,7 @@
 They are in an LMDB environment of the runtime directory, which is never synced: what is in it may be lost with the
 machine, but not with a process. Every process opens it once, after it was started. A table has a maximum number of
 entries and of bytes; every entry expires, and the one that expires first is evicted. Entries may belong to groups, such
-as the network of a client, with a limit of their own. Times are those of one clock per table, in seconds.
+as the network of a client, with a limit of their own. Times are those of the table's clock, in seconds.
 
     state = SharedState(directory)
     sessions = state.table("http_sessions", version=1, max_entries=10_000, max_bytes=16 << 20)
@@ -19,7 +19,9 @@ kills it: `RuntimeDirectory.last_writer` tells which one it is.
 """
 
 import os
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from mmap import mmap
 from pathlib import Path
@@ -36,11 +38,14 @@ MAP_BYTES: Final = 512 << 20
 MAX_KEY_BYTES: Final = 64
 """Bytes of the longest key: a SHA-512 hash."""
 
-MAX_EVICTIONS: Final = 64
-"""Entries that one change evicts at most, in some 200 µs. If that is too few, the change is refused."""
+MAX_EVICTIONS: Final = 16
+"""Entries that one change evicts at most, in some 50 µs. If that is too few, the change is refused."""
 
 SWEEP_ENTRIES: Final = 64
-"""Expired entries that one transaction of a sweep removes at most: others wait for it."""
+"""Expired entries that one transaction of a sweep removes at most: others wait for it, some 200 µs."""
+
+SWEEP_BYTES: Final = 2 << 20
+"""More than the pages that such a transaction touches."""
 
 KEY_BYTES: Final = 32
 """Bytes of the random key of an environment."""
@@ -48,8 +53,8 @@ KEY_BYTES: Final = 32
 _MAX_TABLES = 64
 _MAX_READERS = 256
 _SPARE_TRANSACTIONS = 4
-_RESERVE_STEP = 8 << 20  # bytes by which the allocated part of the file grows
-_WRITE_BYTES = 1 << 20  # more than the pages that a change and its evictions touch, without those of a long value
+_RESERVE_STEP = 4 << 20  # bytes by which the allocated part of the file grows
+_WRITE_BYTES = 512 << 10  # more than the pages that a change and its evictions touch, without those of a long value
 _CONTROL_WORDS = 3
 _LAST_WRITER, _USED, _RESERVED = range(_CONTROL_WORDS)  # a process; bytes that may be used; bytes allocated
 _WORD_BYTES = 8
@@ -89,7 +94,7 @@ class TableSize:
 
 
 class SharedState:
-    """The environment in one process. Thread-safe; not to be used after a fork."""
+    """The environment in one process, opened once after a fork. Thread-safe."""
 
     def __init__(self, path: Path, map_size: int = MAP_BYTES) -> None:
         """Open the environment in a directory of this user; the first process creates it."""
@@ -111,12 +116,23 @@ class SharedState:
         self.key = self.write(self._create_key)
         """A random key of this environment, the same in all processes."""
 
-    def table(self, name: str, *, version: int, max_entries: int, max_bytes: int) -> "Table":
-        """Return a table; calling this again changes its limits. A longer entry than `max_bytes` is refused."""
+    def table(
+        self,
+        name: str,
+        *,
+        version: int,
+        max_entries: int,
+        max_bytes: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> "Table":
+        """Return a table; calling this again changes its limits. A longer entry than `max_bytes` is refused.
+
+        The clock is that of the times that its users pass; both clocks of a machine are the same in all processes.
+        """
         full_name = f"{name}.{version}"
         table = self._tables.get(full_name)
         if table is None:
-            table = self._tables[full_name] = Table(self, self._env, full_name)
+            table = self._tables[full_name] = Table(self, self._env, full_name, clock)
         table.max_entries, table.max_bytes = max_entries, max_bytes
         return table
 
@@ -137,10 +153,12 @@ class SharedState:
                 self._env.reader_check()  # pages that killed processes were reading are free now
         raise AssertionError("unreachable")
 
-    def sweep(self, now: float) -> int:
-        """Remove expired entries from all tables; return how many. Bounded: call it again if it is more than zero."""
+    def sweep(self) -> None:
+        """Remove expired entries from all tables, a bounded number for each; called once a second."""
         self._env.reader_check()
-        return sum(table.sweep(now) for table in self._tables.values())
+        for table in self._tables.values():
+            with suppress(StateFull):
+                table.sweep(table.clock())
 
     def sizes(self) -> dict[str, TableSize]:
         """Return the sizes of the tables of this process by name."""
@@ -184,7 +202,8 @@ class Table:
     max_entries: int
     max_bytes: int
 
-    def __init__(self, state: SharedState, env: "lmdb.Environment", name: str) -> None:
+    def __init__(self, state: SharedState, env: "lmdb.Environment", name: str, clock: Callable[[], float]) -> None:
+        self.clock = clock
         self._state = state
         self._env = env
         self._entries = state.write(lambda txn: env.open_db(name.encode(), txn))
@@ -245,7 +264,9 @@ class Table:
 
         # A look that changes nothing is enough most of the time, and does not wait for others.
         first = self._read(self._groups, _ALL)
-        return self._state.write(run) if first is not None and first[:_TIME_BYTES] <= _pack_time(now) else 0
+        return (
+            self._state.write(run, SWEEP_BYTES) if first is not None and first[:_TIME_BYTES] <= _pack_time(now) else 0
+        )
 
     def size(self) -> TableSize:
         """Return the current size."""
@@ -262,10 +283,10 @@ class Table:
         """Store an entry in a transaction; return whether there was room."""
         if not 0 < len(key) <= MAX_KEY_BYTES:
             raise ValueError(f"a key has 1 to {MAX_KEY_BYTES} bytes; this one has {len(key)}")
-        time = _pack_time(entry.expires)
+        expires = _pack_time(entry.expires)
         groups = [_GROUP_PREFIX + name for name, _ in entry.groups]
         names = msgspec.msgpack.encode(groups) if groups else b""
-        head = time + len(names).to_bytes(_LENGTH_BYTES, "big") + names
+        head = expires + len(names).to_bytes(_LENGTH_BYTES, "big") + names
         data = head + entry.value
         old = txn.get(key, db=self._entries)
         if old is not None and old.startswith(head) and len(old) >= len(data):  # nothing but the value changes
@@ -277,7 +298,7 @@ class Table:
             return False
         txn.put(key, data, db=self._entries)
         for group in (_ALL, *groups):
-            txn.put(group, time + key, db=self._groups)
+            txn.put(group, expires + key, db=self._groups)
         return True
 
     def remove(self, txn: Transaction, key: bytes) -> bool:
@@ -285,10 +306,10 @@ class Table:
         data = txn.pop(key, db=self._entries)
         if data is None:
             return False
-        time, value_start = data[:_TIME_BYTES], _value_start(data)
+        expires, value_start = data[:_TIME_BYTES], _value_start(data)
         names = data[_HEAD_BYTES:value_start]
         for group in (_ALL, *(msgspec.msgpack.decode(names, type=list[bytes]) if names else ())):
-            txn.delete(group, time + key, db=self._groups)
+            txn.delete(group, expires + key, db=self._groups)
         return True
 
     def _read(self, database: "lmdb._Database", key: bytes) -> bytes | None:
@@ -343,8 +364,8 @@ def _open_control(path: Path) -> "memoryview[int]":
         os.close(descriptor)
 
 
-def _pack_time(time: float) -> bytes:
-    return min(max(int(time * 1_000_000), 0), _MAX_TIME).to_bytes(_TIME_BYTES, "big")
+def _pack_time(seconds: float) -> bytes:
+    return min(max(int(seconds * 1_000_000), 0), _MAX_TIME).to_bytes(_TIME_BYTES, "big")
 
 
 def _value_start(data: bytes) -> int:
