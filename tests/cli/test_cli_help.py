@@ -59,9 +59,9 @@ def test_help_has_no_type_names_and_a_standard_usage_line(path: tuple[str, ...])
     assert not re.search(r"\.\.\.[\]}]*\.\.\.", shown), "dots once for an argument that repeats"
 
 
-# `serve` replaces this process (tests/server/processes runs its examples); `jobs resume` needs an interrupted job;
-# `edit` needs an editor and a terminal.
-NOT_RUN = [("serve",), ("jobs", "resume"), ("edit",)]
+# `serve` replaces this process (tests/server/processes runs its examples); `jobs resume` and `jobs cancel` need an
+# interrupted job; `edit` needs an editor and a terminal.
+NOT_RUN = [("serve",), ("jobs", "resume"), ("jobs", "cancel"), ("edit",)]
 
 
 @pytest.mark.parametrize("path", [path for path in LEAVES if path not in NOT_RUN], ids=words)

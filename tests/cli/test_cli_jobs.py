@@ -192,9 +192,19 @@ def test_interrupted_job_prints_the_command_that_resumes_it(here: Site) -> None:
     found = json.loads(here(f"jobs resume {job} --json").err)
     assert found["exit_code"] == 4
     assert found["detail"].endswith(f"changes. To resume it: perseid jobs resume {job}")
+    stopped = here.ok(f"jobs cancel {job}")
+    assert stopped.out.splitlines()[1:] == ["state    canceled", "changed  10"]
+    assert stopped.err == f"To do the rest: perseid jobs resume {job}. To undo what is done: perseid undo {job}\n"
+    assert "canceled 10 of 13  rewrite" in here.lines("jobs list")[0]
+    refused(here(f"jobs cancel {job}"), "already canceled", f"perseid jobs resume {job}")
+    assert "To resume it" in here(f"jobs resume {job}").err
+    assert "unfinished 10 of 13  rewrite" in here.lines("jobs list")[0]
+    assert here.ok(f"jobs cancel {job} --json").json["state"] == "canceled"
     here.ok(f"undo {job} --yes")
     assert "  undone  rewrite" in here.lines("jobs list")[1]
-    refused(here(f"jobs resume {job}"), f"{job} was undone by")
+    for command in ("resume", "cancel"):
+        refused(here(f"jobs {command} {job}"), f"{job} was undone by")
+    refused(here("jobs cancel last"), "is already complete")
     assert count_by_host(here, "old.example") == 13
     assert here("rewrite", *MOVE[1:], "--yes").code == 4
     job = here.lines("jobs list")[0].split()[0]
@@ -207,6 +217,7 @@ def test_interrupted_job_prints_the_command_that_resumes_it(here: Site) -> None:
 def test_unknown_or_forbidden_jobs_are_refused(here: Site) -> None:
     refused(here("undo nothing --yes"), "Job nothing not found", code=3)
     refused(here("jobs resume last"), "is already complete")
+    refused(here("jobs cancel last"), "is already complete", "perseid undo")
     refused(here("jobs show last --as 300:99/x"), "There are no jobs yet", code=3)
     refused(
         here("rewrite --url http://old.example/* --to https://new.example/ --yes"),

@@ -96,6 +96,8 @@ def test_s1_s2_administrators_learn_that_a_handle_is_not_public(here: Site) -> N
     assert here.lines(f"resolve 12345/r --private {owner}") == ["100  HS_ADMIN  300:98765/ann"]
     assert here.lines(f"find --owner 98765/ann --prefix 12345 {owner}") == ["12345/r", "12345/other"]
     assert here.lines(f"find --owner 98765/ann {other}") == []
+    for closed in ("list 12345", "find --prefix 12345"):
+        refused(here(f"{closed} {owner}"), "LIST_HANDLES", "perseid find --prefix 12345 --owner HANDLE")
 
 
 def test_several_handles_are_resolved(here: Site) -> None:

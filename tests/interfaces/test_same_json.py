@@ -212,6 +212,7 @@ WITHOUT_ROUTE: Final = {
     "redact": "erases data permanently, only at the machine",
     "qr": "with --json it describes the file that it writes; GET /handles/{handle}/qr returns the image",
     "verify": "works without a server",
+    "jobs cancel": "needs an unfinished job; it prints the job, as jobs show",
     "jobs resume": "needs an interrupted job; it prints the job, as jobs show",
     "jobs undo": "the same command as undo",
 }

@@ -14,6 +14,10 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.CREATE_TOKEN: "Use another token, or create one: perseid token create",
     AdviceKind.DEFINE_TYPE: "Define it first (perseid type add {type} …), or use a registered type",
     AdviceKind.ENABLE_LISTING: "Set server.listing_allowed = true in perseid.toml",
+    AdviceKind.FIND_OWNED: (
+        "Ask an administrator for the permission. To find what an identity owns: "
+        "perseid find --prefix {prefix} --owner HANDLE"
+    ),
     AdviceKind.FOLLOW_SCHEME: "Mint a handle (perseid mint {prefix}), or use a suffix that follows the scheme",
     AdviceKind.FREE_SPACE: "Free disk space, then retry. To see what is affected: perseid check",
     AdviceKind.GIVE_REASON: "Give a reason with --reason TEXT",

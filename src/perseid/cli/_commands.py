@@ -230,13 +230,14 @@ LAZY_COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     "Bulk": {
         "rewrite": ("jobs", "Change the URLs of many records."),
         "undo": ("jobs", "Undo a job; short for perseid jobs undo."),
-        "jobs": ("jobs", "List, show, resume and undo changes to many records."),
+        "jobs": ("jobs", "List, show, cancel, resume and undo changes to many records."),
     },
 }
 """The commands by the headings of the help: the module of each, and its summary."""
 
 SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = {
     "cat": ("resolve", "show"),
+    "abort": ("cancel",),
     "change": ("set", "policy"),
     "del": ("delete", "remove", "revoke"),
     "delete": ("remove", "revoke"),
@@ -269,6 +270,7 @@ SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = {
     "show": ("resolve",),
     "start": ("serve",),
     "status": ("check", "show"),
+    "stop": ("cancel",),
     "update": ("set", "policy"),
     "withdraw": ("tombstone",),
 }

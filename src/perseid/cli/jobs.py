@@ -48,7 +48,7 @@ MAX_SHOWN: Final = 10
 
 app = typer.Typer(
     cls=Group,
-    help="List, show, resume and undo jobs: changes to many records.",
+    help="List, show, cancel, resume and undo jobs: changes to many records.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -235,7 +235,7 @@ def show(
 def resume(
     job: OptionalJob = runner.LAST, directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False
 ) -> None:
-    """Resume a job that was interrupted. Changes that are done stay done.
+    """Resume a job that was interrupted or canceled. Changes that are done stay done.
 
     For example:
         perseid jobs resume last
@@ -247,6 +247,30 @@ def resume(
             print_job(session, run.job.id)
         else:
             _print_summary({"job": run.job.id, "records": run.job.total, "changed": done})
+
+
+@register_command(app, "cancel")
+def cancel(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The id, as `perseid jobs list` shows it, or `last`.")],
+    directory: Directory = None,
+    acting_as: ActingAs = None,
+    json: AsJson = False,
+) -> None:
+    """Cancel an unfinished job, also while it runs: it stops before its next step.
+
+    Changes that are done stay done. `perseid jobs resume` does the rest; `perseid undo` undoes them.
+
+    For example:
+        perseid jobs cancel last
+    """
+    with open_installation(directory, acting_as) as session:
+        canceled = runner.cancel(session.registry, job, session.identity)
+        if json:
+            print_job(session, canceled.id)
+            return
+        _print_summary({"job": canceled.id, "state": JobState.CANCELED.value, "changed": canceled.done})
+        resume = f"To do the rest: perseid jobs resume {canceled.id}. " if runner.can_resume(canceled) else ""
+        print_message(f"{resume}To undo what is done: perseid undo {canceled.id}")
 
 
 def _print_summary(fields: dict[str, object]) -> None:
@@ -271,8 +295,9 @@ def _describe(job: Job) -> str:
 
 def _format_state(job: Job, undos: UndoIndex) -> str:
     state = undos.state(job)
-    of_total = f" of {job.total:,}" if job.total and state is JobState.UNFINISHED else ""
-    count = f" {job.done:,}{of_total}" if state in (JobState.DONE, JobState.UNFINISHED) else ""
+    is_partial = state in (JobState.CANCELED, JobState.UNFINISHED)
+    of_total = f" of {job.total:,}" if job.total and is_partial else ""
+    count = f" {job.done:,}{of_total}" if is_partial or state is JobState.DONE else ""
     return state.value.replace("_", " ") + count
 
 

@@ -248,8 +248,9 @@ def search(  # noqa: PLR0913 - options
     private values that it can read.
 
     For example:
-        perseid find --host resolver.net.au
-        perseid find --url "http*://example.org/*"
+        perseid mint 102.100.272 --url https://example.org/maps/1
+        perseid find --host example.org
+        perseid find --url "https://example.org/maps/*" --json
         perseid find --owner 102.100.pilin2/XYZZY
         perseid find --type EMAIL --json
         perseid find --prefix 102.100.272 --changed-since 2026-01-01 --limit 2

@@ -200,8 +200,9 @@ def list_(  # noqa: PLR0913 - options
 ) -> None:
     """List the handles of a namespace in alphabetical order, one on each line. By default there is no limit.
 
-    The state follows the handle unless it is published. With `--as`, the output is limited to what the identity can
-    list: without permission LIST_HANDLES, published handles, tombstones and handles that it can read.
+    The state follows the handle unless it is published. With `--as`, the identity needs permission LIST_HANDLES, or a
+    policy that opens the list (`who_may_list`); then it sees published handles, tombstones and handles that it can
+    read. A closed list is refused: `perseid find --prefix PREFIX --owner HANDLE` finds what an identity owns.
 
     For example:
         perseid list 102.100.272

@@ -44,7 +44,7 @@ class JobEnded(LedgerError):
     """The job accepts no more steps."""
 
     def __init__(self, job_id: str) -> None:
-        super().__init__(f"job {job_id} has ended or is being undone; start a new job")
+        super().__init__(f"job {job_id} was completed, canceled or undone meanwhile")
 
 
 class AnswersUnavailable(LedgerError):

@@ -168,6 +168,7 @@ class AdviceKind(Enum):
     URL_REPLACEMENT_EXAMPLE = "For example: https://new.example/*"
 
     # Queries
+    FIND_OWNED = "Ask an administrator for the permission, or search for the handles that you own"
     GIVE_CRITERION = "Give a URL, host, path, type, value, owner, prefix or entry"
     GIVE_ENTRY = "Give an existing entry, or a time"
     GIVE_PAST_TIME = "Give a time in the past"

@@ -21,6 +21,7 @@ class JobState(StrEnum):
     RUNNING = "running"
     UNFINISHED = "unfinished"
     DONE = "done"
+    CANCELED = "canceled"
     BEING_UNDONE = "being_undone"
     UNDONE = "undone"
 
@@ -91,14 +92,14 @@ class JobResponse(ResponseBody, frozen=True, omit_defaults=False):
         JobState,
         Doc(
             "`running` on this server; `unfinished`: not complete and not running on this server; "
-            "`done`; `being_undone`; `undone`."
+            "`done`; `canceled`: stopped by a user, its changes remain; `being_undone`; `undone`."
         ),
     ]
     parameters: Annotated[dict[str, Any], Doc("The parameters of the job.")]
     done: Annotated[int, Doc("Number of completed changes.")]
     total: Annotated[int | None, Doc("Number of handles, as counted before the start; null if unknown.")]
     started_at: Annotated[str, Doc("Start time, in ISO 8601.")]
-    ended_at: Annotated[str | None, Doc("End time, in ISO 8601; null until the job is complete.")]
+    ended_at: Annotated[str | None, Doc("End time, in ISO 8601; null until the job is complete or canceled.")]
     actor: Annotated[str, Doc("Who started it.", examples=["300:0.NA/12345"])]
     note: Annotated[str, Doc("The note given at the start.")]
     undone_by: Annotated[str | None, Doc("The job that undid it.")] = None

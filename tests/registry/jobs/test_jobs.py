@@ -436,6 +436,8 @@ def test_change_during_undo_ends_it(here: Registry) -> None:
         resume(here, started.id, OPERATOR)
     assert [each.handle for each in caught.value.conflicts] == [names[0]], "undone records can be changed"
     put(here, *BOTH, *old_values(here, job, names[0]), name=names[0])
+    with pytest.raises(Refused, match="an undo cannot be canceled"):
+        runner.cancel(here, started.id, OPERATOR)
     assert runner.find_job(here, OPERATOR, started.id).ended_at == 0
     assert undoing_later(here, job) == [names[0]]
 
@@ -482,7 +484,7 @@ def test_job_being_undone_cannot_be_resumed(here: Registry) -> None:
     running = run_steps(here, job, OPERATOR)
     next(running)
     undone = run_undo(here, job)
-    with pytest.raises(LedgerError, match=f"{job.id} has ended or is being undone"):
+    with pytest.raises(LedgerError, match=f"{job.id} was completed, canceled or undone"):
         next(running)
     with pytest.raises(Refused, match=f"{job.id} was undone by job {undone.id}"):
         resume(here, job.id, OPERATOR)

@@ -109,9 +109,19 @@ def start(log: Log, job: Job) -> Job:
 
 
 def finish(log: Log, job_id: str) -> None:
-    """Record the end of a job."""
+    """Record the end of a job, unless it has ended."""
     with log.store.writing() as connection:
-        connection.execute(update(jobs).where(jobs.c.id == job_id).values(ended_at=log.clock.now()))
+        unfinished = update(jobs).where(jobs.c.id == job_id, jobs.c.ended_at == 0)
+        connection.execute(unfinished.values(ended_at=log.clock.now()))
+
+
+def replace_parameters(log: Log, job: Job, parameters: str, *, ended: bool) -> bool:
+    """End a job, or open it again, with other parameters; return whether it was as `job` says."""
+    with log.store.writing() as connection:
+        connection.connection.cursor().execute(log.statements.lock_head)  # a step is complete, or sees the change
+        same = update(jobs).where(jobs.c.id == job.id, jobs.c.ended_at == job.ended_at)
+        changed = same.values(parameters=parameters, ended_at=log.clock.now() if ended else 0)
+        return connection.execute(changed).rowcount == 1
 
 
 def discard(log: Log, job_id: str) -> None:

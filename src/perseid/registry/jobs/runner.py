@@ -48,6 +48,9 @@ MAX_CHUNK_MEMBERS: Final = MAX_GROUP_MEMBERS // 2
 authorization limits are per record: records that are allowed on their own must not be refused together. `Chunk` also
 ends before a record for which too little of the budget is left."""
 
+_CANCELED: Final = "canceled"
+"""The parameter that a canceled job has in addition."""
+
 LAST: Final = "last"
 """Selects the most recently started job that the caller can see."""
 
@@ -100,7 +103,13 @@ def complete_or_discard(registry: Registry, job: Job) -> None:
 def load_parameters(job: Job) -> dict[str, object]:
     """Decode the job's parameters."""
     parameters = msgspec.json.decode(job.parameters, type=dict[str, object])
+    parameters.pop(_CANCELED, None)
     return {"job" if name == "operation" else name: value for name, value in parameters.items()}  # as undos store it
+
+
+def is_canceled(job: Job) -> bool:
+    """Whether a job was canceled; if it was undone later, that counts."""
+    return _CANCELED in msgspec.json.decode(job.parameters, type=dict[str, object])
 
 
 class DeferToNextChunk(Exception):
@@ -259,25 +268,62 @@ def resume(registry: Registry, name: str, identity: Identity, interface: str = "
     """
     from .undo import start as start_undo  # noqa: PLC0415 - it imports this module
 
-    job = get_unfinished_job(registry, name, identity)
+    job = reopen(registry, get_unfinished_job(registry, name, identity))
     job = replace(job, interface=interface or job.interface)
     if job.undoes:
         start_undo(registry, job.undoes, identity, job.interface, job.note)
     return JobRun(registry, job, identity)
 
 
-def get_unfinished_job(registry: Registry, name: str, identity: Identity) -> Job:
-    """Return a job that can be resumed. Raises `Refused`."""
+def reopen(registry: Registry, job: Job) -> Job:
+    """Open a canceled job again; others stay unchanged."""
+    if not is_canceled(job):
+        return job
+    parameters = msgspec.json.decode(job.parameters, type=dict[str, object])
+    del parameters[_CANCELED]
+    jobs.replace_parameters(registry.ledger.log, job, msgspec.json.encode(parameters).decode(), ended=False)
+    return replace(job, parameters=msgspec.json.encode(parameters).decode(), ended_at=0)
+
+
+def cancel(registry: Registry, name: str, identity: Identity) -> Job:
+    """End an unfinished job, wherever it runs: it stops before its next step. What it did remains. Raises `Refused`."""
+    job = _find_not_undone(registry, name, identity)
+    if is_canceled(job):
+        advice = AdviceKind.RESUME_JOB(job=job.id) if can_resume(job) else AdviceKind.UNDO_JOB(job=job.id)
+        raise StateConflict(f"Job {job.id} is already canceled", advice)
+    if job.undoes and not job.ended_at:
+        reason = f"Job {job.id} undoes job {job.undoes}; an undo cannot be canceled"
+        raise StateConflict(reason, AdviceKind.RESUME_JOB(job=job.id))
+    parameters = msgspec.json.decode(job.parameters, type=dict[str, object]) | {_CANCELED: True}
+    text = msgspec.json.encode(parameters).decode()
+    if job.ended_at or not jobs.replace_parameters(registry.ledger.log, job, text, ended=True):
+        raise StateConflict(f"Job {job.id} is already complete", AdviceKind.UNDO_JOB(job=job.id))
+    return find_job(registry, identity, job.id)
+
+
+def can_resume(job: Job) -> bool:
+    """Whether this kind of job can be resumed."""
+    return job.kind in _kinds()
+
+
+def _find_not_undone(registry: Registry, name: str, identity: Identity) -> Job:
+    """Return a job that is neither undone nor being undone. Raises `Refused`."""
     job = find_job(registry, identity, name)
     undos = UndoIndex.of(registry, job.id)
     if (by := undos.running(job.id)) is not None:
         reason = f"Job {job.id} is being undone by job {by}"
         raise StateConflict(reason, AdviceKind.RESUME_JOB(job=by))
     undos.check_not_undone(job.id)
-    if job.ended_at:
+    return job
+
+
+def get_unfinished_job(registry: Registry, name: str, identity: Identity) -> Job:
+    """Return a job that can be resumed, also if it was canceled. Raises `Refused`."""
+    job = _find_not_undone(registry, name, identity)
+    if job.ended_at and not is_canceled(job):
         reason = f"Job {job.id} is already complete"
         raise StateConflict(reason, AdviceKind.LIST_JOBS())
-    if job.kind not in _kinds():
+    if not can_resume(job):
         reason = f"A {display_kind(job)} job cannot be resumed"
         raise StateConflict(reason, AdviceKind.REPEAT_OR_UNDO_JOB(job=job.id))
     return job
@@ -422,7 +468,7 @@ class UndoIndex:
         if self.effective_undo(job.id):
             return JobState.UNDONE
         if job.ended_at:
-            return JobState.DONE
+            return JobState.CANCELED if is_canceled(job) else JobState.DONE
         return JobState.RUNNING if is_running else JobState.UNFINISHED
 
     def ended(self, name: str) -> list[str]:

@@ -48,7 +48,6 @@ from perseid.records.types import HS_ADMIN, HS_SECKEY, TypeQuery, has_type
 from perseid.registry.access.authorization import SearchUsage
 from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
-from perseid.registry.context import Context
 from perseid.registry.identity import Anonymous, Identity
 from perseid.registry.policy.authority import first_valid, name_key, parse_stored_party, values_of_exact_type
 from perseid.registry.policy.policy import Policy
@@ -58,7 +57,7 @@ from perseid.schema.queries import Selectors
 from perseid.wire.codes import ResponseCode
 
 from .history import can_read, is_public, seq_at_time
-from .listing import MAX_PAGE_LOOKUPS, MAX_SCANNED, Visibility, listing_requirement
+from .listing import MAX_PAGE_LOOKUPS, MAX_SCANNED, Visibility, require_listing
 from .paging import DEFAULT_PAGE, VALUE_OVERHEAD, CursorCodec, PageBudget, mark, page_size
 
 EncodedValue = tuple[bytes, Value]
@@ -357,8 +356,7 @@ class _ResultFilter:
         if prefix is not None and (prepared.search.owner is None or isinstance(identity, Anonymous)):
             # A search in one namespace is refused; elsewhere, and among the records of an owner, invisible records are
             # skipped.
-            requirement = listing_requirement(prefix, snapshot.policy(prefix))
-            Context(snapshot, identity, "read", 0).require(requirement)
+            require_listing(snapshot, identity, prefix)
 
     def match(self, entry: Entry) -> "_Match | None":
         """Return the visible match of an entry; None if it does not match. Raises `_PageLimitReached`.

@@ -392,9 +392,19 @@ def _check_listing(snapshot: Snapshot, identity: Identity, name: str) -> tuple[b
     prefix, first, end, homed = _key_range(name)
     if not any(snapshot.is_homed(each) for each in homed):
         raise not_hosted(prefix)
-    context = Context(snapshot, identity, "read", 0)
-    context.require(listing_requirement(prefix, snapshot.policy(prefix)))
+    context = require_listing(snapshot, identity, prefix)
     return first, end, context.is_allowed(listing_requirement(prefix))
+
+
+def require_listing(snapshot: Snapshot, identity: Identity, prefix: str) -> Context:
+    """Refuse a caller who cannot list a prefix, but can still find what they own there."""
+    context = Context(snapshot, identity, "read", 0)
+    decision = context.check(listing_requirement(prefix, snapshot.policy(prefix)))
+    if decision.allowed:
+        return context
+    if decision.advice is not None and decision.advice.kind is AdviceKind.ASK_ADMINISTRATOR:
+        decision = replace(decision, advice=AdviceKind.FIND_OWNED(prefix=prefix))
+    raise Refused.from_decision(decision)
 
 
 def _visible_states(*, administers: bool) -> tuple[State, ...]:

@@ -94,10 +94,15 @@ def moving() -> st.SearchStrategy[Both]:
             return Both(["undo", name, "--yes"], "POST", f"/jobs/{name}/undo", {})
         if what == "resume":
             return Both(["jobs", "resume", name], "POST", f"/jobs/{name}/resume")
+        if what == "cancel":
+            return Both(["jobs", "cancel", name], "POST", f"/jobs/{name}/cancel")
         return Both(["jobs", "show", name], "GET", f"/jobs/{name}")
 
     urls = st.sampled_from(["https://example.org/*", "https://example.org/7", "https://other.example/*", "*", "x"])
     targets = st.sampled_from(["https://new.example/*", "https://new.example/", "new.example/*"])
-    asked, names = st.sampled_from(["undo", "resume", "show"]), st.sampled_from(["last", "0123456789abcdef", "x"])
+    asked, names = (
+        st.sampled_from(["undo", "resume", "cancel", "show"]),
+        st.sampled_from(["last", "0123456789abcdef", "x"]),
+    )
     moves = st.builds(move, st.sampled_from(["12345", "1/2"]))
     return st.one_of(st.builds(preview, urls, targets), moves, st.builds(operation, asked, names))

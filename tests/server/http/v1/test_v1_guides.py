@@ -28,4 +28,4 @@ def test_guides_use_every_route(monkeypatch: pytest.MonkeyPatch) -> None:
     for document in GUIDES_OF_THE_API:
         execute(document)
     # An unfinished job needs a server that stops halfway: see test_v1_jobs_live.py.
-    assert {route.operation for route in get_router().routes} - shown == {"resumeJob"}
+    assert {route.operation for route in get_router().routes} - shown == {"resumeJob", "cancelJob"}

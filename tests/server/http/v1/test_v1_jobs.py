@@ -210,6 +210,27 @@ def test_interrupted_job_is_resumed(slowly: Harness) -> None:
     )
 
 
+def test_canceled_job_keeps_its_changes_and_is_resumed(slowly: Harness) -> None:
+    names = fill(slowly, 60)
+
+    async def canceled() -> None:
+        where = f"/jobs/{got(await ask(slowly, 'POST', '/rewrites', ORDER), 202)['job']}"
+        stopped = got(await ask(slowly, "POST", f"{where}/cancel"))
+        assert (stopped["state"], 0 < stopped["done"] < 60, stopped["ended_at"] is None) == ("canceled", True, False)
+        assert stopped["parameters"] == {**ORDER, "prefix": None}
+        assert "already canceled" in problem(await ask(slowly, "POST", f"{where}/cancel"), "state-conflict")["detail"]
+        while slowly.context.api.runner.is_running(stopped["job"]):  # noqa: ASYNC110 - it has no event
+            await asyncio.sleep(0.001)
+        assert got(await ask(slowly, "GET", where))["done"] == stopped["done"], "it stopped before its next step"
+        got(await ask(slowly, "POST", f"{where}/resume"), 202)
+        done = await ended(slowly, stopped["job"])
+        assert (done["state"], done["done"]) == ("done", 60)
+        assert "already complete" in problem(await ask(slowly, "POST", f"{where}/cancel"), "state-conflict")["detail"]
+
+    in_one_loop(canceled)
+    assert leads(slowly, *names) == [f"https://new.example/x/{name}" for name in names]
+
+
 @pytest.mark.parametrize(
     ("plain", "slug", "status"),
     [
@@ -410,7 +431,13 @@ def test_jobs_are_listed_latest_first(server: Harness) -> None:
 
 def test_unknown_job_is_not_found(shared: Harness) -> None:
     for name in ("last", "0123456789abcdef", "%00x", "..%2F", "x" * 300):
-        for method, path in (("GET", ""), ("GET", "/events"), ("GET", "/undo"), ("POST", "/resume")):
+        for method, path in (
+            ("GET", ""),
+            ("GET", "/events"),
+            ("GET", "/undo"),
+            ("POST", "/resume"),
+            ("POST", "/cancel"),
+        ):
             answer = send(shared, method, f"/jobs/{name}{path}", headers=basic())
             assert answer.status in (400, 404), answer
 

@@ -48,6 +48,7 @@ R = TypeVar("R")
 
 ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.AUTHENTICATE: "Send an Authorization header, or use a session",
+    AdviceKind.FIND_OWNED: AdviceKind.ASK_ADMINISTRATOR.value,
     AdviceKind.FOLLOW_SCHEME: "Mint a handle with mintNewSuffix=true, or use a suffix that follows the scheme",
     AdviceKind.HOST_PREFIX: AdviceKind.CHECK_PREFIX.value,
     AdviceKind.MAKE_PUBLIC: 'Make it public, with the permissions "1110"',

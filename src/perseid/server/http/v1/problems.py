@@ -185,6 +185,9 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.CREATE_TOKEN: f"Use another token, or create one: POST {BASE}/tokens",
     AdviceKind.DEFINE_TYPE: f"Define it first (POST {BASE}/types), or use a registered type",
     AdviceKind.ENABLE_LISTING: AdviceKind.ENABLE_LISTING.value,
+    AdviceKind.FIND_OWNED: (
+        f"Ask an administrator for the permission. To find what you own: GET {BASE}/find?prefix={{prefix}}&owner=HANDLE"
+    ),
     AdviceKind.FOLLOW_SCHEME: f"Mint a handle (POST {BASE}/mint), or use a suffix that follows the scheme",
     AdviceKind.FREE_SPACE: AdviceKind.FREE_SPACE.value,
     AdviceKind.GIVE_REASON: "Give a reason in the field reason",

@@ -12,7 +12,7 @@ from perseid.registry.context import Context
 from perseid.registry.jobs import rewrite as rewriting
 from perseid.registry.jobs import transfer, undo
 from perseid.registry.jobs.rewrite import Rewrite, RewritePage
-from perseid.registry.jobs.runner import UndoIndex, find_job, get_unfinished_job, jobs_page
+from perseid.registry.jobs.runner import UndoIndex, cancel, find_job, get_unfinished_job, jobs_page, reopen
 from perseid.registry.jobs.transfer import TransferAll, TransferPage, parse_range
 from perseid.registry.responses import to_planned_record, to_planned_transfer, to_undo_plan
 from perseid.schema.common import Paging
@@ -54,7 +54,7 @@ from perseid.server.native.steps import WorkKind
 
 from .queries import select
 
-JOBS: Final = Routes("Jobs", "Preview, start, watch, resume and undo changes of many records.")
+JOBS: Final = Routes("Jobs", "Preview, start, watch, cancel, resume and undo changes of many records.")
 
 _PARAMETERS: Final = {"job": "The id of the job, as in `listJobs`, or `last`."}
 _UNDO_PARAMETERS: Final = {"job": "The id of the job, as in `listJobs`, or `last`, if your last change is a job."}
@@ -240,13 +240,13 @@ def _add_listener(call: ApiCall) -> Listener:
     parameters=_PARAMETERS,
 )
 async def resume_job(call: ApiCall) -> Reply:
-    """Resume an unfinished job with your permissions. Completed changes are not repeated.
+    """Resume an unfinished or canceled job with your permissions. Completed changes are not repeated.
 
     Does nothing if the job is running on this server. A token needs the scopes of the individual changes.
     """
     registry, name = authorize_registry(call), call.names["job"]
     known = await call.do(WorkKind.READ, lambda: find_job(registry, call.identity, name))
-    if call.request_context.server.api.runner.is_running(known.id):
+    if not known.ended_at and call.request_context.server.api.runner.is_running(known.id):
         return accepted_reply(call, await load_job(call, registry, known.id))
 
     async def start() -> Job:
@@ -254,9 +254,30 @@ async def resume_job(call: ApiCall) -> Reply:
         if job.kind == undo.KIND:
             preview = await load_undo_preview(call, registry, job.undoes)
             await call.do(WorkKind.WRITE, lambda: preview.start(INTERFACE))
-        return job
+        return await call.do(WorkKind.WRITE, lambda: reopen(registry, job))
 
     return await run_job(call, registry, start, undoes=known.kind == undo.KIND)
+
+
+@JOBS.add(
+    "POST",
+    "/jobs/{job}/cancel",
+    "cancelJob",
+    "Cancel a job",
+    response=JobResponse,
+    scope="update",
+    problems=(401, 403, 404, 409),
+    parameters=_PARAMETERS,
+)
+async def cancel_job(call: ApiCall) -> Reply:
+    """Cancel an unfinished job: it stops before its next step. Completed changes remain.
+
+    `resumeJob` does the rest, `undoJob` undoes the changes. An undo cannot be canceled.
+    """
+    registry, name = authorize_registry(call), call.names["job"]
+    call.call.check_can_change()
+    canceled = await call.do(WorkKind.WRITE, lambda: cancel(registry, name, call.identity))
+    return Reply(await load_job(call, registry, canceled.id))
 
 
 @JOBS.add(

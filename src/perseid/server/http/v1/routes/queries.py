@@ -149,7 +149,8 @@ async def list_namespace_handles(call: ApiCall) -> Reply:
     """List the handles of a namespace with their states, sorted.
 
     Requires permission to list them, or a policy that makes the list public. Administrators of the namespace see
-    handles in every state, other users public ones and those that they can read.
+    handles in every state, other users public ones and those that they can read. A closed list is refused: `find` with
+    `prefix` and `owner` finds what you own.
     """
     query, prefix = call.query_as(HandlesQuery), call.names["prefix"]
     after = await call.after(int)
