@@ -134,7 +134,16 @@ def test_reserved_handle_preserves_its_owner_when_created_with_overwrite(plain: 
 def test_deleted_handle_is_reused_only_with_reuse_deleted(plain: Site) -> None:
     plain.ok("create 12345/x --url https://example.org/1")
     assert plain.ok("delete 12345/x").out == "12345/x\n"
-    refused(plain("resolve 12345/x"), "Handle 12345/x does not exist", code=3)
+    gone = plain("resolve 12345/x --json")
+    problem = json.loads(gone.err)
+    last = problem["deleted"]["last_seq"]
+    assert problem["detail"] == f"Handle 12345/x was deleted at {problem['deleted']['at']}"
+    advice = f"To see its last version: perseid resolve 12345/x --at {last}"
+    for words in ("resolve", "resolve --authority", "cite", "resolve --follow"):
+        refused(plain(f"{words} 12345/x"), "Handle 12345/x was deleted at ", advice, code=3)
+    assert plain.ok(f"resolve 12345/x --at {last} --type URL").out == "1  URL  https://example.org/1\n"
+    refused(plain(f"resolve 12345/x --at {last + 1}"), "Handle 12345/x was deleted at ", advice, code=3)
+    refused(plain(f"resolve 12345/x --at {last - 1}"), "Handle 12345/x does not exist", code=3)
     refused(plain("create 12345/x --url https://example.org/2"), "was deleted")
     plain.ok("create 12345/x --url https://example.org/2 --reuse-deleted")
     assert plain.lines("list 12345") == ["12345/x"]

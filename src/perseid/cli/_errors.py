@@ -52,8 +52,8 @@ class _Report:
     code: int | None = None
     """The response code; None for that of the problem type."""
     exit_code: int = FAILED
-    suggestions: Any = None
-    """Handles that may have been meant."""
+    refused: Any = None
+    """The refusal, if it is one."""
 
     @property
     def text(self) -> str:
@@ -74,7 +74,7 @@ def report_error(error: Exception, *, json: bool = False, where: str = "") -> in
         rule = f" (rule {report.rule})" if isinstance(error, NameProblem) else ""
         meant = [
             f"Did you mean {each.handle}? {each.why[0].upper()}{each.why[1:]}"
-            for each in getattr(report.suggestions, "suggestions", ())
+            for each in getattr(getattr(report.refused, "suggestions", None), "suggestions", ())
         ]
         _print_lines(f"{f'{where}: ' if where else ''}{report.text}{rule}", (*meant, *report.advice, *notes))
     if isinstance(error, OSError):
@@ -147,7 +147,7 @@ def _describe_refusal(refused: Any) -> _Report:
     exit_code = USAGE if is_usage else exit_code_of(code)
     slug = refused.problem_type or slug_of_code(code)
     lines = (advice,) if advice else ()
-    return _Report(slug, refused.reason, lines, refused.rule, int(code), exit_code, refused.suggestions)
+    return _Report(slug, refused.reason, lines, refused.rule, int(code), exit_code, refused)
 
 
 def _print_problem(report: _Report, notes: tuple[str, ...] = (), where: str = "") -> None:
@@ -159,10 +159,12 @@ def _print_problem(report: _Report, notes: tuple[str, ...] = (), where: str = ""
     problem = make_problem(report.slug, detail, advice=advice, rule=report.rule, code=code, where=where)
     fields = {name: getattr(problem, name) for name in problem.__struct_fields__}
     result = CommandProblem(**fields, exit_code=report.exit_code)
-    if report.suggestions is not None:
-        from perseid.registry.responses import with_suggestions  # noqa: PLC0415 - see the module
+    if report.refused is not None:
+        from perseid.registry.responses import with_deletion, with_suggestions  # noqa: PLC0415 - see the module
 
-        result = with_suggestions(result, report.suggestions)
+        result = with_deletion(result, report.refused)
+        if report.refused.suggestions is not None:
+            result = with_suggestions(result, report.refused.suggestions)
     print_message(to_json(result))
 
 

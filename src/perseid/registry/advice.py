@@ -80,6 +80,7 @@ class AdviceKind(Enum):
     REMOVE_SCHEME = "Remove the scheme before the handle: {handle}"
     REUSE_DELETED = "Choose another handle, or confirm that it is reused"
     SEE_HIDDEN = "Ask for private values too"
+    SEE_LAST_VERSION = "Ask for its last version, entry {seq}"
     USE_ONE_SCRIPT = "Write the suffix in one script; digits and punctuation belong to every script"
 
     # Minting

@@ -25,18 +25,18 @@ from perseid.registry.policy.types import RegisteredType
 from perseid.registry.queries.aliases import AliasChain, FoundRecord
 from perseid.registry.queries.citation import FORMATTERS, Citation, to_json
 from perseid.registry.queries.find import SearchResult
-from perseid.registry.queries.history import Version, VisibleVersion
+from perseid.registry.queries.history import Version, VisibleVersion, resolve_at
 from perseid.registry.queries.listing import ChangedRecord, ListedHandle, LogEntry
 from perseid.registry.queries.namespaces import dump_policy, summarize
 from perseid.registry.queries.prove import Consistency, SigningKey
-from perseid.registry.queries.resolve import Query, get_authority_metadata, resolve
+from perseid.registry.queries.resolve import Query, get_authority_metadata
 from perseid.registry.queries.suggest import Suggestions
 from perseid.schema import jobs, namespaces, queries, records
-from perseid.schema.problems import PrefixInfo, Problem, Suggestion
+from perseid.schema.problems import DeletionInfo, PrefixInfo, Problem, Suggestion
 from perseid.schema.records import dump_values
 
 from .context import Context
-from .results import ChangeResult, Explanation
+from .results import ChangeResult, Deleted, Explanation, Refused
 from .snapshot import Snapshot
 
 # Records
@@ -209,7 +209,7 @@ def to_policy(prefix: str, policy: Policy) -> namespaces.PolicyResponse:
 
 def get_authority(context: Context, query: Query) -> namespaces.Authority:
     """Return the authority metadata of a handle. Raises `Refused`."""
-    resolved = resolve(query, context)
+    resolved = resolve_at(context, query, None)
     metadata = get_authority_metadata(context.snapshot, context.snapshot.stored(resolved.base or query.handle))
     plain = {} if metadata is None else metadata.to_json()
     fields = {"handle": str(resolved.registered), "required": metadata is not None, **plain}
@@ -267,6 +267,13 @@ def to_token(item: TokenStatus, now: int) -> namespaces.TokenResponse:
 
 
 P = TypeVar("P", bound=Problem)
+
+
+def with_deletion(problem: P, refused: Refused) -> P:
+    """Return a problem about a deleted handle with the time of the deletion."""
+    if not isinstance(refused, Deleted):
+        return problem
+    return msgspec.structs.replace(problem, deleted=DeletionInfo(iso_time(refused.at), refused.last))
 
 
 def with_suggestions(problem: P, found: Suggestions) -> P:

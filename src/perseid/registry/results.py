@@ -9,8 +9,10 @@ from typing import Any, ClassVar, Final, Self
 from perseid.ledger.errors import ClockError, StorageFull
 from perseid.ledger.log.entry import State
 from perseid.names.handle import Handle
+from perseid.records.encoding import iso_time
 from perseid.records.record import Value
 from perseid.registry.access.authorization import Decision
+from perseid.registry.access.permissions import display_name
 from perseid.registry.policy.policy import Refusal, Subject
 from perseid.wire.codes import ResponseCode
 
@@ -80,6 +82,18 @@ class InvalidTimestamp(InvalidRequest):
 
 class NotPublic(Refused):
     """An unpublished or reserved handle, for a caller who can read it and asked for public values only."""
+
+
+class Deleted(Refused):
+    """A handle whose record was deleted, for a caller who can see that in its history."""
+
+    def __init__(self, handle: Handle, at: int, last: int) -> None:
+        reason = f"Handle {display_name(handle)} was deleted at {iso_time(at)}"
+        super().__init__(ResponseCode.HANDLE_NOT_FOUND, reason, AdviceKind.SEE_LAST_VERSION(handle=handle, seq=last))
+        self.at = at
+        """When, in microseconds since 1970."""
+        self.last = last
+        """The entry of the last version."""
 
 
 class StateConflict(Refused):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Final
 
-from .common import Doc, ResponseBody
+from .common import Doc, ResponseBody, Seq
 
 
 class PrefixStatus(Enum):
@@ -36,6 +36,13 @@ class TombstoneInfo(ResponseBody, frozen=True):
         str, Doc("When it was withdrawn, as stored in the tombstone.", examples=["2026-11-15T10:00:00Z"])
     ] = ""
     replacement: Annotated[str | None, Doc("The handle to use instead.")] = None
+
+
+class DeletionInfo(ResponseBody, frozen=True):
+    """The deletion of a record."""
+
+    at: Annotated[str, Doc("When it was deleted, in ISO 8601.", examples=["2026-11-15T10:00:00.123456Z"])]
+    last_seq: Annotated[Seq, Doc("The ledger entry of its last version, for `at`.")]
 
 
 class Suggestion(ResponseBody, frozen=True):
@@ -74,6 +81,7 @@ class Problem(ResponseBody, frozen=True):
     prefix: Annotated[PrefixInfo | None, Doc("What this server knows about the prefix, if the handle is missing.")] = (
         None
     )
+    deleted: Annotated[DeletionInfo | None, Doc("The deletion, if the record was deleted and you can see that.")] = None
 
 
 class CommandProblem(Problem, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from perseid.records.record import Permission, Value, ValueRef
 from perseid.registry.commands.lifecycle import Redact
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Home
+from perseid.registry.context import Context
 from perseid.registry.identity import Identity
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries import history
@@ -20,12 +21,13 @@ from perseid.registry.queries.history import (
     as_of,
     get_history,
     keep_history_note,
+    resolve_at,
     seq_at_time,
 )
 from perseid.registry.queries.paging import MAX_PAGE, page_size
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
-from perseid.registry.results import Refused, Resolution
+from perseid.registry.results import Deleted, Refused, Resolution
 from perseid.wire.codes import ResponseCode
 from tests.ledger.ledgers import NOW, Machine
 from tests.registry.commands.records_in_every_state import (
@@ -368,6 +370,34 @@ def test_deleted_handle_shows_that_it_existed(here: Registry) -> None:
     assert refused(here, NOBODY, second) == NOT_FOUND
 
 
+def absent(registry: Registry, identity: Identity = NOBODY, seq: int | None = None) -> tuple[int, int] | None:
+    """When and after which entry the handle was deleted, if the refusal says so."""
+    with registry.snapshot() as snapshot, pytest.raises(Refused) as caught:
+        resolve_at(Context(snapshot, identity, "test", 0), Query(X), seq)
+    assert caught.value.code is ResponseCode.HANDLE_NOT_FOUND
+    if isinstance(caught.value, Deleted):
+        return caught.value.at, caught.value.last
+    assert (caught.value.code, caught.value.reason) == NOT_FOUND
+    return None
+
+
+def test_deletion_is_visible_like_the_history(here: Registry, machine: Machine) -> None:
+    first = put(here, value(1, "a"))
+    machine.run(SECOND)
+    deleted = delete(here)
+    shown = (told(here).versions[0].at, first)
+    here.do(Redact(X, 1, first, "a court said so"), OPERATOR, "cli")
+    machine.run(SECOND)
+    for identity in (*PUBLIC, *ADMINISTRATORS):
+        assert [absent(here, identity, seq) for seq in (None, deleted, first - 1)] == [shown, shown, None]
+    put(here, value(1, "b"))
+    assert absent(here, NOBODY, deleted) == shown
+    unpublish(here, value(1, "b"))
+    hidden_deletion = delete(here)
+    assert [absent(here, NOBODY, seq) for seq in (None, hidden_deletion, deleted)] == [None] * 3
+    assert absent(here, OPERATOR) == (told(here, OPERATOR).versions[0].at, hidden_deletion - 1)
+
+
 def test_policy_can_hide_history() -> None:
     with site(show_past=False) as here:
         first = put(here, ADMIN, value(1, "a"))
@@ -386,6 +416,7 @@ def test_policy_can_hide_history() -> None:
         delete(here)
         for identity in PUBLIC:
             assert refused(here, identity) == refused(here, identity, first) == NOT_FOUND
+            assert absent(here, identity) is None
         assert len(told(here, SERVER).versions) == 3
 
 

@@ -33,7 +33,7 @@ from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context, not_found, not_public
 from perseid.registry.identity import Anonymous, Identity
 from perseid.registry.policy import case_rules, resolution
-from perseid.registry.results import InvalidQuery, Refused, Resolution
+from perseid.registry.results import Deleted, InvalidQuery, Refused, Resolution
 from perseid.registry.snapshot import SITE_PREFIX, Snapshot, StoredRecord
 from perseid.schema.namespaces import Scope
 from perseid.wire.codes import ResponseCode
@@ -331,17 +331,38 @@ def as_of(snapshot: Snapshot, identity: Identity, query: Query, seq: int) -> His
 def resolve_at(context: Context, query: Query, seq: int | None) -> Resolution:
     """Resolve a handle now, or as of an entry of the ledger. Raises `Refused`.
 
-    Callers who can read the record learn that it is not public; for others it does not exist.
+    Callers who can read the record learn that it is not public, and those who can see its history that it was deleted;
+    for others it does not exist.
     """
     snapshot, identity = context.snapshot, context.identity
     try:
         return resolve(query, context) if seq is None else as_of(snapshot, identity, query, seq).resolved
     except Refused as refused:
-        if refused.code is ResponseCode.HANDLE_NOT_FOUND and query.public_only:
-            stored = snapshot.stored(query.handle)
-            if stored.exists and not stored.is_public and can_read(snapshot, identity, stored.handle):
-                raise not_public(stored, earlier=seq is not None) from refused
+        if refused.code is not ResponseCode.HANDLE_NOT_FOUND:
+            raise
+        stored = snapshot.stored(query.handle)
+        is_hidden = query.public_only and stored.exists and not stored.is_public
+        if is_hidden and can_read(snapshot, identity, stored.handle):
+            raise not_public(stored, earlier=seq is not None) from refused
+        if deleted := _find_deletion(snapshot, identity, stored, seq):
+            raise deleted from refused
         raise
+
+
+def _find_deletion(snapshot: Snapshot, identity: Identity, stored: StoredRecord, seq: int | None) -> Deleted | None:
+    """The deletion of a handle without a record as of an entry; None if the caller cannot see it."""
+    if stored.entry is None:
+        return None
+    deletion: Entry | None = None
+    history = RecordHistory(snapshot, identity, stored.requested, stored=stored)
+    for version in history.versions(None if seq is None else seq + 1):
+        entry = version.entry
+        if seq is not None and entry.seq > seq:
+            continue
+        if entry.state is not State.ABSENT:
+            return None if deletion is None else Deleted(stored.requested, deletion.at, entry.seq)
+        deletion = entry  # a redaction can follow it
+    return None
 
 
 def public_record_at(

@@ -206,8 +206,12 @@ def test_existing_handle_is_refused(server: Harness) -> None:
 
 
 def test_deleted_handle_needs_reuse_deleted(server: Harness) -> None:
+    last = got(send(server, "GET", at("12345/n0")))["seq"]
     change(server, "DELETE", at("12345/n0"))
-    problem(send(server, "GET", at("12345/n0")), "not-found")
+    for path in ("", "/authority", "/citation"):
+        found = problem(send(server, "GET", at("12345/n0", path)), "not-found")
+        assert found["deleted"] == {"at": found["detail"].rpartition(" ")[2], "last_seq": last}
+        assert found["advice"] == f"To see its last version: GET /api/v1/handles/12345%2Fn0?at={last}"
     order = {"handle": "12345/n0", "values": [URL]}
     assert problem(send(server, "POST", "/handles", order, headers=basic()), "already-exists")["rule"] == "S8"
     got(send(server, "POST", "/handles", {**order, "reuse_deleted": True}, headers=basic()), 201)

@@ -20,7 +20,7 @@ from perseid.registry.access.permissions import InvalidScope
 from perseid.registry.advice import Advice, AdviceKind, AdviceTexts, render
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.queries.suggest import SUGGESTION_CODES
-from perseid.registry.responses import with_suggestions
+from perseid.registry.responses import with_deletion, with_suggestions
 from perseid.registry.results import InvalidQuery, InvalidTimestamp, ReferralError, Refused, find_refusal
 from perseid.schema.problems import Problem, make_problem, slug_of_code
 from perseid.server.http import responses
@@ -141,7 +141,7 @@ def _refusal_problem(refused: Refused, request_context: RequestContext) -> Probl
     url = request_context.server.settings.public_url
     where = f"$.values[{refused.number}].timestamp" if isinstance(refused, InvalidTimestamp) else ""
     problem = make_problem(slug, refused.reason, url, advice=advice, rule=refused.rule, code=int(code), where=where)
-    return ProblemResponse(problem, headers)
+    return ProblemResponse(with_deletion(problem, refused), headers)
 
 
 def _failure_problem(error: Exception, request_context: RequestContext) -> ProblemResponse:
@@ -213,6 +213,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.REUSE_DELETED: f"Choose another handle, or confirm with reuse_deleted in POST {BASE}/handles",
     AdviceKind.SEE_HIDDEN: f"To see it: GET {BASE}/handles/{{handle}}?private",
     AdviceKind.SEE_HISTORY: f"See which entries have the value: GET {BASE}/handles/{{handle}}/history",
+    AdviceKind.SEE_LAST_VERSION: f"To see its last version: GET {BASE}/handles/{{handle}}?at={{seq}}",
     AdviceKind.SEE_TYPE: f"See the definition of the type: GET {BASE}/types/{{type}}",
     AdviceKind.SEE_TYPE_COPY: f"See the copy of the definition: GET {BASE}/types/{{type}}",
     AdviceKind.SEE_TYPE_FORMAT: "See /docs/types for the format of definitions",
