@@ -52,10 +52,26 @@ def parse_json(text: str | bytes) -> object:
         obj = msgspec.json.decode(text)
     except RecursionError:
         raise InvalidData(f"the JSON is nested more than {MAX_JSON_DEPTH} levels deep") from None
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise InvalidData(f"invalid JSON: {error}") from None
+    except (msgspec.DecodeError, UnicodeError):
+        raise InvalidData(f"invalid JSON{locate_json_error(text)}") from None
     check_bounds(obj)
     return obj
+
+
+def locate_json_error(data: bytes) -> str:
+    """Where invalid JSON text is invalid, as the end of a sentence; empty if that is not known."""
+    import json  # noqa: PLC0415 - see above
+
+    try:
+        json.loads(data.decode(), parse_int=str, parse_float=str)
+    except json.JSONDecodeError as error:
+        is_end = error.pos >= len(error.doc.rstrip())
+        return ": it ends too early" if is_end else f" at line {error.lineno}, column {error.colno}"
+    except UnicodeDecodeError:
+        return ": it is not UTF-8"
+    except RecursionError:
+        return ": it is nested too deeply"
+    return ""
 
 
 def write_json(obj: object) -> str:

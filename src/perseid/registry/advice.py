@@ -36,6 +36,8 @@ class AdviceKind(Enum):
     NEW_SECRET = "Generate another secret"
     OMIT_LIFETIME = "Omit it for {days} days"
     SEND_WHOLE_TOKEN = "Send the whole token, as it was shown when it was created"
+    USE_NAMESPACE_TOKEN = "Use a token for namespace {prefix}, or authenticate with a key"
+    USE_SERVER_TOKEN = "Use a token for all namespaces, or authenticate with a key"
     USE_SCOPED_TOKEN = "Use a token with this scope, or authenticate with a key"
     AUTHENTICATE_OR_OMIT_KEY = "Authenticate, or send the request without a key"
     SEND_FEWER_KEYS = "Send fewer and larger requests, send them without a key, or wait"
@@ -77,10 +79,10 @@ class AdviceKind(Enum):
     OVERWRITE = "Choose another handle, or replace the record"
     REGISTER_COMPOSED = "Register {handle}, which is {escaped}"
     REGISTER_WITHOUT_QUERY = "Register {handle}"
-    REMOVE_SCHEME = "Remove the scheme before the handle: {handle}"
     REUSE_DELETED = "Choose another handle, or confirm that it is reused"
     SEE_HIDDEN = "Ask for private values too"
     SEE_LAST_VERSION = "Ask for its last version, entry {seq}"
+    USE_BARE_HANDLE = "Write the handle alone: {handle}"
     USE_ONE_SCRIPT = "Write the suffix in one script; digits and punctuation belong to every script"
 
     # Minting

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Final
 
+from perseid.names.errors import capitalize
+
 from .common import Doc, ResponseBody, Seq
 
 
@@ -365,7 +367,7 @@ def make_problem(  # noqa: PLR0913 - one argument per field
         f"{public_url}{PROBLEMS_PAGE}#{slug}",
         problem_type.title,
         status or problem_type.status,
-        detail,
+        capitalize(detail),
         advice=advice,
         rule=rule,
         code=code,

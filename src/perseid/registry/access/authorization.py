@@ -374,8 +374,16 @@ def _authentication_required(action: str) -> Decision:
 
 def _scope_denied(identity: TokenIdentity, requirement: Requirement, missing: str) -> Decision:
     reason = f"{display_name(str(identity))} cannot {requirement.action}: {missing}"
-    kind = AdviceKind.USE_SCOPED_TOKEN if requirement.required_scope.scopes else AdviceKind.AUTHENTICATE_WITH_KEY
-    return Decision(False, ResponseCode.INSUFFICIENT_PERMISSIONS, reason, kind())
+    required = requirement.required_scope
+    if not required.scopes:
+        advice = AdviceKind.AUTHENTICATE_WITH_KEY()
+    elif required.scopes - identity.scope.scopes:
+        advice = AdviceKind.USE_SCOPED_TOKEN()
+    elif required.prefix:
+        advice = AdviceKind.USE_NAMESPACE_TOKEN(prefix=required.prefix)
+    else:
+        advice = AdviceKind.USE_SERVER_TOKEN()
+    return Decision(False, ResponseCode.INSUFFICIENT_PERMISSIONS, reason, advice)
 
 
 def _denied(caller: str, requirement: Requirement, search: _Search, settings: Settings) -> Decision:

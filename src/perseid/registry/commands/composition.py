@@ -259,6 +259,8 @@ def require_mint(context: Context, policy: Policy, prefix: str, scope: Scope = S
     try:
         context.require(mint_requirement(policy, prefix, scope))
     except Refused as refused:
+        if refused.code is ResponseCode.INSUFFICIENT_PERMISSIONS:  # of the token, whatever the policy
+            raise
         line = policy.line("who_may_mint")
         reason = f"{refused.reason}; the policy of this namespace says: {line}"
         raise Refused(refused.code, reason, refused.advice, line) from refused

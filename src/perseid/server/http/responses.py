@@ -23,7 +23,7 @@ from typing import Final
 
 import msgspec
 
-from perseid.names.errors import quote_text
+from perseid.names.errors import capitalize, quote_text
 from perseid.records.encoding import JsonObject, json_type_name, parse_json
 from perseid.records.errors import InvalidData
 from perseid.records.json_form import value_from_json
@@ -134,7 +134,7 @@ def error_body(code: ResponseCode, message: str, handle: str | None) -> JsonObje
     """Create the body of an error."""
     plain: JsonObject = {"responseCode": int(code)}
     if message:
-        plain["message"] = message
+        plain["message"] = capitalize(message)
     if handle is not None:
         plain["handle"] = handle
     return plain
@@ -192,10 +192,21 @@ _CODES_BY_STATUS: Final = {
     505: ResponseCode.PROTOCOL_ERROR,
 }
 
-HTTPS_REQUIRED: Final = (
-    "credentials are accepted only over HTTPS or from the server's own machine; repeat the request with https"
-)
-"""The reason given when authentication is required on a connection that is not private."""
+HTTPS_REQUIRED: Final = "credentials are accepted only over HTTPS or from the server's own machine"
+
+
+def https_required(request: Request) -> str:
+    """The reason, and the fix, if authentication is required on a connection that is not private.
+
+    A client that used https learns what its proxy lacks: it cannot see the connection from the proxy to this server.
+    """
+    protocol = request.header("x-forwarded-proto")
+    if request.client.trusted:
+        sent = "no X-Forwarded-Proto" if protocol is None else f"X-Forwarded-Proto: {quote_text(protocol)}"
+        return f"{HTTPS_REQUIRED}; the proxy sent {sent}, and must send https"
+    if protocol is not None:
+        return f"{HTTPS_REQUIRED}; X-Forwarded-Proto was ignored, because its sender is not in http.trusted_proxies"
+    return f"{HTTPS_REQUIRED}; repeat the request with https"
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,14 +280,14 @@ def plain(
         plain = error_body(code, message, None)
         return json_response(plain, status=status, headers=(*headers, NO_STORE))
     text = ("Content-Type", "text/plain;charset=utf-8")
-    body = f"{message}\n".encode("utf-8", "replace")
+    body = f"{capitalize(message)}\n".encode("utf-8", "replace")
     return Response(status, (*headers, text, NO_STORE), body, code=int(code))
 
 
 def _failure_from_refusal(refused: Refused, request_context: RequestContext, texts: AdviceTexts) -> Failure:
     code = refused.code
     if code == ResponseCode.AUTHENTICATION_NEEDED and not request_context.request.client.private:
-        return Failure(FORBIDDEN, code, f"{refused.reason}; {HTTPS_REQUIRED}")
+        return Failure(FORBIDDEN, code, f"{refused.reason}; {https_required(request_context.request)}")
     return Failure(status_of(code), code, _describe(refused, texts), _retry_headers(code))
 
 

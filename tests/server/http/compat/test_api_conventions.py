@@ -283,10 +283,10 @@ def test_every_exception_becomes_a_response(server: Harness, monkeypatch: pytest
 def test_invalid_requests_get_a_response(shared: Harness) -> None:
     for status, code in ((400, 4), (408, 4), (413, 4), (431, 4), (501, 4), (503, 3), (505, 4), (500, 2)):
         below = shared.service.reject(status, "a problem", b"/api/handles/x")
-        assert (below.status, json_of(below)) == (status, {"responseCode": code, "message": "a problem"})
+        assert (below.status, json_of(below)) == (status, {"responseCode": code, "message": "A problem"})
         for path in (b"", b"/", b"/x"):
             other = shared.service.reject(status, "a problem", path)
-            assert (other.status, other.body) == (status, b"a problem\n")
+            assert (other.status, other.body) == (status, b"A problem\n")
             assert header_of(other, "Content-Type") == "text/plain;charset=utf-8"
             assert header_of(other, "X-Content-Type-Options") == "nosniff"
 

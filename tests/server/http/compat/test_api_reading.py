@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -133,11 +134,21 @@ def test_prefix_of_another_service_is_not_hosted(shared: Harness) -> None:
         assert plain["message"].startswith(f"This server does not host prefix {prefix}. ")
 
 
-@pytest.mark.parametrize("before", ["hdl:", "HDL:", "doi:", "urn:hdl:", "info:hdl/"])
-def test_scheme_before_handle_is_reported(shared: Harness, before: str) -> None:
-    answer = shared.get(f"/api/handles/{before}{PREFIX}/n0")
-    assert (answer.status, json_of(answer)["responseCode"]) == (400, 301)
-    assert f"Remove the scheme before the handle: {PREFIX}/n0" in json_of(answer)["message"]
+URL_FORMS = ("https://hdl.handle.net/", "http://doi.org/", "https://hdl.example.org/", "https://hdl.example.org/hdl/")
+
+
+@pytest.mark.parametrize("before", ["hdl:", "HDL:", "doi:", "urn:hdl:", "info:hdl/", *URL_FORMS])
+def test_uri_instead_of_handle_is_reported(shared: Harness, before: str) -> None:
+    for name in (f"{PREFIX}/n0", "99999/x"):
+        answer = shared.get(f"/api/handles/{before}{name}")
+        assert (answer.status, json_of(answer)["responseCode"]) == (400, 301)
+        assert f". Write the handle alone: {name}" in json_of(answer)["message"]
+        body = {"handle": f"{before}{name}", "values": []}
+        answers = [
+            shared.get(f"/api/v1/handles/{quote(before + name, safe='')}"),
+            shared.post("/api/v1/handles", json.dumps(body), headers={"Content-Type": "application/json", **basic()}),
+        ]
+        assert {json.loads(each.body).get("advice") for each in answers} == {f"Write the handle alone: {name}"}
 
 
 def test_hosted_prefixes_are_shown_only_with_permission_to_list(server: Harness) -> None:

@@ -23,7 +23,7 @@ from perseid.server.http.context import ProofResult
 from perseid.server.http.messages import Client
 from perseid.server.native.steps import Work
 from perseid.server.processes.pools import Pools
-from tests.server.http.contexts import Harness, basic, header_of
+from tests.server.http.contexts import Harness, basic, header_of, json_of
 from tests.server.http.v1.apis import got, problem, send
 from tests.server.installations import OPERATOR
 
@@ -61,6 +61,18 @@ def test_token_is_limited_to_its_scopes(server: Harness) -> None:
     assert (found["status"], "create" in found["detail"]) == (403, True)
 
 
+def test_token_of_another_namespace_is_not_told_about_the_policy(server: Harness) -> None:
+    scopes = ("mint", "create", "find")
+    token = make(server.registry, *scopes, where=("12345.*",))
+    for path, body in (("/mint", {"prefix": "12345"}), ("/types", TYPE), ("/reserve", {"handles": ["12345/a"]})):
+        found = problem(send(server, "POST", path, body, headers=bearer(token)), "permission-denied")
+        assert found["detail"].endswith(": it is limited to 12345.*")
+        assert (found["advice"], found.get("rule")) == (
+            "Use a token for namespace 12345, or authenticate with a key",
+            None,
+        )
+
+
 def test_token_works_in_the_compatible_api(server: Harness) -> None:
     token = make(server.registry, "create", "update", "delete")
     value = {"index": 1, "type": "URL", "data": "https://example.org/"}
@@ -81,6 +93,18 @@ def test_token_over_plain_http_is_refused(server: Harness) -> None:
     token = make(server.registry, "create")
     answer = send(server, "POST", "/types", TYPE, headers=bearer(token), secure=False)
     assert problem(answer, "https-required")["status"] == 403
+    reason = "Credentials are accepted only over HTTPS or from the server's own machine; "
+    for trusted, protocol, why in (
+        (False, None, "repeat the request with https"),
+        (False, "https", "X-Forwarded-Proto was ignored, because its sender is not in http.trusted_proxies"),
+        (True, None, "the proxy sent no X-Forwarded-Proto, and must send https"),
+        (True, "http", "the proxy sent X-Forwarded-Proto: 'http', and must send https"),
+    ):
+        forwarded = bearer(token) | ({} if protocol is None else {"X-Forwarded-Proto": protocol})
+        answer = send(server, "POST", "/types", TYPE, headers=forwarded, secure=False, trusted=trusted)
+        assert problem(answer, "https-required")["advice"] == reason + why
+        answer = server.delete("/api/handles/12345/n0", headers=forwarded, secure=False, trusted=trusted)
+        assert json_of(answer)["message"].endswith(f"; c{reason[1:]}{why}")
     assert server.verdicts == []
     got(send(server, "POST", "/types", TYPE, headers=bearer(token), secure=False, local=True), 201)
 

@@ -21,7 +21,7 @@ from perseid.registry.advice import NO_TEXTS, Advice, AdviceTexts, render
 from perseid.registry.identity import Anonymous, Identity
 from perseid.server.http.context import ProofResult, RequestContext
 from perseid.server.http.messages import HeaderList, Request
-from perseid.server.http.responses import FORBIDDEN, HTTPS_REQUIRED, UNAUTHORIZED
+from perseid.server.http.responses import FORBIDDEN, UNAUTHORIZED, https_required
 from perseid.server.native.authentication import Guard, KeyChanged, caller_identity
 from perseid.server.native.steps import WorkKind
 from perseid.wire.codes import ResponseCode
@@ -220,7 +220,7 @@ def end_stale_session(request_context: RequestContext, auth: AuthResult, gone: K
 def denial(request_context: RequestContext, auth: AuthResult) -> Denial:
     """Describe the response to a request whose authentication failed or is missing."""
     if not request_context.request.client.private:
-        return Denial(FORBIDDEN, ResponseCode.AUTHENTICATION_NEEDED, HTTPS_REQUIRED)
+        return Denial(FORBIDDEN, ResponseCode.AUTHENTICATION_NEEDED, https_required(request_context.request))
     problem = auth.problem or AuthFailure(AUTHENTICATION_REQUIRED, ResponseCode.AUTHENTICATION_NEEDED)
     headers = challenge_headers(request_context, auth)
     return Denial(UNAUTHORIZED, problem.code, problem.reason, headers, problem.advice)

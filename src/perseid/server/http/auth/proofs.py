@@ -94,7 +94,7 @@ class Credentials:
     """The key; index 0 if it must be searched."""
     secret: bytes = field(repr=False)
     guessed: bool = False
-    """Whether the colon after the index was not encoded, so that the end of the handle was guessed."""
+    """Whether the colon after the index was not encoded and several follow: the end of the handle is a guess."""
 
     @property
     def remark(self) -> str:
@@ -114,12 +114,13 @@ def parse_credentials(text: str) -> Credentials:
     name, colon, secret = raw.partition(_COLON)
     if not colon:
         raise InvalidCredentials(f"the Basic credentials have no colon before the secret; {USER_NAME_FORMAT}")
-    guessed = name.isdigit()
-    if guessed:
+    guessed = False
+    if name.isdigit():
         handle, colon, secret = secret.partition(_COLON)
         if not colon:
             raise InvalidCredentials(f"the Basic credentials have an index but no handle; {USER_NAME_FORMAT}")
         name = name + _COLON + handle
+        guessed = _COLON in secret
     try:
         written = unquote_to_bytes(name).decode("utf-8")
         return Credentials(written, ValueRef.parse(written), secret, guessed)

@@ -131,7 +131,7 @@ class Call:
     async def read_and_convert(self, command: Command[T], about: str, convert: Callable[[T], R]) -> R:
         """Execute a command that changes nothing, and convert its result in the same thread after the snapshot ends."""
         registry, identity = self.request_context.server.registry, self.identity
-        guarded = GuardedCommand(AdvisedCommand(command, about), self.auth.guard, self.allow_referrals)
+        guarded = GuardedCommand(self._advised(command, about), self.auth.guard, self.allow_referrals)
         return await self.request_context.do(WorkKind.READ, lambda: convert(registry.do(guarded, identity, INTERFACE)))
 
     async def change(self, make: Callable[[int | None], Command[T]], about: str = "", note: str = "") -> T:
@@ -152,7 +152,7 @@ class Call:
         self.check_can_change()
 
         def guarded(since: int | None) -> Command[T]:
-            return GuardedCommand(AdvisedCommand(make(since), about), guard, allow_referrals)
+            return GuardedCommand(self._advised(make(since), about), guard, allow_referrals)
 
         def try_out() -> None:
             with registry.snapshot() as snapshot, suppress(RetryLater):  # a caller who must wait has permission
@@ -162,6 +162,9 @@ class Call:
             # Nearly all anonymous callers get a challenge; this finds out at the cost of a read.
             await self.request_context.do(WorkKind.READ, try_out)
         return await self.request_context.do(WorkKind.WRITE, lambda: execute_with_wait(guarded, do))
+
+    def _advised(self, command: Command[T], about: str) -> AdvisedCommand[T]:
+        return AdvisedCommand(command, about, self.request_context.server.settings)
 
     def check_can_change(self) -> None:
         """Refuse changes on a server that is not primary, and by ambient credentials of a browser."""

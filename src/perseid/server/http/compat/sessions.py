@@ -63,7 +63,7 @@ async def handle_request(request_context: RequestContext) -> Response:
     request = request_context.request
     path = request.path.removeprefix(PATH).removesuffix(b"/")
     if not request.client.private:
-        return _error_response(request_context, responses.FORBIDDEN, responses.HTTPS_REQUIRED)
+        return _error_response(request_context, responses.FORBIDDEN, responses.https_required(request))
     if path not in (b"", b"/this"):
         return _error_response(
             request_context, responses.FORBIDDEN, "use /api/sessions/this with the sessionId of the session"

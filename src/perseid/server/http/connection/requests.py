@@ -293,9 +293,9 @@ class HeadParser:
             self._parser.feed_data(_LINE_FOR_LLHTTP + raw)
         except httptools.HttpParserUpgrade:
             pass  # an ordinary request here: no other protocol is supported
-        except httptools.HttpParserError as error:
+        except httptools.HttpParserError:
             self._parser = None
-            _reject_headers(raw, str(error))
+            _reject_headers(raw)
         if self._pending:
             self._parser = None
             raise ProtocolError(400, "the headers of the request are incomplete")
@@ -444,7 +444,7 @@ def _to_origin_form(method: str, target: bytes) -> bytes:
     return rest if rest.startswith(b"/") else b"/" + rest
 
 
-def _reject_headers(raw: bytes, reason: str) -> NoReturn:
+def _reject_headers(raw: bytes) -> NoReturn:
     """Raise the error for headers that llhttp refuses."""
     if _BARE_LF.search(raw):
         raise ProtocolError(400, _BARE_LF_MESSAGE)
@@ -454,7 +454,7 @@ def _reject_headers(raw: bytes, reason: str) -> NoReturn:
         coding = framing[0][1]
         if coding != "chunked" and coding.isprintable():
             _reject_coding(coding)
-    raise ProtocolError(400, f"the headers of the request are malformed: {reason}")
+    raise ProtocolError(400, "the headers of the request are malformed; each is one line, Name: value")
 
 
 def _reject_coding(coding: str) -> NoReturn:

@@ -51,7 +51,7 @@ from perseid.server.http.messages import BadRequest, HeaderList, Parameters, Res
 from perseid.server.http.resolver.paths import path_to
 from perseid.server.http.resolver.problems import AdvisedCommand
 from perseid.server.http.resolver.redirect import InvalidTarget, parse_target
-from perseid.server.http.responses import FORBIDDEN, HTTPS_REQUIRED, NO_STORE, to_failure
+from perseid.server.http.responses import FORBIDDEN, NO_STORE, https_required, to_failure
 from perseid.server.native.decisions import NOT_PRIMARY, Busy, GuardedCommand, execute_with_wait
 from perseid.server.native.steps import WorkKind
 from perseid.wire.codes import ResponseCode
@@ -284,7 +284,7 @@ async def handle_request(request_context: RequestContext, form: Parameters | Non
     """Return the page, or the result of its form."""
     settings, is_get = request_context.server.settings, form is None
     if not request_context.request.client.private:
-        return closed_page(HTTPS_REQUIRED, settings, 200 if is_get else FORBIDDEN)
+        return closed_page(https_required(request_context.request), settings, 200 if is_get else FORBIDDEN)
     auth = await authenticate(request_context)
     is_anonymous = isinstance(auth.identity, Anonymous)
     if auth.problem is not None or (is_anonymous and not is_get):
@@ -378,9 +378,8 @@ class _GeneratorPage:
         command = self._build_command(request)
 
         def guarded(since: int | None) -> Command[MintResult]:
-            return GuardedCommand(
-                AdvisedCommand(replace(command, since=since), request.prefix), auth.guard, allow_referrals=True
-            )
+            advised = AdvisedCommand(replace(command, since=since), request.prefix, server.settings)
+            return GuardedCommand(advised, auth.guard, allow_referrals=True)
 
         keys = server.api.keys(registry)
         with keys.claim(auth.identity, key, request.digest()) as claim:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
+from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, fold
-from perseid.names.uri import KNOWN_RESOLVERS, Reference, strip_scheme, to_path
+from perseid.names.uri import KNOWN_RESOLVERS, Reference, is_uri, parse_user_input, strip_scheme, to_path
 from perseid.records.encoding import JsonObject, to_iso
 from perseid.registry.access import permissions
 from perseid.registry.advice import Advice, AdviceKind
@@ -67,6 +68,7 @@ class AdvisedCommand(Generic[T]):
     command: Command[T]
     name: str
     """As requested."""
+    settings: HttpSettings
 
     def decide(self, context: Context) -> Plan[T]:
         """Decide like the command."""
@@ -75,14 +77,16 @@ class AdvisedCommand(Generic[T]):
         except PrefixNotHosted as refused:
             if refused.advice is not None and refused.advice.kind is AdviceKind.SEE_TYPE_COPY:
                 raise
-            raise PrefixNotHosted(refused.code, refused.reason, prefix_advice(self.name, context)) from refused
+            raise PrefixNotHosted(
+                refused.code, refused.reason, prefix_advice(self.name, context, self.settings)
+            ) from refused
 
 
-def prefix_advice(name: str, context: Context) -> Advice:
+def prefix_advice(name: str, context: Context, settings: HttpSettings) -> Advice:
     """What to do about a name whose prefix is not hosted here."""
-    bare = _without_scheme(name)
-    if bare is not None and context.snapshot.is_responsible(bare):
-        return AdviceKind.REMOVE_SCHEME(handle=bare)
+    bare = _bare_handle(name, settings)
+    if bare is not None:
+        return AdviceKind.USE_BARE_HANDLE(handle=bare)
     prefixes: list[str] = []
     if context.is_allowed(permissions.server_operation(OpCode.LIST_HOMED_NAS)):
         prefixes = list(islice(_prefixes(context.snapshot), MAX_LISTED_PREFIXES + 1))
@@ -100,10 +104,17 @@ def _prefixes(snapshot: Snapshot) -> Iterator[str]:
             yield prefix
 
 
-def _without_scheme(name: str) -> Handle | None:
-    """The handle after `hdl:` and the like; None if there is no scheme."""
+def _bare_handle(name: str, settings: HttpSettings) -> Handle | None:
+    """The handle in a URI, which an API path has decoded already, or in the URL of a known resolver; else None."""
     bare = strip_scheme(name)
-    return None if bare == name else Handle.for_lookup(bare)
+    if bare != name:
+        return Handle.for_lookup(bare)
+    if not is_uri(name):
+        return None
+    try:
+        return parse_user_input(name, (*get_resolvers(settings), *KNOWN_RESOLVERS), for_lookup=True).handle
+    except InvalidName:
+        return None
 
 
 REQUESTED: Final = "The handle you requested,"

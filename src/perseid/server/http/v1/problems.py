@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from perseid.names.errors import InvalidName
+from perseid.names.errors import InvalidName, capitalize
 from perseid.names.handle import Handle
 from perseid.records.errors import InvalidData
 from perseid.registry.access.permissions import InvalidScope
@@ -27,7 +27,7 @@ from perseid.server.http import responses
 from perseid.server.http.context import HttpSettings, RequestContext
 from perseid.server.http.messages import SAFE_METHODS, BadRequest, HeaderList, Response
 from perseid.server.http.resolver.problems import find_suggestions
-from perseid.server.http.responses import HTTPS_REQUIRED, NO_STORE
+from perseid.server.http.responses import NO_STORE
 from perseid.server.native.decisions import Busy
 from perseid.wire.codes import ResponseCode
 
@@ -137,7 +137,7 @@ def _refusal_problem(refused: Refused, request_context: RequestContext) -> Probl
     if isinstance(refused, InvalidQuery) and request_context.request.method not in SAFE_METHODS:
         slug = slug_of_code(code)  # of a change
     if code == ResponseCode.AUTHENTICATION_NEEDED and not request_context.request.client.private:
-        slug, advice = "https-required", HTTPS_REQUIRED
+        slug, advice = "https-required", capitalize(responses.https_required(request_context.request))
     url = request_context.server.settings.public_url
     where = f"$.values[{refused.number}].timestamp" if isinstance(refused, InvalidTimestamp) else ""
     problem = make_problem(slug, refused.reason, url, advice=advice, rule=refused.rule, code=int(code), where=where)

@@ -23,6 +23,7 @@ import msgspec
 from msgspec import inspect
 
 from perseid.names.errors import MAX_QUOTED_LENGTH, InvalidName, quote_text
+from perseid.records.encoding import locate_json_error
 from perseid.registry.access.permissions import display_name
 from perseid.registry.context import name_too_long
 from perseid.server.http.messages import MAX_PARAMETERS, BadRequest, Request, parse_name, percent_decode
@@ -485,8 +486,8 @@ def decode_body(request: Request, type_: Any) -> Any:
         with suppress(ValueError, RecursionError):  # the rest of the body may be anything
             _check_duplicates(request.body)
         raise _to_invalid_parameter(describe_error(problem, type_, request.body)) from None
-    except msgspec.DecodeError as problem:
-        raise _invalid_json(request.body, problem) from None
+    except msgspec.DecodeError:
+        raise _invalid_json(request.body) from None
     except UnicodeDecodeError:
         raise InvalidParameter("The body is not valid UTF-8", "$", "Encode it in UTF-8") from None
     except RecursionError:
@@ -507,13 +508,13 @@ def _to_invalid_parameter(problem: ValidationProblem) -> InvalidParameter:
     return InvalidParameter(f"Invalid body: {field} {problem.problem}", problem.where, problem.advice or "See /docs")
 
 
-def _invalid_json(body: bytes, problem: msgspec.DecodeError) -> InvalidParameter:
+def _invalid_json(body: bytes) -> InvalidParameter:
     path = find_lone_surrogate(body)
     if path is not None:
         message = "A string in the body has half of a surrogate pair, which is not a character"
         return InvalidParameter(message, path, "Write the character itself, or both halves of its escape")
     advice = "Send one JSON document in UTF-8"
-    return InvalidParameter(f"The body is not valid JSON: {str(problem)[:200]}", "$", advice)
+    return InvalidParameter(f"The body is not valid JSON{locate_json_error(body)}", "$", advice)
 
 
 @cache
