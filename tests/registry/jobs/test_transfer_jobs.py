@@ -11,7 +11,7 @@ from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission, Value
 from perseid.records.record import PRIVATE_PERMISSIONS, Value, ValueRef
 from perseid.registry.commands.lifecycle import Tombstone, Unpublish
 from perseid.registry.commands.minting import Reserve
-from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
+from perseid.registry.commands.namespaces import AddNamespace, RemoveNamespace, SetPolicy
 from perseid.registry.commands.records import Add, Create, Delete, Remove
 from perseid.registry.commands.transfer import Transfer
 from perseid.registry.context import Context
@@ -248,6 +248,8 @@ def test_prefixes_derived_by_new_owner_are_left_alone(
     for name in (derived, deeper):
         add_namespace(registry, name.suffix, "free", ADMIN)
         registry.do(Create(handle(f"{name.suffix}/a"), (URL, ADMIN)), OPERATOR, "cli")
+    add_namespace(registry, "10.1.8", "free", admin(100, "300:10.9/bob"))
+    registry.do(RemoveNamespace("10.1.8"), OPERATOR, "cli")
     job = transfer.start(registry, TransferAll("10.1", TO_BOB, derived=True), identity, "cli")
     pieces = run_pieces(registry, job, identity)
 
@@ -267,6 +269,7 @@ def test_prefixes_derived_by_new_owner_are_left_alone(
         next(pieces)
     derive("10.1.9")
     derive("10.1.5.1.7")
+    registry.do(AddNamespace("10.1.8", PROFILES["free"]), BOB, "cli")  # again: it was removed
     list(changes(resume(registry, job.id, identity)) if resumed else pieces)
     assert runner.find_job(registry, identity, job.id).ended_at
     for name in (NAME, derived, deeper, PREFIX_HANDLE, handle("10.1.5/a"), handle("10.1.5.1/a"), late):

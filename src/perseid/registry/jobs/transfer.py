@@ -345,7 +345,10 @@ class _TransferAccess:
     def belongs_to_new_owner(self, prefix: str) -> bool:
         """Whether a derived prefix was created after its parent was transferred."""
         since = self._prefix_transferred_at(parent_prefix(prefix) or "")
-        return since > 0 and self._context.snapshot.reader.as_of(record_key(policy_name(prefix)), since) is None
+        if not since:
+            return False
+        before = self._context.snapshot.reader.as_of(record_key(policy_name(prefix)), since)
+        return before is None or before.state is State.ABSENT
 
     def needs_transfer(self, stored: StoredRecord, owner: Admin) -> bool:
         """Whether a record remains to be transferred; refuses callers who may not know of it."""
