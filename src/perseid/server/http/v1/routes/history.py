@@ -234,8 +234,9 @@ NOTE_TYPE: Final = "text/plain"
 """The media type of signed notes."""
 
 POLL_SECONDS: Final = 0.25
-MAX_POLLS: Final = 12
-"""Seconds between polls for a checkpoint that includes an entry, and their number: one is signed per second."""
+MAX_POLLS: Final = 40
+"""Seconds between polls for a checkpoint that includes an entry, and their number. One is signed every second; a busy
+machine may need several, and ten seconds are less than clients wait for a response."""
 
 _RETRY_HEADERS: Final = (("Retry-After", "1"),)
 
