@@ -27,6 +27,7 @@ from abc import ABC, abstractmethod
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 from typing import ClassVar, Final, Self
 
@@ -186,6 +187,9 @@ MAX_RSA_EXPONENT: Final = (1 << 33) - 1
 """Maximum public exponent of RSA: verification time is proportional to its bits. The usual one, 65537, has 17; 33 bits
 allow 2³² + 1."""
 
+MAX_LOADED_KEYS: Final = 256
+"""RSA keys that the library has loaded: loading one takes 100 µs, verifying a signature 30. Each takes some 2 kB."""
+
 MIN_ORDER_BITS: Final = 160
 MAX_ORDER_BITS: Final = 256
 """Size of a DSA key's q, as in the standard. The time of every operation is proportional to it."""
@@ -293,6 +297,11 @@ class PublicKey(Key):
     def _verify(self, algorithm: hashes.HashAlgorithm, signature: bytes, data: bytes) -> None: ...
 
 
+@lru_cache(MAX_LOADED_KEYS)
+def _load_rsa_key(e: int, n: int) -> rsa.RSAPublicKey:
+    return rsa.RSAPublicNumbers(e, n).public_key()
+
+
 @dataclass(frozen=True, slots=True)
 class RsaPublicKey(PublicKey):
     """An RSA key; signatures are PKCS#1 v1.5."""
@@ -325,7 +334,7 @@ class RsaPublicKey(PublicKey):
             raise RecordMisuse(f"an RSA key of {self.bits} bits cannot encrypt {len(plaintext)} bytes") from None
 
     def _library_key(self) -> rsa.RSAPublicKey:
-        return rsa.RSAPublicNumbers(self.e, self.n).public_key()
+        return _load_rsa_key(self.e, self.n)
 
     def _verify(self, algorithm: hashes.HashAlgorithm, signature: bytes, data: bytes) -> None:
         self._library_key().verify(signature, data, padding.PKCS1v15(), algorithm)

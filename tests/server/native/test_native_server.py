@@ -14,6 +14,7 @@ from perseid.records.partition import find_server_index
 from perseid.records.record import Permission, Value, ValueRef
 from perseid.records.site import MIRROR, Purpose, Transport
 from perseid.registry.commands.records import Create, Delete, Home
+from perseid.registry.context import Context
 from perseid.registry.identity import Anonymous
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
@@ -728,6 +729,38 @@ def test_work_names_the_handle_of_the_secret_and_its_result(registry: Registry, 
     assert served.guess == SecretGuess(secret_of, right)
     assert served.is_authentication_failure is not right
     assert done == [(WorkKind.READ, None), (WorkKind.VERIFY, secret_of), (WorkKind.SIGN, None)], "one attempt"
+
+
+@pytest.mark.parametrize("in_session", [False, True])
+@pytest.mark.parametrize(("identity", "is_short"), [(RSA, True), (DSA, False), (SEC, False)], ids=str)
+def test_create_is_decided_once_as_the_caller(
+    registry: Registry, identity: Identity, is_short: bool, in_session: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an authenticated session, also as anonymous up to the permission: some refusals need no challenge."""
+    callers: list[str] = []
+    verified: list[bool] = []
+    decide = Create.decide
+
+    def counted(command: Create, context: Context) -> object:
+        callers.append(str(context.identity))
+        return decide(command, context)
+
+    def do(work: Work) -> object:
+        if work.kind is WorkKind.VERIFY:
+            verified.append(work.is_short)
+        return work.call()
+
+    visitor = Visitor(NativeServer(registry, make_server(), SITE, run=run_with(do)))
+    session = visitor.begin_session(identity) if in_session else None
+    monkeypatch.setattr(Create, "decide", counted)
+    caller = f"{identity.index}:{ADMIN}"
+    for name, expected in ((NEW, ["anonymous", caller]), (NEW + b"2", [caller])):
+        callers.clear()
+        body = ValuesRequest(name, (URL,))
+        answer = visitor.ask_as(identity, visitor.request(OpCode.CREATE_HANDLE, body, session=session), session)
+        assert answer.code is ResponseCode.SUCCESS
+        assert callers == (expected if in_session else ["anonymous", caller])
+    assert verified == [is_short] * (1 if in_session else 2)
 
 
 @pytest.mark.parametrize("anybody_may", [False, True])

@@ -7,12 +7,14 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from perseid.records.site import Transport
 from perseid.registry.installation.settings import Config
+from perseid.server.limits.budgets import BURST_SECONDS
 from perseid.server.native.decisions import Busy, TooManyGuesses
 from perseid.server.native.steps import SecretGuess, Work, WorkKind
 from perseid.server.processes import pools as module
@@ -88,6 +90,29 @@ def test_results_and_errors_are_returned(kind: WorkKind) -> None:
             stats = pools.stats()[kind]
             assert (stats.busy, stats.waiting, stats.done) == (0, 0, 2)
             assert stats.seconds >= 0
+
+    run(test)
+
+
+def use_cpu() -> None:
+    """Use more than the burst of one percent of a core."""
+    end = time.thread_time() + 0.01 * BURST_SECONDS
+    while time.thread_time() < end:
+        pass
+
+
+def test_short_work_runs_in_the_event_loop_within_its_budget() -> None:
+    async def test() -> None:
+        async with opened(read_share=1, source_share=100, reserved_share=0) as pools:
+            here = Work(WorkKind.READ, threading.get_ident, is_short=True)
+            assert await pools.do(here, HOST, TCP) == threading.get_ident()
+            with pytest.raises(ZeroDivisionError):
+                await pools.do(replace(here, call=lambda: 1 // 0), HOST, TCP)
+            assert pools.stats()[WorkKind.READ].done == 2
+            await pools.do(replace(here, call=use_cpu), HOST, TCP)
+            with pytest.raises(Busy):
+                await pools.do(here, HOST, TCP)
+            assert pools.stats()[WorkKind.READ].over_budget == 1
 
     run(test)
 

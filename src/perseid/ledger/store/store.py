@@ -172,6 +172,11 @@ class Store:
             cause = error.orig if isinstance(error, DBAPIError) else error
             raise StoreUnavailable(" ".join(str(cause).split())) from error
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether reading may wait for a network."""
+        return self.dialect != "sqlite"
+
     def check_space(self, *, thorough: bool) -> None:
         """Raise `StorageFull` if there is no space for changes.
 

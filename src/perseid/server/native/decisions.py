@@ -1,8 +1,8 @@
 """Registry commands for the native protocol, and the responses to errors.
 
-Every request is one `Command` of the registry, including reads. `dry_run` and `check_claim` decide it without executing
-it, `execute_request` executes it. Each decides in one snapshot of the ledger, and the key read there is a precondition
-of the commit.
+Every request is one `Command` of the registry, including reads. `dry_run` and `find_claim_refusal` decide it without
+executing it, `execute_request` executes it. Each decides in one snapshot of the ledger, and the key read there is a
+precondition of the commit.
 
 A refusal has its reason as text, without advice: deployed servers have fixed texts for some (native protocol, 7.6,
 12.1, 16), and clients compare them. Internal errors are for the operator only: the client gets a reference, under which
@@ -176,6 +176,8 @@ class RegistryRequest:
     """Whether the identity of the caller matters."""
     allow_referrals: bool = True
     """Whether the client may be referred to another service."""
+    is_long: bool = False
+    """Whether it reads more than a few records."""
     on_success: Callable[[], object] | None = None
     """Called after the registry has allowed it."""
 
@@ -224,34 +226,28 @@ def dry_run(registry: Registry, registry_request: RegistryRequest, identity: Ide
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimCheck:
-    """A claimed identity that is not verified yet."""
+def find_claimed_keys(registry: Registry, registry_request: RegistryRequest, claimed: KeyIdentity) -> tuple[Value, ...]:
+    """Return the keys that would prove a claimed identity; raise `Refused` if none can."""
+    try:
+        with registry.snapshot() as snapshot:
+            return find_keys(snapshot, claimed.reference, claimed.proof)
+    except Refused as problem:
+        raise find_claim_refusal(registry, registry_request, claimed) or problem from None
 
-    keys: tuple[Value, ...]
-    """Keys that can prove it."""
-    refused: Refused | None
-    """The refusal if the proof is wrong, if that is not because of the proof."""
 
-
-def check_claim(registry: Registry, registry_request: RegistryRequest, claimed: KeyIdentity) -> ClaimCheck:
-    """Find the keys that would prove a claimed identity, and what to say if they do not.
+def find_claim_refusal(registry: Registry, registry_request: RegistryRequest, claimed: KeyIdentity) -> Refused | None:
+    """Return the refusal of a wrong proof, if that is not because of the proof.
 
     As in deployed servers, a wrong proof of somebody who is not an administrator is refused because of that (14). This
-    is decided as if there were only public records: a claim must not reveal others. All other refusals wait until the
-    claim is verified.
+    is decided as if there were only public records: a claim must not reveal others. A right proof is not decided here.
     """
-    refused: Refused | None = None
-    with registry.snapshot() as snapshot:
-        try:
+    try:
+        with registry.snapshot() as snapshot:
             context = Context(_PublicRecords(snapshot), claimed, INTERFACE, registry.now())
             GuardedCommand(registry_request.make(None), None, registry_request.allow_referrals).decide(context)
-        except Refused as problem:
-            refused = problem if problem.code == ResponseCode.INVALID_ADMIN else None
-        try:
-            return ClaimCheck(find_keys(snapshot, claimed.reference, claimed.proof), refused)
-        except Refused as problem:
-            raise refused or problem from None
+    except Refused as problem:
+        return problem if problem.code == ResponseCode.INVALID_ADMIN else None
+    return None
 
 
 # Commands

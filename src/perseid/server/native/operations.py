@@ -232,7 +232,7 @@ def _translate_name(opcode: OpCode, name: bytes, native: NativeContext) -> Regis
         case OpCode.LIST_HANDLES:
             return _translate_list(_decode_prefix(name), 0)
         case OpCode.LIST_HOMED_NAS:
-            return _request(ReadCommand(_list_homed))
+            return RegistryRequest(lambda _: ReadCommand(_list_homed), is_long=True)
         case OpCode.HOME_NA | OpCode.UNHOME_NA:
             home = Home(_decode_prefix(name), unhome=opcode == OpCode.UNHOME_NA)
             return _request(MappedCommand(home, lambda _: RequestResult(Empty())))
@@ -247,7 +247,7 @@ def _translate_list(name: str, after: int) -> RegistryRequest:
         names = tuple([item.handle.encode("utf-8") for item in page.items])
         return RequestResult(Empty(), names=names, next_page=_translate_list(name, page.last) if page.more else None)
 
-    return _request(ReadCommand(read))
+    return RegistryRequest(lambda _: ReadCommand(read), is_long=True)
 
 
 def _list_homed(context: Context) -> RequestResult:

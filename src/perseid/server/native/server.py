@@ -39,6 +39,7 @@ from .authentication import (
     Guard,
     KeyChanged,
     ProvenIdentity,
+    are_rsa_keys,
     authentication_failed,
     caller_identity,
     find_proving_key,
@@ -51,10 +52,11 @@ from .decisions import (
     Busy,
     RegistryRequest,
     RequestResult,
-    check_claim,
     dry_run,
     error_response,
     execute_request,
+    find_claim_refusal,
+    find_claimed_keys,
     internal_error,
 )
 from .operations import CHANGING_OPCODES, NativeContext, find_secrets, status_values, translate
@@ -148,6 +150,7 @@ class NativeServer:
         self.resolution_enabled = {each: self._accepts(each, OpCode.RESOLUTION) for each in Transport}
         """Whether resolution may use the fast path; some sites exclude it from a transport (2.5)."""
         self._run = run
+        self._reads_are_short = not registry.ledger.log.store.is_remote
         self._random = registry.ledger.log.random
         self.changes = ReplyCache()
         self.setups = ReplyCache(MAX_SETUPS)
@@ -315,7 +318,7 @@ class NativeServer:
         """
         refer, secret_of = OpFlag.DO_NOT_REFER not in request.flags, verified_secret_id(body.handle)
         # Not yet an attempt: handles of other servers are refused, and must not fill the table of guesses.
-        secrets = await self._work(call, WorkKind.READ, lambda: find_secrets(self._native, body, refer=refer))
+        secrets = await self._read(call, lambda: find_secrets(self._native, body, refer=refer))
         check = partial(
             check_secret_answer,
             nonce=body.nonce,
@@ -339,13 +342,17 @@ class NativeServer:
         self._check_session_required(request)
         identity: KeyIdentity = key_identity(proof.identity, kind, session=request.session is not None)
         registry_request = translate(request, self._native)
-        claim = await self._work(call, WorkKind.READ, partial(check_claim, self.registry, registry_request, identity))
+        claim = self.registry, registry_request, identity
+        keys = await self._read(call, partial(find_claimed_keys, *claim))
         secret_of = own_secret_id(identity.reference.handle) if kind is Proof.SECRET_KEY else None
-        key = await self._work(call, WorkKind.VERIFY, partial(find_proving_key, proof, kind, claim.keys), secret_of)
+        verify = partial(find_proving_key, proof, kind, keys)
+        is_short = kind is Proof.PUBLIC_KEY and are_rsa_keys(keys)
+        key = await self._work(call, WorkKind.VERIFY, verify, secret_of, is_short=is_short)
         call.guess = None if secret_of is None else SecretGuess(secret_of, right=key is not None)
         if key is None:
             call.failed_proof = True
-            raise claim.refused or authentication_failed(identity)
+            refused = await self._read(call, partial(find_claim_refusal, *claim))
+            raise refused or authentication_failed(identity)
         proved = prove_identity(proof.identity, kind, key)
         accepted = self.server.accept(with_identity(proof, proved), key.index, call.now)
         if isinstance(accepted, Reply):
@@ -389,15 +396,31 @@ class NativeServer:
         if proved is None and registry_request.changes:
             # Nearly all anonymous changes need authentication. A dry run finds that out at the price of a read, so that
             # the write budget is left for callers who are allowed to write.
-            await self._work(call, WorkKind.READ, partial(dry_run, self.registry, registry_request, identity))
+            await self._read(call, partial(dry_run, self.registry, registry_request, identity))
         execute = partial(execute_request, self.registry, registry_request, identity, guard)
-        result = await self._work(call, kind, execute)
+        if registry_request.changes or registry_request.is_long:
+            result = await self._work(call, kind, execute)
+        else:
+            result = await self._read(call, execute)
         call.is_final = call.is_final or registry_request.changes
         return result
 
-    async def _work(self, call: _Call, kind: WorkKind, function: Callable[[], T], secret_of: bytes | None = None) -> T:
+    async def _read(self, call: _Call, function: Callable[[], T]) -> T:
+        """Read a few records, in the event loop unless the database is across a network; raises `Busy`."""
+        return await self._work(call, WorkKind.READ, function, is_short=self._reads_are_short)
+
+    async def _work(
+        self,
+        call: _Call,
+        kind: WorkKind,
+        function: Callable[[], T],
+        secret_of: bytes | None = None,
+        *,
+        is_short: bool = False,
+    ) -> T:
         """Have work done by the process; raises `Busy`."""
-        return cast("T", await self._run(Work(kind, function, secret_of), call.source, call.transport))
+        work = Work(kind, function, secret_of, is_short=is_short)
+        return cast("T", await self._run(work, call.source, call.transport))
 
     # Responses
 

@@ -36,7 +36,7 @@ class WorkKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Something to do elsewhere, in any thread."""
+    """Something to do, in any thread."""
 
     kind: WorkKind
     call: Callable[[], object] = field(repr=False)
@@ -45,6 +45,8 @@ class Work:
     the work that finds the result has it: if that fails, the attempt costs nothing."""
     price: float | None = None
     """Expected CPU seconds, if known and not the typical price of the kind."""
+    is_short: bool = False
+    """Whether it takes less time than handing it over to a thread; it is then done in the event loop."""
 
 
 @dataclass(frozen=True, slots=True)

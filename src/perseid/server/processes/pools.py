@@ -7,6 +7,8 @@ together can fill a quarter, because its addresses can be forged: most of the qu
 to queues there are CPU budgets, see `limits.budgets`. Only attempts at a secret that many try to guess wait before they
 are admitted, see `limits.guesses`.
 
+Work that takes less time than the hand-over to a thread runs in the event loop, within the same budgets.
+
 Signing and verifying release the interpreter lock while they compute. Their threads run beside the event loop with low
 priority, so that resolution comes first on a busy machine. Key agreement does not release the lock (`pow()`); a
 low-priority thread would hold the lock while it waits for a CPU and block the loop, so it has normal priority and the
@@ -189,6 +191,8 @@ class Pools:
             raise
 
     async def _run(self, work: Work, host: str, transport: Transport) -> object:
+        if work.is_short:
+            return self._run_here(work, host, udp=transport == Transport.UDP)
         task, budgets = self._admit(work, host, udp=transport == Transport.UDP)
         queue = self._queues[work.kind]
         try:
@@ -209,6 +213,20 @@ class Pools:
         if task.error is not None:
             raise task.error
         return task.result
+
+    def _run_here(self, work: Work, host: str, *, udp: bool) -> object:
+        """Run short work in the event loop. It needs no queue, and its budget applies."""
+        budgets, queue = self._budgets, self._queues[work.kind]
+        source = budgets.source_for(host)
+        self._charge(work, source, udp=udp)
+        before = time.thread_time()
+        try:
+            return work.call()
+        finally:
+            seconds = time.thread_time() - before
+            queue.done += 1
+            queue.seconds += seconds
+            budgets.settle(work.kind, source, seconds, udp=udp, price=work.price)
 
     def record_failed_proof(self, host: str, transport: Transport) -> None:
         """Record a failed authentication."""
@@ -268,13 +286,17 @@ class Pools:
         if not queue.has_room(task, self._queue_limits[work.kind]):
             queue.full += 1
             raise Busy
-        now = self._clock()
+        self._charge(work, source, udp=udp)
+        return task, budgets
+
+    def _charge(self, work: Work, source: Source, *, udp: bool) -> None:
+        """Charge the budgets; raise `Busy` if one is used up."""
+        budgets, now = self._budgets, self._clock()
         if not budgets.take(work.kind, source, udp=udp, now=now, price=work.price):
-            queue.over_budget += 1
+            self._queues[work.kind].over_budget += 1
             if work.kind in PROOF_KINDS and budgets.is_locked_out(source, udp=udp, now=now):
                 raise TooManyGuesses(budgets.failure_delay(source, udp=udp, now=now))
             raise Busy
-        return task, budgets
 
     def _on_done(self, task: _Task, budgets: Budgets, _: "asyncio.Future[None]") -> None:
         queue = self._queues[task.kind]
