@@ -68,7 +68,7 @@ def _records() -> Iterator[tuple[str, tuple[Value, ...]]]:
 def _view() -> AnswersReader:
     """A view of some thousand records, open during the measurement."""
     changes = [
-        Change(seq, bytes(32), record_key(name), name, False, State.NORMAL, [value.to_bytes() for value in values])
+        Change(seq, seq, bytes(32), record_key(name), name, False, State.NORMAL, [value.to_bytes() for value in values])
         for seq, (name, values) in enumerate(_records(), 1)
     ]
 

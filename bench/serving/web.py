@@ -65,13 +65,19 @@ class Way:
 
 NAME: Final = f"{PREFIX}/%07d"
 WAYS: Final = (
-    Way("redirection", f"/{NAME}", aim="≤ 16"),
-    Way("record as JSON", f"/api/handles/{NAME}", aim="≤ 24", status=200),
-    Way("redirect, slow path", f"/{NAME}?locatt=x:y"),
-    Way("record as JSON, slow path", f"/api/handles/{NAME}?index=1", status=200),
-    Way("record page", f"/{NAME}?noredirect", status=200),
-    Way("not found", f"/{PREFIX}/none%07d", status=404),
-    Way("redirection, TLS", f"/{NAME}", secure=True),
+    Way("redirect", f"/{NAME}", aim="≤ 22"),
+    Way("record as JSON", f"/api/handles/{NAME}", aim="≤ 28", status=200),
+    Way("JSON, ?type=URL", f"/api/handles/{NAME}?type=URL", aim="≤ 32", status=200),
+    Way("JSON, ?index=1", f"/api/handles/{NAME}?index=1", aim="≤ 32", status=200),
+    Way("JSON, ?pretty", f"/api/handles/{NAME}?pretty", aim="≤ 40", status=200),
+    Way("JSON, ?callback=f", f"/api/handles/{NAME}?callback=f", status=200),
+    Way("JSON, not found", f"/api/handles/{PREFIX}/none%07d", aim="≤ 25", status=404),
+    Way("redirect, ?auth", f"/{NAME}?auth"),
+    Way("redirect, ?urlappend=%%2Fx", f"/{NAME}?urlappend=%%2Fx"),
+    Way("redirect, ?locatt=x:y", f"/{NAME}?locatt=x:y"),
+    Way("record page", f"/{NAME}?noredirect", aim="≤ 450", status=200),
+    Way("page, not found", f"/{PREFIX}/none%07d", aim="≤ 700", status=404),
+    Way("redirect, TLS", f"/{NAME}", secure=True),
     Way("record as JSON, TLS", f"/api/handles/{NAME}", secure=True, status=200),
 )
 

@@ -25,6 +25,8 @@ BOOT = bytes.fromhex("000102030405060708090a0b0c0d0e0f")
 SMALL = 1 << 22
 """A map that some thousand records fill."""
 PRIVATE = Permission(0x0C)
+TIME = 1_800_000_000_000_000
+"""Microseconds since 1970, before the first entry."""
 
 
 def url(data: str, index: int = 1) -> Value:
@@ -46,7 +48,7 @@ def change(
     """An entry whose leaf depends on the history."""
     contents = [value.to_bytes() for value in values]
     leaf = hashlib.sha256(b"".join([history, seq.to_bytes(8, "big"), handle.encode(), *contents])).digest()
-    return Change(seq, leaf, record_key(handle, exact=exact), handle, exact, state, contents)
+    return Change(seq, TIME + seq, leaf, record_key(handle, exact=exact), handle, exact, state, contents)
 
 
 class MemorySource:

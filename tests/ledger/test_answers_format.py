@@ -31,8 +31,11 @@ from perseid.ledger.views.answers_format import (
 from perseid.ledger.views.answers_generation import PrefixPart
 from perseid.names.handle import CaseRule
 from perseid.records.record import Value
-from tests.ledger.answer_ledgers import change, typed, url
+from tests.ledger.answer_ledgers import TIME, change, typed, url
 from tests.record_strategies import values as record_values
+
+ENTRY = bytes(13)
+"""The number and the time of an entry in an item."""
 
 SPECIFICATION = Path(__file__).parents[2] / "docs" / "reference" / "answers-format.md"
 
@@ -51,6 +54,8 @@ items = st.builds(
     st.booleans(),
     st.booleans(),
     st.lists(st.binary(max_size=300), max_size=5).map(tuple),
+    st.integers(0, (1 << 48) - 1),
+    st.integers(0, (1 << 56) - 1),
 )
 prefix_items = st.builds(
     PrefixItem,
@@ -61,6 +66,7 @@ prefix_items = st.builds(
     st.sampled_from(CaseRule) | st.none(),
     st.text(st.characters(exclude_categories=["Cs"]), max_size=200),
     st.lists(st.binary(max_size=200), max_size=3).map(tuple),
+    st.none() | st.binary(max_size=300),
 )
 
 
@@ -119,13 +125,13 @@ def test_items_of_several_spellings_share_a_key(several: list[HandleItem], name:
 
 @given(items, st.binary(max_size=80))
 @example(HandleItem(b"A", State.NORMAL), b"")
-@example(HandleItem(b"A", State.NORMAL), b"\x01\x80\x00")  # a number longer than necessary
-@example(HandleItem(b"A", State.NORMAL), b"\x01\x80\x80\x80\x80\x80\x01")
-@example(HandleItem(b"A", State.NORMAL), b"\x00\x00")  # absent
-@example(HandleItem(b"A", State.NORMAL), b"\x81\x01A\x00")  # spelled like the key
-@example(HandleItem(b"A", State.NORMAL), b"\x81\x01B\x00")  # another name
-@example(HandleItem(b"A", State.NORMAL), b"\x01\x00\x01\x00")  # the same record twice
-@example(HandleItem(b"A", State.NORMAL), b"\x01\x01\x05abc")
+@example(HandleItem(b"A", State.NORMAL), b"\x01" + ENTRY + b"\x80\x00")  # a number longer than necessary
+@example(HandleItem(b"A", State.NORMAL), b"\x01" + ENTRY + b"\x80\x80\x80\x80\x80\x01")
+@example(HandleItem(b"A", State.NORMAL), b"\x00" + ENTRY + b"\x00")  # absent
+@example(HandleItem(b"A", State.NORMAL), b"\x81" + ENTRY + b"\x01A\x00")  # spelled like the key
+@example(HandleItem(b"A", State.NORMAL), b"\x81" + ENTRY + b"\x01B\x00")  # another name
+@example(HandleItem(b"A", State.NORMAL), (b"\x01" + ENTRY + b"\x00") * 2)  # the same record twice
+@example(HandleItem(b"A", State.NORMAL), b"\x01" + ENTRY + b"\x01\x05abc")
 def test_arbitrary_bytes_are_canonical_items_or_refused(item: HandleItem, raw: bytes) -> None:
     key = store_key(item.spelling)
     for wrong in (raw, item.to_bytes(key) + raw, item.to_bytes(key)[:-1]):
@@ -152,7 +158,7 @@ def test_item_has_public_values_and_a_private_flag(values: list[Value], state: S
 def test_flags_are_about_public_values_only() -> None:
     hidden = HandleItem.of(change("10.1/x", typed("HS_ALIAS", public=False), typed("10320/loc", 3, public=False)))
     shown = HandleItem.of(change("10.1/x", typed("hs_alias.x"), typed("10320/LOC", 3)))
-    assert hidden == HandleItem(b"10.1/x", State.NORMAL, private=True)
+    assert hidden == HandleItem(b"10.1/x", State.NORMAL, private=True, seq=1, at=TIME + 1)
     assert shown is not None
     assert (shown.alias, shown.location, shown.private) == (True, True, False)
 
@@ -169,7 +175,7 @@ def test_unknown_state_shows_no_values() -> None:
 
 def test_invalid_value_is_not_shown() -> None:
     item = HandleItem.of(replace(change("10.1/x"), contents=[b"short"]))
-    assert item == HandleItem(b"10.1/x", State.NORMAL, private=True)
+    assert item == HandleItem(b"10.1/x", State.NORMAL, private=True, seq=1, at=TIME + 1)
 
 
 def test_a_small_record_stays_small() -> None:
@@ -177,7 +183,7 @@ def test_a_small_record_stays_small() -> None:
     values = [url("https://example.org/102.100.272/0N5Q3VX7"), typed("HS_ADMIN", 100, bytes(25)), typed("EMAIL", 3)]
     item = HandleItem.of(change("102.100.272/0N5Q3VX7", *values))
     assert item is not None
-    assert len(item.to_bytes(store_key(item.spelling))) == sum(len(value.to_bytes()) for value in values) + 5
+    assert len(item.to_bytes(store_key(item.spelling))) == sum(len(value.to_bytes()) for value in values) + 18
 
 
 def test_exact_spelling_is_chosen_before_case_insensitive_one() -> None:
@@ -279,14 +285,15 @@ def test_policy_is_read_as_far_as_possible(text: str, case: CaseRule | None, sch
     value = typed("PERSEID_policy", 1, text.encode(), public=False)
     homed = ("0.SITE/HOMED/0.NA/10.A", (), State.NORMAL)
     policy = ("0.SITE/POLICY/10.a", (url("x", 0), value), State.NORMAL)
-    expected = {b"10.A": PrefixItem(homed=True, case=case, scheme=scheme)}
+    expected = {b"10.A": PrefixItem(homed=True, case=case, scheme=scheme, policy=text.encode())}
     assert items_after(homed, policy) == expected
     assert items_after(policy, homed) == expected
     assert items_after(policy, homed, (policy[0], policy[1], State.TOMBSTONE)) == {b"10.A": PrefixItem(homed=True)}
 
 
-def test_unreadable_or_missing_policy_is_ignored() -> None:
-    assert items_after(("0.SITE/POLICY/10.1", (typed("PERSEID_POLICY", 1, b"\xff"),), State.NORMAL)) == {}
+def test_unreadable_policy_is_kept_and_a_missing_one_is_ignored() -> None:
+    unreadable = items_after(("0.SITE/POLICY/10.1", (typed("PERSEID_POLICY", 1, b"\xff"),), State.NORMAL))
+    assert unreadable == {b"10.1": PrefixItem(policy=b"\xff")}
     assert items_after(("0.SITE/POLICY/10.1", (url("x"),), State.NORMAL)) == {}
 
 
@@ -331,7 +338,12 @@ def test_examples_of_the_specification_match() -> None:
     item = HandleItem.of(change("10.1/x", url("https://example.org/"), typed("HS_SECKEY", 300, public=False)))
     assert item is not None
     assert raw[0] == item.to_bytes(b"10.1/X")
-    assert raw[1] == PrefixItem(homed=True, case=CaseRule.SENSITIVE, scheme="pilin").to_bytes()
+    assert (
+        raw[1]
+        == PrefixItem(
+            homed=True, case=CaseRule.SENSITIVE, scheme="pilin", policy=b'case = "sensitive"\nscheme = "pilin"\n'
+        ).to_bytes()
+    )
     assert len(raw) == 2
 
 
@@ -359,7 +371,7 @@ def test_exact_spelling_is_found_if_case_sensitive(spellings: set[str], asked: s
         assert whole[at:] == Value(1, "T", b"10.X/" + asked.encode()).to_bytes()
 
 
-@pytest.mark.parametrize("raw", [b"\1\x80\x80\x80\x80\x80\x01", b"\x81\xff\xff\xff\xff\xff\xff"])
+@pytest.mark.parametrize("raw", [b"\1" + ENTRY + b"\x80\x80\x80\x80\x80\x01", b"\x81" + ENTRY + b"\xff" * 6])
 def test_endless_number_is_refused(raw: bytes) -> None:
     with pytest.raises(CorruptData):
         read_item(b"10/x", raw, sensitive=False)

@@ -15,6 +15,7 @@ import lmdb
 import pytest
 
 from perseid.ledger.log.entry import State
+from perseid.ledger.log.record_keys import record_key
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.names.handle import CaseRule
@@ -27,6 +28,8 @@ class Found:
     """What the second reader reads from an item."""
 
     head: int
+    seq: int
+    at: int
     spelling: bytes
     values: list[bytes]
 
@@ -45,15 +48,15 @@ class OtherReader:
         running = bytes.fromhex(Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", ""))
         if self.generation == 0 or place != inode or not (clean == 1 or boot == running):
             raise LookupError("may not be used")
-        self.env = lmdb.open(str(folder / str(self.generation)), map_size=1 << 38, readonly=True, max_dbs=3)
-        self.handles, self.prefixes, self.meta = (
-            self.env.open_db(name, create=False) for name in (b"handles", b"prefixes", b"meta")
+        self.env = lmdb.open(str(folder / str(self.generation)), map_size=1 << 38, readonly=True, max_dbs=4)
+        self.handles, self.prefixes, self.deleted, self.meta = (
+            self.env.open_db(name, create=False) for name in (b"handles", b"prefixes", b"deleted", b"meta")
         )
         with self.env.begin(db=self.meta) as txn:
             position = txn.get(b"applied")
             assert position is not None
             layout, self.ledger_id, self.seq, self.leaf = struct.unpack("<Q16sQ32s", position)
-        assert layout == 1
+        assert layout == 2
         if self.needed > self.seq:
             raise LookupError("behind")
 
@@ -98,26 +101,36 @@ class OtherReader:
         at, loose = 0, None
         while raw is not None and at < len(raw):
             head, spelling = raw[at], key
-            at += 1
+            entry = (int.from_bytes(raw[at + 1 : at + 7], "little"), int.from_bytes(raw[at + 7 : at + 14], "little"))
+            at += 14
             if head & 0x80:
                 length, at = self.number(raw, at)
                 spelling, at = raw[at : at + length], at + length
             values, at = self.run(raw, at)
             if not head & 8:
-                loose = Found(head, spelling, values)
+                loose = Found(head, *entry, spelling, values)
             elif self.fold_prefix(spelling) == self.fold_prefix(name):
-                return Found(head, spelling, values)
+                return Found(head, *entry, spelling, values)
         return loose
 
-    def look_up_prefix(self, prefix: bytes) -> tuple[int, bytes, list[bytes]] | None:
+    def has_deleted(self, name: bytes, *, exact: bool) -> bool:
+        record = self.fold_prefix(name) if exact else name.upper()
+        with self.env.begin(db=self.deleted) as txn:
+            return txn.get(hashlib.sha256(record).digest()[:16]) is not None
+
+    def look_up_prefix(self, prefix: bytes) -> tuple[int, bytes, bytes | None, list[bytes]] | None:
         with self.env.begin(db=self.prefixes) as txn:
             raw = txn.get(self.key(prefix))
         if raw is None:
             return None
         length, at = self.number(raw, 1)
-        referrals, end = self.run(raw, at + length)
+        scheme, at, policy = raw[at : at + length], at + length, None
+        if raw[0] & 0x40:
+            length, at = self.number(raw, at)
+            policy, at = raw[at : at + length], at + length
+        referrals, end = self.run(raw, at)
         assert end == len(raw)
-        return raw[0], raw[at : at + length], referrals
+        return raw[0], scheme, policy, referrals
 
 
 NAMES = [
@@ -162,6 +175,7 @@ def test_both_readers_give_the_same_answers(tmp_path: Path, seed: int) -> None:
     with Answers(folder) as answers:
         assert answers.catch_up(MemoryLedger().look)
         assert answers.catch_up(ledger.look)
+        assert answers.differences(ledger.look) is None  # a view that is built has the same items
     spellings = [case for name in NAMES for case in (name, name.upper(), name.lower(), name.swapcase())]
     with AnswersReader(folder) as reader:
         mine = {name: reader.find(name.encode()) for name in spellings}
@@ -174,6 +188,7 @@ def test_both_readers_give_the_same_answers(tmp_path: Path, seed: int) -> None:
         if theirs is not None and item is not None:
             flags = item.exact << 3 | item.private << 4 | item.alias << 5 | item.location << 6
             assert theirs.head & 0x7F == item.state | flags
+            assert (theirs.seq, theirs.at) == (item.seq, item.at)
             assert (theirs.spelling, tuple(theirs.values)) == (item.spelling, item.values)
             indexes = [struct.unpack_from(">i", value)[0] for value in theirs.values]
             assert indexes == sorted(Value.from_bytes(value, 0).index for value in item.values)
@@ -186,10 +201,15 @@ def test_both_readers_give_the_same_answers(tmp_path: Path, seed: int) -> None:
         seen = other.look_up_prefix(prefix.encode())
         assert (seen is None) == (found is None)
         if seen is not None and found is not None:
-            head, scheme, referrals = seen
+            head, scheme, policy, referrals = seen
             flags = found.homed | found.homed_bare << 1 | found.marker << 2 | found.templates << 3
-            assert head == flags | rules.index(found.case) << 4
-            assert (scheme.decode(), tuple(referrals)) == (found.scheme, found.referrals)
+            assert head == flags | rules.index(found.case) << 4 | (policy is not None) << 6
+            assert (scheme.decode(), policy, tuple(referrals)) == (found.scheme, found.policy, found.referrals)
+    latest = {entry.key: entry for entry in ledger.entries}
+    for name in spellings:
+        for exact in (True, False):
+            entry = latest.get(record_key(name, exact=exact))
+            assert other.has_deleted(name.encode(), exact=exact) == (entry is not None and entry.state is State.ABSENT)
     other.close()
 
 

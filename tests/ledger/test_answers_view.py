@@ -467,10 +467,21 @@ def test_reader_is_unavailable_until_the_view_exists(folder: Path, ledger: Memor
         lambda folder: (folder / "1" / "data.mdb").write_bytes(b"no database" * 2000),
         lambda folder: emptied(folder, b"meta"),
         lambda folder: emptied(folder, b"handles"),
-        lambda folder: rewritten(folder, b"\x02" + bytes(63)),
+        lambda folder: rewritten(folder, b"\x01" + bytes(63)),
+        lambda folder: rewritten(folder, b"\x03" + bytes(63)),
+        lambda folder: emptied(folder, b"deleted"),
         lambda folder: rewritten(folder, b"short"),
     ],
-    ids=["gone", "no LMDB", "no position", "no handles", "another layout", "no position at all"],
+    ids=[
+        "gone",
+        "no LMDB",
+        "no position",
+        "no handles",
+        "older layout",
+        "newer layout",
+        "no deleted",
+        "no position at all",
+    ],
 )
 def test_damaged_view_is_not_read_and_is_rebuilt(folder: Path, ledger: MemoryLedger, harm: object) -> None:
     ledger.append("10.1/x", url("1"))
@@ -489,12 +500,12 @@ def test_damaged_view_is_not_read_and_is_rebuilt(folder: Path, ledger: MemoryLed
 
 
 def emptied(folder: Path, name: bytes) -> None:
-    with lmdb.open(str(folder / "1"), max_dbs=3) as env, env.begin(write=True) as txn:
+    with lmdb.open(str(folder / "1"), max_dbs=4) as env, env.begin(write=True) as txn:
         txn.drop(env.open_db(name, txn=txn), delete=True)
 
 
 def rewritten(folder: Path, position: bytes) -> None:
-    with lmdb.open(str(folder / "1"), max_dbs=3) as env, env.begin(write=True) as txn:
+    with lmdb.open(str(folder / "1"), max_dbs=4) as env, env.begin(write=True) as txn:
         txn.put(b"applied", position, db=env.open_db(b"meta", txn=txn))
 
 

@@ -451,6 +451,6 @@ VALUES = st.builds(
 def test_fast_encoding_of_items_is_equal(handle: str, exact: bool, state: State, values: list[Value]) -> None:
     contents = [value.to_bytes() for value in values]
     place = store_key(record_key(handle, exact=exact))
-    change_ = Change(1, bytes(32), record_key(handle, exact=exact), handle, exact, state, contents)
+    change_ = Change(1, 1, bytes(32), record_key(handle, exact=exact), handle, exact, state, contents)
     item = HandleItem.of(change_)
     assert encode_item(change_, place) == (None if item is None else item.to_bytes(place))

@@ -238,7 +238,8 @@ class BulkLoad:
             records.append((key, seq))
             search_keys += [(search_key, seq) for search_key in index_keys(contents)]
             item_key = store_key(key)
-            item = encode_item(Change(seq, leaf, key, draft.handle, draft.exact, draft.state, contents), item_key)
+            change = Change(seq, at, leaf, key, draft.handle, draft.exact, draft.state, contents)
+            item = encode_item(change, item_key)
             if item is not None:
                 items.append((item_key, item))
         self.leaf = leaf

@@ -222,7 +222,7 @@ class Commit:
         self._leaf = leaf
         self._latest[key] = self._moved[key] = seq
         self._move_search_keys(before, contents, seq)
-        self.changes.append(Change(seq, leaf, key, draft.handle, draft.exact, draft.state, contents))
+        self.changes.append(Change(seq, self._at, leaf, key, draft.handle, draft.exact, draft.state, contents))
         if before is not None:
             self._redact_old_secrets(before, contents, seq)
 

@@ -416,6 +416,8 @@ class Change:
 
     seq: int
     """The entry's number."""
+    at: int
+    """Its time in microseconds since 1970."""
     leaf: bytes
     """The leaf hash, by which a view recognizes its ledger."""
     key: bytes

@@ -464,9 +464,10 @@ def clear_entry_cache() -> None:
 def change_from_row(row: Sequence[Any]) -> Change:
     """Convert a row of `entries` to the form that views use."""
     handle, exact, state, contents = decode_summary(row[0], row[1], row[7])
-    return Change(row[0], row[6], record_key(handle, exact=exact), handle, exact, state, contents)
+    return Change(row[0], row[1], row[6], record_key(handle, exact=exact), handle, exact, state, contents)
 
 
 def change_from_entry(entry: Entry) -> Change:
     """Convert an entry to the form that views use."""
-    return Change(entry.seq, entry.leaf_hash(), entry.key, entry.handle, entry.exact, entry.state, entry.contents())
+    leaf = entry.leaf_hash()
+    return Change(entry.seq, entry.at, leaf, entry.key, entry.handle, entry.exact, entry.state, entry.contents())

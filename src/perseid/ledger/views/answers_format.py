@@ -1,7 +1,7 @@
 """The layout of the answers view: keys and items, byte by byte. No other module knows it.
 
 The view has one store of handles and one of prefixes. Both are keyed by the case-folded name, whatever the case rule,
-so one lookup serves them all. A handle's key has one *item* per record, a prefix's key one item that is composed from
+so one lookup serves them all. A third store has digests of the deleted records. A handle's key has one *item* per record, a prefix's key one item that is composed from
 several records. Values are in wire encoding, one after another, preceded by a list of their lengths: a whole record is
 copied into a response at once, and a reader that looks for a type or an index skips from value to value.
 
@@ -26,17 +26,27 @@ from perseid.names.handle import CaseRule
 from perseid.records.record import PERMISSIONS_OFFSET, TYPE_LENGTH_OFFSET, TYPE_OFFSET, Permission
 from perseid.records.types import HS_ALIAS, LOCATIONS
 
-LAYOUT: Final = 1
+LAYOUT: Final = 2
 """The version of this layout; a view of another version is rebuilt."""
 
 MAX_PLAIN_KEY: Final = 400
 """Bytes of the longest name that is its own key. LMDB keys end at 511 bytes, names at 2,048."""
 
 DIGEST_LENGTH: Final = 16
-"""Bytes of the SHA-256 of a longer name in its key: enough to be collision-free."""
+"""Bytes of a SHA-256 in the keys of longer names and deleted records: enough to be collision-free."""
 
 MAX_CACHED_PREFIXES: Final = 1_024
 """Cached items of prefixes: more than a site serves."""
+
+SEQ_LENGTH: Final = 6
+"""Bytes of the number of an entry in an item: 280 million million entries."""
+
+TIME_LENGTH: Final = 7
+"""Bytes of its time in microseconds since 1970: until the year 4253."""
+
+_BODY = 1 + SEQ_LENGTH + TIME_LENGTH  # where the spelling or the values of an item start
+_TIME_SHIFT = 8 * SEQ_LENGTH
+_SEQ_BITS = (1 << _TIME_SHIFT) - 1
 
 # The first byte of a handle's item.
 _STATE_BITS = 0x07
@@ -59,7 +69,9 @@ _HOMED_BARE = 0x02
 _MARKER = 0x04
 _TEMPLATES = 0x08
 _CASE_SHIFT = 4
-_UNUSED = 0xC0
+_CASE_BITS = 0x30
+_POLICY = 0x40
+_UNUSED = 0x80
 _CASE_RULES = (None, CaseRule.SENSITIVE, CaseRule.INSENSITIVE, CaseRule.PATH)
 
 PUBLIC_STATES: Final = (State.NORMAL, State.TOMBSTONE)
@@ -83,6 +95,11 @@ def store_key(name: bytes) -> bytes:
     if len(folded) <= MAX_PLAIN_KEY:
         return folded
     return folded[:MAX_PLAIN_KEY] + sha256(folded).digest()[:DIGEST_LENGTH]
+
+
+def deleted_key(record: bytes) -> bytes:
+    """Return the key of a record in the store of deleted records, from its key in the ledger: names are not kept."""
+    return sha256(record).digest()[:DIGEST_LENGTH]
 
 
 def record_key(name: bytes, *, exact: bool) -> bytes:
@@ -114,6 +131,10 @@ class HandleItem:
     """Whether there is a public 10320/loc value."""
     values: tuple[bytes, ...] = ()
     """The public values in wire encoding, by ascending index."""
+    seq: int = 0
+    """The number of the record's latest entry; 0 unless the state is public."""
+    at: int = 0
+    """The time of that entry, in microseconds since 1970; 0 unless the state is public."""
 
     @classmethod
     def of(cls, change: Change) -> Self | None:
@@ -132,7 +153,7 @@ class HandleItem:
                 alias = alias or has_type(types, HS_ALIAS)
                 location = location or has_type(types, LOCATIONS)
         private = len(values) < len(change.contents)
-        return cls(spelling, change.state, change.exact, private, alias, location, values)
+        return cls(spelling, change.state, change.exact, private, alias, location, values, change.seq, change.at)
 
     @property
     def key(self) -> bytes:
@@ -144,9 +165,9 @@ class HandleItem:
         head = self.state | self.exact * _CASE_SENSITIVE | self.private * PRIVATE
         head |= self.alias * ALIAS | self.location * LOCATION
         if self.spelling == key:
-            return b"".join((bytes((head,)), *_pack_values(self.values)))
-        spelled = (_pack_number(len(self.spelling)), self.spelling)
-        return b"".join((bytes((head | _SPELLED,)), *spelled, *_pack_values(self.values)))
+            return b"".join((_pack_head(head, self.seq, self.at), *_pack_values(self.values)))
+        spelled = (_pack_head(head | _SPELLED, self.seq, self.at), _pack_number(len(self.spelling)), self.spelling)
+        return b"".join((*spelled, *_pack_values(self.values)))
 
 
 def encode_item(change: Change, key: bytes) -> bytes | None:
@@ -172,8 +193,8 @@ def encode_item(change: Change, key: bytes) -> bytes | None:
         head |= PRIVATE
     lengths = [_pack_number(len(value)) for value in values]
     if spelling == key:
-        return b"".join((bytes((head,)), _pack_number(len(values)), *lengths, *values))
-    spelled = (bytes((head | _SPELLED,)), _pack_number(len(spelling)), spelling)
+        return b"".join((_pack_head(head, change.seq, change.at), _pack_number(len(values)), *lengths, *values))
+    spelled = (_pack_head(head | _SPELLED, change.seq, change.at), _pack_number(len(spelling)), spelling)
     return b"".join((*spelled, _pack_number(len(values)), *lengths, *values))
 
 
@@ -184,7 +205,8 @@ def decode_handle(key: bytes, raw: bytes) -> tuple[HandleItem, ...]:
     try:
         while True:
             head = raw[at]
-            spelling, at = key, at + 1
+            entry = int.from_bytes(raw[at + 1 : at + _BODY], "little")
+            spelling, at = key, at + _BODY
             if head & _SPELLED:
                 length, at = _unpack_number(raw, at)
                 spelling, at = _read_bytes(raw, at, length)
@@ -202,6 +224,8 @@ def decode_handle(key: bytes, raw: bytes) -> tuple[HandleItem, ...]:
                     bool(head & ALIAS),
                     bool(head & LOCATION),
                     values,
+                    entry & _SEQ_BITS,
+                    entry >> _TIME_SHIFT,
                 )
             )
             if at == len(raw):
@@ -229,12 +253,12 @@ def read_plain_item(raw: bytes, refused: int = 0) -> tuple[int, Sequence[int]] |
     head = raw[0]
     if head & refused or head & _NOT_PLAIN != _PLAIN:
         return None
-    at = 1
+    at = _BODY
     if head & _SPELLED:
-        at = raw[1]
+        at = raw[_BODY]
         if at & _CONTINUED:
             return None
-        at += 2
+        at += _BODY + 1
     count = raw[at]
     values_at = at + 1 + count
     lengths: Sequence[int] = (numbers := raw[at + 1 : values_at])
@@ -252,9 +276,9 @@ def read_item(name: bytes, raw: bytes, *, sensitive: bool) -> StoredItem | None:
     `CorruptView` if it is damaged.
     """
     head = raw[0]
-    start, at = 1, 1
+    start = at = _BODY
     if head & _SPELLED:
-        length, start = _unpack_number(raw, 1)
+        length, start = _unpack_number(raw, _BODY)
         at = start + length
     lengths, values_at = _unpack_lengths(raw, at)
     if values_at + sum(lengths) != len(raw):
@@ -334,6 +358,8 @@ class PrefixItem:
     """The suffix scheme, if a policy has one."""
     referrals: tuple[bytes, ...] = ()
     """The public values of the prefix handle that delegate derived prefixes, in wire encoding."""
+    policy: bytes | None = None
+    """The text of the policy as stored, readable or not; None if there is no policy."""
 
     @property
     def hosted(self) -> bool:
@@ -350,7 +376,11 @@ class PrefixItem:
         head = self.homed * _HOMED | self.homed_bare * _HOMED_BARE | self.marker * _MARKER
         head |= self.templates * _TEMPLATES | _CASE_RULES.index(self.case) << _CASE_SHIFT
         scheme = self.scheme.encode("utf-8")
-        return b"".join((bytes((head,)), _pack_number(len(scheme)), scheme, *_pack_values(self.referrals)))
+        parts = [_pack_number(len(scheme)), scheme]
+        if self.policy is not None:
+            head |= _POLICY
+            parts += (_pack_number(len(self.policy)), self.policy)
+        return b"".join((bytes((head,)), *parts, *_pack_values(self.referrals)))
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
@@ -359,6 +389,10 @@ class PrefixItem:
             head = raw[0]
             length, at = _unpack_number(raw, 1)
             scheme, at = _read_bytes(raw, at, length)
+            policy = None
+            if head & _POLICY:
+                length, at = _unpack_number(raw, at)
+                policy, at = _read_bytes(raw, at, length)
             referrals, at = _unpack_values(raw, at)
             text = scheme.decode("utf-8")
         except (IndexError, UnicodeDecodeError):
@@ -370,9 +404,10 @@ class PrefixItem:
             bool(head & _HOMED_BARE),
             bool(head & _MARKER),
             bool(head & _TEMPLATES),
-            _CASE_RULES[head >> _CASE_SHIFT],
+            _CASE_RULES[(head & _CASE_BITS) >> _CASE_SHIFT],
             text,
             referrals,
+            policy,
         )
 
 
@@ -404,6 +439,11 @@ def has_type(folded: Iterable[bytes], base: str) -> bool:
 
 
 # Numbers and runs of values
+
+
+def _pack_head(head: int, seq: int, at: int) -> bytes:
+    """Encode the start of a handle's item."""
+    return (head | seq << 8 | at << 8 + _TIME_SHIFT).to_bytes(_BODY, "little")
 
 
 def _pack_number(number: int) -> bytes:

@@ -31,6 +31,7 @@ from .answers_format import (
     HandleItem,
     PrefixItem,
     decode_handle,
+    deleted_key,
     encode_item,
     has_type,
     is_local,
@@ -73,7 +74,7 @@ _PREFIX_HANDLE = b"0.NA/"
 _HOMED_RECORD = HOMED.encode()
 _POLICY_RECORD = POLICY.encode()
 _REFERRAL_TYPES = frozenset(type_.encode() for type_ in DELEGATION_TYPES)
-_DATABASES = (b"handles", b"prefixes", b"meta")
+_DATABASES = (b"handles", b"prefixes", b"deleted", b"meta")
 
 CORRUPTION_ERRORS: Final = (
     lmdb.CorruptedError,
@@ -116,7 +117,7 @@ class Position:
 class Generation:
     """One LMDB environment. It is closed when the last reference is dropped."""
 
-    __slots__ = ("begin", "env", "handles", "meta", "number", "prefixes")
+    __slots__ = ("begin", "deleted", "env", "handles", "meta", "number", "prefixes")
 
     def __init__(self, folder: Path, number: int, map_size: int, *, readonly: bool = False, new: bool = False) -> None:
         path = folder / str(number)
@@ -130,7 +131,8 @@ class Generation:
         self.number = number
         self.env = _open_environment(path, map_size, readonly=readonly, new=new)
         self.env.reader_check()
-        self.handles, self.prefixes, self.meta = [self.env.open_db(name, create=new) for name in _DATABASES]
+        databases = [self.env.open_db(name, create=new) for name in _DATABASES]
+        self.handles, self.prefixes, self.deleted, self.meta = databases
         self.begin = self.env.begin
         if not new:
             with self.begin() as txn:
@@ -159,6 +161,7 @@ class Generation:
         for change in changes:
             record = change.key
             if not is_local(record):
+                self._mark_deleted(txn, change)
                 key = store_key(record)
                 if key > last:
                     # Ascending keys, as of counters, are appended, which fills pages completely.
@@ -173,6 +176,13 @@ class Generation:
             if record.startswith(PREFIX_RECORD_KEYS):
                 self._write_prefix(txn, change)
         self._move(txn, Position(ledger_id, changes[-1].seq, changes[-1].leaf))
+
+    def _mark_deleted(self, txn: Transaction, change: Change) -> None:
+        """Note that a record was deleted, or exists again."""
+        if change.state == State.ABSENT:
+            txn.put(deleted_key(change.key), b"", db=self.deleted)
+        else:
+            txn.delete(deleted_key(change.key), db=self.deleted)
 
     def _write_prefix(self, txn: Transaction, change: Change) -> None:
         part = PrefixPart.of(change)
@@ -221,6 +231,8 @@ class Generation:
         while batch := list(islice(records, BATCH)):
             with self.begin(write=True) as txn:
                 for change in batch:
+                    if change.state == State.ABSENT and not is_local(change.key):
+                        self._mark_deleted(txn, change)
                     last = self._add(txn, change, last)
                     self._write_prefix(txn, change)
             done += len(batch)
@@ -258,6 +270,7 @@ class Generation:
             for name, mine, its in (
                 ("handles", self.handles, other.handles),
                 ("prefixes", self.prefixes, other.prefixes),
+                ("deleted", self.deleted, other.deleted),
             ):
                 for one, another in zip_longest(txn.cursor(mine), theirs.cursor(its)):
                     if one != another:
@@ -372,18 +385,20 @@ def _has_template(content: bytes) -> bool:
 
 
 def _policy_fields(change: Change) -> dict[str, Any]:
-    """The case rule and the scheme of a policy; defaults if it is unreadable."""
+    """The text of a policy, and its case rule and scheme; defaults if it is unreadable."""
     contents = change.contents if change.state == State.NORMAL else []
     for content in contents:
         if value_type(content).upper() == POLICY_TYPE:
+            data = Value.from_bytes(content, 0).data
             try:
-                policy = tomllib.loads(Value.from_bytes(content, 0).data.decode("utf-8"))
+                policy = tomllib.loads(data.decode("utf-8"))
             except (ValueError, RecursionError):
-                break
+                return {"case": None, "scheme": "", "policy": data}
             rules = {rule.value: rule for rule in CaseRule}
             case, scheme = policy.get("case"), policy.get("scheme")
             return {
                 "case": rules.get(case) if isinstance(case, str) else None,
                 "scheme": scheme if isinstance(scheme, str) else "",
+                "policy": data,
             }
-    return {"case": None, "scheme": ""}
+    return {"case": None, "scheme": "", "policy": None}

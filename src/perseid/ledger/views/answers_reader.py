@@ -25,7 +25,17 @@ import lmdb
 
 from perseid.ledger.errors import AnswersUnavailable, CorruptData, NewerFormat
 
-from .answers_format import HandleItem, PrefixItem, choose_item, decode_handle, store_key
+from .answers_format import (
+    EMPTY_PREFIX_ITEM,
+    HandleItem,
+    PrefixItem,
+    choose_item,
+    decode_handle,
+    decode_prefix,
+    deleted_key,
+    record_key,
+    store_key,
+)
 from .answers_generation import Generation, Position, Transaction
 
 STATE_SIZE: Final = 4096
@@ -261,6 +271,31 @@ class AnswersReader:
             self._drop_generation(error)
             return self._read_or_unavailable(lambda: self._fetch_stamped(prefix, name))
 
+    @contextmanager
+    def snapshot(self) -> "Iterator[AnswersSnapshot]":
+        """Open one state of the view, for a moment: meanwhile no pages are reused."""
+        try:
+            generation, txn = self._begin()
+        except (lmdb.Error, CorruptData) as error:
+            self._drop_generation(error)
+            generation, txn = self._read_or_unavailable(self._begin)
+        try:
+            yield AnswersSnapshot(generation, txn)
+        finally:
+            txn.abort()
+
+    def _begin(self) -> tuple[Generation, Transaction]:
+        generation = self._generation
+        if generation is None or self._words[WORD_GENERATION] != generation.number:
+            generation = self._current()
+        txn = generation.begin(generation.handles)
+        try:
+            self._check(generation, txn)
+        except BaseException:
+            txn.abort()
+            raise
+        return generation, txn
+
     def find(self, name: bytes) -> HandleItem | None:
         """Find the record of a handle; None if there is none."""
         raw = self._get(name, prefixes=False)
@@ -393,3 +428,32 @@ class AnswersReader:
             return StateFile(self.folder / "state", writable=False)
         except FileNotFoundError:
             raise AnswersUnavailable("there is no answers view yet") from None
+
+
+class AnswersSnapshot:
+    """One state of the view. Raises `CorruptView` for damaged items, and errors of LMDB."""
+
+    __slots__ = ("_generation", "_txn")
+
+    def __init__(self, generation: Generation, txn: Transaction) -> None:
+        self._generation = generation
+        self._txn = txn
+
+    def find(self, record: bytes) -> HandleItem | None:
+        """Find a record by its key in the ledger; None if it does not exist."""
+        key = store_key(record)
+        raw = self._txn.get(key)
+        items = () if raw is None else decode_handle(key, raw)
+        return next((item for item in items if item.key == record), None)
+
+    def prefix(self, prefix: bytes) -> PrefixItem:
+        """Return the data of a prefix, which is not empty."""
+        raw = self._txn.get(store_key(prefix), None, self._generation.prefixes)
+        return EMPTY_PREFIX_ITEM if raw is None else decode_prefix(raw)
+
+    def has_past(self, name: bytes) -> bool:
+        """Whether there is, or was, a record with a name, under one of the case rules."""
+        if self._txn.get(store_key(name)) is not None:
+            return True
+        keys = {record_key(name, exact=exact) for exact in (True, False)}
+        return any(self._txn.get(deleted_key(key), None, self._generation.deleted) is not None for key in keys)
