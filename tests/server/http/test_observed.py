@@ -2,7 +2,7 @@
 
 from perseid.server.http.clients import Peer
 from perseid.server.http.connection.requests import HeadParser, ParsedRequest
-from perseid.server.http.service import HttpService, MonitoredService, ServiceMonitor
+from perseid.server.http.service import FastResponse, HttpService, MonitoredService, ServiceMonitor
 from perseid.server.limits.udp import NetworkSet
 from perseid.server.observe.metrics import ControlCounters
 from tests.server.http.contexts import Harness
@@ -15,7 +15,7 @@ def arrived(host: str) -> ParsedRequest:
 
 
 def observing(service: HttpService) -> ServiceMonitor:
-    made = ServiceMonitor(service, ControlCounters(), lambda _: (ANSWER, b"12345/n1"))
+    made = ServiceMonitor(service, ControlCounters(), lambda _: FastResponse(ANSWER, b"12345/n1"))
     made.max_fast = 3
     return made
 

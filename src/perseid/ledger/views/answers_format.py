@@ -1,9 +1,10 @@
 """The layout of the answers view: keys and items, byte by byte. No other module knows it.
 
 The view has one store of handles and one of prefixes. Both are keyed by the case-folded name, whatever the case rule,
-so one lookup serves them all. A third store has digests of the deleted records. A handle's key has one *item* per record, a prefix's key one item that is composed from
+so one lookup serves them all. A handle's key has one *item* per record, a prefix's key one item that is composed from
 several records. Values are in wire encoding, one after another, preceded by a list of their lengths: a whole record is
-copied into a response at once, and a reader that looks for a type or an index skips from value to value.
+copied into a response at once, and a reader that looks for a type or an index skips from value to value. A third store
+has digests of the deleted records.
 
 Every content has exactly one form, so two views are equal if their bytes are. Items contain public data only, because
 processes that face the network have these files open. docs/reference/answers-format.md is the specification.

@@ -296,6 +296,11 @@ class AnswersReader:
             raise
         return generation, txn
 
+    def has_past(self, name: bytes) -> bool:
+        """Whether there is, or was, a record with a name; see `AnswersSnapshot.has_past`."""
+        with self.snapshot() as snapshot:
+            return snapshot.has_past(name)
+
     def find(self, name: bytes) -> HandleItem | None:
         """Find the record of a handle; None if there is none."""
         raw = self._get(name, prefixes=False)

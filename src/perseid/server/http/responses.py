@@ -78,8 +78,12 @@ class JsonFormat:
 
     def encode(self, plain: object) -> bytes:
         """Encode a plain object."""
+        return self.finish(encode_json(plain))
+
+    def finish(self, data: bytes) -> bytes:
+        """Format compact JSON."""
         before, after = self.wrap()
-        return before + encode_json(plain, pretty=self.pretty) + after
+        return before + (msgspec.json.format(data, indent=INDENT) if self.pretty else data) + after
 
 
 DEFAULT_FORMAT: Final = JsonFormat()

@@ -18,7 +18,7 @@ updated on reload. It tries the fast path first, before the service.
 import json
 from collections.abc import Callable, Container
 from time import perf_counter_ns
-from typing import Final
+from typing import Final, NamedTuple
 
 from perseid.records.site import Transport
 from perseid.registry.results import find_refusal
@@ -173,8 +173,18 @@ def _check_method(request: Request, methods: tuple[str, ...]) -> Response | None
     return Response(responses.METHOD_NOT_ALLOWED, (allow_header(methods),))
 
 
-FastHandler = Callable[[ParsedRequest], tuple[bytes, bytes] | None]
-"""Returns the bytes of a response and its handle, or None if there is no fast response; see `resolver.fast_path`."""
+class FastResponse(NamedTuple):
+    """A response of the fast path."""
+
+    data: bytes
+    """The head and the body."""
+    name: bytes
+    """The handle."""
+    code: int = ResponseCode.SUCCESS
+
+
+FastHandler = Callable[[ParsedRequest], FastResponse | None]
+"""Returns None if there is no fast response: `resolver.fast_path`."""
 
 MAX_FAST_PER_SECOND: Final = 2_000
 """Fast responses per second and address, unless the settings say otherwise."""
@@ -236,13 +246,13 @@ class MonitoredService:
         if result is None:
             return monitor.service.handle_fast(request)
         monitor.fast_counts[host] = count + 1
-        data, name = result
+        data, name, code = result
         key = (request.client.secure, request.method, data[_STATUS_CLASS])
         counts = monitor.counts.http_fast_responses
         counts[key] = counts.get(key, 0) + 1
         if access is not None:
             duration = (perf_counter_ns() - started) // 1000
-            exchange = HttpExchange(request.method, int(data[_STATUS]), name, is_name=True, code=ResponseCode.SUCCESS)
+            exchange = HttpExchange(request.method, int(data[_STATUS]), name, is_name=True, code=code)
             access.log_http_request(request.client.host, _transport(request).name.lower(), exchange, duration)
         return data
 

@@ -352,7 +352,8 @@ class PublicResolver:
             referral = self._referral(suffix)
             if referral is not None:
                 return referral if allow_referrals else None
-        return None if namespace.templates or self._may_inherit(prefix) else _NOT_FOUND
+        may_apply = namespace.templates or may_inherit_template(self._get_prefix, prefix, site)
+        return None if may_apply else _NOT_FOUND
 
     def _is_sensitive(self, prefix: bytes, prefix_item: bytes, namespace: PrefixItem, suffix: bytes) -> bool:
         """Whether the names of a prefix are case-sensitive; raises `FastPathMiss` for names with parameters."""
@@ -371,16 +372,6 @@ class PublicResolver:
             self._plain.clear()
         self._plain[prefix] = prefix_item
 
-    def _may_inherit(self, prefix: bytes) -> bool:
-        """Whether a template of the settings, or of an ancestor prefix, may apply."""
-        if self._settings.templates:
-            return True
-        ancestor = islice(_ancestors(prefix), MAX_LEVELS)
-        return any(
-            prefix_item is not None and decode_prefix(prefix_item).templates
-            for prefix_item in map(self._get_prefix, ancestor)
-        )
-
     def _is_marked(self, prefix: bytes) -> bool:
         """Whether this server hosts the prefix handles below an ancestor of a prefix."""
         for ancestor in _ancestors(prefix):
@@ -396,6 +387,16 @@ class PublicResolver:
             if prefix_item is not None and (values := decode_prefix(prefix_item).referrals):
                 return _REFERRED, b"".join((_NO_HANDLE, len(values).to_bytes(4, "big"), *values))
         return None
+
+
+def may_inherit_template(
+    get_prefix: Callable[[bytes], bytes | None], prefix: bytes, settings: ResolutionSettings
+) -> bool:
+    """Whether a template of the settings, or of an ancestor prefix, may apply."""
+    if settings.templates:
+        return True
+    items = map(get_prefix, islice(_ancestors(prefix), MAX_LEVELS))
+    return any(item is not None and decode_prefix(item).templates for item in items)
 
 
 def is_case_sensitive(namespace: PrefixItem, site: ResolutionSettings) -> bool:

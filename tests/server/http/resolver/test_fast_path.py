@@ -20,7 +20,7 @@ from perseid.registry.policy.policy import PROFILES
 from perseid.server.http.clients import Peer
 from perseid.server.http.connection.requests import HeadParser, ParsedRequest
 from perseid.server.http.connection.responses import encode_head, has_body
-from perseid.server.http.resolver.fast_path import FastPath
+from perseid.server.http.resolver.fast_path import MAX_QUERY, FastPath
 from perseid.server.http.responses import MAX_INLINE_BYTES
 from perseid.server.native.resolution import ResolutionSettings
 from tests.server.http.contexts import PUBLIC_URL, STRANGER, Harness, harness
@@ -128,7 +128,6 @@ def test_clients_that_close_the_connection_use_the_fast_path(
         ("/12345", {}),
         ("/0.NA/12345", {}),
         ("/doi/12345/n1", {}),
-        ("/12345/nothing-there", {}),
         ("/12346/n1", {}),
         ("/12345/n1", {"Accept": "application/json"}),
         ("/12345/n1", {"Accept": "application/ld+json"}),
@@ -141,13 +140,53 @@ def test_clients_that_close_the_connection_use_the_fast_path(
         ("/api/handles/12345/n1", {"Authorization": "Basic eDp5"}),
         ("/api/handles/12345/n1", {"Origin": "https://example.org"}),
         ("/api/handles/12345/n1", {"If-None-Match": '"x"'}),
-        ("/api/handles/12345/n1?pretty", {}),
-        ("/api/handles/12345/nothing-there", {}),
+        ("/api/handles/12345/n1?at=1", {}),
+        ("/api/handles/12345/n1?index=x", {}),
+        ("/api/handles/12345/n1?publicOnly=false", {}),
+        ("/api/handles/12345/nothing-there?suggest", {}),
+        ("/api/handles/12345/n1?type=" + "x" * MAX_QUERY, {}),
     ],
 )
 def test_unusual_requests_use_the_normal_path(both: Both, target: str, headers: dict[str, str]) -> None:
     assert both.handle_fast(target, headers) is None
     assert both.handle_fast("/12345/n1") is not None
+
+
+QUERIES = (
+    *("", "?", "?type=URL", "?type=url&type=0.TYPE%2FURL", "?type=URL.", "?type=", "?type=none", "?type=%C3%9Cnicode"),
+    *("?index=1", "?index=1&index=100", "?index=-1", "?index=%2B1&type=DESC", "?index=7&pretty=no", "?type=a%22b"),
+    *("?pretty", "?pretty=true&type=HS_ADMIN", "?callback=f", "?callback=1+x%C3%A9&pretty", "?callback=&index=1"),
+    *("?auth", "?auth=true&pretty", "?auth=no", "?publicOnly", "?doNotRefer&type=URL&auth&callback=g&callback=h"),
+)
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("query", QUERIES)
+def test_queries_of_the_api_use_the_fast_path(both: Both, query: str, method: str) -> None:
+    both.write(f"{PREFIX}/Query", URL, ADMIN, Value.text(7, "DESC", "a \u2028 b"), Value.text(9, "URL.x", "y"))
+    for name in ("Query", "nothing-there"):
+        assert both.agree(f"/api/handles/{PREFIX}/{name}{query}", method=method), name
+
+
+def test_missing_handle_uses_the_fast_path_unless_it_existed(both: Both) -> None:
+    name = f"{PREFIX}/short-lived"
+    assert both.agree(f"/api/handles/{name}")
+    both.write(name, URL)
+    assert both.agree(f"/api/handles/{name}?type=none")
+    both.server.registry.do(Delete(Handle.parse(name)), OPERATOR, "test")
+    assert both.handle_fast(f"/api/handles/{name}") is None
+    assert b'rel="' in both.usual(f"/api/handles/{name}")  # the links to its versions
+    assert both.handle_fast(f"/api/handles/{name.upper()}") is None
+
+
+def test_missing_handle_with_a_template_uses_the_normal_path() -> None:
+    with harness() as server:
+        both = Both(server)
+        assert both.agree(f"/api/handles/{PREFIX}/a@b")
+        template = '<template delimiter="@"><value type="URL" data="x:y"/></template>'
+        space = Value.text(9, "HS_NAMESPACE", f"<namespace>{template}</namespace>")
+        both.write(f"0.NA/{PREFIX}", *_values_of(both, f"0.NA/{PREFIX}"), space)
+        assert both.handle_fast(f"/api/handles/{PREFIX}/a@b") is None
 
 
 @pytest.mark.parametrize(
@@ -320,15 +359,26 @@ ACCEPTS = st.sampled_from(
 
 
 @given(
-    values=RECORDS, suffix=NAMES, form=st.sampled_from(FORMS), accept=ACCEPTS, head=st.booleans(), lower=st.booleans()
+    values=RECORDS,
+    suffix=NAMES,
+    target=st.sampled_from([form + query for form in FORMS for query in QUERIES]),
+    accept=ACCEPTS,
+    head=st.booleans(),
+    lower=st.booleans(),
 )
-@example(values=(URL, ADMIN), suffix="Aa", form="/{}", accept=None, head=False, lower=True)
+@example(values=(URL, ADMIN), suffix="Aa", target="/{}", accept=None, head=False, lower=True)
 def test_both_paths_give_the_same_response(
-    both: Both, values: tuple[Value, ...], suffix: str, form: str, accept: str | None, head: bool, lower: bool
+    both: Both,
+    values: tuple[Value, ...],
+    suffix: str,
+    target: str,
+    accept: str | None,
+    head: bool,
+    lower: bool,
 ) -> None:
     name = f"{PREFIX}/{suffix}"
     both.write(name, *values)
-    target = form.format(name.lower() if lower else name)
+    target = target.replace("{}", name.lower() if lower else name)
     both.agree(target, {} if accept is None else {"Accept": accept}, "HEAD" if head else "GET")
 
 

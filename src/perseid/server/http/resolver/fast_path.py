@@ -7,11 +7,13 @@ generated records and requests.
 
 Conditions:
 
-- The path is `/{name}`, `/{segment}/{name}` or `/api/handles/{name}`, without query or escapes. The prefix starts with
-  a digit, so it is not one of the server's own paths.
+- The path is `/{name}`, `/{segment}/{name}` or `/api/handles/{name}`, without escapes. The prefix starts with a digit,
+  so it is not one of the server's own paths. A query of the API selects values by type and index, or the format;
+  redirects have no query.
 - The headers have no condition, no `Accept-Datetime` and, for the API, no credentials. The result of this check is
   cached for requests of a connection that have the same headers.
-- The record is published, under the current case rule of its namespace.
+- The record is published, under the current case rule of its namespace; or, for the API, the handle never existed, and
+  no template applies.
 - A redirect goes to the first URL, if that is plain ASCII and nothing else affects it: no alias, locations or headers
   in the record, and no namespace with locations or a status of its own.
 
@@ -25,6 +27,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from html import escape
+from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is a class, whatever its module calls it
 from typing import Final, NamedTuple, Protocol
 
@@ -37,22 +40,25 @@ from perseid.registry.commands.composition import TAG_LENGTH
 from perseid.registry.installation.sections import HANDLE_SEGMENT
 from perseid.registry.policy.resolution import MAX_CACHE_LIFETIME, value_lifetime
 from perseid.server.http import responses
-from perseid.server.http.compat.reading import VARY
+from perseid.server.http.compat.reading import NO_CACHE, VARY
 from perseid.server.http.connection.requests import ParsedRequest
 from perseid.server.http.connection.responses import encode_head, format_date
 from perseid.server.http.context import HttpSettings
-from perseid.server.http.messages import HeaderList, Request, Response
+from perseid.server.http.messages import BadRequest, HeaderList, Parameters, Request, Response
 from perseid.server.http.negotiation import VARY as VARIES_BY
 from perseid.server.http.negotiation import etag_header, parse_accept
-from perseid.server.http.responses import encode_json
-from perseid.server.http.service import with_default_headers
+from perseid.server.http.responses import JsonFormat, encode_json
+from perseid.server.http.service import FastResponse, with_default_headers
 from perseid.server.native.resolution import (
     MAX_LEVELS,
     MAX_PLAIN_PREFIXES,
     FastPathMiss,
     ResolutionSettings,
+    Selection,
     is_case_sensitive,
+    may_inherit_template,
 )
+from perseid.wire.codes import ResponseCode
 
 from .paths import API_HANDLES_PATH, MAX_SIGNPOSTED_NAME, get_segments, link_pieces
 from .redirect import MAX_URL, redirect_page
@@ -61,7 +67,9 @@ CACHED_DATES: Final = 256
 """Cached date texts: the current second, and one for each TTL in use."""
 
 # Characters that are literal in a path (RFC 3986): nothing that starts a query or an escape.
-_PATH: Final = re.compile(rb"/(?:(api/handles)/|([A-Za-z]+)/)?(([1-9][0-9A-Za-z.]*)/[!$&-;=@-Z_a-z~]+)")
+_PATH: Final = re.compile(
+    rb"/(?:(api/handles)/|([A-Za-z]+)/)?(([1-9][0-9A-Za-z.]*)/[!$&-;=@-Z_a-z~]+)(?:\?(.*))?", re.DOTALL
+)
 _AUTHORITY: Final = rb"://[A-Za-z0-9._~-]+(?::[0-9]*)?"
 _REST: Final = rb"(?:[/?#][A-Za-z0-9\-._~!$()*,:@/;=+&'?#\[\]%]*)?"
 _HTML_SPECIAL: Final = re.compile(rb"[&']")  # allowed in such a URL, escaped in HTML
@@ -96,6 +104,56 @@ class View(Protocol):
         """Return the items of a handle."""
         ...
 
+    def get_prefix(self, prefix: bytes) -> bytes | None:
+        """Return the item of a prefix."""
+        ...
+
+    def has_past(self, name: bytes) -> bool:
+        """Whether a handle has, or ever had, a record."""
+        ...
+
+
+MAX_CACHED_QUERIES: Final = 256
+"""Cached queries: clients use a handful, over and over."""
+
+MAX_QUERY: Final = 1_024
+"""Bytes of the longest query that is parsed here, so that cached ones take a few hundred kilobytes."""
+
+_PARAMETERS: Final = frozenset(("type", "index", "pretty", "callback", "auth", "publicOnly", "doNotRefer"))
+_INDEX: Final = Struct(">i")
+
+
+class ApiQuery(NamedTuple):
+    """What the query of a request to the API selects."""
+
+    selection: Selection | None
+    """The values; None for all."""
+    form: JsonFormat
+    no_cache: bool
+    """Whether caches must be bypassed."""
+
+
+@lru_cache(MAX_CACHED_QUERIES)
+def parse_api_query(query: bytes) -> ApiQuery | None:
+    """Parse a query; None if the normal path must be used."""
+    try:
+        parameters = Parameters.parse(query)
+        indexes, types = parameters.numbers("index"), parameters.all("type")
+    except BadRequest:
+        return None
+    if not _PARAMETERS.issuperset([name for name, _ in parameters.pairs]) or not parameters.flag(
+        "publicOnly", default=True
+    ):
+        return None
+    selection = None
+    if indexes or types:
+        selection = Selection(frozenset(map(_INDEX.pack, indexes)), [type_.encode() for type_ in types])
+    return ApiQuery(selection, JsonFormat.of(parameters), parameters.flag("auth"))
+
+
+_EVERYTHING: Final = ApiQuery(None, responses.DEFAULT_FORMAT, no_cache=False)
+_ApiParts = tuple[ResponseCode, bytes, tuple[bytes, ...], bytes]  # code, head, its fields, compact body
+
 
 class HeaderHints(NamedTuple):
     """What the headers of a request allow."""
@@ -120,11 +178,14 @@ class FastPath:
         self._url = re.compile(b"(?:%b)%b%b" % (web, _AUTHORITY, _REST)) if web else None
         self._plain: dict[bytes, bytes] = {}
         self._no_namespace: dict[bytes, _Stamp] = {}
+        self._no_template: dict[bytes, _Stamp] = {}
         pieces = link_pieces("/" if settings.bare else f"/{HANDLE_SEGMENT}/", settings) if settings.public_url else ()
         self._links = [piece.encode() for piece in pieces]
         self._api_link = f"<{settings.public_url}{API_HANDLES_PATH}".encode() if settings.public_url else b""
-        linked: HeaderList = (("Link", _PLACEHOLDERS[3]),) if self._api_link else ()
-        self._record_head = _record_template(("Cache-Control", f"public, max-age={_PLACEHOLDERS[0]}"), linked)
+        self._api_heads = {
+            is_script: _ApiHeads.make(JsonFormat(callback="f" if is_script else None), linked=bool(self._api_link))
+            for is_script in (False, True)
+        }
         self._redirection = _template(
             Response(
                 settings.redirect_status,
@@ -140,8 +201,8 @@ class FastPath:
             b"/x",
         )
 
-    def __call__(self, request: ParsedRequest) -> tuple[bytes, bytes] | None:
-        """Return the bytes of a response and its name; None if the normal path must be used."""
+    def __call__(self, request: ParsedRequest) -> FastResponse | None:
+        """Return the response; None if the normal path must be used."""
         if not self._single_server:
             return None
         is_get = request.method == "GET"
@@ -153,43 +214,80 @@ class FastPath:
         hints = request.fields.noted
         if not isinstance(hints, HeaderHints):
             hints = request.fields.noted = _read_hints(request)
-        api, segment, name, prefix = path.groups()
+        api, segment, name, prefix, query = path.groups()
         try:
             if api is not None:
-                data = self._record(prefix, name, with_body=is_get) if hints.api else None
-            elif hints.redirect and (segment in self._segments if segment else self._bare):
-                data = self._redirect(prefix, name, with_body=is_get)
+                response = self._api_response(prefix, name, query, with_body=is_get) if hints.api else None
+            elif not query and hints.redirect and (segment in self._segments if segment else self._bare):
+                response = self._redirect(prefix, name, with_body=is_get)
             else:
-                data = None
+                response = None
         except _FALLBACK_ERRORS:
             return None
-        if data is not None and (not request.keep or request.version != "1.1"):
-            data = data.replace(b"\r\n\r\n", _KEEP_ALIVE if request.keep else _CLOSE, 1)
-        return None if data is None else (data, name)
+        if response is not None and (not request.keep or request.version != "1.1"):
+            data = response.data.replace(b"\r\n\r\n", _KEEP_ALIVE if request.keep else _CLOSE, 1)
+            return response._replace(data=data)
+        return response
 
     # Responses
 
-    def _record(self, prefix: bytes, name: bytes, *, with_body: bool) -> bytes | None:
-        if len(name) > MAX_SIGNPOSTED_NAME or _NEEDS_ESCAPE.search(name):
+    def _api_response(self, prefix: bytes, name: bytes, query: bytes | None, *, with_body: bool) -> FastResponse | None:
+        wanted: ApiQuery | None = _EVERYTHING
+        if query:
+            wanted = parse_api_query(query) if len(query) <= MAX_QUERY else None
+        if wanted is None or len(name) > MAX_SIGNPOSTED_NAME or _NEEDS_ESCAPE.search(name):
             return None
-        prefix_item, items, _ = self._view.get_pair_stamped(prefix, name)
-        if items is None or prefix_item is None:
+        prefix_item, items, stamp = self._view.get_pair_stamped(prefix, name)
+        if prefix_item is None:
             return None
         if prefix_item != self._plain.get(prefix) and not self._is_plain(prefix, prefix_item):
             return None
+        second = int(self._time())
+        if items is None:
+            parts = self._missing_parts(prefix, name, wanted, prefix_item, stamp)
+        else:
+            parts = self._record_parts(name, wanted, items, second)
+        if parts is None:
+            return None
+        code, head, fields, body = parts
+        if wanted.form is not responses.DEFAULT_FORMAT:
+            body = wanted.form.finish(body)
+        data = head % (*fields, _date(second), b"%d" % len(body))
+        return FastResponse(data + body if with_body else data, name, code)
+
+    def _missing_parts(
+        self, prefix: bytes, name: bytes, wanted: ApiQuery, prefix_item: bytes, stamp: _Stamp
+    ) -> _ApiParts | None:
+        """The response for a handle that never existed."""
+        if self._view.has_past(name):
+            return None
+        if self._no_template.get(prefix) != stamp and not self._has_no_template(prefix, prefix_item, stamp):
+            return None
+        head = self._api_heads[wanted.form.callback is not None].missing
+        return ResponseCode.HANDLE_NOT_FOUND, head, (), b'{"responseCode":100,"handle":"%b"}' % name
+
+    def _record_parts(self, name: bytes, wanted: ApiQuery, items: bytes, second: int) -> _ApiParts | None:
+        """The response for a record."""
         plain = read_plain_item(items) if len(items) <= responses.MAX_INLINE_BYTES else None
         if plain is None:
             return None
         at, lengths = plain
-        now = self._time()
-        body, lifetime = record_json(name, items, at, lengths, int(now))
-        tag = hashlib.sha256(items[at:]).hexdigest()[:TAG_LENGTH].encode()
+        heads = self._api_heads[wanted.form.callback is not None]
         link = (b'%b%b>; rel="original timegate"' % (self._api_link, name),) if self._api_link else ()
-        date, length = _date(int(now)), b"%d" % len(body)
-        head = self._record_head % (b"%d" % lifetime, tag, *link, date, length)
-        return head + body if with_body else head
+        values, start = items, at
+        if wanted.selection is not None:
+            chosen = wanted.selection.choose(items, at, lengths)
+            values, start, lengths = b"".join(chosen), 0, [len(value) for value in chosen]
+            if not chosen:
+                body = b'{"responseCode":200,"values":[],"handle":"%b"}' % name
+                return ResponseCode.VALUES_NOT_FOUND, heads.empty, link, body
+        body, lifetime = record_json(name, values, start, lengths, second)
+        tag = hashlib.sha256(items[at:]).hexdigest()[:TAG_LENGTH].encode()
+        if wanted.no_cache:
+            return ResponseCode.SUCCESS, heads.uncached, (tag, *link), body
+        return ResponseCode.SUCCESS, heads.cached, (b"%d" % lifetime, tag, *link), body
 
-    def _redirect(self, prefix: bytes, name: bytes, *, with_body: bool) -> bytes | None:
+    def _redirect(self, prefix: bytes, name: bytes, *, with_body: bool) -> FastResponse | None:
         if prefix in self._segments or self._url is None:
             return None
         prefix_item, items, stamp = self._view.get_pair_stamped(prefix, name)
@@ -222,7 +320,7 @@ class FastPath:
             _date(now),
             b"%d" % len(body),
         )
-        return head + body if with_body else head
+        return FastResponse(head + body if with_body else head, name)
 
     # Namespaces
 
@@ -240,10 +338,21 @@ class FastPath:
         """Whether no HS_NAMESPACE value can affect redirects of a prefix; noted while the view is in this state."""
         if any(_NAMESPACE in (self._view.get(b"0.NA/" + each) or b"").upper() for each in _with_ancestors(prefix)):
             return False
-        if len(self._no_namespace) >= MAX_PLAIN_PREFIXES:
-            self._no_namespace.clear()
-        self._no_namespace[prefix] = stamp
+        _note(self._no_namespace, prefix, stamp)
         return True
+
+    def _has_no_template(self, prefix: bytes, item: bytes, stamp: _Stamp) -> bool:
+        """Whether no template can apply to handles of a prefix; noted while the view is in this state."""
+        if decode_prefix(item).templates or may_inherit_template(self._view.get_prefix, prefix, self._site):
+            return False
+        _note(self._no_template, prefix, stamp)
+        return True
+
+
+def _note(noted: dict[bytes, _Stamp], prefix: bytes, stamp: _Stamp) -> None:
+    if len(noted) >= MAX_PLAIN_PREFIXES:
+        noted.clear()
+    noted[prefix] = stamp
 
 
 def _read_hints(request: ParsedRequest) -> HeaderHints:
@@ -305,9 +414,31 @@ def _template(response: Response, path: bytes) -> bytes:
     return data.replace(b"%", b"%%").replace(b"\0", b"%b")
 
 
-def _record_template(age: tuple[str, str], links: HeaderList) -> bytes:
-    headers: HeaderList = (age, VARY, etag_header(_PLACEHOLDERS[1]), *links, responses.DEFAULT_FORMAT.content_type)
-    return _template(Response(200, headers), b"/api/handles/1/x")
+class _ApiHeads(NamedTuple):
+    """The heads of responses in one format."""
+
+    cached: bytes
+    uncached: bytes
+    """Of a record for a client that bypasses caches."""
+    empty: bytes
+    """Of a record without the requested values."""
+    missing: bytes
+
+    @classmethod
+    def make(cls, form: JsonFormat, *, linked: bool) -> "_ApiHeads":
+        tag = etag_header(_PLACEHOLDERS[1])
+        links: HeaderList = (("Link", _PLACEHOLDERS[3]),) if linked else ()
+        no_cache = ("Cache-Control", NO_CACHE)
+
+        def head(status: int, *headers: tuple[str, str]) -> bytes:
+            return _template(Response(status, (*headers, form.content_type)), b"/api/handles/1/x")
+
+        return cls(
+            head(200, ("Cache-Control", f"public, max-age={_PLACEHOLDERS[0]}"), VARY, tag, *links),
+            head(200, no_cache, VARY, tag, *links),
+            head(200, no_cache, VARY, *links),
+            head(404, responses.NO_STORE),
+        )
 
 
 # Records as JSON
