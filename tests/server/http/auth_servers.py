@@ -27,6 +27,7 @@ from perseid.server.native.decisions import GuardedCommand
 from perseid.server.native.steps import Work, WorkKind
 from tests.registry.registries import OPERATOR
 from tests.server.native.native_servers import HIDDEN, NOW, PREFIX, SITE, recorded_registry
+from tests.server.shared_state import make_state
 from tests.wire.key_material import SERVER_KEY
 
 STRANGER: Final = "192.0.2.1"
@@ -144,6 +145,7 @@ def make_auth_server(registry: Registry) -> AuthServer:
         random=bytes,
         ready=lambda: "",
         record_proof=record_proof,
+        sessions=SessionTable(make_state()),
     )
     return AuthServer(context, now, kinds, secrets, verdicts)
 

@@ -23,6 +23,7 @@ from perseid.registry.installation.installation import Installation
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
+from perseid.server.http.auth.session_table import SessionTable
 from perseid.server.http.context import HttpSettings, ProofResult, ServerContext
 from perseid.server.http.messages import Client, Request, Response
 from perseid.server.http.service import HttpService
@@ -34,6 +35,7 @@ from perseid.wire.framing import Frame
 from perseid.wire.server import Reply
 from tests.server.installations import ADMINISTRATOR, SECRET, copy_to
 from tests.server.native.native_servers import SITE, Clock, make_server, recorded_registry
+from tests.server.shared_state import make_state
 from tests.wire.key_material import SERVER_KEY
 
 STRANGER: Final = "192.0.2.1"
@@ -193,6 +195,7 @@ def serve(registry: Registry, site: Site = SITE, key: PrivateKey = SERVER_KEY) -
         random=random.Random(5).randbytes,
         ready=lambda: "",
         record_proof=record_proof,
+        sessions=SessionTable(make_state()),
         suggestion_budget=Budget(NO_LIMIT, NO_LIMIT),
         native=Messages(NativeServer(registry, make_server(), site), time),
     )

@@ -34,6 +34,7 @@ from perseid.server.native.service import NativeService
 from perseid.server.native.steps import Work, WorkKind
 from perseid.server.observe.access_log import AccessLog
 from perseid.server.processes.site_settings import ServerIdentity
+from perseid.server.state.state import SharedState
 
 from .clients import Peer
 from .context import HttpSettings, ProofResult, ServerContext, make_proof_recorder, make_suggestion_budget
@@ -68,10 +69,11 @@ class HttpServer:
         view: AnswersReader,
         installed: HttpConfig,
         ready: Callable[[], str],
+        state: SharedState,
     ) -> None:
         """Serve on a listening socket, sharing pools, counters and limits with the native protocol."""
         self._native, self._view, self._ready = native, view, ready
-        self._sessions, self._suggestion_budget, self._api = SessionTable(), make_suggestion_budget(), ApiState()
+        self._sessions, self._suggestion_budget, self._api = SessionTable(state), make_suggestion_budget(), ApiState()
         self._record_proof = make_proof_recorder(native.pools)
         self._trusted = NetworkSet(())
         self.manager = ConnectionManager(limited=native.counts.limited)
@@ -113,10 +115,6 @@ class HttpServer:
         self.front.check_deadlines()
         self.manager.check_deadlines()
         self._monitor.fast_counts.clear()
-
-    def purge_expired(self) -> None:
-        """Remove expired sessions; called once per minute."""
-        self._sessions.purge(time(), self._monitor.service.server.settings.session_timeout)
 
     def stop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Stop accepting connections, and end those without a request in progress."""

@@ -158,7 +158,7 @@ class ServerContext:
     """Why requests should go to another server; empty if this one is ready."""
     record_proof: ProofRecorder
     """Records the outcome of each proof of identity, which limits guessing; see `make_proof_recorder`."""
-    sessions: SessionTable = field(default_factory=SessionTable)
+    sessions: SessionTable
     """Sessions started over HTTP. They survive a reload, and so do `api` and `suggestion_budget`."""
     api: ApiState = field(default_factory=ApiState)
     """State of the version 1 API."""

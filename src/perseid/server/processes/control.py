@@ -238,7 +238,8 @@ class Control:
             config, server_identity, self._service.native_server.registry, context, self._service.access
         )
         listener = socket.socket(fileno=self._options.http[0])
-        return HttpServer(listener, self._service, self._installation.ledger.answers, installed, self._not_ready_reason)
+        answers = self._installation.ledger.answers
+        return HttpServer(listener, self._service, answers, installed, self._not_ready_reason, self._state)
 
     # Life
 
@@ -299,8 +300,6 @@ class Control:
             if tick % PURGE_INTERVAL == 0:
                 self._service.native_server.purge_expired(time())
                 self._udp.purge_expired(monotonic())
-                if self._http is not None:
-                    self._http.purge_expired()
                 await self._known_file.save(self._pools.known)
             self._send_status({})
 

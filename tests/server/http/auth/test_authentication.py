@@ -22,7 +22,7 @@ from perseid.registry.results import Refused
 from perseid.server.http.auth import authentication
 from perseid.server.http.auth.authentication import AuthResult, denial, end_stale_session, proof_headers
 from perseid.server.http.auth.proofs import AuthFailure
-from perseid.server.http.auth.session_table import Session
+from perseid.server.http.auth.session_table import USE_INTERVAL, Session
 from perseid.server.http.messages import Client
 from perseid.server.native.authentication import KeyChanged
 from perseid.server.native.steps import WorkKind
@@ -157,8 +157,8 @@ def test_private_key_authenticates(auth_server: AuthServer, alg: str) -> None:
         auth = auth_server.identify(key_header(session, identity, key, alg))
         assert auth.problem is None
         assert str(auth.identity) == (RSA if key is RSA_KEY else DSA)
-        assert auth.session is session
-        assert session.claimed == identity, "as it was written"
+        assert auth.session == session
+        assert auth.session.claimed == identity, "as it was written"
         assert not auth.ambient
     assert auth_server.verdicts
     assert all(verdict.succeeded and verdict.secret_of is None for verdict in auth_server.verdicts)
@@ -213,7 +213,7 @@ def test_invalid_claim_is_refused_in_its_session(auth_server: AuthServer, fields
     auth = auth_server.identify(handle_header(sessionId=session.id, **fields))
     assert auth.problem is not None
     assert reason in auth.problem.reason
-    assert auth.session is session
+    assert auth.session == session
     assert auth_server.kinds == []
 
 
@@ -303,7 +303,7 @@ def test_wrong_proof_leaves_session_unchanged(auth_server: AuthServer) -> None:
     auth_server.identify(digest_header(session))
     auth = auth_server.identify(digest_header(session, secret=b"wrong"))
     assert auth.problem is not None
-    assert auth.session is session
+    assert auth.session == session
     assert str(auth_server.identify(handle_header(sessionId=session.id)).identity) == SEC
 
 
@@ -326,11 +326,11 @@ def test_idle_session_ends(auth_server: AuthServer) -> None:
     auth_server.identify(header)
     auth_server.now[0] += 1_800
     assert auth_server.identify(handle_header(sessionId=session.id)).problem is None
-    auth_server.now[0] += 1_801
+    auth_server.now[0] += 1_800 + USE_INTERVAL + 1
     assert "the session does not exist" in auth_server.reason(header)
     auth_server.configure(session_timeout=60)
     session = auth_server.begin()
-    auth_server.now[0] += 61
+    auth_server.now[0] += 63
     assert "the session does not exist" in auth_server.reason(handle_header(sessionId=session.id))
 
 

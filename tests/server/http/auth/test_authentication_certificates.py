@@ -232,7 +232,9 @@ def test_session_identity_takes_precedence_over_certificate(auth_server: AuthSer
     session = auth_server.begin()
     header = handle_header(sessionId=session.id)
     assert str(auth_server.identify(header, certificate=named(RSA_NAME)).identity) == RSA_NAME
-    assert session.claimed == RSA_NAME
+    found = auth_server.table.find(session.id, auth_server.now[0])
+    assert found is not None
+    assert found.claimed == RSA_NAME
     assert str(auth_server.identify(header, certificate=named(DSA_NAME, DSA_KEY)).identity) == RSA_NAME
     assert str(auth_server.identify(header).identity) == RSA_NAME
 

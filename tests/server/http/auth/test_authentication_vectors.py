@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from perseid.records.encoding import from_base64
-from perseid.server.http.auth.session_table import Session, SessionTable
+from perseid.server.http.auth.session_table import TIMEOUT, SessionTable, _StoredSession
 from perseid.server.http.messages import Response
 from tests.server.http.auth_servers import fields_of
 from tests.server.http.contexts import Harness, basic, json_of, recorded_harness
@@ -84,7 +84,7 @@ def recorded_nonces() -> dict[str, str]:
 
 
 def put_in(table: SessionTable, text: str, nonce: bytes, now: float) -> None:
-    table._unauthenticated.add(table._hash(text), Session(text, nonce, now))
+    table._unproved.put(table._hash(text), table._entry(_StoredSession(now, TIMEOUT, (), nonce)))
 
 
 @pytest.fixture(scope="module")

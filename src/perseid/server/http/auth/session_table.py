@@ -1,25 +1,28 @@
-"""Sessions of the HTTP API: proven identities under secret ids.
+"""Sessions of the HTTP API: proven identities under secret ids, in the shared state of all processes.
 
 Every challenge starts a session, so anyone can start many. Unauthenticated sessions evict each other, first those of
 the same address and then the oldest, and never an authenticated one. A session ends with `DELETE`, after inactivity, or
-with the key that proved it; none survives the process.
+with the key that proved it; none survives the server, but all survive any of its other processes.
 
-The id is a secret. It is looked up by its hash under a random key of this table, so timing reveals nothing about
+The id is a secret. It is stored as a hash under the random key of the shared state, so timing reveals nothing about
 partial matches; and it is in no log and no `repr`.
 """
 
 import hashlib
 import hmac
 import secrets
+import time
 from base64 import urlsafe_b64encode
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from perseid.records.encoding import to_base64
 from perseid.server.limits.budgets import LEVEL_FACTORS, get_source
 from perseid.server.native.authentication import ProvenIdentity
+from perseid.server.state.state import Entry, SharedState, Transaction
 
 MAX_SESSIONS: Final = 10_000
 """Authenticated sessions; the least recently used one is evicted. Each takes about a kilobyte, and clients seldom end
@@ -34,6 +37,12 @@ MAX_UNPROVED: Final = 8_192
 MAX_UNPROVED_PER_ADDRESS: Final = 64
 """The same per address, so that more than a hundred are needed to evict those of others."""
 
+MAX_BYTES: Final = 16 << 20
+"""Bytes of the sessions of each kind. One has some hundred, unless the identity has a very long handle."""
+
+USE_INTERVAL: Final = 60
+"""Seconds after which a further use is written, so that most requests only read; a session may last longer by that."""
+
 TIMEOUT: Final = 1_800
 """Seconds of inactivity after which a session ends, as in deployed servers."""
 
@@ -47,28 +56,23 @@ MAX_ID_LENGTH: Final = 128
 """Characters of an id that is looked up; valid ones have 32."""
 
 _HIGH_BIT = 0x80
+_USES_PER_TIMEOUT = 30  # how often a use is written at least, if the timeout is short
+_NETWORK_BYTES = 24
 
-Random = Callable[[int], bytes]
 
-
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True)
 class Session:
-    """A session."""
+    """A session, as it was when it was found; compared by id and nonce."""
 
     id: str = field(repr=False)
     nonce: bytes
     """Signed by the client together with its own nonce; constant for the session."""
-    used: float
-    """Time of the last use."""
-    networks: tuple[int, ...] = ()
-    """The networks of the address that started it; see `limits.budgets.get_source`."""
-    proved: ProvenIdentity | None = None
+    proved: ProvenIdentity | None = field(default=None, compare=False)
     """The identity proved last."""
-    claimed: str = ""
+    claimed: str = field(default="", compare=False)
     """That identity as the client wrote it."""
-    header: bytes = field(default=b"", repr=False)
+    header: bytes = field(default=b"", repr=False, compare=False)
     """A hash of the header that proved it."""
-    ended: bool = False
 
     @property
     def nonce_text(self) -> str:
@@ -76,37 +80,62 @@ class Session:
         return to_base64(self.nonce)
 
 
+class _StoredSession(msgspec.Struct, array_like=True, frozen=True):
+    """A session in the shared state; a change of the fields is a new version of the tables."""
+
+    used: float
+    timeout: float
+    networks: tuple[bytes, ...]
+    """The networks of the address that started it; see `limits.budgets.get_source`."""
+    nonce: bytes
+    proved: ProvenIdentity | None = None
+    claimed: str = ""
+    header: bytes = b""
+
+
+_VERSION = 1
+_encode_session = msgspec.msgpack.Encoder().encode
+_decode_session = msgspec.msgpack.Decoder(_StoredSession).decode
+
+
 class SessionTable:
-    """The sessions of a server. Not thread-safe: used in the event loop only."""
+    """The sessions of a server."""
 
     def __init__(
         self,
+        state: SharedState,
         *,
         max_sessions: int = MAX_SESSIONS,
         per_address: int = MAX_PER_ADDRESS,
         unproved: int = MAX_UNPROVED,
         unproved_per_address: int = MAX_UNPROVED_PER_ADDRESS,
-        random: Random = secrets.token_bytes,
+        random: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         self._random = random
-        self._key = secrets.token_bytes(32)
-        self._unauthenticated = _SessionPool(unproved, unproved_per_address)
-        self._proved = _SessionPool(max_sessions, per_address)
+        self._state = state
+        self._key = hmac.digest(state.key, b"HTTP sessions", "sha256")
+        self._proved = state.table(
+            "http_sessions", version=_VERSION, max_entries=max_sessions, max_bytes=MAX_BYTES, clock=time.time
+        )
+        self._unproved = state.table(
+            "http_unproved_sessions", version=_VERSION, max_entries=unproved, max_bytes=MAX_BYTES, clock=time.time
+        )
+        self._per_address, self._unproved_per_address = per_address, unproved_per_address
 
     def __len__(self) -> int:
-        return len(self._unauthenticated) + len(self._proved)
+        return self._unproved.size().entries + self.proved
 
     @property
     def proved(self) -> int:
         """The number of authenticated sessions."""
-        return len(self._proved)
+        return self._proved.size().entries
 
     def begin(self, host: str, now: float, timeout: float = TIMEOUT) -> Session:
         """Start a session for an address."""
-        self.purge(now, timeout)
-        text = urlsafe_b64encode(self._random(ID_BYTES)).decode("ascii")
-        session = Session(text, self._nonce(), now, get_source(host))
-        self._unauthenticated.add(self._hash(text), session)
+        session = Session(urlsafe_b64encode(self._random(ID_BYTES)).decode("ascii"), self._nonce())
+        networks = tuple(network.to_bytes(_NETWORK_BYTES, "big") for network in get_source(host))
+        stored = _StoredSession(now, timeout, networks, session.nonce)
+        self._unproved.put(self._hash(session.id), self._entry(stored))
         return session
 
     def find(self, text: str, now: float, timeout: float = TIMEOUT) -> Session | None:
@@ -114,27 +143,34 @@ class SessionTable:
         if not 0 < len(text) <= MAX_ID_LENGTH:
             return None
         key = self._hash(text)
-        for pool in (self._proved, self._unauthenticated):
-            session = pool.get(key)
-            if session is None or not hmac.compare_digest(_encode(session.id), _encode(text)):
+        for table in (self._proved, self._unproved):
+            if (data := table.get(key, now)) is None:
                 continue
-            if now - session.used > timeout:
-                self.end(session)
+            stored = _decode_session(data)
+            interval = _use_interval(timeout)
+            if now - stored.used > timeout + interval:
+                self._end(key)
                 return None
-            session.used = now
-            pool.touch(key)
-            return session
+            if abs(now - stored.used) >= interval:
+                # It may have been changed or ended meanwhile.
+                table.update(key, now, lambda data: None if data is None else self._use(data, now, timeout))
+            return Session(text, stored.nonce, stored.proved, stored.claimed, stored.header)
         return None
 
     def prove(self, session: Session, proved: ProvenIdentity, claimed: str, header: str = "") -> None:
-        """Store a proven identity in a session, replacing any earlier one."""
-        if session.ended:
-            return
-        session.proved, session.claimed, session.header = proved, claimed, self._header(header)
-        key = self._hash(session.id)
-        if self._unauthenticated.get(key) is session:
-            self._unauthenticated.drop(key)
-            self._proved.add(key, session)
+        """Store a proven identity in a session, replacing any earlier one, unless the session has ended."""
+        key, hashed = self._hash(session.id), self._header(header)
+
+        def run(txn: Transaction) -> bool:
+            data = self._proved.read(txn, key, 0.0) or self._unproved.read(txn, key, 0.0)
+            if data is None:
+                return False
+            stored = msgspec.structs.replace(_decode_session(data), proved=proved, claimed=claimed, header=hashed)
+            self._unproved.remove(txn, key)
+            return self._proved.write(txn, key, self._entry(stored))
+
+        if self._state.write(run):
+            session.proved, session.claimed, session.header = proved, claimed, hashed
 
     def is_proved_by(self, session: Session, header: str) -> bool:
         """Whether a header is exactly the one that proved the session's identity."""
@@ -144,16 +180,19 @@ class SessionTable:
 
     def end(self, session: Session) -> None:
         """End a session."""
-        key = self._hash(session.id)
-        session.ended = True
-        self._proved.drop(key)
-        self._unauthenticated.drop(key)
+        self._end(self._hash(session.id))
 
-    def purge(self, now: float, timeout: float = TIMEOUT) -> None:
-        """Remove sessions that have timed out; the oldest come first, so this is cheap."""
-        for pool in (self._proved, self._unauthenticated):
-            while (oldest := pool.oldest()) is not None and now - oldest.used > timeout:
-                self.end(oldest)
+    def _end(self, key: bytes) -> None:
+        self._state.write(lambda txn: self._proved.remove(txn, key) or self._unproved.remove(txn, key))
+
+    def _use(self, data: bytes, now: float, timeout: float) -> Entry:
+        return self._entry(msgspec.structs.replace(_decode_session(data), used=now, timeout=timeout))
+
+    def _entry(self, stored: _StoredSession) -> Entry:
+        per_address = self._unproved_per_address if stored.proved is None else self._per_address
+        limits = (per_address * factor for factor in LEVEL_FACTORS)
+        expires = stored.used + stored.timeout + _use_interval(stored.timeout)
+        return Entry(_encode_session(stored), expires, tuple(zip(stored.networks, limits, strict=False)))
 
     def _nonce(self) -> bytes:
         """A nonce that no native message and no text starts with.
@@ -172,56 +211,8 @@ class SessionTable:
         return hmac.digest(self._key, hashlib.sha256(_encode(header)).digest(), "sha256") if header else b""
 
 
-class _SessionPool:
-    """Sessions by the hashes of their ids, least recently used first, limited in total and per network."""
-
-    def __init__(self, max_sessions: int, per_address: int) -> None:
-        self._max_sessions = max_sessions
-        self._per_address = per_address
-        self._sessions: OrderedDict[bytes, Session] = OrderedDict()
-        self._by_network: dict[int, OrderedDict[bytes, None]] = {}
-
-    def __len__(self) -> int:
-        return len(self._sessions)
-
-    def get(self, key: bytes) -> Session | None:
-        return self._sessions.get(key)
-
-    def oldest(self) -> Session | None:
-        return next(iter(self._sessions.values()), None)
-
-    def add(self, key: bytes, session: Session) -> None:
-        """Add a session, evicting others if necessary."""
-        self._sessions[key] = session
-        for network in session.networks:
-            self._by_network.setdefault(network, OrderedDict())[key] = None
-        for evicted in list(self._find_excess(session)):
-            self.drop(evicted)
-
-    def _find_excess(self, added: Session) -> Iterator[bytes]:
-        for network, factor in zip(added.networks, LEVEL_FACTORS, strict=False):
-            keys = self._by_network[network]
-            if len(keys) > self._per_address * factor:
-                yield next(iter(keys))
-        if len(self._sessions) > self._max_sessions:
-            yield next(iter(self._sessions))
-
-    def touch(self, key: bytes) -> None:
-        """Mark a session as used."""
-        self._sessions.move_to_end(key)
-        for network in self._sessions[key].networks:
-            self._by_network[network].move_to_end(key)
-
-    def drop(self, key: bytes) -> None:
-        """Remove a session if it is in this pool."""
-        session = self._sessions.pop(key, None)
-        if session is None:
-            return
-        for network in session.networks:
-            keys = self._by_network[network]
-            del keys[key]
-            if not keys:
-                del self._by_network[network]
+def _use_interval(timeout: float) -> float:
+    return min(USE_INTERVAL, timeout / _USES_PER_TIMEOUT)
 
 
 def _encode(text: str) -> bytes:
