@@ -1,6 +1,7 @@
 """Work has a price and sources have budgets; UDP never uses up what belongs to TCP."""
 
 import resource
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from perseid.registry.installation.settings import Config
 from perseid.server.limits import budgets as module
+from perseid.server.limits.buckets import MAX_BUDGETS, Buckets
 from perseid.server.limits.budgets import (
     BURST_SECONDS,
     CUSTOMER_FACTOR,
@@ -24,6 +26,8 @@ from perseid.server.limits.budgets import (
 )
 from perseid.server.limits.guesses import KnownClients
 from perseid.server.native.steps import WorkKind
+from perseid.server.state.state import SharedState
+from tests.server.shared_state import MAP_BYTES
 
 START = 1_000.0
 HOST, OTHER = "192.0.2.1", "198.51.100.1"
@@ -87,8 +91,6 @@ def test_actual_cost_is_settled() -> None:
     assert not budget.take((1,), START, 1)
     budget.settle((1,), -5)
     assert budget.take((1,), START, 5)
-    budget.settle((77,), 1)  # has been forgotten meanwhile
-    assert len(budget) == 1
 
 
 def test_exempt_source_uses_the_total_budget() -> None:
@@ -97,7 +99,6 @@ def test_exempt_source_uses_the_total_budget() -> None:
     assert budget.is_exhausted(EXEMPT, START)
     budget.settle(EXEMPT, -2)
     assert budget.take(EXEMPT, START)
-    assert len(budget) == 0
 
 
 def test_ipv6_customer_has_twice_and_a_site_four_times_the_budget() -> None:
@@ -147,28 +148,40 @@ def test_known_sources_are_limited_too() -> None:
     assert [seen[thing] for thing in "abc"] == [0, 0, 1]
 
 
-def test_number_of_remembered_sources_is_limited() -> None:
-    budget = Budget(Rate(1, 1), NO_LIMIT, max_sources=3)
-    assert all(budget.take((source,), START) for source in (1, 2, 3))
-    assert not budget.take((1,), START)
-    assert budget.take((1,), START + 1)  # seen just now, so 2 is the one to go
-    assert budget.take((4,), START + 1)
-    assert len(budget) == 3
-    assert not budget.take((1,), START + 1)
+def test_many_sources_hardly_affect_others() -> None:
+    """Memory is fixed: a source is affected only if others use both of its words."""
+    budget = Budget(Rate(1, 1), NO_LIMIT, buckets=Buckets.private(1 << 14))
+    used_up = range(1_000)
+    assert sum(not budget.take((source,), START) for source in used_up) < 20
+    assert all(budget.is_exhausted((source,), START) for source in used_up)
+    assert sum(budget.is_exhausted((source,), START) for source in range(10_000, 11_000)) < 40
+    assert not any(budget.is_exhausted((source,), START + 1) for source in used_up)
 
 
-def test_exhausted_source_is_evicted_last() -> None:
-    budget = Budget(Rate(1, 3), NO_LIMIT, max_sources=3)
-    assert budget.take((1,), START)
-    assert budget.take((1,), START, 2)
-    for source in range(10, 30):
-        assert budget.take((source,), START)
-    assert len(budget) == 3
-    assert budget.is_exhausted((1,), START), "others have their whole budget again before"
-    assert all(budget.take((source,), START + 3, 2) for source in (40, 41, 42))
-    assert not budget.is_exhausted((1,), START + 3, 3)
-    assert len(budget) == len(budget._eviction) == 3
-    assert all(budget.is_exhausted((source,), START + 3, 2) for source in (40, 41, 42)), "1 was the one to go"
+def test_budgets_do_not_affect_each_other() -> None:
+    buckets = Buckets.private()
+    one, two = (Budget(Rate(1, 1), Rate(1, 2), buckets=buckets, number=number) for number in (0, 1))
+    assert one.take((1,), START)
+    assert [two.take((source,), START) for source in (1, 2, 3)] == [True, True, False]
+    assert one.take((2,), START)
+    with pytest.raises(ValueError, match="no words"):
+        Budget(Rate(1, 1), NO_LIMIT, number=MAX_BUDGETS)
+
+
+def test_all_processes_share_budgets(tmp_path: Path) -> None:
+    state = SharedState(tmp_path, MAP_BYTES)
+    buckets = [Buckets.shared(state, "budgets") for _ in range(2)]  # each maps the file
+    one, two = (Budgets(configured(failed_proofs=3), KnownClients(b"key"), buckets=each) for each in buckets)
+    assert [guess(budgets, f"203.0.113.{number}") for number, budgets in enumerate((one, two) * 3)] == [True] * 3 + [
+        False
+    ] * 3
+    for number, budgets in enumerate((one, two) * 3):
+        guess(budgets, HOST, b"1/%d" % number)
+    assert all(budgets.is_locked_out(budgets.source_for(HOST), udp=False, now=START) for budgets in (one, two))
+    both = [drain(budgets, WorkKind.VERIFY, "203.0.113.77", udp=False) for budgets in (one, two)]
+    assert both[0] > 0
+    assert both[1] == 0
+    state.close()
 
 
 # All budgets
@@ -349,7 +362,6 @@ def test_attempts_at_the_same_time_are_charged_before_their_results() -> None:
 
 def test_attempts_without_a_result_are_refunded_and_do_not_reset_a_limit() -> None:
     budgets = make_budgets(configured(failed_proofs=3))
-    budgets._guesses[False]._max_sources = 4
     assert [guess(budgets, f"203.0.113.{number}") for number in range(4)] == [True] * 3 + [False]
     for number in range(20):
         assert budgets.take_guess(b"1/%d" % number, udp=False, now=START)

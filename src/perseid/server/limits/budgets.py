@@ -7,21 +7,24 @@ done; so clients that ask for expensive work get less of it, and the others neve
 UDP and other transports are counted separately. Addresses over UDP can be forged: a flood there uses up the budget of
 UDP, and no client over TCP is refused for it, least of all the one whose address was forged.
 
-Nothing here has a clock or a lock: the control process calls it from its event loop and passes the time.
+Budgets are in memory that all processes share, see `buckets`. Nothing here has a clock or a lock: event loops call it
+and pass the time.
 """
 
-import heapq
+import hashlib
 import logging
 import resource
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from perseid.registry.installation.settings import Config
 from perseid.server.native.authentication import UnfinishedMessages
 from perseid.server.native.steps import WorkKind
 
+from .buckets import Buckets
 from .guesses import KnownClients, Source
 from .udp import NetworkSet, RateLimit, network_to_int
 
@@ -45,8 +48,7 @@ LEVEL_FACTORS: Final = (1, CUSTOMER_FACTOR, SITE_FACTOR)
 """The same for the networks of a `Source`, in their order."""
 
 MAX_SOURCES: Final = 16_384
-"""Networks that a budget remembers, in some 2 MiB; the one that has its whole budget again first is evicted. It gets
-the rest of its budget back by that, and the total budget still holds."""
+"""Addresses whose networks are cached, and networks whose wrong guesses at a handle are counted, in some 2 MiB each."""
 
 BURST_SECONDS: Final = 5.0
 """Seconds of its budget that an idle source can use at once."""
@@ -117,8 +119,10 @@ class Budget:
         *,
         known_factor: float = 1.0,
         reserved: float = 0.0,
-        max_sources: int = MAX_SOURCES,
+        buckets: Buckets | None = None,
+        number: int = 0,
     ) -> None:
+        """`buckets` are those of all processes, in which the budget has its number; without, it is of this process."""
         self._has_source_limit = per_source.per_second > 0
         self._rates = {
             known: tuple(per_source.scale(scale * (known_factor if known else 1.0)) for scale in LEVEL_FACTORS)
@@ -126,79 +130,54 @@ class Budget:
         }
         self._total = total
         self._unknown_rate = total.scale(1.0 - reserved)
-        self._max_sources = max_sources
-        # When each network has its whole budget again; see `udp`.
-        self._due: dict[int, float] = {}
-        # A heap with one entry for each of them. Its times may be out of date: they are corrected on eviction.
-        self._eviction: list[tuple[float, int]] = []
-        self._due_total = 0.0
-        self._due_unknown = 0.0
-
-    def __len__(self) -> int:
-        return len(self._due)
+        self._buckets = Buckets.private() if buckets is None else buckets
+        self._words = self._buckets.words
+        self._number = number
+        self._total_word, self._unknown_word = self._buckets.totals(number)
 
     def take(self, source: Source, now: float, cost: float = 1.0, *, known: bool = False) -> bool:
         """Charge a source; return whether it was within the limits. If not, nothing is charged."""
-        due_by_network = self._compute_due(source, now, cost, known=known)
-        if due_by_network is None:
+        if self.is_exhausted(source, now, cost, known=known):
             return False
-        for network, due in due_by_network.items():
-            self._remember(network, due)
-        self._due_total = _advance_due(self._due_total, self._total, now, cost)
+        if self._has_source_limit:
+            for network, rate in zip(source, self._rates[known], strict=False):
+                slots = self._buckets.slots(self._number, network)
+                due = self._buckets.due(slots)
+                self._buckets.change(slots, due, _advance_due(due, rate, now, cost))
+        self._words[self._total_word] = _advance_due(self._words[self._total_word], self._total, now, cost)
         if source and not known:
-            self._due_unknown = _advance_due(self._due_unknown, self._unknown_rate, now, cost)
+            unknown = _advance_due(self._words[self._unknown_word], self._unknown_rate, now, cost)
+            self._words[self._unknown_word] = unknown
         return True
 
     def settle(self, source: Source, difference: float, *, known: bool = False) -> None:
         """Charge the difference between the actual and the assumed cost; it may be negative."""
         if self._total.per_second:
-            self._due_total += difference / self._total.per_second
+            self._words[self._total_word] += difference / self._total.per_second
             if source and not known:
-                self._due_unknown += difference / self._unknown_rate.per_second
-        for network, rate in zip(source, self._rates[known], strict=False):
-            if network in self._due:
-                self._due[network] += difference / rate.per_second
+                self._words[self._unknown_word] += difference / self._unknown_rate.per_second
+        if self._has_source_limit:
+            for network, rate in zip(source, self._rates[known], strict=False):
+                slots = self._buckets.slots(self._number, network)
+                due = self._buckets.due(slots)
+                self._buckets.change(slots, due, due + difference / rate.per_second)
 
     def is_exhausted(self, source: Source, now: float, cost: float = 1.0, *, known: bool = False) -> bool:
         """Whether `take` would refuse."""
-        return self._compute_due(source, now, cost, known=known) is None
+        if _exceeds_rate(self._words[self._total_word], self._total, now, cost):
+            return True
+        if source and not known and _exceeds_rate(self._words[self._unknown_word], self._unknown_rate, now, cost):
+            return True
+        levels = zip(source, self._rates[known], strict=False)
+        return self._has_source_limit and any(_exceeds_rate(self._due(net), rate, now, cost) for net, rate in levels)
 
     def delay(self, source: Source, now: float) -> float:
         """Seconds until one unit more is within the limits of a source."""
         levels = zip(source, self._rates[False], strict=False)
-        return max([0.0, *(self._due.get(net, 0.0) - now - (rate.burst - 1) / rate.per_second for net, rate in levels)])
+        return max([0.0, *(self._due(net) - now - (rate.burst - 1) / rate.per_second for net, rate in levels)])
 
-    def _compute_due(self, source: Source, now: float, cost: float, *, known: bool) -> dict[int, float] | None:
-        """The new due time of each network of a source; None if a limit is exceeded."""
-        if _exceeds_rate(self._due_total, self._total, now, cost):
-            return None
-        if source and not known and _exceeds_rate(self._due_unknown, self._unknown_rate, now, cost):
-            return None
-        due_by_network: dict[int, float] = {}
-        if self._has_source_limit:
-            for network, rate in zip(source, self._rates[known], strict=False):
-                due = self._due.get(network, 0.0)
-                if _exceeds_rate(due, rate, now, cost):
-                    return None
-                due_by_network[network] = _advance_due(due, rate, now, cost)
-        return due_by_network
-
-    def _remember(self, network: int, due: float) -> None:
-        if network not in self._due:
-            if len(self._due) >= self._max_sources:
-                self._evict()
-            heapq.heappush(self._eviction, (due, network))
-        self._due[network] = due
-
-    def _evict(self) -> None:
-        """Forget the network that has its whole budget again first, or already has it."""
-        while True:
-            due, network = self._eviction[0]
-            if self._due[network] <= due:
-                break
-            heapq.heapreplace(self._eviction, (self._due[network], network))
-        heapq.heappop(self._eviction)
-        del self._due[network]
+    def _due(self, network: int) -> float:
+        return self._buckets.due(self._buckets.slots(self._number, network))
 
 
 def _advance_due(due: float, rate: Rate, now: float, cost: float) -> float:
@@ -240,8 +219,15 @@ class Budgets:
     and VERIFY_CHALLENGE, which checks the secret for another server, have separate budgets.
     """
 
-    def __init__(self, config: Config, known: KnownClients, old: "Budgets | None" = None) -> None:
-        """Exempt networks have no budget of their own, but total budgets apply. `old` budgets pass on failures."""
+    def __init__(
+        self, config: Config, known: KnownClients, old: "Budgets | None" = None, buckets: Buckets | None = None
+    ) -> None:
+        """Exempt networks have no budget of their own, but total budgets apply. `old` budgets pass on failures.
+
+        `buckets` are those of all processes; None for budgets of this process.
+        """
+        buckets = Buckets.private() if buckets is None else buckets
+        numbers = count()  # the same budgets in the same order in every process
         self._exempt = NetworkSet(config.limits.exempt_networks)
         shares = {
             WorkKind.READ: config.limits.read_share,
@@ -259,13 +245,17 @@ class Budgets:
                 Rate.share(percent),
                 known_factor=known_factor,
                 reserved=reserved,
+                buckets=buckets,
+                number=next(numbers),
             )
             for kind, whole in shares.items()
             for udp, percent in ((False, whole), (True, whole * config.limits.udp_share / 100))
         }
         failures = Rate(config.limits.failed_proofs / 60, config.limits.failed_proofs)
-        self._failures = {udp: Budget(failures, NO_LIMIT) for udp in (False, True)}
-        self._guesses = {udp: Budget(failures, NO_LIMIT) for udp in (False, True)}
+        self._failures, self._guesses = (
+            {udp: Budget(failures, NO_LIMIT, buckets=buckets, number=next(numbers)) for udp in (False, True)}
+            for _ in range(2)
+        )
         self.turn_seconds = 60 / config.limits.failed_proofs
         """Seconds from one attempt at a secret to the next, once the budget is used up."""
         self._known = known
@@ -361,7 +351,7 @@ def _to_source(secret_of: bytes) -> Source:
 
     Indexes are not part of it: index 0 means all of them, so each would be a way around the limit.
     """
-    return (hash(secret_of.upper()),)
+    return (int.from_bytes(hashlib.blake2b(secret_of.upper(), digest_size=16).digest(), "big"),)
 
 
 class Connections:

@@ -38,6 +38,7 @@ from perseid.registry.installation.files import replace_file
 from perseid.registry.installation.installation import ANSWERS_NAME, KNOWN_CLIENTS, Installation
 from perseid.registry.installation.settings import Config, InvalidConfig
 from perseid.server.http.application import HttpConfig, HttpServer, load_tls_context
+from perseid.server.limits.buckets import Buckets
 from perseid.server.limits.budgets import Connections
 from perseid.server.limits.guesses import KnownClients
 from perseid.server.limits.udp import TrafficLimit
@@ -168,7 +169,7 @@ class Control:
         self._state = SharedState(Path(options.state))
         self._counts = ControlCounters()
         self._known_file = KnownClientsFile(installation.directory / KNOWN_CLIENTS)
-        self._pools = Pools(config, known=self._load_known_clients())
+        self._pools = Pools(config, known=self._load_known_clients(), buckets=Buckets.shared(self._state, "budgets"))
         native_server, public_resolver = self._create_native_server(config, server_identity)
         self._service = NativeService(
             native_server, public_resolver, self._pools, Connections(config), self._counts, self._access_log(config)

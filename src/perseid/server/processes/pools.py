@@ -30,6 +30,7 @@ from typing import Final
 
 from perseid.records.site import Transport
 from perseid.registry.installation.settings import Config
+from perseid.server.limits.buckets import Buckets
 from perseid.server.limits.budgets import LEVEL_FACTORS, PROOF_KINDS, Budgets
 from perseid.server.limits.guesses import MAX_TURNS, MAX_WAIT, POLL_SECONDS, Attempt, GuessQueue, KnownClients, Source
 from perseid.server.native.decisions import Busy, TooManyGuesses
@@ -156,7 +157,9 @@ class Pools:
         *,
         known: KnownClients | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        buckets: Buckets | None = None,
     ) -> None:
+        """`buckets` hold the budgets of all processes; without them the budgets are of this process."""
         self._clock = clock
         self._sleep = sleep
         self.known = KnownClients(secrets.token_bytes(32)) if known is None else known
@@ -164,12 +167,13 @@ class Pools:
         self._guesses = {udp: GuessQueue() for udp in (False, True)}
         self._queues = {kind: _Queue(THREADS[kind]) for kind in WorkKind}
         self._executors = {kind: _create_executor(kind) for kind in WorkKind}
-        self._budgets = Budgets(config, self.known)
+        self._buckets = Buckets.private() if buckets is None else buckets
+        self._budgets = Budgets(config, self.known, buckets=self._buckets)
         self._queue_limits = _queue_limits(config)
 
     def configure(self, config: Config) -> None:
-        """Apply new settings. Budgets start again; waiting work and known sources stay."""
-        self._budgets = Budgets(config, self.known, self._budgets)
+        """Apply new settings. What was used of the budgets, waiting work and known sources stay."""
+        self._budgets = Budgets(config, self.known, self._budgets, self._buckets)
         self._queue_limits = _queue_limits(config)
 
     async def do(self, work: Work, host: str, transport: Transport) -> object:

@@ -109,9 +109,10 @@ class SharedState:
             sync=False,
             metasync=False,
         )
+        self._path = path
         self._map_size = map_size
         self._file = os.open(path / "data.mdb", os.O_RDWR | os.O_CLOEXEC)
-        self._control = _open_control(path / CONTROL_NAME)
+        self._control = _map_file(path / CONTROL_NAME, _CONTROL_WORDS * _WORD_BYTES).cast("q")
         self._tables: dict[str, Table] = {}
         self.key = self.write(self._create_key)
         """A random key of this environment, the same in all processes."""
@@ -135,6 +136,10 @@ class SharedState:
             table = self._tables[full_name] = Table(self, self._env, full_name, clock)
         table.max_entries, table.max_bytes = max_entries, max_bytes
         return table
+
+    def memory(self, name: str, size: int) -> memoryview:
+        """Return memory that all processes share, for numbers that are changed without locks; it starts with zeros."""
+        return _map_file(self._path / f"{name}.{size}", size)
 
     def write(self, change: Callable[[Transaction], T], size: int = 0) -> T:
         """Run a change that writes up to `size` bytes in one transaction; raise `StateFull` if there is no room.
@@ -355,11 +360,11 @@ class Table:
         return TableSize(stat["entries"], pages * stat["psize"])
 
 
-def _open_control(path: Path) -> "memoryview[int]":
+def _map_file(path: Path, size: int) -> memoryview:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        os.ftruncate(descriptor, _CONTROL_WORDS * _WORD_BYTES)
-        return memoryview(mmap(descriptor, _CONTROL_WORDS * _WORD_BYTES)).cast("q")
+        os.posix_fallocate(descriptor, 0, size)  # see `SharedState._reserve`
+        return memoryview(mmap(descriptor, size))
     finally:
         os.close(descriptor)
 
