@@ -1,6 +1,7 @@
 """Routing, cursors and the rate limiter."""
 
 import base64
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,8 +10,10 @@ from hypothesis import strategies as st
 from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.application import get_router
 from perseid.server.http.v1.routing import Reply, Router, Routes, is_parameter
-from perseid.server.http.v1.state import MAX_CLIENTS, WINDOW, CursorCipher, InvalidCursor, RateLimiter
+from perseid.server.http.v1.state import WINDOW, CursorCipher, InvalidCursor, RateLimiter
 from perseid.server.http.v1.validation import path_parameters
+from perseid.server.state.state import SharedState
+from tests.server.shared_state import MAP_BYTES
 
 CURSORS = CursorCipher(bytes(range(32)))
 
@@ -80,12 +83,15 @@ def test_waiting_for_reset_allows_a_request() -> None:
     assert limiter.take("a", 5, float(refused.reset)).allowed
 
 
-def test_number_of_tracked_clients_is_limited() -> None:
-    limiter = RateLimiter()
-    for number in range(MAX_CLIENTS + 10):
-        limiter.take(number, 1, 0.0)
-    assert limiter.take(0, 1, 0.0).allowed  # made room, and begins anew
-    assert not limiter.take(MAX_CLIENTS + 9, 1, 0.0).allowed
+def test_all_processes_count_requests_together(tmp_path: Path) -> None:
+    state = SharedState(tmp_path, MAP_BYTES)
+    limiters = [RateLimiter.shared(state) for _ in range(2)]  # each maps the memory
+    for client in ("300:12345/user", (77,)):
+        allowances = [limiters[number % 2].take(client, 5, 0.0) for number in range(6)]
+        assert [allowance.remaining for allowance in allowances] == [4, 3, 2, 1, 0, 0]
+        assert [allowance.allowed for allowance in allowances] == [True] * 5 + [False]
+    assert limiters[0].take("301:12345/user", 5, 0.0).remaining == 4
+    state.close()
 
 
 async def _answer(_: ApiCall) -> Reply:

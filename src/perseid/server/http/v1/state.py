@@ -1,4 +1,4 @@
-"""State of the HTTP API in one process: cursors, rate limits, idempotency keys, running jobs.
+"""State of the HTTP API: cursors, rate limits, idempotency keys, running jobs.
 
 It survives a reload of the settings.
 
@@ -16,11 +16,11 @@ tokens give no more requests. Anonymous requests count per network.
 """
 
 import base64
+import hashlib
 import threading
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 import msgspec
 from cryptography.exceptions import InvalidTag
@@ -31,6 +31,9 @@ from perseid.registry.idempotency import IdempotencyKeys
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
 from perseid.server.http.messages import HeaderList
+from perseid.server.limits.buckets import Buckets
+from perseid.server.limits.guesses import Source
+from perseid.server.state.state import SharedState
 
 from .job_runner import JobRunner, Listeners
 
@@ -78,8 +81,8 @@ def _encode(data: bytes) -> str:
 WINDOW: Final = 60
 """Seconds of the rate limit window."""
 
-MAX_CLIENTS: Final = 10_000
-"""Clients whose use is tracked, some hundred bytes each. The least recently active one is dropped and starts again."""
+SLOTS: Final = 1 << 17
+"""Words in which the use of clients is tracked, two for each: 1 MiB."""
 
 POLICY_NAME: Final = "requests"
 
@@ -115,26 +118,37 @@ NO_LIMIT: Final = Allowance(allowed=True, limit=0, remaining=0, reset=0)
 class RateLimiter:
     """A rate limiter for requests."""
 
-    def __init__(self) -> None:
-        # For each client the time when its limit is fully restored; the least recently active client comes first.
-        self._due: dict[Hashable, float] = {}
+    def __init__(self, buckets: Buckets | None = None) -> None:
+        """`buckets` are those of all processes, with the clock of `take`; without, only this process counts."""
+        self._buckets = Buckets.private() if buckets is None else buckets
 
-    def take(self, client: Hashable, limit: int, now: float) -> Allowance:
-        """Count a request of a client with a limit per minute; 0 means no limit."""
+    @classmethod
+    def shared(cls, state: SharedState) -> Self:
+        """Return a limiter that counts in all processes with that state."""
+        return cls(Buckets.shared(state, "api_limits", SLOTS))
+
+    def take(self, client: Source | str, limit: int, now: float) -> Allowance:
+        """Count a request of a client, a network or an identity, with a limit per minute; 0 means no limit."""
         if not limit:
             return NO_LIMIT
         cost = WINDOW / limit
-        due = max(self._due.pop(client, 0.0), now)
+        slots = self._buckets.slots(0, _client_number(client))
+        old = self._buckets.due(slots)
+        due = max(old, now)
         remaining = max(0, int((WINDOW - (due - now)) / cost + ROUNDING))
         allowed = remaining > 0
         if allowed:
             due += cost
             remaining -= 1
-        self._due[client] = due
-        if len(self._due) > MAX_CLIENTS:
-            del self._due[next(iter(self._due))]
+        self._buckets.change(slots, old, due)
         reset = due - now if remaining else due + cost - now - WINDOW
         return Allowance(allowed, limit, remaining, max(1, ceil(reset)))
+
+
+def _client_number(client: Source | str) -> int:
+    if not isinstance(client, str):
+        return client[0]
+    return int.from_bytes(hashlib.blake2b(client.encode("utf-8", "surrogatepass"), digest_size=16).digest(), "big")
 
 
 @dataclass(slots=True)
