@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 from perseid.ledger.errors import LedgerError
 from perseid.ledger.log.requests import (
@@ -99,34 +99,57 @@ class InProgress:
 Claim: TypeAlias = NewClaim | Replayed | KeyReused | InProgress
 
 
-class IdempotencyKeys:
-    """The idempotency keys in one process. Thread-safe."""
+class PendingClaims(Protocol):
+    """The claims of requests that are being executed."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def acquire(self, claim: NewClaim) -> bool:
+        """Note a claim; return False if the same caller has claimed the same key."""
+
+    def release(self, claim: NewClaim) -> None:
+        """Remove a claim that was acquired."""
+
+
+class LocalClaims:
+    """The pending claims of one process. Thread-safe."""
+
+    def __init__(self) -> None:
         self._pending: set[tuple[bytes, bytes]] = set()
         self._lock = threading.Lock()
+
+    def acquire(self, claim: NewClaim) -> bool:
+        with self._lock:
+            is_new = (claim.caller, claim.key) not in self._pending
+            self._pending.add((claim.caller, claim.key))
+            return is_new
+
+    def release(self, claim: NewClaim) -> None:
+        with self._lock:
+            self._pending.discard((claim.caller, claim.key))
+
+
+class IdempotencyKeys:
+    """The idempotency keys. Thread-safe."""
+
+    def __init__(self, registry: Registry, pending: PendingClaims | None = None) -> None:
+        """`pending` are the claims of all processes; without, those of this process."""
+        self._registry = registry
+        self._pending = LocalClaims() if pending is None else pending
 
     @contextmanager
     def claim(self, identity: Identity, key: bytes, digest: bytes) -> Iterator[Claim]:
         """Look up a key; if it is new, it belongs to the caller until the block ends. Raises `Refused`.
 
-        `InProgress` covers this process only. If another process executes the same request, the ledger decides which
-        one is first, and `execute` returns its response to the other.
+        `InProgress` covers the processes of one server. If another server executes the same request, the ledger decides
+        which one is first, and `execute` returns its response to the other.
         """
         new_claim = _new_claim(identity, key, digest)
-        slot = new_claim.caller, new_claim.key
-        with self._lock:
-            is_mine = slot not in self._pending
-            self._pending.add(slot)
-        if not is_mine:
+        if not self._pending.acquire(new_claim):
             yield InProgress()
             return
         try:
             yield self._find(new_claim) or self._check_capacity(new_claim)
         finally:
-            with self._lock:
-                self._pending.discard(slot)
+            self._pending.release(new_claim)
 
     def execute(
         self,

@@ -28,7 +28,7 @@ from perseid.server.http.connection.connection import Connection
 from perseid.server.http.connection.listener import ConnectionManager, HttpListener, Timeouts
 from perseid.server.http.connection.tls import make_server_context
 from perseid.server.http.resolver.fast_path import FastPath
-from perseid.server.http.v1.state import ApiState, RateLimiter
+from perseid.server.http.v1.state import ApiState, RateLimiter, SharedClaims
 from perseid.server.limits.udp import NetworkSet
 from perseid.server.native.service import NativeService
 from perseid.server.native.steps import Work, WorkKind
@@ -74,7 +74,7 @@ class HttpServer:
         """Serve on a listening socket, sharing pools, counters and limits with the native protocol."""
         self._native, self._view, self._ready = native, view, ready
         self._sessions, self._suggestion_budget = SessionTable(state), make_suggestion_budget()
-        self._api = ApiState(RateLimiter.shared(state))
+        self._api = ApiState(RateLimiter.shared(state), SharedClaims(state))
         self._record_proof = make_proof_recorder(native.pools)
         self._trusted = NetworkSet(())
         self.manager = ConnectionManager(limited=native.counts.limited)

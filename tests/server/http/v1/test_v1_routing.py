@@ -1,16 +1,19 @@
 """Routing, cursors and the rate limiter."""
 
 import base64
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perseid.registry.idempotency import NewClaim
 from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.application import get_router
 from perseid.server.http.v1.routing import Reply, Router, Routes, is_parameter
-from perseid.server.http.v1.state import WINDOW, CursorCipher, InvalidCursor, RateLimiter
+from perseid.server.http.v1.state import WINDOW, CursorCipher, InvalidCursor, RateLimiter, SharedClaims
 from perseid.server.http.v1.validation import path_parameters
 from perseid.server.state.state import SharedState
 from tests.server.shared_state import MAP_BYTES
@@ -91,6 +94,29 @@ def test_all_processes_count_requests_together(tmp_path: Path) -> None:
         assert [allowance.remaining for allowance in allowances] == [4, 3, 2, 1, 0, 0]
         assert [allowance.allowed for allowance in allowances] == [True] * 5 + [False]
     assert limiters[0].take("301:12345/user", 5, 0.0).remaining == 4
+    state.close()
+
+
+def test_claim_holds_in_all_processes_until_it_is_released_or_its_process_ends(tmp_path: Path) -> None:
+    state, claim = SharedState(tmp_path, MAP_BYTES), NewClaim(b"caller", b"key", bytes(32))
+    one, two = SharedClaims(state), SharedClaims(state)
+    assert one.acquire(claim)
+    assert not two.acquire(NewClaim(b"caller", b"key", bytes(range(32))))
+    assert two.acquire(NewClaim(b"caller", b"another key", bytes(32)))
+    one.release(claim)
+    script = (
+        "import os, sys; from pathlib import Path; from perseid.registry.idempotency import NewClaim\n"
+        "from perseid.server.http.v1.state import SharedClaims; from perseid.server.state.state import SharedState\n"
+        "claims = SharedClaims(SharedState(Path(sys.argv[1]), int(sys.argv[2])))\n"
+        "assert claims.acquire(NewClaim(b'caller', b'key', bytes(32))); print(flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path), str(MAP_BYTES)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        assert not one.acquire(claim)
+        other.kill()
+    assert one.acquire(claim)
     state.close()
 
 

@@ -17,9 +17,12 @@ tokens give no more requests. Anonymous requests count per network.
 
 import base64
 import hashlib
+import os
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import ceil
+from time import monotonic
 from typing import Final, Self, TypeVar
 
 import msgspec
@@ -27,13 +30,13 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
 from perseid.registry.access.tokens import TokenAuthenticator
-from perseid.registry.idempotency import IdempotencyKeys
+from perseid.registry.idempotency import IdempotencyKeys, LocalClaims, NewClaim, PendingClaims
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
 from perseid.server.http.messages import HeaderList
 from perseid.server.limits.buckets import Buckets
 from perseid.server.limits.guesses import Source
-from perseid.server.state.state import SharedState
+from perseid.server.state.state import Entry, SharedState, StateFull
 
 from .job_runner import JobRunner, Listeners
 
@@ -86,6 +89,8 @@ SLOTS: Final = 1 << 17
 
 POLICY_NAME: Final = "requests"
 
+
+_CLAIM_BYTES = 256  # of a claim in the table, with what its pages leave unused
 
 ROUNDING: Final = 1e-9
 """The part of a request that sums of floating-point numbers may be off by."""
@@ -151,6 +156,54 @@ def _client_number(client: Source | str) -> int:
     return int.from_bytes(hashlib.blake2b(client.encode("utf-8", "surrogatepass"), digest_size=16).digest(), "big")
 
 
+CLAIM_SECONDS: Final = 3_600
+"""Seconds after which a claim ends in any case; a request is executed in far less."""
+
+MAX_CLAIMS: Final = 10_000
+"""Requests with an idempotency key that are executed at a time: more than there can be connections."""
+
+
+class SharedClaims:
+    """The requests with an idempotency key that any process of the server is executing.
+
+    A claim has the id of its process: those of a process that was killed are void.
+    """
+
+    def __init__(self, state: SharedState) -> None:
+        self._table = state.table(
+            "idempotency_claims", version=1, max_entries=MAX_CLAIMS, max_bytes=MAX_CLAIMS * _CLAIM_BYTES
+        )
+
+    def acquire(self, claim: NewClaim) -> bool:
+        """Note a claim; return False if the same caller has claimed the same key."""
+        now, pending = monotonic(), False
+
+        def note(old: bytes | None) -> Entry | None:
+            nonlocal pending
+            pending = old is not None and _is_running(int(old))
+            return None if pending else Entry(str(os.getpid()).encode(), now + CLAIM_SECONDS)
+
+        self._table.update(_claim_key(claim), now, note)
+        return not pending  # without room for the claim, the ledger decides which request is first
+
+    def release(self, claim: NewClaim) -> None:
+        """Remove a claim that was acquired."""
+        with suppress(StateFull):
+            self._table.delete(_claim_key(claim))
+
+
+def _claim_key(claim: NewClaim) -> bytes:
+    return hashlib.sha256(claim.caller + claim.key).digest()
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except OSError:  # it has ended, and its id may be that of somebody else's process
+        return False
+    return True
+
+
 @dataclass(slots=True)
 class _RegistryState:
     """State that belongs to one registry."""
@@ -167,6 +220,8 @@ class ApiState:
 
     limiter: RateLimiter = field(default_factory=RateLimiter)
     """Event loop only."""
+    claims: PendingClaims = field(default_factory=LocalClaims)
+    """The requests with an idempotency key that are being executed."""
     runner: JobRunner = field(default_factory=JobRunner)
     """Running jobs. Event loop only."""
     listeners: Listeners = field(default_factory=Listeners)
@@ -199,5 +254,7 @@ class ApiState:
     def _state_for(self, registry: Registry) -> _RegistryState:
         with self._lock:
             if self._state is None or self._state.registry is not registry:
-                self._state = _RegistryState(registry, TokenAuthenticator(registry), IdempotencyKeys(registry))
+                self._state = _RegistryState(
+                    registry, TokenAuthenticator(registry), IdempotencyKeys(registry, self.claims)
+                )
             return self._state
