@@ -135,10 +135,6 @@ class SessionStore(Protocol):
         """Remove a session."""
         ...
 
-    def purge(self, now: float) -> int:
-        """Remove timed out sessions and return their number; called about once a minute."""
-        ...
-
     def __len__(self) -> int: ...
 
 
@@ -159,10 +155,6 @@ class ChallengeStore(Protocol):
 
     def settle(self, pending: PendingChallenge, reply: tuple[bytes, ...]) -> None:
         """Store the reply to the accepted answer, unless it is too long."""
-        ...
-
-    def purge(self, now: float) -> None:
-        """Remove expired challenges."""
         ...
 
     def __contains__(self, challenge_id: int) -> bool: ...
@@ -324,22 +316,21 @@ class Server:
         envelope, payload = frame.envelope, frame.payload
         if not 0 <= envelope.length <= MAX_MESSAGE:
             raise _EarlyFailure(ResponseCode.ERROR, NOT_UNDERSTOOD_TEXT)
+        session = self.sessions.use(envelope.session_id, now) if envelope.session_id > 0 else None
         if envelope.encrypted:
-            message, body = self._open(envelope, payload, now)
+            message, body = self._open(envelope, payload, session, now)
         elif len(payload) < header_module.HEADER_LENGTH:
             raise _EarlyFailure(ResponseCode.PROTOCOL_ERROR, INVALID_LENGTH_TEXT)
         else:
             message, body = self._parse(envelope, payload, now)
-        request = Request(message, body, None, envelope.request_id, private_transport=private_transport)
-        if envelope.session_id > 0:
-            session = self.sessions.use(envelope.session_id, now)
-            challenge = self.challenges.find(envelope.session_id, now)
-            if session is None and challenge is None:
-                return self.respond(request, ResponseCode.SESSION_TIMEOUT, Failure.of(NO_SESSION_TEXT), now)
-            request = replace(request, session=session)
+        request = Request(message, body, session, envelope.request_id, private_transport=private_transport)
+        if session is None and envelope.session_id > 0 and self.challenges.find(envelope.session_id, now) is None:
+            return self.respond(request, ResponseCode.SESSION_TIMEOUT, Failure.of(NO_SESSION_TEXT), now)
         return self._dispatch(request, now)
 
-    def _open(self, envelope: Envelope, payload: bytes, now: float) -> tuple[Message, RequestBody]:
+    def _open(
+        self, envelope: Envelope, payload: bytes, session: Session | None, now: float
+    ) -> tuple[Message, RequestBody]:
         """Decrypt and decode a message.
 
         All errors get the same response, so that a sender of altered ciphertext learns nothing. So the MAC is checked
@@ -347,7 +338,6 @@ class Server:
         """
         if envelope.session_id <= 0:
             raise _EarlyFailure(ResponseCode.SESSION_FAILED, CANNOT_DECRYPT_TEXT)
-        session = self.sessions.use(envelope.session_id, now)
         if session is None:
             failed = ResponseCode.SESSION_FAILED
             raise _EarlyFailure(ResponseCode.SESSION_TIMEOUT, NO_SESSION_TEXT, answered=envelope, http_code=failed)

@@ -182,8 +182,7 @@ class Session:
 
     def protect(self, message: Message) -> Message:
         """Add a MAC with this side's next counter."""
-        self.sent += 1
-        return add_mac(message, self.key, self.sent)
+        return add_mac(message, self.key, self.next_counter())
 
     def authenticate(self, message: Message) -> Credential:
         """Verify the MAC of a message, without its counter."""
@@ -196,15 +195,36 @@ class Session:
     def check(self, message: Message, *, allow_replay: bool = False) -> None:
         """Verify the MAC and counter of a message, and record the counter."""
         credential = self.authenticate(message)
-        if not allow_replay:
-            self.check_counter(message)
-        self.received.record(credential.counter)
+        if credential.counter and not self.take_counter(credential.counter) and not allow_replay:
+            self._reject_counter()
 
     def check_counter(self, message: Message) -> None:
-        """Reject a counter that was used before; versions before 2.5 have no counters."""
+        """Reject a counter that was used before, without recording it."""
         counter = 0 if message.credential is None else message.credential.counter
-        if self.version.at_least(5) and not self.received.is_fresh(counter):
+        if counter and not self.is_fresh(counter):
+            self._reject_counter()
+
+    def _reject_counter(self) -> None:
+        """Versions before 2.5 have no counters."""
+        if self.version.at_least(5):
             raise RemoteProtocolError("the session counter was used before", ResponseCode.SESSION_MESSAGE_REJECTED)
+
+    # Counters; a server with several processes keeps them elsewhere.
+
+    def next_counter(self) -> int:
+        """The next counter to send."""
+        self.sent += 1
+        return self.sent
+
+    def is_fresh(self, counter: int) -> bool:
+        """Whether a received counter, not 0, was not used before."""
+        return self.received.is_fresh(counter)
+
+    def take_counter(self, counter: int) -> bool:
+        """Record a received counter, not 0; return whether it was fresh."""
+        is_fresh = self.received.is_fresh(counter)
+        self.received.record(counter)
+        return is_fresh
 
     def seal(self, message: Message, random: Random) -> tuple[Envelope, bytes]:
         """Encrypt a message; return its envelope and payload."""

@@ -156,9 +156,7 @@ class NativeServer:
         self.setups = ReplyCache(MAX_SETUPS)
 
     def purge_expired(self, now: float) -> None:
-        """Remove expired state; call about once a minute."""
-        self.server.sessions.purge(now)
-        self.server.challenges.purge(now)
+        """Remove old replies; call about once a minute."""
         self.changes.purge(now)
         self.setups.purge(now)
 
@@ -167,8 +165,7 @@ class NativeServer:
         return status_values(self.registry, sessions=len(self.server.sessions), challenges=len(self.server.challenges))
 
     def adopt_state(self, old: "NativeServer") -> None:
-        """Take over sessions, challenges and replies of a server with old settings."""
-        self.server.sessions, self.server.challenges = old.server.sessions, old.server.challenges
+        """Take over the replies of a server with old settings."""
         self.changes, self.setups = old.changes, old.setups
 
     # One message

@@ -46,6 +46,7 @@ from perseid.server.native.authentication import TableLimits
 from perseid.server.native.resolution import PublicResolver, settings_to_json
 from perseid.server.native.server import NativeServer
 from perseid.server.native.service import NativeService
+from perseid.server.native.shared_tables import SharedChallenges, SharedSessions
 from perseid.server.native.tcp import NativeAcceptLoop
 from perseid.server.native.udp import UdpServer
 from perseid.server.observe import logs
@@ -54,9 +55,7 @@ from perseid.server.observe.counters import SharedCounters
 from perseid.server.observe.metrics import ControlCounters, MetricSources, get_ledger_state
 from perseid.server.observe.metrics_listener import MetricsListener
 from perseid.server.state.state import SharedState
-from perseid.wire.challenges import ChallengeTable
 from perseid.wire.server import Server
-from perseid.wire.sessions import MAX_ID, SessionTable
 
 from . import unblock_signals
 from .pools import Pools
@@ -203,10 +202,8 @@ class Control:
         ledger = self._installation.ledger
         registry = self._installation.registry(config)
         settings, limits = server_identity.server_settings(), TableLimits.of(config)
-        sessions = SessionTable(limits.sessions, limits.unproved_sessions)
-        # The ids of old sessions must not be reused soon: their messages would look forged instead of expired.
-        sessions.last_id = secrets.randbelow(MAX_ID)
-        challenges = ChallengeTable(settings.challenge_life, limits.challenges, limits.udp_challenges)
+        sessions = SharedSessions(self._state, limits.sessions, limits.unproved_sessions)
+        challenges = SharedChallenges(self._state, settings.challenge_life, limits.challenges, limits.udp_challenges)
         server = Server(settings, secrets.token_bytes, sessions, challenges)
         ports = {Transport.UDP: self._options.port, Transport.TCP: self._options.port}
         if self._options.http:

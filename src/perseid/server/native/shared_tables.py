@@ -1,0 +1,411 @@
+"""Sessions and pending challenges in the state that all processes of a server share.
+
+Any process serves any client, and a killed process loses no session. What a request changes is one transaction: a
+counter is checked and recorded in it, and a challenge is used up. Most requests only read otherwise, so the last use of
+a session is written once a minute.
+
+Anyone can start sessions and cause challenges. Unauthenticated sessions have their own table and evict only each other;
+so have challenges issued over UDP, where addresses can be forged, and challenges of long requests, so that short ones
+survive a flood of them.
+"""
+
+import time
+from array import array
+from bisect import insort
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import msgspec
+
+from perseid.server.state.state import Entry, SharedState, StateFull, Table, Transaction
+from perseid.wire.challenges import MAX_REPLY, ChallengeLimits, PendingChallenge
+from perseid.wire.codes import Version
+from perseid.wire.message import ENVELOPE_LENGTH, DigestAlgorithm, Envelope, Message, RequestDigest
+from perseid.wire.sessions import COUNTER_WINDOW_SIZE, MAX_ID, Cipher, Identity, Session
+
+from .authentication import ProvenIdentity
+from .decisions import Busy
+
+USE_INTERVAL: Final = 60
+"""Seconds after which a further use of a session is written; it may last longer by that."""
+
+SESSION_BYTES: Final = 2_048
+"""Bytes of a session in the table, of which 800 are counters; more only if its identity has a very long handle."""
+
+MIN_TABLE_BYTES: Final = 1 << 16
+"""Bytes of a table besides its sessions: pages are never full."""
+
+COUNTER_BLOCK: Final = 16
+"""Counters leased at a time for responses to requests without a counter, and for lists. A client remembers 200, so the
+counters of several processes must not be further apart."""
+
+LONG_REQUEST: Final = 1_024
+"""Bytes from which a request is long: changes of usual records are shorter."""
+
+_VERSION = 1
+_USES_PER_TIMEOUT = 30  # how often a use is written at least, if the timeout is short
+_NEVER = 1e12  # seconds; an entry that does not expire
+_LAST_ID_KEY = b"last"
+_ID_BYTES = 4
+_NO_COUNTER = -(1 << 31)
+_EMPTY_WINDOW = array("i", [_NO_COUNTER] * COUNTER_WINDOW_SIZE).tobytes()
+
+T = TypeVar("T")
+
+
+class _StoredSession(msgspec.Struct, array_like=True, frozen=True):
+    """A session; a change of the fields is a new version of the tables."""
+
+    used: float
+    key: bytes
+    cipher: int
+    version: tuple[int, int]
+    identity: tuple[bytes, int] | None
+    timeout: int
+    proved: ProvenIdentity | None = None
+    sent: int = 0
+    """The last counter leased to a process."""
+    received: bytes = _EMPTY_WINDOW
+    """The largest counters received, ascending, each of four bytes."""
+
+
+_encode_session = msgspec.msgpack.Encoder().encode
+_decode_session = msgspec.msgpack.Decoder(_StoredSession).decode
+
+
+@dataclass(slots=True, eq=False)
+class SharedSession(Session):
+    """A session as it was when it was found; its counters are in the shared state."""
+
+    sessions: "SharedSessions | None" = field(default=None, repr=False)
+    leased: int = 0
+    """The last counter leased to this object; `sent` is the last one used."""
+
+    def next_counter(self) -> int:
+        if self.sent >= self.leased:
+            self._stored.lease_counters(self)
+        self.sent += 1
+        return self.sent
+
+    def is_fresh(self, counter: int) -> bool:
+        return self._stored.is_fresh(self, counter)
+
+    def take_counter(self, counter: int) -> bool:
+        return self._stored.take_counter(self, counter)
+
+    @property
+    def _stored(self) -> "SharedSessions":
+        assert self.sessions is not None  # noqa: S101 - set by `SharedSessions.use`
+        return self.sessions
+
+
+class SharedSessions:
+    """The sessions of a server, for `wire.server.Server`. Raises `Busy` if the shared state is full."""
+
+    def __init__(self, state: SharedState, limit: int, unproved: int, clock: Callable[[], float] = time.time) -> None:
+        self._state = state
+
+        def table(name: str, count: int) -> Table:
+            size = MIN_TABLE_BYTES + count * SESSION_BYTES
+            return state.table(name, version=_VERSION, max_entries=count, max_bytes=size, clock=clock)
+
+        self._proved = table("native_sessions", limit)
+        self._unproved = table("native_unproved_sessions", unproved)
+        self._ids = table("native_ids", 1)
+
+    def __len__(self) -> int:
+        return self._proved.size().entries + self._unproved.size().entries
+
+    def next_id(self) -> int:
+        """The next id of all processes, which no session has.
+
+        The first one is random: after a restart, messages of old sessions must not look forged instead of expired.
+        """
+
+        def run(txn: Transaction) -> int:
+            data = self._ids.read(txn, _LAST_ID_KEY, 0.0)
+            last = int.from_bytes(data or self._state.key[:_ID_BYTES], "big") & MAX_ID
+            while True:
+                last = last % MAX_ID + 1
+                if self._find(txn, _pack_id(last)) is None:
+                    break
+            self._ids.write(txn, _LAST_ID_KEY, Entry(_pack_id(last), _NEVER))
+            return last
+
+        return _write(self._state, run)
+
+    def add(self, session: Session, now: float) -> None:
+        """Add a session; evict the least recently used unauthenticated one if necessary."""
+        identity = session.identity
+        stored = _StoredSession(
+            now,
+            session.key,
+            session.cipher.value,
+            (session.version.major, session.version.minor),
+            None if identity is None else (identity.handle, identity.index),
+            session.timeout,
+        )
+        if not self._unproved.put(_pack_id(session.id), _session_entry(stored)):
+            raise Busy
+
+    def use(self, session_id: int, now: float) -> Session | None:
+        """Get a session and keep it alive; None if it does not exist or has timed out."""
+        key = _pack_id(session_id)
+        for table in (self._proved, self._unproved):
+            if (data := table.get(key, now)) is None:
+                continue
+            stored = _decode_session(data)
+            interval = _use_interval(stored.timeout)
+            if now - stored.used > stored.timeout + interval:
+                return None
+            if abs(now - stored.used) >= interval:
+                # It may have been changed or ended meanwhile.
+                self._change(session_id, lambda stored: (msgspec.structs.replace(stored, used=now), None))
+            return self._to_session(session_id, stored)
+        return None
+
+    def confirm(self, session: Session) -> None:
+        """Store that a session is authenticated, unless it has ended."""
+        proved, key = session.proved, _pack_id(session.id)
+        assert isinstance(proved, ProvenIdentity)  # noqa: S101 - the native server proves identities
+
+        def run(txn: Transaction) -> bool:
+            found = self._find(txn, key)
+            if found is None:
+                return False
+            self._unproved.remove(txn, key)
+            return self._proved.write(txn, key, _session_entry(msgspec.structs.replace(found[1], proved=proved)))
+
+        _write(self._state, run)
+
+    def end(self, session: Session) -> None:
+        """Remove a session."""
+        key = _pack_id(session.id)
+        _write(self._state, lambda txn: self._proved.remove(txn, key) or self._unproved.remove(txn, key))
+
+    # Counters
+
+    def lease_counters(self, session: SharedSession) -> None:
+        """Lease counters for responses: no other process uses them."""
+
+        def change(stored: _StoredSession) -> tuple[_StoredSession, int]:
+            return msgspec.structs.replace(stored, sent=stored.sent + COUNTER_BLOCK), stored.sent
+
+        sent = self._change(session.id, change)
+        if sent is not None:  # else the session has ended, and this is its last response
+            session.sent, session.leased = sent, sent + COUNTER_BLOCK
+
+    def is_fresh(self, session: SharedSession, counter: int) -> bool:
+        """Whether a received counter was not used before."""
+        key = _pack_id(session.id)
+        data = self._proved.get(key, 0.0) or self._unproved.get(key, 0.0)
+        return data is not None and _is_fresh(_window(_decode_session(data)), counter)
+
+    def take_counter(self, session: SharedSession, counter: int) -> bool:
+        """Record a received counter; return whether it was fresh. A counter for the response is leased with it."""
+
+        def change(stored: _StoredSession) -> tuple[_StoredSession | None, int | None]:
+            window = _window(stored)
+            if not _is_fresh(window, counter):
+                return None, None
+            insort(window, counter)
+            del window[0]
+            sent = stored.sent
+            return msgspec.structs.replace(stored, received=window.tobytes(), sent=sent + 1), sent
+
+        sent = self._change(session.id, change)
+        if sent is None:
+            return False
+        session.sent, session.leased = sent, sent + 1
+        return True
+
+    def _change(
+        self, session_id: int, change: Callable[[_StoredSession], tuple[_StoredSession | None, T | None]]
+    ) -> T | None:
+        """Change a session in one transaction and return a result; None if it has ended."""
+        key = _pack_id(session_id)
+
+        def run(txn: Transaction) -> T | None:
+            found = self._find(txn, key)
+            if found is None:
+                return None
+            table, stored = found
+            changed, result = change(stored)
+            if changed is not None:
+                table.write(txn, key, _session_entry(changed))
+            return result
+
+        return _write(self._state, run)
+
+    def _find(self, txn: Transaction, key: bytes) -> tuple[Table, _StoredSession] | None:
+        for table in (self._proved, self._unproved):
+            if (data := table.read(txn, key, 0.0)) is not None:
+                return table, _decode_session(data)
+        return None
+
+    def _to_session(self, session_id: int, stored: _StoredSession) -> SharedSession:
+        return SharedSession(
+            session_id,
+            stored.key,
+            Cipher(stored.cipher),
+            Version(*stored.version),
+            None if stored.identity is None else Identity(*stored.identity),
+            stored.timeout,
+            stored.used,
+            stored.proved,
+            sessions=self,
+        )
+
+
+class _StoredChallenge(msgspec.Struct, array_like=True, frozen=True):
+    """A challenge; a change of the fields is a new version of the tables."""
+
+    since: float
+    request: bytes
+    """The message, decrypted, with its envelope."""
+    nonce: bytes
+    digest_algorithm: int
+    digest: bytes
+    used_by: tuple[int, bytes] | None = None
+    reply: tuple[bytes, ...] = ()
+
+
+_encode_challenge = msgspec.msgpack.Encoder().encode
+_decode_challenge = msgspec.msgpack.Decoder(_StoredChallenge).decode
+
+
+class SharedChallenges:
+    """The pending challenges of a server, for `wire.server.Server`. Raises `Busy` if the shared state is full."""
+
+    def __init__(
+        self,
+        state: SharedState,
+        life: float,
+        limits: ChallengeLimits,
+        udp_limits: ChallengeLimits,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._state = state
+        self._life = life
+        self._tables = {
+            (udp, is_long): state.table(
+                f"native{'_udp' * udp}{'_long' * is_long}_challenges",
+                version=_VERSION,
+                max_entries=table_limits.count,
+                max_bytes=table_limits.size // 2,
+                clock=clock,
+            )
+            for udp, table_limits in ((False, limits), (True, udp_limits))
+            for is_long in (False, True)
+        }
+
+    def __len__(self) -> int:
+        return sum(table.size().entries for table in self._tables.values())
+
+    def __contains__(self, challenge_id: int) -> bool:
+        return any(table.get(_pack_id(challenge_id), 0.0) is not None for table in self._tables.values())
+
+    def add(self, pending: PendingChallenge, *, udp: bool = False) -> None:
+        """Add a challenge, issued over UDP or not; one with the same id is replaced."""
+        key, request = _pack_id(pending.id), pending.request.to_bytes()
+        digest = pending.digest
+        stored = _StoredChallenge(pending.since, request, pending.nonce, digest.algorithm.value, digest.digest)
+        added = self._tables[udp, len(request) >= LONG_REQUEST]
+
+        def run(txn: Transaction) -> bool:
+            for table in self._tables.values():
+                table.remove(txn, key)
+            return added.write(txn, key, self._entry(stored))
+
+        if not _write(self._state, run, len(request)):
+            raise Busy
+
+    def find(self, challenge_id: int, now: float) -> PendingChallenge | None:
+        """The challenge with this id, if it has not expired. It may be answered over another transport."""
+        for table in self._tables.values():
+            if (data := table.get(_pack_id(challenge_id), now)) is not None:
+                stored = _decode_challenge(data)
+                # Also if the clock was set back.
+                return self._to_pending(challenge_id, stored, now) if abs(now - stored.since) <= self._life else None
+        return None
+
+    def take(self, pending: PendingChallenge, used_by: tuple[int, bytes]) -> bool:
+        """Mark a challenge as used by an answer; return whether it was unused."""
+
+        def change(stored: _StoredChallenge) -> _StoredChallenge | None:
+            return None if stored.used_by else msgspec.structs.replace(stored, used_by=used_by)
+
+        stored = self._change(pending, change)
+        if stored is None:
+            return False
+        pending.used_by, pending.reply = stored.used_by or used_by, stored.reply
+        return stored.used_by is None
+
+    def settle(self, pending: PendingChallenge, reply: tuple[bytes, ...]) -> None:
+        """Store the reply to the accepted answer, unless it is too long."""
+        size = sum(map(len, reply))
+        if size <= MAX_REPLY:
+            self._change(pending, lambda stored: msgspec.structs.replace(stored, reply=reply), size)
+
+    def _change(
+        self,
+        pending: PendingChallenge,
+        change: Callable[[_StoredChallenge], _StoredChallenge | None],
+        size: int = 0,
+    ) -> _StoredChallenge | None:
+        """Change a challenge in one transaction; return it as it was before, None if it is gone."""
+        key = _pack_id(pending.id)
+
+        def run(txn: Transaction) -> _StoredChallenge | None:
+            for table in self._tables.values():
+                if (data := table.read(txn, key, 0.0)) is not None:
+                    stored = _decode_challenge(data)
+                    if stored.nonce != pending.nonce:
+                        return None
+                    if (changed := change(stored)) is not None:
+                        table.write(txn, key, self._entry(changed))
+                    return stored
+            return None
+
+        return _write(self._state, run, size + pending.request.envelope.length)
+
+    def _entry(self, stored: _StoredChallenge) -> Entry:
+        return Entry(_encode_challenge(stored), stored.since + self._life)
+
+    @staticmethod
+    def _to_pending(challenge_id: int, stored: _StoredChallenge, now: float) -> PendingChallenge:
+        envelope, payload = Envelope.from_bytes(stored.request), stored.request[ENVELOPE_LENGTH:]
+        digest = RequestDigest(DigestAlgorithm(stored.digest_algorithm), stored.digest)
+        request = Message.from_bytes(envelope, payload, int(now))
+        return PendingChallenge(challenge_id, request, stored.nonce, digest, stored.since, stored.used_by, stored.reply)
+
+
+def _write(state: SharedState, change: Callable[[Transaction], T], size: int = 0) -> T:
+    try:
+        return state.write(change, size)
+    except StateFull:
+        raise Busy from None
+
+
+def _pack_id(number: int) -> bytes:
+    return number.to_bytes(_ID_BYTES, "big")
+
+
+def _session_entry(stored: _StoredSession) -> Entry:
+    return Entry(_encode_session(stored), stored.used + stored.timeout + _use_interval(stored.timeout))
+
+
+def _use_interval(timeout: int) -> float:
+    return min(USE_INTERVAL, timeout / _USES_PER_TIMEOUT)
+
+
+def _window(stored: _StoredSession) -> "array[int]":
+    window = array("i")
+    window.frombytes(stored.received)
+    return window
+
+
+def _is_fresh(window: "array[int]", counter: int) -> bool:
+    """As in `CounterWindow`."""
+    return counter > window[0] and counter not in window
