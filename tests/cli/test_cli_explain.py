@@ -50,6 +50,7 @@ def test_allowed_command_is_explained_without_changes(demo: Site, command: str) 
         (f"remove {WORK} 77", 3, 200, "index 77"),
         ("mint 102.100.272 --as 300:99999/x", 4, 400, "who_may_mint"),
         (f"set {WORK} DESC=mine --as 300:99999/x", 4, 400, "MODIFY_VALUE"),
+        ("mint 1..2", 2, 102, "prefix"),
     ],
 )
 def test_refused_command_is_explained_with_its_reason_and_exit_code(

@@ -66,6 +66,16 @@ def test_history_of_a_private_value_stays_public_only_with_keep_history(here: Si
     assert ("as it was" in shown) == bool(option)
 
 
+def test_tombstone_is_not_published_but_deleted_and_reused(here: Site) -> None:
+    here.ok("tombstone 12345/x --reason gone")
+    published = here.ok("publish 12345/x")
+    assert published.err == "Warning: Handle 12345/x is a tombstone, and stays one: nothing changed\n"
+    here.ok("delete 12345/x")
+    refused(here("create 12345/x --url https://example.org/2"), "was deleted", "--reuse-deleted")
+    here.ok("create 12345/x --url https://example.org/2 --reuse-deleted")
+    assert here.lines("resolve 12345/x")[0].endswith("https://example.org/2")
+
+
 def test_repeated_publish_or_unpublish_changes_nothing(here: Site) -> None:
     before = last(here)
     assert here.ok("publish 12345/x --json").json["seq"] == before

@@ -190,19 +190,26 @@ def test_empty_table_mints_nothing(here: Site) -> None:
         (b"URL\na\nb,c\n", ("line 3", "2 cells")),
         (b'URL\n"a\n', ("invalid CSV",)),
         (b"URL\n\xff\n", ("is not UTF-8 at byte 5",)),
-        (
-            b"handle,url,title,EMIAL!private\n12345/a,https://example.org/,x,y\n",
-            ("unknown columns: 'handle', 'url', 'title'",),
-        ),
-        (b"url,title,EMIAL!private\nx,x,y\n", ("did you mean URL?", "did you mean TITLE?", "did you mean EMAIL?")),
-        (b"URL,12345/UNKNOWN\nx,y\n", ("'12345/UNKNOWN'", "perseid type list")),
-        (b"URL,CHECKSUM\nx,y\n", ("--allow-type CHECKSUM",)),
         (b"URL,HS_ADMIN\na,300:0.NA/12345\nb,bogus:bogus\n", ("line 3", "HS_ADMIN")),
     ],
 )
 def test_invalid_table_mints_nothing(here: Site, table: bytes, words: tuple[str, ...]) -> None:
     before = here.lines("list 12345")
     refused(here("mint 12345 --from -", stdin=table), "Standard input", *words, code=1)
+    assert here.lines("list 12345") == before
+
+
+def test_unknown_columns_are_wrong_usage_and_all_are_named(here: Site) -> None:
+    before = here.lines("list 12345")
+    for table, words in (
+        (b"handle,url,title\n12345/a,https://example.org/,x\n", ("unknown columns: 'handle', 'url', 'title'",)),
+        (b"url,title,EMIAL!private\nx,x,y\n", ("did you mean URL?", "did you mean TITLE?", "did you mean EMAIL?")),
+        (b"URL,12345/UNKNOWN\nx,y\n", ("'12345/UNKNOWN'", "perseid type list")),
+        (b"URL,CHECKSUM,a b\nx,y,z\n", ("--allow-type CHECKSUM --allow-type 'a b'",)),
+    ):
+        refused(here("mint 12345 --from -", stdin=table), "Standard input", *words, code=2)
+    found = json.loads(here("mint 12345 --from - --json", stdin=b"CHECKSUM\nx\n").err)
+    assert (found["type"].partition("#")[2], found["exit_code"]) == ("unknown-columns", 2)
     assert here.lines("list 12345") == before
 
 

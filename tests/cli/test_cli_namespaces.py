@@ -41,7 +41,15 @@ def test_namespace_is_removed_or_retired(demo: Site) -> None:
     assert demo.lines("namespace list") == ["102.100.272", "102.100.TYPE", "12345", "2000.01  retired"]
     assert "retired         yes" in demo.lines("namespace show 2000.01")
     refused(demo("mint 2000.01"), "Namespace 2000.01 is retired", "retired = false: perseid namespace policy 2000.01 ")
+    found = json.loads(demo("--json mint 2000.01").err)
+    assert (found["type"].partition("#")[2], found["status"]) == ("state-conflict", 409)
     demo.ok("namespace derive 2000.01 5")
+    demo.ok("namespace derive 2000.01 6")
+    demo.ok("namespace remove 2000.01.6")
+    refused(demo("namespace remove 2000.01.6"), "Namespace 2000.01.6 is already removed, by entry ")
+    added = demo.ok("namespace derive 2000.01 7 --administrator 300:2000.01/nobody --administrator 300:0.NA/2000.01")
+    assert added.err.startswith("Warning: Administrator 300:2000.01/nobody does not exist here")
+    assert added.err.count("Warning") == 1
     demo.ok("mint 2000.01.5")
     assert demo.ok("namespace remove 12345 --json").json == {
         "prefix": "12345",

@@ -315,6 +315,9 @@ class LazyGroup(Group):
     ) -> Any:
         """Run the program. Wrong usage is reported like every other error; `help COMMAND` is `COMMAND --help`."""
         arguments = sys.argv[1:] if args is None else list(args)
+        if arguments[:1] == ["--json"] and len(arguments) > 1:  # an option of every command
+            end = arguments.index("--") if "--" in arguments else len(arguments)
+            arguments = [*arguments[1:end], "--json", *arguments[end:]]
         if arguments[:1] == ["help"]:
             arguments = [*arguments[1:], "--help"]
         if not standalone_mode:

@@ -103,6 +103,12 @@ def exit_code_of(code: Any) -> int:
     return NOT_FOUND if code.name in _NOT_FOUND_CODES else FAILED if code.name in _FAILED_CODES else REFUSED
 
 
+def exit_code_of_refusal(refused: Any) -> int:
+    """The exit code for a refusal."""
+    is_usage = _is_instance(refused, "perseid.registry.results", "InvalidRequest")
+    return USAGE if is_usage else exit_code_of(refused.code)
+
+
 def _describe(error: Exception) -> _Report:
     if isinstance(error, NameProblem):
         advice: tuple[str, ...] = (f"To read the rule: perseid name rules {error.rule}",)
@@ -115,7 +121,8 @@ def _describe(error: Exception) -> _Report:
     if isinstance(error, NotFound):
         return _Report("not-found", str(error), code=0, exit_code=NOT_FOUND)
     if isinstance(error, CommandFailed):
-        return _Report("command-failed", str(error), error.args[1:])
+        exit_code = USAGE if error.is_usage else FAILED
+        return _Report(error.problem_type, str(error), error.args[1:], exit_code=exit_code)
     if isinstance(error, Interrupted):
         return _Report("command-failed", str(error), exit_code=INTERRUPTED)
     for module, name, slug in _FAILURES:
@@ -143,8 +150,7 @@ def _describe_refusal(refused: Any) -> _Report:
     from ._advice import render_advice  # noqa: PLC0415
 
     advice, code = render_advice(refused.advice), refused.code
-    is_usage = _is_instance(refused, "perseid.registry.results", "InvalidRequest")
-    exit_code = USAGE if is_usage else exit_code_of(code)
+    exit_code = exit_code_of_refusal(refused)
     slug = refused.problem_type or slug_of_code(code)
     lines = (advice,) if advice else ()
     return _Report(slug, refused.reason, lines, refused.rule, int(code), exit_code, refused)

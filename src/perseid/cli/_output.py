@@ -58,8 +58,19 @@ def print_fields(fields: Mapping[str, object]) -> None:
 class CommandFailed(Exception):
     """A command could not do, or not complete, what it was asked to do. The arguments are the reason and advice."""
 
+    problem_type = "command-failed"
+    is_usage = False
+    """Whether the input has to be corrected."""
+
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class UnknownColumns(CommandFailed):
+    """A table has columns that are not known types."""
+
+    problem_type = "unknown-columns"
+    is_usage = True
 
 
 class NotFound(Exception):

@@ -34,7 +34,7 @@ from ._arguments import (
     parse_values,
 )
 from ._commands import Group, register_command
-from ._errors import exit_code_of
+from ._errors import exit_code_of_refusal
 from ._output import AsJson, print_json
 from .lifecycle import Undo, tombstone_command
 from .records import Indexes, Overwrite, ReuseDeleted, add_command, create_command, set_command
@@ -221,5 +221,5 @@ def _explain(
         typer.echo(f"{'allowed' if explanation.allowed else 'refused'}: {explanation.reason}")
         if advice := render_advice(explanation.advice):
             typer.echo(advice)
-    if not explanation.allowed:
-        raise typer.Exit(exit_code_of(explanation.code))
+    if explanation.refused is not None:
+        raise typer.Exit(exit_code_of_refusal(explanation.refused))

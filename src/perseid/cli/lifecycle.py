@@ -49,7 +49,8 @@ def publish(
 ) -> None:
     """Publish an identifier that was unpublished.
 
-    If it is public already, nothing changes. A reserved identifier has no record: use `perseid create` instead.
+    If it is public already, nothing changes. A reserved identifier has no record: use `perseid create` instead. A
+    tombstone stays one: `perseid tombstone --undo` restores its record.
 
     For example:
         perseid publish 102.100.272/D7J1G0DQH

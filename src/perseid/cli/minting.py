@@ -45,7 +45,7 @@ from ._arguments import (
     parse_values,
     print_warnings,
 )
-from ._output import AsJson, CommandFailed, print_json, progress
+from ._output import AsJson, UnknownColumns, print_json, progress
 
 MAX_CELL: Final = 2_097_152
 """Characters of the longest cell of a CSV file: a value has at most half as many bytes, base64 needs more."""
@@ -315,11 +315,11 @@ def _check_types(session: OpenInstallation, where: str, rows: Rows, allowed: Seq
     if any(type_.lower() in _HANDLE_COLUMNS for type_ in unknown):
         hints.append("mint generates the handles; to choose a handle, use: perseid create HANDLE")
     accepted = f"Accepted columns: {', '.join(sorted(BUILT_IN_TYPES))}, HS_…, TITLE and other types of citations"
-    raise CommandFailed(
+    raise UnknownColumns(
         f"{rows.name}: unknown columns: {', '.join(map(quote_text, unknown))}; nothing was minted",
         *hints,
         f"{accepted}, types of the policy, registered types (perseid type list)",
-        f"To use another type: --allow-type {shlex.quote(unknown[0])}",
+        f"To use other types: {' '.join([f'--allow-type {shlex.quote(type_)}' for type_ in dict.fromkeys(unknown)])}",
     )
 
 

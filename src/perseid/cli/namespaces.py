@@ -51,6 +51,7 @@ from ._arguments import (
     parse_reference,
     parse_value_ref,
     print_changed,
+    print_warnings,
     printable,
     read_text,
 )
@@ -321,6 +322,7 @@ def _create_namespace(
         print_json(to_created_namespace(namespace))
         return
     typer.echo(namespace.prefix)
+    print_warnings(namespace.warnings)
     if namespace.policy.default_creator and not rules.default_creator:
         print_message(f"The default creator is {namespace.policy.default_creator}. Describe it in its record.")
     if namespace.types_elsewhere:

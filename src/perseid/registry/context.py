@@ -198,7 +198,8 @@ def check_open(policy: Policy, prefix: str) -> None:
     Call it after the permission is checked: otherwise free handles would differ from hidden ones.
     """
     if refusals := policy.check_open(prefix):
-        raise Refused.from_refusals(refusals)
+        refused = Refused.from_refusals(refusals)
+        raise StateConflict(refused.reason, refused.advice, refused.rule)
 
 
 def not_found(stored: StoredRecord) -> Refused:

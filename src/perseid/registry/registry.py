@@ -127,7 +127,7 @@ class Registry:
                 plan = _decide_command(command, Context(snapshot, identity, interface, self.now()))
                 _try_build(plan, snapshot)
         except Refused as refused:
-            return Explanation(False, refused.reason, refused.code, refused.advice, refused.rule)
+            return Explanation(False, refused.reason, refused.code, refused.advice, refused.rule, refused)
         return Explanation(True, plan.reason or "allowed")
 
     def _decide(

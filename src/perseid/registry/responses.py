@@ -198,7 +198,12 @@ def to_created_namespace(namespace: Namespace) -> namespaces.CreatedNamespace:
     """Convert a new namespace."""
     policy = namespace.policy
     return namespaces.CreatedNamespace(
-        namespace.prefix, policy.profile, namespace.seq, policy.default_creator or None, namespace.types_elsewhere
+        namespace.prefix,
+        policy.profile,
+        namespace.seq,
+        policy.default_creator or None,
+        namespace.types_elsewhere,
+        namespace.warnings,
     )
 
 

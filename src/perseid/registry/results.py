@@ -220,3 +220,5 @@ class Explanation:
     code: ResponseCode | None = None
     advice: Advice | None = None
     rule: str = ""
+    refused: Refused | None = None
+    """The refusal that the command would raise."""

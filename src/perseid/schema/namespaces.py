@@ -104,6 +104,9 @@ class CreatedNamespace(ResponseBody, frozen=True):
     seq: Seq
     creator: Annotated[str | None, Doc("The default creator of identifiers; its record was created if needed.")] = None
     external_types: Annotated[tuple[str, ...], Doc("Types that another service defines.")] = ()
+    warnings: Annotated[
+        tuple[str, ...], Doc("What may not be intended, such as administrators that do not exist.")
+    ] = ()
 
 
 class PolicyResponse(ResponseBody, frozen=True):

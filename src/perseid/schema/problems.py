@@ -283,6 +283,13 @@ _TYPES: Final = (
         "The server failed. Report the number in `instance` to the operator of the server; the log has the details.",
     ),
     ProblemType(
+        "unknown-columns",
+        400,
+        "Unknown columns",
+        "Only the command line reports this, with `--json`: a table has columns that are not known types. Nothing was "
+        "minted. `advice` names the option that accepts them.",
+    ),
+    ProblemType(
         "command-failed",
         500,
         "Command failed",

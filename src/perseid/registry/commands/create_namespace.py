@@ -45,6 +45,7 @@ class CreateNamespace:
         copied = self._copy_prefix_handle(context)
         namespace_plan = namespace.namespace_plan(_with_drafts(context, copied))
         creator_plan = self._plan_creator(_with_drafts(context, (*copied, *namespace_plan.drafts())))
+        warnings = namespace.find_warnings(context.snapshot)
         policy = [namespace.policy]  # as it is stored in the end
 
         def build(lender: LeaseProvider) -> Sequence[Draft]:
@@ -56,7 +57,7 @@ class CreateNamespace:
             return (*namespace_plan.drafts(policy[0]), *copied, *records)
 
         def result(seq: int) -> Namespace:
-            return Namespace(namespace.prefix, policy[0], seq, namespace_plan.types_elsewhere)
+            return Namespace(namespace.prefix, policy[0], seq, namespace_plan.types_elsewhere, warnings)
 
         return Plan(result, build=build, reason=context.reasons[-1])
 

@@ -42,7 +42,7 @@ number their values from 1."""
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Publish an unpublished record. Nothing happens if it is public."""
+    """Publish an unpublished record. Nothing happens if it is public; a warning says that a tombstone stays one."""
 
     handle: Handle
 
@@ -50,7 +50,10 @@ class Publish:
         """MODIFY_VALUE: with it, the caller could change the public read permission of each value."""
         stored = get_record_for(context, self.handle, "publish", AdminPermission.MODIFY_VALUE, Scope.PUBLISH)
         if stored.is_public:
-            return Plan(lambda _: ChangeResult(stored.handle, stored.seq), reason=context.reasons[-1])
+            if stored.state is State.TOMBSTONE:
+                context.warn(f"Handle {display_name(stored.requested)} is a tombstone, and stays one: nothing changed")
+            unchanged = ChangeResult(stored.handle, stored.seq, warnings=tuple(context.warnings))
+            return Plan(lambda _: unchanged, reason=context.reasons[-1])
         if stored.state is State.RESERVED:
             raise still_reserved(stored)
         return plan_change(context, stored, Action.PUBLISH, stored.values, State.NORMAL)

@@ -11,12 +11,13 @@ from enum import Enum
 
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.reader import LogReader
-from perseid.ledger.log.record_keys import HOMED, POLICY, homed_name, key_range, policy_name
+from perseid.ledger.log.record_keys import HOMED, POLICY, homed_name, key_range, policy_name, record_key
 from perseid.ledger.log.requests import LeaseProvider
 from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle, check_prefix_syntax, fold, parent_prefix
 from perseid.names.uri import is_uri
-from perseid.records.admin import AdminPermission
+from perseid.records.admin import AdminPermission, ValueList
+from perseid.records.data_types import interpret_as
 from perseid.records.record import Value
 from perseid.records.types import HS_ADMIN, HS_VLIST, has_type
 from perseid.registry.access import permissions
@@ -49,6 +50,7 @@ class Namespace:
     """The entry of the policy."""
     types_elsewhere: tuple[str, ...] = ()
     """Types that the policy uses and whose definitions belong to another service (A6)."""
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,9 @@ class AddNamespace:
     def decide(self, context: Context) -> Plan[Namespace]:
         """Home the prefix, store the policy, create the prefix handle and the types that belong here."""
         namespace_plan = self.namespace_plan(context)
-        namespace = Namespace(self.prefix, self.policy, 0, namespace_plan.types_elsewhere)
+        namespace = Namespace(
+            self.prefix, self.policy, 0, namespace_plan.types_elsewhere, self.find_warnings(context.snapshot)
+        )
         return _plan_policy(
             context,
             self.prefix,
@@ -102,6 +106,21 @@ class AddNamespace:
             policy_change=policy_change,
             others=(*others, *types),
             types_elsewhere=elsewhere,
+        )
+
+    def find_warnings(self, snapshot: Snapshot) -> tuple[str, ...]:
+        """Warn about chosen administrators without a record here: they cannot authenticate."""
+        if not self.require_administrators:
+            return ()
+        groups = filter(None, (interpret_as(value, ValueList) for value in self.values))
+        members = {str(each): Handle.for_lookup(each.handle) for group in groups for each in group.entries}
+        own = fold(f"{PREFIX_OF_PREFIXES}/{self.prefix}")
+        return tuple(
+            [
+                f"Administrator {display_name(member)} does not exist here, and cannot authenticate until it does"
+                for member, handle in members.items()
+                if handle is not None and fold(str(handle)) != own and not snapshot.stored(handle).exists
+            ]
         )
 
     def _prefix_handle(self, context: Context) -> Iterator[Draft]:
@@ -216,7 +235,11 @@ class RemoveNamespace:
         homed = filter(context.snapshot.is_homed, (f"{PREFIX_OF_PREFIXES}/{self.prefix}", self.prefix))
         names = [(Action.UNHOME, homed_name(name)) for name in homed]
         if not names:
-            raise not_hosted(self.prefix)
+            former = context.snapshot.entry(record_key(homed_name(f"{PREFIX_OF_PREFIXES}/{self.prefix}")))
+            if former is None:
+                raise not_hosted(self.prefix)
+            reason = f"Namespace {display_name(self.prefix)} is already removed, by entry {former.seq}"
+            raise StateConflict(reason, AdviceKind.LIST_NAMESPACES())
         if context.snapshot.policy_entry(self.prefix) is not None:
             names.append((Action.DELETE, policy_name(self.prefix)))
         handles = key_range(f"{self.prefix}/")
