@@ -1,5 +1,8 @@
 """Requests repeated over UDP are executed once, and get the same response twice."""
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -32,6 +35,7 @@ from tests.server.native.native_servers import (
     Visitor,
     make_server,
 )
+from tests.server.shared_state import make_state
 
 
 @pytest.fixture
@@ -63,7 +67,7 @@ def test_same_bytes_in_a_session_are_executed_once(registry: Registry, visitor: 
     frame = visitor.client.pack(create(visitor, session), session)
     first = visitor.carry(frame)
     size = entries(registry)
-    for pause in (0.0, 1.5, RETENTION_SECONDS - 1.5):
+    for pause in (0.0, 1.5, RETENTION_SECONDS - 2.0):
         visitor.now += pause
         assert visitor.carry(frame) == first
     assert visitor.served[-1].code is ResponseCode.SUCCESS
@@ -200,14 +204,6 @@ def test_challenges_and_reads_are_not_remembered(visitor: Visitor) -> None:
     assert len(visitor.native_server.setups) == 0
 
 
-def test_purge_removes_old_replies(visitor: Visitor) -> None:
-    proved_session(visitor)
-    native_server = visitor.native_server
-    assert (len(native_server.changes), len(native_server.setups)) == (1, 1)
-    native_server.purge_expired(visitor.now + RETENTION_SECONDS + 1)
-    assert (len(native_server.changes), len(native_server.setups)) == (0, 0)
-
-
 def test_lists_require_tcp(visitor: Visitor) -> None:
     for opcode in (OpCode.LIST_HANDLES, OpCode.LIST_HOMED_NAS):
         answer = visitor.ask(visitor.request(opcode, HandleRequest(ADMIN.encode())))
@@ -225,48 +221,75 @@ def key(number: int) -> Key:
     return frame_key("a", frame_of(number))
 
 
+def remember(table: ReplyCache, number: int, now: float, size: int = 10) -> None:
+    table.begin((key(number),), now)
+    table.end((key(number),), Reply((frame_of(number, size),)), now)
+
+
 def test_oldest_replies_are_evicted() -> None:
-    table = ReplyCache(limit=3)
+    table = ReplyCache(make_state(), limit=3)
     for number in range(5):
-        table.begin((key(number),))
-        table.end((key(number),), Reply((frame_of(number),)), float(number))
+        remember(table, number, float(number))
     assert [table.find(key(number), 5.0) is not None for number in range(5)] == [False, False, True, True, True]
 
 
 def test_total_bytes_of_replies_are_bounded() -> None:
-    table = ReplyCache(size=10_000)
+    table = ReplyCache(make_state(), size=40_960)
     for number in range(100):
-        table.begin((key(number),))
-        table.end((key(number),), Reply((frame_of(number, 1_000),)), 0.0)
-    assert 0 < table.size <= 10_000
-    assert len(table) == 7
+        remember(table, number, float(number), 1_000)
+    assert 10 < len(table) < 40
+    assert table.find(key(99), 99.0) is not None
 
 
 def test_long_reply_is_not_remembered() -> None:
-    table = ReplyCache()
-    table.begin((key(1),))
-    table.end((key(1),), Reply((frame_of(1, MAX_REPLY_BYTES),)), 0.0)
-    assert len(table) == table.size == 0
+    table = ReplyCache(make_state())
+    remember(table, 1, 0.0, MAX_REPLY_BYTES)
+    assert len(table) == 0
+
+
+def test_reply_has_two_keys_in_all_processes() -> None:
+    state = make_state()
+    table, other = ReplyCache(state), ReplyCache(state)
+    keys, reply = (key(1), key(2)), Reply((frame_of(1), frame_of(2, 0)))
+    table.begin(keys, 0.0)
+    assert [other.find(each, 1.0) for each in keys] == [Reply(())] * 2
+    assert [table.find_concurrent(each, 1.0) for each in keys] == [None] * 2
+    other.begin(keys[:1], 1.0)
+    assert [table.find_concurrent(each, 1.0) for each in keys] == [Reply(()), None]
+    other.end(keys[:1], None, 2.0)
+    table.end(keys, reply, 2.0)
+    assert [other.find(each, 2.0 + RETENTION_SECONDS - 1) for each in keys] == [reply] * 2
+    assert [other.find(each, 2.0 + RETENTION_SECONDS) for each in keys] == [None] * 2
+
+
+def test_request_of_a_killed_process_may_be_executed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = ReplyCache(make_state())
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    with monkeypatch.context() as other:
+        other.setattr(os, "getpid", lambda: ended.pid)
+        table.begin((key(1),), 0.0)
+    assert table.find(key(1), 1.0) is None
+    remember(table, 1, 1.0)
+    assert table.find(key(1), 1.0) == Reply((frame_of(1),))
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 30), st.booleans())))
 def test_cache_invariants(events: list[tuple[int, int, bool]]) -> None:
-    table = ReplyCache(limit=4, size=3_000)
+    table = ReplyCache(make_state(), limit=4)
     now, seen = 0.0, dict[int, float]()
     for number, pause, done in events:
         now += pause
         known = table.find(key(number), now)
         if known is not None:
-            assert now - seen[number] <= RETENTION_SECONDS
+            assert now - seen[number] < RETENTION_SECONDS
             assert known == Reply((frame_of(number),))
             continue
-        table.begin((key(number),))
+        table.begin((key(number),), now)
         assert table.find(key(number), now) == Reply(())
         table.end((key(number),), Reply((frame_of(number),)) if done else None, now)
         seen[number] = now
         assert len(table) <= 4
-    table.purge(now + RETENTION_SECONDS + 1)
-    assert (len(table), table.size, table._by_key, table._in_progress) == (0, 0, {}, {})
 
 
 def test_concurrent_attempt_is_not_executed_after_another_authenticates(registry: Registry, visitor: Visitor) -> None:

@@ -26,6 +26,7 @@ from perseid.records.site import Purpose, Site, Transport
 from perseid.registry.identity import Anonymous, KeyIdentity, Proof
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
+from perseid.server.state.state import SharedState
 from perseid.wire.challenges import check_secret_answer
 from perseid.wire.codes import OpCode, OpFlag, RemoteProtocolError, ResponseCode
 from perseid.wire.framing import Frame
@@ -130,7 +131,7 @@ class _Call:
 class NativeServer:
     """A server of the native protocol without sockets, for one event loop."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all its parts
         self,
         registry: Registry,
         server: Server,
@@ -140,8 +141,9 @@ class NativeServer:
         status: Callable[[], tuple[Value, ...]] | None = None,
         checkpoint: Callable[[], bool] | None = None,
         run: RunWork = run_here,
+        state: SharedState | None = None,
     ) -> None:
-        """`run` does the work for a client address."""
+        """`run` does the work for a client address; `state` is that of all processes, else it is private."""
         self.registry = registry
         self.server = server
         self._settings = settings or NativeSettings()
@@ -152,21 +154,13 @@ class NativeServer:
         self._run = run
         self._reads_are_short = not registry.ledger.log.store.is_remote
         self._random = registry.ledger.log.random
-        self.changes = ReplyCache()
-        self.setups = ReplyCache(MAX_SETUPS)
-
-    def purge_expired(self, now: float) -> None:
-        """Remove old replies; call about once a minute."""
-        self.changes.purge(now)
-        self.setups.purge(now)
+        state = state or SharedState.private()
+        self.changes = ReplyCache(state)
+        self.setups = ReplyCache(state, "udp_setups", MAX_SETUPS)
 
     def status(self) -> tuple[Value, ...]:
         """Return the values of `0.SITE/status`, for administrators."""
         return status_values(self.registry, sessions=len(self.server.sessions), challenges=len(self.server.challenges))
-
-    def adopt_state(self, old: "NativeServer") -> None:
-        """Take over the replies of a server with old settings."""
-        self.changes, self.setups = old.changes, old.setups
 
     # One message
 
@@ -253,7 +247,7 @@ class NativeServer:
         self, call: _Call, table: ReplyCache, keys: tuple[Key, ...], response: Awaitable[NativeResponse]
     ) -> NativeResponse:
         """Await the response, and remember it if something was done."""
-        table.begin(keys)
+        table.begin(keys, call.now)
         try:
             return await self._guard(call, response)
         finally:

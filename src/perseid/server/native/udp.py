@@ -4,10 +4,10 @@ Responses go back through the same resolver. Messages of several datagrams are r
 received the parts.
 
 A client without a response sends its request again under the same request id. Deployed servers execute it again; here a
-change, or a session setup, is remembered for a minute with its reply. Two messages are one request if they come from
-the same address and are the same bytes; or if they are in the same session, have the same content and id, and differ in
-the MAC only, because clients count each attempt. While the first is executed, the second gets no reply: the client will
-retry.
+change, or a session setup, is remembered for a minute with its reply, by all processes. Two messages are one request if
+they come from the same address and are the same bytes; or if they are in the same session, have the same content and
+id, and differ in the MAC only, because clients count each attempt. While the first is executed, the second gets no
+reply: the client will retry.
 
 Only executed requests are remembered, never a challenge or the refusal of an anonymous client. So the table cannot be
 filled with requests that cost the sender nothing.
@@ -15,12 +15,15 @@ filled with requests that cost the sender nothing.
 
 import asyncio
 import hashlib
+import os
 import socket
-from collections import OrderedDict
-from collections.abc import Hashable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Final, TypeAlias
+
+import msgspec
 
 from perseid.records.site import Transport
 from perseid.server.limits.udp import TOO_LARGE_TEXT, TrafficLimit, short_response
@@ -31,6 +34,7 @@ from perseid.server.processes.datagrams import (
     pack_datagram,
     unpack_datagram,
 )
+from perseid.server.state.state import Entry, SharedState, StateFull, Transaction, is_running
 from perseid.wire import message as envelope_module
 from perseid.wire.codes import ResponseCode
 from perseid.wire.fragments import MAX_PACKET, Reassembler
@@ -44,7 +48,8 @@ RETENTION_SECONDS: Final = 60.0
 """Seconds for which a reply is remembered: deployed clients give up after three."""
 
 MAX_REPLIES: Final = 16_384
-"""Replies remembered: changes normally use TCP, so this is a minute of a busy client. The oldest is evicted."""
+"""Replies remembered: changes normally use TCP, so this is a minute of a busy client. The oldest is evicted. One to a
+request in a session counts twice."""
 
 MAX_TOTAL_BYTES: Final = 8 << 20
 """Bytes of all remembered replies. A reply to a change has some dozens."""
@@ -56,104 +61,115 @@ MAX_SETUPS: Final = 1_000
 """Replies to session setups, which anybody can send: as many as there may be unauthenticated sessions. They have their
 own table, so that they never evict changes."""
 
-_OVERHEAD = 256  # bytes for each reply besides its content
-
-Key: TypeAlias = tuple[Hashable, int, int, bytes]
-"""Source, session id, request id, and a hash of the content."""
+Key: TypeAlias = bytes
+"""A hash of source, session id, request id and content."""
 
 
-def frame_key(source: Hashable, frame: Frame) -> Key:
+def frame_key(source: str, frame: Frame) -> Key:
     """Return the key of a message as it arrived."""
     envelope = frame.envelope
-    digest = hashlib.sha256(envelope.to_bytes() + frame.payload).digest()
-    return source, envelope.session_id, envelope.request_id, digest
+    return _key(b"frame", source, envelope, envelope.to_bytes() + frame.payload)
 
 
-def content_key(source: Hashable, message: Message) -> Key:
+def content_key(source: str, message: Message) -> Key:
     """Return the key of a request in a session, regardless of its MAC."""
-    envelope = message.envelope
-    return source, envelope.session_id, envelope.request_id, hashlib.sha256(message.raw).digest()
+    return _key(b"content", source, message.envelope, message.raw)
 
 
-@dataclass(slots=True, eq=False)
-class _CachedReply:
-    keys: tuple[Key, ...]
-    reply: Reply
-    since: float
-    size: int
+def _key(kind: bytes, source: str, envelope: Envelope, content: bytes) -> Key:
+    head = f"{kind.decode()} {source} {envelope.session_id} {envelope.request_id} ".encode()
+    return hashlib.sha256(head + content).digest()
+
+
+class _Attempts(msgspec.Struct, array_like=True, frozen=True):
+    """What is stored of a request; a change of the fields is a new version of the tables."""
+
+    running: tuple[int, ...]
+    """The processes that are executing it, once for each attempt."""
+    frames: tuple[bytes, ...] | None = None
+    """The messages of its reply, once there is one."""
+
+
+_VERSION = 1
+_decode_attempts = msgspec.msgpack.Decoder(_Attempts).decode
 
 
 class ReplyCache:
-    """Replies to requests, oldest first."""
+    """Replies to requests, in the shared state. A request has one key or two; its reply is stored under each."""
 
-    def __init__(self, limit: int = MAX_REPLIES, size: int = MAX_TOTAL_BYTES) -> None:
-        self._limit = limit
-        self._max_bytes = size
-        self._replies: OrderedDict[int, _CachedReply] = OrderedDict()
-        self._by_key: dict[Key, int] = {}
-        self._in_progress: dict[Key, int] = {}
-        self._total_bytes = 0
-        self._count = 0
+    def __init__(
+        self, state: SharedState, name: str = "udp_changes", limit: int = MAX_REPLIES, size: int = MAX_TOTAL_BYTES
+    ) -> None:
+        self._state = state
+        self._table = state.table(name, version=_VERSION, max_entries=limit, max_bytes=size, clock=time.time)
 
     def __len__(self) -> int:
-        return len(self._replies)
-
-    @property
-    def size(self) -> int:
-        """Bytes used."""
-        return self._total_bytes
+        return self._table.size().entries
 
     def find(self, key: Key, now: float) -> Reply | None:
         """Return the reply to a request; an empty one while it is executed; None if it is unknown."""
-        self.purge(now)
-        number = self._by_key.get(key)
-        if number is not None:
-            return self._replies[number].reply
-        return Reply(()) if key in self._in_progress else None
+        return self._find(key, now, own_attempts=0)
 
     def find_concurrent(self, key: Key, now: float) -> Reply | None:
         """The same for a running attempt: whether another attempt has a reply or is running."""
-        self.purge(now)
-        number = self._by_key.get(key)
-        if number is not None:
-            return self._replies[number].reply
-        return Reply(()) if self._in_progress.get(key, 0) > 1 else None
+        return self._find(key, now, own_attempts=1)
 
-    def begin(self, keys: tuple[Key, ...]) -> None:
+    def _find(self, key: Key, now: float, *, own_attempts: int) -> Reply | None:
+        attempts = _decode(self._table.get(key, now))
+        if attempts.frames is not None:
+            return Reply(tuple(_to_frame(data) for data in attempts.frames))
+        return Reply(()) if len(_running(attempts)) > own_attempts else None
+
+    def begin(self, keys: tuple[Key, ...], now: float) -> None:
         """Mark a request as running. `end` must follow."""
-        for key in keys:
-            self._in_progress[key] = self._in_progress.get(key, 0) + 1
+        process = os.getpid()
+
+        def run(txn: Transaction) -> None:
+            for key in keys:
+                attempts = _decode(self._table.read(txn, key, now))
+                self._store(txn, key, _Attempts((*_running(attempts), process), attempts.frames), now)
+
+        self._write(run)
 
     def end(self, keys: tuple[Key, ...], reply: Reply | None, now: float) -> None:
         """Store the reply, or None if the request may be executed again."""
-        for key in keys:
-            self._in_progress[key] -= 1
-            if not self._in_progress[key]:
-                del self._in_progress[key]
-        if reply is None:
-            return
-        size = _OVERHEAD + sum(len(frame.payload) for frame in reply.frames)
-        if size > MAX_REPLY_BYTES or any(key in self._by_key for key in keys):
-            return
-        self._count += 1
-        self._replies[self._count] = _CachedReply(keys, reply, now, size)
-        self._by_key.update(dict.fromkeys(keys, self._count))
-        self._total_bytes += size
-        while len(self._replies) > self._limit or self._total_bytes > self._max_bytes:
-            self._drop()
+        frames = None if reply is None else tuple(frame.envelope.to_bytes() + frame.payload for frame in reply.frames)
+        if frames is not None and sum(map(len, frames)) > MAX_REPLY_BYTES:
+            frames = None
+        process = os.getpid()
 
-    def purge(self, now: float) -> None:
-        while self._replies:
-            oldest = next(iter(self._replies.values()))
-            if abs(now - oldest.since) <= RETENTION_SECONDS:
-                return
-            self._drop()
+        def run(txn: Transaction) -> None:
+            for key in keys:
+                attempts = _decode(self._table.read(txn, key, now))
+                running = list(attempts.running)
+                if process in running:
+                    running.remove(process)
+                self._store(txn, key, _Attempts(tuple(running), attempts.frames or frames), now)
 
-    def _drop(self) -> None:
-        _, dropped = self._replies.popitem(last=False)
-        self._total_bytes -= dropped.size
-        for key in dropped.keys:
-            del self._by_key[key]
+        self._write(run)
+
+    def _store(self, txn: Transaction, key: Key, attempts: _Attempts, now: float) -> None:
+        if attempts.running or attempts.frames is not None:
+            self._table.write(txn, key, Entry(msgspec.msgpack.encode(attempts), now + RETENTION_SECONDS))
+        else:
+            self._table.remove(txn, key)
+
+    def _write(self, change: Callable[[Transaction], None]) -> None:
+        with suppress(StateFull):  # a repeated request may then be executed again
+            self._state.write(change)
+
+
+def _decode(data: bytes | None) -> _Attempts:
+    return _Attempts(()) if data is None else _decode_attempts(data)
+
+
+def _running(attempts: _Attempts) -> tuple[int, ...]:
+    """The processes that are executing a request; those that were killed are not."""
+    return tuple(process for process in attempts.running if is_running(process))
+
+
+def _to_frame(data: bytes) -> Frame:
+    return Frame(Envelope.from_bytes(data), data[envelope_module.ENVELOPE_LENGTH :])
 
 
 if TYPE_CHECKING:

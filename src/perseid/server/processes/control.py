@@ -215,6 +215,7 @@ class Control:
             settings=server_identity.native_settings(ports),
             checkpoint=ledger.checkpoint,
             run=self._pools.do,
+            state=self._state,
         )
         return native_server, PublicResolver(ledger.answers, server_identity.resolution_settings(), time)
 
@@ -296,7 +297,6 @@ class Control:
                 self._log.output.flush()
             self._state.sweep()
             if tick % PURGE_INTERVAL == 0:
-                self._service.native_server.purge_expired(time())
                 self._udp.purge_expired(monotonic())
                 await self._known_file.save(self._pools.known)
             self._send_status({})
@@ -397,7 +397,6 @@ class Control:
             self._service.access.flush()
         self._log = await asyncio.to_thread(logs.configure, "control", config.log.format, level=config.log.level_number)
         native_server, public_resolver = self._create_native_server(config, server_identity)
-        native_server.adopt_state(self._service.native_server)
         self._pools.configure(config)
         self._service.connections.configure(config)
         self._service.native_server, self._service.public_resolver = native_server, public_resolver

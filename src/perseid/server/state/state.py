@@ -19,13 +19,14 @@ kills it: `RuntimeDirectory.last_writer` tells which one it is.
 """
 
 import os
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from mmap import mmap
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, NamedTuple, Self, TypeAlias, TypeVar
 
 import lmdb
 import msgspec
@@ -116,6 +117,12 @@ class SharedState:
         self._tables: dict[str, Table] = {}
         self.key = self.write(self._create_key)
         """A random key of this environment, the same in all processes."""
+
+    @classmethod
+    def private(cls, map_size: int = MAP_BYTES) -> Self:
+        """Return a state of this process alone, which goes with the object."""
+        with tempfile.TemporaryDirectory(prefix="perseid-state-") as folder:
+            return cls(Path(folder), map_size)
 
     def table(
         self,
@@ -358,6 +365,15 @@ class Table:
         stat = txn.stat(self._entries)
         pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
         return TableSize(stat["entries"], pages * stat["psize"])
+
+
+def is_running(process: int) -> bool:
+    """Whether a process of this user is running."""
+    try:
+        os.kill(process, 0)
+    except OSError:  # it has ended, and its id may be that of somebody else's process
+        return False
+    return True
 
 
 def _map_file(path: Path, size: int) -> memoryview:

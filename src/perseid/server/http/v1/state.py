@@ -36,7 +36,7 @@ from perseid.registry.snapshot import Rules
 from perseid.server.http.messages import HeaderList
 from perseid.server.limits.buckets import Buckets
 from perseid.server.limits.guesses import Source
-from perseid.server.state.state import Entry, SharedState, StateFull
+from perseid.server.state.state import Entry, SharedState, StateFull, is_running
 
 from .job_runner import JobRunner, Listeners
 
@@ -180,7 +180,7 @@ class SharedClaims:
 
         def note(old: bytes | None) -> Entry | None:
             nonlocal pending
-            pending = old is not None and _is_running(int(old))
+            pending = old is not None and is_running(int(old))
             return None if pending else Entry(str(os.getpid()).encode(), now + CLAIM_SECONDS)
 
         self._table.update(_claim_key(claim), now, note)
@@ -194,14 +194,6 @@ class SharedClaims:
 
 def _claim_key(claim: NewClaim) -> bytes:
     return hashlib.sha256(claim.caller + claim.key).digest()
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except OSError:  # it has ended, and its id may be that of somebody else's process
-        return False
-    return True
 
 
 @dataclass(slots=True)
