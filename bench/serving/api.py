@@ -1,4 +1,4 @@
-"""Cost of the HTTP API: `python -m bench.serving.api [--records N,N] [--seconds S]`.
+"""Cost of the HTTP API: `python -m bench.serving.api [--records N,N] [--seconds S] [--only NAME]...`.
 
 `perseid serve` serves an installation of N records, without access log and rate limit. One client with a token sends
 requests one after the other over one loopback connection. The result is the CPU time of the server processes per
@@ -80,6 +80,7 @@ CASES: Final = (
     Case("handles of a prefix, page of 100", "GET", lambda _: f"/namespaces/{PREFIX}/handles?limit=100"),
     Case("checkpoint", "GET", lambda _: "/ledger/checkpoint"),
     Case("consistency proof", "GET", lambda number: f"/ledger/consistency?old={number}"),
+    Case("set a value", "PUT", lambda number: f"/handles/{_name(number)}/values", {"values": URL}),
     Case("mint", "POST", lambda _: "/mint", {"prefix": PREFIX, "values": URL}, 201),
     Case(
         f"mint {BATCH:,} in a call",
@@ -171,6 +172,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Print the cost of API requests and of earlier versions.")
     parser.add_argument("--records", default="10000", help="number of records, comma-separated; default 10000")
     parser.add_argument("--seconds", type=float, default=2.0, help="seconds for each measurement; default 2")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="a line to measure; default all")
     options = parser.parse_args()
     for records in map(int, options.records.split(",")):
         with tempfile.TemporaryDirectory(prefix="perseid-api-") as folder:
@@ -180,7 +182,7 @@ def main() -> None:
             token = token_for(filled.directory)
             print(f"{records:,} records", flush=True)
             with serving(filled.directory, **SETTINGS) as server, closing(Connection(server.http, token)) as ask:
-                for case in cases:
+                for case in [case for case in cases if not options.only or case.name in options.only]:
                     _print(case, measure(server.pid, ask, case, records, options.seconds))
 
 

@@ -13,7 +13,7 @@ from urllib.parse import quote, quote_from_bytes, unquote
 from hypothesis import strategies as st
 
 from perseid.server.http.resolver.paths import PAGES
-from perseid.server.http.v1.route_table import SECTIONS
+from perseid.server.http.v1.routes import SECTIONS
 from perseid.server.http.v1.routing import BASE
 from perseid.wire.framing import MEDIA_TYPE
 from tests.server.http.contexts import basic

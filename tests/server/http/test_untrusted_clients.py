@@ -17,7 +17,7 @@ from perseid.registry.installation.setup import with_group_administrators
 from perseid.registry.policy.policy import PROFILES, Audience
 from perseid.registry.queries.namespaces import RETIRED, ChangePolicy
 from perseid.server.http.messages import Response
-from perseid.server.http.v1.route_table import SECTIONS
+from perseid.server.http.v1.routes import SECTIONS
 from perseid.server.http.v1.routing import BASE
 from tests.server.http.auth_servers import basic_header, handle_header
 from tests.server.http.client_certificates import named

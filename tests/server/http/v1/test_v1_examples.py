@@ -15,13 +15,13 @@ from perseid.server.http.clients import FALLBACK_URL
 from perseid.server.http.messages import Response
 from perseid.server.http.negotiation import PAGE_AGE
 from perseid.server.http.v1 import docs_pages
-from perseid.server.http.v1.application import get_router
+from perseid.server.http.v1.application import get_api
 from perseid.server.http.v1.routing import BASE, Route
 from tests.server.http.contexts import PUBLIC_URL, Harness, basic, harness, header_of
 from tests.server.http.v1 import openapi_document
 from tests.server.http.v1.apis import send
 
-ROUTES: Final = get_router().routes
+ROUTES: Final = get_api().routes
 NOT_UNDERSTOOD: Final = (
     "invalid-request",
     "no-such-path",
@@ -73,7 +73,7 @@ def sort_of(answer: Response) -> str:
 
 def commands(server: Harness, **how: Any) -> list[str]:
     """All commands of all pages."""
-    pages = [server.get(f"/docs/{docs_pages.slugify(part.tag)}", **how) for part in get_router().sections]
+    pages = [server.get(f"/docs/{docs_pages.slugify(part.tag)}", **how) for part in get_api().sections]
     shown = re.compile("<pre><code>(curl.*?)</code></pre>", re.DOTALL)
     found = [each for page in pages for each in shown.findall(page.body.decode())]
     return [html.unescape(each) for each in found]

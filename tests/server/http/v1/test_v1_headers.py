@@ -10,7 +10,7 @@ import pytest
 
 from perseid.server.http.messages import Client
 from perseid.server.http.v1 import openapi
-from perseid.server.http.v1.application import get_router
+from perseid.server.http.v1.application import get_api
 from perseid.server.native.decisions import Busy
 from perseid.server.native.steps import Work
 from tests.server.http.contexts import Harness, basic, header_of
@@ -18,7 +18,7 @@ from tests.server.http.v1 import openapi_document
 from tests.server.http.v1.apis import problem, send
 from tests.server.http.v1.callers import URL, at, keyed
 
-ROUTES = {route.operation: route for route in get_router().routes}
+ROUTES = {route.operation: route for route in get_api().routes}
 
 
 def names(operation: str, status: int) -> set[str]:
@@ -95,6 +95,7 @@ def test_request_headers_are_documented_per_route(server: Harness) -> None:
     ],
 )
 def test_missing_paths_count_toward_the_rate_limit(server: Harness, method: str, path: str, slug: str) -> None:
+    server.hold_time()
     server.configure(api_requests_anonymous=2, api_requests=2)
     known = {"headers": basic()}
     for left in (1, 0):

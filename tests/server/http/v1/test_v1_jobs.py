@@ -473,7 +473,7 @@ def test_number_of_listeners_is_limited(slowly: Harness) -> None:
         head = await ask(server, "HEAD", path)
         assert head.status == 200
         assert [name for name, _, _ in await events_of(head.stream)] == []
-        assert not server.context.api.listeners._all, "whoever wants to know what there is does not listen"
+        assert not server.context.api.listeners.all, "whoever wants to know what there is does not listen"
         answers = [await ask(server, "GET", path) for _ in range(job_runner.MAX_LISTENERS_PER_SOURCE)]
         heads = [encode_head(each, version="1.1", keep=True, seconds=0).decode() for each in (head, *answers)]
         alike = {re.sub("(?m)^RateLimit.*$", "", each) for each in heads}
@@ -490,7 +490,7 @@ def test_number_of_listeners_is_limited(slowly: Harness) -> None:
         assert (await ask(server, "GET", path)).status == 200
 
     in_one_loop(scenario)
-    assert not server.context.api.listeners._all
+    assert not server.context.api.listeners.all
 
 
 def test_listening_to_an_idle_job_ends(slowly: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

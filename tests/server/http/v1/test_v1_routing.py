@@ -1,20 +1,27 @@
 """Routing, cursors and the rate limiter."""
 
+import asyncio
 import base64
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.registry.idempotency import NewClaim
+from perseid.server.http.asgi import call_app
+from perseid.server.http.messages import Request
 from perseid.server.http.v1.api_call import ApiCall
-from perseid.server.http.v1.application import get_router
-from perseid.server.http.v1.routing import Reply, Router, Routes, is_parameter
+from perseid.server.http.v1.application import Api, get_api
+from perseid.server.http.v1.problems import ApiError
+from perseid.server.http.v1.routing import BASE, EmptyQuery, Reply, Routes
 from perseid.server.http.v1.state import WINDOW, CursorCipher, InvalidCursor, RateLimiter, SharedClaims
-from perseid.server.http.v1.validation import path_parameters
 from perseid.server.state.state import SharedState
 from tests.server.shared_state import MAP_BYTES
 
@@ -120,44 +127,43 @@ def test_claim_holds_in_all_processes_until_it_is_released_or_its_process_ends(t
     state.close()
 
 
-async def _answer(_: ApiCall) -> Reply:
+async def answer_both(_: ApiCall) -> Reply[bytes]:
     return Reply()
-
-
-def test_literal_segments_precede_parameters() -> None:
-    part = Routes("X", "x")
-    for path, name in (("/a/{x}", "one"), ("/a/b", "two"), ("/a/{x}/c", "three"), ("/a/b/{y}/d", "four")):
-        part.add("GET", path, name, "…")(_answer)
-    found = Router([part])
-
-    def operation(*steps: str) -> str | None:
-        at = found.find(steps)
-        return None if at is None else at.routes["GET"].operation
-
-    assert operation("a", "b") == "two"
-    assert operation("a", "z") == "one"
-    assert operation("a", "b", "c") == "three"  # b is a parameter after all
-    assert operation("a", "b", "c", "d") == "four"
-    assert operation("a") is None
-    assert operation("a", "") is None
-    assert operation("a", "{x}") == "one"
 
 
 def test_duplicate_routes_are_an_error() -> None:
     part = Routes("X", "x")
-    part.add("GET", "/a/{x}", "one", "…")(_answer)
-    part.add("GET", "/a/{y}", "two", "…")(_answer)
-    with pytest.raises(ValueError, match=r"^GET /a/\{y\} \(two\) is defined twice$"):
-        Router([part])
+    part.add("GET", "/a/{x}", "…")(answer_both)
+    part.add("GET", "/a/{x}", "…")(answer_both)
+    with pytest.raises(ValueError, match=r"^GET /a/\{x\} \(answerBoth\) is defined twice$"):
+        Api([part])
 
 
 @given(st.data())
-def test_every_route_matches_any_parameters(data: st.DataObject) -> None:
-    route = data.draw(st.sampled_from(get_router().routes))
-    name = st.text(min_size=1).map(lambda text: f"12345/{text}")
-    steps = tuple(data.draw(name) if is_parameter(step) else step for step in route.segments)
-    found = get_router().find(steps)
-    assert found is not None
-    assert found.routes[route.method] is route
-    wanted = [step for step, part in zip(steps, route.segments, strict=True) if is_parameter(part)]
-    assert list(path_parameters(route, found.parameters).values()) == wanted
+def test_every_route_gets_its_parameters_as_written(data: st.DataObject) -> None:
+    route = data.draw(st.sampled_from(get_api().routes))
+    names = dict.fromkeys(re.findall(r"{(\w+)}", route.path), "")
+    path = BASE + route.path
+    for name in names:
+        names[name] = data.draw(
+            st.text(min_size=1).map(lambda text: f"12345/{text}").filter(lambda text: "\0" not in text)
+        )
+        path = path.replace(f"{{{name}}}", quote(names[name], safe=""))
+    called: list[ApiCall] = []
+
+    async def note(call: ApiCall, **_: object) -> Reply[bytes]:
+        called.append(call)
+        return Reply()
+
+    section = Routes("X", "x", [replace(route, handler=note, query=EmptyQuery, body=None)])
+    request = Request(route.method, path.encode())
+    state = {"call": SimpleNamespace(request_context=SimpleNamespace(request=request))}
+    asyncio.run(call_app(Api([section]), request, state))
+    assert [call.names for call in called] == [names]
+    assert called[0].route.operation == route.operation
+
+
+@pytest.mark.parametrize("path", ["/handles/12345/x", "/handles/", "/handles//history", "/handles/a/history/", "/x"])
+def test_other_paths_do_not_exist(path: str) -> None:
+    with pytest.raises(ApiError, match="does not exist"):
+        asyncio.run(call_app(get_api(), Request("GET", f"{BASE}{path}".encode()), {}))

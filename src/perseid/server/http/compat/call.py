@@ -126,13 +126,9 @@ class Call:
 
     async def run_read(self, command: Command[T], about: str = "") -> T:
         """Execute a command that changes nothing."""
-        return await self.read_and_convert(command, about, lambda result: result)
-
-    async def read_and_convert(self, command: Command[T], about: str, convert: Callable[[T], R]) -> R:
-        """Execute a command that changes nothing, and convert its result in the same thread after the snapshot ends."""
         registry, identity = self.request_context.server.registry, self.identity
         guarded = GuardedCommand(self._advised(command, about), self.auth.guard, self.allow_referrals)
-        return await self.request_context.do(WorkKind.READ, lambda: convert(registry.do(guarded, identity, INTERFACE)))
+        return await self.request_context.do(WorkKind.READ, lambda: registry.do(guarded, identity, INTERFACE))
 
     async def change(self, make: Callable[[int | None], Command[T]], about: str = "", note: str = "") -> T:
         """Execute a command that may change something; `make` is as in `execute_with_wait`."""

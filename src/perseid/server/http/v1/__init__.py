@@ -1,4 +1,4 @@
 """The HTTP API, `/api/v1`: everything that the command line does, for programs.
 
-`route_table` lists the routes, `application` handles requests, `openapi` generates the description from the routes.
+`routes` has the routes, `application` handles requests, `openapi` generates the description from the routes.
 """

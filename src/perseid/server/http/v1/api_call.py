@@ -1,18 +1,19 @@
-"""One call of the HTTP API: its request, identity and execution, and helpers for the routes that change records.
+"""One call of the HTTP API: a Starlette request with its identity and execution, and helpers for routes.
 
 Execution is shared with the compatible API (`compat.call.Call`): every call is a registry command, reads included,
-decided under the guard of the identity. `ApiCall` adds typed requests (`validation`), pages (`after`, `cursor`),
-responses that are encoded in the thread that read the data (`respond`), and idempotency keys (`create`, `once`).
+decided under the guard of the identity. `ApiCall` adds pages (`after`, `page`) and idempotency keys (`create`, `once`).
 """
 
 import hashlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from typing import Final, Generic, TypeVar
-from urllib.parse import quote
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Protocol, TypeVar
+from urllib.parse import quote, urlencode
 
 import msgspec
+from starlette.requests import Request as StarletteRequest
+from starlette.types import Receive, Scope, Send
 
 from perseid.ledger.log.requests import StoredResponse
 from perseid.names.errors import InvalidName, quote_text
@@ -33,24 +34,22 @@ from perseid.registry.queries.history import keep_history_note
 from perseid.registry.registry import Registry
 from perseid.registry.responses import to_changed
 from perseid.registry.results import ChangeResult
-from perseid.schema.common import HANDLE_PARAMETER, AlreadyDone
-from perseid.schema.queries import PAGED
+from perseid.registry.snapshot import Snapshot
+from perseid.schema.common import AlreadyDone
 from perseid.schema.records import CreatedRecord, Data, RecordChanged, ValueInput
 from perseid.server.http import negotiation
 from perseid.server.http.auth.authentication import AuthResult
 from perseid.server.http.compat.call import Call
 from perseid.server.http.context import INTERFACE, HttpSettings, RequestContext
 from perseid.server.http.messages import HeaderList, Parameters, Request
-from perseid.server.http.negotiation import compute_etag
-from perseid.server.http.resolver.paths import get_resolvers
+from perseid.server.http.resolver.paths import absolute_url, get_resolvers
 from perseid.server.http.responses import DEFAULT_FORMAT, RETRY_SECONDS
-from perseid.server.native.decisions import ReadCommand
 from perseid.server.native.operations import check_partition
 from perseid.server.native.steps import WorkKind
 
 from .problems import ApiError
-from .routing import BASE, Reply, Route
-from .validation import InvalidParameter, locate_name_error
+from .routing import BASE, EmptyQuery, Reply, Route
+from .validation import InvalidParameter, decode_segment, locate_name_error
 
 KEY_HEADER: Final = "idempotency-key"
 """Header with the idempotency key. The response is stored for 24 hours and replayed for the same key."""
@@ -61,10 +60,23 @@ REPLAYED_HEADER: Final = ("Idempotency-Replayed", "true")
 LARGE_BODY: Final = 8_192
 """Bytes. Larger bodies are parsed in a pool: 200 values take some milliseconds."""
 
-S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T")
+B = TypeVar("B")
+P = TypeVar("P", bound="Page")
 
 Outcome = Executed | Replayed | KeyReused | InProgress
+Replay = Callable[[Snapshot, int, int], Reply[B] | None]
+
+CURSOR_PARAMETER: Final = "cursor"
+_SAFE_CHARACTERS: Final = "/%!$&'()*+,;=:@~"  # not escaped again in the URL of the next page
+
+
+class Page(Protocol):
+    """The body of a page."""
+
+    @property
+    def next(self) -> str | None:
+        """The cursor of the next page."""
 
 
 class _StoredReply(msgspec.Struct, array_like=True, frozen=True):
@@ -76,16 +88,17 @@ class _StoredReply(msgspec.Struct, array_like=True, frozen=True):
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ApiCall:
+class ApiCall(StarletteRequest):
     """One call of the API."""
 
-    call: Call
-    route: Route
-    names: Mapping[str, str]
-    """The path parameters, decoded."""
-    query: msgspec.Struct
-    body: object
+    def __init__(self, scope: Scope, receive: Receive, send: Send, route: Route) -> None:
+        """Raise `BadRequest` if a path parameter cannot be decoded."""
+        super().__init__(scope, receive, send)
+        self.route = route
+        self.call: Call = scope["state"]["call"]
+        self.names = {name: decode_segment(text.encode("latin-1")) for name, text in self.path_params.items()}
+        """The path parameters, decoded."""
+        self.query: msgspec.Struct = EmptyQuery()
 
     # The request
 
@@ -95,11 +108,12 @@ class ApiCall:
 
     @property
     def request(self) -> Request:
+        """The request of the front."""
         return self.call.request_context.request
 
     @property
     def registry(self) -> Registry:
-        """For use inside `do` only; everything else goes through `read`, `respond` and `change`."""
+        """For use inside `do` only; everything else goes through `read` and `change`."""
         return self.call.request_context.server.registry
 
     @property
@@ -109,16 +123,6 @@ class ApiCall:
     @property
     def settings(self) -> HttpSettings:
         return self.call.request_context.server.settings
-
-    def query_as(self, type_: type[S]) -> S:
-        """Return the query parameters as the type declared by the route."""
-        assert isinstance(self.query, type_)  # noqa: S101 - a mistake in the route table
-        return self.query
-
-    def payload(self, type_: type[T]) -> T:
-        """Return the body as the type declared by the route."""
-        assert isinstance(self.body, type_)  # noqa: S101 - as above
-        return self.body
 
     def handle(self, parameter: str = "handle", *, new: bool = False) -> Handle:
         """Parse the handle in a path parameter; raises as `parse_handle` does."""
@@ -151,21 +155,11 @@ class ApiCall:
     # Execution
 
     async def read(self, read: Callable[[Context], T], about: object = "") -> T:
-        """Read in one state of the ledger; `about` is the handle concerned."""
-        return await self.call.read(read, str(about))
+        """Read in one state of the ledger; `about` is the handle concerned.
 
-    async def respond(self, read: Callable[[Context], T], respond: Callable[[T], Reply], about: object = "") -> Reply:
-        """Read, and build the response from the result.
-
-        `respond` runs in the thread that read the data and encodes the response there: records can be large.
+        The reply is built there too, because encoding a large record takes time.
         """
-        return await self.call.read_and_convert(
-            ReadCommand(read), str(about), lambda found: encode_reply(respond(found))
-        )
-
-    async def run_read(self, command: Command[T], about: object = "") -> T:
-        """Execute a command that only reads."""
-        return await self.call.run_read(command, str(about))
+        return await self.call.read(read, str(about))
 
     async def change(self, command: Command[T], about: object = "", note: str = "") -> T:
         """Execute a command that may change records."""
@@ -182,16 +176,16 @@ class ApiCall:
     async def create(
         self,
         make: Callable[[int | None], Command[T]],
-        respond: Callable[[T], Reply],
+        respond: Callable[[T], Reply[B]],
         about: object = "",
         note: str = "",
-        replay: Callable[[int, int], Reply] | None = None,
-    ) -> Reply:
+        replay: Replay[B] | None = None,
+    ) -> Reply[B]:
         """Execute a command of one commit that creates something: once per idempotency key.
 
         `make` builds the command; its argument is the time to wait for, as in `native.decisions`, or None. `respond`
-        builds the response and runs while the writer is blocked, so it must be fast. `replay` builds it from the first
-        entry and the number of entries if the stored response was dropped.
+        builds the response and runs while the writer is blocked, so it must be fast. `replay` builds it again from
+        the snapshot, the first entry and the number of entries, if the stored response was dropped.
         """
         key = self._key()
         if key is None:
@@ -207,9 +201,24 @@ class ApiCall:
                     return keys.execute(claim, command, identity, INTERFACE, to_stored, note)
                 return claim
 
-        return _outcome_reply(await self.call.execute_with(make, str(about), once), replay)
+        outcome = await self.call.execute_with(make, str(about), once)
+        if replay is not None and isinstance(outcome, Replayed) and outcome.body is None and outcome.count:
+            repeated = await self._replay(replay, outcome.seq, outcome.count)
+            if repeated is not None:
+                repeated.add_headers(REPLAYED_HEADER)
+                return repeated
+        return _outcome_reply(outcome)
 
-    async def once(self, work: Callable[[], Awaitable[Reply]]) -> Reply:
+    async def _replay(self, replay: Replay[B], seq: int, count: int) -> Reply[B] | None:
+        registry = self.registry
+
+        def read() -> Reply[B] | None:
+            with registry.snapshot() as snapshot:
+                return replay(snapshot, seq, count)
+
+        return await self.do(WorkKind.READ, read)
+
+    async def once(self, work: Callable[[], Awaitable[Reply[B]]]) -> Reply[B]:
         """Run work of several commits: once per idempotency key, unless it is interrupted.
 
         An interruption releases the key, so the work must be safe to repeat.
@@ -222,9 +231,9 @@ class ApiCall:
         with ExitStack() as stack:
             claim = await self.do(WorkKind.READ, lambda: stack.enter_context(keys.claim(identity, key, digest)))
             if not isinstance(claim, NewClaim):
-                return _outcome_reply(claim, None)
+                return _outcome_reply(claim)
             stored = _store_reply(await work())
-            return _outcome_reply(await self.do(WorkKind.WRITE, lambda: keys.keep(claim, stored)), None)
+            return _outcome_reply(await self.do(WorkKind.WRITE, lambda: keys.keep(claim, stored)))
 
     @property
     def _keys(self) -> IdempotencyKeys:
@@ -250,23 +259,28 @@ class ApiCall:
 
     # Pages
 
-    async def after(self, type_: type[T]) -> T | None:
-        """Decrypt the cursor of the query; None on the first page. Raises `InvalidCursor`."""
-        assert isinstance(self.query, PAGED)  # noqa: S101 - as above
-        if not self.query.cursor:
+    def after(self, type_: type[T]) -> T | None:
+        """Decrypt the cursor of the query; None on the first page. Raises `InvalidCursor`. May wait for the ledger."""
+        cursor = getattr(self.query, CURSOR_PARAMETER)
+        if not cursor:
             return None
-        cipher = await self.do(WorkKind.READ, lambda: self.request_context.server.api.cursors(self.registry))
-        return cipher.open(self.query.cursor, self._cursor_context(), type_)
-
-    async def cursor(self, position: object) -> str | None:
-        """Encrypt the position of the next page, also for `Reply.next`; None if there is none."""
-        return None if position is None else await self.do(WorkKind.READ, lambda: self.seal(position))
+        return self.request_context.server.api.cursors(self.registry).open(cursor, self._cursor_context(), type_)
 
     def seal(self, position: object) -> str | None:
-        """Like `cursor`, for code that runs in a pool: it may wait for the ledger."""
+        """Encrypt the position of the next page; None if there is none. May wait for the ledger."""
         if position is None:
             return None
         return self.request_context.server.api.cursors(self.registry).seal(position, self._cursor_context())
+
+    def page(self, content: P, about: object = "") -> Reply[P]:
+        """Build the reply of a page, with the URL of the next one."""
+        reply = Reply(content, name=str(about))
+        if content.next is not None:
+            pairs = [each for each in Parameters.parse(self.request.query).pairs if each[0] != CURSOR_PARAMETER]
+            path = quote(self.request.path, safe=_SAFE_CHARACTERS)
+            url = f"{path}?{urlencode([*pairs, (CURSOR_PARAMETER, content.next)])}"
+            reply.add_headers(("Link", f'<{absolute_url(url, self.settings)}>; rel="next"'))
+        return reply
 
     def _cursor_context(self) -> bytes:
         """A cursor is bound to the route, the path and query parameters, and the identity."""
@@ -280,34 +294,16 @@ def make_call(request_context: RequestContext, auth: AuthResult) -> Call:
     return Call(request_context, auth, Parameters(), DEFAULT_FORMAT)
 
 
-def encode_body(reply: Reply) -> bytes:
-    """Encode the body of a reply."""
-    if isinstance(reply.body, bytes):
-        return reply.body
-    return b"" if reply.body is None else msgspec.json.encode(reply.body)
+def _store_reply(reply: Reply[Any]) -> StoredResponse:
+    stored = _StoredReply(reply.fields, str(reply.media_type), reply.name, bytes(reply.body))
+    return StoredResponse(reply.status_code, msgspec.msgpack.encode(stored))
 
 
-def encode_reply(reply: Reply) -> Reply:
-    """Encode a reply, and compute its ETag unless it has one."""
-    if reply.body is None:
-        return reply
-    data = encode_body(reply)
-    is_tagged = any(name.lower() == "etag" for name, _ in reply.headers)
-    return replace(reply, body=data, tag="" if is_tagged else compute_etag(reply.media_type, data))
-
-
-def _store_reply(reply: Reply) -> StoredResponse:
-    stored = _StoredReply(reply.headers, reply.media_type, reply.name, encode_body(reply))
-    return StoredResponse(reply.status, msgspec.msgpack.encode(stored))
-
-
-def _outcome_reply(outcome: Outcome, replay: Callable[[int, int], Reply] | None) -> Reply:
+def _outcome_reply(outcome: Outcome) -> Reply[Any]:
     match outcome:
         case Executed():
             return _load_reply(outcome.answer.status, outcome.answer.body)
         case Replayed(body=None):
-            if replay is not None:
-                return replay(outcome.seq, outcome.count)
             return Reply(AlreadyDone(outcome.seq, outcome.count), outcome.status, (REPLAYED_HEADER,))
         case Replayed():
             return _load_reply(outcome.status, outcome.body or b"", REPLAYED_HEADER)
@@ -320,15 +316,13 @@ def _outcome_reply(outcome: Outcome, replay: Callable[[int, int], Reply] | None)
             raise ApiError("in-progress", detail, advice, headers=retry)
 
 
-def _load_reply(status: int, data: bytes, *more: tuple[str, str]) -> Reply:
+def _load_reply(status: int, data: bytes, *more: tuple[str, str]) -> Reply[Any]:
     stored = msgspec.msgpack.decode(data, type=_StoredReply)
     headers: HeaderList = (*stored.headers, *more)
-    return Reply(stored.body, status, headers, stored.media_type, stored.name)
+    return Reply(stored.body, status, headers, stored.media_type, name=stored.name)
 
 
 CREATED: Final = 201
-
-HANDLE_PARAMETERS: Final = {"handle": HANDLE_PARAMETER}
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,18 +345,18 @@ def with_condition(call: ApiCall, command: Command[T], handle: Handle) -> Comman
 
 async def change_record(
     call: ApiCall, command: Command[ChangeResult], handle: Handle, note: str, *, keep_history: bool = False
-) -> Reply:
+) -> Reply[RecordChanged]:
     """Change a record under the conditions of the request, and build the reply."""
     note = keep_history_note(note) if keep_history else note
     return to_reply(await call.change(with_condition(call, command, handle), handle, note))
 
 
-def to_reply(result: ChangeResult) -> Reply:
+def to_reply(result: ChangeResult) -> Reply[RecordChanged]:
     """Build the reply to a change."""
     return changed_reply(to_changed(result))
 
 
-def changed_reply(changed: RecordChanged) -> Reply:
+def changed_reply(changed: RecordChanged) -> Reply[RecordChanged]:
     """Build the reply to a change from its response."""
     return Reply(changed, name=changed.handle)
 
@@ -372,36 +366,31 @@ def location_header(handle: str) -> tuple[str, str]:
     return "Location", f"{BASE}/handles/{quote(handle, safe='')}"
 
 
-async def replay(call: ApiCall, reply: Reply, respond: Callable[[Sequence[str], int], Reply]) -> Reply:
-    """Build the reply to a repeated request whose stored response was dropped.
+def replay_handles(respond: Callable[[Sequence[str], int], Reply[B]]) -> Replay[B]:
+    """Build a reply again from the handles of the entries and the first entry."""
 
-    `respond` gets the handles and the first entry of the original request. Without entries nothing is known, and the
-    reply stays `AlreadyDone`.
-    """
-    before = reply.body
-    if not isinstance(before, AlreadyDone) or not before.count:
-        return reply
-    registry, seq, count = call.registry, before.seq, before.count
+    def replay(snapshot: Snapshot, seq: int, count: int) -> Reply[B]:
+        return respond([snapshot.reader.entry(number).handle for number in range(seq, seq + count)], seq)
 
-    def handles() -> list[str]:
-        with registry.snapshot() as snapshot:
-            return [snapshot.reader.entry(number).handle for number in range(seq, seq + count)]
-
-    repeated = respond(await call.do(WorkKind.READ, handles), seq)
-    return replace(repeated, headers=(*repeated.headers, REPLAYED_HEADER))
+    return replay
 
 
-async def create_record(call: ApiCall, command: Command[ChangeResult], handle: Handle, note: str) -> Reply:
+async def execute_create(
+    call: ApiCall, command: Command[ChangeResult], handle: Handle, note: str
+) -> Reply[CreatedRecord]:
     """Create a record, once per idempotency key, and build the reply."""
 
-    def respond(name: str, seq: int, warnings: tuple[str, ...] = ()) -> Reply:
+    def respond(name: str, seq: int, warnings: tuple[str, ...] = ()) -> Reply[CreatedRecord]:
         return Reply(CreatedRecord(name, seq, warnings), CREATED, (location_header(name),), name=name)
 
     guarded = RequireIdentity(command, f"create {display_name(handle)}")
-    reply = await call.create(
-        lambda _: guarded, lambda created: respond(str(created.handle), created.seq, created.warnings), handle, note
+    return await call.create(
+        lambda _: guarded,
+        lambda created: respond(str(created.handle), created.seq, created.warnings),
+        handle,
+        note,
+        replay_handles(lambda handles, seq: respond(handles[0], seq)),
     )
-    return await replay(call, reply, lambda handles, seq: respond(handles[0], seq))
 
 
 # Requests

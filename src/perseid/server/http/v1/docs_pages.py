@@ -28,7 +28,7 @@ from perseid.server.http.negotiation import PAGE_AGE
 from perseid.server.http.pages.pages import render_page, site_name
 
 from . import openapi
-from .application import get_router
+from .application import get_api
 from .routing import BASE, NO_TOKEN, Route
 
 _PATH_EXAMPLES: Final = {"handle": "12345%2Fx", "prefix": "12345", "suffix": "D7J1G0DQH", "rule": "H3"}
@@ -191,7 +191,7 @@ class _PageNotFound(Exception):
 @lru_cache(maxsize=MAX_CACHED_PAGES)
 def _render(path: str, settings: HttpSettings) -> Response:
     if path == OPENAPI:
-        body = msgspec.json.encode(openapi.document(get_router(), settings))
+        body = msgspec.json.encode(openapi.document(get_api(), settings))
         return Response(200, (*_CACHE_HEADERS, ("Content-Type", "application/json")), body)
     first, _, rest = path.partition("/")
     if first != DOCS:
@@ -202,7 +202,7 @@ def _render(path: str, settings: HttpSettings) -> Response:
         return _problems_page(settings)
     if rest == "schemas":
         return _schemas_page(settings)
-    section = next((section for section in get_router().sections if slugify(section.tag) == rest), None)
+    section = next((section for section in get_api().sections if slugify(section.tag) == rest), None)
     if section is None:
         raise _PageNotFound
     return _section_page(section.tag, section.about, section.routes, settings)
@@ -232,7 +232,7 @@ def _index_page(settings: HttpSettings) -> Response:
                 (route.method, f"{BASE}{route.path}", route.summary, route.operation) for route in section.routes
             ],
         }
-        for section in get_router().sections
+        for section in get_api().sections
     ]
     return render_page(
         "docs.html",
@@ -247,7 +247,7 @@ def _index_page(settings: HttpSettings) -> Response:
 
 
 def _section_page(tag: str, about: str, routes: Iterable[Route], settings: HttpSettings) -> Response:
-    document = openapi.document(get_router(), settings)
+    document = openapi.document(get_api(), settings)
     shown = [_route_variables(route, document, settings) for route in routes]
     title = f"{tag} – {site_name(settings)}"
     return render_page(
@@ -302,7 +302,7 @@ def _parameter(spec: Mapping[str, Any]) -> Member:
 
 
 def _schemas_page(settings: HttpSettings) -> Response:
-    schemas = openapi.document(get_router(), settings)["components"]["schemas"]
+    schemas = openapi.document(get_api(), settings)["components"]["schemas"]
     shown = [_structure(name, spec) for name, spec in schemas.items()]
     title = f"Schemas – {site_name(settings)}"
     return render_page("docs_schemas.html", settings, headers=_CACHE_HEADERS, title=title, schemas=shown)

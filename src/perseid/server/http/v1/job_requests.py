@@ -126,7 +126,7 @@ async def run_job(
     *,
     undoes: bool = False,
     discard: bool = False,
-) -> Reply:
+) -> Reply[JobResponse]:
     """Start a job, run its first steps, and build the reply; the job continues in the background.
 
     Raises the error of the first step; with `discard` the job is then discarded, because it changed nothing.
@@ -207,7 +207,7 @@ def to_job_response(call: ApiCall, job: Job, undos: UndoIndex) -> JobResponse:
     return to_job(job, undos, is_running=runner.is_running(job.id), problem=problem)
 
 
-def accepted_reply(call: ApiCall, response: JobResponse) -> Reply:
+def accepted_reply(call: ApiCall, response: JobResponse) -> Reply[JobResponse]:
     """Build the reply for an accepted job."""
     location = absolute_url(f"{BASE}/jobs/{response.job}", call.settings)
     return Reply(response, ACCEPTED, (("Location", location),))

@@ -18,14 +18,15 @@ is limited.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol, TypeVar
-from weakref import WeakSet
 
 import msgspec
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from perseid.ledger.errors import Contention, JobEnded, LedgerError, TooBusy
 from perseid.registry.identity import Identity, quota_key
@@ -84,52 +85,46 @@ class Listeners:
 
     stopping: bool = False
     """Whether the server is shutting down."""
-    _all: "WeakSet[Listener]" = field(default_factory=WeakSet)  # a dropped listener no longer counts
+    all: "set[Listener]" = field(default_factory=set)
 
     def add_listener(self, source: Source) -> "Listener":
         """Add a listener; raises `LimitReached`."""
-        source_count = sum(source == other.source for other in self._all)
-        if len(self._all) >= MAX_LISTENERS or source_count >= MAX_LISTENERS_PER_SOURCE:
+        source_count = sum(source == other.source for other in self.all)
+        if len(self.all) >= MAX_LISTENERS or source_count >= MAX_LISTENERS_PER_SOURCE:
             raise LimitReached(
                 f"Limit of {MAX_LISTENERS_PER_SOURCE} listeners per address and {MAX_LISTENERS} in total reached"
             )
-        listener = Listener(self, source)
-        self._all.add(listener)
+        listener = Listener(source, self)
+        self.all.add(listener)
         return listener
 
-    def remove_listener(self, listener: "Listener") -> None:
-        """Remove a listener."""
-        self._all.discard(listener)
 
+@dataclass(eq=False)
+class Listener:
+    """One listener. It counts from the request on, before the job is read."""
 
-class Listener(AsyncIterator[bytes]):
-    """One listener and its events. It counts from the request on, before the job is read."""
-
-    def __init__(self, listeners: Listeners, source: Source) -> None:
-        self.source = source
-        self._listeners = listeners
-        self._events: AsyncGenerator[bytes, None] | None = None
-
-    def listen(self, poll: Callable[[], Awaitable[JobEvent]]) -> None:
-        """Send the events that polling finds."""
-        self._events = stream_events(poll, self._listeners)
+    source: Source
+    listeners: Listeners
 
     def leave(self) -> None:
-        """Stop listening. Does nothing the second time."""
-        self._listeners.remove_listener(self)
+        """Count no longer."""
+        self.listeners.all.discard(self)
 
-    async def __anext__(self) -> bytes:
-        assert self._events is not None  # noqa: S101 - `listen` comes first
+
+class EventResponse(StreamingResponse):
+    """The events of one listener."""
+
+    def __init__(self, events: AsyncGenerator[bytes, None], listener: Listener) -> None:
+        # Buffering proxies would hold events back.
+        headers = {"Content-Type": MEDIA_TYPE, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(events, headers=headers)
+        self._listener = listener
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            return await anext(self._events)
-        except BaseException:  # also at the end of the stream
-            self.leave()
-            raise
-
-    async def aclose(self) -> None:
-        self.leave()
-        if self._events is not None:
-            await self._events.aclose()
+            await super().__call__(scope, receive, send)
+        finally:
+            self._listener.leave()
 
 
 async def stream_events(poll: Callable[[], Awaitable[JobEvent]], listeners: Listeners) -> AsyncGenerator[bytes, None]:

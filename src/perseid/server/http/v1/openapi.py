@@ -5,6 +5,7 @@ described headers with those that are sent. Headers that every server sends are 
 """
 
 import inspect
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from http import HTTPStatus
@@ -19,9 +20,10 @@ from perseid.schema.queries import PAGED
 from perseid.server.http.context import HttpSettings
 
 from .api_call import KEY_HEADER, REPLAYED_HEADER
+from .application import Api
 from .job_runner import MEDIA_TYPE as EVENTS
 from .problems import MEDIA_TYPE
-from .routing import BASE, NO_TOKEN, OWN_TOKEN, Route, Router, is_parameter
+from .routing import BASE, NO_TOKEN, OWN_TOKEN, Route
 from .state import WINDOW
 from .validation import is_optional
 
@@ -195,16 +197,16 @@ _SCHEMES: Final = {
 }
 
 
-def document(router: Router, settings: HttpSettings) -> dict[str, Any]:
+def document(api: Api, settings: HttpSettings) -> dict[str, Any]:
     """Return the OpenAPI document as a plain object."""
-    result = dict(_document(router))
+    result = dict(_document(api))
     result["servers"] = [{"url": f"{settings.public_url}{BASE}", "description": "This server"}]
     return result
 
 
 @cache
-def _document(router: Router) -> Mapping[str, Any]:
-    schemas = components(router)
+def _document(api: Api) -> Mapping[str, Any]:
+    schemas = components(api)
     return {
         "openapi": VERSION,
         "info": {
@@ -215,20 +217,20 @@ def _document(router: Router) -> Mapping[str, Any]:
             "license": {"name": "Apache 2.0", "identifier": "Apache-2.0"},
         },
         "servers": [],
-        "tags": [{"name": part.tag, "description": part.about} for part in router.sections],
-        "paths": _paths(router),
+        "tags": [{"name": part.tag, "description": part.about} for part in api.sections],
+        "paths": _paths(api),
         "components": {
             "schemas": schemas,
             "securitySchemes": _SCHEMES,
-            "responses": {response_name(status): _problem(status) for status in _statuses(router)},
+            "responses": {response_name(status): _problem(status) for status in _statuses(api)},
             "headers": dict(RESPONSE_HEADERS),
         },
     }
 
 
-def components(router: Router) -> dict[str, Any]:
+def components(api: Api) -> dict[str, Any]:
     """Return the schemas by name."""
-    types = [each for route in router.routes for each in (route.response, route.body) if each is not None]
+    types = [each for route in api.routes for each in (route.response, route.body) if each is not None]
     _, schemas = msgspec.json.schema_components((*types, Problem, AlreadyDone), ref_template=_SCHEMA_REFERENCE)
     return {name: _describe_tag(schema) for name, schema in sorted(schemas.items())}
 
@@ -245,15 +247,15 @@ def _describe_tag(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def _statuses(router: Router) -> list[int]:
+def _statuses(api: Api) -> list[int]:
     return sorted(
-        {*COMMON_STATUSES, 409, 413, 415, 422, *[status for route in router.routes for status in route.problems]}
+        {*COMMON_STATUSES, 409, 413, 415, 422, *[status for route in api.routes for status in route.problems]}
     )
 
 
-def _paths(router: Router) -> dict[str, Any]:
+def _paths(api: Api) -> dict[str, Any]:
     paths: dict[str, Any] = {}
-    for route in router.routes:
+    for route in api.routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
     return paths
 
@@ -299,19 +301,17 @@ def description(route: Route) -> str:
 
 
 def _path_parameters(route: Route) -> Iterable[dict[str, Any]]:
-    for step in route.segments:
-        if is_parameter(step):
-            name = step.strip("{}")
-            schema: dict[str, Any] = {"type": "string", "minLength": 1}
-            if name == "handle":
-                schema["examples"] = ["12345/x"]
-            yield {
-                "name": name,
-                "in": "path",
-                "required": True,
-                "description": route.parameters.get(name, ""),
-                "schema": schema,
-            }
+    for name in re.findall(r"{(\w+)}", route.path):
+        schema: dict[str, Any] = {"type": "string", "minLength": 1}
+        if name == "handle":
+            schema["examples"] = ["12345/x"]
+        yield {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "description": route.parameters[name],
+            "schema": schema,
+        }
 
 
 def query_parameters(route: Route) -> Iterable[dict[str, Any]]:

@@ -8,16 +8,16 @@ A handle is one path segment, so its slash is written `%2F`:
     /api/v1/handles/12345%2Fx/history
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar, get_args, get_type_hints
 
 import msgspec
+from starlette.responses import Response
 
+from perseid.schema.common import HANDLE_PARAMETER
 from perseid.server.http.messages import HeaderList
-
-if TYPE_CHECKING:
-    from .api_call import ApiCall
+from perseid.server.http.negotiation import compute_etag
 
 BASE: Final = "/api/v1"
 """The path of this version of the API."""
@@ -28,31 +28,56 @@ NO_TOKEN: Final = "none"  # noqa: S105 - not a secret
 OWN_TOKEN: Final = "itself"  # noqa: S105 - not a secret
 """The scope of routes that every token can use, on itself only."""
 
-Handler = Callable[["ApiCall"], Awaitable["Reply"]]
+PARAMETERS: Final = {
+    "handle": HANDLE_PARAMETER,
+    "job": "The id of the job, as in `listJobs`, or `last`.",
+    "prefix": "The prefix of the namespace, as in `12345`.",
+    "rule": "The id of the rule, as in problems: `H3`.",
+    "suffix": "The nine characters of the suffix.",
+    "token": "The id of the token: the eight characters after `perseid_`. Never send the token itself here.",
+}
+"""Descriptions of the path parameters."""
+
+Handler = Callable[..., Awaitable[Response]]
+"""A handler gets an `ApiCall`, the query parameters as `query`, and the body by another name, each if it has them."""
+
 HandlerT = TypeVar("HandlerT", bound=Handler)
+B = TypeVar("B")
 
 
 class EmptyQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A query without parameters."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """The result of a handler."""
+class Reply(Response, Generic[B]):
+    """A response: an object as JSON, or bytes, which can be of another media type."""
 
-    body: object = None
-    """An object to encode as JSON, or bytes to send unchanged."""
-    status: int = 200
-    headers: HeaderList = ()
-    media_type: str = "application/json"
-    name: str = ""
-    """The handle concerned, for the log."""
-    next: str | None = None
-    """The cursor of the next page, for the `Link` header. See `ApiCall.cursor`."""
-    stream: AsyncIterator[bytes] | None = None
-    """A streamed body, instead of `body`."""
-    tag: str = ""
-    """The ETag of an encoded `body`: see `ApiCall.respond`."""
+    def __init__(
+        self,
+        content: B | bytes | None = None,
+        status_code: int = 200,
+        headers: HeaderList = (),
+        media_type: str = "application/json",
+        *,
+        name: str = "",
+        tag: str = "",
+    ) -> None:
+        """Encode the content and compute its tag, in the thread that has read it."""
+        self.status_code, self.media_type, self.background = status_code, media_type, None
+        self.body = content if isinstance(content, bytes) else b"" if content is None else msgspec.json.encode(content)
+        self.fields: HeaderList = ()
+        """The headers, except the media type."""
+        self.raw_headers = [] if content is None else [(b"Content-Type", media_type.encode())]
+        self.add_headers(*headers)
+        self.name = name
+        """The handle concerned, for the log."""
+        self.tag = tag or compute_etag(media_type, self.body)
+        """The ETag of a read: that of the bytes unless it is given."""
+
+    def add_headers(self, *more: tuple[str, str]) -> None:
+        """Add headers; names can repeat."""
+        self.fields += more
+        self.raw_headers += [(name.encode(), value.encode("latin-1")) for name, value in more]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +100,8 @@ class Route:
     """The type of the query parameters."""
     body: Any = None
     """The type of the request body; None if there is none."""
+    body_name: str = ""
+    """The parameter of the handler that gets the body."""
     status: int = 200
     """The status of a successful response."""
     media_types: tuple[str, ...] = ("application/json",)
@@ -87,13 +114,8 @@ class Route:
     """Whether the route supports `If-Match` and `If-None-Match`."""
     problems: tuple[int, ...] = (400,)
     """Problem statuses besides `openapi.COMMON_STATUSES`."""
-    parameters: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, str] = field(default_factory=lambda: PARAMETERS)
     """Descriptions of the path parameters."""
-
-    @property
-    def segments(self) -> tuple[str, ...]:
-        """The segments of the path; none for `BASE` itself."""
-        return tuple(filter(None, self.path.split("/")))
 
 
 @dataclass(slots=True)
@@ -104,76 +126,37 @@ class Routes:
     about: str
     """A description of the section."""
     routes: list[Route] = field(default_factory=list)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Attributes of its routes that do not say otherwise."""
 
-    def add(self, method: str, path: str, operation: str, summary: str, **more: Any) -> Callable[[HandlerT], HandlerT]:
-        """Register the handler of a method and path."""
+    def add(self, method: str, path: str, summary: str, **more: Any) -> Callable[[HandlerT], HandlerT]:
+        """Register the handler of a method and path.
+
+        Its name becomes the operationId, and its annotations declare the types of query, body and response.
+        """
 
         def register(handler: HandlerT) -> HandlerT:
-            self.routes.append(Route(method, path, operation, summary, self.tag, handler, **more))
+            first, *others = handler.__name__.split("_")
+            types = get_type_hints(handler)
+            response = next(iter(get_args(types.pop("return"))), bytes)
+            _, *parameters = types.items()
+            types = dict(parameters)
+            query = types.pop("query", EmptyQuery)
+            body_name, body = next(iter(types.items()), ("", None))
+            route = Route(
+                method,
+                path,
+                "".join([first, *map(str.capitalize, others)]),
+                summary,
+                self.tag,
+                handler,
+                None if response is bytes else response,
+                query,
+                body,
+                body_name,
+                **{**self.defaults, **more},
+            )
+            self.routes.append(route)
             return handler
 
         return register
-
-
-@dataclass(frozen=True, slots=True)
-class RouteMatch:
-    """The routes of a path."""
-
-    routes: Mapping[str, Route]
-    """By method."""
-    parameters: tuple[str, ...]
-    """The path parameters, in order."""
-
-
-class Router:
-    """All routes by path. A literal segment is matched before a parameter."""
-
-    def __init__(self, sections: Iterable[Routes]) -> None:
-        self.sections = tuple(sections)
-        self.routes = tuple([route for section in self.sections for route in section.routes])
-        self._root = _Node()
-        operations: set[str] = set()
-        for route in self.routes:
-            node = self._root
-            for segment in route.segments:
-                node = node.child(segment)
-            if route.method in node.routes or route.operation in operations:
-                raise ValueError(f"{route.method} {route.path} ({route.operation}) is defined twice")
-            node.routes[route.method] = route
-            operations.add(route.operation)
-
-    def find(self, segments: tuple[str, ...]) -> RouteMatch | None:
-        """Find the routes of decoded path segments; None if there are none."""
-        return next(self._root.find(segments, ()), None)
-
-
-@dataclass(slots=True)
-class _Node:
-    """A node of the tree of path segments."""
-
-    routes: dict[str, Route] = field(default_factory=dict)
-    children: "dict[str, _Node]" = field(default_factory=dict)
-    parameter: "_Node | None" = None
-
-    def child(self, segment: str) -> "_Node":
-        if not is_parameter(segment):
-            return self.children.setdefault(segment, _Node())
-        if self.parameter is None:
-            self.parameter = _Node()
-        return self.parameter
-
-    def find(self, segments: tuple[str, ...], matched: tuple[str, ...]) -> Iterator[RouteMatch]:
-        if not segments:
-            if self.routes:
-                yield RouteMatch(self.routes, matched)
-            return
-        first, rest = segments[0], segments[1:]
-        if first in self.children:
-            yield from self.children[first].find(rest, matched)
-        if first and self.parameter is not None:
-            yield from self.parameter.find(rest, (*matched, first))
-
-
-def is_parameter(segment: str) -> bool:
-    """Return whether a segment is a parameter."""
-    return segment.startswith("{")

@@ -13,7 +13,7 @@ as advice. They contain untrusted text of any length, which is quoted and trunca
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -28,8 +28,6 @@ from perseid.registry.access.permissions import display_name
 from perseid.registry.context import name_too_long
 from perseid.server.http.messages import MAX_PARAMETERS, BadRequest, Request, parse_name, percent_decode
 from perseid.server.http.responses import JSON_TYPE, NOT_FOUND, UNSUPPORTED_MEDIA_TYPE, media_type
-
-from .routing import BASE, Route
 
 MAX_PATH: Final = 400
 """Characters of a field path; longer ones are truncated. Bodies can be nested deeply."""
@@ -405,13 +403,8 @@ def locate_name_error(where: str, text: str = "", *, new: bool = True) -> Iterat
         raise InvalidNameParameter.at(problem, where) from problem
 
 
-def split_path(path: bytes) -> tuple[str, ...]:
-    """Split and decode the path under `BASE`; raises `BadRequest`. An encoded slash is part of its segment."""
-    rest = path[len(BASE) :]
-    return () if rest in (b"", b"/") else tuple([_decode_segment(part) for part in rest.split(b"/")[1:]])
-
-
-def _decode_segment(data: bytes) -> str:
+def decode_segment(data: bytes) -> str:
+    """Decode a segment of the path; raises `BadRequest`. An encoded slash is part of it."""
     name = parse_name(data)
     if not name.is_text:
         raise BadRequest("The path is not valid UTF-8", NOT_FOUND)
@@ -522,12 +515,6 @@ def is_optional(type_: Any) -> bool:
     """Return whether a body of a type may be empty: all its fields have defaults."""
     info = inspect.type_info(type_)
     return isinstance(info, inspect.StructType) and not any(field.required for field in info.fields)
-
-
-def path_parameters(route: Route, values: tuple[str, ...]) -> Mapping[str, str]:
-    """Return the path parameters by name."""
-    names = [segment.strip("{}") for segment in route.segments if segment.startswith("{")]
-    return dict(zip(names, values, strict=True))
 
 
 @cache

@@ -9,16 +9,15 @@ are public: they contain only hashes, of salted leaves.
 """
 
 import asyncio
-from dataclasses import dataclass
 from typing import Final
 
 from perseid.registry.access.permissions import Differences
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context, not_found
-from perseid.registry.queries.history import History, RecordHistory, VisibleVersion, get_history, seq_at_time
-from perseid.registry.queries.listing import ChangedRecord, LogEntry, list_changes, list_log
-from perseid.registry.queries.paging import Page
-from perseid.registry.queries.prove import NotCheckpointed, SigningKey, consistency, prove, signing_keys
+from perseid.registry.queries import prove as proofs
+from perseid.registry.queries.history import RecordHistory, get_history, seq_at_time
+from perseid.registry.queries.listing import list_changes, list_log
+from perseid.registry.queries.prove import NotCheckpointed, SigningKey, signing_keys
 from perseid.registry.responses import (
     to_changed_handle,
     to_changes,
@@ -44,7 +43,7 @@ from perseid.schema.queries import (
     ProofDocument,
     ProofQuery,
 )
-from perseid.server.http.v1.api_call import HANDLE_PARAMETERS, ApiCall
+from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.problems import ApiError
 from perseid.server.http.v1.routing import Reply, Routes
 
@@ -56,159 +55,88 @@ HISTORY: Final = Routes(
 # One handle
 
 
-@HISTORY.add(
-    "GET",
-    "/handles/{handle}/history",
-    "history",
-    "Get the history of a handle",
-    response=HistoryPage,
-    query=Paging,
-    problems=(404,),
-    parameters=HANDLE_PARAMETERS,
-)
-async def show_history(call: ApiCall) -> Reply:
+@HISTORY.add("GET", "/handles/{handle}/history", "Get the history of a handle", problems=(404,))
+async def history(call: ApiCall, query: Paging) -> Reply[HistoryPage]:
     """Return the versions of a record, newest first, with their differences.
 
     Everyone sees values that were public then and have not been hidden since. Administrators of the record see all
     versions, their actors and notes; a token needs the scope `read` for that.
     """
-    handle, limit = call.handle(), call.query_as(Paging).limit
-    before = await call.after(int)
+    handle = call.handle()
 
-    def read(context: Context) -> History:
-        return get_history(context.snapshot, context.identity, handle, before, limit)
-
-    def respond(page: History) -> Reply:
-        cursor = call.seal(page.before)
+    def read(context: Context) -> Reply[HistoryPage]:
+        page = get_history(context.snapshot, context.identity, handle, call.after(int), query.limit)
         versions = [to_version(version) for version in page.versions]
-        result = HistoryPage(str(page.handle), versions, page.complete, cursor)
-        return Reply(result, name=str(handle), next=cursor)
+        return call.page(HistoryPage(str(page.handle), versions, page.complete, call.seal(page.before)), handle)
 
-    return await call.respond(read, respond, handle)
+    return await call.read(read, handle)
 
 
-@HISTORY.add(
-    "GET",
-    "/handles/{handle}/differences",
-    "differences",
-    "Compare a handle at two times",
-    response=DifferencesResponse,
-    query=BetweenQuery,
-    problems=(403, 404, 422),
-    parameters=HANDLE_PARAMETERS,
-)
-async def show_differences(call: ApiCall) -> Reply:
+@HISTORY.add("GET", "/handles/{handle}/differences", "Compare a handle at two times", problems=(403, 404, 422))
+async def differences(call: ApiCall, query: BetweenQuery) -> Reply[DifferencesResponse]:
     """Compare a record at two times: added, removed and modified values that you can see.
 
     Before the handle existed, the record has no values.
     """
-    handle, query = call.handle(), call.query_as(BetweenQuery)
+    handle = call.handle()
 
-    def read(context: Context) -> _Versions:
+    def read(context: Context) -> Reply[DifferencesResponse]:
         earlier, later = _parse_moments(call, context, query.earlier, query.later)
         history = RecordHistory(context.snapshot, context.identity, handle)
-        versions = _Versions(
-            str(history.stored.handle), earlier, later, history.existing_at(earlier), history.existing_at(later)
-        )
-        if versions.before is None and versions.after is None:
+        before, after = history.existing_at(earlier), history.existing_at(later)
+        if before is None and after is None:
             raise not_found(history.stored)
-        return versions
+        values, new_values = (() if version is None else version.values for version in (before, after))
+        result = DifferencesResponse(
+            str(history.stored.handle),
+            to_state_at(earlier, before),
+            to_state_at(later, after),
+            to_changes(Differences.between(values, new_values)),
+        )
+        return Reply(result, name=str(handle))
 
-    return await call.respond(read, lambda versions: Reply(_to_differences(versions), name=str(handle)), handle)
-
-
-@dataclass(frozen=True, slots=True)
-class _Versions:
-    """The versions of a record at two times; None where no record is visible."""
-
-    handle: str
-    earlier: int
-    later: int
-    before: VisibleVersion | None
-    after: VisibleVersion | None
-
-
-def _to_differences(versions: _Versions) -> DifferencesResponse:
-    before, after = (() if each is None else each.values for each in (versions.before, versions.after))
-    return DifferencesResponse(
-        versions.handle,
-        to_state_at(versions.earlier, versions.before),
-        to_state_at(versions.later, versions.after),
-        to_changes(Differences.between(before, after)),
-    )
+    return await call.read(read, handle)
 
 
 # All handles
 
 
-@HISTORY.add(
-    "GET",
-    "/log",
-    "log",
-    "Read the log of the ledger",
-    response=LogPage,
-    query=LogQuery,
-    scope="find",
-    problems=(422, 501),
-)
-async def show_log(call: ApiCall) -> Reply:
+@HISTORY.add("GET", "/log", "Read the log of the ledger", scope="find", problems=(422, 501))
+async def log(call: ApiCall, query: LogQuery) -> Reply[LogPage]:
     """Return ledger entries, oldest first, for namespaces whose handles you can list.
 
     A page can be short or empty without being the last. On the last page, send `last` as `since` later to get newer
     entries.
     """
-    query = call.query_as(LogQuery)
-    before = await call.after(int)
 
-    def read(context: Context) -> Page[LogEntry]:
-        after = _parse_moment(call, context, query.since) if before is None else before
-        return list_log(context.snapshot, context.identity, after, query.limit)
-
-    def respond(page: Page[LogEntry]) -> Reply:
+    def read(context: Context) -> Reply[LogPage]:
+        position = call.after(int)
+        after = _parse_moment(call, context, query.since) if position is None else position
+        page = list_log(context.snapshot, context.identity, after, query.limit)
         cursor = call.seal(page.last if page.more else None)
         # The end of another page is encrypted: it may be an entry that the caller cannot see.
         last = None if page.more else page.last
-        return Reply(LogPage([to_entry(each) for each in page.items], last, cursor), next=cursor)
+        return call.page(LogPage([to_entry(each) for each in page.items], last, cursor))
 
-    return await call.respond(read, respond)
+    return await call.read(read)
 
 
-@HISTORY.add(
-    "GET",
-    "/changes",
-    "changes",
-    "List the handles that changed between two times",
-    response=ChangedHandlePage,
-    query=ChangesQuery,
-    scope="find",
-    problems=(422, 501),
-)
-async def show_changes(call: ApiCall) -> Reply:
+@HISTORY.add("GET", "/changes", "List the handles that changed between two times", scope="find", problems=(422, 501))
+async def changes(call: ApiCall, query: ChangesQuery) -> Reply[ChangedHandlePage]:
     """List the handles that changed between two times, once each, in the order of their first change.
 
     The list covers namespaces whose handles you can list. A page can be short or empty without being the last.
     """
-    query = call.query_as(ChangesQuery)
-    # `later` is resolved once, for all pages.
-    position = await call.after(tuple[int, int, int])
 
-    def read(context: Context) -> tuple[int, int, Page[ChangedRecord]]:
-        if position is None:
-            earlier, later = _parse_moments(call, context, query.earlier, query.later)
-            after = None
-        else:
-            earlier, later, after = position
-        return earlier, later, list_changes(context.snapshot, context.identity, earlier, later, after, query.limit)
-
-    def respond(result: tuple[int, int, Page[ChangedRecord]]) -> Reply:
-        earlier, later, page = result
+    def read(context: Context) -> Reply[ChangedHandlePage]:
+        # `later` is resolved once, for all pages.
+        position = call.after(tuple[int, int, int])
+        earlier, later, after = position or (*_parse_moments(call, context, query.earlier, query.later), None)
+        page = list_changes(context.snapshot, context.identity, earlier, later, after, query.limit)
         cursor = call.seal((earlier, later, page.last) if page.more else None)
-        return Reply(
-            ChangedHandlePage(earlier, later, [to_changed_handle(each) for each in page.items], cursor),
-            next=cursor,
-        )
+        return call.page(ChangedHandlePage(earlier, later, [to_changed_handle(each) for each in page.items], cursor))
 
-    return await call.respond(read, respond)
+    return await call.read(read)
 
 
 # Times
@@ -241,30 +169,23 @@ machine may need several, and ten seconds are less than clients wait for a respo
 _RETRY_HEADERS: Final = (("Retry-After", "1"),)
 
 
-@PROOFS.add(
-    "GET",
-    "/handles/{handle}/proof",
-    "prove",
-    "Get a proof of a handle",
-    response=ProofDocument,
-    query=ProofQuery,
-    problems=(403, 404, 422),
-    parameters=HANDLE_PARAMETERS,
-)
-async def show_proof(call: ApiCall) -> Reply:
+@PROOFS.add("GET", "/handles/{handle}/proof", "Get a proof of a handle", problems=(403, 404, 422))
+async def prove(call: ApiCall, query: ProofQuery) -> Reply[ProofDocument]:
     """Return a proof of one version of a record, which anyone can verify without this server.
 
     By default it contains public data only; for `everything` a token needs the scope `read`. Save it as a file and
     check it with `perseid verify FILE --key KEY`, with a key that you got from the operator by another channel. The
     response can take a second, until a signed checkpoint includes the latest changes.
     """
-    query, handle = call.query_as(ProofQuery), call.handle()
+    handle = call.handle()
     clock = call.registry.ledger.log.clock
 
     def read(context: Context) -> bytes:
         snapshot = context.snapshot
         seq = None if query.at is None else seq_at_time(snapshot.reader, query.at, clock.now())
-        return prove(snapshot, context.identity, handle, seq, public_only=not query.everything).to_json().encode()
+        return (
+            proofs.prove(snapshot, context.identity, handle, seq, public_only=not query.everything).to_json().encode()
+        )
 
     polls = 0
     while True:
@@ -277,14 +198,8 @@ async def show_proof(call: ApiCall) -> Reply:
         await asyncio.sleep(POLL_SECONDS)
 
 
-@PROOFS.add(
-    "GET",
-    "/ledger/checkpoint",
-    "checkpoint",
-    "Get the latest checkpoint",
-    media_types=(NOTE_TYPE,),
-)
-async def show_checkpoint(call: ApiCall) -> Reply:
+@PROOFS.add("GET", "/ledger/checkpoint", "Get the latest checkpoint", media_types=(NOTE_TYPE,))
+async def checkpoint(call: ApiCall) -> Reply[bytes]:
     """Return the latest checkpoint as a signed note: the name of the ledger, its size, and the root of its tree.
 
     Keep it: a consistency proof can later show that the ledger still contains all its entries.
@@ -295,28 +210,19 @@ async def show_checkpoint(call: ApiCall) -> Reply:
     return Reply(note.encode(), media_type=f"{NOTE_TYPE};charset=utf-8")
 
 
-@PROOFS.add(
-    "GET",
-    "/ledger/consistency",
-    "consistency",
-    "Prove that the ledger only grew",
-    response=ConsistencyProof,
-    query=ConsistencyQuery,
-    problems=(422,),
-)
-async def show_consistency(call: ApiCall) -> Reply:
+@PROOFS.add("GET", "/ledger/consistency", "Prove that the ledger only grew", problems=(422,))
+async def consistency(call: ApiCall, query: ConsistencyQuery) -> Reply[ConsistencyProof]:
     """Prove that the ledger only grew between two sizes, up to the latest checkpoint.
 
     Verify the proof against the roots in your checkpoints. The roots in the response are for sizes of which you have
     none.
     """
-    query = call.query_as(ConsistencyQuery)
-    proof = await call.read(lambda context: consistency(context.snapshot.reader, query.old, query.new))
+    proof = await call.read(lambda context: proofs.consistency(context.snapshot.reader, query.old, query.new))
     return Reply(to_consistency(proof))
 
 
-@PROOFS.add("GET", "/ledger/key", "ledgerKey", "Get the signing keys of the ledger", response=LedgerKeys)
-async def show_key(call: ApiCall) -> Reply:
+@PROOFS.add("GET", "/ledger/key", "Get the signing keys of the ledger")
+async def ledger_key(call: ApiCall) -> Reply[LedgerKeys]:
     """Return the public key that signs checkpoints, and earlier keys.
 
     Compare the key with the one that the operator has published elsewhere.

@@ -11,9 +11,9 @@ from perseid.ledger.store.jobs import Job
 from perseid.registry.context import Context
 from perseid.registry.jobs import rewrite as rewriting
 from perseid.registry.jobs import transfer, undo
-from perseid.registry.jobs.rewrite import Rewrite, RewritePage
+from perseid.registry.jobs.rewrite import Rewrite
 from perseid.registry.jobs.runner import UndoIndex, cancel, find_job, get_unfinished_job, jobs_page, reopen
-from perseid.registry.jobs.transfer import TransferAll, TransferPage, parse_range
+from perseid.registry.jobs.transfer import TransferAll, parse_range
 from perseid.registry.responses import to_planned_record, to_planned_transfer, to_undo_plan
 from perseid.schema.common import Paging
 from perseid.schema.jobs import (
@@ -30,8 +30,7 @@ from perseid.schema.jobs import (
     UndoPlan,
 )
 from perseid.server.http.context import INTERFACE
-from perseid.server.http.responses import NO_STORE
-from perseid.server.http.v1.api_call import ApiCall, encode_reply, parse_value_ref
+from perseid.server.http.v1.api_call import ApiCall, parse_value_ref
 from perseid.server.http.v1.job_requests import (
     ACCEPTED,
     RETRY_LATER,
@@ -45,7 +44,7 @@ from perseid.server.http.v1.job_requests import (
     run_job,
     to_job_response,
 )
-from perseid.server.http.v1.job_runner import MEDIA_TYPE, JobEvent, LimitReached, Listener
+from perseid.server.http.v1.job_runner import MEDIA_TYPE, EventResponse, JobEvent, LimitReached, Listener, stream_events
 from perseid.server.http.v1.problems import ApiError
 from perseid.server.http.v1.routing import Reply, Routes
 from perseid.server.http.v1.validation import InvalidParameter
@@ -56,66 +55,46 @@ from .queries import select
 
 JOBS: Final = Routes("Jobs", "Preview, start, watch, cancel, resume and undo changes of many records.")
 
-_PARAMETERS: Final = {"job": "The id of the job, as in `listJobs`, or `last`."}
 _UNDO_PARAMETERS: Final = {"job": "The id of the job, as in `listJobs`, or `last`, if your last change is a job."}
 
 
 # Rewrites
 
 
-@JOBS.add(
-    "GET",
-    "/rewrites/preview",
-    "previewRewrite",
-    "Preview a rewrite",
-    response=RewritePlan,
-    query=RewriteQuery,
-    scope="find",
-    problems=(422, 501),
-)
-async def preview_rewrite(call: ApiCall) -> Reply:
+@JOBS.add("GET", "/rewrites/preview", "Preview a rewrite", scope="find", problems=(422, 501))
+async def preview_rewrite(call: ApiCall, query: RewriteQuery) -> Reply[RewritePlan]:
     """Show which URLs would change. Nothing is changed.
 
     Values of the type URL and locations in 10320/loc are rewritten: the part before `*` is replaced, the rest is kept.
     You see handles of namespaces that you can list.
     """
-    query = call.query_as(RewriteQuery)
-    position = await call.after(tuple[int | None, str])
 
-    def read(context: Context) -> tuple[int | None, RewritePage]:
-        since, after = (None, None) if position is None else position
+    def read(context: Context) -> Reply[RewritePlan]:
+        since, after = call.after(tuple[int | None, str]) or (None, None)
         order = Rewrite.of(select(call, context, query, since), query.to)
         page = rewriting.preview_page(context.snapshot, context.identity, order, after, query.limit)
-        return order.changed_since, page
+        cursor = call.seal(None if page.following is None else (order.changed_since, page.following))
+        return call.page(RewritePlan([to_planned_record(each) for each in page.items], cursor))
 
-    def respond(result: tuple[int | None, RewritePage]) -> Reply:
-        since, page = result
-        cursor = call.seal(None if page.following is None else (since, page.following))
-        return Reply(RewritePlan([to_planned_record(each) for each in page.items], cursor), next=cursor)
-
-    return await call.respond(read, respond)
+    return await call.read(read)
 
 
 @JOBS.add(
     "POST",
     "/rewrites",
-    "rewrite",
     "Rewrite the URLs of many records",
-    body=NewRewrite,
-    response=JobResponse,
     status=ACCEPTED,
     scope="update",
     creates=True,
     problems=(401, 403, 422, 501),
 )
-async def rewrite(call: ApiCall) -> Reply:
+async def rewrite(call: ApiCall, new: NewRewrite) -> Reply[JobResponse]:
     """Rewrite the URLs of many records, for example after a host or path has changed. Use the preview first.
 
     This is one job. It continues in the background; a small one is complete when the response arrives. `Location` is
     the URL of the job, and `/events` under it streams its progress. The job stops at the first record that you cannot
     change; completed changes remain and can be undone. A token needs `update` and `find`.
     """
-    new = call.payload(NewRewrite)
     registry = authorize_registry(call)
     order = await call.read(lambda context: Rewrite.of(select(call, context, new, path="$."), new.to))
 
@@ -145,56 +124,30 @@ async def _count_rewrites(call: ApiCall, registry: AuthorizedRegistry, order: Re
 # Jobs
 
 
-@JOBS.add(
-    "GET",
-    "/jobs",
-    "listJobs",
-    "List jobs",
-    response=JobPage,
-    query=Paging,
-    problems=(401,),
-)
-async def list_jobs(call: ApiCall) -> Reply:
+@JOBS.add("GET", "/jobs", "List jobs", problems=(401,))
+async def list_jobs(call: ApiCall, query: Paging) -> Reply[JobPage]:
     """List the jobs that you can see, latest first: your own, or all jobs if you are a server administrator.
 
     Jobs that you started at the command line or with your tokens are included. A token sees the jobs started with it.
     """
     registry = authorize_registry(call)
-    limit, before = call.query_as(Paging).limit, await call.after(tuple[int, str])
 
-    def read() -> Reply:
-        page = jobs_page(registry, call.identity, before, limit)
+    def read() -> Reply[JobPage]:
+        page = jobs_page(registry, call.identity, call.after(tuple[int, str]), query.limit)
         undos, cursor = UndoIndex.of(registry, *[each.id for each in page.items]), call.seal(page.last)
-        result = JobPage([to_job_response(call, each, undos) for each in page.items], cursor)
-        return encode_reply(Reply(result, next=cursor))
+        return call.page(JobPage([to_job_response(call, each, undos) for each in page.items], cursor))
 
     return await call.do(WorkKind.READ, read)
 
 
-@JOBS.add(
-    "GET",
-    "/jobs/{job}",
-    "showJob",
-    "Get a job",
-    response=JobResponse,
-    problems=(401, 404),
-    parameters=_PARAMETERS,
-)
-async def show_job(call: ApiCall) -> Reply:
+@JOBS.add("GET", "/jobs/{job}", "Get a job", problems=(401, 404))
+async def show_job(call: ApiCall) -> Reply[JobResponse]:
     """Return a job: its parameters, its progress, and whether it was undone."""
     return Reply(await load_job(call, authorize_registry(call), call.names["job"]))
 
 
-@JOBS.add(
-    "GET",
-    "/jobs/{job}/events",
-    "watchJob",
-    "Watch a job",
-    media_types=(MEDIA_TYPE,),
-    problems=(401, 404),
-    parameters=_PARAMETERS,
-)
-async def watch_job(call: ApiCall) -> Reply:
+@JOBS.add("GET", "/jobs/{job}/events", "Watch a job", media_types=(MEDIA_TYPE,), problems=(401, 404))
+async def watch_job(call: ApiCall) -> EventResponse:
     """Stream the progress of a job as server-sent events; each contains the whole job, as `showJob` returns it.
 
     `progress` is sent on every change. `end` is the last event: the job has ended or no longer runs. If the connection
@@ -213,11 +166,7 @@ async def watch_job(call: ApiCall) -> Reply:
         ended = job.ended_at is not None or job.problem is not None
         return JobEvent(job, job.done, ended, job.state is JobState.RUNNING)
 
-    listener.listen(poll)
-    if call.request.method == "HEAD":
-        await listener.aclose()  # no events without a body
-    headers = (NO_STORE, ("X-Accel-Buffering", "no"))  # buffering proxies would hold events back
-    return Reply(headers=headers, media_type=MEDIA_TYPE, stream=listener)
+    return EventResponse(stream_events(poll, listener.listeners), listener)
 
 
 def _add_listener(call: ApiCall) -> Listener:
@@ -229,17 +178,9 @@ def _add_listener(call: ApiCall) -> Listener:
 
 
 @JOBS.add(
-    "POST",
-    "/jobs/{job}/resume",
-    "resumeJob",
-    "Resume a job",
-    response=JobResponse,
-    status=ACCEPTED,
-    scope="update",
-    problems=(401, 403, 404, 409, 422),
-    parameters=_PARAMETERS,
+    "POST", "/jobs/{job}/resume", "Resume a job", status=ACCEPTED, scope="update", problems=(401, 403, 404, 409, 422)
 )
-async def resume_job(call: ApiCall) -> Reply:
+async def resume_job(call: ApiCall) -> Reply[JobResponse]:
     """Resume an unfinished or canceled job with your permissions. Completed changes are not repeated.
 
     Does nothing if the job is running on this server. A token needs the scopes of the individual changes.
@@ -259,17 +200,8 @@ async def resume_job(call: ApiCall) -> Reply:
     return await run_job(call, registry, start, undoes=known.kind == undo.KIND)
 
 
-@JOBS.add(
-    "POST",
-    "/jobs/{job}/cancel",
-    "cancelJob",
-    "Cancel a job",
-    response=JobResponse,
-    scope="update",
-    problems=(401, 403, 404, 409),
-    parameters=_PARAMETERS,
-)
-async def cancel_job(call: ApiCall) -> Reply:
+@JOBS.add("POST", "/jobs/{job}/cancel", "Cancel a job", scope="update", problems=(401, 403, 404, 409))
+async def cancel_job(call: ApiCall) -> Reply[JobResponse]:
     """Cancel an unfinished job: it stops before its next step. Completed changes remain.
 
     `resumeJob` does the rest, `undoJob` undoes the changes. An undo cannot be canceled.
@@ -280,16 +212,8 @@ async def cancel_job(call: ApiCall) -> Reply:
     return Reply(await load_job(call, registry, canceled.id))
 
 
-@JOBS.add(
-    "GET",
-    "/jobs/{job}/undo",
-    "previewUndo",
-    "Preview an undo",
-    response=UndoPlan,
-    problems=(401, 404, 409, 422),
-    parameters=_UNDO_PARAMETERS,
-)
-async def preview_undo(call: ApiCall) -> Reply:
+@JOBS.add("GET", "/jobs/{job}/undo", "Preview an undo", problems=(401, 404, 409, 422), parameters=_UNDO_PARAMETERS)
+async def preview_undo(call: ApiCall) -> Reply[UndoPlan]:
     """Count the records of an undo and list its conflicts. Nothing is changed.
 
     An undo never discards later changes or restores redacted data: with any conflict, nothing is undone.
@@ -303,24 +227,21 @@ async def preview_undo(call: ApiCall) -> Reply:
 @JOBS.add(
     "POST",
     "/jobs/{job}/undo",
-    "undoJob",
     "Undo a job",
-    body=NewUndo,
-    response=JobResponse,
     status=ACCEPTED,
     scope="update",
     creates=True,
     problems=(401, 403, 404, 409, 422),
     parameters=_UNDO_PARAMETERS,
 )
-async def undo_job(call: ApiCall) -> Reply:
+async def undo_job(call: ApiCall, new: NewUndo) -> Reply[JobResponse]:
     """Undo a job: every record returns to its earlier state, by new ledger entries. The undo is a job itself.
 
     Created handles become tombstones, because they may be in use. With any conflict nothing is undone: later changes
     would be discarded, or data was redacted; see `previewUndo`. An undo can be undone. A token needs the scopes of the
     inverse changes.
     """
-    registry, note = authorize_registry(call), call.payload(NewUndo).note
+    registry, note = authorize_registry(call), new.note
 
     async def start() -> Job:
         preview = await load_undo_preview(call, registry, call.names["job"])
@@ -334,49 +255,32 @@ TRANSFERS: Final = Routes(
 )
 
 
-@TRANSFERS.add(
-    "GET",
-    "/transfers/preview",
-    "previewTransfer",
-    "Preview a transfer",
-    response=TransferPlan,
-    query=TransferQuery,
-    scope="transfer",
-    problems=(401, 403, 404, 422),
-)
-async def preview_transfer(call: ApiCall) -> Reply:
+@TRANSFERS.add("GET", "/transfers/preview", "Preview a transfer", scope="transfer", problems=(401, 403, 404, 422))
+async def preview_transfer(call: ApiCall, query: TransferQuery) -> Reply[TransferPlan]:
     """List the handles that would be transferred, their administrators, and whether you can transfer them.
 
     Nothing is changed. Requires the same permissions as the transfer, because the list includes reserved and
     unpublished handles.
     """
-    query = call.query_as(TransferQuery)
     order = _parse_order(query.where, query.to, derived=query.derived)
-    after = await call.after(tuple[int, bytes])
 
-    def read(context: Context) -> TransferPage:
-        return transfer.preview_page(context, order, after, query.limit)
+    def read(context: Context) -> Reply[TransferPlan]:
+        page = transfer.preview_page(context, order, call.after(tuple[int, bytes]), query.limit)
+        return call.page(TransferPlan([to_planned_transfer(each) for each in page.items], call.seal(page.following)))
 
-    def respond(page: TransferPage) -> Reply:
-        cursor = call.seal(page.following)
-        return Reply(TransferPlan([to_planned_transfer(each) for each in page.items], cursor), next=cursor)
-
-    return await call.respond(read, respond)
+    return await call.read(read)
 
 
 @TRANSFERS.add(
     "POST",
     "/transfers",
-    "transferAll",
     "Transfer many handles",
-    body=NewTransfer,
-    response=JobResponse,
     status=ACCEPTED,
     scope="transfer",
     creates=True,
     problems=(401, 403, 404, 422),
 )
-async def transfer_all(call: ApiCall) -> Reply:
+async def transfer_all(call: ApiCall, new: NewTransfer) -> Reply[JobResponse]:
     """Transfer all handles of a prefix, or all with the same beginning, to another owner. Use the preview first.
 
     The new owner replaces all administrators. Creator and creation date stay, and so do the groups in a prefix handle
@@ -387,7 +291,6 @@ async def transfer_all(call: ApiCall) -> Reply:
     transfer; completed changes remain, and users with the permissions can undo them. You need permission to list the
     handles. A token needs `transfer`, and for a whole prefix `namespaces` too.
     """
-    new = call.payload(NewTransfer)
     order = _parse_order(new.where, new.to, derived=new.derived, path="$.")
     registry = authorize_registry(call)
 

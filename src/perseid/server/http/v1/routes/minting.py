@@ -14,60 +14,45 @@ from perseid.registry.queries.namespaces import MintMode
 from perseid.registry.responses import to_minted
 from perseid.registry.results import MintResult
 from perseid.schema.records import GenerateRequest, MintedHandles, MintRequest, ReserveRequest
-from perseid.server.http.v1.api_call import CREATED, ApiCall, location_header, parse_value_ref, parse_values, replay
+from perseid.server.http.v1.api_call import (
+    CREATED,
+    ApiCall,
+    location_header,
+    parse_value_ref,
+    parse_values,
+    replay_handles,
+)
 from perseid.server.http.v1.routing import Reply, Routes
 from perseid.server.http.v1.validation import InvalidParameter
 
-MINTING: Final = Routes("Minting", "Create unique handles: with records, reserved for later, or without records.")
-
-_PROBLEMS: Final = (401, 403, 404, 409, 422)
-
-
-@MINTING.add(
-    "POST",
-    "/mint",
-    "mint",
-    "Mint handles",
-    body=MintRequest,
-    response=MintedHandles,
-    status=CREATED,
-    scope="mint",
-    creates=True,
-    problems=_PROBLEMS,
+MINTING: Final = Routes(
+    "Minting",
+    "Create unique handles: with records, reserved for later, or without records.",
+    defaults={"status": CREATED, "scope": "mint", "creates": True, "problems": (401, 403, 404, 409, 422)},
 )
-async def mint(call: ApiCall) -> Reply:
+
+
+@MINTING.add("POST", "/mint", "Mint handles")
+async def mint(call: ApiCall, new: MintRequest) -> Reply[MintedHandles]:
     """Mint one or many handles, each with a record.
 
     The policy defines the form of the handles; they are unique. Either all are created or none, and they are durable
     and resolve when the response arrives. If the policy binds handles to the clock, minting many at once can take time;
     long waits are refused with 503 and `Retry-After`.
     """
-    new = call.payload(MintRequest)
     if new.records and new.count is not None:
         raise InvalidParameter("`count` cannot be combined with `records`; omit it", "$.count")
     order = await call.run_in_pool(lambda: _make_order(call, new))
     return await _mint(call, order.retry, new.prefix, new.note, order.handles_per_item)
 
 
-@MINTING.add(
-    "POST",
-    "/reserve",
-    "reserve",
-    "Reserve handles",
-    body=ReserveRequest,
-    response=MintedHandles,
-    status=CREATED,
-    scope="mint",
-    creates=True,
-    problems=_PROBLEMS,
-)
-async def reserve(call: ApiCall) -> Reply:
+@MINTING.add("POST", "/reserve", "Reserve handles")
+async def reserve(call: ApiCall, new: ReserveRequest) -> Reply[MintedHandles]:
     """Reserve handles for later use: new ones, or chosen ones.
 
     They can be printed or stored in files now. No one else gets them, and they do not resolve until you create their
     records.
     """
-    new = call.payload(ReserveRequest)
     owner = _parse_owner(new.owner)
     if (new.prefix is None) == (not new.handles):
         raise InvalidParameter("Give either `prefix` or `handles`", "$.prefix")
@@ -81,24 +66,12 @@ async def reserve(call: ApiCall) -> Reply:
     return await _mint(call, lambda _: chosen, new.handles[0], new.note)
 
 
-@MINTING.add(
-    "POST",
-    "/generate",
-    "generate",
-    "Generate handles without records",
-    body=GenerateRequest,
-    response=MintedHandles,
-    status=CREATED,
-    scope="mint",
-    creates=True,
-    problems=_PROBLEMS,
-)
-async def generate(call: ApiCall) -> Reply:
+@MINTING.add("POST", "/generate", "Generate handles without records")
+async def generate(call: ApiCall, new: GenerateRequest) -> Reply[MintedHandles]:
     """Generate unique handles without records. This service never assigns them again and keeps no record of them.
 
     Use it to register handles elsewhere or later. Requires the same permission as minting.
     """
-    new = call.payload(GenerateRequest)
     order = _Order(MintMode.GENERATE, MintInputs.of(call.registry), new.prefix, new.count)
     return await _mint(call, order.retry, new.prefix, "")
 
@@ -148,17 +121,19 @@ class _Order:
 
 async def _mint(
     call: ApiCall, make: Callable[[int | None], Command[MintResult]], where: str, note: str, handles_per_item: int = 1
-) -> Reply:
+) -> Reply[MintedHandles]:
     """Mint handles, once per idempotency key, and build the reply."""
 
-    def respond(minted: MintResult) -> Reply:
+    def respond(minted: MintResult) -> Reply[MintedHandles]:
         return _minted_reply(minted.handles, minted.seq, handles_per_item, minted.warnings)
 
-    reply = await call.create(make, respond, where, note)
-    return await replay(call, reply, lambda handles, seq: _minted_reply(handles, seq, handles_per_item))
+    replay = replay_handles(lambda handles, seq: _minted_reply(handles, seq, handles_per_item))
+    return await call.create(make, respond, where, note, replay)
 
 
-def _minted_reply(handles: Sequence[object], seq: int, handles_per_item: int, warnings: tuple[str, ...] = ()) -> Reply:
+def _minted_reply(
+    handles: Sequence[object], seq: int, handles_per_item: int, warnings: tuple[str, ...] = ()
+) -> Reply[MintedHandles]:
     minted = to_minted(handles, seq, handles_per_item, warnings)
     if len(handles) == 1 and seq:
         return Reply(minted, CREATED, (location_header(minted.handles[0]),), name=minted.handles[0])

@@ -25,6 +25,7 @@ from perseid.names.uri import (
     to_http,
     to_path,
 )
+from perseid.schema import names
 from perseid.schema.common import Overview
 from perseid.schema.names import (
     ConversionQuery,
@@ -40,9 +41,7 @@ from perseid.schema.names import (
     SchemeQuery,
     SuffixCheck,
     TextQuery,
-    convert_name,
     generate_cordra,
-    parse_name,
     pilin_at,
     rules,
     to_pilin,
@@ -58,8 +57,8 @@ from perseid.server.http.v1.validation import InvalidNameParameter, InvalidParam
 OVERVIEW: Final = Routes("Overview", "Links to the documentation.")
 
 
-@OVERVIEW.add("GET", "/", "overview", "Get an overview", response=Overview)
-async def overview(call: ApiCall) -> Reply:
+@OVERVIEW.add("GET", "/", "Get an overview")
+async def overview(call: ApiCall) -> Reply[Overview]:
     """Return links to the documentation of this API."""
 
     def url(path: str) -> str:
@@ -81,36 +80,33 @@ NAMES: Final = Routes("Names", "Parse, convert and check handles and suffixes. N
 _CACHE_HEADERS: Final = (("Cache-Control", f"public, max-age={STATIC_AGE}"),)
 
 
-@NAMES.add("GET", "/names/parse", "parseName", "Parse a handle", response=ParsedName, query=TextQuery)
-async def parse(call: ApiCall) -> Reply:
+@NAMES.add("GET", "/names/parse", "Parse a handle")
+async def parse_name(call: ApiCall, query: TextQuery) -> Reply[ParsedName]:
     """Parse a handle in any form: handle, prefix, suffix, query, fragment, and the recognized scheme.
 
     A bare handle is taken literally. The scheme is recognized by form; only the policy of the namespace is
     authoritative.
     """
-    query = call.query_as(TextQuery)
     reference = _parse_name(query, _known_resolvers(call, query.resolver))
-    return Reply(parse_name(reference), headers=_CACHE_HEADERS)
+    return Reply(names.parse_name(reference), headers=_CACHE_HEADERS)
 
 
-@NAMES.add("GET", "/names/convert", "convertName", "Convert a handle", response=ConvertedName, query=ConversionQuery)
-async def convert(call: ApiCall) -> Reply:
+@NAMES.add("GET", "/names/convert", "Convert a handle")
+async def convert_name(call: ApiCall, query: ConversionQuery) -> Reply[ConvertedName]:
     """Convert a handle to another form. Case is kept, query and fragment where the form allows them.
 
     In a CORDRA identifier (`scheme=cordra`), query and fragment are part of the handle, and every form has them.
     """
-    query = call.query_as(ConversionQuery)
     own = _parse_resolver(query.resolver) if query.resolver else None
     reference = _parse_name(query, [*([own] if own else ()), *_known_resolvers(call)])
     with locate_name_error("text"):
-        converted = convert_name(reference, query.to, own, query.scheme)
+        converted = names.convert_name(reference, query.to, own, query.scheme)
     return Reply(converted, headers=_CACHE_HEADERS)
 
 
-@NAMES.add("GET", "/names/forms", "nameForms", "List all forms of a handle", response=NameForms, query=TextQuery)
-async def forms(call: ApiCall) -> Reply:
+@NAMES.add("GET", "/names/forms", "List all forms of a handle")
+async def name_forms(call: ApiCall, query: TextQuery) -> Reply[NameForms]:
     """Return a handle as bare handle, as both URI forms, and as URLs of the resolvers of this server."""
-    query = call.query_as(TextQuery)
     reference = _parse_name(query, _known_resolvers(call, query.resolver))
     declared = [
         *map(_parse_resolver, query.resolver),
@@ -123,24 +119,16 @@ async def forms(call: ApiCall) -> Reply:
     )
 
 
-@NAMES.add("GET", "/names/rules", "listRules", "List the rules", response=Rules)
-async def list_rules(_: ApiCall) -> Reply:
+@NAMES.add("GET", "/names/rules", "List the rules")
+async def list_rules(_: ApiCall) -> Reply[Rules]:
     """List the rules that problems refer to by id."""
     return Reply(
         Rules([Rule(key, rule["title"], rule["text"]) for key, rule in rules().items()]), headers=_CACHE_HEADERS
     )
 
 
-@NAMES.add(
-    "GET",
-    "/names/rules/{rule}",
-    "showRule",
-    "Get a rule",
-    response=Rule,
-    problems=(404,),
-    parameters={"rule": "The id of the rule, as in problems: `H3`."},
-)
-async def show_rule(call: ApiCall) -> Reply:
+@NAMES.add("GET", "/names/rules/{rule}", "Get a rule", problems=(404,))
+async def show_rule(call: ApiCall) -> Reply[Rule]:
     """Return a rule that problems refer to by id."""
     key = call.names["rule"].upper()
     rule = rules().get(key)
@@ -151,15 +139,13 @@ async def show_rule(call: ApiCall) -> Reply:
     return Reply(Rule(key, rule["title"], rule["text"]), headers=_CACHE_HEADERS)
 
 
-@NAMES.add(
-    "GET", "/suffixes/pilin", "pilinSuffix", "Get the PILIN suffix of a time", response=PilinSuffix, query=PilinQuery
-)
-async def pilin_suffix(call: ApiCall) -> Reply:
+@NAMES.add("GET", "/suffixes/pilin", "Get the PILIN suffix of a time")
+async def pilin_suffix(call: ApiCall, query: PilinQuery) -> Reply[PilinSuffix]:
     """Return the PILIN suffix of a time. It is not unique: two calls in the same millisecond return the same suffix.
 
     To get unique handles, mint or generate them in a namespace.
     """
-    at = call.query_as(PilinQuery).at
+    at = query.at
     if not at:
         now = pilin.from_unix_ns(int(call.request_context.server.time() * 1e9))
         return Reply(to_pilin(now), headers=(NO_STORE,))
@@ -171,37 +157,27 @@ async def pilin_suffix(call: ApiCall) -> Reply:
     return Reply(pilin_at(instant), headers=_CACHE_HEADERS)
 
 
-@NAMES.add(
-    "GET",
-    "/suffixes/pilin/{suffix}",
-    "decodePilin",
-    "Decode a PILIN suffix",
-    response=PilinSuffix,
-    parameters={"suffix": "The nine characters of the suffix."},
-)
-async def decode_pilin(call: ApiCall) -> Reply:
+@NAMES.add("GET", "/suffixes/pilin/{suffix}", "Decode a PILIN suffix")
+async def decode_pilin(call: ApiCall) -> Reply[PilinSuffix]:
     """Return the time that a PILIN suffix encodes."""
     with locate_name_error("suffix"):
         return Reply(to_pilin(pilin.decode(call.names["suffix"])), headers=_CACHE_HEADERS)
 
 
-@NAMES.add(
-    "GET", "/suffixes/cordra", "cordraSuffix", "Generate a CORDRA suffix", response=CordraSuffix, query=CordraQuery
-)
-async def cordra_suffix(call: ApiCall) -> Reply:
+@NAMES.add("GET", "/suffixes/cordra", "Generate a CORDRA suffix")
+async def cordra_suffix(call: ApiCall, query: CordraQuery) -> Reply[CordraSuffix]:
     """Generate a UUID as 32 uppercase hexadecimal digits. Nothing is registered."""
     server = call.request_context.server
     source = Source(lambda: int(server.time() * 1e9), secrets.token_bytes, MemoryLease(), lambda _: None)
-    return Reply(generate_cordra(call.query_as(CordraQuery).version, source), headers=(NO_STORE,))
+    return Reply(generate_cordra(query.version, source), headers=(NO_STORE,))
 
 
-@NAMES.add("GET", "/suffixes/check", "checkSuffix", "Check a suffix", response=SuffixCheck, query=SchemeQuery)
-async def check(call: ApiCall) -> Reply:
+@NAMES.add("GET", "/suffixes/check", "Check a suffix")
+async def check_suffix(_: ApiCall, query: SchemeQuery) -> Reply[SuffixCheck]:
     """Check whether a suffix is valid in a scheme; if not, return the broken rule and its position.
 
     Some schemes restrict the prefix too; give it to check it.
     """
-    query = call.query_as(SchemeQuery)
     handle = _parse_suffix(query)
     scheme = recognize(handle) if query.scheme is None else load_scheme(query.scheme.value)
     if scheme is None:

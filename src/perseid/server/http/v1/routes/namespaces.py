@@ -20,16 +20,13 @@ from perseid.registry.context import Context
 from perseid.registry.installation.setup import administrator_values, with_group_administrators
 from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.policy.types import definition_values
-from perseid.registry.queries.namespaces import RETIRED, ChangePolicy, get_policy, get_type, list_prefixes, list_types
+from perseid.registry.queries import namespaces as queries
+from perseid.registry.queries.namespaces import RETIRED, ChangePolicy, get_policy, get_type, list_prefixes
 from perseid.registry.queries.paging import PageBudget
 from perseid.registry.queries.resolve import Query
 from perseid.registry.responses import get_authority, to_created_namespace, to_namespace, to_policy, to_type
-from perseid.registry.snapshot import stored_policy
-from perseid.schema.common import (
-    HANDLE_PARAMETER,
-    AlreadyDone,
-    Paging,
-)
+from perseid.registry.snapshot import Snapshot, stored_policy
+from perseid.schema.common import Paging
 from perseid.schema.namespaces import (
     Authority,
     CreatedNamespace,
@@ -47,64 +44,37 @@ from perseid.schema.namespaces import (
     TypesQuery,
 )
 from perseid.schema.records import CreatedRecord
-from perseid.server.http.v1.api_call import CREATED, REPLAYED_HEADER, ApiCall, RequireIdentity, parse_value_ref
+from perseid.server.http.v1.api_call import CREATED, ApiCall, RequireIdentity, parse_value_ref
 from perseid.server.http.v1.routing import BASE, Reply, Routes
 from perseid.server.http.v1.validation import InvalidParameter
-from perseid.server.native.steps import WorkKind
 
 NAMESPACES: Final = Routes("Namespaces", "Namespaces: prefixes with policies that apply to every interface.")
-
-PREFIX_PARAMETER: Final = "The prefix of the namespace, as in `12345`."
-
-
-_PARAMETERS: Final = {"prefix": PREFIX_PARAMETER}
 
 
 # Namespaces
 
 
-@NAMESPACES.add(
-    "GET",
-    "/namespaces",
-    "listNamespaces",
-    "List namespaces",
-    response=NamespacePage,
-    query=Paging,
-    scope="admin",
-    problems=(401, 403),
-)
-async def list_namespaces(call: ApiCall) -> Reply:
+@NAMESPACES.add("GET", "/namespaces", "List namespaces", scope="admin", problems=(401, 403))
+async def list_namespaces(call: ApiCall, query: Paging) -> Reply[NamespacePage]:
     """List the namespaces of this server, sorted by prefix. Requires a server administrator."""
-    limit, after = call.query_as(Paging).limit, await call.after(str)
 
-    def page(context: Context) -> tuple[list[Namespace], str | None]:
-        prefixes = list_prefixes(context.snapshot, context.identity)
+    def read(context: Context) -> Reply[NamespacePage]:
+        after, prefixes = call.after(str), list_prefixes(context.snapshot, context.identity)
         remaining = [prefix for prefix in prefixes if after is None or fold(prefix) > after]
-        budget = PageBudget(limit)
+        budget = PageBudget(query.limit)
         result: list[Namespace] = []
-        for each in map(partial(to_namespace, context.snapshot), islice(remaining, limit)):
+        for each in map(partial(to_namespace, context.snapshot), islice(remaining, query.limit)):
             if not budget.take(len(msgspec.json.encode(each))):
                 break
             result.append(each)
-        return result, fold(result[-1].prefix) if len(remaining) > len(result) else None
+        last = fold(result[-1].prefix) if len(remaining) > len(result) else None
+        return call.page(NamespacePage(result, call.seal(last)))
 
-    def respond(page: tuple[list[Namespace], str | None]) -> Reply:
-        cursor = call.seal(page[1])
-        return Reply(NamespacePage(page[0], cursor), next=cursor)
-
-    return await call.respond(page, respond)
+    return await call.read(read)
 
 
-@NAMESPACES.add(
-    "GET",
-    "/namespaces/{prefix}",
-    "showNamespace",
-    "Get a namespace",
-    response=Namespace,
-    problems=(404,),
-    parameters=_PARAMETERS,
-)
-async def show_namespace(call: ApiCall) -> Reply:
+@NAMESPACES.add("GET", "/namespaces/{prefix}", "Get a namespace", problems=(404,))
+async def show_namespace(call: ApiCall) -> Reply[Namespace]:
     """Return a summary of a namespace. `showPolicy` returns the whole policy."""
     prefix = call.names["prefix"]
 
@@ -118,16 +88,13 @@ async def show_namespace(call: ApiCall) -> Reply:
 @NAMESPACES.add(
     "POST",
     "/namespaces",
-    "addNamespace",
     "Create a namespace",
-    body=NewNamespace,
-    response=CreatedNamespace,
     status=CREATED,
     scope="namespaces",
     creates=True,
     problems=(401, 403, 409, 422),
 )
-async def add_namespace(call: ApiCall) -> Reply:
+async def add_namespace(call: ApiCall, new: NewNamespace) -> Reply[CreatedNamespace]:
     """Create a namespace: host a prefix, with a policy that applies to every interface.
 
     The policy can be changed later; changing the case rule needs confirmation. If the policy requires a creator and you
@@ -136,7 +103,6 @@ async def add_namespace(call: ApiCall) -> Reply:
     To create that record you need permission to create handles in the new namespace, and a token needs the scope `mint`
     too.
     """
-    new = call.payload(NewNamespace)
     rules = await call.read(lambda context: _authorized_policy(call, context, new))
     administrators = [
         parse_value_ref(text, f"$.administrators[{number}]") for number, text in enumerate(new.administrators)
@@ -145,55 +111,40 @@ async def add_namespace(call: ApiCall) -> Reply:
     values = administrator_values(new.prefix, members) if members else ()
     order = AddNamespace(new.prefix, rules, values, require_administrators=bool(administrators))
     inputs = MintInputs.of(call.registry)
-    reply = await call.create(lambda since: CreateNamespace(inputs, order, since), _created_reply, note=new.note)
-    return await _replay(call, new.prefix, reply)
+
+    def replay(snapshot: Snapshot, seq: int, _: int) -> Reply[CreatedNamespace] | None:
+        """Build the reply again: the first entry has the policy."""
+        policy = stored_policy(snapshot.reader.entry(seq))
+        if policy is None:
+            return None
+        types = namespaces.types_elsewhere(snapshot, policy)
+        return _created_reply(namespaces.Namespace(new.prefix, policy, seq, types))
+
+    return await call.create(
+        lambda since: CreateNamespace(inputs, order, since), _created_reply, note=new.note, replay=replay
+    )
 
 
-def _created_reply(created: namespaces.Namespace) -> Reply:
+def _created_reply(created: namespaces.Namespace) -> Reply[CreatedNamespace]:
     result = to_created_namespace(created)
     return Reply(result, CREATED, (("Location", f"{BASE}/namespaces/{quote(created.prefix, safe='')}"),))
-
-
-async def _replay(call: ApiCall, prefix: str, reply: Reply) -> Reply:
-    """Build the reply to a repeated request whose stored response was dropped: its first entry has the policy."""
-    before = reply.body
-    if not isinstance(before, AlreadyDone):
-        return reply
-    registry, seq = call.registry, before.seq
-
-    def read() -> namespaces.Namespace | None:
-        with registry.snapshot() as snapshot:
-            policy = stored_policy(snapshot.reader.entry(seq))
-            if policy is None:
-                return None
-            return namespaces.Namespace(prefix, policy, seq, namespaces.types_elsewhere(snapshot, policy))
-
-    namespace = await call.do(WorkKind.READ, read)
-    if namespace is None:
-        return reply
-    repeated = _created_reply(namespace)
-    return replace(repeated, headers=(*repeated.headers, REPLAYED_HEADER))
 
 
 @NAMESPACES.add(
     "DELETE",
     "/namespaces/{prefix}",
-    "removeNamespace",
     "Remove or retire a namespace",
-    query=NamespaceRemoval,
-    response=RemovedNamespace,
     scope="namespaces",
     problems=(401, 403, 404, 409, 422),
-    parameters=_PARAMETERS,
 )
-async def remove_namespace(call: ApiCall) -> Reply:
+async def remove_namespace(call: ApiCall, query: NamespaceRemoval) -> Reply[RemovedNamespace]:
     """Remove a namespace in which no handle was ever registered, or retire one.
 
     The handles of a retired namespace resolve and can be changed as before, but no new ones are registered. To reopen
     it, set `retired = false` in its policy. A removed namespace is no longer hosted; its prefix handle and the history
     stay, and it can be created again.
     """
-    prefix, query = call.names["prefix"], call.query_as(NamespaceRemoval)
+    prefix = call.names["prefix"]
     if query.retire:
         seq = (await call.change(ChangePolicy(prefix, RETIRED), note=query.note)).made.seq
     else:
@@ -201,16 +152,8 @@ async def remove_namespace(call: ApiCall) -> Reply:
     return Reply(RemovedNamespace(prefix, seq, query.retire))
 
 
-@NAMESPACES.add(
-    "GET",
-    "/namespaces/{prefix}/policy",
-    "showPolicy",
-    "Get the policy of a namespace",
-    response=PolicyResponse,
-    problems=(404,),
-    parameters=_PARAMETERS,
-)
-async def show_policy(call: ApiCall) -> Reply:
+@NAMESPACES.add("GET", "/namespaces/{prefix}/policy", "Get the policy of a namespace", problems=(404,))
+async def show_policy(call: ApiCall) -> Reply[PolicyResponse]:
     """Return the policy of a namespace, as TOML and by key."""
     prefix = call.names["prefix"]
     rules = await call.read(lambda context: get_policy(context.snapshot, prefix))
@@ -220,21 +163,17 @@ async def show_policy(call: ApiCall) -> Reply:
 @NAMESPACES.add(
     "PUT",
     "/namespaces/{prefix}/policy",
-    "changePolicy",
     "Change the policy of a namespace",
-    body=NewPolicy,
-    response=PolicyChanged,
     scope="namespaces",
     problems=(401, 403, 404, 422),
-    parameters=_PARAMETERS,
 )
-async def change_policy(call: ApiCall) -> Reply:
+async def change_policy(call: ApiCall, new: NewPolicy) -> Reply[PolicyChanged]:
     """Change the policy of a namespace: the keys in the text.
 
     If the text names a profile, all other keys are those of the profile, except purpose, creator and administrators,
     which stay. The new policy applies to later changes; existing records stay readable.
     """
-    prefix, new = call.names["prefix"], call.payload(NewPolicy)
+    prefix = call.names["prefix"]
     done = await call.change(ChangePolicy(prefix, new.policy, new.change_case), note=new.note)
     return Reply(PolicyChanged(done.made.prefix, done.made.seq, done.changed))
 
@@ -242,16 +181,8 @@ async def change_policy(call: ApiCall) -> Reply:
 # Authority metadata
 
 
-@NAMESPACES.add(
-    "GET",
-    "/handles/{handle}/authority",
-    "showAuthority",
-    "Get the authority metadata of a handle",
-    response=Authority,
-    problems=(404,),
-    parameters={"handle": HANDLE_PARAMETER},
-)
-async def show_authority(call: ApiCall) -> Reply:
+@NAMESPACES.add("GET", "/handles/{handle}/authority", "Get the authority metadata of a handle", problems=(404,))
+async def show_authority(call: ApiCall) -> Reply[Authority]:
     """Return creation date, creator and owners of an identifier, if the policy of its namespace requires them."""
     handle = call.handle()
     authority = await call.read(lambda context: get_authority(context, Query(handle)), handle)
@@ -285,65 +216,37 @@ def _initial_policy(call: ApiCall, new: NewNamespace) -> Policy:
 TYPES: Final = Routes("Types", "Register and list types of values. A type is a handle that resolves to its definition.")
 
 
-@TYPES.add(
-    "GET", "/types", "listTypes", "List types", response=TypePage, query=TypesQuery, scope="find", problems=(401, 403)
-)
-async def show_types(call: ApiCall) -> Reply:
+@TYPES.add("GET", "/types", "List types", scope="find", problems=(401, 403))
+async def list_types(call: ApiCall, query: TypesQuery) -> Reply[TypePage]:
     """List the types registered here: records with a definition, a value of the type `PERSEID_TYPE`.
 
     The list covers namespaces whose handles you can list. With `prefix`, missing permission is an error.
     """
-    query, after = call.query_as(TypesQuery), await call.after(str)
 
-    def page(context: Context) -> tuple[list[TypeResponse], str | None]:
-        types, following = list_types(context.snapshot, context.identity, query.prefix, after, query.limit)
-        return [to_type(each) for each in types], following
+    def read(context: Context) -> Reply[TypePage]:
+        snapshot, identity, after = context.snapshot, context.identity, call.after(str)
+        types, following = queries.list_types(snapshot, identity, query.prefix, after, query.limit)
+        return call.page(TypePage([to_type(each) for each in types], call.seal(following)))
 
-    def respond(page: tuple[list[TypeResponse], str | None]) -> Reply:
-        cursor = call.seal(page[1])
-        return Reply(TypePage(page[0], cursor), next=cursor)
-
-    return await call.respond(page, respond)
+    return await call.read(read)
 
 
-@TYPES.add(
-    "GET",
-    "/types/{handle}",
-    "showType",
-    "Get a type",
-    response=TypeResponse,
-    problems=(404,),
-    parameters={"handle": HANDLE_PARAMETER},
-)
-async def show_type(call: ApiCall) -> Reply:
+@TYPES.add("GET", "/types/{handle}", "Get a type", problems=(404,))
+async def show_type(call: ApiCall) -> Reply[TypeResponse]:
     """Return the definition of a type: name, meaning, pattern or schema."""
     handle = call.handle()
-    return await call.respond(
-        lambda context: get_type(context.snapshot, handle),
-        lambda registered: Reply(to_type(registered, check=True), name=str(handle)),
-        handle,
+    return await call.read(
+        lambda context: Reply(to_type(get_type(context.snapshot, handle), check=True), name=str(handle)), handle
     )
 
 
-@TYPES.add(
-    "POST",
-    "/types",
-    "addType",
-    "Register a type",
-    body=NewType,
-    response=CreatedRecord,
-    status=201,
-    scope="create",
-    creates=True,
-    problems=(401, 403, 409, 422),
-)
-async def add_type(call: ApiCall) -> Reply:
+@TYPES.add("POST", "/types", "Register a type", status=201, scope="create", creates=True, problems=(401, 403, 409, 422))
+async def add_type(call: ApiCall, new: NewType) -> Reply[CreatedRecord]:
     """Register a type: create its record, with a definition for people and programs.
 
     A namespace whose policy has `registered_types = true` accepts only values of registered types; with `validate_types
     = true` their data must match the pattern or the schema.
     """
-    new = call.payload(NewType)
     handle = call.parse_handle(new.handle, new=True)
     if new.pattern is not None and new.schema is not None:
         raise InvalidParameter("`pattern` cannot be combined with `schema`", "$.pattern", "Give only one of them")

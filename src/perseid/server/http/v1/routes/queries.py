@@ -27,14 +27,12 @@ from perseid.registry.commands.records import (
 )
 from perseid.registry.commands.transfer import LinkMetadata, LinkResult, LinkVersion, Transfer
 from perseid.registry.context import Command, Context
-from perseid.registry.queries.aliases import follow_aliases
+from perseid.registry.queries import aliases, listing
+from perseid.registry.queries import find as searching
 from perseid.registry.queries.citation import QrImage, find_printable_name, get_citation, to_uri
-from perseid.registry.queries.find import Search, SearchPage, build_search, find
-from perseid.registry.queries.listing import ListedHandle, list_handles
-from perseid.registry.queries.paging import Page
+from perseid.registry.queries.find import Search, build_search
 from perseid.registry.responses import to_aliases, to_citation, to_explanation, to_found, to_linked, to_summary
 from perseid.registry.results import Refused
-from perseid.schema.common import HANDLE_PARAMETER
 from perseid.schema.queries import (
     CitationQuery,
     CitationResponse,
@@ -70,10 +68,9 @@ from perseid.server.http.context import INTERFACE
 from perseid.server.http.resolver.paths import get_cited_resolver, get_resolvers
 from perseid.server.http.v1.api_call import (
     CREATED,
-    HANDLE_PARAMETERS,
     ApiCall,
     RequireIdentity,
-    create_record,
+    execute_create,
     parse_value_ref,
     parse_values,
 )
@@ -83,8 +80,6 @@ from perseid.server.http.v1.validation import InvalidParameter, locate_name_erro
 from perseid.server.native.decisions import GuardedCommand
 from perseid.server.native.steps import WorkKind
 from perseid.wire.codes import ResponseCode
-
-from .namespaces import PREFIX_PARAMETER
 
 FIND: Final = Routes(
     "Search", "Find handles by URL, value, owner or time of change, and list the handles of a namespace."
@@ -102,79 +97,62 @@ ANONYMOUS_REMARK: Final = (
 )
 
 
-@FIND.add(
-    "GET", "/find", "find", "Find handles", response=FoundHandlePage, query=FindQuery, scope="find", problems=(422, 501)
-)
-async def find_handles(call: ApiCall) -> Reply:
+@FIND.add("GET", "/find", "Find handles", scope="find", problems=(422, 501))
+async def find(call: ApiCall, query: FindQuery) -> Reply[FoundHandlePage]:
     """Find handles by the content of their records. The number of results is not limited: follow the pages.
 
     Indexed searches return at once. A URL that starts with `*`, or has one in its host, may need a scan, which `scans`
     reports. You find handles of namespaces that you can list, and records that you can read; private values match only
     in the latter. A record that changes between two pages can appear twice or not at all.
     """
-    query = call.query_as(FindQuery)
-    position = await call.after(tuple[int | None, str])
 
-    def read(context: Context) -> tuple[int | None, SearchPage]:
-        since, after = (None, None) if position is None else position
+    def read(context: Context) -> Reply[FoundHandlePage]:
+        since, after = call.after(tuple[int | None, str]) or (None, None)
         search = select(call, context, query, since)
-        return search.since, find(context.snapshot, context.identity, search, after, query.limit, SCAN_SECONDS)
-
-    def respond(result: tuple[int | None, SearchPage]) -> Reply:
-        since, page = result
-        next_cursor = call.seal(None if page.following is None else (since, page.following))
+        page = searching.find(context.snapshot, context.identity, search, after, query.limit, SCAN_SECONDS)
+        next_cursor = call.seal(None if page.following is None else (search.since, page.following))
         remark = SCAN_REMARK if page.scans else None
         if not page.items and next_cursor is None and call.call.is_anonymous:
             remark = ANONYMOUS_REMARK
-        return Reply(
-            FoundHandlePage([to_found(each) for each in page.items], page.scans, remark, next_cursor),
-            next=next_cursor,
-        )
+        return call.page(FoundHandlePage([to_found(each) for each in page.items], page.scans, remark, next_cursor))
 
-    return await call.respond(read, respond)
+    return await call.read(read)
 
 
 @FIND.add(
     "GET",
     "/namespaces/{prefix}/handles",
-    "listHandles",
     "List the handles of a namespace",
-    response=HandlePage,
-    query=HandlesQuery,
     scope="find",
     problems=(401, 403, 404, 501),
-    parameters={"prefix": PREFIX_PARAMETER},
 )
-async def list_namespace_handles(call: ApiCall) -> Reply:
+async def list_handles(call: ApiCall, query: HandlesQuery) -> Reply[HandlePage]:
     """List the handles of a namespace with their states, sorted.
 
     Requires permission to list them, or a policy that makes the list public. Administrators of the namespace see
     handles in every state, other users public ones and those that they can read. A closed list is refused: `find` with
     `prefix` and `owner` finds what you own.
     """
-    query, prefix = call.query_as(HandlesQuery), call.names["prefix"]
-    after = await call.after(int)
+    prefix = call.names["prefix"]
     if "/" in prefix:  # the registry would read it as a prefix handle
         reason = f"{display_name(prefix)} is not a prefix"
         raise Refused(ResponseCode.INVALID_HANDLE, reason, AdviceKind.PREFIX_EXAMPLE(), "H2")
     name = f"{PREFIX_OF_PREFIXES}/{PREFIX_OF_PREFIXES}/{prefix}" if query.derived else prefix
 
-    def read(context: Context) -> Page[ListedHandle]:
-        return list_handles(
+    def read(context: Context) -> Reply[HandlePage]:
+        page = listing.list_handles(
             context.snapshot,
             context.identity,
             name,
-            after or 0,
+            call.after(int) or 0,
             query.limit,
             state=query.state,
             deleted=query.deleted,
         )
-
-    def respond(page: Page[ListedHandle]) -> Reply:
         next_cursor = call.seal(page.last if page.more else None)
-        return Reply(HandlePage([to_summary(each) for each in page.items], next_cursor), next=next_cursor)
+        return call.page(HandlePage([to_summary(each) for each in page.items], next_cursor))
 
-    return await call.respond(read, respond, f"{PREFIX_OF_PREFIXES}/{prefix}")
+    return await call.read(read, f"{PREFIX_OF_PREFIXES}/{prefix}")
 
 
 def select(call: ApiCall, context: Context, selectors: Selectors, since: int | None = None, path: str = "") -> Search:
@@ -205,27 +183,16 @@ DRAW_SECONDS: Final = 0.002
 DRAW_SECONDS_PER_BYTE: Final = 0.000_05
 """CPU seconds to draw a code, plus those for each byte of the URL: most of them to choose the best of eight masks."""
 
-_PARAMETERS: Final = {"handle": HANDLE_PARAMETER}
 
-
-@CITATION.add(
-    "GET",
-    "/handles/{handle}/citation",
-    "citeHandle",
-    "Cite a handle",
-    response=CitationResponse,
-    query=CitationQuery,
-    problems=(404, 422),
-    parameters=_PARAMETERS,
-)
-async def cite(call: ApiCall) -> Reply:
+@CITATION.add("GET", "/handles/{handle}/citation", "Cite a handle", problems=(404, 422))
+async def cite_handle(call: ApiCall, query: CitationQuery) -> Reply[CitationResponse]:
     """Cite an identifier, with the bibliographic data in its record.
 
     Title, creators, date, publisher and description come from public values of the types TITLE, AUTHOR or CREATOR, DATE
     or ISSUED, PUBLISHER and DESC, alone, with the prefix `DC.`, or as the suffix of a registered type. With `at` the
     citation names the ledger entry of the version, which never changes.
     """
-    query, handle = call.query_as(CitationQuery), call.handle()
+    handle = call.handle()
     resolver, log = _parse_resolver(call, query.resolver), call.registry.ledger.log
     citation = await call.read(
         lambda context: get_citation(context, Reference(handle), resolver, query.at, log.clock.now()), handle
@@ -236,20 +203,17 @@ async def cite(call: ApiCall) -> Reply:
 @CITATION.add(
     "GET",
     "/handles/{handle}/qr",
-    "drawQr",
     "Get the QR code of a handle",
-    query=QrQuery,
     media_types=("image/svg+xml", "image/png"),
     problems=(404, 422),
-    parameters=_PARAMETERS,
 )
-async def draw(call: ApiCall) -> Reply:
+async def draw_qr(call: ApiCall, query: QrQuery) -> Reply[bytes]:
     """Draw the QR code of an identifier: its URL at a resolver, or its `hdl:` URI if this server has no public URL.
 
     The handle must exist, be reserved, or resolve by a template. A URL of more than 400 bytes is refused: the code
     would be too fine to scan.
     """
-    query, handle = call.query_as(QrQuery), call.handle()
+    handle = call.handle()
     resolver = _parse_resolver(call, query.resolver)
     name = await call.read(lambda context: find_printable_name(context, Reference(handle)), handle)
     address = to_uri(name, resolver)
@@ -287,115 +251,69 @@ _PROBLEMS: Final = (401, 403, 404, 422)
 
 
 @LINKS.add(
-    "POST",
-    "/aliases",
-    "createAlias",
-    "Create an alias",
-    body=NewAlias,
-    response=CreatedRecord,
-    status=CREATED,
-    scope="create",
-    creates=True,
-    problems=(*_PROBLEMS, 409),
+    "POST", "/aliases", "Create an alias", status=CREATED, scope="create", creates=True, problems=(*_PROBLEMS, 409)
 )
-async def create_alias(call: ApiCall) -> Reply:
+async def create_alias(call: ApiCall, new: NewAlias) -> Reply[CreatedRecord]:
     """Create an alias: a handle that resolves to another one, by a value of the type HS_ALIAS.
 
     To turn an existing handle into an alias, add or set the value HS_ALIAS. A handle cannot be an alias of itself.
     """
-    new = call.payload(NewAlias)
     handle, target = call.parse_handle(new.handle, new=True), call.parse_reference(new.of, "$.of", legal=True)
-    return await create_record(
+    return await execute_create(
         call, CreateRecord(handle, (PartialValue(HS_ALIAS, target.to_bytes()),)), handle, new.note
     )
 
 
-@LINKS.add(
-    "GET",
-    "/handles/{handle}/aliases",
-    "followAliases",
-    "Follow the aliases of a handle",
-    response=Aliases,
-    problems=(404,),
-    parameters=HANDLE_PARAMETERS,
-)
-async def show_aliases(call: ApiCall) -> Reply:
+@LINKS.add("GET", "/handles/{handle}/aliases", "Follow the aliases of a handle", problems=(404,))
+async def follow_aliases(call: ApiCall) -> Reply[Aliases]:
     """Follow the public aliases of a handle and return the chain."""
     handle = call.handle()
-    chain = await call.read(lambda context: follow_aliases(context.snapshot, handle), handle)
+    chain = await call.read(lambda context: aliases.follow_aliases(context.snapshot, handle), handle)
     return Reply(to_aliases(chain), name=str(handle))
 
 
 # Links
 
 
-@LINKS.add(
-    "POST",
-    "/links/versions",
-    "linkVersion",
-    "Link a work and a version",
-    body=VersionLink,
-    response=LinkedHandles,
-    scope="update",
-    problems=_PROBLEMS,
-)
-async def link_version(call: ApiCall) -> Reply:
+@LINKS.add("POST", "/links/versions", "Link a work and a version", scope="update", problems=_PROBLEMS)
+async def link_version(call: ApiCall, new: VersionLink) -> Reply[LinkedHandles]:
     """Link a work and one fixed version, in both directions, in one change.
 
     A work has one handle for the latest version; each version that must stay citable has its own. A version belongs to
     one work. To remove a link, remove its values.
     """
-    new = call.payload(VersionLink)
     work = call.parse_handle(new.work, "$.work")
     return _linked_reply(
         await call.change(LinkVersion(work, call.parse_handle(new.version, "$.version")), work, new.note)
     )
 
 
-@LINKS.add(
-    "POST",
-    "/links/metadata",
-    "linkMetadata",
-    "Link an object and its metadata",
-    body=MetadataLink,
-    response=LinkedHandles,
-    scope="update",
-    problems=_PROBLEMS,
-)
-async def link_metadata(call: ApiCall) -> Reply:
+@LINKS.add("POST", "/links/metadata", "Link an object and its metadata", scope="update", problems=_PROBLEMS)
+async def link_metadata(call: ApiCall, new: MetadataLink) -> Reply[LinkedHandles]:
     """Link an object and the metadata record that describes it. Both have their own handles.
 
     Each has at most one of the other. Minting with `metadata` creates both, linked.
     """
-    new = call.payload(MetadataLink)
     resource = call.parse_handle(new.resource, "$.resource")
     return _linked_reply(
         await call.change(LinkMetadata(resource, call.parse_handle(new.metadata, "$.metadata")), resource, new.note)
     )
 
 
-def _linked_reply(linked: LinkResult) -> Reply:
+def _linked_reply(linked: LinkResult) -> Reply[LinkedHandles]:
     return Reply(to_linked(linked), name=str(linked.handles[0]))
 
 
 EXPLAIN: Final = Routes("Explain", "Check whether a change would be allowed, without making it.")
 
 
-@EXPLAIN.add(
-    "POST",
-    "/explain",
-    "explain",
-    "Explain whether a change is allowed",
-    body=ExplainRequest,
-    response=Explanation,
-    problems=(422,),
-)
-async def explain(call: ApiCall) -> Reply:
+@EXPLAIN.add("POST", "/explain", "Explain whether a change is allowed", problems=(422,))
+async def explain(call: ApiCall, new: ExplainRequest) -> Reply[Explanation]:
     """Explain whether you could make a change, and why or why not. Nothing is changed.
 
     A refusal has the same reason, rule and advice as the change itself.
     """
-    command = await call.run_in_pool(lambda: _to_command(call, call.body))
+    command = await call.run_in_pool(lambda: _to_command(call, new))
     guarded = GuardedCommand(command, call.call.auth.guard, allow_referrals=True)
     registry, identity = call.registry, call.identity
     result = await call.do(WorkKind.READ, lambda: registry.explain(guarded, identity, INTERFACE))

@@ -18,7 +18,7 @@ from perseid.registry.commands.records import (
 )
 from perseid.registry.commands.transfer import Transfer
 from perseid.registry.context import Context, Plan
-from perseid.registry.queries.aliases import FoundRecord, find_record
+from perseid.registry.queries.aliases import find_record
 from perseid.registry.queries.resolve import Query
 from perseid.registry.responses import to_record
 from perseid.registry.results import ChangeResult
@@ -37,43 +37,32 @@ from perseid.schema.records import (
     UnpublishRequest,
     UpdatedValues,
 )
-from perseid.server.http import negotiation
 from perseid.server.http.v1.api_call import (
     CREATED,
-    HANDLE_PARAMETERS,
     ApiCall,
     change_record,
     changed_reply,
-    create_record,
+    execute_create,
     parse_value_ref,
     parse_values,
-    replay,
+    replay_handles,
     to_reply,
     with_condition,
 )
 from perseid.server.http.v1.routing import Reply, Routes
 
-RECORDS: Final = Routes("Records", "Create, read, change and delete records.")
-
-
-_NOT_MODIFIED: Final = 304
-_PROBLEMS: Final = (401, 403, 404, 409, 412, 422)
+RECORDS: Final = Routes(
+    "Records",
+    "Create, read, change and delete records.",
+    defaults={"problems": (401, 403, 404, 409, 412, 422)},
+)
 
 
 # Reading
 
 
-@RECORDS.add(
-    "GET",
-    "/handles/{handle}",
-    "getRecord",
-    "Get a record",
-    response=Record,
-    query=RecordQuery,
-    problems=(404, 422),
-    parameters=HANDLE_PARAMETERS,
-)
-async def get(call: ApiCall) -> Reply:
+@RECORDS.add("GET", "/handles/{handle}", "Get a record", problems=(404, 422))
+async def get_record(call: ApiCall, query: RecordQuery) -> Reply[Record]:
     """Return a record, now or at a time: its public values, and with `private` those that you can read.
 
     With both `type` and `index`, values that match either are returned. To cite a version, use the number of its entry
@@ -83,42 +72,27 @@ async def get(call: ApiCall) -> Reply:
     A type that a `pilin` namespace uses and another service hosts is returned as a copy that comes with Perseid:
     `copy` is true, `seq` is 0, and it has no history.
     """
-    selection, handle = call.query_as(RecordQuery), call.handle()
-    query = Query(handle, selection.type, selection.index, public_only=not selection.private)
+    handle = call.handle()
+    selection = Query(handle, query.type, query.index, public_only=not query.private)
     clock = call.registry.ledger.log.clock
 
-    def read(context: Context) -> FoundRecord:
-        return find_record(context, query, selection.at, clock.now(), follow=selection.follow)
-
-    def respond(found: FoundRecord) -> Reply:
+    def read(context: Context) -> Reply[Record]:
+        found = find_record(context, selection, query.at, clock.now(), follow=query.follow)
         seq = found.resolution.seq
         if found.entry is not None or found.aliases or found.is_copy or found.resolution.by_template:
             return Reply(to_record(found), name=str(handle))
         # The ETag of the record's state, for `If-Match`; other responses have the ETag of their bytes.
-        tag = entry_tag(seq) if selection.private else version_tag(seq)
-        if negotiation.matches_if_none_match(call.request, tag):
-            return Reply(None, _NOT_MODIFIED, (negotiation.etag_header(tag),), name=str(handle))
-        return Reply(to_record(found), headers=(negotiation.etag_header(tag),), name=str(handle))
+        tag = entry_tag(seq) if query.private else version_tag(seq)
+        return Reply(to_record(found), name=str(handle), tag=tag)
 
-    return await call.respond(read, respond, handle)
+    return await call.read(read, handle)
 
 
 # Creating
 
 
-@RECORDS.add(
-    "POST",
-    "/handles",
-    "createRecord",
-    "Create a record",
-    body=NewRecord,
-    response=CreatedRecord,
-    status=CREATED,
-    scope="create",
-    creates=True,
-    problems=_PROBLEMS,
-)
-async def create(call: ApiCall) -> Reply:
+@RECORDS.add("POST", "/handles", "Create a record", status=CREATED, scope="create", creates=True)
+async def create_record(call: ApiCall, new: NewRecord) -> Reply[CreatedRecord]:
     """Create a record under a chosen handle, or register a reserved handle.
 
     Values without an index get one, from 1 on, HS_ADMIN values from 100 on. Values that the policy requires
@@ -128,7 +102,6 @@ async def create(call: ApiCall) -> Reply:
     With `preserve_dates` a record from another server keeps its dates; the ledger entry has the current time, the
     interface `import` and your note.
     """
-    new = call.payload(NewRecord)
     handle = call.parse_handle(new.handle, new=True)
     values = await call.run_in_pool(lambda: parse_values(new.values, with_timestamps=new.preserve_dates))
     command = CreateRecord(
@@ -138,94 +111,49 @@ async def create(call: ApiCall) -> Reply:
         published=new.published,
         preserve_dates=new.preserve_dates,
     )
-    return await create_record(call, command, handle, new.note)
+    return await execute_create(call, command, handle, new.note)
 
 
 # Changing
 
 
-@RECORDS.add(
-    "PUT",
-    "/handles/{handle}",
-    "replaceRecord",
-    "Replace a record",
-    body=RecordReplacement,
-    response=RecordChanged,
-    scope="update",
-    conditional=True,
-    problems=_PROBLEMS,
-    parameters=HANDLE_PARAMETERS,
-)
-async def replace_record(call: ApiCall) -> Reply:
+@RECORDS.add("PUT", "/handles/{handle}", "Replace a record", scope="update", conditional=True)
+async def replace_record(call: ApiCall, new: RecordReplacement) -> Reply[RecordChanged]:
     """Replace an existing record completely.
 
     Values that the policy requires stay. So do the administrators, unless you give others; for that a token needs the
     scope `transfer` too.
     """
-    handle, new = call.handle(), call.payload(RecordReplacement)
+    handle = call.handle()
     values = await call.run_in_pool(lambda: parse_values(new.values))
     return await change_record(call, _Replace(handle, values), handle, new.note, keep_history=new.keep_history)
 
 
-@RECORDS.add(
-    "DELETE",
-    "/handles/{handle}",
-    "deleteRecord",
-    "Delete a record",
-    query=ChangeNote,
-    response=RecordChanged,
-    scope="delete",
-    conditional=True,
-    problems=_PROBLEMS,
-    parameters=HANDLE_PARAMETERS,
-)
-async def delete(call: ApiCall) -> Reply:
+@RECORDS.add("DELETE", "/handles/{handle}", "Delete a record", scope="delete", conditional=True)
+async def delete_record(call: ApiCall, query: ChangeNote) -> Reply[RecordChanged]:
     """Delete a record, if the policy of the namespace allows it. The handle is never assigned again.
 
     For an object that is gone, create a tombstone instead: it gives the reason and a replacement.
     """
     handle = call.handle()
-    return await change_record(call, Delete(handle), handle, call.query_as(ChangeNote).note)
+    return await change_record(call, Delete(handle), handle, query.note)
 
 
-@RECORDS.add(
-    "POST",
-    "/handles/{handle}/values",
-    "addValues",
-    "Add values",
-    body=NewValues,
-    response=RecordChanged,
-    scope="update",
-    creates=True,
-    conditional=True,
-    problems=_PROBLEMS,
-    parameters=HANDLE_PARAMETERS,
-)
-async def add(call: ApiCall) -> Reply:
+@RECORDS.add("POST", "/handles/{handle}/values", "Add values", scope="update", creates=True, conditional=True)
+async def add_values(call: ApiCall, new: NewValues) -> Reply[RecordChanged]:
     """Add values to a record. Existing values stay. A value without an index gets a free one.
 
     For administrators, groups and keys a token needs the scope `transfer` instead of `update`.
     """
-    handle, new = call.handle(), call.payload(NewValues)
+    handle = call.handle()
     values = await call.run_in_pool(lambda: parse_values(new.values))
     command = with_condition(call, AddValues(handle, values), handle)
-    reply = await call.create(lambda _: command, to_reply, handle, new.note)
-    return await replay(call, reply, lambda handles, seq: changed_reply(RecordChanged(handles[0], seq)))
+    replay = replay_handles(lambda handles, seq: changed_reply(RecordChanged(handles[0], seq)))
+    return await call.create(lambda _: command, to_reply, handle, new.note, replay)
 
 
-@RECORDS.add(
-    "PUT",
-    "/handles/{handle}/values",
-    "setValues",
-    "Set values",
-    body=UpdatedValues,
-    response=RecordChanged,
-    scope="update",
-    conditional=True,
-    problems=_PROBLEMS,
-    parameters=HANDLE_PARAMETERS,
-)
-async def set_values(call: ApiCall) -> Reply:
+@RECORDS.add("PUT", "/handles/{handle}/values", "Set values", scope="update", conditional=True)
+async def set_values(call: ApiCall, new: UpdatedValues) -> Reply[RecordChanged]:
     """Set values of a record. Other values stay.
 
     A value with an index replaces the value at that index. A value without one replaces the only value of its type, or
@@ -234,29 +162,18 @@ async def set_values(call: ApiCall) -> Reply:
 
     For administrators, groups and keys a token needs the scope `transfer` instead of `update`.
     """
-    handle, new = call.handle(), call.payload(UpdatedValues)
+    handle = call.handle()
     values = await call.run_in_pool(lambda: parse_values(new.values))
     return await change_record(call, SetValues(handle, values), handle, new.note, keep_history=new.keep_history)
 
 
-@RECORDS.add(
-    "DELETE",
-    "/handles/{handle}/values",
-    "removeValues",
-    "Remove values",
-    query=RemovalQuery,
-    response=RecordChanged,
-    scope="update",
-    conditional=True,
-    problems=_PROBLEMS,
-    parameters=HANDLE_PARAMETERS,
-)
-async def remove(call: ApiCall) -> Reply:
+@RECORDS.add("DELETE", "/handles/{handle}/values", "Remove values", scope="update", conditional=True)
+async def remove_values(call: ApiCall, query: RemovalQuery) -> Reply[RecordChanged]:
     """Remove values from a record by index. They stay in the history.
 
     For administrators, groups and keys a token needs the scope `transfer` instead of `update`.
     """
-    handle, query = call.handle(), call.query_as(RemovalQuery)
+    handle = call.handle()
     return await change_record(call, Remove(handle, query.index), handle, query.note)
 
 
@@ -275,108 +192,55 @@ class _Replace:
         return ReplaceRecord(self.handle, assign_indexes(self.values, ttl=stored.policy.default_ttl)).decide(context)
 
 
-LIFECYCLE: Final = Routes("Lifecycle", "Publish, unpublish, tombstone and transfer handles.")
-
-_LIFECYCLE_PROBLEMS: Final = (401, 403, 404, 412, 422)
-
-
-@LIFECYCLE.add(
-    "POST",
-    "/handles/{handle}/publish",
-    "publish",
-    "Publish a handle",
-    body=ChangeNote,
-    response=RecordChanged,
-    scope="publish",
-    conditional=True,
-    problems=_LIFECYCLE_PROBLEMS,
-    parameters=HANDLE_PARAMETERS,
+LIFECYCLE: Final = Routes(
+    "Lifecycle",
+    "Publish, unpublish, tombstone and transfer handles.",
+    defaults={"conditional": True, "problems": (401, 403, 404, 412, 422)},
 )
-async def publish(call: ApiCall) -> Reply:
+
+
+@LIFECYCLE.add("POST", "/handles/{handle}/publish", "Publish a handle", scope="publish")
+async def publish(call: ApiCall, new: ChangeNote) -> Reply[RecordChanged]:
     """Make an unpublished handle public. Does nothing if it is public already.
 
     A reserved handle has no values yet: create a record under it replacement.
     """
     handle = call.handle()
-    return await change_record(call, Publish(handle), handle, call.payload(ChangeNote).note)
+    return await change_record(call, Publish(handle), handle, new.note)
 
 
-@LIFECYCLE.add(
-    "POST",
-    "/handles/{handle}/unpublish",
-    "unpublish",
-    "Unpublish a handle",
-    body=UnpublishRequest,
-    response=RecordChanged,
-    scope="publish",
-    conditional=True,
-    problems=_LIFECYCLE_PROBLEMS,
-    parameters=HANDLE_PARAMETERS,
-)
-async def unpublish(call: ApiCall) -> Reply:
+@LIFECYCLE.add("POST", "/handles/{handle}/unpublish", "Unpublish a handle", scope="publish")
+async def unpublish(call: ApiCall, options: UnpublishRequest) -> Reply[RecordChanged]:
     """Hide a handle from everyone except its administrators. The record is unchanged.
 
     Everyone else gets 404, also for earlier versions. When the handle is published again, values that were public
     before stay hidden in earlier versions unless they are public then; `keep_history` keeps them visible.
     """
-    handle, options = call.handle(), call.payload(UnpublishRequest)
+    handle = call.handle()
     return await change_record(call, Unpublish(handle), handle, options.note, keep_history=options.keep_history)
 
 
-@LIFECYCLE.add(
-    "POST",
-    "/handles/{handle}/tombstone",
-    "tombstone",
-    "Create a tombstone",
-    body=NewTombstone,
-    response=RecordChanged,
-    scope="tombstone",
-    conditional=True,
-    problems=_LIFECYCLE_PROBLEMS,
-    parameters=HANDLE_PARAMETERS,
-)
-async def tombstone(call: ApiCall) -> Reply:
+@LIFECYCLE.add("POST", "/handles/{handle}/tombstone", "Create a tombstone", scope="tombstone")
+async def tombstone(call: ApiCall, new: NewTombstone) -> Reply[RecordChanged]:
     """Create a tombstone: why the object is gone, and what replaces it.
 
     The handle still resolves: to the reason, the date and the replacement. Earlier values stay in its history, and the
     handle is never assigned again. On an existing tombstone this updates the reason and keeps the date.
     """
-    handle, new = call.handle(), call.payload(NewTombstone)
+    handle = call.handle()
     replacement = None if new.replaced_by is None else call.parse_reference(new.replaced_by, "$.replaced_by")
     return await change_record(call, Tombstone(handle, new.reason, replacement), handle, new.note)
 
 
-@LIFECYCLE.add(
-    "POST",
-    "/handles/{handle}/revive",
-    "revive",
-    "Remove a tombstone",
-    body=ChangeNote,
-    response=RecordChanged,
-    scope="tombstone",
-    conditional=True,
-    problems=_LIFECYCLE_PROBLEMS,
-    parameters=HANDLE_PARAMETERS,
-)
-async def revive(call: ApiCall) -> Reply:
+@LIFECYCLE.add("POST", "/handles/{handle}/revive", "Remove a tombstone", scope="tombstone")
+async def revive(call: ApiCall, new: ChangeNote) -> Reply[RecordChanged]:
     """Remove a tombstone and restore the record, with its current administrators."""
     handle = call.handle()
-    return await change_record(call, Revive(handle), handle, call.payload(ChangeNote).note)
+    return await change_record(call, Revive(handle), handle, new.note)
 
 
-@LIFECYCLE.add(
-    "POST",
-    "/handles/{handle}/transfer",
-    "transfer",
-    "Transfer a handle",
-    body=NewOwner,
-    response=RecordChanged,
-    scope="transfer",
-    conditional=True,
-    problems=_LIFECYCLE_PROBLEMS,
-    parameters=HANDLE_PARAMETERS,
-)
-async def transfer(call: ApiCall) -> Reply:
+@LIFECYCLE.add("POST", "/handles/{handle}/transfer", "Transfer a handle", scope="transfer")
+async def transfer(call: ApiCall, new: NewOwner) -> Reply[RecordChanged]:
     """Transfer a handle to another owner, who replaces all its administrators. Creator and creation date stay."""
-    handle, new = call.handle(), call.payload(NewOwner)
+    handle = call.handle()
     return await change_record(call, Transfer(handle, parse_value_ref(new.to, "$.to")), handle, new.note)

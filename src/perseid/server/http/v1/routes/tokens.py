@@ -1,7 +1,6 @@
 """Access tokens: create, list and revoke, as `perseid token` does."""
 
 import secrets
-from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -13,7 +12,8 @@ from perseid.registry.access.token_records import PREFIX, Secret, Token
 from perseid.registry.access.tokens import CreateToken, InvalidLifetime, RevokeToken, parse_lifetime
 from perseid.registry.commands.records import require_identity
 from perseid.registry.responses import to_token
-from perseid.schema.common import AlreadyDone, ChangeNote
+from perseid.registry.snapshot import Snapshot
+from perseid.schema.common import ChangeNote
 from perseid.schema.namespaces import (
     CreatedToken,
     NewToken,
@@ -21,7 +21,7 @@ from perseid.schema.namespaces import (
     TokenResponse,
     TokensQuery,
 )
-from perseid.server.http.v1.api_call import CREATED, REPLAYED_HEADER, ApiCall, encode_body, encode_reply
+from perseid.server.http.v1.api_call import CREATED, REPLAYED_HEADER, ApiCall
 from perseid.server.http.v1.routing import BASE, NO_TOKEN, OWN_TOKEN, Reply, Routes
 from perseid.server.http.v1.validation import InvalidParameter
 from perseid.server.native.steps import WorkKind
@@ -37,16 +37,13 @@ _PARAMETERS: Final = {
 @TOKENS.add(
     "POST",
     "/tokens",
-    "createToken",
     "Create a token",
-    body=NewToken,
-    response=CreatedToken,
     status=CREATED,
     scope=NO_TOKEN,
     creates=True,
     problems=(401, 403, 404, 409, 422),
 )
-async def create(call: ApiCall) -> Reply:
+async def create_token(call: ApiCall, new: NewToken) -> Reply[CreatedToken]:
     """Create a token, with which a program acts as you: within its scopes, and never beyond your current permissions.
 
     The token is shown only once, because only its hash is stored. A repeated request with the same `Idempotency-Key`
@@ -58,7 +55,6 @@ async def create(call: ApiCall) -> Reply:
     records; `transfer`: change administrators, groups and keys; `namespaces`: create them, and change their policies
     and prefix handles; `admin`: tasks of a server administrator, with `all_namespaces`.
     """
-    new = call.payload(NewToken)
     if new.all_namespaces == bool(new.namespaces):
         message = "Give either `namespaces` or `all_namespaces`"
         raise InvalidParameter(message, "$.namespaces")
@@ -72,76 +68,47 @@ async def create(call: ApiCall) -> Reply:
         raise InvalidParameter(str(problem), "$.expires_in") from problem
     secret = Secret.new(secrets.token_bytes)
     order = CreateToken(secret, scopes, new.label, seconds)
-    reply = await _replay(call, await call.create(lambda _: order, _created_reply, note=new.note))
-    if REPLAYED_HEADER in reply.headers:
+    reply = await call.create(lambda _: order, _created_reply, note=new.note, replay=_replay)
+    if REPLAYED_HEADER in reply.fields:
         return reply
     # The stored response has no secret: the token replaces the advice after it was stored.
-    created = msgspec.json.decode(encode_body(reply), type=CreatedToken)
-    return replace(reply, body=msgspec.structs.replace(created, token=secret.text(), advice=""))
+    created = msgspec.json.decode(reply.body, type=CreatedToken)
+    return Reply(msgspec.structs.replace(created, token=secret.text(), advice=""), CREATED, reply.fields)
 
 
-@TOKENS.add(
-    "GET",
-    "/tokens",
-    "listTokens",
-    "List tokens",
-    response=TokenPage,
-    query=TokensQuery,
-    scope=OWN_TOKEN,
-    problems=(401,),
-)
-async def list_tokens(call: ApiCall) -> Reply:
+@TOKENS.add("GET", "/tokens", "List tokens", scope=OWN_TOKEN, problems=(401,))
+async def list_tokens(call: ApiCall, query: TokensQuery) -> Reply[TokenPage]:
     """List the tokens that you can see, sorted by id, without the tokens themselves.
 
     Server administrators see all, prefix administrators those that are valid within their prefixes, other users their
     own. A page can be short without being the last.
     """
-    query, after = call.query_as(TokensQuery), await call.after(str)
     registry, identity = call.registry, call.identity
     await call.read(lambda context: require_identity(context, "see tokens"))
 
-    def read() -> Reply:
-        page, last = tokens.list_tokens(registry, identity, after or "", query.limit)
+    def read() -> Reply[TokenPage]:
+        page, last = tokens.list_tokens(registry, identity, call.after(str) or "", query.limit)
         now, cursor = registry.now(), call.seal(last)
         visible = [to_token(item, now) for item in page if query.all or item.revoked is None]
-        return encode_reply(Reply(TokenPage(visible, cursor), next=cursor))
+        return call.page(TokenPage(visible, cursor))
 
     return await call.do(WorkKind.READ, read)
 
 
-@TOKENS.add(
-    "GET",
-    "/tokens/{token}",
-    "showToken",
-    "Get a token",
-    response=TokenResponse,
-    scope=OWN_TOKEN,
-    problems=(401, 404),
-    parameters=_PARAMETERS,
-)
-async def show(call: ApiCall) -> Reply:
+@TOKENS.add("GET", "/tokens/{token}", "Get a token", scope=OWN_TOKEN, problems=(401, 404))
+async def show_token(call: ApiCall) -> Reply[TokenResponse]:
     """Return the scopes of a token, its issuer, and its last use."""
     return Reply(await _load_token(call, await _token_id(call, "see a token")))
 
 
-@TOKENS.add(
-    "DELETE",
-    "/tokens/{token}",
-    "revokeToken",
-    "Revoke a token",
-    query=ChangeNote,
-    response=TokenResponse,
-    scope=OWN_TOKEN,
-    problems=(401, 403, 404),
-    parameters=_PARAMETERS,
-)
-async def revoke(call: ApiCall) -> Reply:
+@TOKENS.add("DELETE", "/tokens/{token}", "Revoke a token", scope=OWN_TOKEN, problems=(401, 403, 404))
+async def revoke_token(call: ApiCall, query: ChangeNote) -> Reply[TokenResponse]:
     """Revoke a token, immediately and permanently. Changes made with it stay; the ledger shows which they are.
 
     The issuer, users who could issue it, and anyone who presents the token itself can revoke it. Other users get 404.
     """
     token = await _token_id(call, "revoke a token")
-    await call.change(RevokeToken(token), note=call.query_as(ChangeNote).note)
+    await call.change(RevokeToken(token), note=query.note)
     return Reply(await _load_token(call, token))
 
 
@@ -160,25 +127,13 @@ async def _load_token(call: ApiCall, token: str) -> TokenResponse:
     return to_token(await call.do(WorkKind.READ, lambda: tokens.get_token(registry, identity, token)), registry.now())
 
 
-def _created_reply(token: Token) -> Reply:
+def _created_reply(token: Token) -> Reply[CreatedToken]:
     """The response as stored, without the token."""
     result = CreatedToken(token.id, to_iso(token.expires), advice=_TOKEN_NOT_KEPT)
     return Reply(result, CREATED, (("Location", f"{BASE}/tokens/{token.id}"),))
 
 
-async def _replay(call: ApiCall, reply: Reply) -> Reply:
+def _replay(snapshot: Snapshot, seq: int, _: int) -> Reply[CreatedToken] | None:
     """Build the reply to a repeated request whose stored response was dropped: its entry has the token."""
-    before = reply.body
-    if not isinstance(before, AlreadyDone):
-        return reply
-    registry, seq = call.registry, before.seq
-
-    def read() -> Token | None:
-        with registry.snapshot() as snapshot:
-            return Token.from_entry(snapshot.reader.entry(seq))
-
-    token = await call.do(WorkKind.READ, read)
-    if token is None:
-        return reply
-    repeated = _created_reply(token)
-    return replace(repeated, headers=(*repeated.headers, REPLAYED_HEADER))
+    token = Token.from_entry(snapshot.reader.entry(seq))
+    return None if token is None else _created_reply(token)
