@@ -336,7 +336,9 @@ def test_check_of_a_healthy_installation(here: Site) -> None:
         *(["ok", about] for about in ("clock", "keys", "ledger", "answers", "policy")),
     ]
     assert f"{count_entries(here)} entries are valid" in done.out
-    assert "not verified" in here.ok("check --quick").out
+    quick = here.ok("check --quick").out
+    assert "not verified" in quick
+    assert "their records and URLs were not checked (--quick)" in quick
 
 
 def test_check_without_an_installation_is_refused(tmp_path: Path) -> None:

@@ -72,3 +72,15 @@ def test_missing_or_invalid_conditions_are_refused(here: Site) -> None:
     assert here("find").code == 2
     refused(here("find --host a/b"), "is not a host name or IP address", code=2)
     refused(here("find --host example.org --after x"), "Cursor x is not valid for this search", code=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("find --host a --seconds 0", "Invalid value for '--seconds': '0' is less than 1"),
+        ("find --host a --seconds x", "Invalid value for '--seconds': 'x' is not a whole number"),
+        ("cite 12345/x --style zz", "Invalid value for '--style': 'zz' is not one of 'text', 'hdl', "),
+    ],
+)
+def test_invalid_number_or_choice_is_reported_in_our_words(here: Site, words: str, text: str) -> None:
+    refused(here(words), text, code=2)

@@ -539,7 +539,8 @@ def _policy_findings(session: OpenInstallation, *, quick: bool) -> Iterator[Find
             valid += 1
             if not quick:
                 yield from _record_findings(snapshot, prefix, policy)
-    yield Finding("policy", Level.OK, f"{valid} of {len(prefixes)} namespaces have a valid policy")
+    remark = "; their records and URLs were not checked (--quick)" if quick else ""
+    yield Finding("policy", Level.OK, f"{valid} of {len(prefixes)} namespaces have a valid policy{remark}")
 
 
 def _record_findings(snapshot: Snapshot, prefix: str, policy: Policy) -> Iterator[Finding]:
