@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,10 +17,11 @@ from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.message import MESSAGE_LIFETIME
 from perseid.wire.requests import Resolve
 from perseid.wire.responses import ResolutionResult
-from tests.server.live_servers import WHO, client_of, indexes, live_installation
+from tests.server.live_servers import WHO, client_of, eventually, indexes, live_installation
 from tests.server.native.native_client import NativeClient, Serving, Via, serving
 from tests.server.native.native_servers import BY_ADMINS, HIDDEN, PREFIX, STD, text_of
 from tests.server.other_clocks import OtherClock
+from tests.server.processes.test_processes import children
 
 BOTH = pytest.mark.parametrize("via", [Via.UDP, Via.TCP], ids=lambda via: via.value)
 LATER: Final = 2_190_000_000
@@ -98,6 +100,16 @@ def test_times_are_written_modulo_two_to_the_32_and_read_as_the_nearest_instant(
         assert isinstance(old, ResolutionResult)
         assert {value.timestamp for value in old.values if value.timestamp > 1 << 31} == set()
         assert all(before - (1 << 31) < value.timestamp < before for value in old.values)
+
+
+def test_clock_is_accepted_once(late: Late) -> None:
+    """When control is restarted, the clock is checked again."""
+    (first,) = children(late.server, "control")
+    os.kill(first, signal.SIGKILL)
+    eventually(lambda: children(late.server, "control") not in ([], [first]), "another process")
+    (second,) = children(late.server, "control")
+    assert b'"accept_clock": false' in Path(f"/proc/{second}/cmdline").read_bytes()
+    eventually(lambda: late.server.errors.count("ready: ") == 2, "control")
 
 
 def test_history_has_correct_dates(late: Late) -> None:

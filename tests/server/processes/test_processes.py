@@ -251,6 +251,26 @@ def test_public_handles_resolve_until_there_is_space_to_open_the_ledger(killable
     eventually(lambda: readiness(killable_server) == ready, "recovery")
 
 
+_STARTS_OF_CONTROL = """
+import json, sys
+from perseid.server.processes.supervisor import ServerOptions, Supervisor
+supervisor = Supervisor(ServerOptions(sys.argv[1], "127.0.0.1", 0, 1, accept_clock=True))
+supervisor._start = lambda child: None
+for opened in (False, True, None):
+    command, _ = supervisor._control_command()
+    print(json.loads(command[1])["accept_clock"])
+    supervisor._close_status()
+    supervisor._on_status({"resolvers": {}, "details": {}, "opened": opened})
+"""
+
+
+def test_clock_stays_accepted_until_the_ledger_is_opened(tmp_path: Path) -> None:
+    """On a full disk the first process opens no ledger; the clock is accepted by the one that does."""
+    command = [sys.executable, "-c", _STARTS_OF_CONTROL, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True", "False"]
+
+
 def test_session_survives_the_death_of_every_process_that_serves_it(killable_server: Serving) -> None:
     serving_now = children(killable_server, "control") + children(killable_server, "worker")
     values = (Value.text(1, "URL", "https://example.org/"),)

@@ -258,7 +258,9 @@ class Control:
             self._udp.start(loop)
             if self._http is not None:
                 self._http.start(loop)
-            self._send_status({"resolvers": self._resolver_options, "details": {"metrics": metrics.address}})
+            opened = not isinstance(self._installation.ledger, UnopenedLedger)
+            details = {"metrics": metrics.address}
+            self._send_status({"resolvers": self._resolver_options, "details": details, "opened": opened})
             http = f", HTTP at port {self._options.http_port}" if self._http is not None else ""
             _logger.info("ready: native protocol at port %d%s", self._options.port, http)
             await self._run_periodic_tasks()

@@ -164,6 +164,7 @@ class Supervisor:
         self._last_status_at = 0.0
         self._unread = b""
         self._resolver_options: dict[str, Any] | None = None
+        self._accept_clock = options.accept_clock
         self._details: dict[str, Any] = {}
         self._to_replace: list[ChildProcess] = []
         self._stopping = False
@@ -329,11 +330,11 @@ class Supervisor:
         self._control.descriptors += (status_writer, news)
         pairs = [control.fileno() for control, _ in self._pairs]
         http = () if self._http is None else (self._http.fileno(),)
-        # Only the first start may override the clock check, or fail because a port is in use.
+        # Only the first start may fail because a port is in use.
         first = self._resolver_options is None
         options = {
             "directory": self._options.directory,
-            "accept_clock": self._options.accept_clock and first,
+            "accept_clock": self._accept_clock,
             "is_first": first,
             "port": self.port,
             "listener": self._listener.fileno(),
@@ -386,6 +387,8 @@ class Supervisor:
         options = status_message.get("resolvers")
         if options is None:
             return
+        if status_message.get("opened"):  # the clock is accepted once, when the ledger is opened first
+            self._accept_clock = False
         first = self._resolver_options is None
         changed, self._resolver_options = options != self._resolver_options, options
         self._details = status_message["details"]
