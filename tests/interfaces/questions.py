@@ -598,7 +598,7 @@ class Echo:
 
     def web(self, world: World) -> str:
         def read(page: str) -> str:
-            (name,) = re.findall('<bdi class="name">([^<]*)</bdi></h1>', page)
+            (name,) = re.findall('</small> <bdi class="name">([^<]*)</bdi>', page)
             return html.unescape(name)
 
         return ask_page(world, self.handle, "noredirect", read)

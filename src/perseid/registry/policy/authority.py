@@ -448,6 +448,12 @@ def type_definitions(policy: Policy) -> tuple[TypeDefinition, ...]:
     return tuple([TypeDefinition(type_, definitions[type_][0], *definitions[type_][1]) for type_ in policy.types_used])
 
 
+def find_handle_types(policy: Policy) -> frozenset[str]:
+    """The types, folded, whose values are one handle each under a policy."""
+    types = [getattr(policy, key) for key, (_, form) in _DEFINITIONS.items() if form is _HANDLE]
+    return frozenset([fold(type_) for type_ in types if type_])
+
+
 @cache
 def _built_in_definitions() -> Mapping[str, TypeDefinition]:
     """The definitions of all types that the built-in profiles use, by the folded type."""

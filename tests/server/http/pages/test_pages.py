@@ -15,6 +15,7 @@ from perseid.records.admin import ValueList
 from perseid.records.record import Permission, Value, ValueRef
 from perseid.registry.installation.setup import create_demonstration
 from perseid.server.http.context import HttpSettings
+from perseid.server.http.messages import Response
 from perseid.server.http.pages.pages import MAX_SHOWN, POLICY, STATIC, mark_times, to_sentence, to_visible
 from perseid.server.http.pages.record_page import MAX_HEX_BYTES, MAX_PAGE
 from tests.server.http.contexts import Harness, header_of, json_of
@@ -42,7 +43,7 @@ PAGES: Final = (
 ELEMENTS: Final = frozenset(
     (
         *("html", "head", "meta", "title", "link", "body", "header", "nav", "main", "footer", "section", "div", "p"),
-        *("h1", "h2", "small", "span", "bdi", "code", "time", "br", "a", "img", "ul", "li", "dl", "dt", "dd"),
+        *("h1", "h2", "small", "span", "bdi", "code", "time", "br", "wbr", "a", "img", "ul", "li", "dl", "dt", "dd"),
         *(
             "fieldset",
             "legend",
@@ -264,7 +265,10 @@ def test_record_page_looks_like_deployed_resolvers(server: Harness) -> None:
     )
     page = page_of(server.get("/12345/page?noredirect"))
     assert page.text.partition("Handle Values for:")[2].startswith(" 12345/page")
-    assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", page.text)
+    times = [attributes["datetime"] for tag, attributes in page.elements if tag == "time"]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", str(time)) for time in times)
+    assert len(times) == 11
+    assert set(times) <= set(page.words), "one form of dates, in ISO 8601"
     for link in (
         "https://example.org/%C3%BC?a=b&c",
         "mailto:someone@example.org",
@@ -289,6 +293,34 @@ def test_record_page_looks_like_deployed_resolvers(server: Harness) -> None:
     assert "oh dear" not in page.text
     assert "hdl:12345/page" in page.text
     assert "https://hdl.example.org/12345/page" in page.text
+
+
+def test_page_has_the_title_of_the_record(server: Harness) -> None:
+    create(server, "12345/titled", text(1, "TITLE", "Maps & <plans>"))
+    page = page_of(server.get("/12345/titled"))
+    assert page.title == "Maps & <plans> – 12345/titled – handle record"
+    assert page.text.partition("Handle Values for:")[2].startswith(" 12345/titled Maps & <plans> ")
+
+
+def test_handles_in_data_are_links_where_the_type_says_so(server: Harness) -> None:
+    types = ("HS_ALIAS", "LINK.WORK", "link.metadata", "NOTE", "URL")
+    create(server, "12345/linking", *[text(index, type_, "12345/url") for index, type_ in enumerate(types, 1)])
+    create(server, "12345/elsewhere", text(1, "LINK.WORK", "999/x"), text(2, "LINK.OBJECT", "not a handle"))
+    page = page_of(server.get("/12345/linking?noredirect&ignore_aliases"))
+    assert page.links.count("/12345/url") == 3
+    assert "/999/x" not in page_of(server.get("/12345/elsewhere")).links
+    assert "/102.100.272/0N8J991QH" in rows_links(server.get("/102.100.272/2RDV0T0QH"))
+
+
+def rows_links(response: Response) -> list[str]:
+    page = Page()
+    page.feed(response.body.decode().partition("<tbody>")[2].partition("</tbody>")[0])
+    return page.links
+
+
+def test_types_wrap_after_dots_and_slashes(server: Harness) -> None:
+    body = server.get("/102.100.272/2RDV0T0QH").body.decode()
+    assert "<bdi>102.<wbr>100.<wbr>TYPE/<wbr>CREATION_DATE</bdi>" in body
 
 
 def test_page_shows_authority_metadata(server: Harness) -> None:

@@ -22,7 +22,7 @@ from tests.server.installations import OPERATOR
 PRIVATE: Final = Permission.ADMIN_READ | Permission.ADMIN_WRITE
 CORDRA_NAME: Final = "3000.01/EEF4DF17361A42E2B975E554663B70C3"
 ADMIN: Final = Value(100, "HS_ADMIN", Admin(ValueRef(300, "0.NA/12345")).to_bytes())
-VOID: Final = frozenset(("meta", "link", "input", "br", "img"))
+VOID: Final = frozenset(("meta", "link", "input", "br", "img", "wbr"))
 
 
 def text(index: int, type_: str, data: str, ttl: int = 86_400) -> Value:

@@ -46,8 +46,10 @@ _CONTROLS: Final = re.compile("[\x00-\x09\x0b-\x1f\x7f]")
 _PICTURES: Final = 0x2400  # of the characters below U+0020
 _DELETE: Final = "\N{SYMBOL FOR DELETE}"
 _TIME: Final = re.compile(
-    "[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z", re.ASCII
+    "[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:[.][0-9]{1,6})?Z",
+    re.ASCII,
 )
+_BREAK: Final = re.compile("[./](?=.)")
 _MAIL: Final = re.compile(r"[^\s@<>\"',;:?&#%/\\]{1,64}@[A-Za-z0-9.-]{1,253}")
 
 
@@ -99,6 +101,11 @@ def mark_times(text: str) -> Markup:
     return Markup(marked)  # noqa: S704 - the text is escaped
 
 
+def mark_breaks(text: str) -> Markup:
+    """Escape the name of a type and allow line breaks after its dots and slashes."""
+    return Markup(_BREAK.sub(r"\g<0><wbr>", str(escape(text))))  # noqa: S704 - the text is escaped
+
+
 def to_link(text: str, settings: HttpSettings, limit: int = MAX_SHOWN) -> TextLink:
     """Return a text, as a link if it is an acceptable target URL."""
     try:
@@ -143,4 +150,5 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     environment.filters["times"] = mark_times
+    environment.filters["breaks"] = mark_breaks
     return environment

@@ -1,15 +1,15 @@
 """Responses that show a record: its page (§9.8), its tombstone page, its locations as XML (§10.6), an explanation.
 
-On the page, administrators and value lists are spelled out, and binary data is shown in hexadecimal. Handles are links
-only if this server resolves them, so no link is dead. The size of a page is bounded: long data is truncated, and the
-JSON form has all of it.
+On the page, administrators and value lists are spelled out, and binary data is shown in hexadecimal. Data is a link to
+a handle where its type says that it is one, and only if this server resolves it, so no link is dead. The size of a page
+is bounded: long data is truncated, and the JSON form has all of it.
 
 The XML contains untrusted attributes, and a browser would act on some of them. Names with a colon and namespace
 declarations are therefore left out.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -38,7 +38,13 @@ from perseid.records.types import (
     ServiceHandle,
     has_type,
 )
-from perseid.registry.policy.authority import AuthorityMetadata, Party, TypeDefinition
+from perseid.registry.policy.authority import (
+    AuthorityMetadata,
+    Party,
+    TypeDefinition,
+    first_valid,
+    parse_stored_party,
+)
 from perseid.registry.queries.citation import Citation
 from perseid.registry.queries.memento import Memento, MementoNeighbors
 from perseid.server.http import responses
@@ -169,6 +175,9 @@ MAX_PAGE: Final = 200_000
 MAX_SHORT: Final = 80
 """Characters of one value that are shown after that."""
 
+MAX_TITLE: Final = 300
+"""Characters of the record's title in the heading: some five lines."""
+
 MAX_NAME: Final = 2_048
 """Characters of a name that are shown: the length of the longest name."""
 
@@ -216,7 +225,7 @@ class Row:
     index: int
     type: TextLink
     timestamp: str
-    """In ISO 8601; empty if there is none. Shown as by deployed resolvers, with a space."""
+    """In ISO 8601, as all dates of a page (deployed resolvers show a space, not `T`); empty if there is none."""
     lines: tuple[Line, ...]
     note: str = ""
     """A remark about the data shown."""
@@ -271,16 +280,18 @@ class PageDetails:
     """None for the current record."""
     json_ld: Markup | None = None
     """Metadata for machines that read the page."""
+    handle_types: Container[str] = ()
+    """The folded types whose data is a handle by the policy of the namespace."""
 
 
 def record_page(found: LookupResult, shown: PageDetails, links: LinkBuilder, headers: HeaderList = ()) -> Response:
     """Return the page of a record."""
     settings = links.settings
-    name = to_visible(found.name)
+    name, record_title = to_visible(found.name), to_visible(shown.citation.title or "", MAX_TITLE)
     budget = MAX_PAGE
     rows = []
     for value in found.values:
-        row = _row(value, links, MAX_SHOWN if budget > 0 else MAX_SHORT)
+        row = _row(value, links, MAX_SHOWN if budget > 0 else MAX_SHORT, shown.handle_types)
         budget -= sum(len(piece.text) for line in row.lines for piece in line)
         rows.append(row)
     path, then = path_to(found.name, settings), _moment_suffix(shown)
@@ -293,8 +304,9 @@ def record_page(found: LookupResult, shown: PageDetails, links: LinkBuilder, hea
         "record.html",
         settings,
         headers=headers,
-        title=f"{name} – handle record",
+        title=" – ".join(filter(None, (record_title, name, "handle record"))),
         name=name,
+        record_title=record_title,
         notice=_notice(found),
         version=_history_notice(found, shown.then, settings),
         fields=[*_fields(shown.citation, shown.authority, links), *_name_fields(found)],
@@ -403,8 +415,11 @@ def _party(party: Party, links: LinkBuilder) -> TextLink:
     return links.to(str(party.handle), _HDL + str(party.handle))
 
 
-def _row(value: Value, links: LinkBuilder, limit: int) -> Row:
+def _row(value: Value, links: LinkBuilder, limit: int, handle_types: Container[str]) -> Row:
     lines, note = _data(value, links, limit)
+    if fold(value.type) in handle_types and len(value.data) <= MAX_ENCODED_LENGTH:
+        handle = first_valid([value], parse_stored_party)
+        lines = lines if handle is None else ((links.to(str(handle), value.data.decode()),),)
     timestamp = to_iso(value.timestamp) if value.timestamp else ""
     return Row(value.index, _type(value.type, links), timestamp, lines, note)
 

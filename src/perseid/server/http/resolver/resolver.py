@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 
 from perseid.names.handle import Handle
 from perseid.records.locations import Candidates, parse_address, parse_locatt
-from perseid.registry.policy.authority import find_built_in_definition
+from perseid.registry.policy.authority import find_built_in_definition, find_handle_types
 from perseid.registry.policy.resolution import cache_lifetime
 from perseid.registry.queries.memento import MementoNeighbors
 from perseid.registry.queries.suggest import SUGGESTION_CODES
@@ -470,7 +470,9 @@ class _RecordResponse:
             else f"{_api_path(found.name)}?{AT_PARAMETER}={self.moment.seq}"
         )
         citation = described.citation
-        shown = PageDetails(citation, described.authority, api, then, signposting.embedded_json_ld(described, settings))
+        embedded = signposting.embedded_json_ld(described, settings)
+        handle_types = find_handle_types(reader.policy(found))
+        shown = PageDetails(citation, described.authority, api, then, embedded, handle_types)
         if gone and found.tombstone is not None:
             return _with_name(tombstone_page(found, found.tombstone, shown, links, headers), found)
         return _with_name(record_page(found, shown, links, headers), found)
