@@ -139,7 +139,7 @@ def test_deleted_handle_is_reused_only_with_reuse_deleted(plain: Site) -> None:
     last = problem["deleted"]["last_seq"]
     assert problem["detail"] == f"Handle 12345/x was deleted at {problem['deleted']['at']}"
     advice = f"To see its last version: perseid resolve 12345/x --at {last}"
-    for words in ("resolve", "resolve --authority", "cite", "resolve --follow"):
+    for words in ("resolve", "resolve --authority", "cite", "resolve --follow", "qr"):
         refused(plain(f"{words} 12345/x"), "Handle 12345/x was deleted at ", advice, code=3)
     assert plain.ok(f"resolve 12345/x --at {last} --type URL").out == "1  URL  https://example.org/1\n"
     refused(plain(f"resolve 12345/x --at {last + 1}"), "Handle 12345/x was deleted at ", advice, code=3)

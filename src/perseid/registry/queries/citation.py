@@ -36,7 +36,7 @@ from perseid.registry.snapshot import StoredRecord
 from perseid.schema.queries import Style
 
 from .history import resolve_at, seq_at_time
-from .resolve import Query, resolve
+from .resolve import Query
 
 if TYPE_CHECKING:
     from segno import QRCode
@@ -373,7 +373,7 @@ def find_printable_name(context: Context, reference: Reference) -> Reference:
     try:
         require_record(context, stored)
     except Refused:
-        resolved = resolve(Query(reference.handle), context)  # also refused if there is no template
+        resolved = resolve_at(context, Query(reference.handle), None)  # also refused if there is no template
         return _with_tail(resolved.registered, reference, resolved)
     return _with_tail(stored.handle, reference, stored)
 
