@@ -7,6 +7,7 @@ import pytest
 
 from perseid.server.limits.budgets import EXEMPT, get_source
 from perseid.server.limits.guesses import KNOWN_DAYS, MAX_TURNS, MAX_WAITING, GuessQueue, KnownClients
+from tests.server.shared_state import make_state
 
 HOME, OTHER = get_source("192.0.2.1"), get_source("2001:db8::1")
 ADMIN = b"own 0.NA/12345"
@@ -56,6 +57,17 @@ def test_known_clients_survive_a_restart_until_they_expire() -> None:
     assert len(again.dump()) == len(expired.dump()), "nor is it written again"
 
 
+def test_all_processes_know_clients_and_save_those_of_others() -> None:
+    state, clock = make_state(), Clock()
+    one, two = (KnownClients(b"key", clock, state=state) for _ in range(2))
+    one.add(HOME, ADMIN, udp=False)
+    assert two.contains(HOME, ADMIN, udp=False)
+    two.add(OTHER, ADMIN, udp=False)
+    again = remembered(clock)
+    again.load(one.dump())
+    assert all(again.contains(source, ADMIN, udp=False) for source in (HOME, OTHER))
+
+
 def test_clock_that_was_set_back_extends_nothing() -> None:
     clock = Clock()
     known = remembered(clock)
@@ -89,9 +101,10 @@ def test_damaged_file_counts_as_empty(damage, tmp_path: Path) -> None:  # type: 
 
 
 def test_number_of_known_clients_is_limited() -> None:
-    known = remembered(Clock())
+    known = remembered(clock := Clock())
     for number in (1, 2, 3, 4, 1, 5):
         known.add((number,), udp=False)
+        clock.now += DAY
     assert [known.contains((number,), udp=False) for number in range(1, 6)] == [True, False, True, True, True]
 
 

@@ -19,13 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self, TypeAlias
 
+from perseid.server.state.state import Entry, SharedState
+
 Source: TypeAlias = tuple[int, ...]
 """The networks that a client belongs to, each contained in the next; empty for clients exempt from limits. The manual
 calls the first of them an address."""
 
 MAX_KNOWN: Final = 16_384
-"""Proofs that are remembered, an address with an identity each, in a file of 320 KiB; the least recently used one is
-evicted."""
+"""Proofs that are remembered, an address with an identity each, in a file of 320 KiB; one of those that were not used
+for the most days is evicted."""
 
 KNOWN_DAYS: Final = 30
 """Days after its last use on which a proof is forgotten: longer than a vacation, shorter than most leases of an
@@ -48,6 +50,8 @@ _DAY = 86_400
 _MAGIC = b"perseid known clients 1\n"
 _ENTRY = struct.Struct("<16sI")
 _DIGEST_SIZE = 16
+_DAY_BYTES = 4
+_TABLE_BYTES = 4 << 20  # of the table: twice what it needs
 _NETWORK_BYTES = 24
 
 MAX_FILE_BYTES: Final = len(_MAGIC) + MAX_KNOWN * _ENTRY.size + _DIGEST_SIZE
@@ -55,45 +59,52 @@ MAX_FILE_BYTES: Final = len(_MAGIC) + MAX_KNOWN * _ENTRY.size + _DIGEST_SIZE
 
 
 class KnownClients:
-    """The addresses where an identity was proved, as keyed hashes. Not thread-safe: used in the event loop only."""
+    """The addresses where an identity was proved, as keyed hashes in the shared state."""
 
-    def __init__(self, key: bytes, clock: Callable[[], float] = time.time, max_size: int = MAX_KNOWN) -> None:
-        """`key` is a secret of the installation; the clock returns seconds since 1970."""
+    def __init__(
+        self,
+        key: bytes,
+        clock: Callable[[], float] = time.time,
+        max_size: int = MAX_KNOWN,
+        state: SharedState | None = None,
+    ) -> None:
+        """`key` is a secret of the installation; the clock returns seconds since 1970.
+
+        `state` is that of all processes; without, the addresses are known to this process.
+        """
         self._key = key
         self._clock = clock
-        self._max_size = max_size
-        self._expiry: dict[bytes, int] = {}  # by hash, in days since 1970; least recently used first
+        state = state or SharedState.private()
+        # By hash: the day on which the proof expires, since 1970.
+        self._expiry = state.table(
+            "known_clients", version=1, max_entries=max_size, max_bytes=_TABLE_BYTES, clock=clock
+        )
         self.changed = False
         """Whether `dump` has something new. Set it again if what that returned could not be saved."""
 
     @classmethod
-    def read(cls, path: Path, key: bytes) -> Self:
+    def read(cls, path: Path, key: bytes, state: SharedState | None = None) -> Self:
         """Read the file, if there is one."""
-        known = cls(key)
+        known = cls(key, state=state)
         with suppress(OSError), path.open("rb") as file:
             known.load(file.read(MAX_FILE_BYTES + 1))
         return known
 
     def __len__(self) -> int:
-        return len(self._expiry)
+        return self._expiry.size().entries
 
     def add(self, source: Source, secret_of: bytes = b"", *, udp: bool) -> None:
         """Remember a proof; without `secret_of` that of any identity."""
-        entry, expiry = self._hash(source, secret_of, udp=udp), self._today + KNOWN_DAYS
-        self.changed |= self._expiry.pop(entry, None) != expiry
-        self._expiry[entry] = expiry
-        if len(self._expiry) > self._max_size:
-            del self._expiry[next(iter(self._expiry))]
+        self.changed |= self._remember(self._hash(source, secret_of, udp=udp), self._today + KNOWN_DAYS)
 
     def contains(self, source: Source, secret_of: bytes = b"", *, udp: bool) -> bool:
         """Whether a proof is remembered."""
-        return self._expiry.get(self._hash(source, secret_of, udp=udp), 0) > self._today
+        return self._expiry.get(self._hash(source, secret_of, udp=udp), self._clock()) is not None
 
     def dump(self) -> bytes:
         """Return the contents of the file."""
         self.changed = False
-        today = self._today
-        data = _MAGIC + b"".join(_ENTRY.pack(*item) for item in self._expiry.items() if item[1] > today)
+        data = _MAGIC + b"".join(entry + day for entry, day in self._expiry.items(self._clock()))
         return data + self._digest(data)
 
     def load(self, data: bytes) -> None:
@@ -105,7 +116,14 @@ class KnownClients:
         # After the clock was set back, nothing is valid for longer than if it were proved now.
         for entry, expiry in _ENTRY.iter_unpack(contents.removeprefix(_MAGIC)):
             if expiry > today:
-                self._expiry[entry] = min(expiry, today + KNOWN_DAYS)
+                self._remember(entry, min(expiry, today + KNOWN_DAYS))
+
+    def _remember(self, entry: bytes, expiry: int) -> bool:
+        """Remember a proof until a day; return whether that is new."""
+        day = expiry.to_bytes(_DAY_BYTES, "little")
+        if self._expiry.get(entry, self._clock()) == day:
+            return False  # most of the time: once a day is enough
+        return self._expiry.put(entry, Entry(day, float(expiry * _DAY)))
 
     @property
     def _today(self) -> int:

@@ -185,9 +185,9 @@ class Control:
 
     def _load_known_clients(self) -> KnownClients:
         if isinstance(self._installation.ledger, UnopenedLedger):  # nobody can authenticate
-            return KnownClients(secrets.token_bytes(32))
+            return KnownClients(secrets.token_bytes(32), state=self._state)
         with self._installation.ledger.open_reader() as reader:
-            return KnownClients.read(self._known_file.path, reader.secret(_KNOWN_PURPOSE))
+            return KnownClients.read(self._known_file.path, reader.secret(_KNOWN_PURPOSE), self._state)
 
     def _traffic(self, config: Config) -> TrafficLimit:
         limits = config.limits

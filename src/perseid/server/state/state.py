@@ -226,6 +226,12 @@ class Table:
         """Return a value, unless it has expired."""
         return _unpack(self._read(self._entries, key), now)
 
+    def items(self, now: float) -> list[tuple[bytes, bytes]]:
+        """Return all keys and values that have not expired, in the order of the keys; for small tables."""
+        with self._env.begin() as txn, txn.cursor(self._entries) as cursor:
+            found = [(key, _unpack(data, now)) for key, data in cursor]
+        return [(key, value) for key, value in found if value is not None]
+
     def put(self, key: bytes, entry: Entry) -> bool:
         """Store an entry, and evict others if necessary; return whether there was room."""
         try:
