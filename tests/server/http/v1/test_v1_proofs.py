@@ -17,7 +17,10 @@ from perseid.records.record import Permission, Value
 from perseid.registry.commands.lifecycle import Unpublish
 from perseid.registry.commands.records import Add, Create
 from perseid.registry.installation.installation import Installation
+from perseid.registry.queries import prove
+from perseid.registry.queries.prove import NotCheckpointed
 from perseid.schema.queries import ProofDocument
+from perseid.server.http.v1.routes import history
 from tests.cli.installation import call
 from tests.server.http.contexts import Harness, basic, harness, header_of
 from tests.server.http.v1.apis import JSON, got, problem, send
@@ -89,6 +92,22 @@ def test_proof_waits_for_a_checkpoint(server: Harness) -> None:
         Create(Handle.parse("12345/now"), (Value.text(1, "URL", "https://example.org/"),)), OPERATOR, "cli"
     )
     assert verified(server, proof(server, "12345/now"), "12345/now").seq == made.seq
+
+
+def test_proof_waits_at_most_ten_seconds(filled: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = 0
+
+    def fail(*_: object, **__: object) -> None:
+        nonlocal attempts
+        attempts += 1
+        raise NotCheckpointed(seq=2, covered=1)
+
+    interval = history.POLL_SECONDS
+    monkeypatch.setattr(prove, "prove", fail)
+    monkeypatch.setattr(history, "POLL_SECONDS", 0)
+    answer = send(filled, "GET", at("12345/map", "/proof"))
+    assert (problem(answer, "busy")["status"], header_of(answer, "Retry-After")) == (503, "1")
+    assert attempts * interval == 10
 
 
 def test_altered_proof_or_wrong_key_is_invalid(filled: Harness) -> None:
