@@ -29,7 +29,7 @@ from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_uri, p
 from perseid.records.json_form import value_from_json, value_to_json
 from perseid.records.record import Permission, Value, ValueRef
 from perseid.registry.commands.lifecycle import Publish, Tombstone, Unpublish
-from perseid.registry.commands.minting import Mint, MintInputs, Reserve
+from perseid.registry.commands.minting import Mint, Reserve
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Create, Modify
 from perseid.registry.commands.transfer import Transfer
@@ -866,7 +866,7 @@ class Minted:
         return self._check(lambda: world.cli.lines(words))
 
     def python(self, world: World) -> str:
-        command = Mint(MintInputs.of(world.python), self.prefix, self.count)
+        command = Mint(self.prefix, self.count)
         by = identity_of(ADMINISTRATOR)
         return self._check(lambda: [str(each) for each in world.python.do(command, by, "cli").handles])
 
@@ -992,7 +992,7 @@ class Reservation:
 
     def python(self, world: World) -> str:
         chosen, minted = Reserve((Handle.for_lookup(self.name) or Handle("0", "0"),)), Mint
-        command = chosen if "/" in self.name else minted(MintInputs.of(world.python), self.name, reserve=True)
+        command = chosen if "/" in self.name else minted(self.name, reserve=True)
         (handle,) = world.python.do(command, identity_of(ADMINISTRATOR), "cli").handles
         return self._check(str(handle), lambda each: each.python(world))
 
@@ -1054,7 +1054,7 @@ class WithMetadata:
         return self._check(handles, lambda each: each.cli(world))
 
     def python(self, world: World) -> str:
-        command = Mint(MintInputs.of(world.python), self.prefix, metadata=())
+        command = Mint(self.prefix, metadata=())
         made = world.python.do(command, identity_of(ADMINISTRATOR), "cli").handles
         return self._check([str(each) for each in made], lambda each: each.python(world))
 

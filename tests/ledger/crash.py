@@ -27,11 +27,11 @@ from perseid.ledger import ledger as ledgers
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log import signing
 from perseid.ledger.log.entry import Draft
-from perseid.ledger.log.requests import Appended, LeaseProvider, Mint, Minted
+from perseid.ledger.log.requests import Appended, Execute, Executed, LeaseProvider
 from perseid.ledger.verify import verify
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.rebuild import Superseded, rebuild
-from tests.ledger.ledgers import SIGNER, change, key, log_of_today, open_store, secret, url
+from tests.ledger.ledgers import SIGNER, change, execute, key, log_of_today, open_store, secret, url
 
 PAIR = 3  # entries minted together, all or none
 LONGEST = 1.0  # maximum lifetime of a worker, in seconds
@@ -56,7 +56,7 @@ def write(place: Place, identity: str, chance: random.Random, tell: Callable[[st
             kind = chance.random()
             if kind < 0.3:
                 outcome = ledger.append(_pair(f"{identity}-{number}"))[0]
-                assert isinstance(outcome, Minted)
+                assert isinstance(outcome, Executed)
                 tell(f"pair {identity}-{number} {outcome.seq}")
             else:
                 name = f"shared-{chance.randrange(20)}" if kind < 0.6 else f"{identity}-{number}"
@@ -69,14 +69,14 @@ def write(place: Place, identity: str, chance: random.Random, tell: Callable[[st
             assert item is None or item.values
 
 
-def _pair(label: str) -> Mint:
+def _pair(label: str) -> Execute:
     def make(lender: LeaseProvider) -> Sequence[Draft]:
         first = lender.lease(b"crash", PAIR, 0)
         handles = [f"10.1/pair-{first + number}" for number in range(PAIR)]
         assert not any(lender.exists(handle.upper().encode()) for handle in handles)
         return [change("", url(f"https://example.org/{label}"), handle=handle).draft for handle in handles]
 
-    return Mint(make)
+    return execute(make)
 
 
 def follow(place: Place, _identity: str, _chance: random.Random, tell: Callable[[str], None]) -> None:

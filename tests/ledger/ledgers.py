@@ -5,16 +5,17 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perseid.ledger.log.clock import RELEASE_DATE, SECOND, CheckedClock
+from perseid.ledger.log.commit import CommitReader
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.record_keys import record_key
-from perseid.ledger.log.requests import Append, Appended, Outcome
+from perseid.ledger.log.requests import Append, Appended, Decision, Execute, IdempotentRequest, Outcome, Preconditions
 from perseid.ledger.merkle import Signer
 from perseid.ledger.store.store import Store
 from perseid.ledger.verify import verify
@@ -150,3 +151,20 @@ def key(name: str) -> bytes:
 def appended(outcome: Outcome) -> Appended:
     assert isinstance(outcome, Appended)
     return outcome
+
+
+def execute(
+    make: Callable[[CommitReader], Sequence[Draft]],
+    preconditions: Preconditions | None = None,
+    once: IdempotentRequest | None = None,
+) -> Execute:
+    """A request whose entries are made inside the commit; its result is their handles and the first number."""
+
+    def decide(reader: CommitReader) -> Decision:
+        drafts = tuple(make(reader))
+        return Decision(drafts, lambda seq: (tuple([draft.handle for draft in drafts]), seq))
+
+    def encode(result: object) -> bytes:
+        return repr(result).encode()
+
+    return Execute(decide, None, preconditions or {}, once=once, encode=None if once is None else encode)

@@ -2,6 +2,7 @@
 
 import random
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from perseid.ledger.backup.archive import save_backup
 from perseid.ledger.backup.restore import restore
 from perseid.ledger.errors import PreconditionFailed
 from perseid.ledger.ledger import Ledger
+from perseid.ledger.log.entry import Draft
 from perseid.ledger.log.log import Log, build_redaction
 from perseid.ledger.log.requests import (
     CALLER_LENGTH,
@@ -20,14 +22,13 @@ from perseid.ledger.log.requests import (
     OWNER_LENGTH,
     Append,
     Appended,
+    Execute,
+    Executed,
     Failed,
     IdempotentRequest,
     LeaseProvider,
-    Mint,
-    Minted,
     Outcome,
     RepeatedRequest,
-    StoredResponse,
 )
 from perseid.ledger.merkle import Signer
 from perseid.ledger.store import idempotency as answered
@@ -37,7 +38,7 @@ from perseid.ledger.store.store import Store
 from perseid.ledger.store.tables import idempotency
 from perseid.ledger.verify import verify
 from perseid.ledger.views.answers import Answers
-from tests.ledger.ledgers import Machine, change, key, log_of_today, look, open_store, secret, until, url
+from tests.ledger.ledgers import Machine, change, execute, key, log_of_today, look, open_store, secret, until, url
 
 CALLER, OTHER = bytes(32), b"\x01" * 32
 DIGEST, ANOTHER = b"\x02" * 32, b"\x03" * 32
@@ -46,24 +47,22 @@ DIGEST, ANOTHER = b"\x02" * 32, b"\x03" * 32
 def once(
     name: bytes = b"k", digest: bytes = DIGEST, caller: bytes = CALLER, body: bytes | None = None
 ) -> IdempotentRequest:
-    return IdempotentRequest(
-        caller, name, digest, lambda seq: StoredResponse(201, b"made %d" % seq if body is None else body)
-    )
+    return IdempotentRequest(caller, name, digest, 201, b"made" if body is None else body)
 
 
 def with_key(request: Append, of: IdempotentRequest) -> Append:
     return Append(request.draft, request.preconditions, once=of)
 
 
-def minting(of: IdempotentRequest, count: int = 2) -> Mint:
-    def make(lender: LeaseProvider) -> list[object]:
+def minting(of: IdempotentRequest, count: int = 2) -> Execute:
+    def make(lender: LeaseProvider) -> list[Draft]:
         first = lender.lease(b"10.1 pattern", count, 0) if count else 0
         return [change("", url("https://example.org/"), handle=f"10.1/{first + each}").draft for each in range(count)]
 
-    return Mint(make, once=of)  # type: ignore[arg-type]
+    return execute(make, once=replace(of, body=None))
 
 
-def one(log: Log, request: Append | Mint) -> Outcome:
+def one(log: Log, request: Append | Execute) -> Outcome:
     return log.append([request])[0]
 
 
@@ -81,7 +80,7 @@ def test_repeated_request_is_not_executed(log: Log) -> None:
     again = one(log, request)
     assert isinstance(again, RepeatedRequest)
     stored = again.record
-    assert (stored.digest, stored.seq, stored.count, stored.status, stored.body) == (DIGEST, 1, 1, 201, b"made 1")
+    assert (stored.digest, stored.seq, stored.count, stored.status, stored.body) == (DIGEST, 1, 1, 201, b"made")
     assert look(log).size == 1
     assert find(log, CALLER, b"k") == stored
     verify(log)
@@ -120,10 +119,10 @@ def test_failed_request_does_not_use_its_key(log: Log) -> None:
     moved = Append(change("x").draft, {key("x"): 0}, once=once())
     assert isinstance(one(log, moved), PreconditionFailed)
 
-    def broken(_: int) -> StoredResponse:
+    def broken(_: object) -> list[Draft]:
         raise RuntimeError("no answer")
 
-    failed = one(log, with_key(change("y"), IdempotentRequest(CALLER, b"k", DIGEST, broken)))
+    failed = one(log, execute(broken, once=once()))
     assert isinstance(failed, Failed)
     assert (rows(log), look(log).size) == (0, 1), "what cannot be answered was not carried out"
     assert isinstance(one(log, with_key(change("y"), once())), Appended)
@@ -131,16 +130,19 @@ def test_failed_request_does_not_use_its_key(log: Log) -> None:
 
 def test_repeated_mint_is_executed_once(log: Log) -> None:
     minted = one(log, minting(once()))
-    assert isinstance(minted, Minted)
+    assert isinstance(minted, Executed)
     again = one(log, minting(once()))
     assert isinstance(again, RepeatedRequest)
     assert (again.record.seq, again.record.count) == (1, 2)
-    assert one(log, minting(once(b"other"))) == Minted(("10.1/2", "10.1/3"), 3, look(log).entry(3).at)
+    assert again.record.body == b"(('10.1/0', '10.1/1'), 1)"
+    other = one(log, minting(once(b"other")))
+    assert isinstance(other, Executed)
+    assert other.result == (("10.1/2", "10.1/3"), 3)
 
 
 def test_key_is_stored_even_without_entries(log: Log) -> None:
     minted = one(log, minting(once(), 0))
-    assert isinstance(minted, Minted)
+    assert isinstance(minted, Executed)
     again = one(log, minting(once(), 0))
     assert isinstance(again, RepeatedRequest)
     assert (again.record.seq, again.record.count, look(log).size) == (0, 0, 0)
@@ -174,7 +176,7 @@ def test_concurrent_repetitions_get_the_same_result(where: str, tmp_path: Path) 
         thread.join()
     for ledger in nodes:
         ledger.close()
-    assert sorted(type(each).__name__ for each in outcomes) == ["Minted", *["RepeatedRequest"] * 11]
+    assert sorted(type(each).__name__ for each in outcomes) == ["Executed", *["RepeatedRequest"] * 11]
     assert look(first).size == 2
     store.close()
 

@@ -14,11 +14,11 @@ from perseid.ledger.errors import ClockError, PreconditionFailed
 from perseid.ledger.log.clock import SECOND, TOLERANCE
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.log import Log
-from perseid.ledger.log.requests import Failed, Lease, Leased, LeaseProvider, Mint, Minted
+from perseid.ledger.log.requests import Execute, Executed, Failed, Lease, Leased, LeaseProvider, Outcome
 from perseid.ledger.store.store import Store
 from perseid.names import pilin
 from perseid.records.record import Value
-from tests.ledger.ledgers import SIGNER, Machine, appended, change, key, log_of_today, look, verified
+from tests.ledger.ledgers import SIGNER, Machine, appended, change, execute, key, log_of_today, look, verified
 from tests.ledger.memory import memory_log
 
 SCOPE = b"10.1 pilin"
@@ -59,14 +59,23 @@ def names(lender: LeaseProvider, count: int, now: int) -> list[str]:
     return found
 
 
-def mint(count: int, now: int, **preconditions: int) -> Mint:
+def mint(count: int, now: int, **preconditions: int) -> Execute:
     def make(lender: LeaseProvider) -> list[Draft]:
         return [
             Draft(Action.CREATE, State.NORMAL, f"10.1/{name}", "cli", "local:alice")
             for name in names(lender, count, now)
         ]
 
-    return Mint(make, {key(name): seq for name, seq in preconditions.items()})
+    return execute(make, {key(name): seq for name, seq in preconditions.items()})
+
+
+def minted_by(outcome: Outcome) -> tuple[tuple[str, ...], int]:
+    """The handles that a request has minted, and the number of the first entry."""
+    assert isinstance(outcome, Executed)
+    result = outcome.result
+    assert isinstance(result, tuple)
+    assert outcome.seq == result[1]
+    return result
 
 
 @given(st.lists(st.tuples(st.integers(1, 20), st.integers(0, 200)), max_size=20), st.sets(st.integers(0, 300)))
@@ -76,9 +85,9 @@ def test_no_handle_is_minted_twice_or_over_an_existing_one(steps: list[tuple[int
     minted: list[str] = []
     for count, now in steps:
         outcome = log.append([mint(count, now)])[0]
-        assert isinstance(outcome, Minted)
-        assert len(outcome.handles) == count
-        minted += outcome.handles
+        handles, _ = minted_by(outcome)
+        assert len(handles) == count
+        minted += handles
     assert len(set(minted)) == len(minted)
     assert not set(minted) & {f"10.1/{number}" for number in taken}
     log.store.close()
@@ -87,12 +96,11 @@ def test_no_handle_is_minted_twice_or_over_an_existing_one(steps: list[tuple[int
 def test_minting_leases_and_appends_in_one_commit(log: Log) -> None:
     log.append([change("11"), change("12"), change("12", action=Action.DELETE, state=State.ABSENT)])
     outcomes = log.append([mint(3, 10), mint(2, 0, policy=0), mint(1, 0, policy=7)])
-    assert isinstance(outcomes[0], Minted)
-    assert (outcomes[0].handles, outcomes[0].seq) == (("10.1/10", "10.1/13", "10.1/14"), 4), "the others exist, or did"
-    assert isinstance(outcomes[1], Minted)
-    assert (outcomes[1].handles, outcomes[1].seq) == (("10.1/15", "10.1/16"), 7)
+    first, second = minted_by(outcomes[0]), minted_by(outcomes[1])
+    assert first == (("10.1/10", "10.1/13", "10.1/14"), 4), "the others exist, or did"
+    assert second == (("10.1/15", "10.1/16"), 7)
     assert isinstance(outcomes[2], PreconditionFailed)
-    assert [look(log).entry(seq).handle for seq in range(4, 9)] == [*outcomes[0].handles, *outcomes[1].handles]
+    assert [look(log).entry(seq).handle for seq in range(4, 9)] == [*first[0], *second[0]]
     assert verified(log) == 8
 
 
@@ -105,7 +113,7 @@ def test_invalid_request_fails_alone_and_loses_only_numbers(log: Log) -> None:
     def give_up(lender: LeaseProvider) -> list[Draft]:
         raise RuntimeError(f"no names from {lender.lease(SCOPE, 0, 0)}")
 
-    outcomes = log.append([Mint(make), change("a", *values), Mint(give_up), change("b")])
+    outcomes = log.append([execute(make), change("a", *values), execute(give_up), change("b")])
     assert [isinstance(outcome, Failed) for outcome in outcomes] == [True, True, True, False]
     assert isinstance(outcomes[2], Failed)
     assert str(outcomes[2].error) == "no names from 12"
@@ -136,7 +144,7 @@ def test_database_error_fails_the_whole_transaction(log: Log) -> None:
         return [change(str(lender.lease({}, 1, 0))).draft]  # type: ignore[arg-type]
 
     with pytest.raises(Exception, match="adapt"):
-        log.append([Lease(SCOPE, 10, 0), Mint(make)])
+        log.append([Lease(SCOPE, 10, 0), execute(make)])
     assert lease(log, 1, 0) == 0, "the whole transaction was undone"
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from perseid.ledger.log.requests import Outcome, Request, StoredResponse
 from perseid.ledger.verify import verify
 from perseid.records.record import Value, ValueRef
-from perseid.registry.commands.minting import Mint, MintInputs
+from perseid.registry.commands.minting import Mint
 from perseid.registry.commands.records import Home
 from perseid.registry.idempotency import Executed, IdempotencyKeys, NewClaim, Replayed
 from perseid.registry.identity import KeyIdentity, Proof
@@ -49,11 +49,11 @@ def told(minted: MintResult) -> StoredResponse:
     return StoredResponse(201, " ".join(map(str, minted.handles)).encode())
 
 
-def ask(registry: Registry, keys: IdempotencyKeys, number: int) -> str:
+def ask(keys: IdempotencyKeys, number: int) -> str:
     """Create a handle with the key of this number and return it."""
     key = b"key-%d" % number
-    order = Mint(MintInputs.of(registry), "12345", values=(Value.text(1, "URL", f"https://example.org/{number}"),))
-    with keys.claim(WHO, key, hashlib.sha256(key).digest()) as claim:
+    order = Mint("12345", values=(Value.text(1, "URL", f"https://example.org/{number}"),))
+    with keys.claim(WHO, key, hashlib.sha256(key).digest(), told) as claim:
         found = keys.execute(claim, order, WHO, "http", told) if isinstance(claim, NewClaim) else claim
     if isinstance(found, Executed):
         return found.answer.body.decode()
@@ -74,7 +74,7 @@ def work(place: Place, first: int, count: int, dies_after: float | None) -> dict
                 keys = IdempotencyKeys(registry)
                 os.write(writing, b"ready\n")
                 for number in range(first, first + count):
-                    os.write(writing, f"{number} {ask(registry, keys, number)}\n".encode())
+                    os.write(writing, f"{number} {ask(keys, number)}\n".encode())
             os._exit(0)
         except BaseException:  # noqa: BLE001 - the parent is told by the end of the process
             traceback.print_exc()
@@ -107,7 +107,7 @@ def die_after_commit(place: Place, number: int) -> None:
 
         ledger.append = append_and_die  # type: ignore[method-assign]
         registry = Registry(ledger, Rules())
-        ask(registry, IdempotencyKeys(registry), number)
+        ask(IdempotencyKeys(registry), number)
 
 
 def check(place: Place, answers: dict[int, str]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.log import Log
+from perseid.ledger.log.requests import Append, Execute
 from perseid.ledger.store.store import Store
 from perseid.ledger.views.answers import Answers
 from perseid.names.handle import Handle
@@ -16,9 +17,10 @@ from perseid.records.record import Value, ValueRef
 from perseid.registry.access.authorization import Settings
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Home
-from perseid.registry.identity import Anonymous, KeyIdentity, LocalIdentity, Proof
+from perseid.registry.context import Command
+from perseid.registry.identity import Anonymous, Identity, KeyIdentity, LocalIdentity, Proof
 from perseid.registry.policy.policy import PROFILES, Policy
-from perseid.registry.registry import Registry
+from perseid.registry.registry import Execution, Registry
 from perseid.registry.snapshot import Rules
 from tests.ledger.ledgers import SIGNER, Machine, sqlite_with_tables
 
@@ -64,3 +66,10 @@ def add_namespace(registry: Registry, prefix: str, profile: str | Policy = "free
     """Create a namespace whose prefix handle has the given values."""
     policy = PROFILES[profile] if isinstance(profile, str) else profile
     registry.do(AddNamespace(prefix, policy, values), OPERATOR, "cli")
+
+
+def decide(registry: Registry, command: Command[object], identity: Identity = OPERATOR) -> Append | Execute:
+    """The request of a command to the ledger, which is not sent."""
+    request = Execution(registry, command, identity, "cli", "", {}, "", None).decide()
+    assert request is not None
+    return request

@@ -76,11 +76,11 @@ def set_policy(registry: Registry, policy: object) -> None:
 def remember(registry: Registry, seen: Mapping[bytes, Entry | None]) -> None:
     """Cache entries as a decision that has read them."""
     with registry.ledger.open_reader() as reader:
-        registry._entry_cache.note(seen, (), reader.size, erased=False)
+        registry.entry_cache.note(seen, (), reader.size, erased=False)
 
 
 def remembered(registry: Registry, name: str) -> Entry | None:
-    found = registry._entry_cache.get(record_key(name))
+    found = registry.entry_cache.get(record_key(name))
     return None if found is None else found.entry
 
 
@@ -149,11 +149,11 @@ def test_cache_size_is_limited(registry: Registry, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(snapshot, "MAX_ENTRIES", 2)
     for number in range(3):
         create(registry, f"10.1/{number}")
-        assert len(registry._entry_cache._entries) <= 2
+        assert len(registry.entry_cache._entries) <= 2
     monkeypatch.setattr(snapshot, "MAX_VALUES", 0)
-    registry._entry_cache.forget(dict(registry._entry_cache._entries))
+    registry.entry_cache.forget(dict(registry.entry_cache._entries))
     create(registry, "10.1/last")
-    assert not [known for known in registry._entry_cache._entries.values() if known.entry.values]
+    assert not [known for known in registry.entry_cache._entries.values() if known.entry.values]
 
 
 @pytest.mark.parametrize(("octets", "is_kept"), [(snapshot.MAX_BYTES // 2, True), (snapshot.MAX_BYTES, False)])
@@ -167,7 +167,7 @@ def test_large_entries_are_not_cached(registry: Registry, octets: int, is_kept: 
 
 
 def holding(registry: Registry, data: bytes) -> bool:
-    return any(data in known.entry.body() for known in registry._entry_cache._entries.values())
+    return any(data in known.entry.body() for known in registry.entry_cache._entries.values())
 
 
 def test_changed_entry_is_dropped_by_all_threads(registry: Registry) -> None:
@@ -180,7 +180,7 @@ def test_changed_entry_is_dropped_by_all_threads(registry: Registry) -> None:
     assert holding(registry, SECRET.data)
     registry.do(Remove(handle("10.1/a"), (SECRET.index,)), ADMIN, "native")
     assert not holding(registry, SECRET.data)
-    registry._entry_cache.note(seen, (), before, erased=False)
+    registry.entry_cache.note(seen, (), before, erased=False)
     assert not holding(registry, SECRET.data), "who read it before, and comes only now, brings it back"
     create(registry, "10.1/b")
     assert remembered(registry, "0.NA/10.1") is not None
@@ -292,7 +292,7 @@ def test_cache_of_a_replaced_ledger_is_not_used(registry: Registry, tmp_path: Pa
     assert caught.value.code is ResponseCode.INVALID_ADMIN
     create(registry, "10.1/b")
     create(registry, "10.1/c")
-    found = registry._entry_cache.get(record_key("0.NA/10.1"))
+    found = registry.entry_cache.get(record_key("0.NA/10.1"))
     assert found is not None
     assert found.entry.leaf_hash() == found.leaf != known.leaf_hash()
 

@@ -28,6 +28,7 @@ from tests.registry.registries import (
     OPERATOR,
     add_namespace,
     admin,
+    decide,
     handle,
     key_holder,
     registry_in_memory,
@@ -91,11 +92,9 @@ def test_default_policy_is_stored_when_a_prefix_is_homed() -> None:
 def test_handle_created_during_a_case_rule_change_is_not_lost() -> None:
     with registry_in_memory() as registry:
         registry.do(Home("0.NA/41"), OPERATOR, "cli")
-        decided = registry._decide(AddNamespace("41", PROFILES["exact"]), OPERATOR, "cli", "", None)
-        assert decided.plan.reason
-        assert decided.request is not None
+        request = decide(registry, AddNamespace("41", PROFILES["exact"]))
         registry.do(Create(handle("41/abc"), (URL,)), OPERATOR, "cli")
-        (outcome,) = registry.ledger.append(decided.request)
+        (outcome,) = registry.ledger.append(request)
         assert "has records" in str(getattr(outcome, "error", ""))
         assert registry.resolve(Query(handle("41/ABC")), NOBODY).values
 

@@ -1,5 +1,6 @@
 """Concurrent commands: one wins, the others are refused, and no removed permission is used."""
 
+import asyncio
 import random
 import threading
 from collections import Counter
@@ -15,20 +16,21 @@ from perseid.ledger.errors import TooBusy
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.record_keys import homed_name, policy_name, record_key
-from perseid.ledger.log.requests import Append, Outcome, Request
+from perseid.ledger.log.requests import Append, Failed, Outcome, Request
 from perseid.ledger.views.answers import Answers
 from perseid.names.handle import Handle
 from perseid.records.admin import ValueList
 from perseid.records.record import Value, ValueRef
 from perseid.registry.access.authorization import Settings
-from perseid.registry.commands.namespaces import AddNamespace
+from perseid.registry.commands.minting import Mint
+from perseid.registry.commands.namespaces import AddNamespace, RemoveNamespace
 from perseid.registry.commands.records import Add, Create, Delete, Home, Modify, Remove
-from perseid.registry.context import Command
+from perseid.registry.context import Command, Context, Plan
 from perseid.registry.identity import Identity
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries.resolve import Query
-from perseid.registry.registry import MAX_ATTEMPTS, Registry
-from perseid.registry.results import Refused
+from perseid.registry.registry import ATTEMPTS_BEFORE_DEFERRING, MAX_ATTEMPTS, Execution, Registry
+from perseid.registry.results import ChangeResult, Refused
 from perseid.registry.snapshot import POLICY_TYPE, Rules
 from perseid.wire.codes import ResponseCode
 from tests.ledger.answer_ledgers import process
@@ -232,8 +234,7 @@ class Between:
         self.changes: list[Draft] = []
         self._append = registry.ledger.append
         monkeypatch.setattr(registry.ledger, "append", self.append)
-        for name in ("_decide_from_cache", "_decide"):
-            monkeypatch.setattr(registry, name, self._counting(getattr(registry, name)))
+        monkeypatch.setattr(Execution, "decide", self._counting(Execution.decide))
 
     def append(self, *requests: Request) -> list[Outcome]:
         if self.times:
@@ -243,9 +244,12 @@ class Between:
 
     def _counting(self, decide: Callable[..., object]) -> Callable[..., object]:
         def decided(*arguments: object) -> object:
-            found = decide(*arguments)
-            self.decisions += found is not None
-            return found
+            execution = arguments[0]
+            assert isinstance(execution, Execution)
+            was_done = execution._is_done
+            request = decide(*arguments)
+            self.decisions += not was_done
+            return request
 
         return decided
 
@@ -345,7 +349,7 @@ def test_changed_precondition_that_still_allows_it_succeeds(
     between = Between(registry, monkeypatch, times=3)
     between.changes = [becomes(str(OLD), Value.text(1, "URL", "https://example.org/moved"), owner)]
     registry.do(Add(OLD, (EMAIL,)), OWNER, "native")
-    assert between.decisions == 4
+    assert between.decisions == ATTEMPTS_BEFORE_DEFERRING + 1
     assert data(registry, str(OLD)) == "https://example.org/moved"
     assert [value.index for value in registry.resolve(Query(OLD), NOBODY).values] == [1, 4, 100]
 
@@ -369,8 +373,19 @@ def test_changed_precondition_without_work_left_writes_nothing(
     assert (changed.seq, size(registry), between.decisions) == (before + 1, before + 1, 2)
 
 
+@dataclass(frozen=True)
+class Wrapped:
+    """A command that cannot be deferred, because it is not data."""
+
+    command: Command[object]
+
+    def decide(self, context: Context) -> Plan[object]:
+        return self.command.decide(context)
+
+
 @pytest.mark.parametrize("which", ["own record", "prefix handle"])
-def test_endless_contention_raises_too_busy(registry: Registry, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
+def test_busy_record_delays_nobody_forever(registry: Registry, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
+    """After two conflicts a command is decided inside the commit; one that cannot be is refused in the end."""
     owner = admin(100, "300:77/owner")
     registry.do(Create(OLD, (URL, owner)), ADMIN, "native")
     between = Between(registry, monkeypatch, times=10_000)
@@ -382,16 +397,51 @@ def test_endless_contention_raises_too_busy(registry: Registry, monkeypatch: pyt
         identity, between.changes = ADMIN, [becomes("0.NA/12345", admin(100, "300:0.NA/12345"))]
     before = size(registry)
     with pytest.raises(TooBusy, match="nothing was written"):
-        registry.do(operation, identity, "native")
+        registry.do(Wrapped(operation), identity, "native")
     assert between.decisions == MAX_ATTEMPTS
     assert size(registry) == before + MAX_ATTEMPTS
-    with registry.ledger.open_reader() as reader:
-        assert reader.record(record_key(str(NEW))) is None
-        record = reader.record(record_key(str(OLD)))
-    assert record is not None
-    assert EMAIL.index not in [value.index for value in record.record()]
-    between.times = 0
+    between.decisions = 0
     registry.do(operation, identity, "native")
+    assert between.decisions == ATTEMPTS_BEFORE_DEFERRING + 1
+    with registry.ledger.open_reader() as reader:
+        record = reader.record(record_key(str(OLD if which == "own record" else NEW)))
+    assert record is not None
+    assert [value.index for value in record.record() if value.index < 100] == ([1, 4] if which == "own record" else [1])
+
+
+def test_requests_of_one_commit_are_decided_one_after_the_other(registry: Registry) -> None:
+    """Each one sees what the ones before it have changed, although nothing of that is committed yet."""
+    registry.do(Create(OLD, (URL, admin(100, "300:77/owner"))), ADMIN, "native")
+    commands: list[Command[object]] = [
+        *[Add(OLD, (Value.text(200 + number, "DESC", str(number)),)) for number in range(3)],
+        Mint("12345", 2, values=(URL,)),
+        Add(OLD, (Value.text(201, "DESC", "taken"),)),
+        Delete(OLD),
+        Remove(OLD, (1,)),
+        RemoveNamespace("12345"),
+    ]
+    deferred = [Execution(registry, each, OPERATOR, "cli", "", {}, "", None) for each in commands]
+    for execution in deferred:
+        execution._attempts = ATTEMPTS_BEFORE_DEFERRING
+    requests = [execution.decide() for execution in deferred]
+    outcomes = registry.ledger.log.append([request for request in requests if request is not None])
+    codes = [
+        each.error.code if isinstance(each, Failed) and isinstance(each.error, Refused) else 1 for each in outcomes
+    ]
+    assert codes == [1, 1, 1, 1, RC.VALUE_ALREADY_EXISTS, 1, RC.HANDLE_NOT_FOUND, RC.INVALID_VALUE]
+    assert verified(registry.ledger.log) == size(registry)
+
+
+def test_execution_in_an_event_loop_waits_for_the_commit(registry: Registry) -> None:
+    async def create_all() -> list[ChangeResult]:
+        commands = [Create(handle(f"12345/{number}"), (URL,)) for number in range(20)]
+        return await asyncio.gather(*[registry.execute(command, ADMIN, "native") for command in commands])
+
+    before = size(registry)
+    results = asyncio.run(create_all())
+    assert sorted(result.seq for result in results) == list(range(before + 1, before + 21))
+    with pytest.raises(Refused):
+        asyncio.run(registry.execute(Create(handle("12345/1"), (URL,)), ADMIN, "native"))
 
 
 def test_namespace_is_created_completely_or_not_at_all(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,5 +449,5 @@ def test_namespace_is_created_completely_or_not_at_all(registry: Registry, monke
     between.changes = [becomes(homed_name("0.NA/55"), state=State.NORMAL)]
     before = size(registry)
     registry.do(AddNamespace("55", PROFILES["free"], (admin(100, "300:77/owner"),)), OPERATOR, "cli")
-    assert (between.decisions, size(registry)) == (2, before + 3)
+    assert (between.decisions, size(registry)) == (1, before + 3)
     assert registry.resolve(Query(Handle.parse("0.NA/55")), NOBODY).values

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from perseid.registry.commands.lifecycle import Publish, Unpublish
-from perseid.registry.commands.minting import Mint, MintInputs
+from perseid.registry.commands.minting import Mint
 from perseid.registry.commands.records import Delete, Remove, assign_indexes
 from perseid.registry.commands.transfer import Transfer
 from perseid.registry.context import Command
@@ -147,7 +147,7 @@ def explain_mint(
         perseid explain mint 102.100.272 --url https://example.org/1
     """
     values = assign_indexes(parse_values(value, url))
-    _explain(lambda registry: Mint(MintInputs.of(registry), prefix, values=values), directory, acting_as, json)
+    _explain(lambda _: Mint(prefix, values=values), directory, acting_as, json)
 
 
 @register_command(app, "publish")

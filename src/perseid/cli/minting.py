@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
@@ -14,13 +14,12 @@ import typer
 
 from perseid.ledger.errors import LedgerError
 from perseid.names.errors import quote_text
-from perseid.names.handle import Handle
 from perseid.names.suggest import did_you_mean
 from perseid.names.uri import BYTE_ORDER_MARK
 from perseid.records.encoding import to_base64
 from perseid.records.errors import InvalidData
-from perseid.records.record import DEFAULT_TTL, Value
-from perseid.registry.commands.minting import Mint, MintInputs, Reserve
+from perseid.records.record import Value
+from perseid.registry.commands.minting import Mint, Reserve
 from perseid.registry.commands.minting import mint as mint_in_steps
 from perseid.registry.commands.namespaces import check_prefix
 from perseid.registry.commands.records import PartialValue, assign_indexes
@@ -82,13 +81,13 @@ class Rows:
     name: str
     common: tuple[PartialValue, ...]
     """Values that every record has."""
-    ttl: int = DEFAULT_TTL
 
     def __len__(self) -> int:
         return len(self.lines)
 
-    def __call__(self, _handle: Handle, number: int) -> Sequence[Value]:
-        return assign_indexes((*self.common, *self.parse(number)), ttl=self.ttl)
+    def values(self, ttl: int) -> tuple[tuple[Value, ...], ...]:
+        """The values of each record."""
+        return tuple([assign_indexes((*self.common, *self.parse(number)), ttl=ttl) for number in range(len(self))])
 
     def parse(self, number: int) -> list[PartialValue]:
         """Parse one row; empty cells are skipped."""
@@ -161,10 +160,10 @@ def mint(  # noqa: PLR0913 - options
         if rows is not None:
             _check_types(session, prefix, rows, allow_type or ())
         order = Mint(
-            MintInputs.of(session.registry),
             prefix,
             total,
-            values=assign_indexes(values, ttl=ttl) if rows is None else replace(rows, ttl=ttl),
+            values=assign_indexes(values, ttl=ttl),
+            each=() if rows is None else rows.values(ttl),
             metadata=assign_indexes(parse_values((), metadata_url), ttl=ttl) if with_metadata else None,
             reserve=reserve,
             published=not unpublished,
@@ -210,8 +209,7 @@ def reserve(
         if chosen:
             _print_minted(session.do(Reserve(chosen, administrator), note), 1, json)
             return
-        inputs = MintInputs.of(session.registry)
-        _mint(session, Mint(inputs, where[0], count or 1, reserve=True, owner=administrator), note, json)
+        _mint(session, Mint(where[0], count or 1, reserve=True, owner=administrator), note, json)
 
 
 def _mint(session: OpenInstallation, order: Mint, note: str, json: bool) -> None:

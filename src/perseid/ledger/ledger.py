@@ -125,6 +125,11 @@ class Ledger:
         """Submit requests and wait for all of them."""
         return [future.result() for future in self.submit(*requests)]
 
+    def commit(self, group: Sequence[Request]) -> list[Outcome]:
+        """Commit a group of requests at once, in this thread: for the one that gets the requests of all processes."""
+        with self._writer.locked():
+            return self._commit(group)
+
     def load(
         self, drafts: Iterable[Draft], preconditions: Preconditions | None = None, progress: Progress = lambda _: None
     ) -> LoadResult:
@@ -234,7 +239,7 @@ class Ledger:
         except AnswersUnavailable:
             return self._find_in_records(name)
         except CorruptData:
-            self.answers.discard()
+            self._discard_answers()
             return self._find_in_records(name)
 
     def prefix(self, prefix: bytes) -> PrefixItem | None:
@@ -244,8 +249,12 @@ class Ledger:
         except AnswersUnavailable:
             return self._prefix_in_records(prefix)
         except CorruptData:
-            self.answers.discard()
+            self._discard_answers()
             return self._prefix_in_records(prefix)
+
+    def _discard_answers(self) -> None:
+        """Do not use a corrupt view until it is rebuilt."""
+        self.answers.discard()
 
     def _find_in_records(self, raw: bytes) -> HandleItem | None:
         try:

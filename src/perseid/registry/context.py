@@ -2,14 +2,21 @@
 
 A command is a frozen value with one method, `decide`. It reads a snapshot and either raises `Refused` or returns a
 plan. It has no side effects, so the same method explains a command, and runs again when what it read has changed.
+
+Some commands depend on more than the records they read: a minted handle is one that nobody else has. They are deferred:
+decided inside the commit, where nobody else can write, perhaps in another process. So they consist of data. A command
+that wraps another one decides it with `Context.decide`, which defers any command if that is wanted.
 """
 
+import secrets
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Generic, Protocol, Self, TypeVar
+from enum import Enum
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 from perseid.ledger.log.entry import Action, Draft, State
-from perseid.ledger.log.requests import LeaseProvider, Redactions
+from perseid.ledger.log.requests import Redactions
 from perseid.names.errors import InvalidName
 from perseid.names.handle import MAX_BYTES, Handle, check_prefix_syntax, fold
 from perseid.names.uri import is_uri
@@ -28,6 +35,7 @@ from .identity import Identity, KeyIdentity, effective_identity
 from .results import InvalidRequest, NotPublic, PrefixNotHosted, ReferralError, Refused, StateConflict
 from .snapshot import SITE_PREFIX, Snapshot, StoredRecord, values_of_type
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 IMPORT = "import"
@@ -46,20 +54,37 @@ _IMPORT_RECORDS = Requirement(
 class Plan(Generic[T_co]):
     """The entries to append, and the result."""
 
-    result: Callable[[int], T_co]
-    """Return the result. The argument is the sequence number of the first entry; 0 if nothing is appended."""
+    result: Callable[[Any], T_co]
+    """Return the result. The argument is the sequence number of the first entry, 0 if nothing is appended; or the
+    result of the deferred command."""
     drafts: tuple[Draft, ...] = ()
     """The entries: all of them are appended, or none."""
-    build: Callable[[LeaseProvider], Sequence[Draft]] | None = None
-    """Build the entries inside the commit, where no one else can write: for minted handles."""
+    deferred: "Deferrable | None" = None
+    """The command to decide inside the commit; nothing is decided yet."""
     reason: str = ""
     """Why it is allowed."""
     redactions: Redactions = field(default_factory=dict)
     """What is redacted in earlier entries."""
 
+    def map(self, convert: Callable[[T_co], T]) -> "Plan[T]":
+        """The same plan with another result."""
+        to_result = self.result
+        return Plan(lambda result: convert(to_result(result)), self.drafts, self.deferred, self.reason, self.redactions)
+
 
 MAX_WARNINGS: Final = 10
 """Warnings of one command: enough to see what is wrong."""
+
+
+class Stage(Enum):
+    """When a command is decided."""
+
+    EARLY = "early"
+    """Before the commit. What depends on the commit is deferred."""
+    DEFERRING = "deferring"
+    """Before the commit, with everything deferred that can be."""
+    COMMIT = "commit"
+    """Inside the commit; or as if inside it, to find out whether it would be allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +102,17 @@ class Context:
     reasons: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     """What the caller should know although the command is executed."""
+    stage: Stage = Stage.EARLY
+    clock: Callable[[], int] = time.time_ns
+    """Nanoseconds since 1970, for new handles."""
+    random: Callable[[int], bytes] = secrets.token_bytes
+    """Random bytes, for new handles."""
+
+    def decide(self, command: "Command[T]") -> Plan[T]:
+        """Decide a command that another one wraps; raises `Refused`."""
+        if self.stage is Stage.DEFERRING and isinstance(command, Deferrable):
+            return defer(command)
+        return command.decide(self)
 
     def warn(self, text: str) -> None:
         """Add a warning to the result, once."""
@@ -190,6 +226,17 @@ class Command(Protocol[T_co]):
     def decide(self, context: Context) -> "Plan[T_co]":
         """Return the plan; raises `Refused`."""
         ...
+
+
+class Deferrable:
+    """A command that consists of data only, so that another process can decide it."""
+
+    __slots__ = ()
+
+
+def defer(command: Deferrable) -> Plan[Any]:
+    """The plan to decide a command inside the commit."""
+    return Plan(lambda result: result, deferred=command)
 
 
 def check_open(policy: Policy, prefix: str) -> None:

@@ -3,7 +3,7 @@
 A client that gets no response sends the request again with the same key, and gets the same response:
 
     keys = IdempotencyKeys(registry)                      # one for each process
-    with keys.claim(identity, key, digest) as claim:      # digest: SHA-256 of method, path and body
+    with keys.claim(identity, key, digest, to_response) as claim:      # digest: SHA-256 of method, path and body
         if isinstance(claim, NewClaim):
             claim = keys.execute(claim, command, identity, interface, to_response)
         ...                                               # Executed, Replayed: respond; KeyReused: 422; InProgress: 409
@@ -11,8 +11,9 @@ A client that gets no response sends the request again with the same key, and ge
 The row of the key is written by the commit of the change (`perseid.ledger.store.idempotency`), so a process that is
 killed leaves both or neither. A refused request has changed nothing, and its key stays free; a retry may succeed.
 
-A response is stored for a day. Permissions are not checked again for a repeated request. Of a long response, and of all
-responses once something was redacted in the ledger, only the sequence numbers of the entries are kept.
+The result is stored for a day, and each response is made from it. Permissions are not checked again for a repeated
+request. Of a long result, and of all results once something was redacted in the ledger, only the sequence numbers of
+the entries are kept.
 """
 
 import hashlib
@@ -20,7 +21,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from perseid.ledger.errors import LedgerError
 from perseid.ledger.log.requests import (
@@ -29,20 +30,21 @@ from perseid.ledger.log.requests import (
     OWNER_LENGTH,
     Failed,
     IdempotencyRecord,
-    Mint,
+    IdempotentRequest,
     Preconditions,
+    Remember,
     RepeatedRequest,
     StoredResponse,
 )
-from perseid.ledger.log.requests import IdempotentRequest as OnceInLedger
 from perseid.ledger.store import idempotency
 from perseid.ledger.store.idempotency import KeyCapacity
 from perseid.wire.codes import ResponseCode
 
 from .advice import AdviceKind
+from .codec import decode_result
 from .context import Command
 from .identity import Anonymous, Identity, quota_key
-from .registry import AlreadyExecuted, IdempotentRequest, Registry
+from .registry import AlreadyExecuted, Registry
 from .results import Refused
 
 MAX_KEY_LENGTH: Final = 255
@@ -50,6 +52,9 @@ MAX_KEY_LENGTH: Final = 255
 
 DIGEST_LENGTH: Final = 32
 """Bytes of the digest of a request: SHA-256."""
+
+CREATED: Final = 201
+"""The status that is stored with a result, for when only that is left of it."""
 
 RETENTION_HOURS: Final = KEY_LIFETIME // 3_600_000_000
 """How many hours a key is stored."""
@@ -136,8 +141,12 @@ class IdempotencyKeys:
         self._pending = LocalClaims() if pending is None else pending
 
     @contextmanager
-    def claim(self, identity: Identity, key: bytes, digest: bytes) -> Iterator[Claim]:
+    def claim(
+        self, identity: Identity, key: bytes, digest: bytes, to_response: Callable[[T], StoredResponse] | None = None
+    ) -> Iterator[Claim]:
         """Look up a key; if it is new, it belongs to the caller until the block ends. Raises `Refused`.
+
+        `to_response` builds the response from a stored result, as for `execute`.
 
         `InProgress` covers the processes of one server. If another server executes the same request, the ledger decides
         which one is first, and `execute` returns its response to the other.
@@ -147,7 +156,7 @@ class IdempotencyKeys:
             yield InProgress()
             return
         try:
-            yield self._find(new_claim) or self._check_capacity(new_claim)
+            yield self._find(new_claim, to_response) or self._check_capacity(new_claim)
         finally:
             self._pending.release(new_claim)
 
@@ -163,16 +172,16 @@ class IdempotencyKeys:
     ) -> Executed | Replayed | KeyReused:
         """Execute a command that is one commit, and store its key with it. Raises `Refused`.
 
-        `to_response` runs while others cannot write, so it should be quick.
+        `to_response` builds the response from the result.
         """
-        once = IdempotentRequest(claim.caller, claim.key, claim.digest, to_response)
+        once = IdempotentRequest(claim.caller, claim.key, claim.digest, CREATED)
         try:
             result = self._registry.do(command, identity, interface, note, preconditions, once=once)
         except AlreadyExecuted as executed:
-            return _compare(executed.record, claim)
+            return _compare(executed.record, claim, to_response)
         except (Refused, LedgerError):
             # Another process may have executed the same request meanwhile, which would explain the refusal.
-            if (known := self._find(claim)) is not None:
+            if (known := self._find(claim, to_response)) is not None:
                 return known
             raise
         return Executed(to_response(result))
@@ -183,17 +192,17 @@ class IdempotencyKeys:
         A process that is killed before this leaves the key free, so the work must be safe to repeat: resuming a job,
         for example.
         """
-        once = OnceInLedger(claim.caller, claim.key, claim.digest, lambda _: answer)
-        (outcome,) = self._registry.ledger.append(Mint(lambda _: (), once=once))
+        once = IdempotentRequest(claim.caller, claim.key, claim.digest, answer.status, answer.body)
+        (outcome,) = self._registry.ledger.append(Remember(once))
         if isinstance(outcome, RepeatedRequest):
-            return _compare(outcome.record, claim)
+            return _compare(outcome.record, claim, None)
         if isinstance(outcome, Failed):
             raise outcome.error
         return Executed(answer)
 
-    def _find(self, claim: NewClaim) -> Replayed | KeyReused | None:
+    def _find(self, claim: NewClaim, to_response: Callable[[T], StoredResponse] | None) -> Replayed | KeyReused | None:
         record = idempotency.find(self._registry.ledger.log, claim.caller, claim.key)
-        return None if record is None else _compare(record, claim)
+        return None if record is None else _compare(record, claim, to_response)
 
     def _check_capacity(self, claim: NewClaim) -> NewClaim:
         """Refuse a new key when the quota is used up."""
@@ -231,7 +240,15 @@ def _new_claim(identity: Identity, key: bytes, digest: bytes) -> NewClaim:
     return NewClaim(caller_id(identity), key, digest)
 
 
-def _compare(record: IdempotencyRecord, claim: NewClaim) -> Replayed | KeyReused:
+def _compare(
+    record: IdempotencyRecord, claim: NewClaim, to_response: Callable[[T], StoredResponse] | None
+) -> Replayed | KeyReused:
     if record.digest != claim.digest:
         return KeyReused()
-    return Replayed(record.status, record.body, record.seq, record.count)
+    result: Any = decode_result(record.body)
+    if result is None:  # a response, or nothing
+        return Replayed(record.status, record.body, record.seq, record.count)
+    if to_response is None:
+        return Replayed(record.status, None, record.seq, record.count)
+    response = to_response(result)
+    return Replayed(response.status, response.body, record.seq, record.count)

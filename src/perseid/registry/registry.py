@@ -1,63 +1,56 @@
 """The registry: the one entry point of every interface, so that a rule applies to all of them.
 
 A command is decided on cached entries (see `CachedSnapshot`) or on one snapshot of the ledger, and committed with
-everything it read as preconditions. If any of it has changed by then, the command is decided again, up to
-`MAX_ATTEMPTS` times; after that it fails with `TooBusy`. Reads never wait.
+everything it read as preconditions. If any of it has changed by then, the command is decided again. A command whose
+preconditions failed twice is deferred: it is decided inside the commit, where nothing can change, so that nobody waits
+forever for a busy record. What must be decided there anyway, such as minting, is deferred at once. Reads never wait.
 
 Tokens are checked here before the command: the decision depends on the token's record.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Final, Generic, TypeAlias, TypeVar
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar, cast
 
 from perseid.ledger.errors import LedgerError, PreconditionFailed, TooBusy
 from perseid.ledger.ledger import Ledger
-from perseid.ledger.log.record_keys import record_key
+from perseid.ledger.log.commit import CommitReader
 from perseid.ledger.log.requests import (
     Append,
     Appended,
+    Decision,
+    Execute,
+    Executed,
     Failed,
     IdempotencyRecord,
-    Mint,
+    IdempotentRequest,
     Outcome,
     Preconditions,
     RepeatedRequest,
-    StoredResponse,
 )
-from perseid.ledger.log.requests import IdempotentRequest as OnceInLedger
-from perseid.ledger.log.requests import Minted as MintedEntries
 from perseid.registry.access.token_records import check_token_identity
 from perseid.registry.queries.history import as_of
 from perseid.registry.queries.resolve import Query, resolve
 from perseid.wire.codes import ResponseCode
 
 from .advice import AdviceKind
-from .context import Command, Context, Plan
+from .context import Command, Context, Deferrable, Plan, Stage
 from .identity import Identity, TokenIdentity
 from .results import Explanation, Refused, Resolution
 from .snapshot import CachedSnapshot, EntryCache, Rules, Snapshot
 
 MAX_ATTEMPTS: Final = 20
 """How often a command is decided again because others changed what it read. Each time somebody else succeeded, so a
-command that fails this often competes for one very busy record."""
+command that fails this often cannot be deferred, or wraps one and reads a very busy record itself."""
+
+ATTEMPTS_BEFORE_DEFERRING: Final = 2
+"""How often the preconditions of a command may fail before it is decided inside the commit. Deciding there keeps others
+from writing, so a first conflict, or an outdated cache, is not a reason yet."""
 
 _SECOND: Final = 1_000_000
 
 T = TypeVar("T")
-_Request: TypeAlias = Append | Mint
-
-
-@dataclass(frozen=True, slots=True)
-class IdempotentRequest(Generic[T]):
-    """An idempotency key, with which a command is executed at most once: see `idempotency`."""
-
-    caller: bytes
-    key: bytes
-    digest: bytes
-    to_response: Callable[[T], StoredResponse]
-    """Build the response from the result."""
 
 
 class AlreadyExecuted(Exception):
@@ -68,13 +61,23 @@ class AlreadyExecuted(Exception):
         self.record = record
 
 
+@dataclass(frozen=True, slots=True)
+class DeferredCommand:
+    """A command to decide inside the commit, as data."""
+
+    command: Deferrable
+    identity: Identity
+    interface: str
+    note: str
+
+
 class Registry:
     """The rules over one ledger. Thread-safe."""
 
     def __init__(self, ledger: Ledger, rules: Rules) -> None:
         self.ledger = ledger
         self.rules = rules
-        self._entry_cache = EntryCache()
+        self.entry_cache = EntryCache()
 
     def do(
         self,
@@ -84,7 +87,7 @@ class Registry:
         note: str = "",
         preconditions: Preconditions | None = None,
         job_id: str = "",
-        once: IdempotentRequest[T] | None = None,
+        once: IdempotentRequest | None = None,
     ) -> T:
         """Execute a command: when this returns, the change is durable and visible here. Raises `Refused`.
 
@@ -92,73 +95,55 @@ class Registry:
         its entry. `job_id` is the job that this change belongs to. With `once` the command is executed only if nothing
         with the same key was executed before; otherwise `AlreadyExecuted` is raised.
         """
-        if not note.isascii():
-            check_text(note)
-        decided = self._decide_from_cache(command, identity, interface, note, preconditions)
-        for _ in range(MAX_ATTEMPTS):
-            if decided is None:
-                decided = self._decide(command, identity, interface, note, preconditions)
-            request = decided.to_request(job_id, once)
-            if request is None:
-                return decided.plan.result(0)
-            outcome = self.ledger.append(request)[0]
-            if isinstance(outcome, RepeatedRequest):
-                raise AlreadyExecuted(outcome.record)
-            if not isinstance(outcome, PreconditionFailed):
-                seq = _first_entry(outcome)
-                result = decided.plan.result(seq if decided.request is not None else 0)
-                self._entry_cache.note(
-                    decided.snapshot.seen, decided.changed(outcome), seq, erased=bool(decided.plan.redactions)
-                )
-                return result
-            self._entry_cache.forget(request.preconditions)
-            if outcome.actual <= outcome.expected:
-                # Sequence numbers never go back, so the ledger was replaced by another one.
-                self._entry_cache = EntryCache()
-            if preconditions and outcome.key in preconditions:
-                raise _authentication_changed()
-            decided = None
-        raise TooBusy("Other changes kept conflicting with this one; nothing was written. Retry shortly")
+        execution = Execution(self, command, identity, interface, note, preconditions or {}, job_id, once)
+        while (request := execution.decide()) is not None:
+            execution.finish(self.ledger.append(request)[0])
+        return execution.result
+
+    async def execute(
+        self,
+        command: Command[T],
+        identity: Identity,
+        interface: str,
+        note: str = "",
+        preconditions: Preconditions | None = None,
+        job_id: str = "",
+        once: IdempotentRequest | None = None,
+    ) -> T:
+        """Like `do`, in an event loop: it decides at once, and waits for the commit without blocking the loop."""
+        import asyncio  # noqa: PLC0415 - commands do not need it
+
+        execution = Execution(self, command, identity, interface, note, preconditions or {}, job_id, once)
+        while (request := execution.decide()) is not None:
+            execution.finish(await asyncio.wrap_future(self.ledger.submit(request)[0]))
+        return execution.result
 
     def explain(self, command: Command[object], identity: Identity, interface: str) -> Explanation:
         """Whether a command would be executed, and why; nothing is written."""
         try:
             with self.snapshot() as snapshot:
-                plan = _decide_command(command, Context(snapshot, identity, interface, self.now()))
-                _try_build(plan, snapshot)
+                plan = decide_command(command, self.context(snapshot, identity, interface, stage=Stage.COMMIT))
         except Refused as refused:
+            if refused.code == ResponseCode.SERVER_TOO_BUSY:  # minting would have to wait, but is allowed
+                return Explanation(True, "allowed")
             return Explanation(False, refused.reason, refused.code, refused.advice, refused.rule, refused)
         return Explanation(True, plan.reason or "allowed")
 
-    def _decide(
-        self, command: Command[T], identity: Identity, interface: str, note: str, extra: Preconditions | None
-    ) -> "_DecidedCommand[T]":
-        """Decide on one snapshot of the ledger, which must match what the interface has read."""
-        with self.snapshot() as snapshot:
-            for key, seq in (extra or {}).items():
-                if snapshot.latest(key) != seq:
-                    raise _authentication_changed()
-            plan = _decide_command(command, Context(snapshot, identity, interface, self.now(), note))
-        return _DecidedCommand(plan, snapshot, _request(plan, snapshot, extra))
+    def context(
+        self, snapshot: Snapshot, identity: Identity, interface: str, note: str = "", stage: Stage = Stage.EARLY
+    ) -> Context:
+        """The context of a decision by the ledger's clock."""
+        log = self.ledger.log
+        return Context(
+            snapshot, identity, interface, self.now(), note, [], [], stage, lambda: log.clock.now() * 1_000, log.random
+        )
 
-    def _decide_from_cache(
-        self, command: Command[T], identity: Identity, interface: str, note: str, extra: Preconditions | None
-    ) -> "_DecidedCommand[T] | None":
-        """Decide on cached entries; None if only the ledger can tell: see `CachedSnapshot`."""
-        with CachedSnapshot(self.ledger.open_reader, self.rules, self._entry_cache) as snapshot:
-            try:
-                plan = _decide_command(command, Context(snapshot, identity, interface, self.now(), note))
-            except Exception:
-                if snapshot.is_certain and not extra:
-                    raise
-                return None
-        if extra and any(snapshot.latest(key) != seq for key, seq in extra.items() if key in snapshot.seen):
-            self._entry_cache.forget(extra)  # one of the two is out of date; the ledger knows which
-            return None
-        request = _request(plan, snapshot, extra)
-        # Without a commit nothing checks the cached entries, or what the interface has read.
-        is_checked = request is not None or (snapshot.is_certain and not extra)
-        return _DecidedCommand(plan, snapshot, request) if is_checked else None
+    def decide_deferred(self, deferred: DeferredCommand, reader: CommitReader) -> Decision:
+        """Decide a deferred command inside the commit."""
+        snapshot = Snapshot(reader, self.rules)
+        context = self.context(snapshot, deferred.identity, deferred.interface, deferred.note, Stage.COMMIT)
+        plan: Plan[object] = decide_command(cast("Command[object]", deferred.command), context)
+        return Decision(plan.drafts, plan.result, plan.redactions)
 
     # Reading
 
@@ -182,72 +167,159 @@ class Registry:
         return self.ledger.log.clock.now() // _SECOND
 
 
-@dataclass(frozen=True, slots=True)
-class _DecidedCommand(Generic[T]):
-    """A plan, and the snapshot it was decided on."""
+@dataclass(slots=True)
+class Execution(Generic[T]):
+    """The execution of a command: `decide` until it returns None, and `finish` with the outcome of each request."""
 
-    plan: Plan[T]
-    snapshot: Snapshot
-    request: _Request | None
-    """The request to the ledger; None if there is nothing to append."""
+    registry: Registry
+    command: Command[T]
+    identity: Identity
+    interface: str
+    note: str
+    preconditions: Preconditions
+    job: str
+    once: IdempotentRequest | None
+    result: T = field(init=False)
+    """The result, once `decide` has returned None."""
+    _attempts: int = field(default=0, init=False)
+    _is_done: bool = field(default=False, init=False)
+    _plan: Plan[T] = field(init=False)
+    _snapshot: Snapshot = field(init=False)
 
-    def to_request(self, job_id: str, once: IdempotentRequest[T] | None) -> _Request | None:
-        """The request with job and idempotency key. A key is stored even if there is nothing to append."""
-        request = self.request
-        if request is None and once is not None:
-            request = Mint(lambda _: (), self.snapshot.preconditions, expected_leaves=self.snapshot.expected_leaves)
-        if request is None or not (job_id or once):
-            return request
-        return replace(request, job=job_id, once=None if once is None else self._with_key(once))
+    def __post_init__(self) -> None:
+        if not self.note.isascii():
+            check_text(self.note)
 
-    def _with_key(self, once: IdempotentRequest[T]) -> OnceInLedger:
-        changes = self.request is not None
-        return OnceInLedger(
-            once.caller, once.key, once.digest, lambda seq: once.to_response(self.plan.result(seq if changes else 0))
+    def decide(self) -> Append | Execute | None:
+        """Decide the command: the request to the ledger, or None if there is nothing to do. Raises `Refused`."""
+        if self._is_done:
+            return None
+        if self._attempts == MAX_ATTEMPTS:
+            raise TooBusy("Other changes kept conflicting with this one; nothing was written. Retry shortly")
+        defers = self.once is not None or self._attempts >= ATTEMPTS_BEFORE_DEFERRING
+        stage = Stage.DEFERRING if defers else Stage.EARLY
+        if self._attempts or not self._decide_from_cache(stage):
+            self._decide_on_ledger(stage)
+        self._attempts += 1
+        if self._has_request:
+            return self._request()
+        self.result = self._plan.result(0)
+        return None
+
+    def finish(self, outcome: Outcome) -> None:
+        """Take the outcome of the request; raises what the command failed with."""
+        cache, plan, snapshot = self.registry.entry_cache, self._plan, self._snapshot
+        if isinstance(outcome, PreconditionFailed):
+            cache.forget((*snapshot.preconditions, *self.preconditions))
+            if outcome.actual <= outcome.expected:
+                # Sequence numbers never go back, so the ledger was replaced by another one.
+                self.registry.entry_cache = EntryCache()
+            if outcome.key in self.preconditions:
+                raise _authentication_changed()
+            return
+        match outcome:
+            case Executed():
+                self.result = plan.result(outcome.result)
+                cache.note(snapshot.seen, outcome.changed, outcome.seq, erased=outcome.erased)
+            case Appended():
+                self.result = plan.result(outcome.seq)
+                changed = [draft.key for draft in plan.drafts]
+                cache.note(snapshot.seen, changed, outcome.seq, erased=bool(plan.redactions))
+            case RepeatedRequest():
+                raise AlreadyExecuted(outcome.record)
+            case Failed():
+                if isinstance(outcome.error, Refused) and plan.deferred is not cast("object", self.command):
+                    self._explain_refusal(outcome.error)
+                raise outcome.error
+            case LedgerError():
+                raise outcome
+            case _:
+                raise TypeError(f"unexpected outcome of a command: {outcome!r}")
+        self._is_done = True
+
+    def _explain_refusal(self, refused: Refused) -> None:
+        """Raise the refusal in the terms of the commands that wrap the deferred one."""
+        if refused.code != ResponseCode.SERVER_TOO_BUSY:
+            self._decide_on_ledger(Stage.COMMIT)
+
+    @property
+    def _has_request(self) -> bool:
+        """Whether there is anything to commit."""
+        return bool(self._plan.drafts or self._plan.deferred)
+
+    def _request(self) -> Append | Execute:
+        plan, snapshot = self._plan, self._snapshot
+        preconditions = {**snapshot.preconditions, **self.preconditions}
+        if plan.deferred is None:
+            return Append(
+                plan.drafts[0],
+                preconditions,
+                plan.redactions,
+                self.job,
+                snapshot.expected_leaves,
+                self.once,
+                plan.drafts[1:],
+            )
+        deferred = DeferredCommand(plan.deferred, self.identity, self.interface, self.note)
+        registry = self.registry
+        return Execute(
+            lambda reader: registry.decide_deferred(deferred, reader),
+            deferred,
+            preconditions,
+            self.job,
+            snapshot.expected_leaves,
+            self.once,
+            None if self.once is None else encode_stored_result,
         )
 
-    def changed(self, outcome: Outcome) -> Collection[bytes]:
-        """The keys of the changed records; for minted handles, by both case rules."""
-        if self.plan.build is None or not isinstance(outcome, MintedEntries):
-            return [draft.key for draft in self.plan.drafts]
-        return [record_key(name, exact=exact) for name in outcome.handles for exact in (False, True)]
+    def _decide_on_ledger(self, stage: Stage) -> None:
+        """Decide on one snapshot of the ledger, which must match what the interface has read."""
+        with self.registry.snapshot() as snapshot:
+            for key, seq in self.preconditions.items():
+                if snapshot.latest(key) != seq:
+                    raise _authentication_changed()
+            self._plan, self._snapshot = self._decide_on(snapshot, stage), snapshot
+
+    def _decide_from_cache(self, stage: Stage) -> bool:
+        """Decide on cached entries; False if only the ledger can tell: see `CachedSnapshot`."""
+        registry, extra = self.registry, self.preconditions
+        with CachedSnapshot(registry.ledger.open_reader, registry.rules, registry.entry_cache) as snapshot:
+            try:
+                self._plan, self._snapshot = self._decide_on(snapshot, stage), snapshot
+            except Exception:
+                if snapshot.is_certain and not extra:
+                    raise
+                return False
+        if extra and any(snapshot.latest(key) != seq for key, seq in extra.items() if key in snapshot.seen):
+            registry.entry_cache.forget(extra)  # one of the two is out of date; the ledger knows which
+            return False
+        # Without a commit nothing checks the cached entries, or what the interface has read.
+        return self._has_request or (snapshot.is_certain and not extra)
+
+    def _decide_on(self, snapshot: Snapshot, stage: Stage) -> Plan[T]:
+        context = self.registry.context(snapshot, self.identity, self.interface, self.note, stage)
+        return decide_command(self.command, context)
 
 
-def _decide_command(command: Command[T], context: Context) -> Plan[T]:
+def decide_command(command: Command[T], context: Context) -> Plan[T]:
     """Decide a command, for a token only if it is active and the command required something.
 
     A command that changes something without requiring any permission is refused to tokens: deny by default.
     """
     check_token_identity(context)
-    plan = command.decide(context)
-    if isinstance(context.identity, TokenIdentity) and (plan.drafts or plan.build) and not context.reasons:
+    plan = context.decide(command)
+    if isinstance(context.identity, TokenIdentity) and plan.drafts and not context.reasons:
         raise Refused(
             ResponseCode.INSUFFICIENT_PERMISSIONS, "Tokens cannot do this", AdviceKind.AUTHENTICATE_WITH_KEY()
         )
     return plan
 
 
-def _try_build(plan: Plan[object], snapshot: Snapshot) -> None:
-    """Build the entries of a plan as its commit would. Raises `Refused`, but not if minting would only have to wait."""
-    try:
-        if plan.build is not None:
-            plan.build(snapshot.reader)
-    except Refused as refused:
-        if refused.code != ResponseCode.SERVER_TOO_BUSY:
-            raise
+def encode_stored_result(result: object) -> bytes:
+    """Encode the result of a command for its idempotency key."""
+    from .codec import encode_result  # noqa: PLC0415 - it imports all commands
 
-
-def _request(plan: Plan[object], snapshot: Snapshot, extra: Preconditions | None) -> _Request | None:
-    """The request of a plan to the ledger; None if there is nothing to append."""
-    preconditions = {**snapshot.preconditions, **extra} if extra else snapshot.preconditions
-    if plan.build is not None:
-        return Mint(plan.build, preconditions, expected_leaves=snapshot.expected_leaves)
-    if not plan.drafts:
-        return None
-    if len(plan.drafts) == 1:
-        return Append(plan.drafts[0], preconditions, plan.redactions, expected_leaves=snapshot.expected_leaves)
-    drafts = plan.drafts
-    return Mint(lambda _: drafts, preconditions, redactions=plan.redactions, expected_leaves=snapshot.expected_leaves)
+    return encode_result(result)
 
 
 def _authentication_changed() -> TooBusy:
@@ -260,14 +332,3 @@ def check_text(text: str) -> None:
         text.encode("utf-8")
     except UnicodeEncodeError:
         raise Refused(ResponseCode.INVALID_VALUE, "The note contains half of a surrogate pair", rule="H4") from None
-
-
-def _first_entry(outcome: Outcome) -> int:
-    """The sequence number of the first entry that a request appended; raises if it failed."""
-    if isinstance(outcome, (Appended, MintedEntries)):
-        return outcome.seq
-    if isinstance(outcome, Failed):
-        raise outcome.error
-    if isinstance(outcome, LedgerError):
-        raise outcome
-    raise TypeError(f"unexpected outcome of a command: {outcome!r}")

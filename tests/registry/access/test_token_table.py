@@ -19,7 +19,7 @@ from perseid.registry.access.token_records import Secret
 from perseid.registry.access.tokens import CreateToken, RevokeToken
 from perseid.registry.commands.create_namespace import CopyPrefixHandle, CreateNamespace
 from perseid.registry.commands.lifecycle import Publish, Redact, Revive, Tombstone, Unpublish
-from perseid.registry.commands.minting import Generate, Mint, MintInputs, Reserve
+from perseid.registry.commands.minting import Generate, Mint, Reserve
 from perseid.registry.commands.namespaces import AddNamespace, RemoveNamespace, SetPolicy
 from perseid.registry.commands.records import (
     Add,
@@ -104,8 +104,8 @@ def seen(context: Context, name: str) -> None:
 
 
 CASES = {
-    "mint": case(lambda registry: Mint(MintInputs.of(registry), "12345", values=(URL,)), W.MINT),
-    "generate": case(lambda registry: Generate(MintInputs.of(registry), "12345"), W.MINT),
+    "mint": case(Mint("12345", values=(URL,)), W.MINT),
+    "generate": case(Generate("12345"), W.MINT),
     "reserve": case(Reserve((handle("12345/new"),)), W.MINT),
     "create": case(Create(handle("12345/new"), (URL,)), W.CREATE),
     "create with keys": case(Create(handle("12345/new"), (URL, key(300), admin(100, "1:1/a"))), W.CREATE),
@@ -159,11 +159,9 @@ CASES = {
     "home all that is derived": case(Home("0.NA/0.NA/12345"), W.NAMESPACES, where=""),
     "make a namespace": case(AddNamespace("777", FREE), W.NAMESPACES, where="777"),
     "derive a namespace": case(AddNamespace("12345.7", FREE), W.NAMESPACES, where="12345.7"),
-    "make a namespace whole": case(
-        lambda registry: CreateNamespace(MintInputs.of(registry), AddNamespace("777", FREE)), W.NAMESPACES, where="777"
-    ),
+    "make a namespace whole": case(CreateNamespace(AddNamespace("777", FREE)), W.NAMESPACES, where="777"),
     "make a namespace with a creator": case(
-        lambda registry: CreateNamespace(MintInputs.of(registry), AddNamespace("12345.7", PROFILES["pilin"], (OWN,))),
+        CreateNamespace(AddNamespace("12345.7", PROFILES["pilin"], (OWN,))),
         *(W.NAMESPACES, W.MINT),
         where="12345.7",
     ),
@@ -315,7 +313,8 @@ def test_every_command_is_in_the_table(world: Registry) -> None:
         for name, thing in vars(import_module(module.name)).items():
             if inspect.isclass(thing) and thing.__module__.startswith("perseid.registry") and hasattr(thing, "decide"):
                 found.add(thing.__name__ if not name.startswith("_") else "")
-    inside = {"Command", "Conditional", "Step", ""}  # a protocol, a wrapper, and steps of jobs (test_tokens.py)
+    # What decides commands, a protocol, a wrapper, and steps of jobs (test_tokens.py).
+    inside = {"Context", "Execution", "Command", "Conditional", "Step", ""}
     assert found - inside == {type(each.make(world)).__name__ for each in CASES.values()} - {"Look"}
 
 

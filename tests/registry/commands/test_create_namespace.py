@@ -14,7 +14,7 @@ from perseid.records.admin import AdminPermission
 from perseid.records.record import Value
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.create_namespace import CreateNamespace
-from perseid.registry.commands.minting import Mint, MintInputs, RetryLater
+from perseid.registry.commands.minting import Mint, RetryLater
 from perseid.registry.commands.namespaces import AddNamespace, Namespace
 from perseid.registry.commands.records import Create, Home
 from perseid.registry.identity import Identity
@@ -28,7 +28,16 @@ from perseid.wire.codes import ResponseCode
 from tests.ledger.ledgers import Machine
 from tests.registry.access.token_identities import RULES, furnish, scope, shown
 from tests.registry.administration import ref
-from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
+from tests.registry.registries import (
+    NOBODY,
+    OPERATOR,
+    add_namespace,
+    admin,
+    decide,
+    handle,
+    key_holder,
+    registry_in_memory,
+)
 
 PILIN = with_group_administrators(PROFILES["pilin"])
 ANN = ref("300:0.NA/12345")
@@ -47,7 +56,7 @@ def wanted(prefix: str = "777", **rules: object) -> AddNamespace:
 
 
 def make(registry: Registry, order: AddNamespace, identity: Identity = OPERATOR) -> Namespace:
-    return registry.do(CreateNamespace(MintInputs.of(registry), order), identity, "cli", "as agreed")
+    return registry.do(CreateNamespace(order), identity, "cli", "as agreed")
 
 
 def size(registry: Registry) -> int:
@@ -114,10 +123,9 @@ def test_default_policy_is_replaced(registry: Registry) -> None:
 def test_h5_existing_records_that_would_be_lost_are_refused(registry: Registry) -> None:
     registry.do(Home("0.NA/777"), OPERATOR, "cli")
     exact = AddNamespace("777", replace(PROFILES["exact"], authority=True))
-    decided = registry._decide(CreateNamespace(MintInputs.of(registry), exact), OPERATOR, "cli", "", None)
+    request = decide(registry, CreateNamespace(exact))
     registry.do(Create(handle("777/abc"), (URL,)), OPERATOR, "cli")
-    assert decided.request is not None
-    (outcome,) = registry.ledger.append(decided.request)
+    (outcome,) = registry.ledger.append(request)
     assert "has records" in str(getattr(outcome, "error", ""))
 
 
@@ -156,12 +164,11 @@ def test_caller_who_cannot_mint_creates_nothing(registry: Registry) -> None:
 
 
 def test_namespace_created_meanwhile_is_not_created_again(registry: Registry) -> None:
-    order = CreateNamespace(MintInputs.of(registry), wanted())
-    decided = registry._decide(order, OPERATOR, "cli", "", None)
+    order = CreateNamespace(wanted())
+    request = decide(registry, order)
     make(registry, AddNamespace("777", PROFILES["free"]))
     before = size(registry)
-    assert decided.request is not None
-    registry.ledger.append(decided.request)
+    registry.ledger.append(request)
     assert size(registry) == before
     with pytest.raises(Refused, match="already"):
         registry.do(order, OPERATOR, "cli")
@@ -232,7 +239,7 @@ def test_requested_administrators_of_an_existing_prefix_handle_are_refused(regis
 
 def test_unhomed_prefix_can_be_created_again(registry: Registry) -> None:
     make(registry, wanted(authority=False))
-    name = registry.do(Mint(MintInputs.of(registry), "777", values=(URL,)), OPERATOR, "cli").handles[0]
+    name = registry.do(Mint("777", values=(URL,)), OPERATOR, "cli").handles[0]
     registry.do(Home("0.NA/777", unhome=True), OPERATOR, "cli")
     with pytest.raises(Refused) as caught:
         registry.resolve(Query(name), NOBODY)

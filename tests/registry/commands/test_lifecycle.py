@@ -15,7 +15,7 @@ from perseid.records.record import Permission, Value, ValueRef
 from perseid.registry.access.authorization import Settings
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.lifecycle import FIRST_INDEX, Publish, Redact, Revive, Tombstone, Unpublish
-from perseid.registry.commands.minting import Mint, MintInputs, Reserve
+from perseid.registry.commands.minting import Mint, Reserve
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Add, Create, Delete, Modify, Remove
 from perseid.registry.context import Command
@@ -132,7 +132,7 @@ def test_h8_prefix_handle_cannot_be_unpublished(registry: Registry) -> None:
         assert refusal(registry, operation, STRANGER).code is ResponseCode.INVALID_ADMIN
     assert is_found(registry, prefix)
     assert not stored(registry, new).exists
-    mint = Mint(MintInputs.of(registry), "0.NA", published=False)
+    mint = Mint("0.NA", published=False)
     for making in (Reserve((new,)), mint, replace(mint, reserve=True)):
         with pytest.raises(Refused) as caught:
             registry.do(making, OPERATOR, "cli")
@@ -282,7 +282,7 @@ def test_s8_tombstone_is_allowed_if_deletion_is_not(registry: Registry) -> None:
     own = Value.text(3, policy.creator_type, str(party))
     registry.do(Create(party, (URL, own, ADMIN)), OPERATOR, "cli")
     owner = Value.text(4, policy.owner_type, "10.77/owner")
-    order = Mint(MintInputs.of(registry), "10.2", values=(URL, ADMIN, owner))
+    order = Mint("10.2", values=(URL, ADMIN, owner))
     name = registry.do(order, OPERATOR, "cli").handles[0]
     before = stored(registry, name)
     refused = refusal(registry, Delete(name))

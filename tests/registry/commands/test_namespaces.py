@@ -10,7 +10,7 @@ from perseid.ledger.log.record_keys import policy_name, record_key
 from perseid.ledger.log.requests import Append
 from perseid.records.record import PRIVATE_PERMISSIONS, Value, ValueRef
 from perseid.registry.advice import AdviceKind
-from perseid.registry.commands.minting import Generate, Mint, MintInputs, Reserve
+from perseid.registry.commands.minting import Generate, Mint, Reserve
 from perseid.registry.commands.namespaces import RemoveNamespace, SetPolicy, homed_prefixes, namespaces
 from perseid.registry.commands.records import Create, Delete, Home
 from perseid.registry.policy.policy import PROFILES, Policy
@@ -59,13 +59,12 @@ def test_retired_namespace_registers_no_new_handles(registry: Registry) -> None:
     registry.do(Delete(handle("10.1/gone")), OPERATOR, "cli")
     registry.do(Reserve((handle("10.1/kept"),), owner), OPERATOR, "cli")
     registry.do(ChangePolicy("10.1", RETIRED), OPERATOR, "cli")
-    inputs = MintInputs.of(registry)
     new = (
         Create(handle("10.1/new"), (URL,)),
         Create(handle("10.1/gone"), (URL,), reuse_deleted=True),
-        Mint(inputs, "10.1", values=(URL,)),
-        Mint(inputs, "10.1", reserve=True, owner=owner),
-        Generate(inputs, "10.1"),
+        Mint("10.1", values=(URL,)),
+        Mint("10.1", reserve=True, owner=owner),
+        Generate("10.1"),
         Reserve((handle("10.1/chosen"),), owner),
     )
     for interface in ("cli", "native", "import"):

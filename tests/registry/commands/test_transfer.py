@@ -10,7 +10,7 @@ from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
 from perseid.records.record import PRIVATE_PERMISSIONS, Value, ValueRef
 from perseid.registry.commands.lifecycle import Publish, Tombstone, Unpublish
-from perseid.registry.commands.minting import Mint, MintInputs, Reserve
+from perseid.registry.commands.minting import Mint, Reserve
 from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
 from perseid.registry.commands.records import Add, Create, Modify
 from perseid.registry.commands.transfer import LinkMetadata, LinkVersion, Transfer
@@ -152,8 +152,8 @@ def test_s9_transfer_keeps_the_state(registry: Registry) -> None:
     """Hidden ones by users who can see them; a reserved handle gets no date of creation (A3)."""
     policy = replace(PROFILES["pilin"], required_types=("URL",), default_creator="10.77/party")
     add_namespace(registry, "10.2", policy)
-    made = registry.do(Mint(MintInputs.of(registry), "10.2", 3, values=(URL, ADMIN)), OPERATOR, "cli").handles
-    reserved = Mint(MintInputs.of(registry), "10.2", reserve=True, owner=ValueRef(300, "10.9/alice"))
+    made = registry.do(Mint("10.2", 3, values=(URL, ADMIN)), OPERATOR, "cli").handles
+    reserved = Mint("10.2", reserve=True, owner=ValueRef(300, "10.9/alice"))
     names = {
         State.NORMAL: made[0],
         State.UNPUBLISHED: made[1],
@@ -177,7 +177,7 @@ def test_a8_transfer_keeps_the_creator(registry: Registry) -> None:
     """A5: an owner value names the new owner, unless that is the creator."""
     policy = replace(PROFILES["pilin"], owner_type="102.100.TYPE/OWNER", default_creator="10.77/party")
     add_namespace(registry, "10.2", policy)
-    name = registry.do(Mint(MintInputs.of(registry), "10.2", values=(ADMIN,)), OPERATOR, "cli").handles[0]
+    name = registry.do(Mint("10.2", values=(ADMIN,)), OPERATOR, "cli").handles[0]
     snapshot = [texts(registry, name, type_) for type_ in (policy.creation_date_type, policy.creator_type)]
     for to, owners in (
         (TO_BOB, ["10.9/bob"]),
@@ -193,7 +193,7 @@ def test_a8_transfer_keeps_the_creator(registry: Registry) -> None:
 
 def test_a4_local_owner_must_be_public(registry: Registry) -> None:
     add_namespace(registry, "10.2", replace(PROFILES["pilin"], default_creator="10.77/party"))
-    name = registry.do(Mint(MintInputs.of(registry), "10.2", values=(ADMIN,)), OPERATOR, "cli").handles[0]
+    name = registry.do(Mint("10.2", values=(ADMIN,)), OPERATOR, "cli").handles[0]
     owner = handle("10.1/owner")
     registry.do(Create(owner, (replace(URL, index=300),)), OPERATOR, "cli")
     registry.do(Unpublish(owner), OPERATOR, "cli")
@@ -241,10 +241,9 @@ def test_h6_derived_prefix_requires_add_na_on_its_parent(registry: Registry) -> 
 
 def test_h6_administrator_of_a_derived_prefix_has_no_permission_above(registry: Registry) -> None:
     add_namespace(registry, "10.1.5", "free", admin(100, "300:10.9/bob"))
-    inputs = MintInputs.of(registry)
-    assert registry.explain(Mint(inputs, "10.1.5"), BOB, "cli").allowed
-    assert not registry.explain(Mint(inputs, "10.1"), BOB, "cli").allowed
-    assert not registry.explain(Mint(inputs, "10.1.5"), ALICE, "cli").allowed
+    assert registry.explain(Mint("10.1.5"), BOB, "cli").allowed
+    assert not registry.explain(Mint("10.1"), BOB, "cli").allowed
+    assert not registry.explain(Mint("10.1.5"), ALICE, "cli").allowed
 
 
 # Links

@@ -22,7 +22,7 @@ from perseid.records.admin import Admin, AdminPermission
 from perseid.records.record import Permission, Value, ValueRef
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.lifecycle import Redact
-from perseid.registry.commands.minting import Mint, MintInputs, mint
+from perseid.registry.commands.minting import Mint, mint
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Home
 from perseid.registry.identity import Identity
@@ -566,12 +566,8 @@ def test_refused_undo_does_not_end_job(here: Registry) -> None:
 
 def test_undo_of_mint_creates_tombstones_and_keeps_reservations(here: Registry) -> None:
     for reserve in (False, True):
-        order = Mint(MintInputs.of(here), "12345/n-", 5, values=(value(1, "https://e.org/"), *BOTH), reserve=reserve)
-        order = (
-            order
-            if not reserve
-            else Mint(MintInputs.of(here), "12345/r-", 5, reserve=True, owner=ValueRef(100, "0.NA/12345"))
-        )
+        order = Mint("12345/n-", 5, values=(value(1, "https://e.org/"), *BOTH), reserve=reserve)
+        order = order if not reserve else Mint("12345/r-", 5, reserve=True, owner=ValueRef(100, "0.NA/12345"))
         job = runner.start_job(here, "mint", {"prefix": "12345"}, OPERATOR, "cli", total=5)
         created = [name for each in mint(here, order, OPERATOR, "cli", job_id=job.id) for name in each.handles]
         runner.complete_or_discard(here, job)

@@ -397,13 +397,10 @@ def test_concurrent_changes_are_not_lost(exact: Registry, monkeypatch: pytest.Mo
 
     def racing(*requests: object) -> object:
         if between:
-            append(Append(between.pop(0)))
+            append(*[Append(between.pop()) for _ in range(2)])
         return append(*requests)  # type: ignore[arg-type]
 
     monkeypatch.setattr(exact.ledger, "append", racing)
-    with pytest.raises(Refused, match="Handles were created under") as caught:
-        change(exact, FOLDED)
-    assert caught.value.code is ResponseCode.SERVER_TOO_BUSY
     change(exact, FOLDED)
     assert (seen(exact, "ABC"), seen(exact, "NEW"), seen(exact, "X")) == ("moved", "new", "x")
 
@@ -414,7 +411,7 @@ def test_decision_by_the_old_rule_is_repeated(exact: Registry) -> None:
         assert snapshot.policy("10.1") == EXACT
         remembered = dict(snapshot.seen)
     change(exact, FOLDED)
-    exact._entry_cache.note(remembered, (), size(exact), erased=False)
+    exact.entry_cache.note(remembered, (), size(exact), erased=False)
     with pytest.raises(Refused, match="already exists"):
         create(exact, "ABC")
 

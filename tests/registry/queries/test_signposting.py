@@ -14,7 +14,7 @@ from perseid.names.handle import Handle
 from perseid.names.uri import Reference, Resolver, to_http
 from perseid.records.locations import find_locations
 from perseid.records.record import Permission, Value
-from perseid.registry.commands.minting import Mint, MintInputs
+from perseid.registry.commands.minting import Mint
 from perseid.registry.commands.transfer import LinkMetadata
 from perseid.registry.policy.authority import AuthorityMetadata, Party
 from perseid.registry.policy.policy import PROFILES, Policy
@@ -438,8 +438,7 @@ def test_authority_metadata_of_real_registry() -> None:
             Value.text(2, policy.creator_type, "98765/ann"),
         )
         made = [
-            registry.do(Mint(MintInputs.of(registry), f"12345/{lead}", values=values), OPERATOR, "cli").handles[0]
-            for lead in ("thing-", "md-")
+            registry.do(Mint(f"12345/{lead}", values=values), OPERATOR, "cli").handles[0] for lead in ("thing-", "md-")
         ]
         thing, metadata = made
         registry.do(LinkMetadata(thing, metadata), OPERATOR, "cli")

@@ -12,7 +12,7 @@ from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.records.admin import AdminPermission
 from perseid.records.record import Value, ValueRef
-from perseid.registry.commands.minting import Mint, MintInputs, mint
+from perseid.registry.commands.minting import Mint, mint
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.identity import Identity
 from perseid.registry.policy.policy import PROFILES, Audience, Policy
@@ -40,7 +40,7 @@ def make(
 ) -> list[Handle]:
     values = (Value.text(1, "URL", "https://example.org/"),) if making is MintMode.MINT else ()
     owner = None if making is MintMode.GENERATE else ValueRef(300, "98765/ann")
-    asked = build_command(making, MintInputs.of(registry), where, count, values=values, owner=owner)
+    asked = build_command(making, where, count, values=values, owner=owner)
     return [name for made in mint(registry, asked, identity, "http") for name in made.handles]
 
 
@@ -108,17 +108,15 @@ def test_s13_every_mode_requires_same_permission(making: MintMode) -> None:
 
 
 def test_values_and_owner_require_a_record() -> None:
-    with registry_in_memory() as registry:
-        inputs = MintInputs.of(registry)
-        values = (Value.text(1, "URL", "https://example.org/"),)
-        for making in (MintMode.RESERVE, MintMode.GENERATE):
-            with pytest.raises(Refused, match="has no values"):
-                build_command(making, inputs, "102.100.272", values=values)
-        with pytest.raises(Refused, match="has no owner"):
-            build_command(MintMode.GENERATE, inputs, "102.100.272", owner=ValueRef(300, "98765/ann"))
-        reserving = build_command(MintMode.RESERVE, inputs, "102.100.272", 2)
-        assert isinstance(reserving, Mint)
-        assert (reserving.reserve, reserving.count, reserving.where) == (True, 2, "102.100.272")
+    values = (Value.text(1, "URL", "https://example.org/"),)
+    for making in (MintMode.RESERVE, MintMode.GENERATE):
+        with pytest.raises(Refused, match="has no values"):
+            build_command(making, "102.100.272", values=values)
+    with pytest.raises(Refused, match="has no owner"):
+        build_command(MintMode.GENERATE, "102.100.272", owner=ValueRef(300, "98765/ann"))
+    reserving = build_command(MintMode.RESERVE, "102.100.272", 2)
+    assert isinstance(reserving, Mint)
+    assert (reserving.reserve, reserving.count, reserving.where) == (True, 2, "102.100.272")
     assert len({making.text for making in MintMode}) == 3
 
 

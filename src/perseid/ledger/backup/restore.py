@@ -288,7 +288,7 @@ class _Restore:
         branch = Branch(self._last.end, self._last.signer, new.public)
         appended = commit.apply(Append(Draft(Action.BRANCH, State.ABSENT, LEDGER, *by, branch.note())))
         assert isinstance(appended, Appended), appended  # noqa: S101 - the request has no preconditions
-        commit.finish()
+        commit.write()
         connection.execute(insert(ledger).values(id=identity, origin=origin, signer=str(new.public)))
         # The newest checkpoint is one of this ledger from the start.
         seq, at = appended.seq, appended.at

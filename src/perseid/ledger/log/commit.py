@@ -1,11 +1,11 @@
 """One transaction that changes the log. It locks the head with its first statement.
 
-Changes are collected and written in a few large statements at the end, entries and SQL views together. Until then,
-later requests of the same transaction see what earlier ones did.
+Changes are collected and written in a few large statements at the end, entries and SQL views together. Later requests
+of the same transaction see what earlier ones did; a request that is decided here reads through `CommitReader`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
 
 from sqlalchemy.engine.interfaces import DBAPICursor
 
@@ -15,6 +15,7 @@ from perseid.ledger.store.tables import (
     KEYS_PER_QUERY,
     EntryRow,
     Statements,
+    entry_from_row,
     fetch_one,
     idempotency_from_row,
 )
@@ -22,25 +23,27 @@ from perseid.ledger.views.search_keys import index_keys
 
 from .clock import CheckedClock
 from .entry import Change, Draft, Entry, Kind, encode_entry, next_jump
-from .reader import next_number
+from .reader import LogReader, next_number
 from .requests import (
     KEY_LIFETIME,
     MAX_BODY,
     Append,
     Appended,
+    Decision,
+    Execute,
+    Executed,
     Failed,
     IdempotentRequest,
     LeafHashes,
     Lease,
     Leased,
-    Mint,
-    Minted,
     Outcome,
     Preconditions,
     Redactions,
+    Remember,
+    Remembered,
     RepeatedRequest,
     Request,
-    StoredResponse,
 )
 
 _SECRET_TYPE = b"HS_SECKEY"
@@ -71,10 +74,11 @@ class Commit:
         self._frontier = Frontier.from_bytes(seq, raw)
         self._at = clock.date(at if seq else None)
         self.first = seq + 1
+        self._written = seq  # the last entry that is in the database
         self._latest: dict[bytes, int] = {}  # by key, read or set in this transaction
         self._moved: dict[bytes, int] = {}  # those that were set
         self._leaves: dict[int, bytes] = {}  # leaf hashes by entry
-        self._rows: dict[int, EntryRow] = {}  # not written yet
+        self._rows: dict[int, EntryRow] = {}  # of this transaction
         self._nodes: list[tuple[int, int, bytes]] = []
         self._search_keys: dict[tuple[bytes, int], bool] = {}  # True to insert, False to delete
         self._redactions: list[tuple[int, int, int]] = []
@@ -82,11 +86,8 @@ class Commit:
         self._leaf = b""
         self._broken = False  # the transaction, by a database error
         self.changes: list[Change] = []
-
-    @property
-    def erased(self) -> bool:
+        self.erased = False
         """Whether data was redacted, so that its traces must be removed."""
-        return bool(self._redactions)
 
     def was_committed(self, first: int) -> bool:
         """Whether an earlier attempt with the same token, starting at entry `first`, was committed."""
@@ -114,50 +115,67 @@ class Commit:
             if isinstance(request, Lease):
                 return Leased(self.lease(request.scope, request.count, request.now), request.count)
             # Repetition first: the first execution has invalidated the preconditions of the repeated request.
-            early_outcome = self._find_repeated(request.once) or self._check_preconditions(
-                request.preconditions, request.expected_leaves
-            )
-            if early_outcome is not None:
-                return early_outcome
+            if (repeated := self._find_repeated(request.once)) is not None:
+                return repeated
+            if isinstance(request, Remember):
+                return self._remember(request.once)
+            if (failed := self._check_preconditions(request.preconditions, request.expected_leaves)) is not None:
+                return failed
             seq = self._frontier.size + 1
-            prepared, response = self._prepare(request, seq)
+            decision, result, body = self._decide(request, seq)
+            prepared = self._prepare(decision, request.job)
         except LeaseClosed as closed:
             return closed
         except Exception as error:
             if self._broken:
                 raise
             return Failed(error)
-        for draft, contents in prepared:
-            self._append(draft, contents)
-        if request.redactions:
-            self._redact_all(request.redactions, {draft.key: number for number, (draft, _) in enumerate(prepared, seq)})
-        if request.job and prepared:
-            self._steps.append((request.job, seq, len(prepared)))
-        self._save_idempotency(request.once, seq, len(prepared), response)
-        if isinstance(request, Mint):
-            return Minted(tuple(draft.handle for draft, _ in prepared), seq, self._at)
-        return Appended(seq, self._at)
+        keys = self._append_all(prepared, decision.redactions, request.job)
+        if request.once is not None:
+            self._remember(request.once, seq, len(prepared), body)
+        if isinstance(request, Append):
+            return Appended(seq, self._at)
+        return Executed(result, seq if prepared else 0, keys, bool(decision.redactions))
 
-    def _prepare(
-        self, request: Append | Mint, seq: int
-    ) -> tuple[list[tuple[Draft, list[bytes]]], StoredResponse | None]:
-        """Do everything that can fail before anything is changed; `seq` will be the first entry."""
-        drafts = request.make(self) if isinstance(request, Mint) else (request.draft,)
+    def _decide(self, request: Append | Execute, seq: int) -> tuple[Decision, object, bytes | None]:
+        """The decision, the result and its stored form; `seq` will be the first entry."""
+        if isinstance(request, Append):
+            return Decision(request.drafts, lambda _: None, request.redactions), None, None
+        decision = request.decide(CommitReader(self))
+        result = decision.result(seq if decision.drafts else 0)
+        return decision, result, None if request.encode is None else request.encode(result)
+
+    def _prepare(self, decision: Decision, job: str) -> list[tuple[Draft, list[bytes]]]:
+        """Do everything that can fail before anything is changed."""
         prepared = []
-        for draft in drafts:
+        for draft in decision.drafts:
             if not (
                 draft.handle.isascii() and draft.note.isascii() and draft.actor.isascii() and draft.interface.isascii()
             ):
                 f"{draft.handle}{draft.note}{draft.actor}{draft.interface}".encode()  # raises if it has no UTF-8 form
-            prepared.append((draft, [value.to_bytes() for value in draft.values]))
-        if request.redactions:
+            prepared.append((draft, draft.contents()))
+        if decision.redactions:
             handles = {draft.key: draft.handle for draft, _ in prepared}
-            for old in request.redactions:
+            for old in decision.redactions:
                 if not 0 < old < self.first or self._entry(old).key not in handles:
                     raise ValueError(f"cannot redact entry {old}: it does not belong to {', '.join(handles.values())}")
-        if request.job and prepared:
-            self._check_running(request.job)
-        return prepared, None if request.once is None else request.once.answer(seq)
+        if job and prepared:
+            self._check_running(job)
+        return prepared
+
+    def _append_all(
+        self, prepared: list[tuple[Draft, list[bytes]]], redactions: Redactions, job: str
+    ) -> tuple[bytes, ...]:
+        """Append the entries of a request, and return the keys of their records."""
+        seq = self._frontier.size + 1
+        for draft, contents in prepared:
+            self._append(draft, contents)
+        keys = {draft.key: number for number, (draft, _) in enumerate(prepared, seq)}
+        if redactions:
+            self._redact_all(redactions, keys)
+        if job and prepared:
+            self._steps.append((job, seq, len(prepared)))
+        return tuple(keys)
 
     def _check_running(self, job: str) -> None:
         """Refuse a step of a job that has ended: an undo relies on there being no more steps."""
@@ -165,12 +183,15 @@ class Commit:
         if row is None or row[0]:
             raise JobEnded(job)
 
-    def finish(self) -> None:
-        """Write the collected changes and move the head."""
-        if not self._rows:
+    def write(self) -> None:
+        """Write the changes that were collected so far, and move the head."""
+        if self._written == self._frontier.size:
             return
         statements, cursor = self._statements, self._cursor
-        cursor.executemany(statements.insert_entry, list(self._rows.values()))
+        self._broken = True
+        first = self._written + 1
+        rows = self._rows.values() if first == self.first else [row for row in self._rows.values() if row[0] >= first]
+        cursor.executemany(statements.insert_entry, list(rows))
         if self._nodes:
             cursor.executemany(statements.insert_node, self._nodes)
         cursor.executemany(statements.upsert_record, sorted(self._moved.items()))
@@ -186,11 +207,15 @@ class Commit:
         if self._steps:
             cursor.executemany(statements.insert_step, self._steps)
         cursor.execute(statements.move_head, (self._frontier.size, self._at, self._frontier.to_bytes()))
-        cursor.execute(statements.move_views, (self._frontier.size, self._leaf, self.first - 1))
+        cursor.execute(statements.move_views, (self._frontier.size, self._leaf, self._written))
         if cursor.rowcount != _SQL_VIEWS:
             raise CorruptView("an SQL view is behind the ledger")
         if statements.notify:
             cursor.execute(statements.notify)
+        for collected in (self._nodes, self._moved, self._search_keys, self._redactions, self._steps):
+            collected.clear()
+        self._written = self._frontier.size
+        self._broken = False
 
     # Appending
 
@@ -198,20 +223,20 @@ class Commit:
         self, preconditions: Preconditions, expected_leaves: LeafHashes
     ) -> PreconditionFailed | None:
         for key, expected in preconditions.items():
-            if (actual := self._latest_seq(key)) != expected:
+            if (actual := self.latest(key)) != expected:
                 return PreconditionFailed(key, expected, actual)
         for key, leaf in expected_leaves.items():
-            if self._leaf_hash(seq := self._latest_seq(key)) != leaf:
+            if self._leaf_hash(seq := self.latest(key)) != leaf:
                 return PreconditionFailed(key, seq, seq)  # another entry has this number
         return None
 
     def _append(self, draft: Draft, contents: list[bytes]) -> None:
         key = draft.key
-        previous = self._latest_seq(key)
+        previous = self.latest(key)
         seq = self._frontier.size + 1
         if previous:
             before = self._entry(previous)
-            nth = self._row(previous)[4] + 1
+            nth = self.row(previous)[4] + 1
             jump = next_jump(nth, previous, self._links)
             salts = before.salts()
         else:
@@ -234,7 +259,8 @@ class Commit:
         for search_key in index_keys(contents):
             self._search_keys[search_key, seq] = True
 
-    def _latest_seq(self, key: bytes) -> int:
+    def latest(self, key: bytes) -> int:
+        """The number of the latest entry of a record; 0 if there is none."""
         seq = self._latest.get(key)
         if seq is None:
             row = self._query(self._statements.record_seq, (key,)).fetchone()
@@ -254,7 +280,7 @@ class Commit:
             self._leaves[seq] = leaf
         return leaf
 
-    def _row(self, seq: int) -> EntryRow:
+    def row(self, seq: int) -> EntryRow:
         """The row of an entry, written or not."""
         row = self._rows.get(seq)
         if row is None:
@@ -262,7 +288,7 @@ class Commit:
         return row
 
     def _entry(self, seq: int) -> Entry:
-        row = self._row(seq)
+        row = self.row(seq)
         return Entry.from_body(seq, row[1], row[7])
 
     def _query(self, statement: str, parameters: tuple[object, ...]) -> DBAPICursor:
@@ -272,8 +298,13 @@ class Commit:
         self._broken = False
         return self._cursor
 
+    def read(self, statement: str, parameters: tuple[object, ...]) -> DBAPICursor:
+        """Query the database, with the changes so far."""
+        self.write()
+        return self._query(statement, parameters)
+
     def _links(self, seq: int) -> tuple[int, int]:
-        row = self._row(seq)
+        row = self.row(seq)
         return row[2], row[3]
 
     # Idempotency
@@ -290,17 +321,18 @@ class Commit:
             return None
         return RepeatedRequest(idempotency_from_row(row))
 
-    def _save_idempotency(
-        self, once: IdempotentRequest | None, seq: int, count: int, response: StoredResponse | None
-    ) -> None:
-        """Store the idempotency key with the result and the response."""
-        if once is None or response is None:
-            return
+    def _remember(
+        self, once: IdempotentRequest, seq: int = 0, count: int = 0, result: bytes | None = None
+    ) -> Remembered:
+        """Store the idempotency key with the response, or with the result if there is none."""
         number = (fetch_one(self._query(self._statements.last_idempotency, ()))[0] or 0) + 1
-        body = response.body if len(response.body) <= MAX_BODY else None
+        body = result if once.body is None else once.body
+        if body is not None and len(body) > MAX_BODY:
+            body = None
         first = seq if count else 0
-        row = (number, once.caller, once.key, once.digest, self._at, first, count, response.status, body)
+        row = (number, once.caller, once.key, once.digest, self._at, first, count, once.status, body)
         self._query(self._statements.insert_idempotency, row)
+        return Remembered()
 
     # Leasing
 
@@ -315,16 +347,6 @@ class Commit:
 
     def _load_lease(self, scope: bytes) -> tuple[int, int] | None:
         return cast("tuple[int, int] | None", self._query(self._statements.lease, (scope,)).fetchone())
-
-    def exists(self, key: bytes) -> bool:
-        """Whether a handle has, or ever had, an entry."""
-        return bool(self._latest_seq(key))
-
-    def any_between(self, first: bytes, end: bytes) -> bool:
-        """Whether any key from `first` up to, not including, `end` has, or ever had, an entry."""
-        if any(first <= key < end for key in self._moved):
-            return True
-        return bool(fetch_one(self._query(self._statements.any_record, (first, end)))[0])
 
     # Redaction
 
@@ -342,7 +364,7 @@ class Commit:
         )
         seq = before.seq if removed else 0
         while seq and self._redact(seq, removed, by):
-            seq = self._row(seq)[2]
+            seq = self.row(seq)[2]
 
     def _redact_all(self, redactions: Redactions, by: Mapping[bytes, int]) -> None:
         """Redact what a request names, each by the new entry of the same record."""
@@ -351,18 +373,60 @@ class Commit:
 
     def _redact(self, seq: int, commitments: frozenset[bytes], by: int) -> bool:
         """Redact the slots with these commitments from one entry; return whether there were any."""
-        row, entry = self._row(seq), self._entry(seq)
+        row, entry = self.row(seq), self._entry(seq)
         slots = [slot for slot in entry.slots() if slot.commitment in commitments]
         if not slots:
             return False
         public = any(_is_public(slot.content) for slot in slots if slot.kind is Kind.VALUE)
         body = entry.redacted(commitments).body()
         self._redactions.append((seq, by, int(public)))
+        self.erased = True
         if seq in self._rows:
             self._rows[seq] = (*row[:7], body)
-        else:
+        if seq <= self._written:
             self._cursor.execute(self._statements.rewrite_body, (body, seq))
         return True
+
+
+class CommitReader(LogReader):
+    """The state inside a commit, with the changes of earlier requests. It can lease numbers."""
+
+    def __init__(self, commit: Commit) -> None:
+        super().__init__(_CommitCursor(commit), commit._statements)  # noqa: SLF001 - they are one subject
+        self._commit = commit
+
+    def lease(self, scope: bytes, count: int, now: int) -> int:
+        """Return the first of `count` new numbers; see `Lease`."""
+        return self._commit.lease(scope, count, now)
+
+    def latest(self, key: bytes) -> int:
+        """Return the number of the latest entry of a record; 0 if there is none."""
+        return self._commit.latest(key)
+
+    def record(self, key: bytes) -> Entry | None:
+        """Return the latest entry of a record; None if there never was one."""
+        seq = self._commit.latest(key)
+        return entry_from_row(self._commit.row(seq)) if seq else None
+
+
+class _CommitCursor:
+    """A cursor that sees the collected changes, because it writes them first."""
+
+    def __init__(self, commit: Commit) -> None:
+        self._commit = commit
+        self._cursor: Any = None
+
+    def execute(self, statement: str, parameters: tuple[object, ...] = ()) -> None:
+        self._cursor = self._commit.read(statement, parameters)
+
+    def fetchone(self) -> Any:
+        return self._cursor.fetchone()
+
+    def fetchall(self) -> list[Any]:
+        return list(self._cursor.fetchall())
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._cursor)
 
 
 def _is_secret(content: bytes) -> bool:

@@ -323,11 +323,22 @@ class Draft:
     """The record after the entry, by ascending index."""
     exact: bool = False
     """Whether the suffix is case-sensitive."""
+    _contents: list[bytes] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def key(self) -> bytes:
         """The record's key."""
         return record_key(self.handle, exact=self.exact)
+
+    def contents(self) -> list[bytes]:
+        """Encode the values."""
+        return [value.to_bytes() for value in self.values] if self._contents is None else self._contents
+
+    def with_contents(self, contents: list[bytes]) -> Self:
+        """The same draft with values that are encoded already."""
+        draft = replace(self, values=())
+        object.__setattr__(draft, "_contents", contents)
+        return draft
 
 
 def encode_entry(

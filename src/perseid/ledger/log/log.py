@@ -79,6 +79,8 @@ class Log:
         self.statements = compile_statements(store.dialect)
         self.has_traces = store.dialect == "sqlite"
         """Whether redacted data may have left traces: a reader held an earlier state, or a process was killed."""
+        self.journal: Callable[[bytes, int, list[Outcome]], None] | None = None
+        """Called with the token of a commit, its first entry and the outcomes, before it is committed."""
 
     def create(self, signer: Signer) -> None:
         """Create a ledger in an empty store. The signer's name is the log's origin; its key signs checkpoints."""
@@ -136,8 +138,10 @@ class Log:
                     if len(group) >= LARGE_GROUP:
                         commit.prefetch(group)
                     outcomes = [commit.apply(request) for request in group]
-                    commit.finish()
+                    commit.write()
                 finish()
+                if self.journal is not None:
+                    self.journal(token, commit.first, outcomes)
                 attempt = commit.first, CommitResult(outcomes, commit.changes, commit.erased)
             return attempt[1]
         except OutcomeUnknown as error:
@@ -145,6 +149,11 @@ class Log:
             if attempt is None:
                 raise
             raise UnsettledCommit(attempt) from error
+
+    def was_committed(self, token: bytes, first: int) -> bool:
+        """Whether a commit with this token, starting at entry `first`, has happened. Waits until none is under way."""
+        with self.store.writing_cursor() as cursor:
+            return Commit(cursor, self.statements, self.clock, self.random, token).was_committed(first)
 
     @contextmanager
     def _writing(self, callback: Callable[[Connection], None] | None) -> Iterator[tuple[Any, Callable[[], None]]]:

@@ -3,17 +3,23 @@
 A request is decided before it is submitted, and records may change in between. So it names the records that the
 decision read, with the entry of each; the commit checks them while the head is locked.
 
+A request that must be decided on the state of the commit itself, such as minting, carries the decision (`Execute`).
+Nothing changes between that decision and its commit.
+
 A request that a client may repeat because it got no response carries an idempotency key (`IdempotentRequest`). The
 commit stores the key with the result and the response, so the request is executed once (see `store.idempotency`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from perseid.ledger.errors import LeaseClosed, PreconditionFailed
 
 from .entry import Draft
+
+if TYPE_CHECKING:
+    from .commit import CommitReader
 
 Preconditions = Mapping[bytes, int]
 """The records that a decision read: the latest entry by record key; 0 if there was none."""
@@ -75,26 +81,35 @@ class IdempotentRequest:
     """The key as the caller sent it."""
     digest: bytes
     """32 bytes that identify the content of the request."""
-    answer: Callable[[int], StoredResponse]
-    """Builds the response from the number of the first entry. Called before anything is changed, while the head is
-    locked; an exception fails this request alone."""
+    status: int
+    """The status of the response."""
+    body: bytes | None = field(default=None, repr=False)
+    """The response; None to store the result of an executed command."""
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """A request to append an entry."""
+    """A request to append entries, all or none."""
 
     draft: Draft
+    """The first entry."""
     preconditions: Preconditions = field(default_factory=dict)
     """What the decision read."""
     redactions: Redactions = field(default_factory=dict)
-    """What to redact from earlier entries of the record."""
+    """What to redact from earlier entries of the same records."""
     job: str = ""
     """The id of the job that this is a step of."""
     expected_leaves: LeafHashes = field(default_factory=dict)
     """Preconditions that were read long before this decision."""
     once: IdempotentRequest | None = None
     """The idempotency key."""
+    more: tuple[Draft, ...] = ()
+    """The other entries."""
+
+    @property
+    def drafts(self) -> tuple[Draft, ...]:
+        """All entries."""
+        return self.draft, *self.more
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,27 +138,53 @@ class LeaseProvider(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Mint:
-    """A request to mint handles and append an entry for each, in one commit."""
+class Decision:
+    """What was decided inside a commit."""
 
-    make: Callable[[LeaseProvider], Sequence[Draft]]
-    """Leases numbers and returns an entry for each new handle. Runs while the head is locked, and again if the commit
-    is retried; an exception fails this request alone. Numbers leased by then are lost."""
-    preconditions: Preconditions = field(default_factory=dict)
-    """What the decision read."""
-    job: str = ""
-    """The id of the job that this is a step of."""
+    drafts: tuple[Draft, ...]
+    """The entries, all or none."""
+    result: Callable[[int], object]
+    """Return the result. The argument is the number of the first entry; 0 if there is none."""
     redactions: Redactions = field(default_factory=dict)
     """What to redact from earlier entries of the same records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Execute:
+    """A request that is decided inside the commit, where nobody else can write."""
+
+    decide: Callable[["CommitReader"], Decision]
+    """Decides on the state of the commit. Runs again if the commit is retried; an exception fails this request alone.
+    Numbers leased by then are lost."""
+    command: object = None
+    """The same as data, for a process that sends it to another one."""
+    preconditions: Preconditions = field(default_factory=dict)
+    """What was read before."""
+    job: str = ""
+    """The id of the job that this is a step of."""
     expected_leaves: LeafHashes = field(default_factory=dict)
-    """Preconditions that were read long before this decision."""
+    """Preconditions that were read long before."""
     once: IdempotentRequest | None = None
-    """The idempotency key."""
+    """The idempotency key. If it has no body, the encoded result is stored."""
+    encode: Callable[[object], bytes] | None = None
+    """Encodes the result for the idempotency key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remember:
+    """A request to store an idempotency key alone, with the response to what was done before."""
+
+    once: IdempotentRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """The key was stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """An entry was appended."""
+    """Entries were appended, from `seq` on."""
 
     seq: int
     at: int
@@ -158,12 +199,16 @@ class Leased:
 
 
 @dataclass(frozen=True, slots=True)
-class Minted:
-    """Handles were minted; their entries start at `seq`."""
+class Executed:
+    """A request was decided and its entries were appended, from `seq` on."""
 
-    handles: tuple[str, ...]
+    result: object
     seq: int
-    at: int
+    """The first entry; 0 if there is none."""
+    changed: tuple[bytes, ...] = ()
+    """The keys of the changed records."""
+    erased: bool = False
+    """Whether data was redacted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +220,10 @@ class RepeatedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The request is invalid: it has no stored form, or no handle could be minted."""
+    """The request is invalid: it has no stored form, or was refused when it was decided."""
 
     error: Exception
 
 
-Request = Append | Lease | Mint
-Outcome = Appended | Leased | Minted | PreconditionFailed | LeaseClosed | RepeatedRequest | Failed
+Request = Append | Lease | Execute | Remember
+Outcome = Appended | Leased | Executed | Remembered | PreconditionFailed | LeaseClosed | RepeatedRequest | Failed

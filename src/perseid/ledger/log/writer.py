@@ -124,7 +124,7 @@ class Writer:
 def _request_size(request: Request) -> int:
     """Estimate the memory of a request."""
     if isinstance(request, Append):
-        return _REQUEST_OVERHEAD + sum(len(value.data) for value in request.draft.values)
+        return _REQUEST_OVERHEAD + sum(len(value.data) for draft in request.drafts for value in draft.values)
     return _REQUEST_OVERHEAD
 
 

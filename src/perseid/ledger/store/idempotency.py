@@ -2,8 +2,8 @@
 
 A request with an idempotency key is executed once, however often it is sent. A client that gets no response cannot know
 whether its request was executed, and sends it again with the same key. The row with the result and the response is
-written by the commit itself (`Append.once`, `Mint.once`), so a change never exists without its key, even after a crash.
-Two concurrent requests with the same key, to any processes, meet in the commit: the second one is not executed.
+written by the commit itself (`Append.once`, `Execute.once`), so a change never exists without its key, even after a
+crash. Two concurrent requests with the same key, to any processes, meet in the commit: the second one is not executed.
 
 Rows are kept for a day and then purged by the maintenance thread. Their number is limited, per owner (who may use
 several tokens) and in total; beyond that a new key is refused, and no row is dropped early.

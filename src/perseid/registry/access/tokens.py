@@ -25,7 +25,7 @@ from perseid.records.record import Value, ValueRef
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.namespaces import check_prefix
 from perseid.registry.commands.records import require_identity
-from perseid.registry.context import Context, Plan
+from perseid.registry.context import Context, Deferrable, Plan
 from perseid.registry.identity import Anonymous, Identity, KeyIdentity, LocalIdentity, TokenIdentity
 from perseid.registry.queries.history import is_allowed
 from perseid.registry.queries.listing import MAX_SCANNED
@@ -101,7 +101,7 @@ class TokenStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateToken:
+class CreateToken(Deferrable):
     """Create a token. The caller generates its secret (`Secret.new`) and shows it once."""
 
     secret: Secret
@@ -158,7 +158,7 @@ class CreateToken:
 
 
 @dataclass(frozen=True, slots=True)
-class RevokeToken:
+class RevokeToken(Deferrable):
     """Revoke a token, at once and permanently. Nothing happens if it was revoked before."""
 
     token: str

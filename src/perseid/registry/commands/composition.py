@@ -18,7 +18,7 @@ learns nothing from it.
 """
 
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
@@ -33,7 +33,7 @@ from perseid.records.record import Value, ascending
 from perseid.registry.access import permissions
 from perseid.registry.access.permissions import HasRole, RequiredScope, Requirement, Role, display_name
 from perseid.registry.advice import AdviceKind
-from perseid.registry.context import Command, Context, Plan, add_administrators, check_count
+from perseid.registry.context import Command, Context, Deferrable, Plan, add_administrators, check_count
 from perseid.registry.policy.authority import Change, CompletedRecord, FoundParty, PartyStatus, complete_record
 from perseid.registry.policy.policy import Audience, Policy, find_url_problems
 from perseid.registry.policy.resolution import check_aliases, check_namespaces, check_ttls, find_missing_targets
@@ -201,9 +201,9 @@ class ConditionFailed(Refused):
 class Condition:
     """What must be true of a record for a change."""
 
-    any_of: Collection[str] | None = None
+    any_of: tuple[str, ...] | None = None
     """The record has one of these tags; None for no condition."""
-    none_of: Collection[str] = ()
+    none_of: tuple[str, ...] = ()
     """The record has none of these tags."""
     exists: bool | None = None
     """Whether there is a record; None for no condition."""
@@ -224,7 +224,7 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Conditional(Generic[T]):
+class Conditional(Deferrable, Generic[T]):
     """A command with a condition."""
 
     command: Command[T]

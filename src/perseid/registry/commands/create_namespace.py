@@ -13,53 +13,45 @@ from dataclasses import dataclass, replace
 
 from perseid.ledger.log.entry import MICROSECONDS_PER_SECOND, Action, Draft, Entry, Kind, Slot
 from perseid.ledger.log.reader import LogReader
-from perseid.ledger.log.requests import LeaseProvider
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.record import Value
 from perseid.registry.access.permissions import HasRole, RequiredScope, Requirement, Role, display_name
 from perseid.registry.advice import AdviceKind
-from perseid.registry.context import Context, Plan
+from perseid.registry.context import Context, Deferrable, Plan, Stage, defer
 from perseid.registry.policy.policy import Policy
-from perseid.registry.results import ChangeResult, MintResult, Refused
+from perseid.registry.results import ChangeResult, Refused
 from perseid.registry.snapshot import Snapshot
 from perseid.schema.namespaces import Scope
 from perseid.wire.codes import ResponseCode
 
 from .composition import compose
-from .minting import Mint, MintInputs
+from .minting import Mint, RetryLater
 from .namespaces import AddNamespace, Namespace, check_prefix
 
 
 @dataclass(frozen=True, slots=True)
-class CreateNamespace:
+class CreateNamespace(Deferrable):
     """Create a namespace with everything it needs, including a default creator if the policy requires one."""
 
-    inputs: MintInputs
     namespace: AddNamespace
     since: int | None = None
     """When the first attempt to mint the creator was made; see `minting.RetryLater`."""
 
     def decide(self, context: Context) -> Plan[Namespace]:
         """Plan a copy of the prefix handle if another service hosts it, the namespace, and its creator."""
+        if context.stage is not Stage.COMMIT:
+            return defer(self)
         namespace = self.namespace
         copied = self._copy_prefix_handle(context)
         namespace_plan = namespace.namespace_plan(_with_drafts(context, copied))
-        creator_plan = self._plan_creator(_with_drafts(context, (*copied, *namespace_plan.drafts())))
         warnings = namespace.find_warnings(context.snapshot)
-        policy = [namespace.policy]  # as it is stored in the end
-
-        def build(lender: LeaseProvider) -> Sequence[Draft]:
-            namespace_plan.check(lender)
-            records: Sequence[Draft] = ()
-            if creator_plan is not None and creator_plan.build is not None:
-                records = creator_plan.build(lender)
-                policy[:] = [replace(namespace.policy, default_creator=records[0].handle)]
-            return (*namespace_plan.drafts(policy[0]), *copied, *records)
-
-        def result(seq: int) -> Namespace:
-            return Namespace(namespace.prefix, policy[0], seq, namespace_plan.types_elsewhere, warnings)
-
-        return Plan(result, build=build, reason=context.reasons[-1])
+        creator = self._create_creator(_with_drafts(context, (*copied, *namespace_plan.drafts())))
+        policy = replace(namespace.policy, default_creator=creator[0].handle) if creator else namespace.policy
+        return Plan(
+            lambda seq: Namespace(namespace.prefix, policy, seq, namespace_plan.types_elsewhere, warnings),
+            (*namespace_plan.drafts(policy), *copied, *creator),
+            reason=context.reasons[-1],
+        )
 
     def _copy_prefix_handle(self, context: Context) -> tuple[Draft, ...]:
         """The copy of the prefix handle, if this server is not responsible for it."""
@@ -68,20 +60,22 @@ class CreateNamespace:
             return ()
         return CopyPrefixHandle(self.namespace.prefix, self.namespace.values).decide(context).drafts
 
-    def _plan_creator(self, context: Context) -> Plan[MintResult] | None:
-        """The plan to mint the creator, if one is needed."""
+    def _create_creator(self, context: Context) -> tuple[Draft, ...]:
+        """The entry of the creator, if one is needed."""
         prefix, policy = self.namespace.prefix, self.namespace.policy
         if not policy.authority or policy.default_creator:
-            return None
+            return ()
         try:
-            return mint_creator(self.inputs, prefix, policy, self.since).decide(context)
+            return mint_creator(prefix, policy, self.since).decide(context).drafts
+        except RetryLater:
+            raise
         except Refused as refused:
             reason = f"The default creator of namespace {display_name(prefix)} cannot be created: {refused.reason}"
             raise Refused(refused.code, reason, AdviceKind.NAME_CREATOR(), refused.rule) from refused
 
 
 @dataclass(frozen=True, slots=True)
-class CopyPrefixHandle:
+class CopyPrefixHandle(Deferrable):
     """Store a copy of a prefix handle that another service hosts. It is used for authorization and never served."""
 
     prefix: str
@@ -107,14 +101,10 @@ class CopyPrefixHandle:
         return Plan(lambda seq: ChangeResult(stored.handle, seq), (draft,), reason=context.reasons[-1])
 
 
-def mint_creator(inputs: MintInputs, prefix: str, policy: Policy, since: int | None = None) -> Mint:
+def mint_creator(prefix: str, policy: Policy, since: int | None = None) -> Mint:
     """The command that mints the default creator of a namespace: a record that names itself as creator."""
-    text = f"The creator of identifiers under {prefix}"
-
-    def values(handle: Handle, _: int) -> Sequence[Value]:
-        return (Value.text(1, "DESC", text), Value.text(2, policy.creator_type, str(handle)))
-
-    return Mint(inputs, prefix, values=values, since=since)
+    text = Value.text(1, "DESC", f"The creator of identifiers under {prefix}")
+    return Mint(prefix, values=(text,), own_handle=policy.creator_type, since=since)
 
 
 class _ProjectedSnapshot(Snapshot):

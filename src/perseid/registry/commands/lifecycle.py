@@ -22,7 +22,7 @@ from perseid.records.types import HS_ADMIN
 from perseid.registry.access import permissions as requirements
 from perseid.registry.access.permissions import HasRole, RequiredScope, Requirement, Role, display_name, is_admin
 from perseid.registry.advice import AdviceKind
-from perseid.registry.context import Context, Plan, not_found, still_reserved
+from perseid.registry.context import Context, Deferrable, Plan, not_found, still_reserved
 from perseid.registry.policy import case_rules
 from perseid.registry.policy.authority import PartyStatus
 from perseid.registry.policy.authority import values_of_exact_type as of_exact_type
@@ -41,7 +41,7 @@ number their values from 1."""
 
 
 @dataclass(frozen=True, slots=True)
-class Publish:
+class Publish(Deferrable):
     """Publish an unpublished record. Nothing happens if it is public; a warning says that a tombstone stays one."""
 
     handle: Handle
@@ -60,7 +60,7 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True)
-class Unpublish:
+class Unpublish(Deferrable):
     """Hide a record from the public. Nothing happens if it is hidden."""
 
     handle: Handle
@@ -78,7 +78,7 @@ class Unpublish:
 
 
 @dataclass(frozen=True, slots=True)
-class Tombstone:
+class Tombstone(Deferrable):
     """Replace a record by a tombstone: why and when the object went, and what to use instead; or update one."""
 
     handle: Handle
@@ -131,7 +131,7 @@ class Tombstone:
 
 
 @dataclass(frozen=True, slots=True)
-class Revive:
+class Revive(Deferrable):
     """Undo a tombstone: restore the earlier values, with the current administrators."""
 
     handle: Handle
@@ -154,7 +154,7 @@ class Revive:
 
 
 @dataclass(frozen=True, slots=True)
-class Redact:
+class Redact(Deferrable):
     """Permanently redact an earlier value, wherever it was copied. Who redacted it, when and why stays recorded."""
 
     handle: Handle
@@ -182,7 +182,7 @@ class Redact:
                 ResponseCode.VALUES_NOT_FOUND, str(problem), AdviceKind.SEE_HISTORY(handle=stored.requested)
             ) from problem
         handle = stored.handle
-        drafts = tuple([request.draft for request in requests])
+        drafts = tuple([draft for request in requests for draft in request.drafts])
         redactions = {seq: slots for request in requests for seq, slots in request.redactions.items()}
         return Plan(lambda seq: ChangeResult(handle, seq), drafts, reason=context.reasons[-1], redactions=redactions)
 

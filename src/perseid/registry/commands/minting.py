@@ -1,9 +1,9 @@
 """Minting: create, reserve and generate new handles.
 
-A new handle is one that nobody has or ever had, in any process on any node. So handles are minted inside the commit
-that stores them, while nobody else can write: numbers are leased there, and handles that exist or ever existed are
-skipped (P6). Nothing waits meanwhile: if the clock has to catch up, the command fails with `RetryLater`, and `mint`
-waits outside and tries again.
+A new handle is one that nobody has or ever had, in any process on any node. So minting is decided inside the commit,
+while nobody else can write: numbers are leased there, and handles that exist or ever existed are skipped (P6). Nothing
+waits meanwhile: if the clock has to catch up, the command fails with `RetryLater`, and `mint` waits outside and tries
+again.
 
 The scheme of the namespace makes the suffix; without one, a UUID is appended to the requested text, as in deployed
 servers (P8). The policy says who can mint.
@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from math import ceil
-from typing import Final, Self, TypeAlias, TypeVar
+from typing import Final, TypeVar
 
 from perseid.ledger.errors import LeaseClosed
-from perseid.ledger.log.entry import Action, Draft, Entry, State
+from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.record_keys import record_key
 from perseid.ledger.log.requests import LeaseProvider
 from perseid.names.cordra import UuidScheme
@@ -31,11 +31,14 @@ from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import (
     Context,
+    Deferrable,
     Plan,
+    Stage,
     admin_values,
     caller_as_administrator,
     check_indexes,
     check_open,
+    defer,
     not_hosted,
 )
 from perseid.registry.identity import Identity
@@ -43,7 +46,7 @@ from perseid.registry.policy.policy import Policy
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.registry import Registry
 from perseid.registry.results import CounterClosed, InvalidRequest, MintResult, Refused
-from perseid.registry.snapshot import Snapshot, StoredRecord, values_of_type
+from perseid.registry.snapshot import StoredRecord, values_of_type
 from perseid.schema.records import MAX_NAMES
 from perseid.wire.codes import ResponseCode
 
@@ -63,9 +66,6 @@ DEFAULT_TIMEOUT: Final = DEFAULT_MAX_WAIT / 1000
 """Seconds that `mint` waits for one commit. A longer wait means a wrong clock, or many users of one strict clock."""
 
 T = TypeVar("T")
-ValuesFactory: TypeAlias = Callable[[Handle, int], Sequence[Value]]
-"""Build the values of a new handle from the handle and its number, from 0. It is called more than once for a number,
-first with a sample handle, and must return the same values each time except for the handle."""
 
 
 class RetryLater(Refused):
@@ -81,25 +81,9 @@ class RetryLater(Refused):
 
 
 @dataclass(frozen=True, slots=True)
-class MintInputs:
-    """Clock and randomness for new handles."""
-
-    clock: Callable[[], int]
-    """Nanoseconds since 1970."""
-    random: Callable[[int], bytes]
-
-    @classmethod
-    def of(cls, registry: Registry) -> Self:
-        """Those of a registry's ledger, so that handles and entries share one clock."""
-        log = registry.ledger.log
-        return cls(lambda: log.clock.now() * 1_000, log.random)
-
-
-@dataclass(frozen=True, slots=True)
-class Generate:
+class Generate(Deferrable):
     """Generate handles without records; the service never gives them to anybody else."""
 
-    inputs: MintInputs
     where: str
     """A prefix; in a namespace without a scheme also the beginning of the suffix, as in `12345/abc-`."""
     count: int = 1
@@ -110,14 +94,10 @@ class Generate:
 
     def decide(self, context: Context) -> Plan[MintResult]:
         """Check responsibility, prefix, count and permission."""
-        mint_plan = _plan_minting(context, self, self.count)
-        handles: list[Handle] = []
-
-        def build(lender: LeaseProvider) -> Sequence[Draft]:
-            handles[:] = mint_plan.new_handles(lender, self.count, 1)
-            return ()
-
-        return Plan(lambda _: MintResult(tuple(handles), 0), build=build, reason=context.reasons[-1])
+        if context.stage is not Stage.COMMIT:
+            return defer(self)
+        handles = _plan_minting(context, self, self.count).new_handles(self.count, 1)
+        return Plan(lambda _: MintResult(tuple(handles), 0), reason=context.reasons[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,17 +105,19 @@ class Mint(Generate):
     """Mint handles with a record each; or reserve them (S1)."""
 
     _: KW_ONLY
-    values: tuple[Value, ...] | ValuesFactory = ()
+    values: tuple[Value, ...] = ()
     """The values of each record."""
-    metadata: tuple[Value, ...] | ValuesFactory | None = None
+    each: tuple[tuple[Value, ...], ...] = ()
+    """The values of each single record instead, one row for each of `count`."""
+    metadata: tuple[Value, ...] | None = None
     """The values of each metadata record: an object then gets two handles, linked both ways (S12). None for one."""
+    own_handle: str = ""
+    """The type of another value, with the handle itself: a creator names itself (A4)."""
     reserve: bool = False
     """Whether the handles only get an owner: they do not resolve until their record is created."""
     published: bool = True
     owner: ValueRef | None = None
     """The administrator of the records, if the values name none."""
-    number: int = 0
-    """The number of the first object, for templates."""
 
     @property
     def names_each(self) -> int:
@@ -144,71 +126,57 @@ class Mint(Generate):
 
     def decide(self, context: Context) -> Plan[MintResult]:
         """Check responsibility, prefix, count, permission and policy."""
+        if context.stage is not Stage.COMMIT:
+            return defer(self)
         total = self.count * self.names_each
         mint_plan = _plan_minting(context, self, total)
-        frozen = _FrozenSnapshot(context.snapshot)
-        commit_context = replace(context, snapshot=frozen)
-        sample = self._build_samples(commit_context, mint_plan)
-        frozen.close()
-        is_uniform = not callable(self.values) and self.metadata is None
-        handles: list[Handle] = []
-
-        def build(lender: LeaseProvider) -> Sequence[Draft]:
-            handles[:] = mint_plan.new_handles(lender, total, self.names_each)
-            if is_uniform:
-                return [replace(sample, handle=str(handle)) for handle in handles]
+        # Checked before numbers are leased: those of a command that is refused afterwards are lost.
+        samples = [mint_plan.sample_handle() for _ in range(self.names_each)]
+        rows = range(self.count if self.each else 1)
+        (first, *_), *_ = [self._drafts(context, mint_plan, samples, row) for row in rows]
+        handles = mint_plan.new_handles(total, self.names_each)
+        if self.each or self.own_handle or self.metadata is not None:
             groups = [handles[at : at + self.names_each] for at in range(0, len(handles), self.names_each)]
-            return [
-                draft
-                for at, group in enumerate(groups)
-                for draft in self._drafts(commit_context, mint_plan, group, self.number + at)
-            ]
+            objects = [self._drafts(context, mint_plan, group, row) for row, group in enumerate(groups)]
+            drafts = [draft for each in objects for draft in each]
+        else:
+            drafts = [replace(first, handle=str(handle)) for handle in handles]
 
         def result(seq: int) -> MintResult:
             return MintResult(tuple(handles), seq, tuple(context.warnings))
 
-        return Plan(result, build=build, reason=context.reasons[-1])
+        return Plan(result, tuple(drafts), reason=context.reasons[-1])
 
-    def _build_samples(self, context: Context, mint_plan: "_MintPlan") -> Draft:
-        """Build the records of sample handles, to read and check everything they depend on; return the first."""
-        handles = [mint_plan.sample_handle() for _ in range(self.names_each)]
-        per_number = callable(self.values) or callable(self.metadata)
-        first = self._drafts(context, mint_plan, handles, self.number)
-        for number in range(self.number + 1, self.number + self.count if per_number else 0):
-            self._drafts(context, mint_plan, handles, number)
-        return first[0]
-
-    def _drafts(self, context: Context, mint_plan: "_MintPlan", handles: Sequence[Handle], number: int) -> list[Draft]:
+    def _drafts(self, context: Context, mint_plan: "_MintPlan", handles: Sequence[Handle], row: int) -> list[Draft]:
         """The entries of one object: its handle, and that of its metadata record if it has one."""
         policy = mint_plan.policy
+        values = self.each[row] if self.each else self.values
         if self.reserve:
-            return [self._reserved(context, mint_plan, handle, number) for handle in handles]
-        records = [self._values(self.values, handles[0], number)]
+            if self.metadata is not None or values:
+                reason = "A reserved handle cannot have values"
+                raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.MINT_WITHOUT_RESERVING(), "S1")
+            return [_reservation(context, mint_plan.stored(handle), self.owner) for handle in handles]
+        if self.own_handle:
+            index = max((value.index for value in values), default=0) + 1
+            values = (*values, Value.text(index, self.own_handle, str(handles[0])))
+        records = [values]
         if self.metadata is not None:
-            records.append(self._values(self.metadata, handles[1], number))
-            records[0] = add_value(records[0], policy, policy.metadata_type, str(handles[1]))
-            records[1] = add_value(records[1], policy, policy.object_type, str(handles[0]))
+            records = [
+                add_value(values, policy, policy.metadata_type, str(handles[1])),
+                add_value(self.metadata, policy, policy.object_type, str(handles[0])),
+            ]
         state = State.NORMAL if self.published else State.UNPUBLISHED
         drafts = []
-        for handle, values in zip(handles, records, strict=True):
-            check_indexes(values)
+        for handle, complete in zip(handles, records, strict=True):
+            check_indexes(complete)
             stored = mint_plan.stored(handle)
-            owned = _with_owner(context, stored, values, self.owner)
+            owned = _with_owner(context, stored, complete, self.owner)
             drafts.append(context.draft(stored, Action.CREATE, compose(context, stored, owned, creates=True), state))
         return drafts
 
-    def _reserved(self, context: Context, mint_plan: "_MintPlan", handle: Handle, number: int) -> Draft:
-        if self.metadata is not None or self._values(self.values, handle, number):
-            reason = "A reserved handle cannot have values"
-            raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.MINT_WITHOUT_RESERVING(), "S1")
-        return _reservation(context, mint_plan.stored(handle), self.owner)
-
-    def _values(self, template: tuple[Value, ...] | ValuesFactory, handle: Handle, number: int) -> tuple[Value, ...]:
-        return tuple(template(handle, number)) if callable(template) else template
-
 
 @dataclass(frozen=True, slots=True)
-class Reserve:
+class Reserve(Deferrable):
     """Reserve chosen handles; all of them, or none (S1)."""
 
     handles: tuple[Handle, ...]
@@ -257,7 +225,7 @@ def mint(
     while True:
         batch = replace(command, count=min(MAX_NAMES // each, command.count - done))
         if isinstance(batch, Mint):
-            batch = replace(batch, number=batch.number + done)
+            batch = replace(batch, each=batch.each[done : done + batch.count])
         result = retry_until_ready(
             partial(_mint_batch, registry, batch, (identity, interface, note, None, job_id)), batch.since, patience
         )
@@ -293,15 +261,17 @@ def retry_until_ready(attempt: Callable[[int | None], T], since: int | None, pat
 class _MintPlan:
     """How handles are minted in a namespace."""
 
+    context: Context
     command: Generate
     policy: Policy
     start: str
     """The prefix, a slash, and the fixed beginning of the suffix."""
     scheme: Scheme
 
-    def new_handles(self, lender: LeaseProvider, count: int, each: int) -> list[Handle]:
+    def new_handles(self, count: int, each: int) -> list[Handle]:
         """New handles; fewer than `count`, but a multiple of `each`, if too many had to be skipped."""
-        source = self._source(lender)
+        reader = self.context.snapshot.reader
+        source = self._source(reader)
         new: dict[bytes, Handle] = {}
         tried = 0
         while len(new) < count and tried < MAX_CANDIDATES:
@@ -309,7 +279,7 @@ class _MintPlan:
             tried += missing
             for handle in self._candidates(source, missing):
                 stored = self.stored(handle)
-                if stored.key not in new and not lender.exists(stored.key):
+                if stored.key not in new and not reader.exists(stored.key):
                     new[stored.key] = stored.handle
         handles = list(new.values())[: len(new) // each * each]
         if not handles:
@@ -319,7 +289,7 @@ class _MintPlan:
 
     def sample_handle(self) -> Handle:
         """A handle of the same form, which nobody gets; two samples may be equal."""
-        source = Source(self.command.inputs.clock, self.command.inputs.random, MemoryLease(), _no_sleep)
+        source = Source(self.context.clock, self.context.random, MemoryLease(), _no_sleep)
         return self.stored(self._candidates(source, 1)[0]).handle
 
     def stored(self, handle: Handle) -> StoredRecord:
@@ -367,31 +337,7 @@ class _MintPlan:
             )
             raise RetryLater(seconds, since, reason, line)
 
-        inputs = self.command.inputs
-        return Source(inputs.clock, inputs.random, lease, sleep, self.policy.lead, None)
-
-
-class _FrozenSnapshot(Snapshot):
-    """A snapshot that is read while a command is decided, and not afterwards, inside the commit."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        super().__init__(None, snapshot.rules)
-        self._snapshot = snapshot
-        self._seen: dict[bytes, Entry | None] = {}
-        self._is_closed = False
-
-    def close(self) -> None:
-        self._is_closed = True
-
-    def entry(self, key: bytes, *, new: bool = False) -> Entry | None:
-        """The latest entry of a record, noted as a precondition."""
-        if key not in self._seen:
-            if self._is_closed:
-                name = display_name(key.decode("utf-8", "replace"))
-                reason = f"The values of a new handle depend on {name}, which was not read before the commit"
-                raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.USE_INDEPENDENT_VALUES())
-            self._seen[key] = self._snapshot.entry(key, new=new)
-        return self._seen[key]
+        return Source(self.context.clock, self.context.random, lease, sleep, self.policy.lead, None)
 
 
 def _plan_minting(context: Context, command: Generate, count: int) -> _MintPlan:
@@ -410,7 +356,7 @@ def _plan_minting(context: Context, command: Generate, count: int) -> _MintPlan:
         line = policy.line("scheme")
         reason = f"The suffix cannot begin with {display_name(start)}; the policy of this namespace says: {line}"
         raise Refused(ResponseCode.INVALID_HANDLE, reason, AdviceKind.MINT_UNDER_PREFIX(prefix=prefix), "P8")
-    mint_plan = _MintPlan(command, policy, f"{prefix}/{start}", scheme or UuidScheme())
+    mint_plan = _MintPlan(context, command, policy, f"{prefix}/{start}", scheme or UuidScheme())
     mint_plan.sample_handle()
     _check_count(count)
     require_mint(context, policy, prefix)

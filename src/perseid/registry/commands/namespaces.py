@@ -12,7 +12,6 @@ from enum import Enum
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.record_keys import HOMED, POLICY, homed_name, key_range, policy_name, record_key
-from perseid.ledger.log.requests import LeaseProvider
 from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle, check_prefix_syntax, fold, parent_prefix
 from perseid.names.uri import is_uri
@@ -23,7 +22,7 @@ from perseid.records.types import HS_ADMIN, HS_VLIST, has_type
 from perseid.registry.access import permissions
 from perseid.registry.access.permissions import HasPermissions, HasRole, RequiredScope, Requirement, Role, display_name
 from perseid.registry.advice import AdviceKind
-from perseid.registry.context import Context, Plan, check_indexes, not_hosted
+from perseid.registry.context import Context, Deferrable, Plan, Stage, check_indexes, defer, not_hosted
 from perseid.registry.policy import case_rules
 from perseid.registry.policy.authority import TypeDefinition, type_definitions
 from perseid.registry.policy.policy import PROFILES, Policy
@@ -54,7 +53,7 @@ class Namespace:
 
 
 @dataclass(frozen=True, slots=True)
-class AddNamespace:
+class AddNamespace(Deferrable):
     """Create a namespace."""
 
     prefix: str
@@ -67,6 +66,8 @@ class AddNamespace:
 
     def decide(self, context: Context) -> Plan[Namespace]:
         """Home the prefix, store the policy, create the prefix handle and the types that belong here."""
+        if context.stage is not Stage.COMMIT:
+            return defer(self)
         namespace_plan = self.namespace_plan(context)
         namespace = Namespace(
             self.prefix, self.policy, 0, namespace_plan.types_elsewhere, self.find_warnings(context.snapshot)
@@ -188,14 +189,9 @@ class NamespacePlan:
         rules = self.namespace.policy if policy is None else policy
         return policy_draft(self.context, self.namespace.prefix, rules, action), *self.others
 
-    def check(self, lender: LeaseProvider) -> None:
-        """Refuse inside the commit if there are records by now that would not be found any more."""
-        if self.policy_change.how is _KeyChange.IF_EMPTY:
-            _check_empty(lender, self.namespace.prefix, self.policy_change)
-
 
 @dataclass(frozen=True, slots=True)
-class SetPolicy:
+class SetPolicy(Deferrable):
     """Set the policy of a namespace. It applies to later changes; existing records stay readable."""
 
     prefix: str
@@ -205,6 +201,8 @@ class SetPolicy:
 
     def decide(self, context: Context) -> Plan[Namespace]:
         """See `require_policy_change`."""
+        if context.stage is not Stage.COMMIT:
+            return defer(self)
         require_policy_change(context, self.prefix)
         if not context.snapshot.is_homed(f"{PREFIX_OF_PREFIXES}/{fold(self.prefix)}"):
             raise not_hosted(self.prefix)
@@ -220,7 +218,7 @@ class SetPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveNamespace:
+class RemoveNamespace(Deferrable):
     """Stop hosting a prefix under which no handle was ever registered: a handle that exists must keep resolving.
 
     The prefix handle stays, because its keys can be those of administrators, and so does the history.
@@ -230,6 +228,8 @@ class RemoveNamespace:
 
     def decide(self, context: Context) -> Plan[int]:
         """Require a server administrator. The result is the first entry."""
+        if context.stage is not Stage.COMMIT:
+            return defer(self)
         check_prefix(self.prefix)
         context.require(permissions.server_operation(OpCode.UNHOME_NA, self.prefix))
         homed = filter(context.snapshot.is_homed, (f"{PREFIX_OF_PREFIXES}/{self.prefix}", self.prefix))
@@ -242,22 +242,12 @@ class RemoveNamespace:
             raise StateConflict(reason, AdviceKind.LIST_NAMESPACES())
         if context.snapshot.policy_entry(self.prefix) is not None:
             names.append((Action.DELETE, policy_name(self.prefix)))
-        handles = key_range(f"{self.prefix}/")
-        if context.snapshot.reader.names(*handles, 1):
-            raise self._had_handles()
+        if context.snapshot.reader.any_between(*key_range(f"{self.prefix}/")):
+            reason = f"Handles were registered under {display_name(self.prefix)}, and they are never reused"
+            raise StateConflict(reason, AdviceKind.RETIRE_NAMESPACE(prefix=self.prefix), "H7")
         actor, note = str(context.identity), context.note
         drafts = [Draft(action, State.ABSENT, name, context.interface, actor, note) for action, name in names]
-
-        def build(lender: LeaseProvider) -> Sequence[Draft]:
-            if lender.any_between(*handles):
-                raise self._had_handles()
-            return drafts
-
-        return Plan(lambda seq: seq, build=build, reason=context.reasons[-1])
-
-    def _had_handles(self) -> Refused:
-        reason = f"Handles were registered under {display_name(self.prefix)}, and they are never reused"
-        return StateConflict(reason, AdviceKind.RETIRE_NAMESPACE(prefix=self.prefix), "H7")
+        return Plan(lambda seq: seq, tuple(drafts), reason=context.reasons[-1])
 
 
 def require_policy_change(context: Context, prefix: str) -> None:
@@ -274,7 +264,7 @@ class _KeyChange(Enum):
     """How the records of a namespace are found under another policy."""
 
     AS_BEFORE = "as before"
-    IF_EMPTY = "only if there are none"
+    """Or there are none."""
     MOVED = "under other keys, to which they move"
 
 
@@ -297,7 +287,7 @@ def _check_policy_change(context: Context, prefix: str, policy: Policy, *, chang
         before, is_known = context.snapshot.policy(prefix), True
     except Refused:  # it cannot be read; the new one replaces it unless that hides a record
         if not context.snapshot.reader.names(*names, 1):
-            return _PolicyChange(_KeyChange.IF_EMPTY, policy, policy)
+            return _PolicyChange(_KeyChange.AS_BEFORE, policy, policy)
         before, is_known = _last_known_policy(context.snapshot, prefix)
     has_same_lookup = before.scheme == policy.scheme or "cordra" not in (before.scheme, policy.scheme)
     entry = context.snapshot.policy_entry(prefix)
@@ -310,7 +300,7 @@ def _check_policy_change(context: Context, prefix: str, policy: Policy, *, chang
         return _PolicyChange(_KeyChange.MOVED, before, policy)
     if context.snapshot.reader.names(*names, 1):
         raise _has_records(prefix, before)
-    return _PolicyChange(_KeyChange.IF_EMPTY, before, policy)
+    return _PolicyChange(_KeyChange.AS_BEFORE, before, policy)
 
 
 def _last_known_policy(snapshot: Snapshot, prefix: str) -> tuple[Policy, bool]:
@@ -333,25 +323,12 @@ def _plan_policy(
     drafts: Sequence[Draft],
     result: Callable[[int], Namespace],
 ) -> Plan[Namespace]:
-    """The plan for a policy. Records that would not be found are moved, or there must be none."""
-    fixed = tuple(drafts)
-    if policy_change.how is _KeyChange.AS_BEFORE:
-        return Plan(result, fixed, reason=context.reasons[-1])
+    """The plan for a policy. Records that would not be found are moved."""
+    entries = tuple(drafts)
     if policy_change.how is _KeyChange.MOVED:
         exact = policy_change.after.case is CaseRule.SENSITIVE
-        build_moves = case_rules.plan_case_change(context, prefix, fixed[0], exact=exact)
-        return Plan(result, build=build_moves, reason=context.reasons[-1])
-
-    def build(lender: LeaseProvider) -> Sequence[Draft]:
-        _check_empty(lender, prefix, policy_change)
-        return fixed
-
-    return Plan(result, build=build, reason=context.reasons[-1])
-
-
-def _check_empty(lender: LeaseProvider, prefix: str, policy_change: _PolicyChange) -> None:
-    if lender.any_between(*key_range(f"{prefix}/")):
-        raise _has_records(prefix, policy_change.before)
+        entries += case_rules.plan_case_change(context, prefix, entries[0], exact=exact)
+    return Plan(result, entries, reason=context.reasons[-1])
 
 
 def _has_records(prefix: str, before: Policy) -> Refused:

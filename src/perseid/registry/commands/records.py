@@ -35,7 +35,7 @@ from perseid.registry.access import permissions
 from perseid.registry.access.authorization import authorize_write
 from perseid.registry.access.permissions import Differences, display_name
 from perseid.registry.advice import AdviceKind
-from perseid.registry.context import FIRST_ADMIN_INDEX, Context, Plan, check_indexes, check_open, not_found
+from perseid.registry.context import FIRST_ADMIN_INDEX, Context, Deferrable, Plan, check_indexes, check_open, not_found
 from perseid.registry.identity import Anonymous
 from perseid.registry.policy.policy import Audience
 from perseid.registry.results import NOT_A_PREFIX_HANDLE, ChangeResult, Refused, StateConflict
@@ -48,7 +48,7 @@ from .namespaces import BY_DEFAULT, policy_draft
 
 
 @dataclass(frozen=True, slots=True)
-class Create:
+class Create(Deferrable):
     """Create a record. With `overwrite` an existing one is replaced as a whole."""
 
     handle: Handle
@@ -133,7 +133,7 @@ class Create:
 
 
 @dataclass(frozen=True, slots=True)
-class Add:
+class Add(Deferrable):
     """Add values to a record. With `overwrite` those at the same indexes are replaced."""
 
     handle: Handle
@@ -160,7 +160,7 @@ class Add:
 
 
 @dataclass(frozen=True, slots=True)
-class Remove:
+class Remove(Deferrable):
     """Remove the values with these indexes."""
 
     handle: Handle
@@ -183,7 +183,7 @@ class Remove:
 
 
 @dataclass(frozen=True, slots=True)
-class Modify:
+class Modify(Deferrable):
     """Replace the values with the same indexes."""
 
     handle: Handle
@@ -210,7 +210,7 @@ class Modify:
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(Deferrable):
     """Delete a record. The handle is not free afterwards."""
 
     handle: Handle
@@ -230,7 +230,7 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class Home(Deferrable):
     """Become responsible for a prefix, or stop."""
 
     name: str
@@ -485,7 +485,7 @@ def _only_index(type_: str, existing: Sequence[Value]) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateRecord:
+class CreateRecord(Deferrable):
     """Create a record of partial values."""
 
     handle: Handle
@@ -511,7 +511,7 @@ class CreateRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class AddValues:
+class AddValues(Deferrable):
     """Add partial values, at free indexes."""
 
     handle: Handle
@@ -525,7 +525,7 @@ class AddValues:
 
 
 @dataclass(frozen=True, slots=True)
-class SetValues:
+class SetValues(Deferrable):
     """Replace values by partial values; see `merge_values`."""
 
     handle: Handle
@@ -546,17 +546,19 @@ class SetValues:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplaceRecord:
+class ReplaceRecord(Deferrable):
     """Replace an existing record, except for its administrators if the values name none."""
 
     handle: Handle
-    values: tuple[Value, ...]
+    complete: tuple[Value, ...] = ()
+    values: tuple[PartialValue, ...] = ()
 
     def decide(self, context: Context) -> Plan[ChangeResult]:
         """As for `Create` with `overwrite`; a record that does not exist is not created."""
         stored = context.get_hosted(self.handle)
         require_record(context, stored)
-        values = keep_administrators(stored, self.values)
+        values = (*self.complete, *assign_indexes(self.values, self.complete, stored.policy.default_ttl))
+        values = keep_administrators(stored, values)
         return Create(self.handle, values, overwrite=True).decide(context)
 
 

@@ -17,7 +17,7 @@ from perseid.records.types import HS_ADMIN
 from perseid.registry.access import permissions
 from perseid.registry.access.permissions import Differences, Requirement, display_name, is_admin, permission_to_add
 from perseid.registry.advice import AdviceKind
-from perseid.registry.context import Context, Plan, admin_values, not_found, still_reserved
+from perseid.registry.context import Context, Deferrable, Plan, admin_values, not_found, still_reserved
 from perseid.registry.identity import KeyIdentity, effective_identity
 from perseid.registry.policy.authority import first_valid, name_key, parse_stored_party, values_of_exact_type
 from perseid.registry.policy.policy import Policy
@@ -32,7 +32,7 @@ from .records import plan_change, require_identity
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(Deferrable):
     """Transfer one record to a new owner."""
 
     handle: Handle
@@ -74,7 +74,7 @@ class LinkResult:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkVersion:
+class LinkVersion(Deferrable):
     """Link a work, whose handle resolves to the latest version, with one fixed version, an expression (S3)."""
 
     work: Handle
@@ -91,7 +91,7 @@ class LinkVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkMetadata:
+class LinkMetadata(Deferrable):
     """Link the handle of an object with that of its metadata record (S12)."""
 
     resource: Handle

@@ -28,7 +28,7 @@ from perseid.records.types import HS_ADMIN, HS_SECKEY, HS_VLIST
 from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.create_namespace import CreateNamespace
-from perseid.registry.commands.minting import DEFAULT_TIMEOUT, MintInputs, retry_until_ready
+from perseid.registry.commands.minting import DEFAULT_TIMEOUT, retry_until_ready
 from perseid.registry.commands.namespaces import AddNamespace, Namespace
 from perseid.registry.commands.records import Create, Home
 from perseid.registry.context import IMPORT
@@ -93,9 +93,8 @@ def add_namespace(
 
     If the creator's handle must wait for the clock, this waits up to `patience` seconds, then raises `RetryLater`.
     """
-    inputs = MintInputs.of(registry)
     return retry_until_ready(
-        lambda since: registry.do(CreateNamespace(inputs, namespace, since), identity, interface, note), None, patience
+        lambda since: registry.do(CreateNamespace(namespace, since), identity, interface, note), None, patience
     )
 
 

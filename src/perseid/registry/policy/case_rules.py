@@ -8,20 +8,18 @@ The change is refused if two handles would collide, deleted ones included: a han
 to the other. Once suffixes are case-sensitive, a handle is found only in its registered spelling.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
 from perseid.ledger.log.entry import Action, Draft, Entry, State
-from perseid.ledger.log.record_keys import key_range, record_key
-from perseid.ledger.log.requests import LeaseProvider
+from perseid.ledger.log.record_keys import record_key
 from perseid.names.handle import CaseRule, Handle, fold
 from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context
-from perseid.registry.results import Refused, StateConflict
+from perseid.registry.results import StateConflict
 from perseid.registry.snapshot import SITE_PREFIX, CaseRulePeriod, Snapshot, StoredRecord
-from perseid.wire.codes import ResponseCode
 
 from .policy import Policy
 
@@ -88,29 +86,15 @@ def has_same_keys(before: Policy, after: Policy) -> bool:
     return (before.case is CaseRule.SENSITIVE) == (after.case is CaseRule.SENSITIVE)
 
 
-def plan_case_change(
-    context: Context, prefix: str, policy: Draft, *, exact: bool
-) -> Callable[[LeaseProvider], Sequence[Draft]]:
-    """Build the entries that change the case rule of a namespace, its policy first; raises `Refused`.
+def plan_case_change(context: Context, prefix: str, policy: Draft, *, exact: bool) -> tuple[Draft, ...]:
+    """Build the entries that change the case rule of a namespace, besides that of its policy; raises `Refused`.
 
     `exact` says whether suffixes are case-sensitive by the new rule.
     """
     entries = _entries(context, prefix)
     current = [entry for entry in entries if entry.exact != exact]  # the others end keys of an earlier period
     _check_conflicts(prefix, current, exact)
-    drafts = (policy, *[draft for entry in current for draft in _move_entry(context, entry, exact, policy.note)])
-    first, end = key_range(f"{prefix}/")
-    bounds = [first, *[entry.key + b"\0" for entry in entries]]
-    gaps = list(zip(bounds, [*[entry.key for entry in entries], end], strict=True))
-
-    def build(lender: LeaseProvider) -> Sequence[Draft]:
-        # The commit checks the entries that were read; a key between them is a new handle.
-        if any(lender.any_between(*gap) for gap in gaps):
-            reason = f"Handles were created under {display_name(prefix)} during the change of its case rule"
-            raise Refused(ResponseCode.SERVER_TOO_BUSY, reason, AdviceKind.RETRY(), "H5")
-        return drafts
-
-    return build
+    return tuple([draft for entry in current for draft in _move_entry(context, entry, exact, policy.note)])
 
 
 def detect_case_sensitivity(snapshot: Snapshot, prefix: str) -> bool | None:

@@ -30,9 +30,9 @@ from perseid.records.record import Value, ValueRef
 from perseid.records.types import DEFINITION
 from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
-from perseid.registry.commands.minting import Generate, Mint, MintInputs
+from perseid.registry.commands.minting import Generate, Mint
 from perseid.registry.commands.namespaces import Namespace, SetPolicy, namespaces, require_policy_change
-from perseid.registry.context import Context, Plan, not_found
+from perseid.registry.context import Context, Deferrable, Plan, Stage, defer, not_found
 from perseid.registry.identity import Identity
 from perseid.registry.policy.authority import find_built_in_definition
 from perseid.registry.policy.policy import CUSTOM_PROFILE, KEYS, Policy
@@ -160,7 +160,7 @@ class PolicyChange:
 
 
 @dataclass(frozen=True, slots=True)
-class ChangePolicy:
+class ChangePolicy(Deferrable):
     """Change the policy of a namespace by a text: see `apply_policy_text`."""
 
     prefix: str
@@ -172,14 +172,14 @@ class ChangePolicy:
 
         The text is parsed only for users who can change the policy.
         """
+        if context.stage is not Stage.COMMIT:
+            return defer(self)
         before = get_policy(context.snapshot, self.prefix)
         require_policy_change(context, self.prefix)
         after = apply_policy_text(before, self.text)
         plan = SetPolicy(self.prefix, after, self.change_case).decide(context)
         changed = tuple(changed_keys(before, after))
-        return Plan(
-            lambda seq: PolicyChange(plan.result(seq), changed), plan.drafts, plan.build, plan.reason, plan.redactions
-        )
+        return plan.map(lambda namespace: PolicyChange(namespace, changed))
 
 
 class MintMode(Enum):
@@ -204,7 +204,6 @@ _TEXTS: Final = {
 
 def build_command(
     mode: MintMode,
-    inputs: MintInputs,
     where: str,
     count: int = 1,
     *,
@@ -223,8 +222,8 @@ def build_command(
         if owner is not None:
             reason = "A generated handle has no record, so it has no owner"
             raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.RESERVE_INSTEAD(), "S1")
-        return Generate(inputs, where, count)
-    return Mint(inputs, where, count, values=values, owner=owner, reserve=mode is MintMode.RESERVE)
+        return Generate(where, count)
+    return Mint(where, count, values=values, owner=owner, reserve=mode is MintMode.RESERVE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.record import Value
 from perseid.registry.commands.minting import RetryLater
-from perseid.registry.context import Command, Context, Plan, not_hosted
+from perseid.registry.context import Command, Context, Plan, Stage, not_hosted
 from perseid.registry.identity import Identity, KeyIdentity
 from perseid.registry.registry import Registry
 from perseid.registry.results import PrefixNotHosted, ReferralError, Refused, find_refusal
@@ -222,7 +222,7 @@ def dry_run(registry: Registry, registry_request: RegistryRequest, identity: Ide
     """Decide a request without executing it. Raises the same `Refused`."""
     with registry.snapshot() as snapshot, suppress(RetryLater):  # having to wait is not a refusal
         GuardedCommand(registry_request.make(None), None, registry_request.allow_referrals).decide(
-            Context(snapshot, identity, INTERFACE, registry.now())
+            registry.context(snapshot, identity, INTERFACE, stage=Stage.COMMIT)
         )
 
 
@@ -243,7 +243,7 @@ def find_claim_refusal(registry: Registry, registry_request: RegistryRequest, cl
     """
     try:
         with registry.snapshot() as snapshot:
-            context = Context(_PublicRecords(snapshot), claimed, INTERFACE, registry.now())
+            context = registry.context(_PublicRecords(snapshot), claimed, INTERFACE, stage=Stage.COMMIT)
             GuardedCommand(registry_request.make(None), None, registry_request.allow_referrals).decide(context)
     except Refused as problem:
         return problem if problem.code == ResponseCode.INVALID_ADMIN else None
@@ -266,7 +266,7 @@ class GuardedCommand(Generic[T]):
         if self.guard is not None:
             self.guard.check(context.snapshot)
         inner = context if self.allow_referrals else replace(context, snapshot=_WithoutReferrals(context.snapshot))
-        return self.command.decide(inner)
+        return inner.decide(self.command)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,8 +277,8 @@ class MappedCommand(Generic[T]):
     to_result: Callable[[T], RequestResult]
 
     def decide(self, context: Context) -> Plan[RequestResult]:
-        plan = self.command.decide(context)
-        return Plan(lambda seq: self.to_result(plan.result(seq)), plan.drafts, plan.build, plan.reason, plan.redactions)
+        plan = context.decide(self.command)
+        return plan.map(self.to_result)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from perseid.records.partition import find_server_index
 from perseid.records.record import Permission, Value, select
 from perseid.records.site import Site
 from perseid.registry.access import permissions
-from perseid.registry.commands.minting import Mint, MintInputs
+from perseid.registry.commands.minting import Mint
 from perseid.registry.commands.records import Add, Create, Delete, Home, Modify, Remove
 from perseid.registry.context import Command, Context
 from perseid.registry.identity import Anonymous, Proof
@@ -185,7 +185,7 @@ def _translate_values(request: Request, body: ValuesRequest, native: NativeConte
     overwrite = OpFlag.OVERWRITE in request.flags
     match request.opcode:
         case OpCode.CREATE_HANDLE if OpFlag.MINT_SUFFIX in request.flags:
-            return _translate_mint(body, native)
+            return _translate_mint(body)
         case OpCode.CREATE_HANDLE:
             code = ResponseCode.INVALID_HANDLE
             return _request_on_handle(
@@ -206,20 +206,17 @@ def _translate_values(request: Request, body: ValuesRequest, native: NativeConte
     )
 
 
-def _translate_mint(body: ValuesRequest, native: NativeContext) -> RegistryRequest:
+def _translate_mint(body: ValuesRequest) -> RegistryRequest:
     """CREATE with MN: the server completes the name (16.2)."""
     try:
         prefix = body.handle.decode("utf-8")
     except UnicodeDecodeError:
         return _request(UnstorableName(body.handle, "the handle is not valid UTF-8", ResponseCode.INVALID_HANDLE))
-    inputs = MintInputs.of(native.registry)
 
     def to_created(result: MintResult) -> RequestResult:
         return RequestResult(CreationResult(result.handles[0].to_bytes()))
 
-    return RegistryRequest(
-        lambda since: MappedCommand(Mint(inputs, prefix, since=since, values=body.values), to_created)
-    )
+    return RegistryRequest(lambda since: MappedCommand(Mint(prefix, since=since, values=body.values), to_created))
 
 
 def _translate_name(opcode: OpCode, name: bytes, native: NativeContext) -> RegistryRequest | None:

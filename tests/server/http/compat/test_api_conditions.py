@@ -96,7 +96,7 @@ def test_precondition_holds_at_commit(server: Harness) -> None:
             super().check(stored)
 
     with pytest.raises(ConditionFailed):
-        registry.do(Conditional(Delete(name), name, ComingBetween(any_of=[tag])), OPERATOR, "cli")
+        registry.do(Conditional(Delete(name), name, ComingBetween(any_of=(tag,))), OPERATOR, "cli")
     assert server.get(N0).status == 200, "it was emptied, and not deleted"
 
 

@@ -15,7 +15,7 @@ from perseid.records.json_form import value_to_json
 from perseid.records.record import Value
 from perseid.registry.advice import AdviceKind, AdviceTexts
 from perseid.registry.commands.minting import RetryLater
-from perseid.registry.context import Command, Context
+from perseid.registry.context import Command, Context, Stage
 from perseid.registry.identity import Anonymous, Identity
 from perseid.registry.results import ReferralError, Refused
 from perseid.server.http import clients, responses
@@ -152,7 +152,7 @@ class Call:
 
         def try_out() -> None:
             with registry.snapshot() as snapshot, suppress(RetryLater):  # a caller who must wait has permission
-                guarded(None).decide(Context(snapshot, identity, INTERFACE, registry.now()))
+                guarded(None).decide(registry.context(snapshot, identity, INTERFACE, stage=Stage.COMMIT))
 
         if self.is_anonymous:
             # Nearly all anonymous callers get a challenge; this finds out at the cost of a read.

@@ -10,7 +10,7 @@ from typing import Final, Generic, TypeVar
 from perseid.names.handle import Handle, fold
 from perseid.registry.access.permissions import display_name
 from perseid.registry.commands.composition import Condition, Conditional
-from perseid.registry.commands.minting import Mint, MintInputs
+from perseid.registry.commands.minting import Mint
 from perseid.registry.commands.records import Add, Create, Delete, Remove, require_identity
 from perseid.registry.context import Command, Context, Plan
 from perseid.registry.results import ChangeResult, Refused
@@ -78,8 +78,7 @@ async def _mint(call: Call, name: Name, submitted: responses.Submission) -> Resp
         raise Refused(ResponseCode.INVALID_HANDLE, reason)
     if submitted.handle is not None and fold(submitted.handle) != fold(stub):
         raise _mismatch_error(submitted.handle, stub)
-    inputs = MintInputs.of(call.request_context.server.registry)
-    minted = await call.change(lambda since: Mint(inputs, stub, since=since, values=submitted.values), stub)
+    minted = await call.change(lambda since: Mint(stub, since=since, values=submitted.values), stub)
     return _change_response(call, str(minted.handles[0]), minted.warnings, overwritten=False)
 
 
@@ -123,7 +122,7 @@ class _CheckedName(Generic[T]):
         case = context.snapshot.policy(self.handle.prefix).case
         if other is None or case.key(other) != case.key(self.handle):
             raise _mismatch_error(self.other, str(self.handle))
-        return self.command.decide(context)
+        return context.decide(self.command)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +134,7 @@ class _DeleteOrNotFound(Generic[T]):
 
     def decide(self, context: Context) -> Plan[T]:
         try:
-            return self.command.decide(context)
+            return context.decide(self.command)
         except Refused as refused:
             if refused.code not in (ResponseCode.SERVER_NOT_RESP, ResponseCode.HANDLE_NOT_FOUND):
                 raise

@@ -28,7 +28,7 @@ from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, fold
 from perseid.records.record import Value
 from perseid.registry.commands.composition import mint_requirement
-from perseid.registry.commands.minting import Generate, MintInputs
+from perseid.registry.commands.minting import Generate
 from perseid.registry.commands.namespaces import homed_prefixes
 from perseid.registry.context import Command, Context
 from perseid.registry.idempotency import Executed, InProgress, NewClaim, Replayed
@@ -382,7 +382,7 @@ class _GeneratorPage:
             return GuardedCommand(advised, auth.guard, allow_referrals=True)
 
         keys = server.api.keys(registry)
-        with keys.claim(auth.identity, key, request.digest()) as claim:
+        with keys.claim(auth.identity, key, request.digest(), _encode_result) as claim:
             done: Executed | Replayed | None = None
             if isinstance(claim, NewClaim):
                 fresh = claim
@@ -412,7 +412,7 @@ class _GeneratorPage:
             with registry.snapshot() as snapshot:
                 type_ = snapshot.policy(request.prefix.partition("/")[0]).creator_type
             values.append(Value.text(CREATOR_INDEX, type_, request.creator))
-        return build_command(request.mode, MintInputs.of(registry), request.prefix, request.count, values=values)
+        return build_command(request.mode, request.prefix, request.count, values=values)
 
 
 @dataclass(frozen=True, slots=True)

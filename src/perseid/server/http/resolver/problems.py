@@ -73,7 +73,7 @@ class AdvisedCommand(Generic[T]):
     def decide(self, context: Context) -> Plan[T]:
         """Decide like the command."""
         try:
-            return self.command.decide(context)
+            return context.decide(self.command)
         except PrefixNotHosted as refused:
             if refused.advice is not None and refused.advice.kind is AdviceKind.SEE_TYPE_COPY:
                 raise

@@ -184,8 +184,8 @@ class ApiCall(StarletteRequest):
         """Execute a command of one commit that creates something: once per idempotency key.
 
         `make` builds the command; its argument is the time to wait for, as in `native.decisions`, or None. `respond`
-        builds the response and runs while the writer is blocked, so it must be fast. `replay` builds it again from
-        the snapshot, the first entry and the number of entries, if the stored response was dropped.
+        builds the response, also to a repeated request. `replay` builds it again from the snapshot, the first entry and
+        the number of entries, if the stored result was dropped.
         """
         key = self._key()
         if key is None:
@@ -196,7 +196,7 @@ class ApiCall(StarletteRequest):
             return _store_reply(respond(result))
 
         def once(command: Command[T]) -> Outcome:
-            with keys.claim(identity, key, digest) as claim:
+            with keys.claim(identity, key, digest, to_stored) as claim:
                 if isinstance(claim, NewClaim):
                     return keys.execute(claim, command, identity, INTERFACE, to_stored, note)
                 return claim
@@ -334,7 +334,7 @@ class RequireIdentity(Generic[T]):
 
     def decide(self, context: Context) -> Plan[T]:
         require_identity(context, self.action)
-        return self.command.decide(context)
+        return context.decide(self.command)
 
 
 def with_condition(call: ApiCall, command: Command[T], handle: Handle) -> Command[T]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
 
-from perseid.ledger.log.requests import Preconditions
+from perseid.ledger.log.requests import IdempotentRequest, Preconditions
 from perseid.ledger.store.jobs import Job
 from perseid.registry.access.token_records import check_token_identity
 from perseid.registry.advice import AdviceKind
@@ -22,7 +22,7 @@ from perseid.registry.context import Command, Context
 from perseid.registry.identity import Anonymous, Identity
 from perseid.registry.jobs.runner import CHUNK_SIZE, JobRun, UndoIndex, complete_or_discard, find_job
 from perseid.registry.jobs.undo import UndoPreview
-from perseid.registry.registry import IdempotentRequest, Registry
+from perseid.registry.registry import Registry
 from perseid.registry.responses import to_job
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import Rules, Snapshot
@@ -63,7 +63,7 @@ class AuthorizedRegistry(Registry):
         note: str = "",
         preconditions: Preconditions | None = None,
         job_id: str = "",
-        once: IdempotentRequest[T] | None = None,
+        once: IdempotentRequest | None = None,
     ) -> T:
         """Execute a command if the credentials are still valid."""
         self.rules = self._rules_now()

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from perseid.records.record import Value, ValueRef
-from perseid.registry.commands.minting import Mint, MintInputs, Reserve
+from perseid.records.record import ValueRef
+from perseid.registry.commands.minting import Mint, Reserve
 from perseid.registry.commands.namespaces import check_prefix
 from perseid.registry.commands.records import PartialValue, assign_indexes
 from perseid.registry.context import Command, Context, Plan
@@ -57,7 +57,7 @@ async def reserve(call: ApiCall, new: ReserveRequest) -> Reply[MintedHandles]:
     if (new.prefix is None) == (not new.handles):
         raise InvalidParameter("Give either `prefix` or `handles`", "$.prefix")
     if new.prefix is not None:
-        order = _Order(MintMode.RESERVE, MintInputs.of(call.registry), new.prefix, new.count or 1, owner=owner)
+        order = _Order(MintMode.RESERVE, new.prefix, new.count or 1, owner=owner)
         return await _mint(call, order.retry, new.prefix, new.note)
     if new.count is not None:
         raise InvalidParameter("`count` cannot be combined with `handles`; omit it", "$.count")
@@ -72,7 +72,7 @@ async def generate(call: ApiCall, new: GenerateRequest) -> Reply[MintedHandles]:
 
     Use it to register handles elsewhere or later. Requires the same permission as minting.
     """
-    order = _Order(MintMode.GENERATE, MintInputs.of(call.registry), new.prefix, new.count)
+    order = _Order(MintMode.GENERATE, new.prefix, new.count)
     return await _mint(call, order.retry, new.prefix, "")
 
 
@@ -81,7 +81,6 @@ class _Order:
     """A request for new handles. The TTL of values comes from the policy of the namespace."""
 
     mode: MintMode
-    inputs: MintInputs
     where: str
     count: int
     common: tuple[PartialValue, ...] = ()
@@ -105,18 +104,12 @@ class _Order:
         check_prefix(prefix)
         ttl = context.snapshot.policy(prefix).default_ttl
         values = () if self.each else assign_indexes(self.common, ttl=ttl)
-        order = namespaces.build_command(
-            self.mode, self.inputs, self.where, self.count, values=values, owner=self.owner
-        )
+        order = namespaces.build_command(self.mode, self.where, self.count, values=values, owner=self.owner)
         if isinstance(order, Mint):
             metadata = None if self.metadata is None else assign_indexes(self.metadata, ttl=ttl)
-            order = replace(order, metadata=metadata, published=self.published)
-            if self.each:
-                order = replace(order, values=lambda _, number: self._values(number, ttl))
-        return replace(order, since=self.since).decide(context)
-
-    def _values(self, number: int, ttl: int) -> tuple[Value, ...]:
-        return assign_indexes((*self.common, *self.each[number]), ttl=ttl)
+            each = tuple([assign_indexes((*self.common, *row), ttl=ttl) for row in self.each])
+            order = replace(order, each=each, metadata=metadata, published=self.published)
+        return context.decide(replace(order, since=self.since))
 
 
 async def _mint(
@@ -147,7 +140,6 @@ def _parse_owner(text: str | None) -> ValueRef | None:
 def _make_order(call: ApiCall, new: MintRequest) -> _Order:
     return _Order(
         MintMode.MINT,
-        MintInputs.of(call.registry),
         new.prefix,
         len(new.records) or new.count or 1,
         parse_values(new.values),

@@ -13,7 +13,6 @@ from perseid.records.data_types import Definition
 from perseid.registry.access.permissions import display_name
 from perseid.registry.commands import namespaces
 from perseid.registry.commands.create_namespace import CreateNamespace
-from perseid.registry.commands.minting import MintInputs
 from perseid.registry.commands.namespaces import AddNamespace, RemoveNamespace
 from perseid.registry.commands.records import Create, require_identity
 from perseid.registry.context import Context
@@ -110,7 +109,6 @@ async def add_namespace(call: ApiCall, new: NewNamespace) -> Reply[CreatedNamesp
     members = administrators or list(call.registry.rules.administration.server_admins)
     values = administrator_values(new.prefix, members) if members else ()
     order = AddNamespace(new.prefix, rules, values, require_administrators=bool(administrators))
-    inputs = MintInputs.of(call.registry)
 
     def replay(snapshot: Snapshot, seq: int, _: int) -> Reply[CreatedNamespace] | None:
         """Build the reply again: the first entry has the policy."""
@@ -120,9 +118,7 @@ async def add_namespace(call: ApiCall, new: NewNamespace) -> Reply[CreatedNamesp
         types = namespaces.types_elsewhere(snapshot, policy)
         return _created_reply(namespaces.Namespace(new.prefix, policy, seq, types))
 
-    return await call.create(
-        lambda since: CreateNamespace(inputs, order, since), _created_reply, note=new.note, replay=replay
-    )
+    return await call.create(lambda since: CreateNamespace(order, since), _created_reply, note=new.note, replay=replay)
 
 
 def _created_reply(created: namespaces.Namespace) -> Reply[CreatedNamespace]:

@@ -15,7 +15,7 @@ from perseid.records.types import HS_ALIAS
 from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.lifecycle import Publish, Revive, Tombstone, Unpublish
-from perseid.registry.commands.minting import Mint, MintInputs
+from perseid.registry.commands.minting import Mint
 from perseid.registry.commands.records import (
     AddValues,
     CreateRecord,
@@ -335,9 +335,7 @@ def _to_command(call: ApiCall, request: object) -> Command[object]:  # noqa: C90
         case ToDelete():
             return Delete(call.parse_handle(request.handle))
         case ToMint():
-            return Mint(
-                MintInputs.of(call.registry), request.prefix, values=assign_indexes(parse_values(request.values))
-            )
+            return Mint(request.prefix, values=assign_indexes(parse_values(request.values)))
         case ToPublish():
             return Publish(call.parse_handle(request.handle))
         case ToUnpublish():

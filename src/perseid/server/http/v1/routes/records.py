@@ -1,27 +1,22 @@
 """Routes of records: create, read, change, delete, publish, unpublish, tombstone and transfer."""
 
-from dataclasses import dataclass
 from typing import Final
 
-from perseid.names.handle import Handle
 from perseid.registry.commands.composition import entry_tag, version_tag
 from perseid.registry.commands.lifecycle import Publish, Revive, Tombstone, Unpublish
 from perseid.registry.commands.records import (
     AddValues,
     CreateRecord,
     Delete,
-    PartialValue,
     Remove,
     ReplaceRecord,
     SetValues,
-    assign_indexes,
 )
 from perseid.registry.commands.transfer import Transfer
-from perseid.registry.context import Context, Plan
+from perseid.registry.context import Context
 from perseid.registry.queries.aliases import find_record
 from perseid.registry.queries.resolve import Query
 from perseid.registry.responses import to_record
-from perseid.registry.results import ChangeResult
 from perseid.schema.common import ChangeNote
 from perseid.schema.records import (
     CreatedRecord,
@@ -126,7 +121,8 @@ async def replace_record(call: ApiCall, new: RecordReplacement) -> Reply[RecordC
     """
     handle = call.handle()
     values = await call.run_in_pool(lambda: parse_values(new.values))
-    return await change_record(call, _Replace(handle, values), handle, new.note, keep_history=new.keep_history)
+    command = ReplaceRecord(handle, values=values)
+    return await change_record(call, command, handle, new.note, keep_history=new.keep_history)
 
 
 @RECORDS.add("DELETE", "/handles/{handle}", "Delete a record", scope="delete", conditional=True)
@@ -178,18 +174,6 @@ async def remove_values(call: ApiCall, query: RemovalQuery) -> Reply[RecordChang
 
 
 # Helpers
-
-
-@dataclass(frozen=True, slots=True)
-class _Replace:
-    """Replace an existing record by partial values."""
-
-    handle: Handle
-    values: tuple[PartialValue, ...]
-
-    def decide(self, context: Context) -> Plan[ChangeResult]:
-        stored = context.get_hosted(self.handle)
-        return ReplaceRecord(self.handle, assign_indexes(self.values, ttl=stored.policy.default_ttl)).decide(context)
 
 
 LIFECYCLE: Final = Routes(
