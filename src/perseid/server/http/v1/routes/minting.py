@@ -42,7 +42,7 @@ async def mint(call: ApiCall, new: MintRequest) -> Reply[MintedHandles]:
     """
     if new.records and new.count is not None:
         raise InvalidParameter("`count` cannot be combined with `records`; omit it", "$.count")
-    order = await call.run_in_pool(lambda: _make_order(call, new))
+    order = await call.run_in_pool(lambda: _make_order(new))
     return await _mint(call, order.retry, new.prefix, new.note, order.handles_per_item)
 
 
@@ -137,7 +137,7 @@ def _parse_owner(text: str | None) -> ValueRef | None:
     return None if text is None else parse_value_ref(text, "$.owner")
 
 
-def _make_order(call: ApiCall, new: MintRequest) -> _Order:
+def _make_order(new: MintRequest) -> _Order:
     return _Order(
         MintMode.MINT,
         new.prefix,

@@ -1,0 +1,355 @@
+"""The ledger in a process that does not write it: it reads by itself, and appends through the writer process.
+
+A request is sent over the writer's Unix socket with an id that nothing else has, and its outcome comes back with the
+same id. If the connection is lost, the writer is being restarted: the process connects again and sends what has no
+outcome yet, with the same ids. The new writer knows the requests of the last commit of the old one (`writer.Journal`),
+so each request is executed once.
+
+Threads use `append`, each over a connection of its own. An event loop uses `submit`; its requests share one connection
+and are answered in any order.
+"""
+
+import asyncio
+import itertools
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
+from time import monotonic
+from typing import Final, cast
+
+import msgspec
+
+from perseid.ledger.errors import ClockError, LedgerError, OutcomeUnknown, StorageFull, TooBusy
+from perseid.ledger.ledger import RETRY_DELAY, Ledger
+from perseid.ledger.log.log import Log
+from perseid.ledger.log.requests import Outcome, Request
+from perseid.ledger.log.writer import INTERVAL, MAX_WAITING
+from perseid.ledger.views.answers import Answers
+from perseid.ledger.views.answers_reader import AnswersReader
+from perseid.registry.codec import MAX_MESSAGE, decode_outcome, encode_request
+
+SOCKET_NAME: Final = "writer"
+"""The writer's socket in the runtime directory."""
+
+STATE_NAME: Final = "writer.state"
+"""Whether the writer can write, in the runtime directory."""
+
+FRAME: Final = Struct(">I16s")
+"""What comes before each message: its length, and the id of the request."""
+
+RECONNECT_SECONDS: Final = 10.0
+"""Seconds to wait for a writer that is being restarted, which takes less than one."""
+
+RECONNECT_INTERVAL: Final = 0.02
+"""Seconds between two attempts to connect."""
+
+OUTCOME_SECONDS: Final = 90.0
+"""Seconds to wait for an outcome: longer than the writer tries to reach a database."""
+
+STATE_SECONDS: Final = 0.5
+"""Seconds for which the writer's state is cached. The writer checks it every second."""
+
+_READ_BYTES: Final = 256 << 10
+_UNKNOWN = (
+    "the connection to the writer was lost, and the outcome is unknown; "
+    "check whether the change was made before you retry"
+)
+
+
+class WriterState(msgspec.Struct, frozen=True):
+    """Why the writer cannot write; an empty kind if it can."""
+
+    kind: str = ""
+    message: str = ""
+
+    @classmethod
+    def of(cls, problem: Exception | None) -> "WriterState":
+        """The state for a problem of the ledger."""
+        return cls() if problem is None else cls(type(problem).__name__, str(problem))
+
+    @property
+    def problem(self) -> StorageFull | ClockError | None:
+        """The problem of the ledger."""
+        kinds = {kind.__name__: kind for kind in (StorageFull, ClockError)}
+        return kinds[self.kind](self.message) if self.kind in kinds else None
+
+
+class WriterUnreachable(Exception):
+    """There is no writer; nothing was sent."""
+
+
+class FrameReader:
+    """Splits a stream of bytes into messages with their ids."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        """Add bytes that were received."""
+        self._data += data
+
+    def next(self) -> tuple[bytes, bytes] | None:
+        """Take the next (id, message); None if it is not complete. Raises `ValueError` if it is too long."""
+        if len(self._data) < FRAME.size:
+            return None
+        length, request_id = FRAME.unpack_from(self._data)
+        if length > MAX_MESSAGE:
+            raise ValueError(f"a message of {length:,} bytes is too long")
+        end = FRAME.size + length
+        if len(self._data) < end:
+            return None
+        message = bytes(memoryview(self._data)[FRAME.size : end])
+        del self._data[:end]
+        return request_id, message
+
+
+def frame(request_id: bytes, message: bytes) -> bytes:
+    """Put the length and the id before a message."""
+    return FRAME.pack(len(message), request_id) + message
+
+
+class RemoteLedger(Ledger):
+    """A ledger that the writer process writes."""
+
+    def __init__(self, log: Log, answers: AnswersReader, runtime: Path) -> None:
+        self.log = log
+        self.answers = cast("Answers", answers)  # it is only read
+        self._runtime = runtime
+        self._client = secrets.token_bytes(8)
+        self._numbers = itertools.count(1)
+        self._threads = threading.local()
+        self._connections: set[_ThreadConnection] = set()
+        self._lock = threading.Lock()
+        self._in_loop: _LoopConnection | None = None
+        self._stop = threading.Event()
+        self._state = WriterState()
+        self._state_until = 0.0
+
+    def close(self) -> None:
+        """Release everything."""
+        self._stop.set()
+        with self._lock:
+            for connection in self._connections:
+                connection.close()
+        self.answers.close()
+        self.log.store.close()
+
+    def disconnect(self) -> None:
+        """Close the connection of the event loop, before the loop is closed."""
+        if self._in_loop is not None:
+            self._in_loop.close()
+            self._in_loop = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether the answers view is up to date."""
+        return self.answers.ready
+
+    @property
+    def write_problem(self) -> StorageFull | ClockError | None:
+        """Why changes are refused, as the writer says; None if they are accepted."""
+        now = monotonic()
+        if now >= self._state_until:
+            self._state_until = now + STATE_SECONDS
+            with suppress(OSError, msgspec.MsgspecError):
+                self._state = msgspec.msgpack.decode((self._runtime / STATE_NAME).read_bytes(), type=WriterState)
+        return self._state.problem
+
+    # Writing
+
+    def append(self, *requests: Request) -> list[Outcome]:
+        """Send requests and wait for all of them."""
+        connection: _ThreadConnection | None = getattr(self._threads, "connection", None)
+        if connection is None:
+            connection = self._threads.connection = _ThreadConnection(self._runtime / SOCKET_NAME)
+            with self._lock:
+                self._connections.add(connection)
+        messages = {self._next_id(): encode_request(request) for request in requests}
+        try:
+            replies = connection.exchange(messages)
+        except WriterUnreachable as problem:
+            raise self._unreachable() from problem
+        return [decode_outcome(replies[request_id]) for request_id in messages]
+
+    def submit(self, *requests: Request) -> "list[Future[Outcome]]":
+        """Send requests from the event loop. The futures belong to the loop."""
+        loop = asyncio.get_running_loop()
+        if self._in_loop is None or self._in_loop.loop is not loop:
+            self._in_loop = _LoopConnection(self._runtime / SOCKET_NAME, loop, self._unreachable)
+        futures = [self._in_loop.submit(self._next_id(), encode_request(request)) for request in requests]
+        return cast("list[Future[Outcome]]", futures)
+
+    def load(self, *_: object) -> "None":  # type: ignore[override]
+        """Refuse: a load locks the whole ledger."""
+        raise LedgerError("large imports need the ledger for themselves; stop the server first")
+
+    def checkpoint(self) -> bool:
+        """Wait until the writer's next checkpoint covers everything appended so far; False if it does not in time."""
+        with self.open_reader() as reader:
+            size = reader.size
+        deadline = monotonic() + 4 * RETRY_DELAY
+        while monotonic() < deadline and not self._stop.wait(INTERVAL):
+            with self.open_reader() as reader:
+                if (reader.checkpoint_size() or 0) >= size:
+                    return True
+        return False
+
+    def wait_until_erased(self, timeout: float) -> bool:
+        """Wait until the answers view has no redacted data; False after the timeout."""
+        deadline = monotonic() + timeout
+        while self._erasure_due():
+            if monotonic() > deadline:
+                return False
+            self._stop.wait(INTERVAL)
+        return True
+
+    def _unreachable(self) -> LedgerError:
+        """The error for a request that was not sent."""
+        return self.write_problem or TooBusy("the writer is not running. Nothing was written; retry shortly")
+
+    def _next_id(self) -> bytes:
+        return self._client + next(self._numbers).to_bytes(8, "big")
+
+    def _discard_answers(self) -> None:
+        """Leave a corrupt view to the writer, which checks it."""
+
+
+class _ThreadConnection:
+    """The connection of one thread, which waits for each outcome."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._socket: socket.socket | None = None
+        self._reader = FrameReader()
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def exchange(self, messages: dict[bytes, bytes]) -> dict[bytes, bytes]:
+        """Send messages and return the replies, by id. Raises `WriterUnreachable` or `OutcomeUnknown`."""
+        replies: dict[bytes, bytes] = {}
+        deadline: float | None = None
+        is_sent = False
+        while True:
+            try:
+                connection = self._connect()
+                is_sent = True
+                waiting = [(key, message) for key, message in messages.items() if key not in replies]
+                connection.sendall(b"".join(itertools.starmap(frame, waiting)))
+                for key, reply in self._receive(connection):
+                    if key in messages:
+                        replies[key] = reply
+                    if len(replies) == len(messages):
+                        return replies
+            except OSError as error:
+                self.close()
+                now = monotonic()
+                deadline = deadline or now + RECONNECT_SECONDS
+                if now > deadline or isinstance(error, TimeoutError):
+                    raise (OutcomeUnknown(_UNKNOWN) if is_sent else WriterUnreachable) from error
+                time.sleep(RECONNECT_INTERVAL)
+
+    def _connect(self) -> socket.socket:
+        if self._socket is None:
+            self._reader = FrameReader()
+            self._socket = socket.socket(socket.AF_UNIX)
+            self._socket.settimeout(OUTCOME_SECONDS)
+            self._socket.connect(str(self._path))
+        return self._socket
+
+    def _receive(self, connection: socket.socket) -> Iterator[tuple[bytes, bytes]]:
+        while True:
+            while (received := self._reader.next()) is not None:
+                yield received
+            data = connection.recv(_READ_BYTES)
+            if not data:
+                raise ConnectionResetError("the writer has closed the connection")
+            self._reader.feed(data)
+
+
+class _LoopConnection(asyncio.Protocol):
+    """The connection of an event loop, with any number of requests under way."""
+
+    def __init__(self, path: Path, loop: asyncio.AbstractEventLoop, unreachable: Callable[[], LedgerError]) -> None:
+        self.loop = loop
+        self._path = path
+        self._unreachable = unreachable
+        self._transport: asyncio.WriteTransport | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._reader = FrameReader()
+        self._waiting: dict[bytes, _Sent] = {}
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def submit(self, request_id: bytes, message: bytes) -> "asyncio.Future[Outcome]":
+        """Send a message; the future gets its outcome, or an error of the ledger."""
+        if len(self._waiting) >= MAX_WAITING:
+            raise TooBusy("too many changes are queued. Nothing was written; retry later")
+        sent = self._waiting[request_id] = _Sent(message, self.loop.create_future())
+        if self._transport is not None:
+            sent.was_sent = True
+            self._transport.write(frame(request_id, message))
+        elif self._connecting is None:
+            self._connecting = self.loop.create_task(self._connect())
+        return sent.future
+
+    async def _connect(self) -> None:
+        """Connect, and send everything that has no outcome; fail it if that takes too long."""
+        deadline = monotonic() + RECONNECT_SECONDS
+        while self._transport is None:
+            try:
+                await self.loop.create_unix_connection(lambda: self, str(self._path))
+            except OSError:
+                if monotonic() > deadline:
+                    self._fail()
+                    break
+                await asyncio.sleep(RECONNECT_INTERVAL)
+        self._connecting = None
+
+    def _fail(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for sent in waiting.values():
+            if not sent.future.done():
+                sent.future.set_exception(OutcomeUnknown(_UNKNOWN) if sent.was_sent else self._unreachable())
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport, self._reader = cast("asyncio.WriteTransport", transport), FrameReader()
+        for request_id, sent in self._waiting.items():
+            sent.was_sent = True
+            self._transport.write(frame(request_id, sent.message))
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._transport = None
+        if self._waiting and self._connecting is None:
+            self._connecting = self.loop.create_task(self._connect())
+
+    def data_received(self, data: bytes) -> None:
+        self._reader.feed(data)
+        while (received := self._reader.next()) is not None:
+            sent = self._waiting.pop(received[0], None)
+            if sent is None or sent.future.done():
+                continue
+            try:
+                sent.future.set_result(decode_outcome(received[1]))
+            except Exception as error:  # noqa: BLE001 - the error of the commit
+                sent.future.set_exception(error)
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A request without an outcome."""
+
+    message: bytes
+    future: "asyncio.Future[Outcome]"
+    was_sent: bool = False

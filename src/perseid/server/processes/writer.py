@@ -1,0 +1,286 @@
+"""Writer process: appends for all other processes, signs checkpoints and maintains the views.
+
+It reads requests from a Unix socket in the runtime directory and commits everything that waits in one transaction; what
+arrives meanwhile is the next group. So one thread does it all: reading, committing and replying in turn.
+
+Killing it loses no acknowledged change, and no request is executed twice: before each commit, the replies are written
+to a journal in the runtime directory, in memory. If the commit has happened, the next writer replies from there to the
+clients that connect again; if not, they get their requests executed now.
+"""
+
+import logging
+import os
+import selectors
+import socket
+import zlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from struct import Struct
+from typing import Final, Self
+
+import msgspec
+
+from perseid.ledger.ledger import Ledger
+from perseid.ledger.log.log import Log
+from perseid.ledger.log.requests import Outcome, Request
+from perseid.registry.codec import MAX_MESSAGE, InvalidMessage, decode_request, encode_outcome
+from perseid.registry.registry import Registry
+
+from .remote_ledger import SOCKET_NAME, STATE_NAME, FrameReader, WriterState, frame
+
+JOURNAL_NAME: Final = "writer.journal"
+"""The replies of the last commit, in the runtime directory."""
+
+MAX_GROUP: Final = 2_000
+"""Requests in one commit: a fifth of a second of work, for which the others wait."""
+
+MAX_GROUP_BYTES: Final = 32 << 20
+"""Bytes of requests in one commit."""
+
+MAX_PER_CONNECTION: Final = 500
+"""Requests of one connection in a commit, so that one busy process does not delay the others."""
+
+BACKLOG: Final = 128
+"""Connections that wait to be accepted: a few for each process of the server, and local commands."""
+
+_READ_BYTES: Final = 256 << 10
+_CREDENTIALS = Struct("3i")  # process, user, group
+_JOURNAL = Struct(">II")  # length and checksum
+_logger = logging.getLogger("perseid.server.processes.writer")  # run as a program, its __name__ is __main__
+
+
+class _Entry(msgspec.Struct, frozen=True, array_like=True):
+    token: bytes
+    first: int
+    replies: dict[bytes, bytes]
+
+
+class Journal:
+    """The replies of the last commit."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def close(self) -> None:
+        """Release the file; what is in it stays."""
+        os.close(self._file)
+
+    def write(self, token: bytes, first: int, replies: dict[bytes, bytes]) -> None:
+        """Store the replies of a commit that is about to happen."""
+        data = msgspec.msgpack.encode(_Entry(token, first, replies))
+        try:
+            os.pwrite(self._file, _JOURNAL.pack(len(data), zlib.crc32(data)) + data, 0)
+        except OSError as error:
+            _logger.warning("cannot write the journal: %s", error.strerror)
+
+    def load(self, log: Log) -> dict[bytes, bytes]:
+        """The replies of the last commit of an earlier writer, by id; none if that commit has not happened."""
+        head = os.pread(self._file, _JOURNAL.size, 0)
+        if len(head) < _JOURNAL.size:
+            return {}
+        length, checksum = _JOURNAL.unpack(head)
+        data = os.pread(self._file, length, _JOURNAL.size)
+        if not data or zlib.crc32(data) != checksum:
+            return {}  # killed before it was complete, and so before the commit
+        entry = msgspec.msgpack.decode(data, type=_Entry)
+        return entry.replies if log.was_committed(entry.token, entry.first) else {}
+
+
+@dataclass(slots=True, eq=False)
+class _Connection:
+    """A connection of another process."""
+
+    socket: socket.socket
+    reader: FrameReader = field(default_factory=FrameReader)
+    requests: deque[tuple[bytes, bytes]] = field(default_factory=deque)
+    """Ids and messages that were read and wait."""
+    output: bytearray = field(default_factory=bytearray)
+    """Replies that the process has not read yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A request of the current group."""
+
+    connection: _Connection
+    request_id: bytes
+    request: Request
+
+
+class WriterServer:
+    """Commits the requests of all connections."""
+
+    def __init__(self, ledger: Ledger, registry: Registry, runtime: Path) -> None:
+        self.ledger = ledger
+        self.registry = registry
+        self._runtime = runtime
+        self._journal = Journal(runtime / JOURNAL_NAME)
+        self._replies = self._journal.load(ledger.log)  # of the last commit of an earlier writer
+        ledger.log.journal = self._write_journal
+        self._group: list[_Waiting] = []
+        self._encoded: dict[bytes, bytes] = {}
+        self._connections: set[_Connection] = set()
+        self._selector = selectors.DefaultSelector()
+        path = runtime / SOCKET_NAME
+        path.unlink(missing_ok=True)
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        path.chmod(0o600)
+        self._listener.listen(BACKLOG)
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._state: WriterState | None = None
+        self.write_state()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Reply to what is committed, and release everything."""
+        self.ledger.log.journal = None
+        for connection in list(self._connections):
+            self._flush(connection)
+            self._drop(connection)
+        self._selector.close()
+        self._listener.close()
+        self._journal.close()
+        (self._runtime / SOCKET_NAME).unlink(missing_ok=True)
+
+    def watch(self, descriptor: int, callback: Callable[[], object]) -> None:
+        """Call a function whenever a descriptor is readable."""
+        self._selector.register(descriptor, selectors.EVENT_READ, lambda *_: callback())
+
+    def step(self, timeout: float) -> None:
+        """Wait for requests and commit those that have arrived."""
+        has_more = any(connection.requests for connection in self._connections)
+        for key, _ in self._selector.select(0 if has_more else timeout):
+            key.data(key)
+        self._take_group()
+        if self._group:
+            self._commit()
+
+    def write_state(self) -> None:
+        """Tell the other processes whether changes are possible."""
+        state = WriterState.of(self.ledger.write_problem)
+        if state != self._state:
+            path = self._runtime / STATE_NAME
+            with suppress(OSError):
+                path.with_suffix(".new").write_bytes(msgspec.msgpack.encode(state))
+                path.with_suffix(".new").replace(path)
+                self._state = state
+
+    # Connections
+
+    def _accept(self, _: selectors.SelectorKey) -> None:
+        try:
+            accepted, _ = self._listener.accept()
+        except OSError:
+            return  # it has gone
+        _, user, _ = _CREDENTIALS.unpack(accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        if user not in (0, os.geteuid()):
+            _logger.warning("refused a connection of system user %d", user)
+            accepted.close()
+            return
+        accepted.setblocking(False)
+        connection = _Connection(accepted)
+        self._connections.add(connection)
+        self._selector.register(accepted, selectors.EVENT_READ, lambda key: self._on_event(connection, key))
+
+    def _on_event(self, connection: _Connection, key: selectors.SelectorKey) -> None:
+        if key.events & selectors.EVENT_WRITE:
+            self._flush(connection)
+        if connection.requests or connection not in self._connections:
+            return  # it waits in the socket until these are done
+        try:
+            data = connection.socket.recv(_READ_BYTES)
+            connection.reader.feed(data)
+            while (received := connection.reader.next()) is not None:
+                connection.requests.append(received)
+        except BlockingIOError:
+            return
+        except (OSError, ValueError) as problem:
+            data = b""
+            _logger.warning("a connection to the writer failed: %s", problem)
+        if not data:
+            self._drop(connection)
+
+    def _drop(self, connection: _Connection) -> None:
+        if connection in self._connections:
+            self._connections.discard(connection)
+            self._selector.unregister(connection.socket)
+            connection.socket.close()
+            connection.requests.clear()
+
+    def _send(self, connection: _Connection, request_id: bytes, reply: bytes) -> None:
+        connection.output += frame(request_id, reply)
+
+    def _flush(self, connection: _Connection) -> None:
+        """Send as much as the process reads; the rest follows when it reads on."""
+        if connection not in self._connections:
+            return
+        try:
+            sent = connection.socket.send(connection.output) if connection.output else 0
+            del connection.output[:sent]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._drop(connection)
+            return
+        if len(connection.output) > MAX_MESSAGE:
+            _logger.warning("a process does not read its replies; its connection is closed")
+            self._drop(connection)
+            return
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.output else 0)
+        key = self._selector.get_key(connection.socket)
+        if key.events != events:
+            self._selector.modify(connection.socket, events, key.data)
+
+    # Commits
+
+    def _take_group(self) -> None:
+        size = 0
+        for connection in list(self._connections):
+            count = min(len(connection.requests), MAX_PER_CONNECTION, MAX_GROUP - len(self._group))
+            for _ in range(count):
+                if size >= MAX_GROUP_BYTES:
+                    return
+                request_id, message = connection.requests.popleft()
+                size += len(message)
+                self._take(connection, request_id, message)
+
+    def _take(self, connection: _Connection, request_id: bytes, message: bytes) -> None:
+        if (known := self._replies.get(request_id)) is not None:  # committed by an earlier writer
+            self._send(connection, request_id, known)
+            self._flush(connection)
+            return
+        try:
+            request = decode_request(message, self.registry)
+        except InvalidMessage as problem:
+            _logger.error("a message to the writer is invalid, and its connection is closed: %s", problem)  # noqa: TRY400
+            self._drop(connection)
+            return
+        self._group.append(_Waiting(connection, request_id, request))
+
+    def _commit(self) -> None:
+        group, self._encoded = self._group, {}
+        try:
+            outcomes: Sequence[Outcome | Exception] = self.ledger.commit([each.request for each in group])
+        except Exception as error:  # noqa: BLE001 - every process gets the error
+            outcomes, self._encoded = [error] * len(group), {}
+            self.write_state()
+        for each, outcome in zip(group, outcomes, strict=True):
+            self._send(each.connection, each.request_id, self._encoded.get(each.request_id) or encode_outcome(outcome))
+        self._group = []
+        for connection in {each.connection for each in group}:
+            self._flush(connection)
+
+    def _write_journal(self, token: bytes, first: int, outcomes: list[Outcome]) -> None:
+        ids = [each.request_id for each in self._group]
+        self._encoded = dict(zip(ids, map(encode_outcome, outcomes), strict=True))
+        self._journal.write(token, first, self._encoded)

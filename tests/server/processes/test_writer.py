@@ -1,0 +1,267 @@
+"""The writer process and the ledger of the processes that append through it."""
+
+import asyncio
+import itertools
+import os
+import random
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from perseid.ledger.errors import JobEnded, StorageFull, TooBusy
+from perseid.ledger.ledger import Ledger
+from perseid.ledger.log.requests import Append, Appended, Failed, Lease, Leased
+from perseid.ledger.views.answers import Answers
+from perseid.ledger.views.answers_reader import AnswersReader
+from perseid.records.record import Value
+from perseid.registry.commands.minting import Mint
+from perseid.registry.commands.records import Add, Create, Delete, Home
+from perseid.registry.queries.resolve import Query
+from perseid.registry.registry import Registry
+from perseid.registry.results import MintResult, Refused
+from perseid.registry.snapshot import Rules
+from perseid.server.processes import remote_ledger, writer
+from perseid.server.processes.remote_ledger import FRAME, SOCKET_NAME, RemoteLedger
+from perseid.server.processes.writer import WriterServer
+from perseid.wire.codes import ResponseCode
+from tests.ledger.ledgers import SIGNER, change, log_of_today, open_store, sqlite_with_tables, verified
+from tests.registry.registries import NOBODY, OPERATOR, add_namespace, handle
+
+URL = Value.text(1, "URL", "https://example.org/")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A ledger with a namespace 12345, and a runtime directory."""
+    store = sqlite_with_tables(tmp_path / "ledger.db")
+    log_of_today(store).create(SIGNER)
+    store.close()
+    (tmp_path / "run").mkdir(0o700)
+    with opened(tmp_path) as ledger:
+        registry = Registry(ledger, Rules())
+        registry.do(Home("0.NA/0.NA"), OPERATOR, "cli")
+        add_namespace(registry, "12345", "free")
+    return tmp_path
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[Ledger]:
+    with Ledger(log_of_today(open_store(str(folder / "ledger.db"))), Answers(folder / "answers")) as ledger:
+        yield ledger
+
+
+def serve(folder: Path) -> None:
+    """Run a writer until this process is killed."""
+    with opened(folder) as ledger, WriterServer(ledger, Registry(ledger, Rules()), folder / "run") as server:
+        while True:
+            server.step(1.0)
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[list[int]]:
+    """A writer in a process of its own, whose id may be replaced."""
+    children = [start(folder)]
+    try:
+        yield children
+    finally:
+        kill(children[0])
+
+
+def start(folder: Path) -> int:
+    if (child := os.fork()) == 0:
+        with suppress(BaseException):
+            serve(folder)
+        os._exit(1)
+    return child
+
+
+def kill(child: int) -> None:
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+@contextmanager
+def remote(folder: Path) -> Iterator[Registry]:
+    """A registry that appends through the writer."""
+    log = log_of_today(open_store(str(folder / "ledger.db")))
+    ledger = RemoteLedger(log, AnswersReader(folder / "answers"), folder / "run")
+    try:
+        yield Registry(ledger, Rules())
+    finally:
+        ledger.close()
+
+
+def test_other_processes_append_through_the_writer(folder: Path) -> None:
+    """Decided here or in the writer: the result is the same, and visible here at once."""
+    with writing(folder), remote(folder) as registry:
+        made = registry.do(Create(handle("12345/x"), (URL,)), OPERATOR, "cli")
+        assert registry.resolve(Query(handle("12345/x")), NOBODY).seq == made.seq
+        assert registry.ledger.find(b"12345/x") is not None
+        minted = registry.do(Mint("12345", 2, values=(URL,)), OPERATOR, "cli")
+        assert isinstance(minted, MintResult)
+        assert minted.seq == made.seq + 1
+        assert all(registry.ledger.find(str(name).encode()) for name in minted.handles)
+        with pytest.raises(Refused, match="already exists"):
+            registry.do(Create(handle("12345/x"), (URL,)), OPERATOR, "cli")
+        with pytest.raises(Refused) as refused:
+            registry.do(Mint("12345/", 2, values=(URL, URL)), OPERATOR, "cli")
+        assert refused.value.code is ResponseCode.VALUE_ALREADY_EXISTS
+        assert registry.ledger.append(Lease(b"scope", 5, 0), change("y")) == [
+            Leased(0, 5),
+            Appended(minted.seq + 2, now(registry)),
+        ]
+        (failed,) = registry.ledger.append(Append(change("z").draft, job="none"))
+        assert isinstance(failed, Failed)
+        assert isinstance(failed.error, JobEnded)
+        assert registry.ledger.write_problem is None
+        until(lambda: registry.ledger.ready)  # the writer builds the view
+        assert verified(registry.ledger.log) == minted.seq + 2
+
+
+def disconnect(registry: Registry) -> None:
+    assert isinstance(registry.ledger, RemoteLedger)
+    registry.ledger.disconnect()
+
+
+def now(registry: Registry) -> int:
+    with registry.ledger.open_reader() as reader:
+        return reader.entry(reader.size).at
+
+
+def test_event_loop_and_threads_append_at_the_same_time(folder: Path) -> None:
+    """32 clients add to one record: nobody is refused, and nothing is lost."""
+    with writing(folder), remote(folder) as registry:
+        registry.do(Create(handle("12345/x"), (URL,)), OPERATOR, "cli")
+
+        def add(number: int) -> None:
+            registry.do(Add(handle("12345/x"), (Value.text(number, "DESC", ""),)), OPERATOR, "cli")
+
+        async def add_all() -> None:
+            commands = [Add(handle("12345/x"), (Value.text(number, "DESC", ""),)) for number in range(200, 216)]
+            await asyncio.gather(*[registry.execute(command, OPERATOR, "cli") for command in commands])
+            disconnect(registry)
+
+        threads = [threading.Thread(target=add, args=(number,)) for number in range(300, 316)]
+        for thread in threads:
+            thread.start()
+        asyncio.run(add_all())
+        for thread in threads:
+            thread.join()
+        found = [value.index for value in registry.resolve(Query(handle("12345/x")), NOBODY).values]
+        assert found == [1, *range(200, 216), *range(300, 316)]
+
+
+def create_in_threads(registry: Registry, done: list[str], stop: threading.Event) -> None:
+    """Create and mint handles from two threads."""
+
+    def work(me: int) -> None:
+        for number in itertools.count():
+            if stop.is_set():
+                return
+            registry.do(Create(handle(f"12345/{me}-{number}"), (URL,)), OPERATOR, "cli")
+            done.append(f"12345/{me}-{number}")
+            done.append(str(registry.do(Mint("12345", values=(URL,)), OPERATOR, "cli").handles[0]))
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(work, range(2)))
+
+
+def create_in_a_loop(registry: Registry, done: list[str], stop: threading.Event) -> None:
+    """Create handles from an event loop, four at a time."""
+
+    async def work(me: int) -> None:
+        for number in itertools.count():
+            if stop.is_set():
+                return
+            await registry.execute(Create(handle(f"12345/{me}-{number}"), (URL,)), OPERATOR, "cli")
+            done.append(f"12345/{me}-{number}")
+
+    async def work_all() -> None:
+        await asyncio.gather(*map(work, range(4)))
+        disconnect(registry)
+
+    asyncio.run(work_all())
+
+
+@pytest.mark.parametrize("create", [create_in_threads, create_in_a_loop])
+def test_killed_writer_loses_and_repeats_nothing(
+    folder: Path, create: Callable[[Registry, list[str], threading.Event], None]
+) -> None:
+    """Requests under way are executed once, by the old writer or by the new one."""
+    chance = random.Random(7)
+    done: list[str] = []
+    stop = threading.Event()
+    with writing(folder) as children, remote(folder) as registry, ThreadPoolExecutor(1) as pool:
+        work = pool.submit(create, registry, done, stop)
+        for _ in range(4):
+            before = len(done)
+            until(lambda: len(done) > before + 5 or work.done())  # noqa: B023
+            time.sleep(chance.random() / 50)
+            kill(children[0])
+            children[0] = start(folder)
+        stop.set()
+        work.result()
+        with registry.ledger.open_reader() as reader:
+            names = [reader.entry(seq).handle for seq in range(1, reader.size + 1)]
+        created = [name for name in names if name.startswith("12345/")]
+        assert sorted(created) == sorted(done), "each acknowledged once, and nothing else"
+        assert verified(registry.ledger.log) == len(names)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_without_a_writer_nothing_is_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_ledger, "RECONNECT_SECONDS", 0.05)
+    with remote(folder) as registry:
+        with pytest.raises(TooBusy, match="the writer is not running"):
+            registry.do(Create(handle("12345/x"), (URL,)), OPERATOR, "cli")
+        with pytest.raises(TooBusy, match="the writer is not running"):
+            asyncio.run(registry.execute(Create(handle("12345/x"), (URL,)), OPERATOR, "cli"))
+        (folder / "run" / "writer.state").write_bytes(b"\x82\xa4kind\xabStorageFull\xa7message\xa4full")
+        registry.ledger._state_until = 0.0  # type: ignore[attr-defined]
+        with pytest.raises(StorageFull, match="full"):
+            registry.do(Create(handle("12345/x"), (URL,)), OPERATOR, "cli")
+
+
+@pytest.mark.parametrize("data", [FRAME.pack(5, bytes(16)) + b"hello", FRAME.pack(1 << 31, bytes(16))])
+def test_invalid_message_closes_its_connection_alone(folder: Path, data: bytes) -> None:
+    with writing(folder), remote(folder) as registry:
+        registry.do(Create(handle("12345/x"), (URL,)), OPERATOR, "cli")
+        with socket.socket(socket.AF_UNIX) as other:
+            other.settimeout(30)
+            other.connect(str(folder / "run" / SOCKET_NAME))
+            other.sendall(data)
+            assert other.recv(1) == b""
+        registry.do(Delete(handle("12345/x")), OPERATOR, "cli")
+
+
+def test_writer_refuses_other_users(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(folder) as ledger, WriterServer(ledger, Registry(ledger, Rules()), folder / "run") as server:
+        assert (folder / "run" / SOCKET_NAME).stat().st_mode & 0o777 == 0o600
+        monkeypatch.setattr(writer, "_CREDENTIALS", _Credentials())
+        with socket.socket(socket.AF_UNIX) as other:
+            other.connect(str(folder / "run" / SOCKET_NAME))
+            server.step(1.0)
+            other.settimeout(30)
+            assert other.recv(1) == b""
+
+
+class _Credentials:
+    """Says that another user has connected."""
+
+    size = 12
+
+    def unpack(self, _: bytes) -> tuple[int, int, int]:
+        return 1, os.geteuid() + 1, 1
