@@ -14,7 +14,7 @@ from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.records.record import Value
 from perseid.server.native.resolution import PublicResolver, ResolutionSettings, packets
-from perseid.server.observe.counters import SharedCounters
+from perseid.server.observe.metrics import WorkerCounters
 from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, Version
 from perseid.wire.message import Envelope, Header, Message
 from perseid.wire.requests import Resolve, encode_request
@@ -94,7 +94,7 @@ def _request(
 def benches() -> dict[str, Callable[[], object]]:
     """Return the functions to measure."""
     respond = PublicResolver(_view(), ResolutionSettings(), lambda: 1_794_724_100.5)
-    counters = SharedCounters.create(1).counters(0)
+    counts = WorkerCounters()
     numbers = Random(1).sample(range(RECORDS), RECORDS)
     several = cycle([_request(_name(number)) for number in numbers])
 
@@ -102,7 +102,7 @@ def benches() -> dict[str, Callable[[], object]]:
         reply = respond(next(several))
         if reply is None:
             raise TypeError("a public resolution was forwarded")
-        counters.answered(reply)
+        counts.count_udp_response(reply, len(reply))
         return reply
 
     def one(datagram: bytes) -> Callable[[], object]:

@@ -39,7 +39,7 @@ from perseid.server.http.connection.tls import advance, make_server_context
 from perseid.server.http.messages import Request, Response
 from perseid.server.limits.budgets import Connections
 from perseid.server.native.steps import Work, WorkKind
-from perseid.server.observe.metrics import ControlCounters
+from perseid.server.observe.metrics import WorkerCounters
 from perseid.server.processes.pools import Pools
 
 KEYS = Path(__file__).resolve().parent.parent / "tests" / "vectors" / "keys"
@@ -127,8 +127,8 @@ async def _front(listener: socket.socket, pipe: Pipe) -> None:
         return Connection(service, manager, Peer(host, secure, certificate), ended=lambda: connections.leave(host))
 
     context = make_server_context([create_self_signed(RSA_KEY, HOSTS)], RSA_KEY)  # type: ignore[arg-type]
-    front = HttpListener(listener, connections, ControlCounters(), make=make, work=greet, context=context)
-    front.start(loop)
+    front = HttpListener(connections, WorkerCounters(), make=make, work=greet, context=context)
+    front.start(loop, listener)
     ended = asyncio.Event()
 
     def report() -> None:
@@ -139,7 +139,7 @@ async def _front(listener: socket.socket, pipe: Pipe) -> None:
 
     Thread(target=report, daemon=True).start()
     await ended.wait()
-    front.stop(loop)
+    front.stop(loop, listener)
     pools.close()
 
 

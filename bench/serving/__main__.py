@@ -1,4 +1,4 @@
-"""Benchmark of a running server: `python -m bench.serving [--handles N,N] [--seconds S] [--resolvers N] …`.
+"""Benchmark of a running server: `python -m bench.serving [--handles N,N] [--seconds S] [--workers N] …`.
 
 `perseid serve` serves a filled installation; clients run in other processes of the same machine and share its cores. So
 rates are what clients and server reach together on one machine; the cost of a response is CPU time of the server's
@@ -27,7 +27,7 @@ from typing import Final
 
 from bench.serving import profiles
 from bench.serving.creating import creates
-from bench.serving.faults import first_answer, kills, resident, start_up, udp_while_control_dies
+from bench.serving.faults import first_answer, kills, resident, start_up, udp_while_a_worker_dies
 from bench.serving.installations import Filled, make
 from bench.serving.resolving import WAYS, bare_sockets, compiled, cross_check, resolution
 from tests.server.native.native_client import Serving, Via, serving
@@ -66,7 +66,7 @@ def _figures(options: argparse.Namespace, handles: int, folder: Path) -> Figures
     """All figures for a number of handles."""
     _say(f"{handles:,} handles are written")
     filled = make(folder / "installation", handles)
-    plain = {"PERSEID_SERVER_RESOLVERS": str(options.resolvers)}
+    plain = {"PERSEID_SERVER_WORKERS": str(options.workers)}
     if options.profile is not None:
         plain |= profiles.settings(options.profile)
     settings = LIMITS | plain
@@ -84,7 +84,7 @@ def _figures(options: argparse.Namespace, handles: int, folder: Path) -> Figures
             found |= resident(server, "after load")
         if "kills" in options.only:
             _say("kills")
-            found |= udp_while_control_dies(server, filled, options.generators)
+            found |= udp_while_a_worker_dies(server, filled, options.generators)
             found |= kills(server, options.kills)
     if "creates" in options.only:
         with serving(filled.directory, **plain, **QUIET) as server:
@@ -143,7 +143,7 @@ def _print_table(sizes: list[int], columns: list[Figures], options: argparse.Nam
         aim, incumbent = AIMS.get(name, ("", ""))
         print(f"{name:<{width}}", *figures, f"{aim:>9}", f"  {incumbent}".rstrip())
     print(
-        f"{options.resolvers} resolvers, {options.generators} generators, {options.seconds} s each,"
+        f"{options.workers} workers, {options.generators} generators, {options.seconds} s each,"
         f" {os.cpu_count()} cores, {platform.python_implementation()} {platform.python_version()}"
     )
 
@@ -153,7 +153,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Print what a running server costs.")
     parser.add_argument("--handles", default="10000", help="number of handles, comma-separated; default 10000")
     parser.add_argument("--seconds", type=float, default=1.0, help="seconds for each measurement; default 1")
-    parser.add_argument("--resolvers", type=int, default=1, help="resolver processes; default 1")
+    parser.add_argument("--workers", type=int, default=1, help="worker processes; default 1")
     parser.add_argument("--generators", type=int, default=2, help="load generator processes; default 2")
     parser.add_argument("--hdlbench", type=Path, help="the source of an independent load generator")
     parser.add_argument("--kills", type=int, default=1, help="how often each process is killed; default 1")

@@ -31,7 +31,7 @@ from tests.server.running import Address, serving
 
 SETTINGS: Final = {
     "PERSEID_LOG_ACCESS": "false",
-    "PERSEID_SERVER_RESOLVERS": "1",
+    "PERSEID_SERVER_WORKERS": "1",
     "PERSEID_HTTP_API_REQUESTS": "0",
     "PERSEID_HTTP_PUBLIC_URL": "https://hdl.example.org",
 }

@@ -1,8 +1,8 @@
 """Bare servers that only send back a response of the right size: the cost of the sockets.
 
 On a busy machine everything takes longer, so figures of the same run are compared: how much more than this does the
-server do? `python -m bench.serving.bare KIND` serves until it is killed, either UDP in a plain blocking loop, as
-resolvers do, or TCP on uvloop, as control does.
+server do? `python -m bench.serving.bare KIND` serves until it is killed, either UDP in a plain blocking loop, which is
+fastest, or TCP on uvloop, as workers do.
 """
 
 import asyncio

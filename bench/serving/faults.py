@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.serving.installations import FORMAT, Filled
-from bench.serving.processes import CONTROL, RESOLVER, memory, parts
+from bench.serving.processes import WORKER, memory, parts
 from bench.serving.resolving import WAYS, ask
 from perseid.wire.client import VerifiedResponse
 from perseid.wire.codes import RemoteProtocolError, ResponseCode
@@ -85,9 +85,9 @@ def resident(server: Serving, when: str) -> Figures:
 
 
 def kills(server: Serving, rounds: int) -> Figures:
-    """Kill control and a resolver repeatedly; measure the time to the next response."""
+    """Kill a worker repeatedly; measure the time to the next response."""
     found: Figures = {}
-    for part, via in ((CONTROL, Via.TCP), (RESOLVER, Via.UDP)):
+    for part, via in ((WORKER, Via.TCP), (WORKER, Via.UDP)):
         took = [_killed(server, part, via)]
         while len(took) < rounds:
             time.sleep(LIVED)
@@ -99,13 +99,13 @@ def kills(server: Serving, rounds: int) -> Figures:
     return found
 
 
-def udp_while_control_dies(server: Serving, filled: Filled, generators: int) -> Figures:
-    """Kill control during resolution over UDP: no client may notice."""
-    killer = threading.Timer(0.5, os.kill, (_of_part(server, CONTROL), signal.SIGKILL))
+def udp_while_a_worker_dies(server: Serving, filled: Filled, generators: int) -> Figures:
+    """Kill a worker during resolution over UDP: no client may notice."""
+    killer = threading.Timer(0.5, os.kill, (_of_part(server, WORKER), signal.SIGKILL))
     killer.start()
     tally = ask(server, filled, WAYS[0], 2.0, generators)[0]
     first_answer(server.native, Via.TCP)
-    return {"UDP while control is killed: lost or wrong": tally.lost + tally.wrong}
+    return {"UDP while a worker is killed: lost or wrong": tally.lost + tally.wrong}
 
 
 def _of_part(server: Serving, part: str) -> int:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Final
 
 SUPERVISOR: Final = "supervisor"
-CONTROL: Final = "control"
-RESOLVER: Final = "resolver"
+WORKER: Final = "worker"
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PROC = Path("/proc")

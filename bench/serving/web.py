@@ -25,7 +25,7 @@ from bench.serving.installations import PREFIX, make
 from bench.serving.processes import Watch
 from tests.server.native.native_client import serving
 
-QUIET: Final = {"PERSEID_LOG_ACCESS": "false", "PERSEID_SERVER_RESOLVERS": "1", "PERSEID_HTTP_PORT": "0"}
+QUIET: Final = {"PERSEID_LOG_ACCESS": "false", "PERSEID_SERVER_WORKERS": "1", "PERSEID_HTTP_PORT": "0"}
 LOGGED: Final = {**QUIET, "PERSEID_LOG_ACCESS": "true"}
 
 _NGINX: Final = """

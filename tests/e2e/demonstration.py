@@ -113,7 +113,7 @@ class Demonstration:
 def demonstration(folder: Path) -> Iterator[Demonstration]:
     """Create the demonstration in a directory, and serve it."""
     directory = folder / "demo"
-    with target() as led_to, serving(directory, "--init-demo", "--resolvers", "1") as server:
+    with target() as led_to, serving(directory, "--init-demo") as server:
         made = json.loads(server.output.splitlines()[0])
         _add_names(directory, led_to.url)
         yield Demonstration(server, tuple(made["demo"]), led_to, made["administrator"], made["secret"])

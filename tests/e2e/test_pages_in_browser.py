@@ -51,7 +51,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     directory = copy_to(tmp_path_factory.mktemp("browser"))
     with target() as things:
         _fill(directory, things.url)
-        with serving(directory, "--resolvers", "1", PERSEID_HTTP_PUBLIC_URL="http://id.example.org") as server:
+        with serving(directory, PERSEID_HTTP_PUBLIC_URL="http://id.example.org") as server:
             yield Site(server, things.url)
 
 

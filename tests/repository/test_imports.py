@@ -1,4 +1,4 @@
-"""Packages import nothing by themselves, and a resolver process loads few modules."""
+"""Packages import nothing by themselves, and the supervisor loads few modules."""
 
 import os
 import subprocess
@@ -25,11 +25,11 @@ HEAVY = (
     "uvloop",
     "xml",
 )
-"""Modules that a resolver does not use."""
+"""Modules that the supervisor does not use."""
 
 UNUSED_PACKAGES = ("perseid.bulk", "perseid.cli", "perseid.client", "perseid.registry")
-MAX_MODULES = 50
-"""Perseid modules in a resolver; each costs memory in every resolver process."""
+MAX_MODULES = 40
+"""Perseid modules in the supervisor, which stays small."""
 
 LIST_MODULES = "import sys; import {}; print(*sorted(sys.modules))"
 
@@ -40,8 +40,8 @@ def loaded_by(module: str) -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True, env=environ).stdout.split()
 
 
-def test_resolver_loads_only_what_it_uses() -> None:
-    loaded = loaded_by("perseid.server.processes.resolver")
+def test_supervisor_loads_only_what_it_uses() -> None:
+    loaded = loaded_by("perseid.server.processes.supervisor")
     ours = [module for module in loaded if module.split(".")[0] == "perseid"]
     print(len(ours), *ours)
     assert [module for module in HEAVY if module in loaded] == []

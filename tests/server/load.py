@@ -4,8 +4,8 @@
     python -m tests.server.load --soak --seconds 600            # or: make soak
 
 Writers, in sessions and with challenges, and readers use TCP, and UDP through a network that loses, duplicates and
-reorders packets; attackers send garbage; resolvers and the control process are killed and restarted. Every response is
-compared with the possible states between request and response. At the end every acknowledged change must be there, over
+reorders packets; attackers send garbage; workers are killed and restarted. Every response is compared with the possible
+states between request and response. At the end every acknowledged change must be there, over
 the network and in the ledger, once and in order, and nothing that was refused; the ledger must verify; the server must
 stop cleanly.
 
@@ -36,8 +36,6 @@ from tests.server.faults.network import BadNetwork
 from tests.server.installations import PREFIX, copy_to
 from tests.server.native.native_client import NativeClient, NoAnswer, Via
 from tests.server.running import Serving, serving
-
-RESOLVERS: Final = 2
 
 GROWTH: Final = 4 << 20
 """Bytes by which a process may grow from the first to the last third of the measured time. In a soak test of ten
@@ -96,20 +94,18 @@ class Killer(User):
         super().__init__(scene, "killer", 1.5)
         self._server = server
         self._until = until
-        self._next_control = time.monotonic() + 3.0
+        self._next_kill = time.monotonic() + 3.0
 
     def act(self) -> None:
         now = time.monotonic()
         if now > self._until:
             return
-        if now > self._next_control:
-            self._next_control = now + self.random.uniform(6.0, 11.0)
-            self._end("control", signal.SIGTERM if self.random.random() < 0.25 else signal.SIGKILL)
+        if now > self._next_kill:
+            self._next_kill = now + self.random.uniform(6.0, 11.0)
+            self._end("worker", signal.SIGTERM if self.random.random() < 0.25 else signal.SIGKILL)
         elif self.random.random() < 0.1:
             self.counts["reloads"] += 1
             os.kill(self._server.pid, signal.SIGHUP)
-        else:
-            self._end("resolver", signal.SIGTERM if self.random.random() < 0.1 else signal.SIGKILL)
 
     def _end(self, role: str, number: signal.Signals) -> None:
         found = processes(self._server)[role]
@@ -141,7 +137,7 @@ def run(seconds: float, seed: int, *, soak: bool = False, pace: float = 1.0, say
     figures = Figures()
     with tempfile.TemporaryDirectory(prefix="perseid-load-") as folder:
         directory = copy_to(Path(folder))
-        with serving(directory, "--resolvers", str(RESOLVERS), PERSEID_LOG_ACCESS="false") as server:
+        with serving(directory, PERSEID_LOG_ACCESS="false") as server:
             opened = descriptors(server.pid)
             with BadNetwork(server.native, f"{seed}-network") as network:
                 scene = Scene(server.native, network.address, seed)
@@ -178,7 +174,7 @@ def _use(scene: Scene, server: Serving, seconds: float, figures: Figures, *, soa
 
 def _is_whole(server: Serving) -> bool:
     """Whether every process runs and every transport responds."""
-    if {role: len(pids) for role, pids in processes(server).items()} != {"control": 1, "resolver": RESOLVERS}:
+    if len(processes(server)["worker"]) != server.workers:
         return False
     try:
         for via in (Via.UDP, Via.TCP):
@@ -224,8 +220,7 @@ def _check_figures(figures: Figures, *, soak: bool) -> None:
         elif name.startswith("reader"):
             assert counts["answered"] * 2 > counts["asked"], f"{name}: {_listed(counts)}"
     killed = figures.counts["killer"]
-    assert any(name.startswith("control") for name in killed), "control was never killed"
-    assert any(name.startswith("resolver") for name in killed), "no resolver was ever killed"
+    assert any(name.startswith("worker") for name in killed), "no worker was ever killed"
     assert all(figures.counts["network"][what] for what in ("lost", "doubled", "delayed", "late"))
     if soak:
         for name, (before, after) in figures.growth().items():

@@ -63,9 +63,9 @@ class Serving:
         return None if parts.port is None else (str(parts.hostname), parts.port)
 
     @property
-    def resolvers(self) -> int:
-        """How many resolver processes it has."""
-        return int(self.announced["resolvers"])
+    def workers(self) -> int:
+        """How many worker processes it has."""
+        return int(self.announced["workers"])
 
     @property
     def output(self) -> str:
@@ -119,7 +119,7 @@ def serve_command(directory: Path, *options: str) -> list[str]:
 def serving(directory: Path, *options: str, **environment: str) -> Iterator[Serving]:
     """Serve an installation at free ports while the block runs; stop it afterwards and see that it ended well.
 
-    Settings are given as they stand in the environment: `PERSEID_SERVER_RESOLVERS="3"`.
+    Settings are given as they stand in the environment: `PERSEID_SERVER_WORKERS="3"`.
     """
     with tempfile.TemporaryDirectory(prefix="perseid-serving-") as folder:
         # Files, because nobody reads while the block runs, and a pipe that is full would hold the server up.

@@ -55,7 +55,7 @@ def late(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Late]:
     clock = OtherClock.make(folder / "clock")
     clock.show(LATER)
     directory = live_installation(folder)
-    with serving(directory, "--resolvers", "2", "--accept-clock", **clock.environment) as server:
+    with serving(directory, "--accept-clock", **clock.environment) as server:
         yield Late(server, directory, clock)
 
 
@@ -103,13 +103,13 @@ def test_times_are_written_modulo_two_to_the_32_and_read_as_the_nearest_instant(
 
 
 def test_clock_is_accepted_once(late: Late) -> None:
-    """When control is restarted, the clock is checked again."""
-    (first,) = children(late.server, "control")
+    """When a worker is restarted, the clock is checked again."""
+    (first,) = children(late.server, "worker")
     os.kill(first, signal.SIGKILL)
-    eventually(lambda: children(late.server, "control") not in ([], [first]), "another process")
-    (second,) = children(late.server, "control")
+    eventually(lambda: children(late.server, "worker") not in ([], [first]), "another process")
+    (second,) = children(late.server, "worker")
     assert b'"accept_clock": false' in Path(f"/proc/{second}/cmdline").read_bytes()
-    eventually(lambda: late.server.errors.count("ready: ") == 2, "control")
+    eventually(lambda: late.server.errors.count("ready: ") == 2, "the worker")
 
 
 def test_history_has_correct_dates(late: Late) -> None:
@@ -139,7 +139,7 @@ def test_unconfirmed_clock_refuses_changes_but_resolves(
     """After a pause of thirteen years the clock is probably wrong: an operator must confirm it."""
     clock = OtherClock.make(tmp_path_factory.mktemp("unaccepted") / "clock")
     clock.show(LATER)
-    with serving(live_installation(tmp_path), "--resolvers", "1", **clock.environment) as server:
+    with serving(live_installation(tmp_path), **clock.environment) as server:
         with client_of(server, Via.UDP, clock=clock.now) as client:
             assert client.resolve(STD).code is ResponseCode.SUCCESS
         with client_of(server, Via.TCP, "secret", clock=clock.now) as client:

@@ -24,7 +24,7 @@ BOTH = pytest.mark.parametrize("via", [Via.UDP, Via.TCP], ids=lambda via: via.va
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     directory = copy_to(tmp_path_factory.mktemp("templates"))
-    with serving(directory, "--resolvers", "1", PERSEID_TEMPLATES_DELIMITER="::") as running:
+    with serving(directory, PERSEID_TEMPLATES_DELIMITER="::") as running:
         with NativeClient(running.native) as client:
             assert resolve_values(client, f"{PREFIX}/n1@page=7") is ResponseCode.HANDLE_NOT_FOUND
             client.act_as(ADMINISTRATOR, SECRET)

@@ -28,7 +28,7 @@ def test_no_change_is_lost_while_processes_are_killed() -> None:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    with serving(copy_to(tmp_path_factory.mktemp("late")), "--resolvers", "2") as running:
+    with serving(copy_to(tmp_path_factory.mktemp("late"))) as running:
         yield running
 
 
@@ -52,7 +52,7 @@ def sent_late(server: Serving, client: NativeClient, *attempts: bytes) -> None:
     with datagrams("127.0.0.1", server.native) as sending:
         for raw in attempts:
             sending.send(raw)
-    # What is asked now is handed over behind them, if the same resolver reads it: some port will do.
+    # What is asked now is read after them, if the same worker reads it: some port will do.
     for _ in range(8):
         client.site()
 

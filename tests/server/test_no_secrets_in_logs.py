@@ -180,7 +180,7 @@ def test_search_finds_encoded_secrets() -> None:
 
 # What is asked for by somebody who would like to write into the log.
 NASTY = [
-    b"a\n2026-01-01T00:00:00.000Z INFO control access transport=tcp code=SUCCESS",
+    b"a\n2026-01-01T00:00:00.000Z INFO worker-0 access transport=tcp code=SUCCESS",
     b"a\r\nb\tc",
     b"\x1b[2J\x1b]0;title\x07",
     b"nul\0and del\x7f",
@@ -228,7 +228,7 @@ def test_no_secret_is_logged_and_no_line_is_forged(tmp_path: Path, form: str) ->
     plain = key.to_bytes()[-256:]  # the private part stands at the end
     secrets = [PASSPHRASE.encode(), SECRET.encode(), OTHER_SECRET, BINARY_SECRET, PRIVATE_TEXT]
     secrets += [plain[at : at + 32] for at in range(0, len(plain) - 31, 32)]
-    with serving(directory, "--resolvers", "2", PERSEID_LOG_FORMAT=form, **LOUD) as server:
+    with serving(directory, PERSEID_LOG_FORMAT=form, **LOUD) as server:
         refusals: list[bytes] = []
         for via in Via:
             sent, refused = use(server, via)

@@ -275,7 +275,8 @@ def port_findings(config: Config) -> Iterator[Finding]:
             continue
         statuses: dict[PortStatus, list[str]] = {}
         for transport in endpoint.transports:
-            statuses.setdefault(check_port(endpoint.host, endpoint.port, transport), []).append(transport.name)
+            status = check_port(endpoint.host, endpoint.port, udp=transport is Transport.UDP)
+            statuses.setdefault(status, []).append(transport.name)
         for status, transports in statuses.items():
             host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
             yield _port_finding(

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
-from perseid.registry.installation.sections import MAX_RESOLVERS
+from perseid.registry.installation.sections import MAX_WORKERS
 from perseid.registry.installation.settings import FILE_NAME, Config, variable_name
 from perseid.server.processes.supervisor import ServerOptions
 
@@ -64,11 +64,9 @@ def serve(  # noqa: PLR0913 - options
         int | None,
         typer.Option(metavar="PORT", min=0, max=65_535, help="The port of the metrics; 0 for a free port."),
     ] = None,
-    resolvers: Annotated[
+    workers: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", min=0, max=MAX_RESOLVERS, help="The number of resolver processes; 0 for one per core."
-        ),
+        typer.Option(metavar="N", min=0, max=MAX_WORKERS, help="The number of worker processes; 0 for one per core."),
     ] = None,
     init_demo: Annotated[
         bool, typer.Option("--init-demo", help="Create a demonstration first, if there is no installation.")
@@ -86,11 +84,11 @@ def serve(  # noqa: PLR0913 - options
 
     For example:
         perseid serve
-        perseid serve --host 0.0.0.0 --resolvers 4
+        perseid serve --host 0.0.0.0 --workers 4
         perseid serve -d trial --init-demo --native-port 0 --http-port 0 --metrics-port 0
     """
     target = resolve_directory(directory).resolve()
-    _set_environment({"native.host": host, "native.port": native_port, "server.resolvers": resolvers})
+    _set_environment({"native.host": host, "native.port": native_port, "server.workers": workers})
     _set_environment({"http.host": http_host or host, "http.port": http_port, "metrics.port": metrics_port})
     # Imported only if needed: otherwise the server starts in half the time.
     if init_demo and not (target / FILE_NAME).exists():
@@ -106,7 +104,7 @@ def serve(  # noqa: PLR0913 - options
         directory=str(target),
         host=config.native.host,
         port=config.native.port,
-        resolvers=config.server.resolvers or len(os.sched_getaffinity(0)),
+        workers=config.server.workers or len(os.sched_getaffinity(0)),
         accept_clock=accept_clock,
         log_format=config.log.format,
         log_level=config.log.level_number,
@@ -115,6 +113,8 @@ def serve(  # noqa: PLR0913 - options
         http_host=config.http.host if config.http.enabled else "",
         http_port=config.http.port,
         http_schemes=_SCHEMES[config.http.listen],
+        metrics_host=config.metrics.host if config.metrics.enabled else "",
+        metrics_port=config.metrics.port,
     )
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-P", "-m", "perseid.server.processes.supervisor", options.to_json()])  # noqa: S606 - ours

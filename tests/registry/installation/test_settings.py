@@ -85,7 +85,7 @@ OTHERS: Mapping[str, tuple[object, str, object]] = {
     "keys.passphrase_file": ("passphrase", "passphrase", "passphrase"),
     "keys.passphrase": (SECRET, SECRET, SECRET),
     "server.listing_allowed": (False, "no", False),
-    "server.resolvers": (4, "4", 4),
+    "server.workers": (4, "4", 4),
     "native.host": ("::", "::", "::"),
     "native.port": (0, "0", 0),
     "http.enabled": (False, "no", False),

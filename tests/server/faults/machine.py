@@ -19,8 +19,8 @@ _KIB = 1024
 
 
 def processes(server: Serving) -> dict[str, list[int]]:
-    """The process ids of a server's children by role: one `control`, several `resolver`."""
-    found: dict[str, list[int]] = {"control": [], "resolver": []}
+    """The process ids of a server's children by role."""
+    found: dict[str, list[int]] = {"worker": []}
     for folder in PROC.iterdir():
         if folder.name.isdecimal():
             try:
@@ -40,7 +40,7 @@ def named(server: Serving) -> dict[str, int]:
     found = {"supervisor": server.pid}
     for role, pids in processes(server).items():
         for number, pid in enumerate(pids):
-            found[role if role == "control" else f"{role}-{number}"] = pid
+            found[f"{role}-{number}"] = pid
     return found
 
 

@@ -36,5 +36,5 @@ def shared() -> Iterator[Harness]:
 def wired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     """A running server on all addresses of this machine, for tests that are careful with changes."""
     directory = copy_to(tmp_path_factory.mktemp("wired"))
-    with serving(directory, "--resolvers", "1", "--http-host", "::", **NO_LIMITS) as running:
+    with serving(directory, "--http-host", "::", **NO_LIMITS) as running:
         yield running

@@ -32,7 +32,7 @@ from perseid.registry.installation.settings import Config
 from perseid.server.http.connection.listener import HttpListener
 from perseid.server.http.connection.tls import make_server_context
 from perseid.server.limits.budgets import Connections
-from perseid.server.observe.metrics import ControlCounters
+from perseid.server.observe.metrics import WorkerCounters
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY
 
 T = TypeVar("T")
@@ -192,7 +192,7 @@ class RunningListener:
     loop: asyncio.AbstractEventLoop
     front: HttpListener
     address: tuple[str, int]
-    counts: ControlCounters
+    counts: WorkerCounters
     open: list[LineProtocol] = field(default_factory=list)
     """All that were made."""
     answers_after_the_end: bool = False
@@ -259,7 +259,7 @@ class _Running:
 
     async def _serve(self) -> None:
         loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        counts = ControlCounters()
+        counts = WorkerCounters()
 
         async def work(call: Callable[[], object], _: str) -> object:
             if behind.delays:
@@ -270,7 +270,6 @@ class _Running:
             return LineProtocol(behind, host, secure, certificate)
 
         front = HttpListener(
-            self._listener,
             Connections(self._config),
             counts,
             make=make,
@@ -278,13 +277,11 @@ class _Running:
             context=self._context,
             listen=self._listen,
         )
-        # Who says nothing is let in at once here, so that no test has to wait for it.
-        self._listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 0)
         self.behind = behind = RunningListener(loop, front, self._listener.getsockname()[:2], counts)
-        front.start(loop)
+        front.start(loop, self._listener)
         self.ready.set()
         await self._stop.wait()
-        front.stop(loop)
+        front.stop(loop, self._listener)
         for one in list(front.pending):
             one.cut()
         for small in behind.open:

@@ -55,7 +55,7 @@ def hold_over_network(folder: Path) -> dict[str, list[Found]]:
     directory = make_installation(folder, "tcp")
     with Installation.open(directory, environ={}) as installation:
         import_state(Registry(installation.ledger, Rules(installation.administration)))
-    with serving(directory, "--resolvers", "1", **SETTINGS) as server:
+    with serving(directory, **SETTINGS) as server:
         replay = Replay(over_network(server.http))
         replay.load_state()
         return {vector["name"]: replay.hold(vector) for vector in VECTORS}

@@ -23,7 +23,7 @@ from tests.server.running import Serving, serving
 
 REQUESTS = EXAMPLES * 10
 GROWTH = 48 << 20
-"""Octets by which control may grow: modules that the first requests load, sessions that it keeps for a while."""
+"""Octets by which a worker may grow: modules that the first requests load, sessions that it keeps for a while."""
 INSIDES = (b"Traceback (most recent", b'File "', b"site-packages", str(Path(perseid.__file__).parent).encode())
 
 
@@ -64,18 +64,18 @@ class Asking:
 def asking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asking]:
     """The same server for all requests; it must be healthy at the end."""
     directory = copy_to(tmp_path_factory.mktemp("generated"))
-    with serving(directory, "--resolvers", "1", **NO_LIMITS) as server:
+    with serving(directory, "--workers", "1", **NO_LIMITS) as server:
         pids = processes(server)
-        (control,) = pids["control"]
-        open_before, own_before = descriptors(control), memory(control).own
+        (worker,) = pids["worker"]
+        open_before, own_before = descriptors(worker), memory(worker).own
         made = Asking(server, directory)
         yield made
         made.close()
         assert processes(server) == pids, "a process was started again"
         assert made.ask(Made("GET", "/healthz", (), None)).body == b"alive\n"
         made.close()
-        eventually(lambda: descriptors(control) <= open_before + 16, "descriptors are closed")
-        grown = memory(control).own - own_before
+        eventually(lambda: descriptors(worker) <= open_before + 16, "descriptors are closed")
+        grown = memory(worker).own - own_before
         assert grown < GROWTH, f"{grown / (1 << 20):.0f} MiB more than before"
         assert "Internal Error" not in server.errors, server.errors
         assert SECRET not in server.errors

@@ -42,7 +42,7 @@ BASIC = {
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    with serving(copy_to(tmp_path_factory.mktemp("http")), "--resolvers", "1") as server:
+    with serving(copy_to(tmp_path_factory.mktemp("http"))) as server:
         yield server
 
 
@@ -242,7 +242,7 @@ def test_long_native_list_is_complete(running: Serving) -> None:
 
 
 def test_requests_and_handshakes_are_counted_and_logged(tmp_path: Path) -> None:
-    with serving(copy_to(tmp_path), "--resolvers", "1") as server:
+    with serving(copy_to(tmp_path)) as server:
         assert fetched(server, f"/{PREFIX}/n1")[0] == 302
         assert fetched(server, f"/{PREFIX}/absent", client_context())[0] == 404
         assert fetched(server, "/healthz?token=hush")[0] == 200
@@ -318,7 +318,7 @@ def test_new_certificate_after_sighup_keeps_open_connections(tmp_path: Path) -> 
     first, _ = certificate_files(directory, "first.example.org")
     files = {"PERSEID_HTTP_CERTIFICATE_FILE": "web.pem", "PERSEID_HTTP_KEY_FILE": "web.key"}
     url = "https://second.example.org"
-    with serving(directory, "--resolvers", "1", PERSEID_HTTP_PUBLIC_URL=url, **files) as server:
+    with serving(directory, PERSEID_HTTP_PUBLIC_URL=url, **files) as server:
         assert "is not valid for second.example.org, the host of http.public_url" in server.errors
         assert shown_certificate(server) == first
         with connected(server, client_context()) as pending:
@@ -332,8 +332,8 @@ def test_new_certificate_after_sighup_keeps_open_connections(tmp_path: Path) -> 
             assert "web.key contains no PEM private key" in server.errors
             assert shown_certificate(server) == second
             assert ask(pending, "/healthz")[0].status == 200
-        # A control process that is started anew goes on without TLS rather than not at all.
-        os.kill(named(server)["control"], signal.SIGKILL)
+        # A worker that is started again goes on without TLS rather than not at all.
+        os.kill(named(server)["worker-0"], signal.SIGKILL)
         eventually(lambda: "HTTPS is disabled: " in server.errors, "the reason in the log")
         eventually(lambda: is_alive(server), "HTTP is back")
         with pytest.raises(ssl.SSLError):
@@ -351,7 +351,7 @@ def test_settings_apply_after_sighup(tmp_path: Path) -> None:
     directory = copy_to(tmp_path)
     settings = directory / "perseid.toml"
     settings.write_text("")
-    with serving(directory, "--resolvers", "1") as server:
+    with serving(directory) as server:
         assert fetched(server, f"/{PREFIX}/n1")[0] == 302
         assert fetched(server, f"/id/{PREFIX}/n1")[0] in (400, 404)
         settings.write_text('[http]\nredirect_status = 307\nresolver_forms = ["id"]\nlisten = "http"\n')
@@ -364,7 +364,7 @@ def test_settings_apply_after_sighup(tmp_path: Path) -> None:
 
 def test_new_server_key_gets_new_certificate(tmp_path: Path) -> None:
     directory = copy_to(tmp_path)
-    with serving(directory, "--resolvers", "1") as server:
+    with serving(directory) as server:
         before = shown_certificate(server)
         subprocess.run([*serve_command(directory)[:3], "key", "rotate", "server", "-d", str(directory)], check=True)
         reload(server, "created a self-signed certificate for HTTPS")
@@ -374,7 +374,7 @@ def test_new_server_key_gets_new_certificate(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("listen", ["http", "https"])
 def test_http_or_https_only(tmp_path: Path, listen: str) -> None:
-    with serving(copy_to(tmp_path), "--resolvers", "1", PERSEID_HTTP_LISTEN=listen) as server:
+    with serving(copy_to(tmp_path), PERSEID_HTTP_LISTEN=listen) as server:
         if listen == "http":
             assert fetched(server, "/healthz")[0] == 200
             with pytest.raises(ssl.SSLError):
@@ -385,14 +385,14 @@ def test_http_or_https_only(tmp_path: Path, listen: str) -> None:
 
 
 def test_http_can_be_disabled(tmp_path: Path) -> None:
-    with serving(copy_to(tmp_path), "--resolvers", "1", PERSEID_HTTP_ENABLED="no") as server:
+    with serving(copy_to(tmp_path), PERSEID_HTTP_ENABLED="no") as server:
         assert "http" not in server.announced
 
 
 def test_missing_certificate_is_created_at_start(tmp_path: Path) -> None:
     directory = copy_to(tmp_path)
     (directory / "keys" / "https.pem").unlink()
-    with serving(directory, "--resolvers", "1") as server:
+    with serving(directory) as server:
         assert "created a self-signed certificate for HTTPS" in server.errors
         assert fetched(server, "/healthz", trusting(directory))[0] == 200
 
@@ -425,7 +425,7 @@ def test_port_in_use_is_reported(running: Serving, tmp_path: Path) -> None:
 def test_options_override_settings(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
         port, metrics = one.getsockname()[1], other.getsockname()[1]
-    options = ("--resolvers", "1", "--http-host", "127.0.0.2", "--http-port", str(port), "--metrics-port", str(metrics))
+    options = ("--http-host", "127.0.0.2", "--http-port", str(port), "--metrics-port", str(metrics))
     with serving(copy_to(tmp_path), *options) as server:
         assert server.http == ("127.0.0.2", port)
         assert server.metrics == ("127.0.0.1", metrics)
@@ -437,7 +437,7 @@ def test_options_override_settings(tmp_path: Path) -> None:
 
 def test_requests_in_progress_finish_at_stop(tmp_path: Path) -> None:
     """A request with a slow body, an idle connection, and one before its handshake."""
-    with serving(copy_to(tmp_path), "--resolvers", "1") as server:
+    with serving(copy_to(tmp_path)) as server:
         body = json.dumps([{"index": 1, "type": "URL", "data": "https://example.org/slow"}]).encode()
         head = (
             f"PUT /api/handles/{PREFIX}/slow HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -458,15 +458,15 @@ def test_requests_in_progress_finish_at_stop(tmp_path: Path) -> None:
         assert "not finished in time" not in server.errors
 
 
-def test_killed_control_process_returns_on_same_port(tmp_path: Path) -> None:
-    with serving(copy_to(tmp_path), "--resolvers", "1") as server:
+def test_killed_worker_returns_on_same_port(tmp_path: Path) -> None:
+    with serving(copy_to(tmp_path)) as server:
         before = shown_certificate(server)
-        os.kill(named(server)["control"], signal.SIGKILL)
+        os.kill(named(server)["worker-0"], signal.SIGKILL)
         # The socket is the supervisor's: who comes meanwhile waits in its queue.
         status, body = fetched(server, f"/api/handles/{PREFIX}/n5")
         assert (status, json.loads(body)["responseCode"]) == (200, 1)
         assert shown_certificate(server) == before
-        assert "control ended by signal 9 and is restarted" in server.errors
+        assert "worker-0 ended by signal 9 and is restarted" in server.errors
 
 
 def test_many_concurrent_clients(running: Serving) -> None:
@@ -491,6 +491,6 @@ def test_server_key_without_tls_support(tmp_path: Path) -> None:
     for name in ("siteinfo.bin", "siteinfo.json", "keys/privkey.bin", "keys/pubkey.bin", "keys/https.pem"):
         (directory / name).unlink()
     furnish(directory, DSA_KEY)
-    with serving(directory, "--resolvers", "1") as server:
+    with serving(directory) as server:
         assert fetched(server, "/healthz", trusting(directory))[0] == 200
         assert (directory / "keys" / "https.key").stat().st_mode & 0o777 == 0o600

@@ -36,7 +36,7 @@ AWAY = "203.0.113.5"
 """Somebody whom the proxy asks for."""
 AT_A_TIME = 30
 GROWTH = 64 << 20
-"""Octets by which control may grow, of which unfinished requests may be more than the half."""
+"""Octets by which a worker may grow, of which unfinished requests may be more than the half."""
 
 SETTINGS = {
     **NOBODY_EXEMPT,
@@ -53,16 +53,16 @@ REFUSED = 'perseid_limits_triggered_total{limit="connections"}'
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    with serving(copy_to(tmp_path_factory.mktemp("hostile")), "--resolvers", "1", **SETTINGS) as running:
+    with serving(copy_to(tmp_path_factory.mktemp("hostile")), "--workers", "1", **SETTINGS) as running:
         pids = processes(running)
-        (control,) = pids["control"]
+        (worker,) = pids["worker"]
         fetch(running, f"/{PREFIX}/n1?noredirect")
-        open_before, own_before = descriptors(control), memory(control).own
+        open_before, own_before = descriptors(worker), memory(worker).own
         yield running
         assert processes(running) == pids, "a process was started again"
         assert fetch(running, f"/{PREFIX}/n1").status == 302
-        eventually(lambda: descriptors(control) <= open_before + 16, "descriptors are closed")
-        assert memory(control).own - own_before < GROWTH
+        eventually(lambda: descriptors(worker) <= open_before + 16, "descriptors are closed")
+        assert memory(worker).own - own_before < GROWTH
         assert "Internal Error" not in running.errors, running.errors
         assert SECRET not in running.errors
 
@@ -342,7 +342,7 @@ def test_secrets_on_insecure_connection_are_refused_with_reason(server: Serving)
 
 
 def test_native_resolution_continues_during_http_load(server: Serving) -> None:
-    """Both are answered correctly under load: UDP by its own process, HTTP by the control process."""
+    """Both are answered correctly under load."""
     stop = threading.Event()
     told: list[int | Exception] = []
     octets = b"".join([request("GET", f"/{PREFIX}/n{number}") for number in range(NAMES)])
@@ -389,12 +389,12 @@ def test_native_resolution_continues_during_http_load(server: Serving) -> None:
 
 
 def test_disconnecting_clients_leave_nothing(server: Serving) -> None:
-    (control,) = processes(server)["control"]
-    before = descriptors(control)
+    (worker,) = processes(server)["worker"]
+    before = descriptors(worker)
     for number in range(200):
         secure = number % 4 == 3
         with suppress(OSError), connected(server.http, secure=secure, source=f"127.0.0.{70 + number % 10}") as client:
             client.send(request("GET", f"/{PREFIX}/longer?noredirect") * 3)
             client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # with a reset
-    eventually(lambda: descriptors(control) <= before + 8, "connections are forgotten")
+    eventually(lambda: descriptors(worker) <= before + 8, "connections are forgotten")
     assert fetch(server, f"/{PREFIX}/n1").status == 302

@@ -196,7 +196,7 @@ def sessions(spy: Spy) -> None:
 def test_no_secret_is_revealed_over_http(tmp_path: Path, form: str) -> None:
     directory = protected(copy_to(tmp_path))
     settings = LOUD | NO_LIMITS | {"PERSEID_LOG_FORMAT": form, "PERSEID_LIMITS_FAILED_PROOFS": "100000"}
-    with serving(directory, "--resolvers", "1", **settings) as server:
+    with serving(directory, **settings) as server:
         with connected(server.http, secure=form == "json") as client:  # one in each form is enough
             spy = Spy(client, server)
             use(spy)

@@ -4,7 +4,7 @@ from perseid.server.http.clients import Peer
 from perseid.server.http.connection.requests import HeadParser, ParsedRequest
 from perseid.server.http.service import FastResponse, HttpService, MonitoredService, ServiceMonitor
 from perseid.server.limits.udp import NetworkSet
-from perseid.server.observe.metrics import ControlCounters
+from perseid.server.observe.metrics import WorkerCounters
 from tests.server.http.contexts import Harness
 
 ANSWER = b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\n\r\n"
@@ -15,7 +15,7 @@ def arrived(host: str) -> ParsedRequest:
 
 
 def observing(service: HttpService) -> ServiceMonitor:
-    made = ServiceMonitor(service, ControlCounters(), lambda _: FastResponse(ANSWER, b"12345/n1"))
+    made = ServiceMonitor(service, WorkerCounters(), lambda _: FastResponse(ANSWER, b"12345/n1"))
     made.max_fast = 3
     return made
 

@@ -47,7 +47,7 @@ LEAST_PART = 50
 """Resolution during a flood may be slower than without, for clients, server and flood share two cores; but not by more
 than this."""
 GROWTH = 48 << 20
-"""Octets by which control may grow while it is flooded: sessions, challenges and answers that it keeps for a while."""
+"""Octets by which a worker may grow while it is flooded: sessions, challenges and answers that it keeps for a while."""
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     But whoever floods it fails as often as they like: locked out, they would cost nothing.
     """
     settings = NOBODY_EXEMPT | {"PERSEID_LOG_ACCESS": "false", "PERSEID_LIMITS_FAILED_PROOFS": "1000000"}
-    with serving(copy_to(tmp_path_factory.mktemp("floods")), "--resolvers", "2", **settings) as running:
+    with serving(copy_to(tmp_path_factory.mktemp("floods")), "--workers", "1", **settings) as running:
         pids = processes(running)
         yield running
         assert processes(running) == pids, "a process was started again"
@@ -137,7 +137,7 @@ def _row(what: str, done: Counter[str], seconds: float) -> str:
 
 
 def _used(server: Serving) -> dict[str, float]:
-    """CPU seconds of each process, and of each pool of control."""
+    """CPU seconds of each process, and of each pool."""
     found = {name: cpu_seconds(pid) for name, pid in named(server).items()}
     for name, value in metrics(server).items():
         if name.startswith("perseid_pool_cpu_seconds_total"):
@@ -252,7 +252,7 @@ def test_any_bytes_over_udp_get_a_response_or_none(server: Serving, sent: list[b
         sending.settimeout(30.0)
         for raw in sent:
             sending.send(raw)
-        sending.send(good)  # from the same port, so the same resolver reads it, behind all the others
+        sending.send(good)  # from the same port, so the same worker reads it, behind all the others
         while (packet := sending.recv(2_048))[8:12] != good[8:12]:
             assert len(packet) <= 512
             for frame in frames_in(packet):
@@ -279,7 +279,7 @@ def answers_to(server: Serving, host: str, *sent: bytes) -> list[Frame]:
 
 def test_after_the_floods_the_same_processes_run_within_their_limits(server: Serving) -> None:
     """Much more of the same, without reading the responses."""
-    (control,) = processes(server)["control"]
+    (worker,) = processes(server)["worker"]
     before = {name: memory(pid).own for name, pid in named(server).items()}
     parts = [raw[:at] + raw[at + 1 :] for raw in MESSAGES for at in range(0, len(raw), 3)]
     with datagrams("127.31.2.1", server.native) as sending:
@@ -294,6 +294,6 @@ def test_after_the_floods_the_same_processes_run_within_their_limits(server: Ser
         assert client.resolve(f"{PREFIX}/n1").code is ResponseCode.SUCCESS
     after = {name: memory(pid).own for name, pid in named(server).items()}
     assert after.keys() == before.keys()
-    assert processes(server)["control"] == [control]
+    assert processes(server)["worker"] == [worker]
     for name, own in after.items():
         assert own - before[name] < GROWTH, f"{name} grew by {own - before[name]:,} bytes"

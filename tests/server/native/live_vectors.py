@@ -304,7 +304,7 @@ def replay_all(folder: Path) -> dict[str, list[Found]]:
         place.mkdir()
         clock = OtherClock.make(place / "clock")
         clock.stop_at(MADE)
-        with serving(make_installation(place, half), "--resolvers", "1", **clock.environment) as server:
+        with serving(make_installation(place, half), **clock.environment) as server:
             conversations: dict[tuple[str, str], Conversation] = {}
             for moment, vector in in_order(half):
                 key = vector.file, vector.group

@@ -61,7 +61,7 @@ KEPT = default_flags(OpCode.RESOLUTION) | OpFlag.KEEP_CONNECTION
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     """A server with small limits and no exempt networks. Each test uses its own networks."""
-    with serving(copy_to(tmp_path_factory.mktemp("abuse")), "--resolvers", "2", **STRICT) as running:
+    with serving(copy_to(tmp_path_factory.mktemp("abuse")), "--workers", "1", **STRICT) as running:
         pids = processes(running)
         yield running
         assert processes(running) == pids, "a process was started again"
@@ -136,9 +136,9 @@ def test_only_idle_and_slow_clients_are_disconnected(server: Serving) -> None:
 
 
 def test_unread_responses_are_bounded(server: Serving) -> None:
-    (control,) = processes(server)["control"]
+    (worker,) = processes(server)["worker"]
     request = resolution_request(server, "longer", KEPT)
-    before = memory(control).own
+    before = memory(worker).own
     for pieces in ([request] * 200, [request * 5] * 60):  # each by itself, and several at a time
         with connected("127.12.0.1", server.native) as connection, suppress(ConnectionError, TimeoutError):
             connection.settimeout(2.0)
@@ -146,7 +146,7 @@ def test_unread_responses_are_bounded(server: Serving) -> None:
                 connection.sendall(piece)
                 time.sleep(0.001)
             time.sleep(0.2)
-            assert memory(control).own - before < 24 * _MIB
+            assert memory(worker).own - before < 24 * _MIB
     assert is_served(server, "127.12.0.1")
 
 
@@ -168,7 +168,7 @@ def test_late_reader_gets_all_responses(server: Serving) -> None:
 def test_largest_unfinished_message_is_dropped_over_the_limit(tmp_path: Path) -> None:
     limit = 1 << 20
     settings = NOBODY_EXEMPT | {"PERSEID_LIMITS_TCP_UNFINISHED_OCTETS": str(limit), "PERSEID_LOG_ACCESS": "false"}
-    with serving(copy_to(tmp_path), "--resolvers", "1", **settings) as server:
+    with serving(copy_to(tmp_path), **settings) as server:
         body = ValuesRequest(f"{PREFIX}/long-one".encode(), (Value(1, "DATA", bytes(250 << 10)),))
         message = SourceClient(server.native, "").packed(OpCode.CREATE_HANDLE, body)
         for cut in (1, 2):  # what is finished or cut is no longer counted, or a second time more of them would go
@@ -198,15 +198,15 @@ def test_too_long_message_is_refused_before_it_arrives(server: Serving) -> None:
 
 
 def test_unfinished_fragments_are_bounded(server: Serving) -> None:
-    (control,) = processes(server)["control"]
-    before = memory(control).own
+    (worker,) = processes(server)["worker"]
+    before = memory(worker).own
     for source in range(100):
         with datagrams(f"127.13.{source}.1", server.native) as sending:
             for number in range(60):
                 head = struct.pack(">BBBBIIII", 2, 11, 0x22, 11, 0, 1 + number, number % 500, 1 << 18)
                 sending.send(head + bytes(492))
             time.sleep(0.01)
-    assert memory(control).own - before < 16 * _MIB  # 8 MiB is what all unfinished messages may take
+    assert memory(worker).own - before < 16 * _MIB  # 8 MiB is what all unfinished messages may take
     with SourceClient(server.native, "127.13.200.1", Via.UDP) as client:
         values = (Value(1, "DATA", bytes(2_000)),)
         request = client.request(OpCode.CREATE_HANDLE, ValuesRequest(f"{PREFIX}/in-fragments".encode(), values))
@@ -249,7 +249,7 @@ def test_udp_challenges_are_bounded_and_do_not_affect_tcp(server: Serving) -> No
             packets = len(payload) // 492 + 1
             for number in range(count):
                 if number % (50 // packets + 1) == 0:
-                    time.sleep(0.02)  # resolvers hand over 4,000 a second here
+                    time.sleep(0.02)  # 4,000 a second are accepted here
                 with datagrams(f"127.15.{number % 100}.1", server.native) as sending:
                     if packets == 1:
                         sending.send(struct.pack(">BBBBIIII", 2, 11, 2, 11, 0, number + 1, 0, len(payload)) + payload)

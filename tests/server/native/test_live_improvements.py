@@ -28,7 +28,7 @@ READ_ALL = DEFAULT_FLAGS & ~OpFlag.PUBLIC_ONLY
 URL = Value.text(1, "URL", "https://example.org/new")
 ADDED = Value.text(9, "NOTE", "added")
 PORTS = 6
-"""From so many ports a request is repeated: the kernel spreads them over the resolvers by a hash that nobody knows."""
+"""From so many ports a request is repeated: the kernel spreads them over the workers by a hash that nobody knows."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     folder = tmp_path_factory.mktemp("live-improvements")
     clock = OtherClock.make(folder / "clock")
     directory = live_installation(folder)
-    with serving(directory, "--resolvers", "3", **clock.environment) as server:
+    with serving(directory, **clock.environment) as server:
         yield Live(server, directory, clock)
 
 
@@ -184,7 +184,7 @@ def test_repeated_change_is_made_once_and_gets_the_first_response(minute: Live, 
         before = live.entries
         found = from_several_ports(live, client, one, None)
         assert set(map(code_of, found)) == {ResponseCode.SUCCESS}
-        assert len(set(found)) == 1, "by whichever resolver they came"
+        assert len(set(found)) == 1, "by whichever worker they came"
         assert live.entries == before + 1
         assert code_of(raw_response(client, other)) is ResponseCode.SUCCESS
         # A packet that was late: executed again, it would take back what was changed since.

@@ -69,7 +69,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(directory: Path) -> Iterator[Serving]:
-    with serving(directory, "--resolvers", "2") as running:
+    with serving(directory) as running:
         yield running
 
 

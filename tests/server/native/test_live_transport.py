@@ -79,7 +79,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(directory: Path, watched: Path) -> Iterator[Serving]:
     paths = os.pathsep.join(filter(None, [str(watched), os.environ.get("PYTHONPATH")]))
     environment = {"PYTHONPATH": paths, "PYTHON_REACHED_OUT": str(watched / "log")}
-    with serving(directory, "--resolvers", "3", **environment) as running:
+    with serving(directory, **environment) as running:
         yield running
 
 
@@ -127,7 +127,7 @@ def test_what_cannot_be_parsed_is_in_the_log(server: Serving) -> None:
 
 @settings(max_examples=15)
 @given(st.randoms(use_true_random=False))
-def test_packets_may_arrive_in_any_order_twice_and_by_several_resolvers(server: Serving, chance: random.Random) -> None:
+def test_packets_may_arrive_in_any_order_and_twice(server: Serving, chance: random.Random) -> None:
     """Clients are identified by address, not port (2.3): here each packet has another port."""
     with client_of(server, Via.UDP) as client:
         many = tuple(chance.sample(range(1, 500), 300))
@@ -278,7 +278,7 @@ def _frame(connection: socket.socket) -> Frame:
 
 def test_interface_accepts_what_the_site_record_says(tmp_path: Path) -> None:
     directory = live_installation(tmp_path)
-    with serving(directory, "--resolvers", "1") as own:
+    with serving(directory) as own:
         with client_of(own) as client:
             site = client.site()
         port = own.native[1]
@@ -336,7 +336,7 @@ def test_foreign_identity_is_refused_without_outgoing_connections(
             assert "is not hosted here" in text_of(answer)
     assert entries(directory) == before
     log = (watched / "log").read_text().splitlines()
-    assert log.count("watched") >= 5, "the supervisor, control and three resolvers"
+    assert log.count("watched") >= 2, "the supervisor and a worker"
     assert set(log) == {"watched"}
     assert _local_ports(server) <= {server.native[1], server.http[1], (server.metrics or ("", 0))[1]}
 

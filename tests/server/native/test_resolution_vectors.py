@@ -26,7 +26,7 @@ HANDED_OVER = {
     "resolve.version": "to be signed",
     "malformed": "not understood, or unusual",
 }
-"""What a resolver leaves to the control process, by how the names of the vectors begin."""
+"""What the fast path leaves to the service, by how the names of the vectors begin."""
 
 ANSWERED_ALL_THE_SAME = {"malformed.expired.udp", "malformed.expired.tcp"}
 """Nothing is wrong with these as deployed: the expiration time of a request is not looked at."""

@@ -1,8 +1,6 @@
 """Metrics of all processes; a part that cannot be read does not hide the others."""
 
-import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -13,17 +11,20 @@ from prometheus_client.parser import text_string_to_metric_families
 from perseid.records.site import Transport
 from perseid.registry.installation.installation import Installation
 from perseid.server.native.steps import WorkKind
-from perseid.server.observe.counters import SharedCounters
+from perseid.server.observe.counters import MAX_PUBLISHED
 from perseid.server.observe.metrics import (
     FAMILIES,
     HISTOGRAM,
-    ControlCounters,
     Histogram,
     LedgerState,
     MetricSources,
+    WorkerCounters,
     create_registry,
+    encode_samples,
     format_table,
     get_ledger_state,
+    keep_counters,
+    read_worker,
 )
 from perseid.server.processes.pools import PoolStats
 from perseid.server.state.state import TableSize
@@ -35,16 +36,8 @@ STATE = LedgerState(entries=30, checkpoint=28, applied=29, ready=True)
 
 
 @pytest.fixture
-def shared_counters() -> Iterator[SharedCounters]:
-    made = SharedCounters.create(2)
-    yield made
-    made.close()
-    os.close(made.descriptor)
-
-
-@pytest.fixture
-def counts() -> ControlCounters:
-    return ControlCounters()
+def counts() -> WorkerCounters:
+    return WorkerCounters()
 
 
 def scraped(sources: MetricSources) -> dict[tuple[str, ...], float]:
@@ -61,13 +54,12 @@ def answer(code: int) -> bytes:
     return bytes(24) + code.to_bytes(4, "big") + bytes(12)
 
 
-def test_requests_of_all_processes_are_counted_together(
-    shared_counters: SharedCounters, counts: ControlCounters
-) -> None:
-    for number, code in ((0, 1), (1, 1), (1, 100), (1, 12_345)):
-        shared_counters.counters(number).answered(answer(code))
-    shared_counters.counters(0).forwarded()
-    shared_counters.counters(1).dropped()
+def test_requests_of_all_workers_are_counted_together(counts: WorkerCounters) -> None:
+    other = WorkerCounters()
+    for each, code in ((counts, 1), (other, 1), (other, 100), (other, 12_345)):
+        each.count_udp_response(answer(code), 40)
+    other.dropped("too old")
+    other.served(Transport.TCP, OpCode.RESOLUTION, ResponseCode.SUCCESS, 200)
     counts.count_fast_response((1).to_bytes(4, "big"))
     counts.count_fast_response((1).to_bytes(4, "big"))
     counts.count_fast_response((777).to_bytes(4, "big"))
@@ -79,11 +71,11 @@ def test_requests_of_all_processes_are_counted_together(
     counts.limited("slow_connection")
     found = scraped(
         MetricSources(
-            shared_counters=shared_counters,
             counts=counts,
             ready=lambda: "",
             ledger=lambda: STATE,
             limits=lambda: {"x": 2},
+            other_workers=lambda: [published(other), b"", b"of another version"],
         )
     )
     requests = {key[1:]: value for key, value in found.items() if key[0] == "perseid_requests_total"}
@@ -91,49 +83,79 @@ def test_requests_of_all_processes_are_counted_together(
         ("success", "resolution", "udp"): 3,
         ("handle_not_found", "resolution", "udp"): 1,
         ("other", "resolution", "udp"): 1,
-        ("success", "resolution", "tcp"): 2,
+        ("success", "resolution", "tcp"): 3,
         ("other", "resolution", "tcp"): 1,
         ("authentication_failed", "create_handle", "tcp"): 1,
         ("none", "other", "tcp"): 2,
     }
     assert found["perseid_authentication_failures_total", "tcp"] == 1
-    assert found["perseid_udp_forwarded_total",] == 1
-    assert found["perseid_udp_dropped_total", "resolver"] == 1
-    assert found["perseid_udp_dropped_total", "too old"] == 1
+    assert found["perseid_udp_dropped_total", "too old"] == 2
     assert found["perseid_udp_sent_bytes_total",] == 160
     assert found["perseid_limits_triggered_total", "slow_connection"] == 1
     assert found["perseid_limits_triggered_total", "x"] == 2
-    assert found["perseid_request_duration_seconds_count", "tcp"] == 3
-    assert found["perseid_request_duration_seconds_bucket", "0.0005", "tcp"] == 3
-    assert found["perseid_request_duration_seconds_bucket", "0.00025", "tcp"] == 0
+    assert found["perseid_request_duration_seconds_count", "tcp"] == 4
+    assert found["perseid_request_duration_seconds_bucket", "0.0005", "tcp"] == 4
+    assert found["perseid_request_duration_seconds_bucket", "0.00025", "tcp"] == 1
+    assert found["perseid_request_duration_seconds_sum", "tcp"] == pytest.approx(0.0011)
 
 
-def test_unknown_codes_create_no_new_series(counts: ControlCounters) -> None:
+def published(counts: WorkerCounters, connections: int = 0) -> bytes:
+    sources = MetricSources(counts=counts, ready=lambda: "", ledger=lambda: STATE, connections=lambda: connections)
+    return encode_samples(read_worker(sources))
+
+
+def test_counters_outlive_their_process_and_gauges_do_not(counts: WorkerCounters) -> None:
+    earlier = WorkerCounters()
+    earlier.count_udp_response(answer(1), 40)
+    sources = MetricSources(
+        counts=counts,
+        ready=lambda: "",
+        ledger=lambda: STATE,
+        connections=lambda: 1,
+        other_workers=lambda: [keep_counters(published(earlier, 7)), published(WorkerCounters(), 2)],
+    )
+    found = scraped(sources)
+    assert found["perseid_requests_total", "success", "resolution", "udp"] == 1
+    assert found["perseid_udp_sent_bytes_total",] == 40
+    assert found["perseid_connections",] == 3
+
+
+def test_all_series_of_a_worker_fit_into_shared_memory() -> None:
+    counts = WorkerCounters()
+    for transport in Transport:
+        for opcode in OpCode:
+            for code in (*ResponseCode, None):
+                counts.served(transport, opcode, code, 100)
+    assert len(published(counts)) <= MAX_PUBLISHED
+
+
+def test_unknown_codes_create_no_new_series(counts: WorkerCounters) -> None:
     for number in range(1000, 3000):
         counts.served(Transport.TCP, OpCode(number + 10_000), ResponseCode.OPERATION_NOT_SUPPORTED, 1)
     assert counts.requests() == {("tcp", "other", "operation_not_supported"): 2000}
     assert len(counts._served) == 1
 
 
-def test_state_of_the_server_is_shown(shared_counters: SharedCounters, counts: ControlCounters) -> None:
-    counts.loop_lag = 0.02
+def test_state_of_the_server_is_shown(counts: WorkerCounters) -> None:
+    counts.lags.add(20_000)
     sources = MetricSources(
-        shared_counters=shared_counters,
         counts=counts,
         ready=lambda: "the view is built anew",
         ledger=lambda: STATE,
         connections=lambda: 7,
+        tick_age=lambda: 0.25,
         sessions=lambda: 3,
         challenges=lambda: 2,
         state=lambda: {"http_sessions": TableSize(5, 4096)},
         pools=lambda: {WorkKind.SIGN: PoolStats(1, 4, 100, 5, 6, 1.5)},
-        restarts=lambda: {"resolver": 2},
+        restarts=lambda: {"worker": 2},
         lines_lost=lambda: 9,
     )
     found = scraped(sources)
     expected = {
         ("perseid_ready",): 0,
         ("perseid_connections",): 7,
+        ("perseid_loop_last_tick_seconds",): 0.25,
         ("perseid_sessions",): 3,
         ("perseid_challenges_pending",): 2,
         ("perseid_state_entries", "http_sessions"): 5,
@@ -148,30 +170,27 @@ def test_state_of_the_server_is_shown(shared_counters: SharedCounters, counts: C
         ("perseid_ledger_checkpoint_entries",): 28,
         ("perseid_answers_lag_entries",): 1,
         ("perseid_answers_ready",): 1,
-        ("perseid_restarts_total", "resolver"): 2,
+        ("perseid_restarts_total", "worker"): 2,
         ("perseid_log_lines_lost_total",): 9,
         ("perseid_loop_lag_seconds_bucket", "0.05"): 1,
         ("perseid_loop_lag_seconds_bucket", "0.01"): 0,
         ("perseid_scrape_errors_total",): 0,
     }
     assert {key: found[key] for key in expected} == expected
-    assert counts.loop_lag == 0.02
-    assert 0 <= found["perseid_loop_last_tick_seconds",] < 30
-    assert found["perseid_process_resident_memory_bytes", "control"] > 1 << 20
-    assert found["perseid_process_cpu_seconds_total", "control"] > 0
-    assert found["perseid_process_open_fds", "control"] > 2
+    assert found["perseid_process_resident_memory_bytes", "worker-0"] > 1 << 20
+    assert found["perseid_process_cpu_seconds_total", "worker-0"] > 0
+    assert found["perseid_process_open_fds", "worker-0"] > 2
 
 
-def test_unreadable_source_does_not_hide_others(shared_counters: SharedCounters, counts: ControlCounters) -> None:
+def test_unreadable_source_does_not_hide_others(counts: WorkerCounters) -> None:
     def away() -> LedgerState:
         raise ConnectionError("the database is away")
 
     sources = MetricSources(
-        shared_counters=shared_counters,
         counts=counts,
         ready=lambda: "",
         ledger=away,
-        processes=lambda: {"resolver-1": 2**22 + 1},
+        processes=lambda: {"worker-1": 2**22 + 1},
     )
     found = scraped(sources)
     assert found["perseid_scrape_errors_total",] == 1
@@ -179,8 +198,8 @@ def test_unreadable_source_does_not_hide_others(shared_counters: SharedCounters,
     assert not any(name[0].startswith(("perseid_ledger_", "perseid_process_")) for name in found)
 
 
-def test_collector_yields_all_families(shared_counters: SharedCounters, counts: ControlCounters) -> None:
-    sources = MetricSources(shared_counters=shared_counters, counts=counts, ready=lambda: "", ledger=lambda: STATE)
+def test_collector_yields_all_families(counts: WorkerCounters) -> None:
+    sources = MetricSources(counts=counts, ready=lambda: "", ledger=lambda: STATE)
     text = generate_latest(create_registry(sources)).decode()
     given = re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE)
     assert sorted(given) == sorted((name, family.kind) for name, family in FAMILIES.items())
@@ -204,7 +223,7 @@ def test_histogram_bounds_are_inclusive() -> None:
     histogram = Histogram((10, 20))
     for microseconds in (0, 10, 11, 20, 21, 1_000_000):
         histogram.add(microseconds)
-    assert histogram.read() == ([("1e-05", 2), ("2e-05", 4), ("+Inf", 6)], 1.000062)
+    assert histogram.read() == [2, 4, 6, 1.000062]
 
 
 def test_ledger_state_is_read(tmp_path: Path) -> None:

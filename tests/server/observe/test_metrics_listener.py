@@ -1,6 +1,5 @@
 """The metrics listener responds to valid requests, and clients cannot block it."""
 
-import os
 import socket
 import time
 from collections.abc import Iterator
@@ -11,19 +10,18 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from perseid.registry.installation.settings import Config
 from perseid.server.observe import metrics_listener
-from perseid.server.observe.counters import SharedCounters
-from perseid.server.observe.metrics import FAMILIES, ControlCounters, LedgerState, MetricSources
-from perseid.server.observe.metrics_listener import MAX_CONNECTIONS, MetricsListener, create_listener
+from perseid.server.observe.metrics import FAMILIES, LedgerState, MetricSources, WorkerCounters
+from perseid.server.observe.metrics_listener import MAX_CONNECTIONS, MetricsListener
+from perseid.server.processes.sockets import listen_for_metrics
 
 
 class Server:
     """The sources of the listener."""
 
-    def __init__(self, shared_counters: SharedCounters) -> None:
-        self.counts = ControlCounters()
+    def __init__(self) -> None:
+        self.counts = WorkerCounters()
         self.reason = ""
         self.sources = MetricSources(
-            shared_counters=shared_counters,
             counts=self.counts,
             ready=self.ready,
             ledger=lambda: LedgerState(1, 1, 1, ready=True),
@@ -36,16 +34,13 @@ class Server:
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    shared_counters = SharedCounters.create(1)
-    yield Server(shared_counters)
-    shared_counters.close()
-    os.close(shared_counters.descriptor)
+def server() -> Server:
+    return Server()
 
 
 @pytest.fixture
 def listener(server: Server) -> Iterator[MetricsListener]:
-    with MetricsListener(server.sources, create_listener("127.0.0.1", 0)) as listening:
+    with MetricsListener(server.sources, listen_for_metrics("127.0.0.1", 0)) as listening:
         yield listening
 
 
@@ -148,7 +143,7 @@ def test_invalid_requests_are_refused(listener: MetricsListener) -> None:
 
 def test_slow_clients_are_disconnected_and_block_nobody(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_listener, "TIMEOUT", 0.3)
-    with MetricsListener(server.sources, create_listener("127.0.0.1", 0)) as listener:
+    with MetricsListener(server.sources, listen_for_metrics("127.0.0.1", 0)) as listener:
         port = port_of(listener)
         slow = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(MAX_CONNECTIONS)]
         for client in slow:
@@ -176,18 +171,17 @@ def test_connections_are_limited(listener: MetricsListener) -> None:
     assert get(listener, "/live")[0].status == 200
 
 
-def test_settings_configure_the_listener(server: Server) -> None:
-    off = Config.parse("[metrics]\nenabled = false", {})
-    with MetricsListener.of(off, server.sources) as listener:
+def test_listener_without_a_socket_does_nothing(server: Server) -> None:
+    with MetricsListener(server.sources, None) as listener:
         assert listener.address is None
-    with MetricsListener.of(Config.parse("[metrics]\nhost = '::1'\nport = 0", {}), server.sources) as listener:
+    with MetricsListener(server.sources, listen_for_metrics("::1", 0)) as listener:
         assert listener.address is not None
         assert listener.address.startswith("http://[::1]:")
     assert Config.parse("", {}).metrics.host == "127.0.0.1"
 
 
 def test_port_is_free_after_exit(server: Server) -> None:
-    with MetricsListener(server.sources, create_listener("127.0.0.1", 0)) as listener:
+    with MetricsListener(server.sources, listen_for_metrics("127.0.0.1", 0)) as listener:
         port = port_of(listener)
         get(listener, "/metrics")
-    create_listener("127.0.0.1", port).close()
+    listen_for_metrics("127.0.0.1", port).close()

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -11,9 +12,9 @@ from perseid.server.processes.sockets import StartupError, bind, listen
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1", "::"])
 def test_all_sockets_have_one_port(host: str) -> None:
-    listener, udp = bind(host, 0, 3)
-    with listener, udp[0], udp[1], udp[2]:
-        assert {one.getsockname() for one in udp} == {listener.getsockname()}
+    udp, tcp = bind(host, 0, 2)
+    with udp[0], udp[1], tcp[0], tcp[1]:
+        assert len({one.getsockname() for one in (*udp, *tcp)}) == 1
 
 
 def test_only_one_of_two_concurrent_servers_gets_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,17 +30,17 @@ def test_only_one_of_two_concurrent_servers_gets_the_port(monkeypatch: pytest.Mo
         return made(host, port)
 
     monkeypatch.setattr(sockets, "_bind_udp", make)
-    listener, (udp,) = bind("127.0.0.1", 0, 1)
-    with listener, udp:
+    (udp,), (tcp,) = bind("127.0.0.1", 0, 1)
+    with tcp, udp:
         assert started == [udp.getsockname()[1]] * 2
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1", "::"])
 def test_http_port_in_use_is_refused(host: str) -> None:
-    with listen(host, 0) as listener:
+    with listen(host, 0, 1)[0] as listener:
         port = listener.getsockname()[1]
         with pytest.raises(StartupError) as caught:
-            listen(host, port)
+            listen(host, port, 1)
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     message = str(caught.value)
     assert message.startswith(
@@ -50,10 +51,29 @@ def test_http_port_in_use_is_refused(host: str) -> None:
 
 def test_owner_of_a_native_port_is_reported() -> None:
     named = rf"used by process {os.getpid()} \(.+\)\. Stop it, or choose another port with native\.port\."
-    with listen("127.0.0.1", 0) as listener, pytest.raises(StartupError, match=named):
+    with listen("127.0.0.1", 0, 1)[0] as listener, pytest.raises(StartupError, match=named):
         bind("127.0.0.1", listener.getsockname()[1], 1)
 
 
 def test_foreign_address_is_refused() -> None:
     with pytest.raises(StartupError, match=r"Cannot serve HTTP at 192\.0\.2\.7:80: .+\. Correct the address, or"):
-        listen("192.0.2.7", 80)
+        listen("192.0.2.7", 80, 1)
+
+
+def test_connections_are_distributed_over_the_sockets_of_all_workers() -> None:
+    sockets = listen("127.0.0.1", 0, 2)
+    with ExitStack() as stack:
+        for sock in sockets:
+            stack.enter_context(sock)
+        for _ in range(64):
+            client = stack.enter_context(socket.create_connection(sockets[0].getsockname()))
+            client.send(b"x")  # the kernel waits for data
+        accepted = dict.fromkeys(sockets, 0)
+        for sock in sockets:
+            sock.setblocking(False)
+            with suppress(BlockingIOError):
+                while True:
+                    stack.enter_context(sock.accept()[0])
+                    accepted[sock] += 1
+        assert sum(accepted.values()) == 64
+        assert min(accepted.values()) > 0

@@ -22,7 +22,7 @@ PLACES = {"0.0.0.0": ("127.0.0.1", "127.0.0.2"), "::": ("::1", "127.0.0.1", "127
 @pytest.fixture(scope="module", params=PLACES)
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     directory = live_installation(tmp_path_factory.mktemp("every-address"))
-    with serving(directory, "--resolvers", "2", "--host", request.param) as running:
+    with serving(directory, "--host", request.param) as running:
         yield running
 
 

@@ -8,35 +8,33 @@ from pathlib import Path
 
 import pytest
 
-from perseid.records.site import Transport
 from perseid.server.processes import sockets
 from perseid.server.processes.sockets import PortStatus, check_port
 
-KINDS = {Transport.TCP: socket.SOCK_STREAM, Transport.UDP: socket.SOCK_DGRAM}
-BOTH = pytest.mark.parametrize("transport", list(KINDS), ids=lambda transport: transport.name)
+BOTH = pytest.mark.parametrize("udp", [False, True], ids=["tcp", "udp"])
 
 
 @pytest.fixture
-def in_use(transport: Transport) -> Iterator[socket.socket]:
+def in_use(udp: bool) -> Iterator[socket.socket]:
     """A socket of this process that uses a port."""
-    with socket.socket(socket.AF_INET, KINDS[transport]) as made:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM if udp else socket.SOCK_STREAM) as made:
         made.bind(("127.0.0.1", 0))
-        if transport == Transport.TCP:
+        if not udp:
             made.listen(1)
         yield made
 
 
 @BOTH
-def test_free_port_has_no_problem(transport: Transport, in_use: socket.socket) -> None:
+def test_free_port_has_no_problem(udp: bool, in_use: socket.socket) -> None:
     port = in_use.getsockname()[1]
     in_use.close()
-    assert check_port("127.0.0.1", port, transport) == PortStatus()
-    assert check_port("localhost", port, transport) == PortStatus()
+    assert check_port("127.0.0.1", port, udp=udp) == PortStatus()
+    assert check_port("localhost", port, udp=udp) == PortStatus()
 
 
 @BOTH
-def test_owner_of_a_port_is_found(transport: Transport, in_use: socket.socket) -> None:
-    looked = check_port("127.0.0.1", in_use.getsockname()[1], transport)
+def test_owner_of_a_port_is_found(udp: bool, in_use: socket.socket) -> None:
+    looked = check_port("127.0.0.1", in_use.getsockname()[1], udp=udp)
     assert (looked.problem, looked.in_use) == ("Address already in use", True)
     (owner,) = looked.owners
     assert owner.process == os.getpid()
@@ -48,33 +46,33 @@ def test_shared_socket_makes_a_port_in_use() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         made.bind(("127.0.0.1", 0))
-        assert check_port("127.0.0.1", made.getsockname()[1], Transport.UDP).in_use
+        assert check_port("127.0.0.1", made.getsockname()[1], udp=True).in_use
 
 
 @BOTH
 def test_unknown_owner_is_not_reported(
-    transport: Transport, in_use: socket.socket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    udp: bool, in_use: socket.socket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sockets, "PROC", tmp_path)
     (tmp_path / "1" / "fd").mkdir(parents=True)
     (tmp_path / "1" / "fd" / "0").write_text("no link")
     (tmp_path / "2").mkdir()
-    looked = check_port("127.0.0.1", in_use.getsockname()[1], transport)
+    looked = check_port("127.0.0.1", in_use.getsockname()[1], udp=udp)
     assert (looked.in_use, looked.owners) == (True, ())
 
 
 @BOTH
 def test_port_held_by_another_check_is_free(
-    transport: Transport, in_use: socket.socket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    udp: bool, in_use: socket.socket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sockets, "PROC", tmp_path)
     monkeypatch.setattr(time, "sleep", lambda _: in_use.close())
-    assert check_port("127.0.0.1", in_use.getsockname()[1], transport) == PortStatus()
+    assert check_port("127.0.0.1", in_use.getsockname()[1], udp=udp) == PortStatus()
 
 
 @BOTH
 @pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1", "no.such.name.invalid"])
-def test_foreign_address_is_a_problem(transport: Transport, host: str) -> None:
-    looked = check_port(host, 2641, transport)
+def test_foreign_address_is_a_problem(udp: bool, host: str) -> None:
+    looked = check_port(host, 2641, udp=udp)
     assert looked.problem
     assert not looked.in_use

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from perseid.records.partition import HashOption, find_server_index
 from perseid.records.record import Value
@@ -19,7 +17,7 @@ from perseid.registry.installation.settings import Config
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
-from perseid.server.native.resolution import ResolutionSettings, settings_from_json, settings_to_json
+from perseid.server.native.resolution import ResolutionSettings
 from perseid.server.native.server import NativeServer, NativeSettings
 from perseid.server.processes.site_settings import ServerIdentity, load_identity
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
@@ -91,42 +89,6 @@ def test_repr_shows_no_secret(tmp_path: Path) -> None:
 
 
 # As a text
-
-
-@given(
-    st.builds(
-        ResolutionSettings,
-        serial=st.integers(-0x8000, 0x7FFF),
-        is_primary=st.booleans(),
-        follows=st.booleans(),
-        recursive=st.booleans(),
-        servers=st.integers(6, 1_000),
-        position=st.integers(0, 5),
-        hash_option=st.integers(0, 255),
-        default_scheme=st.text(st.characters(codec="utf-8")),
-        default_sensitive=st.booleans(),
-        templates=st.booleans(),
-    )
-)
-def test_resolution_settings_round_trip(given_settings: ResolutionSettings) -> None:
-    text = settings_to_json(given_settings)
-    assert "\n" not in text
-    assert settings_from_json(text) == given_settings
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("", "{}", "[]", "1"),
-        settings_to_json(ResolutionSettings()).replace('"serial": 1', '"serial": "1"'),
-        settings_to_json(ResolutionSettings()).replace('"serial": 1', '"serial": true'),
-        settings_to_json(ResolutionSettings()).replace('"serial": 1', '"serial": 99999'),
-        settings_to_json(ResolutionSettings()).replace('"serial"', '"cereal"'),
-    ],
-)
-def test_invalid_resolution_settings_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r".*"):
-        settings_from_json(text)
 
 
 def test_parsing_loads_neither_keys_nor_settings() -> None:

@@ -116,7 +116,7 @@ def record_key(name: bytes, *, exact: bool) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class HandleItem:
-    """What resolvers know of one record."""
+    """What resolution needs of one record."""
 
     spelling: bytes
     """The handle as spelled."""
@@ -343,7 +343,7 @@ def is_local(name: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PrefixItem:
-    """What resolvers know of one prefix. Its parts come from records that change independently."""
+    """What resolution needs of one prefix. Its parts come from records that change independently."""
 
     homed: bool = False
     """This server is responsible for it: `0.NA/<prefix>` is homed."""

@@ -52,7 +52,7 @@ LOCK_SIZE: Final = (MAX_READERS + 2) * 64
 """Bytes of LMDB's table of readers in `lock.mdb`: 64 for each, and its head."""
 
 SPARE_TRANSACTIONS: Final = 4
-"""Read transactions that are kept for reuse; a resolver needs one, the control process a few."""
+"""Read transactions that are kept for reuse; a worker needs a few."""
 
 CHUNK: Final = 1_000
 """Maximum entries applied in one transaction while catching up: other writers wait for some milliseconds."""
@@ -375,7 +375,7 @@ def _has_template(content: bytes) -> bool:
     """Whether a value may create values for handles without a record."""
     if not has_type([value_type(content).upper()], HS_NAMESPACE):
         return False
-    # Imported here so that resolvers, which never call this, do not load an XML parser.
+    # Imported here so that processes that never call this do not load an XML parser.
     from perseid.records.namespace import Namespace  # noqa: PLC0415
 
     try:

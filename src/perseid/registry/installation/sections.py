@@ -48,8 +48,8 @@ MAX_DELIMITER: Final = 16
 MAX_SERVERS: Final = 1_000
 """Maximum number of servers of a site, to catch typing errors."""
 
-MAX_RESOLVERS: Final = 1_024
-"""Maximum number of resolver processes: more than any machine has cores."""
+MAX_WORKERS: Final = 1_024
+"""Maximum number of worker processes: more than any machine has cores."""
 
 MIN_SESSION: Final = 60
 """Shortest session lifetime in seconds, as in deployed servers: clients set one up for several requests."""
@@ -228,7 +228,7 @@ class ServerSection(Section, frozen=True):
     listing_allowed: Annotated[
         bool, "Whether users with the permission can list the handles of a prefix over the network."
     ] = True
-    resolvers: Annotated[int, _range(0, MAX_RESOLVERS), "Number of resolver processes for UDP; 0 for one per core."] = 0
+    workers: Annotated[int, _range(0, MAX_WORKERS), "Number of worker processes; 0 for one per core."] = 1
 
 
 class NativeSection(Section, frozen=True):

@@ -58,7 +58,7 @@ CONFIG_DCT: Final[Mapping[str, tuple[str, str]]] = {
     "sql_settings": ("ledger.database", "a ledger has another format; import the records"),
     "this_server_id": ("site.position", "a position instead of an id"),
     "allow_list_hdls": ("server.listing_allowed", ""),
-    "hdl_udp_config.num_threads": ("server.resolvers", "processes instead of threads"),
+    "hdl_udp_config.num_threads": ("server.workers", "processes instead of threads"),
     "hdl_udp_config.bind_address": ("native.host", ""),
     "hdl_tcp_config.bind_address": ("native.host", ""),
     "hdl_udp_config.bind_port": ("native.port", ""),
@@ -225,6 +225,9 @@ def _definitions() -> Iterator[Setting]:
 SETTINGS: Final[Mapping[str, Setting]] = {setting.name: setting for setting in _definitions()}
 """All settings by name, in the order of the file."""
 
+EARLIER_NAMES: Final[Mapping[str, str]] = {"server.resolvers": "server.workers"}
+"""Settings that had another name."""
+
 _SECTIONS = tuple(dict.fromkeys(setting.section for setting in SETTINGS.values() if setting.section))
 
 
@@ -353,8 +356,8 @@ def _entries(text: str, path: str) -> Iterator[tuple[Setting, object, str]]:
         if key not in _SECTIONS and key not in SETTINGS and isinstance(item, dict):
             raise InvalidConfig(path, f"unknown section [{_printable(key)}]; {_hint(key, _SECTIONS)}")
         named = {f"{key}.{inner}": each for inner, each in item.items()} if key in _SECTIONS else {key: item}
-        for name, each in named.items():
-            line = lines.get(name, "")
+        for written, each in named.items():
+            line, name = lines.get(written, ""), EARLIER_NAMES.get(written, written)
             if name not in SETTINGS:
                 raise InvalidConfig(path + line, _unknown_setting(name))
             yield SETTINGS[name], each, line

@@ -1,13 +1,11 @@
-"""HTTP in the control process: setup, periodic tasks and reloading of settings.
+"""HTTP in a worker: setup, periodic tasks and reloading of settings.
 
 Connections, sessions and counters survive a reload. What depends on settings and files (certificate, URL forms,
 trusted networks) is replaced for later requests and connections; an open connection keeps its certificate.
 """
 
-import asyncio
 import logging
 import secrets
-import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -60,18 +58,17 @@ class HttpConfig:
 
 
 class HttpServer:
-    """The HTTP server of the control process."""
+    """The HTTP server of a worker."""
 
     def __init__(
         self,
-        listener: socket.socket,
         native: NativeService,
         view: AnswersReader,
         installed: HttpConfig,
         ready: Callable[[], str],
         state: SharedState,
     ) -> None:
-        """Serve on a listening socket, sharing pools, counters and limits with the native protocol."""
+        """Share pools, counters and limits with the native protocol."""
         self._native, self._view, self._ready = native, view, ready
         self._sessions, self._suggestion_budget = SessionTable(state), make_suggestion_budget()
         self._api = ApiState(RateLimiter.shared(state), SharedClaims(state))
@@ -80,7 +77,6 @@ class HttpServer:
         self.manager = ConnectionManager(limited=native.counts.limited)
         self._monitor = ServiceMonitor(HttpService(self._server_context(installed)), native.counts)
         self.front = HttpListener(
-            listener,
             native.connections,
             native.counts,
             make=self._connection,
@@ -107,20 +103,15 @@ class HttpServer:
 
     # Lifecycle
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start accepting connections."""
-        self.front.start(loop)
-
     def check_deadlines(self) -> None:
         """Close what is overdue; called once per second."""
         self.front.check_deadlines()
         self.manager.check_deadlines()
         self._monitor.fast_counts.clear()
 
-    def stop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Stop accepting connections, and end those without a request in progress."""
+    def drain(self) -> None:
+        """End connections without a request in progress, and the others after their response."""
         self._api.stop()
-        self.front.stop(loop)
         self.front.drain()
         self.manager.drain()
 

@@ -1,7 +1,7 @@
 """What every HTTP handler uses: the request, the server's settings and state, and a way to run work in the pools.
 
 Handlers run in the event loop and never wait for the disk or long computations: whatever reads or writes the ledger,
-or takes long, goes through `RequestContext.do` into the pools of the control process, which can refuse it (`Busy`).
+or takes long, goes through `RequestContext.do` into the pools of the worker, which can refuse it (`Busy`).
 
 Failed proofs of identity are limited as in the native protocol (`limits.guesses`). Proofs to this server and
 verifications for other servers are counted separately (`steps.own_secret_id`), so the latter cannot slow down users of

@@ -25,7 +25,7 @@ from perseid.registry.results import find_refusal
 from perseid.server.http.compat.api import NATIVE_TYPE
 from perseid.server.http.connection.requests import ParsedRequest
 from perseid.server.observe.access_log import AccessLog, HttpExchange
-from perseid.server.observe.metrics import ControlCounters
+from perseid.server.observe.metrics import WorkerCounters
 from perseid.wire.codes import ResponseCode
 
 from . import negotiation, responses
@@ -202,7 +202,7 @@ class ServiceMonitor:
     def __init__(
         self,
         service: HttpService,
-        counts: ControlCounters,
+        counts: WorkerCounters,
         fast: FastHandler | None = None,
         access: AccessLog | None = None,
     ) -> None:

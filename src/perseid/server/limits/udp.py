@@ -18,7 +18,7 @@ limit; with many more buckets than networks that is rare and harmless. Processes
 locks: when two do so at the same time one charge is lost, which gives away one response. That happens in a fraction of
 a microsecond for every response, so even the bucket of all networks loses few charges.
 
-Resolvers load this module, so it imports little.
+The supervisor loads this module, so it imports little.
 """
 
 import hashlib

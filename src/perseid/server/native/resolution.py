@@ -1,6 +1,6 @@
 """Fast path of public resolution: one datagram in, one response from the answers view out, or None.
 
-None means: forward the request to the control process, which has the ledger, the rules, the keys, the sessions and the
+None means: leave the request to the service, which has the ledger, the rules, the keys, the sessions and the
 limits. This module handles exactly the requests that need none of those, and forwards everything uncertain: a damaged
 view, an unknown flag, a record stored under another case rule than its namespace has. Its responses are byte for byte
 those of `wire.server` with `registry.queries.resolve`; tests/server/native compares them.
@@ -16,9 +16,8 @@ ASCII letters only, so on UTF-8 this matches what `records.types.TypeQuery` matc
 """
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from struct import Struct
@@ -141,7 +140,7 @@ def _read_count(lists: bytes, at: int) -> tuple[int, int]:
 
 MAX_PACKETS: Final = 16
 """Packets of the longest response over UDP. Requests for longer ones are forwarded: a request of 86 bytes must not
-cause a response of 256 KiB, and the control process limits traffic."""
+cause a response of 256 KiB, and the service limits traffic."""
 
 MAX_LEVELS: Final = 32
 """Levels of a derived prefix that are searched: each costs a lookup, real prefixes have three or four, and a datagram
@@ -179,7 +178,7 @@ class ResolutionSettings:
     follows: bool = False
     """Whether this node follows another's writes: then requests for authoritative responses are forwarded."""
     recursive: bool = False
-    """Whether the control process resolves names elsewhere, if a request allows it."""
+    """Whether the service resolves names elsewhere, if a request allows it."""
     servers: int = 1
     """Number of servers of the site; each has a share of the names."""
     position: int = 0
@@ -480,7 +479,7 @@ def _sha_1(data: bytes) -> bytes:
 
 _SHA_256, _SHA_1 = bytes((DigestAlgorithm.SHA256,)), bytes((DigestAlgorithm.SHA1,))
 _DIGESTS: dict[DigestAlgorithm, _Digest] = {DigestAlgorithm.SHA256: _sha_256, DigestAlgorithm.SHA1: _sha_1}
-_REFERRALS_SINCE = 10  # minor version from which clients follow referrals; control handles older ones
+_REFERRALS_SINCE = 10  # minor version from which clients follow referrals; the service handles older ones
 
 
 def _version_rules() -> Iterator[tuple[bytes, _VersionRules]]:
@@ -502,25 +501,3 @@ def _version_rules() -> Iterator[tuple[bytes, _VersionRules]]:
 
 
 _VERSION_RULES: Final[dict[bytes, _VersionRules]] = dict(_version_rules())
-
-
-def _plain(settings: ResolutionSettings) -> dict[str, bool | int | str]:
-    """The settings as JSON types; some numbers are enums."""
-    values = asdict(settings).items()
-    return {name: value if isinstance(value, bool | str) else int(value) for name, value in values}
-
-
-_KINDS: Final = {name: type(value) for name, value in _plain(ResolutionSettings()).items()}
-
-
-def settings_to_json(settings: ResolutionSettings) -> str:
-    """Return the settings as one line of JSON."""
-    return json.dumps(_plain(settings))
-
-
-def settings_from_json(text: str) -> ResolutionSettings:
-    """Parse the output of `settings_to_json`; raise ValueError for anything else."""
-    plain = json.loads(text)
-    if not isinstance(plain, dict) or {name: type(value) for name, value in plain.items()} != _KINDS:
-        raise ValueError("invalid resolution settings")
-    return ResolutionSettings(**plain)

@@ -1,4 +1,4 @@
-"""Native protocol in the control process: the server, its work and its counters, shared by all transports.
+"""Native protocol in a worker: the server, its work and its counters, shared by all transports.
 
 Everything here runs in the event loop and never blocks. `try_fast_path` handles public resolution, which the answers
 view answers in microseconds; for everything else `NativeServer` runs its work in the pools.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from perseid.records.site import Transport
 from perseid.server.limits.budgets import Connections, RateLimitedLogger
 from perseid.server.observe.access_log import AccessLog
-from perseid.server.observe.metrics import ControlCounters
+from perseid.server.observe.metrics import WorkerCounters
 from perseid.server.processes.pools import Pools
 from perseid.wire.codes import OpCode, ResponseCode
 from perseid.wire.framing import Frame
@@ -33,7 +33,7 @@ _logger = logging.getLogger(__name__)
 
 
 class NativeService:
-    """The native protocol in the control process."""
+    """The native protocol in a worker."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class NativeService:
         public_resolver: PublicResolver,
         pools: Pools,
         connections: Connections,
-        counts: ControlCounters,
+        counts: WorkerCounters,
         access: AccessLog | None = None,
     ) -> None:
         self.native_server = native_server

@@ -262,8 +262,8 @@ _MAX_READ = 2_048  # more than a public resolution has; a connection reads the r
 class NativeAcceptLoop(AcceptLoop):
     """Accepts connections of the native protocol."""
 
-    def __init__(self, service: "NativeService", listener: socket.socket) -> None:
-        super().__init__(listener, service.connections, service.counts.limited)
+    def __init__(self, service: "NativeService") -> None:
+        super().__init__(service.connections, service.counts.limited)
         self._service = service
 
     def take(self, client: socket.socket, host: str) -> Connection | None:

@@ -1,7 +1,7 @@
-"""Native protocol over UDP in the control process: datagrams that resolvers forward, and replies to repeated requests.
+"""Native protocol over UDP: public resolution, other messages, and replies to repeated requests.
 
-Responses go back through the same resolver. Messages of several datagrams are reassembled here, whichever resolvers
-received the parts.
+The event loop reads the sockets. The kernel gives all datagrams of a client to one socket, so a worker gets every
+packet of a message.
 
 A client without a response sends its request again under the same request id. Deployed servers execute it again; here a
 change, or a session setup, is remembered for a minute with its reply, by all processes. Two messages are one request if
@@ -18,22 +18,20 @@ import hashlib
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from time import monotonic
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic, perf_counter_ns
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
 from perseid.records.site import Transport
-from perseid.server.limits.udp import TOO_LARGE_TEXT, TrafficLimit, short_response
-from perseid.server.processes.datagrams import (
-    MAX_AGE,
-    MAX_FORWARDED_BYTES,
-    ForwardedDatagram,
-    pack_datagram,
-    unpack_datagram,
-)
+from perseid.server.limits.udp import TOO_LARGE_TEXT, RateLimit, TrafficLimit, short_response
+from perseid.server.observe.access_log import AccessLog
+from perseid.server.processes.datagrams import DatagramSocket, ReturnAddress, is_response, wrap_socket
 from perseid.server.state.state import Entry, SharedState, StateFull, Transaction, is_running
 from perseid.wire import message as envelope_module
 from perseid.wire.codes import ResponseCode
@@ -43,6 +41,7 @@ from perseid.wire.message import Envelope, Message
 from perseid.wire.server import INVALID_LENGTH_TEXT, Reply
 
 from .resolution import MAX_PACKETS
+from .resolution import packets as split_response
 
 RETENTION_SECONDS: Final = 60.0
 """Seconds for which a reply is remembered: deployed clients give up after three."""
@@ -175,13 +174,16 @@ def _to_frame(data: bytes) -> Frame:
 if TYPE_CHECKING:
     from .service import NativeService
 
-MAX_BATCH: Final = 4
-"""Datagrams read from one resolver before others get their turn, above all TCP: a message costs the loop up to half a
-millisecond, and datagrams can wait in the kernel."""
+MAX_BATCH: Final = 64
+"""Datagrams read before others get their turn, above all TCP: half a millisecond of public resolution."""
+
+MAX_SLOW_BATCH: Final = 4
+"""Other messages started before the sockets are read again: each costs the loop up to half a millisecond, and public
+resolution comes first."""
 
 MAX_IN_FLIGHT: Final = 128
-"""Messages over UDP handled at a time: as many as fit in the longest queue. More would only be refused there, which
-costs more than dropping them."""
+"""Other messages handled at a time, or waiting for it: as many as fit in the longest queue. More would only be refused
+there, which costs more than dropping them."""
 
 TOO_LONG: Final = (
     f"the datagram has more than {MAX_PACKET} bytes, the maximum over UDP; send the message over TCP, or in several "
@@ -190,65 +192,135 @@ TOO_LONG: Final = (
 """Text for a datagram that is longer than any packet. With RC_ERROR, clients use another transport."""
 
 _CODE = slice(4, 8)  # the response code in a message
+_MAX_READ = MAX_PACKET + 1  # one more than any peer sends, to detect longer ones
+_NAME_OFFSET = envelope_module.BODY_OFFSET + 4
+
+
+@dataclass(frozen=True, slots=True)
+class UdpLimits:
+    """Rate limits over UDP, where addresses can be forged."""
+
+    traffic: TrafficLimit
+    """Bytes sent, by network and in total."""
+    requests: TrafficLimit
+    """Requests that the answers view does not answer, by network."""
+    all_requests: RateLimit
+    """The same of all networks, for this process."""
 
 
 class UdpServer:
-    """Handles datagrams that resolvers forward."""
+    """Reads datagrams in the event loop; answers public resolution at once, and the rest by the service."""
 
-    def __init__(self, service: "NativeService", sockets: list[socket.socket], traffic: TrafficLimit) -> None:
+    def __init__(self, service: "NativeService", limits: UdpLimits, access: AccessLog | None = None) -> None:
         self._service = service
-        self._sockets = sockets
-        self.traffic = traffic
-        """Byte limits of networks."""
+        self.limits = limits
+        self.access = access
+        """The access log of public resolution."""
         self._reassembler = Reassembler()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: deque[Callable[[], Coroutine[None, None, None]]] = deque()
         self._refusals = 0
 
     @property
     def in_flight(self) -> int:
-        """Number of messages being handled."""
-        return len(self._tasks)
+        """Number of messages being handled, or waiting for it."""
+        return len(self._tasks) + len(self._waiting)
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        for sock in self._sockets:
-            sock.setblocking(False)
-            loop.add_reader(sock.fileno(), self._readable, sock)
+    def start(self, loop: asyncio.AbstractEventLoop, udp: socket.socket) -> None:
+        """Read a socket, too."""
+        udp.setblocking(False)
+        loop.add_reader(udp.fileno(), self._readable, wrap_socket(udp), udp.getsockname()[1])
 
-    def stop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Read nothing more; started work continues."""
-        for sock in self._sockets:
-            loop.remove_reader(sock.fileno())
+    def stop(self, loop: asyncio.AbstractEventLoop, udp: socket.socket) -> None:
+        """Stop reading a socket; started work continues."""
+        loop.remove_reader(udp.fileno())
 
     def purge_expired(self, now: float) -> None:
         """Drop messages whose remaining packets never arrived."""
         self._reassembler.expire(now)
 
-    def _readable(self, resolver: socket.socket) -> None:
-        now = monotonic()
+    def _readable(self, udp: DatagramSocket, own_port: int) -> None:  # noqa: C901 - one loop is fastest
+        service, access, allows = self._service, self.access, self.limits.traffic.allows
+        receive, send, count = udp.receive, udp.send, self._service.counts.count_udp_response
+        respond = service.public_resolver if service.native_server.resolution_enabled[Transport.UDP] else _resolve_none
+        started = 0
         for _ in range(MAX_BATCH):
             try:
-                data = resolver.recv(MAX_FORWARDED_BYTES)
+                datagram, return_address = receive(_MAX_READ)
             except BlockingIOError:
                 return
-            if not data:  # the supervisor has ended
-                asyncio.get_running_loop().remove_reader(resolver.fileno())
-                return
-            forwarded = unpack_datagram(data)
-            if now - forwarded.at > MAX_AGE:
-                self._service.dropped("late")
+            except OSError:  # an error of an earlier response
+                continue
+            try:
+                # A forged sender: a response would only come back to this socket.
+                if return_address[1] == own_port and udp.is_own(return_address):
+                    service.dropped("forged")
+                    continue
+                if access is not None:
+                    started = perf_counter_ns()
+                response = respond(datagram)
+                if response is None:
+                    self._take(udp, datagram, return_address)
+                    continue
+                if len(response) <= MAX_PACKET and allows(
+                    return_address[0], len(response) - len(datagram), monotonic()
+                ):
+                    send(response, return_address)
+                    count(response, len(response))
+                else:
+                    self._send_packets(udp, datagram, response, return_address)
+            except OSError:  # unreachable address, or full buffers
+                service.dropped("unsent")
             else:
-                self._take(resolver, forwarded, now)
+                if access is not None:
+                    self._log_request(access, datagram, response, return_address, started)
 
-    def _take(self, resolver: socket.socket, forwarded: ForwardedDatagram, now: float) -> None:
-        datagram, host = forwarded.datagram, forwarded.address[0]
+    def _send_packets(self, udp: DatagramSocket, datagram: bytes, response: bytes, address: ReturnAddress) -> None:
+        """Send a response of several packets, or a short refusal if its network is over the limit."""
+        packets = split_response(response)
+        size = sum(map(len, packets))
+        if not self.limits.traffic.allows(address[0], size - len(datagram), monotonic()):
+            self._service.dropped("rate_limit")
+            refusal = self._short_response(datagram)
+            if refusal is None:
+                return
+            response, packets, size = refusal, [refusal], len(refusal)
+        for packet in packets:
+            udp.send(packet, address)
+        self._service.counts.count_udp_response(response, size)
+
+    def _log_request(
+        self, access: AccessLog, datagram: bytes, response: bytes, address: ReturnAddress, started: int
+    ) -> None:
+        length = int.from_bytes(datagram[envelope_module.BODY_OFFSET : _NAME_OFFSET], "big")
+        access.log_request(
+            address[0],
+            "udp",
+            int.from_bytes(datagram[envelope_module.OPCODE], "big"),
+            int.from_bytes(response[envelope_module.RESPONSE_CODE], "big"),
+            datagram[_NAME_OFFSET : _NAME_OFFSET + length],
+            (perf_counter_ns() - started) // 1000,
+        )
+
+    def _take(self, udp: DatagramSocket, datagram: bytes, address: ReturnAddress) -> None:
+        """Have handled what is not public resolution."""
+        host, now = address[0], monotonic()
+        # First what gets no response anyway: forged datagrams must not use up the limit of others. Port 0 is invalid.
+        if not address[1] or is_response(datagram):
+            self._service.dropped("response")
+            return
+        if not (self.limits.all_requests.take(now) and self.limits.requests.allows(host, 1, now)):
+            self._service.dropped("rate_limit")
+            return
         if len(datagram) < envelope_module.ENVELOPE_LENGTH:
             reply = self._service.early_failure(ResponseCode.PROTOCOL_ERROR, INVALID_LENGTH_TEXT)
-            self._send(resolver, forwarded, reply)
+            self._send(udp, address, datagram, reply)
             return
         frame = Frame(Envelope.from_bytes(datagram), datagram[envelope_module.ENVELOPE_LENGTH :])
         if len(datagram) > MAX_PACKET:
             self._service.log_invalid(f"datagram of more than {MAX_PACKET} bytes", host, Transport.UDP)
-            self._send(resolver, forwarded, self._service.early_failure(ResponseCode.ERROR, TOO_LONG, frame.envelope))
+            reply = self._service.early_failure(ResponseCode.ERROR, TOO_LONG, frame.envelope)
+            self._send(udp, address, datagram, reply)
             return
         if frame.envelope.truncated and frame.envelope.has_valid_length:
             whole = self._reassembler.receive(host, datagram, now)
@@ -259,61 +331,73 @@ class UdpServer:
                 # A reflected response: its packets alone look like those of a request.
                 self._service.dropped("response")
                 return
-        if len(self._tasks) >= MAX_IN_FLIGHT:
+        if self.in_flight >= MAX_IN_FLIGHT:
             self._service.dropped("in_flight")
             return
-        task = asyncio.get_running_loop().create_task(self._serve(resolver, forwarded, frame))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._start_waiting)
+        self._waiting.append(partial(self._serve, udp, address, datagram, frame))
 
-    async def _serve(self, resolver: socket.socket, forwarded: ForwardedDatagram, frame: Frame) -> None:
+    def _start_waiting(self) -> None:
+        """Start some of the messages that wait; the others after the sockets have been read again."""
+        loop = asyncio.get_running_loop()
+        for _ in range(min(MAX_SLOW_BATCH, len(self._waiting))):
+            task = loop.create_task(self._waiting.popleft()())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        if self._waiting:
+            loop.call_soon(self._start_waiting)
+
+    async def _serve(self, udp: DatagramSocket, address: ReturnAddress, datagram: bytes, frame: Frame) -> None:
         is_first = True
-        async for served in self._service.served(frame, forwarded.address[0], Transport.UDP):
-            self._send(resolver, forwarded, served.reply, frame.payload, is_first=is_first)
+        async for served in self._service.served(frame, address[0], Transport.UDP):
+            self._send(udp, address, datagram, served.reply, frame.payload, is_first=is_first)
             is_first = False
 
     def _send(
         self,
-        resolver: socket.socket,
-        forwarded: ForwardedDatagram,
+        udp: DatagramSocket,
+        address: ReturnAddress,
+        datagram: bytes,
         reply: Reply,
-        request: bytes = b"",
+        payload: bytes = b"",
         *,
         is_first: bool = True,
     ) -> None:
         """Send a reply, unless it is more than a possibly forged address should get (2.7).
 
-        `forwarded` is the datagram of the request, or the last of its packets; `request` is the whole request. Its
-        bytes are deducted from the first message of a response only.
+        `datagram` is the request, or the last of its packets; `payload` is that of the whole request. Its bytes are
+        deducted from the first message of a response only.
         """
         packets = reply.to_packets()
-        request_size = max(len(forwarded.datagram), envelope_module.ENVELOPE_LENGTH + len(request))
-        excess = sum(map(len, packets)) - (request_size if is_first else 0)
-        now = monotonic()
+        request = datagram[: envelope_module.ENVELOPE_LENGTH] + payload
+        excess = sum(map(len, packets)) - (max(len(datagram), len(request)) if is_first else 0)
         if len(packets) > MAX_PACKETS:
             self._service.dropped("too_large")
-            packets = self._refuse_large(forwarded, request)
-        elif not self.traffic.allows(forwarded.address[0], excess, now):
+            packets = self._refuse_large(request)
+        elif not self.limits.traffic.allows(address[0], excess, monotonic()):
             self._service.dropped("rate_limit")
-            self._refusals += 1
-            packets = [] if (short := self._short_response(forwarded, request)) is None else [short]
+            packets = [] if (short := self._short_response(request)) is None else [short]
         for packet in packets:
             try:
-                resolver.send(pack_datagram(now, forwarded.address, packet, forwarded.local))
-            except OSError:  # the resolver is not running or overloaded; the client retries
-                self._service.dropped("resolver_busy")
+                udp.send(packet, address)
+            except OSError:  # unreachable address, or full buffers; the client retries
+                self._service.dropped("unsent")
                 return
+            self._service.counts.udp_bytes += len(packet)
 
-    def _refuse_large(self, forwarded: ForwardedDatagram, request: bytes) -> list[bytes]:
+    def _refuse_large(self, request: bytes) -> list[bytes]:
         """A short response to every request for too large a response; to an encrypted one, without its header."""
-        whole = forwarded.datagram[: envelope_module.ENVELOPE_LENGTH] + request
-        if (short := short_response(whole, self._service.time(), TOO_LARGE_TEXT)) is not None:
+        if (short := short_response(request, self._service.time(), TOO_LARGE_TEXT)) is not None:
             return [short]
-        envelope = Envelope.from_bytes(whole)
+        envelope = Envelope.from_bytes(request)
         return self._service.early_failure(ResponseCode.ERROR, TOO_LARGE_TEXT.decode(), envelope).to_packets()
 
-    def _short_response(self, forwarded: ForwardedDatagram, request: bytes) -> bytes | None:
+    def _short_response(self, request: bytes) -> bytes | None:
         """A short response for every other request over the limit. It echoes the header in the first packet."""
-        if not self._refusals & 1:
-            return None
-        return short_response(forwarded.datagram[: envelope_module.ENVELOPE_LENGTH] + request, self._service.time())
+        self._refusals += 1
+        return short_response(request, self._service.time()) if self._refusals & 1 else None
+
+
+def _resolve_none(_: bytes) -> None:
+    """Leave everything to the service, which refuses what the site record does not offer."""

@@ -1,11 +1,11 @@
 """Access log: one line for each request.
 
-    2026-03-01T12:00:00.123Z INFO control access transport=tcp address=192.0.2.7 operation=CREATE_HANDLE
+    2026-03-01T12:00:00.123Z INFO worker-0 access transport=tcp address=192.0.2.7 operation=CREATE_HANDLE
         name=12345/x code=SUCCESS microseconds=812 identity=300:0.NA/12345                  (one line)
 
 Lines of HTTP have a method and a status instead of the operation, and a path if no handle was requested:
 
-    2026-03-01T12:00:00.123Z INFO control access transport=https address=192.0.2.7 method=GET name=12345/x
+    2026-03-01T12:00:00.123Z INFO worker-0 access transport=https address=192.0.2.7 method=GET name=12345/x
         status=302 code=- microseconds=52 identity=-                                        (one line)
 
 Lines are formatted without the logging library and written in batches: when there are enough of them, when a new second

@@ -1,7 +1,7 @@
 r"""Logs: one line for each event on standard error, as text for people or JSON for programs.
 
-    2026-03-01T12:00:00.123Z WARNING control the answers view cannot follow seq=17
-    {"time":"2026-03-01T12:00:00.123Z","level":"warning","process":"control","logger":"perseid.…","message":"…","seq":17}
+    2026-03-01T12:00:00.123Z WARNING worker-0 the answers view cannot follow seq=17
+    {"time":"2026-03-01T12:00:00.123Z","level":"warning","process":"worker-0","logger":"…","message":"…","seq":17}
 
 Modules use the standard library, `logging.getLogger(__name__)`, and pass fields with `extra=fields(seq=17)`. Every
 process of the server calls `configure` once, before anything else can fail.

@@ -1,9 +1,9 @@
 """Metrics for Prometheus.
 
-A counter of the metrics library costs a tenth of a request. So requests are counted in plain numbers: those of
-resolvers in shared memory (`counters`), those of control in `ControlCounters`. The library is used only when metrics
-are collected: a collector reads the numbers and names them. `FAMILIES` defines all metrics, for the collector and for
-the manual.
+A counter of the metrics library costs a tenth of a request. So requests are counted in plain numbers, by each worker in
+its `WorkerCounters`. Once a second it publishes them in shared memory (`counters`). The library is used only when
+metrics are collected, by any worker: a collector adds up the numbers of all workers and names them. `FAMILIES` defines
+all metrics, for the collector and for the manual.
 
 The collector runs in another thread than the event loop. It copies each table in one step and calls the functions of
 `MetricSources`; what fails there is left out and counted.
@@ -16,9 +16,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from time import monotonic
+from itertools import accumulate
+from operator import add
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import msgspec
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -26,8 +28,7 @@ from prometheus_client.registry import Collector
 from perseid import __version__
 from perseid.records.site import Transport
 from perseid.wire.codes import OpCode, ResponseCode
-
-from .counters import SharedCounters
+from perseid.wire.message import RESPONSE_CODE
 
 if TYPE_CHECKING:
     from perseid.ledger.ledger import Ledger
@@ -87,17 +88,13 @@ class Histogram:
         self._counts[bisect_left(self._bounds, microseconds)] += 1
         self._sum += microseconds
 
-    def read(self) -> tuple[list[tuple[str, float]], float]:
-        """Return cumulative buckets as Prometheus has them, and the sum; in seconds."""
-        total, buckets = 0, []
-        for bound, count in zip((*self._bounds, None), self._counts.copy(), strict=True):
-            total += count
-            buckets.append(("+Inf" if bound is None else str(bound / _MICROSECONDS), float(total)))
-        return buckets, self._sum / _MICROSECONDS
+    def read(self) -> list[float]:
+        """Return the cumulative counts of the buckets, and the sum in seconds."""
+        return [*accumulate(self._counts.copy()), self._sum / _MICROSECONDS]
 
 
-class ControlCounters:
-    """The counters of the control process, in plain numbers.
+class WorkerCounters:
+    """The counters of a worker, in plain numbers.
 
     Only the event loop counts. Readers copy each table in one step, so they can be in any thread; they may see one
     request partly counted. No table grows with what clients send: unknown codes are counted together.
@@ -105,6 +102,9 @@ class ControlCounters:
 
     def __init__(self) -> None:
         self._fast_responses = dict.fromkeys([code.to_bytes(4, "big") for code in ResponseCode], 0)
+        self._udp_responses = self._fast_responses.copy()
+        self.udp_bytes = 0
+        """Bytes sent over UDP."""
         self._served: Counter[tuple[Transport, OpCode, ResponseCode | None]] = Counter()
         self._dropped: Counter[str] = Counter()
         self._limited: Counter[str] = Counter()
@@ -114,12 +114,16 @@ class ControlCounters:
         self._http_authentication_failures: Counter[Transport] = Counter()
         self.durations = {transport: Histogram(DURATION_BOUNDS) for transport in Transport}
         self.lags = Histogram(LAG_BOUNDS)
-        self._loop_lag = 0.0
-        self._last_tick = monotonic()
 
     def count_fast_response(self, code: bytes) -> None:
         """Count a public resolution over TCP answered from the view; `code` as in the response."""
         self._fast_responses[code] = self._fast_responses.get(code, 0) + 1
+
+    def count_udp_response(self, response: bytes, size: int) -> None:
+        """Count a public resolution over UDP, and the bytes of all its packets."""
+        code = response[RESPONSE_CODE]
+        self._udp_responses[code] = self._udp_responses.get(code, 0) + 1
+        self.udp_bytes += size
 
     def served(self, transport: Transport, opcode: OpCode, code: ResponseCode | None, microseconds: int) -> None:
         """Count a request of the native protocol."""
@@ -137,35 +141,20 @@ class ControlCounters:
         self._http_authentication_failures[transport] += 1
 
     def dropped(self, reason: str) -> None:
-        """Count a forwarded datagram that gets no response, or a short one. The reason is a label of ours."""
+        """Count a datagram that gets no response, or a short one. The reason is a label of ours."""
         self._dropped[reason] += 1
 
     def limited(self, limit: str) -> None:
         """Count a limit that was reached. Its name is a label of ours."""
         self._limited[limit] += 1
 
-    @property
-    def loop_lag(self) -> float:
-        """How late the event loop was at its last tick, in seconds. Setting it records a tick."""
-        return self._loop_lag
-
-    @loop_lag.setter
-    def loop_lag(self, seconds: float) -> None:
-        self._loop_lag = seconds
-        self._last_tick = monotonic()
-        self.lags.add(int(seconds * _MICROSECONDS))
-
-    @property
-    def seconds_since_tick(self) -> float:
-        """Seconds since the last tick of the event loop."""
-        return monotonic() - self._last_tick
-
     def requests(self) -> Counter[tuple[str, str, str]]:
         """Return requests by transport, operation and code."""
         totals: Counter[tuple[str, str, str]] = Counter()
-        for code_bytes, count in self._fast_responses.copy().items():
-            if count:
-                totals["tcp", RESOLUTION, _code_label(int.from_bytes(code_bytes, "big"))] += count
+        for transport_name, responses in (("tcp", self._fast_responses), ("udp", self._udp_responses)):
+            for code_bytes, count in responses.copy().items():
+                if count:
+                    totals[transport_name, RESOLUTION, _code_label(int.from_bytes(code_bytes, "big"))] += count
         for (transport, opcode, code), count in self._served.copy().items():
             totals[transport.name.lower(), _operation_label(opcode), _code_label(code)] += count
         return totals
@@ -227,6 +216,8 @@ class MetricFamily:
     kind: str
     about: str
     labels: tuple[str, ...] = ()
+    bounds: tuple[int, ...] = ()
+    """Of a histogram: upper bounds of the buckets, in microseconds."""
 
 
 FAMILIES: Final[Mapping[str, MetricFamily]] = {
@@ -238,7 +229,10 @@ FAMILIES: Final[Mapping[str, MetricFamily]] = {
         ("transport", "operation", "code"),
     ),
     "perseid_request_duration_seconds": MetricFamily(
-        HISTOGRAM, "Duration of requests that were not answered from the answers view alone.", ("transport",)
+        HISTOGRAM,
+        "Duration of requests that were not answered from the answers view alone.",
+        ("transport",),
+        DURATION_BOUNDS,
     ),
     "perseid_http_requests_total": MetricFamily(
         COUNTER, "HTTP requests by method and status class.", ("transport", "method", "status")
@@ -247,7 +241,6 @@ FAMILIES: Final[Mapping[str, MetricFamily]] = {
         COUNTER, "TLS handshakes by result: `done`, or why they failed.", ("result",)
     ),
     "perseid_authentication_failures_total": MetricFamily(COUNTER, "Failed authentications.", ("transport",)),
-    "perseid_udp_forwarded_total": MetricFamily(COUNTER, "Datagrams that resolvers forwarded to control."),
     "perseid_udp_dropped_total": MetricFamily(COUNTER, "Datagrams that got no response, or a short one.", ("reason",)),
     "perseid_udp_sent_bytes_total": MetricFamily(COUNTER, "Bytes sent over UDP."),
     "perseid_limits_triggered_total": MetricFamily(COUNTER, "How often a limit was reached.", ("limit",)),
@@ -264,8 +257,12 @@ FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "perseid_pool_refused_total": MetricFamily(
         COUNTER, "Refused tasks: the queue was full, or a budget was used up.", ("kind", "reason")
     ),
-    "perseid_loop_lag_seconds": MetricFamily(HISTOGRAM, "Lag of control's event loop, measured once a second."),
-    "perseid_loop_last_tick_seconds": MetricFamily(GAUGE, "Seconds since the last tick of control's event loop."),
+    "perseid_loop_lag_seconds": MetricFamily(
+        HISTOGRAM, "Lag of the event loops, measured once a second.", (), LAG_BOUNDS
+    ),
+    "perseid_loop_last_tick_seconds": MetricFamily(
+        GAUGE, "Seconds since the event loop that is most behind was last seen running."
+    ),
     "perseid_ledger_entries": MetricFamily(GAUGE, "Entries in the ledger."),
     "perseid_ledger_checkpoint_entries": MetricFamily(GAUGE, "Entries covered by the last signed checkpoint."),
     "perseid_answers_lag_entries": MetricFamily(GAUGE, "Entries that the answers view has not applied yet."),
@@ -273,9 +270,7 @@ FAMILIES: Final[Mapping[str, MetricFamily]] = {
         GAUGE, "1 if the answers view is in use; otherwise resolution reads the records."
     ),
     "perseid_restarts_total": MetricFamily(COUNTER, "Restarted processes.", ("process",)),
-    "perseid_log_lines_lost_total": MetricFamily(
-        COUNTER, "Log lines of control that were lost because the reader was too slow."
-    ),
+    "perseid_log_lines_lost_total": MetricFamily(COUNTER, "Log lines that were lost because the reader was too slow."),
     "perseid_process_cpu_seconds_total": MetricFamily(COUNTER, "CPU seconds used.", ("process",)),
     "perseid_process_resident_memory_bytes": MetricFamily(GAUGE, "Resident memory.", ("process",)),
     "perseid_process_open_fds": MetricFamily(GAUGE, "Open file descriptors.", ("process",)),
@@ -314,18 +309,21 @@ def _zero() -> int:
 
 
 def _this_process() -> Mapping[str, int]:
-    return {"control": os.getpid()}
+    return {"worker-0": os.getpid()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricSources:
     """Sources of numbers. All are called in the metrics thread, and may take some milliseconds."""
 
-    shared_counters: SharedCounters
-    counts: ControlCounters
+    counts: WorkerCounters
     ready: Callable[[], str]
     """Why the server should not get requests; empty if it should."""
     ledger: Callable[[], LedgerState]
+    tick_age: Callable[[], float] = _zero
+    """Seconds since the event loop that is most behind was last seen running."""
+    other_workers: "Callable[[], Iterable[bytes]]" = tuple
+    """What the other workers have published, and what earlier processes of this worker have."""
     connections: Callable[[], int] = _zero
     http_connections: Callable[[], int] = _zero
     handshakes: Callable[[], Mapping[str, int]] = _empty
@@ -345,8 +343,75 @@ class MetricSources:
     """Names and ids of the server's processes, to read their numbers from /proc."""
 
 
-_Samples: TypeAlias = Mapping[str, float | Iterable[tuple[Any, ...]]]
-"""Metrics by name: a number, or labels with the arguments of `add_metric`."""
+_Samples: TypeAlias = dict[str, list[tuple[tuple[str, ...], list[float]]]]
+"""Metrics by name: labels, and one number, or those of `Histogram.read`."""
+
+
+def read_worker(sources: MetricSources) -> _Samples:
+    """Return the numbers of this worker, which are added to those of the others."""
+    counts = sources.counts
+    limits = counts.limits()
+    limits.update(sources.limits())
+    pools = [(kind.value, stats) for kind, stats in sources.pools().items()]
+    return {
+        "perseid_requests_total": _samples(counts.requests()),
+        "perseid_http_requests_total": _samples(counts.http_requests()),
+        "perseid_tls_handshakes_total": _samples_by_label(sources.handshakes()),
+        "perseid_authentication_failures_total": _samples_by_label(counts.authentication_failures()),
+        "perseid_udp_dropped_total": _samples_by_label(counts.drops()),
+        "perseid_udp_sent_bytes_total": _sample(counts.udp_bytes),
+        "perseid_limits_triggered_total": _samples_by_label(limits),
+        "perseid_connections": _sample(sources.connections()),
+        "perseid_http_connections": _sample(sources.http_connections()),
+        "perseid_pool_busy": _samples_by_label({kind: stats.busy for kind, stats in pools}),
+        "perseid_pool_waiting": _samples_by_label({kind: stats.waiting for kind, stats in pools}),
+        "perseid_pool_done_total": _samples_by_label({kind: stats.done for kind, stats in pools}),
+        "perseid_pool_cpu_seconds_total": _samples_by_label({kind: stats.seconds for kind, stats in pools}),
+        "perseid_pool_refused_total": _samples(
+            {
+                (kind, reason): count
+                for kind, stats in pools
+                for reason, count in (("full", stats.full), ("over_budget", stats.over_budget))
+            }
+        ),
+        "perseid_log_lines_lost_total": _sample(sources.lines_lost()),
+        "perseid_request_duration_seconds": [
+            ((transport.name.lower(),), times.read()) for transport, times in counts.durations.items()
+        ],
+        "perseid_loop_lag_seconds": [((), counts.lags.read())],
+    }
+
+
+def encode_samples(samples: _Samples) -> bytes:
+    """Encode the numbers of a worker for the others."""
+    return msgspec.msgpack.encode(samples)
+
+
+def keep_counters(published: bytes) -> bytes:
+    """Return the part of published numbers that outlives their process: what never decreases."""
+    counters = {name: rows for name, rows in decode_samples(published).items() if FAMILIES[name].kind is not GAUGE}
+    return encode_samples(counters)
+
+
+def decode_samples(published: bytes) -> _Samples:
+    """Decode published numbers; none if they are of another version."""
+    try:
+        samples = msgspec.msgpack.decode(published, type=_Samples) if published else {}
+    except msgspec.DecodeError:
+        return {}
+    return {name: rows for name, rows in samples.items() if name in FAMILIES}
+
+
+def add_samples(parts: Iterable[_Samples]) -> _Samples:
+    """Add up the numbers of all workers."""
+    totals: dict[str, dict[tuple[str, ...], list[float]]] = {}
+    for part in parts:
+        for name, rows in part.items():
+            family = totals.setdefault(name, {})
+            for labels, numbers in rows:
+                known = family.get(labels)
+                family[labels] = numbers if known is None else list(map(add, known, numbers))
+    return {name: sorted(family.items()) for name, family in totals.items()}
 
 
 class ServerCollector(Collector):
@@ -361,100 +426,47 @@ class ServerCollector(Collector):
         return [_create_family(name) for name in FAMILIES]
 
     def collect(self) -> Iterator[Metric]:
-        for read in (self._about, self._requests, self._udp, self._state, self._ledger, self._processes, self._times):
+        for read in (self._about, self._workers, self._ledger, self._processes):
             try:
                 yield from [_create_family(name, values) for name, values in read().items()]
             except Exception as error:  # noqa: BLE001 - a missing number must not hide the others
                 self._errors += 1
                 _logger.warning("metrics are incomplete: %s", type(error).__qualname__)
-        yield _create_family("perseid_scrape_errors_total", self._errors)
+        yield _create_family("perseid_scrape_errors_total", _sample(self._errors))
 
     def _about(self) -> _Samples:
+        tables = self._sources.state()
         return {
-            "perseid_build_info": [((__version__,), 1)],
-            "perseid_ready": not self._sources.ready(),
-            "perseid_loop_last_tick_seconds": self._sources.counts.seconds_since_tick,
+            "perseid_build_info": [((__version__,), [1])],
+            "perseid_ready": _sample(not self._sources.ready()),
+            "perseid_loop_last_tick_seconds": _sample(self._sources.tick_age()),
+            "perseid_restarts_total": _samples_by_label(self._sources.restarts()),
+            "perseid_sessions": _sample(self._sources.sessions()),
+            "perseid_challenges_pending": _sample(self._sources.challenges()),
+            "perseid_state_entries": _samples_by_label({table: size.entries for table, size in tables.items()}),
+            "perseid_state_bytes": _samples_by_label({table: size.bytes for table, size in tables.items()}),
         }
 
-    def _requests(self) -> _Samples:
-        requests = self._sources.counts.requests()
-        total = self._sources.shared_counters.total()
-        for code, count in total.by_code.items():
-            requests["udp", RESOLUTION, code.name.lower()] += count
-        if total.other_code:
-            requests["udp", RESOLUTION, OTHER] += total.other_code
-        failures = self._sources.counts.authentication_failures()
-        return {
-            "perseid_requests_total": sorted(requests.items()),
-            "perseid_http_requests_total": sorted(self._sources.counts.http_requests().items()),
-            "perseid_tls_handshakes_total": _samples_by_label(self._sources.handshakes()),
-            "perseid_authentication_failures_total": _samples_by_label(failures),
-        }
-
-    def _udp(self) -> _Samples:
-        total = self._sources.shared_counters.total()
-        dropped = self._sources.counts.drops()
-        dropped["resolver"] += total.dropped
-        return {
-            "perseid_udp_forwarded_total": total.forwarded,
-            "perseid_udp_dropped_total": _samples_by_label(dropped),
-            "perseid_udp_sent_bytes_total": total.bytes_sent,
-        }
-
-    def _state(self) -> _Samples:
-        sources = self._sources
-        tables = sources.state()
-        pools = [(kind.value, stats) for kind, stats in sources.pools().items()]
-        limits = sources.counts.limits()
-        limits.update(sources.limits())
-        return {
-            "perseid_limits_triggered_total": _samples_by_label(limits),
-            "perseid_connections": sources.connections(),
-            "perseid_http_connections": sources.http_connections(),
-            "perseid_sessions": sources.sessions(),
-            "perseid_challenges_pending": sources.challenges(),
-            "perseid_state_entries": [((table,), size.entries) for table, size in tables.items()],
-            "perseid_state_bytes": [((table,), size.bytes) for table, size in tables.items()],
-            "perseid_pool_busy": [((kind,), stats.busy) for kind, stats in pools],
-            "perseid_pool_waiting": [((kind,), stats.waiting) for kind, stats in pools],
-            "perseid_pool_done_total": [((kind,), stats.done) for kind, stats in pools],
-            "perseid_pool_cpu_seconds_total": [((kind,), stats.seconds) for kind, stats in pools],
-            "perseid_pool_refused_total": [
-                sample
-                for kind, stats in pools
-                for sample in (((kind, "full"), stats.full), ((kind, "over_budget"), stats.over_budget))
-            ],
-            "perseid_restarts_total": _samples_by_label(sources.restarts()),
-            "perseid_log_lines_lost_total": sources.lines_lost(),
-        }
+    def _workers(self) -> _Samples:
+        return add_samples([read_worker(self._sources), *map(decode_samples, self._sources.other_workers())])
 
     def _ledger(self) -> _Samples:
         state = self._sources.ledger()
         return {
-            "perseid_ledger_entries": state.entries,
-            "perseid_ledger_checkpoint_entries": state.checkpoint,
-            "perseid_answers_lag_entries": max(0, state.entries - state.applied),
-            "perseid_answers_ready": state.ready,
+            "perseid_ledger_entries": _sample(state.entries),
+            "perseid_ledger_checkpoint_entries": _sample(state.checkpoint),
+            "perseid_answers_lag_entries": _sample(max(0, state.entries - state.applied)),
+            "perseid_answers_ready": _sample(state.ready),
         }
 
     def _processes(self) -> _Samples:
-        samples: dict[str, list[tuple[Any, ...]]] = {
-            name: [] for name in FAMILIES if name.startswith("perseid_process_")
-        }
+        samples: _Samples = {name: [] for name in FAMILIES if name.startswith("perseid_process_")}
         for process, number in self._sources.processes().items():
             for metric in ProcessCollector(pid=partial(int, number), registry=None).collect():
                 for sample in metric.samples:
                     if (name := f"perseid_{sample.name}") in samples:
-                        samples[name].append(((process,), sample.value))
+                        samples[name].append(((process,), [sample.value]))
         return samples
-
-    def _times(self) -> _Samples:
-        counts = self._sources.counts
-        durations = [((transport.name.lower(),), *times.read()) for transport, times in counts.durations.items()]
-        return {
-            "perseid_request_duration_seconds": durations,
-            "perseid_loop_lag_seconds": [((), *counts.lags.read())],
-        }
 
 
 def create_registry(sources: MetricSources) -> CollectorRegistry:
@@ -473,13 +485,25 @@ def format_table() -> str:
     return "\n".join(rows) + "\n"
 
 
-def _samples_by_label(counts: Mapping[str, int]) -> list[tuple[Any, ...]]:
-    return sorted(((label,), count) for label, count in counts.items())
+def _sample(number: float) -> list[tuple[tuple[str, ...], list[float]]]:
+    return [((), [number])]
 
 
-def _create_family(name: str, values: float | Iterable[tuple[Any, ...]] = ()) -> Metric:
+def _samples(counts: Mapping[Any, float]) -> list[tuple[tuple[str, ...], list[float]]]:
+    return sorted((labels, [count]) for labels, count in counts.items())
+
+
+def _samples_by_label(counts: Mapping[str, float]) -> list[tuple[tuple[str, ...], list[float]]]:
+    return _samples({(label,): count for label, count in counts.items()})
+
+
+def _create_family(name: str, rows: Iterable[tuple[tuple[str, ...], list[float]]] = ()) -> Metric:
     about = FAMILIES[name]
     family: _Family = _CLASSES[about.kind](name, about.about, labels=about.labels)
-    for labels, *value in [((), values)] if isinstance(values, int | float) else values:
-        family.add_metric(labels, *value)
+    for labels, numbers in rows:
+        if isinstance(family, HistogramMetricFamily):
+            bounds = [*(str(bound / _MICROSECONDS) for bound in about.bounds), "+Inf"]
+            family.add_metric(labels, list(zip(bounds, numbers, strict=False)), numbers[-1])
+        else:
+            family.add_metric(labels, numbers[0])
     return family

@@ -2,10 +2,11 @@
 
     GET /metrics   all metrics, in the text format of Prometheus or, if requested, as OpenMetrics
     GET /ready     200 if the server should get requests, 503 with the reason if not; for load balancers
-    GET /live      200 if control's event loop is running, 503 if it is stuck
+    GET /live      200 if all event loops are running, 503 if one is stuck
 
 It has its own thread and event loop. Collecting takes milliseconds and reads the database, and requests of clients must
-not wait for it; and it must respond when control's loop is stuck. h11 parses HTTP strictly and within limits. At most
+not wait for it; and it must respond when the worker's loop is stuck. All workers accept from one socket: whichever is
+asked answers for all. h11 parses HTTP strictly and within limits. At most
 `MAX_CONNECTIONS` connections are open, each with one request, for at most `TIMEOUT` seconds. There is no
 authentication, so responses contain no secrets: numbers, and no handles.
 """
@@ -16,15 +17,12 @@ import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 import h11
 from prometheus_client.exposition import choose_encoder
 
 from .metrics import MetricSources, create_registry
-
-if TYPE_CHECKING:
-    from perseid.registry.installation.settings import Config
 
 MAX_CONNECTIONS: Final = 16
 """Connections at a time: some scrapers and load balancers. Further ones are closed without a response."""
@@ -36,7 +34,7 @@ MAX_REQUEST_BYTES: Final = 8_192
 """Bytes of the longest request."""
 
 MAX_TICK_AGE: Final = 10.0
-"""Seconds without a tick after which the event loop is reported as stuck; it ticks every second."""
+"""Seconds without a sign of life after which an event loop is reported as stuck."""
 
 _PLAIN = "text/plain; charset=utf-8"
 _JOIN_TIMEOUT = 2.0  # seconds for the thread to end
@@ -50,7 +48,7 @@ class MetricsListener:
     """Serves metrics while it is entered as a context."""
 
     def __init__(self, sources: MetricSources, sock: socket.socket | None) -> None:
-        """Serve at a listening socket, which the listener then owns; None disables it."""
+        """Serve at a listening socket, which other processes may have too; None disables it."""
         self._sources = sources
         self._registry = create_registry(sources)
         self._socket = sock
@@ -62,13 +60,6 @@ class MetricsListener:
             "/ready": self._ready,
             "/live": self._live,
         }
-
-    @classmethod
-    def of(cls, config: "Config", sources: MetricSources) -> Self:
-        """Create the listener that the settings ask for; raise OSError if it cannot listen."""
-        if not config.metrics.enabled:
-            return cls(sources, None)
-        return cls(sources, create_listener(config.metrics.host, config.metrics.port))
 
     @property
     def address(self) -> str | None:
@@ -168,7 +159,7 @@ class MetricsListener:
         return (503, _PLAIN, f"{reason}\n".encode()) if reason else (200, _PLAIN, b"live\n")
 
     def _stuck(self) -> str:
-        age = self._sources.counts.seconds_since_tick
+        age = self._sources.tick_age()
         return f"the event loop has been stuck for {age:.0f} s" if age > MAX_TICK_AGE else ""
 
 
@@ -181,9 +172,3 @@ async def _read_request(connection: h11.Connection, reader: asyncio.StreamReader
         if event is not h11.NEED_DATA:
             return None
         connection.receive_data(await reader.read(MAX_REQUEST_BYTES))
-
-
-def create_listener(host: str, port: int) -> socket.socket:
-    """Create a listening socket; port 0 finds a free one."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=MAX_CONNECTIONS)

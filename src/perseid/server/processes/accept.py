@@ -1,7 +1,7 @@
 """Accept loop shared by all listening TCP sockets.
 
-The kernel holds a connection back until data has arrived (TCP_DEFER_ACCEPT), so a client that only connects costs
-nothing. Each connection is admitted by its address, or closed. When the system has no descriptors left, accepting
+The kernel holds a connection back until data has arrived (`sockets.DEFER_SECONDS`), so a client that only connects
+costs nothing. Each connection is admitted by its address, or closed. When the system has no descriptors left, accepting
 pauses for a moment and connections wait in the kernel.
 """
 
@@ -17,10 +17,6 @@ from perseid.server.limits.budgets import Connections
 MAX_AT_ONCE: Final = 64
 """Connections accepted before other tasks get their turn: one or two milliseconds of work."""
 
-DEFER_SECONDS: Final = 5
-"""Seconds for which the kernel holds back a connection without data. After that it is accepted anyway and has the
-normal time limit for a message."""
-
 NO_DESCRIPTORS_PAUSE: Final = 0.1
 """Seconds to stop accepting after the system ran out of descriptors. Connections wait in the kernel."""
 
@@ -28,24 +24,23 @@ _EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class AcceptLoop(ABC):
-    """Accepts connections from a listening socket."""
+    """Accepts connections from listening sockets."""
 
-    def __init__(self, listener: socket.socket, connections: Connections, limited: Callable[[str], None]) -> None:
-        self._listener = listener
+    def __init__(self, connections: Connections, limited: Callable[[str], None]) -> None:
         self._connections = connections
         self._limited = limited
         self._adopting: set[asyncio.Task[None]] = set()
-        self._stopped = True
+        self._listeners: set[socket.socket] = set()
+
+    def start(self, loop: asyncio.AbstractEventLoop, listener: socket.socket) -> None:
+        """Accept connections from a listening socket, too."""
         listener.setblocking(False)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, DEFER_SECONDS)
+        self._listeners.add(listener)
+        loop.add_reader(listener.fileno(), self._readable, loop, listener)
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._stopped = False
-        loop.add_reader(self._listener.fileno(), self._readable, loop)
-
-    def stop(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._stopped = True
-        loop.remove_reader(self._listener.fileno())
+    def stop(self, loop: asyncio.AbstractEventLoop, listener: socket.socket) -> None:
+        self._listeners.discard(listener)
+        loop.remove_reader(listener.fileno())
 
     @property
     def attaching(self) -> int:
@@ -59,8 +54,8 @@ class AcceptLoop(ABC):
         Raises OSError if the client has disconnected.
         """
 
-    def _readable(self, loop: asyncio.AbstractEventLoop) -> None:
-        accept = self._listener.accept
+    def _readable(self, loop: asyncio.AbstractEventLoop, listener: socket.socket) -> None:
+        accept = listener.accept
         for _ in range(MAX_AT_ONCE):
             try:
                 client, address = accept()
@@ -69,15 +64,15 @@ class AcceptLoop(ABC):
             except OSError as error:
                 if error.errno in _EXHAUSTED:
                     self._limited("descriptors")
-                    loop.remove_reader(self._listener.fileno())
-                    loop.call_later(NO_DESCRIPTORS_PAUSE, self._resume, loop)
+                    loop.remove_reader(listener.fileno())
+                    loop.call_later(NO_DESCRIPTORS_PAUSE, self._resume, loop, listener)
                     return
                 continue  # the client disconnected before it was accepted
             self._take(client, address[0])
 
-    def _resume(self, loop: asyncio.AbstractEventLoop) -> None:
-        if not self._stopped:
-            self.start(loop)
+    def _resume(self, loop: asyncio.AbstractEventLoop, listener: socket.socket) -> None:
+        if listener in self._listeners:
+            self.start(loop, listener)
 
     def _take(self, client: socket.socket, host: str) -> None:
         """Admit a client, and attach it to the event loop if there is more to do."""

@@ -1,45 +1,23 @@
-"""Datagrams: the UDP sockets of resolvers, and forwarding between a resolver and the control process.
-
-A resolver forwards requests that it does not answer itself. The response of the control process leaves through the same
-resolver's socket, so that a client sees one peer. Each message on the Unix socket between them is one datagram:
-
-    0   when it was forwarded: seconds of the machine's monotonic clock, which all processes share
-    8   port     10  scope of a link-local IPv6 address     14  length of the host     15  length of the local address
-    16  the host, the local address if there is a choice (see `WildcardSocket`), the datagram
-
-Responses are never forwarded: with forged addresses, servers could otherwise be made to answer each other forever.
+"""UDP sockets of workers, and telling responses from requests.
 
 A socket bound to one address sends from that address. One bound to every address of the machine (0.0.0.0 or ::) sends
 from the address that the system finds nearest to the client, which may not be the one that the client used; connected
 clients, NAT and firewalls drop such responses. For these sockets the system reports the local address of each datagram
 and sends the response from it (IP_PKTINFO; RFC 3542). That costs a microsecond for each datagram, so sockets with one
-address do without. A resolver uses either kind through `receive` and `send`, and reads only host and port of a
-`ReturnAddress`.
+address do without. Either kind is used through `receive` and `send`; of a `ReturnAddress` only host and port are read.
 
-Resolvers load this module, so it imports little.
+Responses are never answered: with forged addresses, servers could otherwise be made to answer each other forever.
 """
 
 import socket
 from collections.abc import Callable
 from struct import Struct
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from perseid.wire.fragments import MAX_PACKET
 from perseid.wire.message import ENVELOPE_LENGTH as ENVELOPE
-
-MAX_AGE: Final = 2.0
-"""Seconds after which a forwarded datagram is dropped. Clients retry after 0.5, 1 and 1.5 seconds, so one that waited
-longer, while control was restarted, has been sent again."""
-
-QUEUE_BYTES: Final = 1 << 20
-"""Queue of datagrams that control has not read, and of responses that a resolver has not sent: some hundred. When it is
-full they are dropped, as UDP does: clients retry, or use TCP."""
 
 Address: TypeAlias = tuple[str, int] | tuple[str, int, int, int]
 """An IPv4 or IPv6 address as the socket module has it."""
-
-_HEAD = Struct("!dHIBB")
-_MAX_HOST = _MAX_LOCAL = 255
 
 # Of an envelope: flags, packet number, length. The header follows; only its response code is read.
 _DELIVERY = Struct(">2xB9xii")
@@ -47,44 +25,12 @@ _CODE = slice(ENVELOPE + 4, ENVELOPE + 8)
 _ENCRYPTED, _TRUNCATED = 0x40, 0x20
 
 
-class ForwardedDatagram(NamedTuple):
-    """A datagram on its way between the processes."""
-
-    at: float
-    address: Address
-    datagram: bytes
-    local: bytes = b""
-    """The local address that received it and must send the response; empty if there is only one."""
-
-
-def pack_datagram(at: float, address: Address, datagram: bytes, local: bytes = b"") -> bytes:
-    """Encode a datagram for forwarding."""
-    host = address[0].encode("ascii")
-    scope = address[3] if len(address) == 4 else 0
-    return b"".join((_HEAD.pack(at, address[1], scope, len(host), len(local)), host, local, datagram))
-
-
-def unpack_datagram(data: bytes) -> ForwardedDatagram:
-    """Decode a forwarded datagram. Both ends are ours, so it is complete."""
-    at, port, scope, length, local_length = _HEAD.unpack_from(data)
-    local_at = _HEAD.size + length
-    end = local_at + local_length
-    host = data[_HEAD.size : local_at].decode("ascii")
-    address: Address = (host, port, 0, scope) if ":" in host else (host, port)
-    return ForwardedDatagram(at, address, data[end:], data[local_at:end])
-
-
-MAX_FORWARDED_BYTES: Final = _HEAD.size + _MAX_HOST + _MAX_LOCAL + MAX_PACKET + 1
-"""Bytes of the longest forwarded message. Of a datagram longer than any packet, one byte too many is forwarded so that
-control notices."""
-
-
 def is_response(datagram: bytes) -> bool:
     """Whether a datagram is a response, or a further packet of one.
 
     A response has a response code, which a request never has. A further packet has a number and is shorter than its
     envelope says. Further packets of a request have the TC flag; responses have it only if their request did, and
-    control detects those after reassembly.
+    those are detected after reassembly.
 
     Encrypted messages cannot be told apart here. They cause at most one refusal, which is not encrypted and causes
     none.
@@ -108,8 +54,7 @@ _IP_PKTINFO = 8  # <linux/in.h>; the socket module has no name for it yet
 _IPV4_INFO_SIZE, _IPV6_INFO_SIZE = 12, 20  # bytes of in_pktinfo and in6_pktinfo
 _ANY_INTERFACE = bytes(4)  # the number of a network interface; 0 leaves the choice to the routing table
 
-_Ancillary: TypeAlias = list[tuple[int, int, bytes]]
-_LocalAddress: TypeAlias = tuple[bytes, _Ancillary]  # a local address, and the ancillary data to send from it
+_Ancillary: TypeAlias = list[tuple[int, int, bytes]]  # to send from a local address
 
 
 def set_packet_info(udp: socket.socket, *, enabled: bool) -> None:
@@ -139,13 +84,6 @@ class SingleAddressSocket:
         """Whether the sender address is this socket's own, which means that it is forged."""
         return return_address == self._own
 
-    def split_address(self, return_address: ReturnAddress) -> tuple[Address, bytes]:
-        """Return the client's address and the local one, if there is a choice."""
-        return return_address, b""
-
-    def join_address(self, address: Address, _local_slice: bytes) -> ReturnAddress:
-        return address
-
 
 class WildcardSocket:
     """A socket bound to all addresses of the machine, with `set_packet_info` enabled."""
@@ -160,7 +98,7 @@ class WildcardSocket:
         else:
             # After the interface. For a broadcast this field is the local address; the other one is not.
             self._ancillary_size, self._local_slice = socket.CMSG_SPACE(_IPV4_INFO_SIZE), slice(4, 8)
-        self._local_addresses: dict[bytes, _LocalAddress] = {}
+        self._local_addresses: dict[bytes, _Ancillary] = {}
 
     def receive(self, size: int) -> tuple[bytes, ReturnAddress]:
         datagram, ancillary, _, address = self._receive(size, self._ancillary_size)
@@ -172,7 +110,7 @@ class WildcardSocket:
 
     def send(self, data: bytes, return_address: ReturnAddress) -> None:
         """Send a packet to the sender of a datagram, from the local address that received it."""
-        self._send((data,), return_address[3][1], 0, return_address[2])
+        self._send((data,), return_address[3], 0, return_address[2])
 
     def is_own(self, return_address: ReturnAddress) -> bool:
         """Whether the sender is this socket: our port, and any address of this machine.
@@ -191,29 +129,22 @@ class WildcardSocket:
                 return False
         return True
 
-    def split_address(self, return_address: ReturnAddress) -> tuple[Address, bytes]:
-        """Return the client's address and the local one."""
-        return return_address[2], return_address[3][0]
-
-    def join_address(self, address: Address, local: bytes) -> ReturnAddress:
-        return address[0], address[1], address, self._make_local_address(local)
-
-    def _cache(self, info: bytes) -> _LocalAddress:
+    def _cache(self, info: bytes) -> _Ancillary:
         if len(self._local_addresses) >= MAX_LOCAL_ADDRESSES:
             self._local_addresses.clear()
-        local_address = self._local_addresses[info] = self._make_local_address(info[self._local_slice])
+        local_address = self._local_addresses[info] = self._make_ancillary(info[self._local_slice])
         return local_address
 
-    def _make_local_address(self, local: bytes) -> _LocalAddress:
+    def _make_ancillary(self, local: bytes) -> _Ancillary:
         if not local:  # not reported by the system
-            return b"", []
+            return []
         if self._family == socket.AF_INET6:
-            return local, [(socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, local + _ANY_INTERFACE)]
-        return local, [(socket.IPPROTO_IP, _IP_PKTINFO, _ANY_INTERFACE + local + bytes(4))]
+            return [(socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, local + _ANY_INTERFACE)]
+        return [(socket.IPPROTO_IP, _IP_PKTINFO, _ANY_INTERFACE + local + bytes(4))]
 
 
 DatagramSocket: TypeAlias = SingleAddressSocket | WildcardSocket
-"""The UDP socket of a resolver."""
+"""The UDP socket of a worker."""
 
 
 def wrap_socket(udp: socket.socket) -> DatagramSocket:

@@ -1,4 +1,4 @@
-"""Bounded thread pools of the control process, which refuse excess work at once.
+"""Bounded thread pools of a worker, which refuse excess work at once.
 
 Each kind of work has its own queue, so that none waits for another. Queues are bounded: a client is refused at once
 when one is full, which is better than a response after the client has given up. One source can fill a quarter of a
@@ -148,7 +148,7 @@ class _QueueLimit:
 
 
 class Pools:
-    """The pools of the control process, one for each kind of work; used by its event loop only."""
+    """The pools of a worker, one for each kind of work; used by its event loop only."""
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ A process loads it once at start and again on reload:
     identity = load_identity(directory, config)
     Server(identity.server_settings(), secrets.token_bytes)
     NativeServer(registry, server, identity.site, settings=identity.native_settings(ports))
-    settings_to_json(identity.resolution_settings())     # for resolvers, which never see a key
+    PublicResolver(view, identity.resolution_settings(), time)
 """
 
 from collections.abc import Mapping
@@ -58,7 +58,7 @@ class ServerIdentity:
         return NativeSettings(self.position, self.config.sessions.required, dict(ports))
 
     def resolution_settings(self) -> ResolutionSettings:
-        """Return the settings of resolvers, without secrets."""
+        """Return the settings of public resolution, without secrets."""
         return resolution_settings(self.site, self.position, self.config)
 
 

@@ -15,15 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from perseid.records.site import Transport
-
-from .datagrams import QUEUE_BYTES, is_wildcard, set_packet_info
+from .datagrams import is_wildcard, set_packet_info
 
 BACKLOG: Final = 1_024
-"""TCP connections waiting to be accepted: those that arrive while control is restarted, in a second or two."""
+"""TCP connections waiting to be accepted by one worker: those that arrive until another one accepts them."""
+
+DEFER_SECONDS: Final = 5
+"""Seconds for which the kernel holds back a connection without data. After that it is accepted anyway and has the
+normal time limit for a message."""
 
 RECEIVE_BUFFER_BYTES: Final = 4 << 20
-"""Receive buffer of a resolver; the system may allow less. Each datagram needs about 768 bytes there, so this is the
+"""Receive buffer of a worker; the system may allow less. Each datagram needs about 768 bytes there, so this is the
 load of a twentieth of a second."""
 
 _ATTEMPTS = 50  # to find a port that is free for TCP and for UDP
@@ -33,46 +35,62 @@ class StartupError(Exception):
     """The server cannot start; the message says why."""
 
 
-def bind(host: str, port: int, resolvers: int) -> tuple[socket.socket, list[socket.socket]]:
-    """Bind TCP and one UDP socket for each resolver to one port; 0 finds a free one."""
+def bind(host: str, port: int, workers: int) -> tuple[list[socket.socket], list[socket.socket]]:
+    """Bind a UDP and a listening TCP socket for each worker to one port; 0 finds a free one."""
     for attempt in range(_ATTEMPTS):
         with contextlib.ExitStack() as stack:
             try:
-                listener = stack.enter_context(_create_socket(host, socket.SOCK_STREAM))
-                listener.bind((host, port))
-                bound_port = listener.getsockname()[1]
-                # Several sockets can be bound, but only one listens. So if two servers start at the same time, one
-                # fails here and never gets the datagrams of the other.
-                listener.listen(BACKLOG)
-                udp = [stack.enter_context(_bind_udp(host, bound_port)) for _ in range(resolvers)]
+                tcp = _listen(stack, host, port, workers)
+                bound_port = tcp[0].getsockname()[1]
+                udp = [stack.enter_context(_bind_udp(host, bound_port)) for _ in range(workers)]
             except OSError as error:
                 if port or attempt == _ATTEMPTS - 1:
                     raise _startup_error("the native protocol", "native.port", host, port, error) from error
             else:
                 stack.pop_all()
-                return listener, udp
+                return udp, tcp
     raise AssertionError("the last attempt returns or raises")
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Create the TCP socket of HTTP; port 0 finds a free one."""
+def listen(host: str, port: int, workers: int) -> list[socket.socket]:
+    """Create a listening TCP socket of HTTP for each worker; port 0 finds a free one."""
     with contextlib.ExitStack() as stack:
         try:
-            listener = stack.enter_context(_create_socket(host, socket.SOCK_STREAM))
-            listener.bind((host, port))
-            listener.listen(BACKLOG)
+            sockets = _listen(stack, host, port, workers)
         except OSError as error:
             raise _startup_error("HTTP", "http.port", host, port, error) from error
         stack.pop_all()
-        return listener
+        return sockets
 
 
-def pair() -> tuple[socket.socket, socket.socket]:
-    """Create the ends of control and of a resolver. Message boundaries are kept, and the queue is bounded in bytes."""
-    control, resolver = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    for end in (control, resolver):
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, QUEUE_BYTES)
-    return control, resolver
+def listen_for_metrics(host: str, port: int) -> socket.socket:
+    """Create the listening socket of the metrics, which all workers share; port 0 finds a free one."""
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        problem = f"Cannot serve metrics at {host} port {port}: {error.strerror}."
+        raise StartupError(f"{problem} Change metrics.host or metrics.port") from error
+
+
+def _listen(stack: contextlib.ExitStack, host: str, port: int, workers: int) -> list[socket.socket]:
+    """Listen with one socket for each worker.
+
+    With SO_REUSEPORT alone, a second server of the same user could join. So one socket listens exclusively first, and
+    until the others do: at no time can another server listen.
+    """
+    with _create_socket(host, socket.SOCK_STREAM) as first:
+        first.bind((host, port))
+        first.listen(BACKLOG)
+        first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sockets = []
+        for _ in range(workers):
+            sock = stack.enter_context(_create_socket(host, socket.SOCK_STREAM))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            sock.bind((host, first.getsockname()[1]))
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, DEFER_SECONDS)
+            sock.listen(BACKLOG)
+            sockets.append(sock)
+    return sockets
 
 
 def _create_socket(host: str, kind: socket.SocketKind) -> socket.socket:
@@ -109,9 +127,7 @@ def _advice(setting: str, host: str, port: int, error: OSError) -> str:
     another = f"choose another port with {setting}."
     if error.errno != errno.EADDRINUSE:
         return f"Correct the address, or {another}"
-    owners = [
-        owner for transport in (Transport.TCP, Transport.UDP) for owner in check_port(host, port, transport).owners
-    ]
+    owners = [owner for udp in (False, True) for owner in check_port(host, port, udp=udp).owners]
     if owners:
         return f"The port is used by {owners[0]}. Stop it, or {another}"
     return f"Stop the process that uses the port, or {another}"
@@ -120,9 +136,8 @@ def _advice(setting: str, host: str, port: int, error: OSError) -> str:
 PROC: Final = Path("/proc")
 """Where Linux describes processes and sockets (proc_net(5), proc_pid_fd(5))."""
 
-_KINDS = {Transport.TCP: socket.SOCK_STREAM, Transport.UDP: socket.SOCK_DGRAM}
-_TABLES = {Transport.TCP: ("tcp", "tcp6"), Transport.UDP: ("udp", "udp6")}
-_LISTEN_STATES = {Transport.TCP: "0A", Transport.UDP: "07"}  # states in the kernel's tables
+_TABLES = {socket.SOCK_STREAM: ("tcp", "tcp6"), socket.SOCK_DGRAM: ("udp", "udp6")}
+_LISTEN_STATES = {socket.SOCK_STREAM: "0A", socket.SOCK_DGRAM: "07"}  # states in the kernel's tables
 _CHECK_ATTEMPTS, _PAUSE = 3, 0.05  # another check may hold the port at the same moment
 _COMMAND_WORDS = 4  # of a command: `python -P -m perseid.server.processes.supervisor`
 
@@ -150,15 +165,16 @@ class PortStatus:
     """The processes that use it, if known."""
 
 
-def check_port(host: str, port: int, transport: Transport) -> PortStatus:
-    """Check whether a port of an address can be bound."""
+def check_port(host: str, port: int, *, udp: bool) -> PortStatus:
+    """Check whether a port of an address can be bound, for UDP or TCP."""
+    kind = socket.SOCK_DGRAM if udp else socket.SOCK_STREAM
     for attempt in range(_CHECK_ATTEMPTS):
         try:
-            _try_bind(host, port, transport)
+            _try_bind(host, port, kind)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 return PortStatus(error.strerror or str(error))
-            owners = tuple(_find_owners(port, transport))
+            owners = tuple(_find_owners(port, kind))
             if owners or attempt == _CHECK_ATTEMPTS - 1:
                 return PortStatus(error.strerror or str(error), in_use=True, owners=owners)
             time.sleep(_PAUSE)
@@ -167,19 +183,19 @@ def check_port(host: str, port: int, transport: Transport) -> PortStatus:
     return PortStatus()
 
 
-def _try_bind(host: str, port: int, transport: Transport) -> None:
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=_KINDS[transport])[0]
+def _try_bind(host: str, port: int, kind: socket.SocketKind) -> None:
+    family, _, protocol, _, address = socket.getaddrinfo(host, port, type=kind)[0]
     with socket.socket(family, kind, protocol) as sock:
-        if transport == Transport.TCP:  # closed connections do not block the port
+        if kind == socket.SOCK_STREAM:  # closed connections do not block the port
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
-        if transport == Transport.TCP:
+        if kind == socket.SOCK_STREAM:
             sock.listen(1)
 
 
-def _find_owners(port: int, transport: Transport) -> Iterator[PortOwner]:
+def _find_owners(port: int, kind: socket.SocketKind) -> Iterator[PortOwner]:
     """The processes that use a port, as far as this process can see."""
-    sockets = {f"socket:[{number}]" for number in _find_sockets(port, transport)}
+    sockets = {f"socket:[{number}]" for number in _find_sockets(port, kind)}
     for folder in PROC.iterdir():
         if not folder.name.isdecimal():
             continue
@@ -189,14 +205,14 @@ def _find_owners(port: int, transport: Transport) -> Iterator[PortOwner]:
                 yield PortOwner(int(folder.name), b" ".join(words).decode("utf-8", "replace").strip())
 
 
-def _find_sockets(port: int, transport: Transport) -> Iterator[str]:
+def _find_sockets(port: int, kind: socket.SocketKind) -> Iterator[str]:
     """The inodes of the sockets that listen at a port."""
-    for name in _TABLES[transport]:
+    for name in _TABLES[kind]:
         with suppress(OSError):
             for line in (PROC / "net" / name).read_text().splitlines()[1:]:
                 #   0: 0100007F:0A51 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000  0 123456 …
                 fields = line.split()
-                if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == _LISTEN_STATES[transport]:
+                if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == _LISTEN_STATES[kind]:
                     yield fields[9]
 
 

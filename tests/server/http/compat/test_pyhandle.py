@@ -60,7 +60,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]
     key.write_bytes(library_key(RSA_KEY).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     der = certificate((UID, f"300:{ADMIN}"))
     made.write_bytes(x509.load_der_x509_certificate(der).public_bytes(Encoding.PEM))
-    with serving(installation, "--resolvers", "1", **SETTINGS) as server:
+    with serving(installation, **SETTINGS) as server:
         host, port = server.http
         yield RunningServer(f"https://{host}:{port}", str(installation / KEYS_NAME / CERTIFICATE_NAME), key, made)
 

@@ -31,7 +31,7 @@ from perseid.server.processes.accept import AcceptLoop
 from .tls import HANDSHAKE_RECORD, HandshakeFailure, ProtocolFactory, TlsTransport, WorkRunner
 
 if TYPE_CHECKING:
-    from perseid.server.observe.metrics import ControlCounters
+    from perseid.server.observe.metrics import WorkerCounters
 if TYPE_CHECKING:
     from .connection import Connection
 
@@ -147,17 +147,16 @@ class HttpListener(AcceptLoop):
 
     def __init__(
         self,
-        listener: socket.socket,
         connections: Connections,
-        counts: "ControlCounters",
+        counts: "WorkerCounters",
         *,
         make: ProtocolFactory,
         work: WorkRunner,
         context: SSL.Context | None,
         listen: Listen = "both",
     ) -> None:
-        """Serve on a listening socket. Without a context there is no TLS."""
-        super().__init__(listener, connections, counts.limited)
+        """Without a context there is no TLS."""
+        super().__init__(connections, counts.limited)
         self.connections = connections
         self.make, self.work = make, work
         self.context = context

@@ -1,4 +1,4 @@
-"""What the control process logs about changes that are refused, and files that cannot be saved."""
+"""What a worker logs about changes that are refused, and files that cannot be saved."""
 
 import asyncio
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from perseid.ledger.errors import ClockError, StorageFull
 from perseid.server.limits.guesses import KnownClients
-from perseid.server.processes.control import REMINDER_INTERVAL, KnownClientsFile, ProblemLog
+from perseid.server.processes.worker import REMINDER_INTERVAL, KnownClientsFile, ProblemLog
 
 
 def test_refused_changes_are_logged_once_and_again_after_recovery_or_a_long_pause(

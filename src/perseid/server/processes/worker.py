@@ -1,31 +1,29 @@
-"""Control process: native TCP, HTTP, forwarded datagrams, the writer, the views and the metrics.
+"""Worker process: serves UDP, native TCP, HTTP and metrics in one event loop.
 
-One event loop that never blocks: SQL, disk access and long computations run in threads. The supervisor starts the
-process with open sockets. Over a pipe the process reports when it is ready and which options resolvers need, and then
-once a second that it is alive.
+The loop never blocks for long: SQL, disk access and long computations run in threads. The supervisor starts the process
+with open sockets, those of all workers: it serves its own, and for a while those of a worker that is silent.
 
 If the ledger cannot be opened because the disk is full, it answers public resolution from the answers view and refuses
 everything else. It ends as soon as there is space, and the supervisor starts it again.
 
 SIGTERM drains: no new work is accepted, started work is finished and answered, and the ledger is closed. SIGHUP reloads
 settings, keys, certificates and site information; sessions continue. Settings that need other sockets (addresses,
-ports, the number of resolvers) and the database take effect at the next start.
+ports, the number of workers) and the database take effect at the next start.
 """
 
 import asyncio
 import gc
-import json
 import logging
 import os
 import secrets
 import signal
 import socket
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, time
-from typing import Any, Final, Self
+from typing import Final
 
 import uvloop
 
@@ -35,32 +33,41 @@ from perseid.records.errors import InvalidData
 from perseid.records.site import Transport
 from perseid.registry.installation.certificates import CertificateError
 from perseid.registry.installation.files import replace_file
-from perseid.registry.installation.installation import ANSWERS_NAME, KNOWN_CLIENTS, Installation
+from perseid.registry.installation.installation import KNOWN_CLIENTS, Installation
 from perseid.registry.installation.settings import Config, InvalidConfig
 from perseid.server.http.application import HttpConfig, HttpServer, load_tls_context
 from perseid.server.limits.buckets import Buckets
 from perseid.server.limits.budgets import Connections
 from perseid.server.limits.guesses import KnownClients
-from perseid.server.limits.udp import TrafficLimit
+from perseid.server.limits.udp import RateLimit, TrafficLimit
 from perseid.server.native.authentication import TableLimits
-from perseid.server.native.resolution import PublicResolver, settings_to_json
+from perseid.server.native.resolution import PublicResolver
 from perseid.server.native.server import NativeServer
 from perseid.server.native.service import NativeService
 from perseid.server.native.shared_tables import SharedChallenges, SharedSessions
 from perseid.server.native.tcp import NativeAcceptLoop
-from perseid.server.native.udp import UdpServer
+from perseid.server.native.udp import UdpLimits, UdpServer
 from perseid.server.observe import logs
 from perseid.server.observe.access_log import AccessLog
-from perseid.server.observe.counters import SharedCounters
-from perseid.server.observe.metrics import ControlCounters, MetricSources, get_ledger_state
+from perseid.server.observe.metrics import (
+    MetricSources,
+    WorkerCounters,
+    add_samples,
+    decode_samples,
+    encode_samples,
+    get_ledger_state,
+    keep_counters,
+    read_worker,
+)
 from perseid.server.observe.metrics_listener import MetricsListener
 from perseid.server.state.state import SharedState
 from perseid.wire.server import Server
 
 from . import unblock_signals
+from .accept import AcceptLoop
+from .child import BEAT_SECONDS, ChildOptions, SupervisorLink, parse_options
 from .pools import Pools
 from .site_settings import ServerIdentity, load_identity
-from .sockets import StartupError
 
 DRAIN_SECONDS: Final = 8.0
 """Seconds to finish started work on shutdown; the supervisor waits two more."""
@@ -80,39 +87,32 @@ _STARTUP_ERRORS = (
 _TICK_SECONDS = 1.0
 _POLL_INTERVAL = 0.02
 _KNOWN_PURPOSE = b"known clients"
-_MAX_NEWS_BYTES = 1 << 20  # far more than the supervisor ever sends at a time
 
-_logger = logging.getLogger("perseid.server.processes.control")  # run as a program, its __name__ is __main__
+_logger = logging.getLogger("perseid.server.processes.worker")  # run as a program, its __name__ is __main__
 
 
-@dataclass(frozen=True, slots=True)
-class ControlOptions:
-    """Options that the supervisor passes to the control process. Integers without a comment are descriptors."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions(ChildOptions):
+    """Options that the supervisor passes to a worker. Lists are descriptors."""
 
     directory: str
-    accept_clock: bool
-    is_first: bool
-    """Whether the whole server is starting, and not only this process."""
-    port: int
-    """The native port that was bound."""
-    listener: int
-    http_port: int
-    """The HTTP port that was bound."""
-    http: list[int]
-    """The listening socket of HTTP, if HTTP is enabled."""
-    resolvers: list[int]
-    counters: int
-    traffic: int
     state: str
     """The directory of the shared state."""
-    status: int
-    """Pipe to the supervisor."""
-    news: int
-    """Pipe from the supervisor; end of file means that the supervisor has ended."""
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        return cls(**json.loads(text))
+    worker: int
+    """Position among the workers."""
+    port: int
+    """The native port that was bound."""
+    http_port: int
+    """The HTTP port that was bound."""
+    udp: list[int]
+    tcp: list[int]
+    http: list[int]
+    """The sockets of each worker; those of HTTP if it is enabled."""
+    metrics: list[int]
+    """The listening socket of the metrics, if they are enabled."""
+    traffic: int
+    requests: int
+    """Descriptors of the buckets for bytes and requests over UDP."""
 
 
 class ProblemLog:
@@ -155,33 +155,35 @@ class KnownClientsFile:
             self._has_failed = False
 
 
-class Control:
-    """The control process."""
+class Worker:
+    """The worker process."""
 
-    def __init__(self, options: ControlOptions, installation: Installation) -> None:
+    def __init__(self, options: WorkerOptions, installation: Installation, supervisor: SupervisorLink) -> None:
         self._options = options
         self._installation = installation
+        self._supervisor = supervisor
         config = installation.config
         server_identity = load_identity(installation.directory, config)
-        self._log = logs.configure("control", config.log.format, level=config.log.level_number)
-        self._shared_counters = SharedCounters(options.counters)
+        self._log = logs.configure(options.name, config.log.format, level=config.log.level_number)
         self._state = SharedState(Path(options.state))
-        self._counts = ControlCounters()
+        self._counts = WorkerCounters()
+        self._earlier_counts = keep_counters(supervisor.counters.read(options.number))
         self._known_file = KnownClientsFile(installation.directory / KNOWN_CLIENTS)
         self._pools = Pools(config, known=self._load_known_clients(), buckets=Buckets.shared(self._state, "budgets"))
         native_server, public_resolver = self._create_native_server(config, server_identity)
-        self._service = NativeService(
-            native_server, public_resolver, self._pools, Connections(config), self._counts, self._access_log(config)
-        )
+        self._service = NativeService(native_server, public_resolver, self._pools, Connections(config), self._counts)
+        self._accept_loop = NativeAcceptLoop(self._service)
+        self._udp = UdpServer(self._service, self._udp_limits(config))
+        self._open_access_log(config)
         self._stopping = asyncio.Event()
         self._problem_log = ProblemLog()
         self._http = self._create_http(config, server_identity)
-        sockets = [socket.socket(fileno=number) for number in options.resolvers]
-        self._udp = UdpServer(self._service, sockets, self._traffic(config))
-        self._resolver_options = _resolver_options(installation.directory, config, server_identity, native_server)
+        numbers = zip(options.udp, options.tcp, *([options.http] if options.http else []), strict=True)
+        self._sockets = [[socket.socket(fileno=number) for number in each] for each in numbers]
+        """Those of each worker: UDP, TCP and, if enabled, HTTP."""
+        self._served: set[int] = set()
+        self._sources = self._create_sources()
         self._reloading = asyncio.Lock()
-        self._unread_news = b""
-        self._news: dict[str, dict[str, int]] = {"processes": {}, "restarts": {}}
 
     def _load_known_clients(self) -> KnownClients:
         if isinstance(self._installation.ledger, UnopenedLedger):  # nobody can authenticate
@@ -189,10 +191,15 @@ class Control:
         with self._installation.ledger.open_reader() as reader:
             return KnownClients.read(self._known_file.path, reader.secret(_KNOWN_PURPOSE), self._state)
 
-    def _traffic(self, config: Config) -> TrafficLimit:
+    def _udp_limits(self, config: Config) -> UdpLimits:
         limits = config.limits
         rate, burst, total = limits.udp_octets, limits.udp_burst, limits.udp_octets_in_all
-        return TrafficLimit(self._options.traffic, rate, burst, limits.exempt_networks, total)
+        requests, share = limits.udp_handovers, limits.udp_handovers_in_all / len(self._options.udp)
+        return UdpLimits(
+            TrafficLimit(self._options.traffic, rate, burst, limits.exempt_networks, total),
+            TrafficLimit(self._options.requests, requests, requests, limits.exempt_networks),
+            RateLimit(share, share),
+        )
 
     def _create_native_server(
         self, config: Config, server_identity: ServerIdentity
@@ -236,9 +243,8 @@ class Control:
         installed = HttpConfig(
             config, server_identity, self._service.native_server.registry, context, self._service.access
         )
-        listener = socket.socket(fileno=self._options.http[0])
         answers = self._installation.ledger.answers
-        return HttpServer(listener, self._service, answers, installed, self._not_ready_reason, self._state)
+        return HttpServer(self._service, answers, installed, self._not_ready_reason, self._state)
 
     # Life
 
@@ -251,26 +257,46 @@ class Control:
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         unblock_signals()
         loop.add_reader(self._options.news, self._on_news)
-        with self._metrics() as metrics:
-            listener = socket.socket(fileno=self._options.listener)
-            accept_loop = NativeAcceptLoop(self._service, listener)
-            accept_loop.start(loop)
-            self._udp.start(loop)
-            if self._http is not None:
-                self._http.start(loop)
-            opened = not isinstance(self._installation.ledger, UnopenedLedger)
-            details = {"metrics": metrics.address}
-            self._send_status({"resolvers": self._resolver_options, "details": details, "opened": opened})
+        metrics = socket.socket(fileno=self._options.metrics[0]) if self._options.metrics else None
+        with MetricsListener(self._sources, metrics):
+            self._serve_sockets({self._options.worker})
+            self._beat(loop)
+            self._supervisor.report("ready", not isinstance(self._installation.ledger, UnopenedLedger))
             http = f", HTTP at port {self._options.http_port}" if self._http is not None else ""
             _logger.info("ready: native protocol at port %d%s", self._options.port, http)
             await self._run_periodic_tasks()
-            accept_loop.stop(loop)
-            self._udp.stop(loop)
+            loop.remove_reader(self._options.news)
+            self._serve_sockets(set())
             if self._http is not None:
-                self._http.stop(loop)
-            await self._drain(accept_loop)
+                self._http.drain()
+            await self._drain()
+        self._publish_metrics()
         self._pools.close()
         await self._known_file.save(self._pools.known)
+
+    def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Tell the supervisor that the event loop is running."""
+        self._supervisor.beat()
+        loop.call_later(BEAT_SECONDS, self._beat, loop)
+
+    def _on_news(self) -> None:
+        news = self._supervisor.read_news()
+        if news is None:  # the supervisor has ended, so nothing would restart this process
+            asyncio.get_running_loop().remove_reader(self._options.news)
+            self._stopping.set()
+        else:
+            self._serve_sockets({self._options.worker, *news.silent})
+
+    def _serve_sockets(self, workers: set[int]) -> None:
+        """Serve the sockets of these workers, and no others."""
+        loop = asyncio.get_running_loop()
+        servers: list[UdpServer | AcceptLoop] = [self._udp, self._accept_loop]
+        if self._http is not None:
+            servers.append(self._http.front)
+        for worker in workers ^ self._served:
+            for server, sock in zip(servers, self._sockets[worker], strict=True):
+                (server.start if worker in workers else server.stop)(loop, sock)
+        self._served = workers
 
     async def _run_periodic_tasks(self) -> None:
         """Run the once-a-second tasks until shutdown."""
@@ -282,7 +308,7 @@ class Control:
                 await asyncio.wait_for(self._stopping.wait(), max(0.0, due - loop.time()))
                 return
             lag = loop.time() - due
-            self._counts.loop_lag = lag
+            self._counts.lags.add(int(lag * 1_000_000))
             due += max(0.0, lag)
             ledger = self._installation.ledger
             self._problem_log.update(ledger.write_problem, monotonic())
@@ -293,26 +319,22 @@ class Control:
             self._service.close_expired_connections()
             if self._http is not None:
                 self._http.check_deadlines()
-            if self._service.access is not None:
-                self._service.access.flush()
-            else:
-                self._log.output.flush()
+            self._access.flush()
             self._state.sweep()
             if tick % PURGE_INTERVAL == 0:
                 self._udp.purge_expired(monotonic())
                 await self._known_file.save(self._pools.known)
-            self._send_status({})
+            self._publish_metrics()
 
-    async def _drain(self, accept_loop: NativeAcceptLoop) -> None:
+    async def _drain(self) -> None:
         """Finish started work, within the time limit."""
         self._service.draining = True
         for connection in list(self._service.open):
             connection.close_if_idle()
         deadline = monotonic() + DRAIN_SECONDS
-        while (accept_loop.attaching or self._in_flight) and monotonic() < deadline:  # noqa: ASYNC110
+        while (self._accept_loop.attaching or self._in_flight) and monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_INTERVAL)  # connections end in many ways
-        if self._service.access is not None:
-            self._service.access.flush()
+        self._access.flush()
         if remaining := self._in_flight:
             _logger.warning("stopped; %d requests did not finish in time", remaining)
         else:
@@ -329,39 +351,15 @@ class Control:
             return "stopping"
         return "" if self._installation.ledger.ready else "the answers view is not up to date"
 
-    def _metrics(self) -> MetricsListener:
-        """Return the metrics listener.
-
-        If its port is in use, a server does not start; a running one continues without.
-        """
-        config, sources = self._installation.config, self._sources()
-        try:
-            return MetricsListener.of(config, sources)
-        except OSError as error:
-            where = f"{config.metrics.host} port {config.metrics.port}"
-            problem = f"Cannot serve metrics at {where}: {error.strerror}. Change metrics.host or metrics.port"
-            if self._options.is_first:
-                raise StartupError(problem) from error
-            _logger.warning("%s; continuing without metrics", problem)
-            return MetricsListener(sources, None)
-
-    def _on_news(self) -> None:
-        """Read the supervisor's lines of JSON; only the last one matters."""
-        data = os.read(self._options.news, _MAX_NEWS_BYTES)
-        *lines, self._unread_news = (self._unread_news + data).split(b"\n")
-        if lines:
-            self._news = json.loads(lines[-1])
-        if not data:  # the supervisor has ended, so nothing would restart this process
-            asyncio.get_running_loop().remove_reader(self._options.news)
-            self._stopping.set()
-
-    def _sources(self) -> MetricSources:
+    def _create_sources(self) -> MetricSources:
         ledger, service, pools, http = self._installation.ledger, self._service, self._pools, self._http
+        supervisor = self._supervisor
         return MetricSources(
-            shared_counters=self._shared_counters,
             counts=self._counts,
             ready=self._not_ready_reason,
             ledger=lambda: get_ledger_state(ledger),
+            tick_age=self._tick_age,
+            other_workers=self._other_workers,
             connections=lambda: len(service.connections),
             http_connections=lambda: 0 if http is None else http.connections,
             handshakes=lambda: {} if http is None else http.handshakes(),
@@ -370,10 +368,26 @@ class Control:
             challenges=lambda: len(service.native_server.server.challenges),
             pools=pools.stats,
             limits=lambda: {"connections": service.connections.refused},
-            restarts=lambda: self._news["restarts"],
+            restarts=lambda: supervisor.news.restarts,
             lines_lost=lambda: self._log.output.lost,
-            processes=lambda: {"control": os.getpid(), **self._news["processes"]},
+            processes=lambda: supervisor.news.processes or {self._options.name: os.getpid()},
         )
+
+    def _tick_age(self) -> float:
+        """Seconds since the last heartbeat of the worker that is most behind; those that are starting have none."""
+        counters = self._supervisor.counters
+        beats = [counters.last_beat(number) for number in range(len(counters))]
+        return max(0.0, monotonic() - min((beat for beat in beats if beat), default=monotonic()))
+
+    def _other_workers(self) -> list[bytes]:
+        counters = self._supervisor.counters
+        others = [counters.read(number) for number in range(len(counters)) if number != self._options.number]
+        return [self._earlier_counts, *others]
+
+    def _publish_metrics(self) -> None:
+        """Publish the numbers of this worker, and of its earlier processes, for the others."""
+        samples = add_samples([read_worker(self._sources), decode_samples(self._earlier_counts)])
+        self._supervisor.counters.publish(self._options.number, encode_samples(samples))
 
     def _reload(self) -> None:
         """Reload settings, keys and site information; on an error nothing changes."""
@@ -386,7 +400,7 @@ class Control:
             except Exception as problem:  # noqa: BLE001 - whatever is wrong, the server continues
                 text = str(problem) if isinstance(problem, _STARTUP_ERRORS) else logs.describe_exception(problem)
                 _logger.error("reload failed, nothing was changed: %s", text)  # noqa: TRY400
-            self._send_status({"resolvers": self._resolver_options, "details": {}})
+            self._supervisor.report("reloaded")
 
     async def _reload_settings(self) -> None:
         directory = self._installation.directory
@@ -395,51 +409,29 @@ class Control:
         context = (
             await asyncio.to_thread(load_tls_context, directory, config, server_identity.key) if self._http else None
         )
-        if self._service.access is not None:
-            self._service.access.flush()
-        self._log = await asyncio.to_thread(logs.configure, "control", config.log.format, level=config.log.level_number)
+        self._access.flush()
+        self._log = await asyncio.to_thread(
+            logs.configure, self._options.name, config.log.format, level=config.log.level_number
+        )
         native_server, public_resolver = self._create_native_server(config, server_identity)
         self._pools.configure(config)
         self._service.connections.configure(config)
         self._service.native_server, self._service.public_resolver = native_server, public_resolver
-        self._service.access = self._access_log(config)
+        self._open_access_log(config)
         if self._http is not None:
             self._http.configure(
                 HttpConfig(config, server_identity, native_server.registry, context, self._service.access)
             )
-        self._udp.traffic = self._traffic(config)
-        self._resolver_options = _resolver_options(directory, config, server_identity, native_server)
+        self._udp.limits = self._udp_limits(config)
         _logger.info("settings, keys, certificates and site information were reloaded")
 
-    def _access_log(self, config: Config) -> AccessLog | None:
-        return AccessLog(self._log) if config.log.access else None
-
-    def _send_status(self, message: dict[str, Any]) -> None:
-        with suppress(BrokenPipeError):  # the supervisor has ended; `_on_news` notices too
-            os.write(self._options.status, json.dumps(message).encode() + b"\n")
+    def _open_access_log(self, config: Config) -> None:
+        self._access = AccessLog(self._log)
+        self._service.access = self._access if config.log.access else None
+        self._udp.access = self._access if config.log.access_udp else None
 
 
-def _resolver_options(
-    directory: Path, config: Config, server_identity: ServerIdentity, native_server: NativeServer
-) -> dict[str, Any]:
-    """Return the options of resolvers; none of them is secret."""
-    return {
-        "answers": str(directory / ANSWERS_NAME),
-        "site": settings_to_json(server_identity.resolution_settings()),
-        "resolves": native_server.resolution_enabled[Transport.UDP],
-        "bytes_per_second": config.limits.udp_octets,
-        "burst": config.limits.udp_burst,
-        "total_bytes_per_second": config.limits.udp_octets_in_all,
-        "forwards_per_second": config.limits.udp_handovers,
-        "total_forwards_per_second": config.limits.udp_handovers_in_all,
-        "exempt": list(config.limits.exempt_networks),
-        "log_format": config.log.format,
-        "log_level": config.log.level_number,
-        "access_log": config.log.access_udp,
-    }
-
-
-def _open_installation(options: ControlOptions) -> Installation:
+def _open_installation(options: WorkerOptions) -> Installation:
     """Open the installation; on a full disk for public resolution only."""
     directory = Path(options.directory)
     try:
@@ -449,27 +441,20 @@ def _open_installation(options: ControlOptions) -> Installation:
 
 
 def main(text: str) -> int:
-    """Run the control process."""
-    options = ControlOptions.from_json(text)
-    try:
-        installation = _open_installation(options)
-    except (LedgerError, InvalidConfig) as problem:
-        print(f"perseid: {problem}", file=sys.stderr)
-        return 1
-    with installation:
+    """Run a worker process."""
+    options = parse_options(WorkerOptions, text)
+    supervisor = SupervisorLink(options)
+    with ExitStack() as stack:
         try:
-            control = Control(options, installation)
+            installation = stack.enter_context(_open_installation(options))
+            worker = Worker(options, installation, supervisor)
         except _STARTUP_ERRORS as problem:
-            print(f"perseid: {problem}", file=sys.stderr)
+            supervisor.report("problem", str(problem))
             return 1
         gc.collect()
         gc.freeze()  # these objects live as long as the process; do not scan them again
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            try:
-                runner.run(control.run())
-            except StartupError as problem:
-                print(f"perseid: {problem}", file=sys.stderr)
-                return 1
+            runner.run(worker.run())
     return 0
 
 

@@ -1,0 +1,87 @@
+"""What every child process of the supervisor has: its options, its heartbeat, and messages in both directions.
+
+options = parse_options(WorkerOptions, sys.argv[1])
+supervisor = SupervisorLink(options)
+supervisor.report("ready", True)   # after that, call beat() ten times a second
+news = supervisor.read_news()      # when options.news is readable; None at the end of the supervisor
+"""
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any, Final, TypeVar
+
+from perseid.server.observe.counters import SharedCounters
+
+BEAT_SECONDS: Final = 0.05
+"""Seconds between two heartbeats: several within the time after which a worker is considered silent."""
+
+_MAX_NEWS_BYTES = 1 << 20  # far more than the supervisor ever sends at a time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildOptions:
+    """Options that the supervisor passes to each child process. Integers without a comment are descriptors."""
+
+    name: str
+    """Its name in the log and the metrics."""
+    number: int
+    """Its slot in the shared counters."""
+    is_first: bool
+    """Whether the whole server is starting, and not only this process."""
+    accept_clock: bool
+    counters: int
+    status: int
+    """Pipe to the supervisor."""
+    news: int
+    """Pipe from the supervisor; end of file means that the supervisor has ended."""
+
+
+OptionsT = TypeVar("OptionsT", bound=ChildOptions)
+
+
+def parse_options(kind: type[OptionsT], text: str) -> OptionsT:
+    """Parse the command line argument of a child process."""
+    return kind(**json.loads(text))
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """State of the server's processes."""
+
+    processes: dict[str, int] = field(default_factory=dict)
+    """Process ids by name."""
+    restarts: dict[str, int] = field(default_factory=dict)
+    """Number of restarts by kind of process."""
+    silent: tuple[int, ...] = ()
+    """Workers whose sockets the others serve, too."""
+
+
+class SupervisorLink:
+    """The connection to the supervisor."""
+
+    def __init__(self, options: ChildOptions) -> None:
+        self._options = options
+        self.counters = SharedCounters(options.counters)
+        self.news = News()
+        """The last news."""
+        self._unread = b""
+
+    def beat(self) -> None:
+        """Say that this process is alive; from the first time on, the supervisor expects it."""
+        self.counters.beat(self._options.number, monotonic())
+
+    def report(self, kind: str, value: Any = True) -> None:
+        """Send a message: `ready` with whether the ledger is open, `reloaded`, or a `problem` with its text."""
+        with suppress(BrokenPipeError):  # the supervisor has ended; `read_news` notices too
+            os.write(self._options.status, json.dumps({kind: value}).encode() + b"\n")
+
+    def read_news(self) -> News | None:
+        """Read the supervisor's lines, of which only the last one matters; return None if it has ended."""
+        data = os.read(self._options.news, _MAX_NEWS_BYTES)
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        if lines:
+            self.news = News(**json.loads(lines[-1]))
+        return self.news if data else None
