@@ -349,4 +349,4 @@ def frame_of(message: Message) -> Frame:
 def without_credential(message: Message) -> Message:
     """The same message without its MAC."""
     bare = replace(message, credential=None)
-    return replace(bare, envelope=bare.with_length())
+    return replace(bare, envelope=bare.envelope.with_length(len(bare.payload())))

@@ -15,6 +15,7 @@ URL is one is for the policy of a namespace (`find_url_problem`). All conversion
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Self
 
 from perseid.names.handle import Handle, fold
@@ -54,6 +55,11 @@ _WITH_HOST: Final = frozenset(("http", "https", "ftp", "ftps"))
 _ABSOLUTE_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.+)", re.DOTALL)
 _BLANK: Final = re.compile(r"[\s\x00-\x1f\x7f]")
 
+MAX_CACHED_TYPES: Final = 1_024
+"""Comparisons of types that are remembered: installations have some dozen types, and compare them for every value."""
+
+_MAX_CACHED_LENGTH = 64  # longer types are rare, and would take memory
+
 SITE_TYPES: Final = frozenset({HS_SITE, HS_SITE_6})
 """Sites that host the handles of a prefix; exact spelling."""
 
@@ -63,6 +69,11 @@ DELEGATION_TYPES: Final = frozenset({HS_SITE_PREFIX, HS_NA_DELEGATE, HS_SERV_PRE
 
 def has_type(type_: str, base: str) -> bool:
     """Whether a type is `base` or one of its subtypes."""
+    return _has_type(type_, base) if len(type_) <= _MAX_CACHED_LENGTH else _has_type.__wrapped__(type_, base)
+
+
+@lru_cache(MAX_CACHED_TYPES)
+def _has_type(type_: str, base: str) -> bool:
     folded, folded_base = fold(type_), fold(base)
     return folded == folded_base or folded.startswith(folded_base + ".")
 

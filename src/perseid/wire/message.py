@@ -26,7 +26,7 @@ version of the response: SHA-256 from 2.7 on, SHA-1 from 2.1 on, MD5 before.
 
 import hashlib
 import hmac
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from struct import Struct
 from typing import Final, Self
 
@@ -110,6 +110,23 @@ class Envelope:
         flags |= _ENCRYPTED * self.encrypted | _TRUNCATED * self.truncated | _COMPRESSED * self.compressed
         return _ENVELOPE.pack(
             *self.version, flags, self.suggested.minor, self.session_id, self.request_id, self.sequence, self.length
+        )
+
+    def with_length(self, length: int) -> Self:
+        """The envelope of a payload of a length; too long ones are rejected."""
+        if length > MAX_MESSAGE:
+            raise LocalProtocolError(f"the message has {length:,} bytes; the maximum is {MAX_MESSAGE:,}")
+        # Like `replace`, which takes three times as long.
+        return type(self)(
+            self.version,
+            self.suggested,
+            self.session_id,
+            self.request_id,
+            self.sequence,
+            length,
+            self.encrypted,
+            self.truncated,
+            self.compressed,
         )
 
     @property
@@ -245,8 +262,7 @@ class Message:
     def build(cls, envelope: Envelope, header: Header, body: bytes, credential: Credential | None = None) -> Self:
         """Build a message and compute its lengths."""
         data = header.to_bytes(envelope.version, len(body)) + body
-        message = cls(envelope, header, data, credential)
-        return replace(message, envelope=message.with_length())
+        return cls(envelope.with_length(_payload_length(data, credential)), header, data, credential)
 
     @classmethod
     def from_bytes(cls, envelope: Envelope, payload: bytes, now: int) -> Self:
@@ -280,24 +296,22 @@ class Message:
 
     def with_credential(self, credential: Credential) -> Self:
         """Copy with a credential."""
-        message = replace(self, credential=credential)
-        return replace(message, envelope=message.with_length())
+        envelope = self.envelope.with_length(_payload_length(self.raw, credential))
+        return type(self)(envelope, self.header, self.raw, credential)
 
     def payload(self) -> bytes:
         """Encode everything after the envelope; the length of the credential is always present."""
         credential = b"" if self.credential is None else self.credential.to_bytes()
         return self.raw + len(credential).to_bytes(4, "big") + credential
 
-    def with_length(self) -> Envelope:
-        """The envelope with the length of the payload; too long messages are rejected."""
-        length = len(self.payload())
-        if length > MAX_MESSAGE:
-            raise LocalProtocolError(f"the message has {length:,} bytes; the maximum is {MAX_MESSAGE:,}")
-        return replace(self.envelope, length=length)
-
     def to_bytes(self) -> bytes:
         """Encode envelope and message, unencrypted, for TCP."""
         return self.envelope.to_bytes() + self.payload()
+
+
+def _payload_length(raw: bytes, credential: Credential | None) -> int:
+    """The size of header, body and credential, whose length is always present."""
+    return len(raw) + 4 + (0 if credential is None else len(credential.to_bytes()))
 
 
 class DigestAlgorithm(OpenEnum):

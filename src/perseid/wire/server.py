@@ -85,6 +85,8 @@ _COPIED_FLAGS = (
     | OpFlag.DO_NOT_REFER
     | OpFlag.REQUEST_DIGEST
 )
+_PRIMARY_FLAGS = OpFlag.RECURSIVE | OpFlag.AUTHORITATIVE
+_NO_FLAGS = OpFlag(0)
 _MINTING_OPCODES = frozenset((OpCode.CREATE_HANDLE, OpCode.ADD_VALUE))
 _OPCODES_WITHOUT_MAC = frozenset((OpCode.SESSION_SETUP, OpCode.SESSION_EXCHANGEKEY))
 _CIPHER_SENT_SINCE = 4  # minor version
@@ -324,9 +326,14 @@ class Server:
         else:
             message, body = self._parse(envelope, payload, now)
         request = Request(message, body, session, envelope.request_id, private_transport=private_transport)
+        if message.header.opcode == OpCode.RESPONSE_TO_CHALLENGE:
+            return self._receive_challenge_response(request, now)
         if session is None and envelope.session_id > 0 and self.challenges.find(envelope.session_id, now) is None:
-            return self.respond(request, ResponseCode.SESSION_TIMEOUT, Failure.of(NO_SESSION_TEXT), now)
+            return self._session_timeout(request, now)
         return self._dispatch(request, now)
+
+    def _session_timeout(self, request: Request, now: float) -> Reply:
+        return self.respond(request, ResponseCode.SESSION_TIMEOUT, Failure.of(NO_SESSION_TEXT), now)
 
     def _open(
         self, envelope: Envelope, payload: bytes, session: Session | None, now: float
@@ -366,8 +373,6 @@ class Server:
 
     def _dispatch(self, request: Request, now: float) -> Received:
         match request.opcode:
-            case OpCode.RESPONSE_TO_CHALLENGE:
-                return self._receive_challenge_response(request, now)
             case OpCode.SESSION_SETUP:
                 return self._check_setup(request, now)
             case OpCode.SESSION_EXCHANGEKEY:
@@ -417,7 +422,7 @@ class Server:
         message, session = request.message, request.session
         version = common_version(message.envelope.suggested)
         challenge_id = self._new_id() if session is None else session.id
-        pending = self.challenges.find(challenge_id, now)
+        pending = None if session is None else self.challenges.find(challenge_id, now)
         known = pending is not None and pending.matches_request(message)
         if session is not None:
             # Check first: a session has one challenge at a time, which a forged or replayed request must not replace.
@@ -431,15 +436,17 @@ class Server:
             digest = RequestDigest.of(message.raw, version)
             pending = PendingChallenge(challenge_id, message, self._random(NONCE_LENGTH), digest, now)
             self.challenges.add(pending, udp=udp)
-        header = self._header(request, ResponseCode.AUTHENTICATION_NEEDED, now)
-        if version.at_least(1):
-            header = replace(header, flags=header.flags | OpFlag.REQUEST_DIGEST)
-        envelope = replace(self._envelope(request), session_id=challenge_id)
+        # Before 2.1 there is no such flag.
+        header = self._header(request, ResponseCode.AUTHENTICATION_NEEDED, now, OpFlag.REQUEST_DIGEST)
+        envelope = self._envelope(request, challenge_id)
         body = encode_challenge(pending.nonce, pending.digest, version)
         return Reply((self._finish(Message.build(envelope, header, body), request, private=False),))
 
     def _receive_challenge_response(self, answer: Request, now: float) -> Received:
-        pending = self.challenges.find(answer.message.envelope.session_id, now)
+        session_id = answer.message.envelope.session_id
+        pending = self.challenges.find(session_id, now) if session_id > 0 else None
+        if pending is None and answer.session is None and session_id > 0:
+            return self._session_timeout(answer, now)
         if pending is None or not isinstance(answer.body, ChallengeResponse):
             return self.respond(answer, ResponseCode.AUTHEN_TIMEOUT, Failure(), now)
         if pending.used_by is not None:
@@ -536,19 +543,18 @@ class Server:
         session_id: int | None = None,
     ) -> Reply:
         """Respond to a request. `more`: another response follows; `overwritten`: something was replaced."""
-        version = common_version(request.message.envelope.suggested)
-        header = self._header(request, code, now)
-        flags = header.flags
+        added = OpFlag.CONTINUOUS if more else _NO_FLAGS
         if code == ResponseCode.SUCCESS:
             if request.opcode in _MINTING_OPCODES:
-                flags |= request.flags & OpFlag.MINT_SUFFIX
-            flags |= OpFlag.OVERWRITE * overwritten
-        flags |= OpFlag.CONTINUOUS * more
-        digest = RequestDigest.of(request.message.raw, version) if OpFlag.REQUEST_DIGEST in flags else None
-        envelope = self._envelope(request)
-        if session_id is not None:
-            envelope = replace(envelope, session_id=session_id)
-        message = Message.build(envelope, replace(header, flags=flags), encode_response(body, digest))
+                added |= request.flags & OpFlag.MINT_SUFFIX
+            if overwritten:
+                added |= OpFlag.OVERWRITE
+        header = self._header(request, code, now, added)
+        digest = None
+        if OpFlag.REQUEST_DIGEST in header.flags:
+            digest = RequestDigest.of(request.message.raw, common_version(request.message.envelope.suggested))
+        envelope = self._envelope(request, session_id)
+        message = Message.build(envelope, header, encode_response(body, digest))
         return Reply((self._finish(message, request, private=_is_private(body)),))
 
     def sign(self, reply: Reply) -> Reply:
@@ -573,23 +579,22 @@ class Server:
             data = tuple(frame.envelope.to_bytes() + frame.payload for frame in reply.frames)
             self.challenges.settle(pending, data)
 
-    def _header(self, request: Request, code: ResponseCode, now: float) -> Header:
+    def _header(self, request: Request, code: ResponseCode, now: float, added: OpFlag) -> Header:
         original = request.message.header
-        flags = original.flags & _COPIED_FLAGS | OpFlag.RECURSIVE
+        flags = original.flags & _COPIED_FLAGS | added
         if not common_version(request.message.envelope.suggested).at_least(1):
             flags &= ~OpFlag.REQUEST_DIGEST
-        if self._settings.is_primary:
-            flags |= OpFlag.AUTHORITATIVE
+        flags |= _PRIMARY_FLAGS if self._settings.is_primary else OpFlag.RECURSIVE
         return Header(
             original.opcode, code, flags, self._settings.site_serial, original.recursion, int(now) + MESSAGE_LIFETIME
         )
 
-    def _envelope(self, request: Request) -> Envelope:
+    def _envelope(self, request: Request, session_id: int | None) -> Envelope:
         original = request.message.envelope
         return Envelope(
             common_version(original.suggested),
             CURRENT_VERSION,
-            original.session_id,
+            original.session_id if session_id is None else session_id,
             request.response_request_id,
             # Both are echoed, as deployed.
             truncated=original.truncated,

@@ -203,7 +203,7 @@ class Conversation:
         if frame.envelope.encrypted:
             assert self._session is not None
             return Frame(*self._session.seal(message, secrets.token_bytes))
-        return Frame(message.with_length(), message.payload())
+        return Frame(message.envelope.with_length(len(message.payload())), message.payload())
 
     def _answer(self, vector: Vector, recorded: Message) -> bytes:
         """The answer to the challenge that was given now, by whom it was recorded and with the recorded salt."""
@@ -231,7 +231,10 @@ class Conversation:
         theirs = replace(theirs, envelope=self._mapped(theirs.envelope))
         self._check_credential(ours)
         # Of what is encrypted the length follows from the rest; it is compared as that of the clear text.
-        ours, theirs = (replace(message, envelope=message.with_length()) for message in (ours, theirs))
+        ours, theirs = (
+            replace(message, envelope=message.envelope.with_length(len(message.payload())))
+            for message in (ours, theirs)
+        )
         found = list(compare(ours, theirs))
         self._learn(vector, ours, recorded)
         return found

@@ -269,7 +269,7 @@ def test_session_request_is_valid_once_and_for_its_session(live: Live, via: Via)
         forged = replace(request, credential=replace(request.credential, signature=bytes(32)))
         assert code_of(raw_response(client, forged)) is ResponseCode.INVALID_SESSION_KEY
         bare = replace(request, credential=None)
-        bare = replace(bare, envelope=bare.with_length())
+        bare = replace(bare, envelope=bare.envelope.with_length(len(bare.payload())))
         assert code_of(raw_response(client, bare)) is ResponseCode.INVALID_CREDENTIAL
         assert live.entries == before
         assert client.ask(request, session).code is ResponseCode.SUCCESS

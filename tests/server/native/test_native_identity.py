@@ -474,7 +474,7 @@ def test_request_with_a_wrong_mac_is_not_executed(registry: Registry, visitor: V
     spoilt = replace(request, credential=replace(request.credential, signature=bytes(32)))
     assert visitor.ask(spoilt, session).code is ResponseCode.INVALID_SESSION_KEY
     bare = replace(request, credential=None)
-    bare = replace(bare, envelope=bare.with_length())
+    bare = replace(bare, envelope=bare.envelope.with_length(len(bare.payload())))
     assert visitor.ask(bare, session).code is ResponseCode.INVALID_CREDENTIAL
     assert exists(registry)
 

@@ -43,6 +43,7 @@ MAX_GROUP_MEMBERS: Final = 100_000
 """How many members of groups one request can read: a quarter of a second of work. The limit on lookups is not enough,
 because one group may fill a whole message."""
 
+_MAX_CACHED_BYTES = 4_096  # larger groups are rare, and would take memory
 _MAX_CACHED_ADMINS = 1_024  # enough for what one process works with at a time
 _MAX_REMARKS = 5  # a reason is for people, and a record may have two thousand values to remark on
 
@@ -282,7 +283,8 @@ class _Search:
         if value is None or not has_type(value.type, HS_VLIST):
             return ()
         try:
-            return ValueList.from_bytes(value.data).entries
+            data = value.data
+            return _parse_group(data) if len(data) <= _MAX_CACHED_BYTES else ValueList.from_bytes(data).entries
         except InvalidData:
             self.remark(f"{origin.source} refers to a group whose data is invalid")
             return ()
@@ -415,6 +417,12 @@ def _describe_criterion(criterion: Criterion, settings: Settings) -> str:
 def _parse_admin(data: bytes) -> Admin:
     """Parse an HS_ADMIN value; all records of a namespace have the same few."""
     return Admin.from_bytes(data)
+
+
+@lru_cache(_MAX_CACHED_ADMINS)
+def _parse_group(data: bytes) -> tuple[ValueRef, ...]:
+    """Parse an HS_VLIST value; all records of a namespace refer to the same few."""
+    return ValueList.from_bytes(data).entries
 
 
 @cache
