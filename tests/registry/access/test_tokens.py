@@ -548,16 +548,16 @@ def test_day_of_use_is_written_once_a_day(here: Registry, machine: Machine) -> N
     log = here.ledger.log
     assert idempotency.last_used_days(log) == {}
     one, another = TokenAuthenticator(here), TokenAuthenticator(here)
-    one.authenticate(secret.text())
+    one.note(one.authenticate(secret.text()).token)
     today = here.now() // DAY
     assert idempotency.last_used_days(log) == {secret.id: today}
     assert tokens.get_token(here, ANN, secret.id).used == today * DAY
     assert not idempotency.record_use(log, secret.id, today)
     assert not idempotency.record_use(log, secret.id, today - 1)
-    another.authenticate(secret.text())
+    another.note(another.authenticate(secret.text()).token)
     machine.run(DAY * SECOND)
     for _ in range(3):
-        one.authenticate(secret.text())
+        one.note(one.authenticate(secret.text()).token)
     assert idempotency.last_used_days(log) == {secret.id: today + 1}
 
 
@@ -567,7 +567,7 @@ def test_second_use_on_a_day_writes_nothing(there: Registry, monkeypatch: pytest
     monkeypatch.setattr(idempotency, "record_use", lambda _log, token, _day: calls.append(token))
     known = TokenAuthenticator(there)
     for _ in range(5):
-        known.authenticate(secret.text())
+        known.note(known.authenticate(secret.text()).token)
     assert calls == [secret.id]
 
 
@@ -580,9 +580,9 @@ def test_use_succeeds_if_it_cannot_be_recorded(there: Registry, monkeypatch: pyt
 
     with monkeypatch.context() as patch:
         patch.setattr(idempotency, "record_use", busy)
-        known.authenticate(secret.text())
+        known.note(known.authenticate(secret.text()).token)
     assert tokens.get_token(there, ANN, secret.id).used is None
-    known.authenticate(secret.text())
+    known.note(known.authenticate(secret.text()).token)
     assert tokens.get_token(there, ANN, secret.id).used is not None
 
 

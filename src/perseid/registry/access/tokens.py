@@ -195,14 +195,16 @@ class TokenAuthenticator:
 
         The registry checks again, for each command, that the token is active.
         """
-        now = self._registry.now()
         with self._registry.snapshot() as snapshot:
-            identity = authenticate(snapshot, text, now)
-        self._note(identity.token, now // DAY)
-        return identity
+            return authenticate(snapshot, text, self._registry.now())
 
-    def _note(self, token: str, day: int) -> None:
-        """Record that a token was used today, once a day; if that fails, the next use tries again."""
+    def is_noted(self, token: str) -> bool:
+        """Whether the use of a token is recorded for today."""
+        return self._noted.get(token, -1) >= self._registry.now() // DAY
+
+    def note(self, token: str) -> None:
+        """Record that a token was used today; if that fails, the next use tries again. May wait for the disk."""
+        day = self._registry.now() // DAY
         with self._lock:
             if self._noted.get(token, -1) >= day:
                 return

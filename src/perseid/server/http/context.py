@@ -181,3 +181,9 @@ class RequestContext:
     ) -> T:
         """Run a call in a thread of the pool for its kind; raises what the call raises, or `Busy`."""
         return cast("T", await self.server.do(Work(kind, call, secret_of, price), self.request.client))
+
+    async def read_keys(self, call: Callable[[], T], *, secret_of: bytes | None = None) -> T:
+        """Read the keys of one record: in the event loop, unless the database is across a network."""
+        is_short = not self.server.registry.ledger.log.store.is_remote
+        work = Work(WorkKind.READ, call, secret_of, is_short=is_short)
+        return cast("T", await self.server.do(work, self.request.client))
