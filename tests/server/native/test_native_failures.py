@@ -8,6 +8,7 @@ import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,7 @@ from perseid.registry.snapshot import Rules
 from perseid.server.native.decisions import MAX_TEXT, Busy, make_failure
 from perseid.server.native.server import NativeServer
 from perseid.server.native.steps import NativeResponse, RunWork, Work, WorkKind
+from perseid.wire.client import VerifiedResponse
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.message import Message
 from perseid.wire.requests import ExchangeMode, HandleRequest, Resolve, SessionSetup, ValuesRequest
@@ -354,6 +356,44 @@ def test_requests_are_handled_concurrently_and_work_may_run_in_threads(registry:
 
     assert asyncio.run(many()) == [ResponseCode.SUCCESS] * 10
     assert here not in elsewhere
+
+
+def test_changes_wait_for_the_ledger_in_the_event_loop(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Minting that has to wait for the clock waits there too."""
+    in_loop: list[WorkKind] = []
+    waits = [RetryLater(0.001, since, "", "") for since in (6, 5)]
+    execute = registry.execute
+
+    async def execute_after_waiting(command: Any, *arguments: Any) -> object:
+        if waits:
+            raise waits.pop()
+        return await execute(command, *arguments)
+
+    monkeypatch.setattr(registry, "execute", execute_after_waiting)
+
+    async def run(work: Work, _source: str, _transport: Transport) -> object:
+        if work.coroutine is None:
+            return work.call()
+        in_loop.append(work.kind)
+        return await work.coroutine()
+
+    async def test() -> None:
+        native_server = NativeServer(registry, make_server(), SITE, run=run)
+        visitor = Visitor(native_server)
+
+        async def ask(message: Message, about: Message | None = None) -> VerifiedResponse:
+            frame = visitor.client.pack(message, None)
+            (served,) = [one async for one in native_server.handle(frame, "loop", visitor.now, Transport.TCP)]
+            return visitor.client.read(served.reply.frames[0], message, visitor.now, about=about)
+
+        request = create(visitor)
+        challenge = await ask(request)
+        assert challenge.code is ResponseCode.AUTHENTICATION_NEEDED
+        assert (await ask(visitor.answer(challenge, request, SEC), request)).code is ResponseCode.SUCCESS
+
+    asyncio.run(test())
+    assert in_loop == [WorkKind.WRITE]
+    assert not waits
 
 
 def test_excess_work_is_refused(registry: Registry) -> None:

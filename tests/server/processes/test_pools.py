@@ -117,6 +117,62 @@ def test_short_work_runs_in_the_event_loop_within_its_budget() -> None:
     run(test)
 
 
+def test_coroutine_waits_in_the_event_loop_and_is_charged_for_its_own_time() -> None:
+    async def test() -> None:
+        async with opened(write_share=1, source_share=100, reserved_share=0) as pools:
+            gate = asyncio.Event()
+            found: list[int] = []
+
+            async def change() -> int:
+                await gate.wait()
+                found.append(threading.get_ident())
+                return 42
+
+            work = Work(WorkKind.WRITE, lambda: 1 // 0, coroutine=change)
+            waiting = [await begin(pools, work, HOST, TCP) for _ in range(3)]
+            assert pools.stats()[WorkKind.WRITE].busy == 3
+            use_cpu()  # of others
+            gate.set()
+            assert await asyncio.gather(*waiting) == [42] * 3
+            assert {*found} == {threading.get_ident()}
+            stats = pools.stats()[WorkKind.WRITE]
+            assert (stats.busy, stats.done, stats.over_budget) == (0, 3, 0)
+            assert stats.seconds < 0.01
+
+            async def fail() -> None:
+                await asyncio.sleep(0)
+                use_cpu()
+                raise ValueError("failed")
+
+            with pytest.raises(ValueError, match="failed"):
+                await pools.do(replace(work, coroutine=fail), HOST, TCP)
+            with pytest.raises(Busy):
+                await pools.do(work, HOST, TCP)
+            gate.clear()
+
+    run(test)
+
+
+def test_cancelled_coroutine_leaves_its_queue() -> None:
+    async def test() -> None:
+        async with opened() as pools:
+            ended: list[str] = []
+
+            async def wait() -> None:
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    ended.append("ended")
+
+            task = await begin(pools, Work(WorkKind.WRITE, lambda: None, coroutine=wait), HOST, TCP)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert (ended, pools.stats()[WorkKind.WRITE].busy) == (["ended"], 0)
+
+    run(test)
+
+
 @pytest.mark.parametrize("kind", WorkKind)
 def test_work_runs_in_threads_of_its_kind_with_their_priority(kind: WorkKind) -> None:
     def where() -> tuple[str, int]:

@@ -9,6 +9,7 @@ A refusal has its reason as text, without advice: deployed servers have fixed te
 the log has the type and the stack of the error, without its message, which may contain anything.
 """
 
+import asyncio
 import logging
 import time
 import traceback
@@ -186,15 +187,32 @@ def execute_request(
     registry: Registry, registry_request: RegistryRequest, identity: Identity, guard: Guard | None
 ) -> RequestResult:
     """Execute a request; the key is read in the snapshot of the decision. Waits for the ledger."""
-    result = execute(
-        registry,
-        lambda since: GuardedCommand(registry_request.make(since), guard, registry_request.allow_referrals),
-        identity,
-        INTERFACE,
-    )
+    result = execute(registry, _guarded(registry_request, guard), identity, INTERFACE)
     if registry_request.on_success is not None:
         registry_request.on_success()
     return result
+
+
+async def execute_change(
+    registry: Registry, registry_request: RegistryRequest, identity: Identity, guard: Guard | None
+) -> RequestResult:
+    """The same in an event loop, for a request without `on_success`: only the commit is waited for."""
+    make, remaining, since = _guarded(registry_request, guard), MAX_WAIT, None
+    while True:
+        try:
+            return await registry.execute(make(since), identity, INTERFACE)
+        except RetryLater as wait:
+            remaining -= wait.seconds
+            if remaining < 0:
+                raise
+            await asyncio.sleep(wait.seconds)
+            since = wait.since
+
+
+def _guarded(
+    registry_request: RegistryRequest, guard: Guard | None
+) -> "Callable[[int | None], GuardedCommand[RequestResult]]":
+    return lambda since: GuardedCommand(registry_request.make(since), guard, registry_request.allow_referrals)
 
 
 def execute(

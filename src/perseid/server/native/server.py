@@ -15,7 +15,7 @@ once; a session, and a challenge response, is valid only while the key that prov
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar, cast
 
@@ -55,6 +55,7 @@ from .decisions import (
     RequestResult,
     dry_run,
     error_response,
+    execute_change,
     execute_request,
     find_claim_refusal,
     find_claimed_keys,
@@ -388,11 +389,14 @@ class NativeServer:
             # Nearly all anonymous changes need authentication. A dry run finds that out at the price of a read, so that
             # the write budget is left for callers who are allowed to write.
             await self._read(call, partial(dry_run, self.registry, registry_request, identity))
-        execute = partial(execute_request, self.registry, registry_request, identity, guard)
-        if registry_request.changes or registry_request.is_long:
-            result = await self._work(call, kind, execute)
-        else:
-            result = await self._read(call, execute)
+        arguments = self.registry, registry_request, identity, guard
+        work = Work(kind, partial(execute_request, *arguments))
+        if self._reads_are_short and registry_request.on_success is None:
+            if registry_request.changes:
+                work = replace(work, coroutine=partial(execute_change, *arguments))
+            else:
+                work = replace(work, is_short=not registry_request.is_long)
+        result = cast("RequestResult", await self._run(work, call.source, call.transport))
         call.is_final = call.is_final or registry_request.changes
         return result
 

@@ -4,10 +4,10 @@ The process decides where work is done, how much of each kind at a time and for 
 """
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from perseid.records.site import Transport
 from perseid.wire import message
@@ -47,6 +47,8 @@ class Work:
     """Expected CPU seconds, if known and not the typical price of the kind."""
     is_short: bool = False
     """Whether it takes less time than handing it over to a thread; it is then done in the event loop."""
+    coroutine: Callable[[], Coroutine[Any, Any, object]] | None = field(default=None, repr=False)
+    """Does the same in an event loop, where it waits without a thread."""
 
 
 @dataclass(frozen=True, slots=True)

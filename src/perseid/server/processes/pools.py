@@ -7,7 +7,8 @@ together can fill a quarter, because its addresses can be forged: most of the qu
 to queues there are CPU budgets, see `limits.budgets`. Only attempts at a secret that many try to guess wait before they
 are admitted, see `limits.guesses`.
 
-Work that takes less time than the hand-over to a thread runs in the event loop, within the same budgets.
+Work that takes less time than the hand-over to a thread runs in the event loop, within the same budgets; and so do
+changes, which only wait for the writer.
 
 Signing and verifying release the interpreter lock while they compute. Their threads run beside the event loop with low
 priority, so that resolution comes first on a busy machine. Key agreement does not release the lock (`pow()`); a
@@ -20,13 +21,13 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from perseid.records.site import Transport
 from perseid.registry.installation.settings import Config
@@ -98,6 +99,31 @@ class _Task:
             self.error = error
         finally:
             self.seconds = time.thread_time() - before
+
+
+class _Measured:
+    """A coroutine whose CPU time is measured, without that of others that run while it waits."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, object], task: _Task) -> None:
+        self._coroutine = coroutine
+        self._task = task
+
+    def __await__(self) -> Generator[Any, Any, object]:
+        task, error = self._task, None
+        task.started = True
+        while True:
+            before = time.thread_time()
+            try:
+                future = self._coroutine.send(None) if error is None else self._coroutine.throw(error)
+            except StopIteration as stop:
+                return stop.value
+            finally:
+                task.seconds += time.thread_time() - before
+            try:
+                yield future
+                error = None
+            except BaseException as problem:  # noqa: BLE001 - above all cancellation, which is passed on
+                error = problem
 
 
 @dataclass(slots=True, eq=False)
@@ -199,6 +225,12 @@ class Pools:
             return self._run_here(work, host, udp=transport == Transport.UDP)
         task, budgets = self._admit(work, host, udp=transport == Transport.UDP)
         queue = self._queues[work.kind]
+        if work.coroutine is not None:
+            queue.add(task)
+            try:
+                return await _Measured(work.coroutine(), task)
+            finally:
+                self._on_done(task, budgets)
         try:
             thread_future = self._executors[work.kind].submit(task.run)
         except RuntimeError:  # the pools are closed
@@ -302,7 +334,7 @@ class Pools:
                 raise TooManyGuesses(budgets.failure_delay(source, udp=udp, now=now))
             raise Busy
 
-    def _on_done(self, task: _Task, budgets: Budgets, _: "asyncio.Future[None]") -> None:
+    def _on_done(self, task: _Task, budgets: Budgets, _: "asyncio.Future[None] | None" = None) -> None:
         queue = self._queues[task.kind]
         queue.remove(task)
         queue.done += task.started
