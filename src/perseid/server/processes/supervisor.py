@@ -57,6 +57,9 @@ STUCK_SECONDS: Final = 5.0
 """Seconds without a heartbeat after which a process is killed: nothing blocks an event loop for so long, and a process
 that a busy machine does not let run would be no faster after a restart."""
 
+RESUME_SECONDS: Final = 1.0
+"""Seconds for processes to show a heartbeat again after one was killed, for which they may have waited."""
+
 CHECK_SECONDS: Final = 0.1
 """Seconds between two looks at the heartbeats."""
 
@@ -164,6 +167,7 @@ class Supervisor:
         self._accept_clock = options.accept_clock
         self._has_started = self._stopping = False
         self._checked = monotonic()
+        self._resume_deadline = 0.0
         self._watchdog_due = 0.0
         self._exit_code = 0
 
@@ -209,6 +213,7 @@ class Supervisor:
         """Start processes that are due; note those that are silent, and kill those that are stuck."""
         late, self._checked = now - self._checked, now
         changed = False
+        stuck: list[Child] = []
         for child in self._children:
             if child.restart_at is not None and now >= child.restart_at:
                 self._start(child)
@@ -218,8 +223,13 @@ class Supervisor:
             child.is_silent = is_silent
             # If the supervisor was late itself, the machine stood still.
             if child.process is not None and silence > late + (STUCK_SECONDS if child.is_ready else START_TIMEOUT):
-                _logger.error("%s has been unresponsive for %d s and is killed", child.name, silence)
-                child.process.kill()
+                stuck.append(child)
+        if stuck and now >= self._resume_deadline:
+            self._resume_deadline = now + RESUME_SECONDS
+            for child in choose_stuck(stuck, self._runtime.last_writer()):
+                _logger.error("%s has been unresponsive for %d s and is killed", child.name, STUCK_SECONDS)
+                if child.process is not None:
+                    child.process.kill()
         if changed:
             self._send_news()
         if now >= self._watchdog_due:
@@ -445,6 +455,14 @@ class Supervisor:
         host = f"[{host}]" if ":" in host and not host.startswith("[") else host
         urls = [f"{scheme}://{host}:{self.http_port}/" for scheme in self._options.http_schemes]
         return {"http": " and ".join(urls), "http_first": urls[0]}
+
+
+def choose_stuck(stuck: Sequence[Child], last_writer: int) -> Sequence[Child]:
+    """Return which of several stuck processes to kill: the one that the others wait for, if there is one.
+
+    A process that is stopped while it changes the shared state makes all others wait for it.
+    """
+    return [child for child in stuck if child.process is not None and child.process.pid == last_writer] or stuck
 
 
 def _signal_pipe() -> tuple[int, int]:
