@@ -1,8 +1,12 @@
 """Fast responses are limited per address; further requests use the normal path."""
 
+import pytest
+
+from perseid.server.http import service as service_module
 from perseid.server.http.clients import Peer
 from perseid.server.http.connection.requests import HeadParser, ParsedRequest
 from perseid.server.http.service import FastResponse, HttpService, MonitoredService, ServiceMonitor
+from perseid.server.limits.buckets import Buckets
 from perseid.server.limits.udp import NetworkSet
 from perseid.server.observe.metrics import WorkerCounters
 from tests.server.http.contexts import Harness
@@ -14,20 +18,39 @@ def arrived(host: str) -> ParsedRequest:
     return HeadParser(Peer(host)).read(b"GET /12345/n1 HTTP/1.1\r\nHost: x\r\n\r\n")
 
 
-def observing(service: HttpService) -> ServiceMonitor:
-    made = ServiceMonitor(service, WorkerCounters(), lambda _: FastResponse(ANSWER, b"12345/n1"))
-    made.max_fast = 3
+def observing(service: HttpService, buckets: Buckets | None = None) -> ServiceMonitor:
+    made = ServiceMonitor(service, WorkerCounters(), lambda _: FastResponse(ANSWER, b"12345/n1"), buckets=buckets)
+    made.limit_fast(4)
     return made
 
 
-def test_fast_responses_per_address_are_limited(shared: Harness) -> None:
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, which stands still."""
+    now = [1_000.0]
+    monkeypatch.setattr(service_module, "monotonic", lambda: now[0])
+    return now
+
+
+def test_fast_responses_per_address_are_limited(shared: Harness, clock: list[float]) -> None:
     every = observing(shared.service)
     one, other = (MonitoredService(every, host, secure=False) for host in ("192.0.2.1", "192.0.2.2"))
-    assert [one.handle_fast(arrived("192.0.2.1")) for _ in range(5)] == [ANSWER] * 3 + [None] * 2
+    assert [one.handle_fast(arrived("192.0.2.1")) for _ in range(6)] == [ANSWER] * 4 + [None] * 2
     assert other.handle_fast(arrived("192.0.2.2")) == ANSWER
     assert every.counts.limits() == {"concurrent_requests": 2}
-    every.fast_counts.clear()  # as is done each second
+    clock[0] += 1
+    every.end_second()
     assert one.handle_fast(arrived("192.0.2.1")) == ANSWER
+
+
+def test_fast_responses_are_limited_in_all_processes_together(shared: Harness) -> None:
+    buckets = Buckets.private()
+    monitors = [observing(shared.service, buckets) for _ in range(2)]
+    for monitor in monitors:
+        monitor.limit_fast(80)  # in blocks of two
+    given = [monitor.take_fast("192.0.2.1") for _ in range(60) for monitor in monitors]
+    assert sum(given) == 80
+    assert all(monitor.take_fast("192.0.2.2") for monitor in monitors)
 
 
 def test_exempt_address_is_not_limited(shared: Harness) -> None:

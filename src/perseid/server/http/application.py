@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from time import time
+from typing import Final
 
 from OpenSSL import SSL
 
@@ -27,6 +28,7 @@ from perseid.server.http.connection.listener import ConnectionManager, HttpListe
 from perseid.server.http.connection.tls import make_server_context
 from perseid.server.http.resolver.fast_path import FastPath
 from perseid.server.http.v1.state import ApiState, RateLimiter, SharedClaims
+from perseid.server.limits.buckets import Buckets
 from perseid.server.limits.udp import NetworkSet
 from perseid.server.native.service import NativeService
 from perseid.server.native.steps import Work, WorkKind
@@ -41,6 +43,9 @@ from .service import HttpService, MonitoredService, ServiceMonitor
 
 DONE = "done"
 """The outcome of a successful handshake in metrics, besides the values of `tls.HandshakeFailure`."""
+
+FAST_SLOTS: Final = 1 << 17
+"""Words for the limits of fast responses by address, two for each: 1 MiB."""
 
 _logger = logging.getLogger(__name__)
 
@@ -75,7 +80,11 @@ class HttpServer:
         self._record_proof = make_proof_recorder(native.pools)
         self._trusted = NetworkSet(())
         self.manager = ConnectionManager(limited=native.counts.limited)
-        self._monitor = ServiceMonitor(HttpService(self._server_context(installed)), native.counts)
+        self._monitor = ServiceMonitor(
+            HttpService(self._server_context(installed)),
+            native.counts,
+            buckets=Buckets.shared(state, "http_limits", FAST_SLOTS),
+        )
         self.front = HttpListener(
             native.connections,
             native.counts,
@@ -98,7 +107,7 @@ class HttpServer:
         self._monitor.access = installed.access
         site = installed.server_identity.resolution_settings()
         self._monitor.fast = FastPath(self._view, site, server.settings, server.time)
-        self._monitor.max_fast = config.limits.http_at_once
+        self._monitor.limit_fast(config.limits.http_at_once)
         self._monitor.exempt = NetworkSet(config.limits.exempt_networks)
 
     # Lifecycle
@@ -107,7 +116,7 @@ class HttpServer:
         """Close what is overdue; called once per second."""
         self.front.check_deadlines()
         self.manager.check_deadlines()
-        self._monitor.fast_counts.clear()
+        self._monitor.end_second()
 
     def drain(self) -> None:
         """End connections without a request in progress, and the others after their response."""

@@ -17,13 +17,15 @@ updated on reload. It tries the fast path first, before the service.
 
 import json
 from collections.abc import Callable, Container
-from time import perf_counter_ns
+from time import monotonic, perf_counter_ns
 from typing import Final, NamedTuple
 
 from perseid.records.site import Transport
 from perseid.registry.results import find_refusal
 from perseid.server.http.compat.api import NATIVE_TYPE
 from perseid.server.http.connection.requests import ParsedRequest
+from perseid.server.limits.buckets import Buckets
+from perseid.server.limits.budgets import NO_LIMIT, Budget, Rate, get_source
 from perseid.server.observe.access_log import AccessLog, HttpExchange
 from perseid.server.observe.metrics import WorkerCounters
 from perseid.wire.codes import ResponseCode
@@ -189,15 +191,17 @@ FastHandler = Callable[[ParsedRequest], FastResponse | None]
 MAX_FAST_PER_SECOND: Final = 2_000
 """Fast responses per second and address, unless the settings say otherwise."""
 
+FAST_BLOCKS: Final = 40
+"""Blocks in which a process takes them from the limit of all processes, so that most requests only count down."""
+
 _STATUS = slice(9, 12)  # in the status line
 _STATUS_CLASS = 9
-_NO_LIMIT = -(1 << 62)
 
 
 class ServiceMonitor:
     """The service with its counters and access log, shared by all connections."""
 
-    __slots__ = ("access", "counts", "exempt", "fast", "fast_counts", "max_fast", "service")
+    __slots__ = ("_block", "_buckets", "_budget", "_left", "access", "counts", "exempt", "fast", "service")
 
     def __init__(
         self,
@@ -205,17 +209,42 @@ class ServiceMonitor:
         counts: WorkerCounters,
         fast: FastHandler | None = None,
         access: AccessLog | None = None,
+        buckets: Buckets | None = None,
     ) -> None:
+        """`buckets` are those of all processes; without, fast responses are limited in this process."""
         self.service = service
         self.counts = counts
         self.fast = fast
         self.access = access
-        self.fast_counts: dict[str, int] = {}
-        """Fast responses in this second, by address."""
-        self.max_fast = MAX_FAST_PER_SECOND
-        """Fast responses per second and address."""
         self.exempt: Container[str] = ()
-        """Addresses without that limit."""
+        """Addresses without a limit of fast responses."""
+        self._buckets = Buckets.private() if buckets is None else buckets
+        self._left: dict[str, int] = {}  # fast responses of a block that are left, by address
+        self.limit_fast(MAX_FAST_PER_SECOND)
+
+    def limit_fast(self, per_second: int) -> None:
+        """Set the number of fast responses per second for an address, in all processes together."""
+        self._budget = Budget(Rate(per_second, per_second), NO_LIMIT, buckets=self._buckets)
+        self._block = max(1, per_second // FAST_BLOCKS)
+        self.end_second()
+
+    def end_second(self) -> None:
+        """Forget what is left of blocks; called once per second."""
+        self._left.clear()
+
+    def take_fast(self, host: str) -> bool:
+        """Count a fast response; return whether it is within the limit of its address."""
+        left = self._left.get(host, 0)
+        if not left:
+            if self._budget.take(get_source(host), monotonic(), self._block):
+                left = self._block
+            elif host in self.exempt:
+                left = -1  # for the rest of the second, as the lookup is slow
+            else:
+                self.counts.limited("concurrent_requests")
+                return False
+        self._left[host] = left - 1
+        return True
 
 
 class MonitoredService:
@@ -233,19 +262,13 @@ class MonitoredService:
         monitor = self._monitor
         if monitor.fast is None:
             return monitor.service.handle_fast(request)
-        host = request.client.host
-        count = monitor.fast_counts.get(host, 0)
-        if count >= monitor.max_fast:
-            if host not in monitor.exempt:
-                monitor.counts.limited("concurrent_requests")
-                return monitor.service.handle_fast(request)  # the normal path has a budget
-            count = _NO_LIMIT  # for the rest of the second, as the lookup is slow
+        if not monitor.take_fast(request.client.host):
+            return monitor.service.handle_fast(request)  # the normal path has a budget
         access = monitor.access
         started = perf_counter_ns() if access is not None else 0
         result = monitor.fast(request)
         if result is None:
             return monitor.service.handle_fast(request)
-        monitor.fast_counts[host] = count + 1
         data, name, code = result
         key = (request.client.secure, request.method, data[_STATUS_CLASS])
         counts = monitor.counts.http_fast_responses
