@@ -137,17 +137,23 @@ class Budget:
 
     def take(self, source: Source, now: float, cost: float = 1.0, *, known: bool = False) -> bool:
         """Charge a source; return whether it was within the limits. If not, nothing is charged."""
-        if self.is_exhausted(source, now, cost, known=known):
+        words, is_unknown = self._words, bool(source) and not known
+        if self._is_total_exceeded(now, cost, is_unknown=is_unknown):
             return False
+        charges = []
         if self._has_source_limit:
             for network, rate in zip(source, self._rates[known], strict=False):
                 slots = self._buckets.slots(self._number, network)
                 due = self._buckets.due(slots)
-                self._buckets.change(slots, due, _advance_due(due, rate, now, cost))
-        self._words[self._total_word] = _advance_due(self._words[self._total_word], self._total, now, cost)
-        if source and not known:
-            unknown = _advance_due(self._words[self._unknown_word], self._unknown_rate, now, cost)
-            self._words[self._unknown_word] = unknown
+                if _exceeds_rate(due, rate, now, cost):
+                    return False
+                charges.append((slots, due, _advance_due(due, rate, now, cost)))
+        for slots, due, new in charges:
+            self._buckets.change(slots, due, new)
+        if self._total.per_second:
+            words[self._total_word] = _advance_due(words[self._total_word], self._total, now, cost)
+            if is_unknown:
+                words[self._unknown_word] = _advance_due(words[self._unknown_word], self._unknown_rate, now, cost)
         return True
 
     def settle(self, source: Source, difference: float, *, known: bool = False) -> None:
@@ -164,9 +170,7 @@ class Budget:
 
     def is_exhausted(self, source: Source, now: float, cost: float = 1.0, *, known: bool = False) -> bool:
         """Whether `take` would refuse."""
-        if _exceeds_rate(self._words[self._total_word], self._total, now, cost):
-            return True
-        if source and not known and _exceeds_rate(self._words[self._unknown_word], self._unknown_rate, now, cost):
+        if self._is_total_exceeded(now, cost, is_unknown=bool(source) and not known):
             return True
         levels = zip(source, self._rates[known], strict=False)
         return self._has_source_limit and any(_exceeds_rate(self._due(net), rate, now, cost) for net, rate in levels)
@@ -175,6 +179,13 @@ class Budget:
         """Seconds until one unit more is within the limits of a source."""
         levels = zip(source, self._rates[False], strict=False)
         return max([0.0, *(self._due(net) - now - (rate.burst - 1) / rate.per_second for net, rate in levels)])
+
+    def _is_total_exceeded(self, now: float, cost: float, *, is_unknown: bool) -> bool:
+        words = self._words
+        return bool(self._total.per_second) and (
+            _exceeds_rate(words[self._total_word], self._total, now, cost)
+            or (is_unknown and _exceeds_rate(words[self._unknown_word], self._unknown_rate, now, cost))
+        )
 
     def _due(self, network: int) -> float:
         return self._buckets.due(self._buckets.slots(self._number, network))
