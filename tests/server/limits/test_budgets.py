@@ -1,5 +1,6 @@
 """Work has a price and sources have budgets; UDP never uses up what belongs to TCP."""
 
+import os
 import resource
 from pathlib import Path
 
@@ -24,7 +25,9 @@ from perseid.server.limits.budgets import (
     RecentCounter,
     get_source,
 )
+from perseid.server.limits.connections import SharedConnections
 from perseid.server.limits.guesses import KnownClients
+from perseid.server.limits.udp import IncompatibleLayout, TrafficLimit
 from perseid.server.native.steps import WorkKind
 from perseid.server.state.state import SharedState
 from tests.server.shared_state import MAP_BYTES
@@ -435,6 +438,25 @@ def test_connections_are_limited_by_address_and_in_total() -> None:
         connections.leave(host)
     assert len(connections) == 0
     assert connections._count == {}
+
+
+def test_limits_of_connections_hold_over_all_workers() -> None:
+    memory = SharedConnections.create(2)
+    try:
+        config = configured(connections=4, connections_per_address=2)
+        first, second = (Connections(config, SharedConnections(memory, worker)) for worker in (0, 1))
+        assert [first.admit(HOST), second.admit(HOST)] == [True, True]
+        assert [first.admit(HOST), second.admit(HOST)] == [False, False]
+        assert [first.admit(OTHER), second.admit("127.0.0.1"), first.admit("127.0.0.1")] == [True, True, False]
+        second.leave(HOST)
+        assert first.admit(HOST)
+        # A restarted worker has no connections.
+        again = Connections(config, SharedConnections(memory, 0))
+        assert [again.admit(HOST) for _ in range(3)] == [True, True, False]
+        with pytest.raises(IncompatibleLayout):
+            SharedConnections(TrafficLimit.create(1), 0)
+    finally:
+        os.close(memory)
 
 
 def test_exempt_addresses_have_only_the_total_connection_limit() -> None:

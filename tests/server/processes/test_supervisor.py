@@ -3,12 +3,33 @@
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from perseid.server.processes.supervisor import Child, choose_stuck
 
 
-def test_process_inside_a_change_of_the_shared_state_is_killed_first() -> None:
-    processes: list[Any] = [SimpleNamespace(pid=11), SimpleNamespace(pid=12), None]
-    stuck = [Child(f"worker-{number}", "", {}, (), process=each) for number, each in enumerate(processes)]
-    assert choose_stuck(stuck, 12) == [stuck[1]]
-    assert choose_stuck(stuck, 77) == stuck, "nobody waits for a process that is gone"
-    assert choose_stuck([], 12) == []
+@pytest.mark.parametrize(
+    ("silences", "last_writer", "killed"),
+    [
+        ((0.1, 4.9, 0.1), 11, []),
+        ((0.1, 5.1, 0.1), 77, ["worker-1"]),
+        ((1.1, 1.1, 0.1), 11, ["worker-1"]),  # the other one waits for it
+        ((1.1, 1.1, 0.1), 77, []),
+        ((5.1, 5.1, 5.1), 11, ["worker-1"]),
+        ((5.1, 5.1, 5.1), 77, ["worker-0", "worker-1", "worker-2"]),  # nobody waits for a process that is gone
+    ],
+)
+def test_process_inside_a_change_of_the_shared_state_is_killed_first(
+    silences: tuple[float, ...], last_writer: int, killed: list[str]
+) -> None:
+    children = [
+        Child(f"worker-{number}", "", {}, (), process=_process(10 + number), is_ready=True, silence=silence)
+        for number, silence in enumerate(silences)
+    ]
+    children.append(Child("worker-3", "", {}, (), silence=100.0))  # it is not running
+    children.append(Child("worker-4", "", {}, (), process=_process(14), silence=100.0))  # it is starting
+    assert [child.name for child in choose_stuck(children, last_writer)] == killed
+
+
+def _process(pid: int) -> Any:
+    return SimpleNamespace(pid=pid)

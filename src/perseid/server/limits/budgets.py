@@ -25,6 +25,7 @@ from perseid.server.native.authentication import UnfinishedMessages
 from perseid.server.native.steps import WorkKind
 
 from .buckets import Buckets
+from .connections import SharedConnections
 from .guesses import KnownClients, Source
 from .udp import NetworkSet, RateLimit, network_to_int
 
@@ -368,7 +369,9 @@ def _to_source(secret_of: bytes) -> Source:
 class Connections:
     """Limits on connections, in total and by source, and their timeouts."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, shared: SharedConnections | None = None) -> None:
+        """Without shared counters the limits apply to this worker alone."""
+        self._shared = shared
         self._count: dict[int, int] = {}
         self._total = 0
         self.refused = 0
@@ -380,7 +383,8 @@ class Connections:
     def configure(self, config: Config) -> None:
         """Apply settings; open connections stay open."""
         self.limit = min(config.limits.connections, _raise_descriptor_limit(config.limits.connections))
-        """Maximum number of connections: the setting, or what the system allows the process."""
+        """Maximum number of connections of this worker: the setting, or what the system allows the process."""
+        self._total_limit = config.limits.connections
         self._per_source = config.limits.connections_per_address
         self._exempt = NetworkSet(config.limits.exempt_networks)
         self.unfinished.limit = config.limits.tcp_unfinished_octets
@@ -397,21 +401,38 @@ class Connections:
     def admit(self, host: str) -> bool:
         """Return whether an address may have another connection; if so, `leave` must follow."""
         source = get_source(host)
-        if self._total >= self.limit or (not self._has_room(source) and host not in self._exempt):
+        others = 0 if self._shared is None else self._shared.count_others()
+        if (
+            self._total >= self.limit
+            or self._total + others >= self._total_limit
+            or (not self._has_room(source) and host not in self._exempt)
+        ):
             self.refused += 1
             return False
         for network in source:
             self._count[network] = self._count.get(network, 0) + 1
         self._total += 1
+        self._share(source, 1)
         return True
+
+    def _share(self, source: Source, change: int) -> None:
+        if self._shared is not None:
+            for network in (None, *source):
+                self._shared.add(network, change)
 
     def _has_room(self, source: Source) -> bool:
         levels = zip(source, LEVEL_FACTORS, strict=False)
-        return all(self._count.get(network, 0) < self._per_source * scale for network, scale in levels)
+        count, shared = self._count, self._shared
+        return all(
+            count.get(network, 0) + (shared.count_others(network) if shared is not None else 0)
+            < self._per_source * scale
+            for network, scale in levels
+        )
 
     def leave(self, host: str) -> None:
         """Record the end of an admitted connection."""
         self._total -= 1
+        self._share(get_source(host), -1)
         for network in get_source(host):
             count = self._count[network] - 1
             if count:

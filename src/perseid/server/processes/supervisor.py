@@ -29,6 +29,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final, Self
 
+from perseid.server.limits.connections import SharedConnections
 from perseid.server.limits.udp import SLOTS, TrafficLimit
 from perseid.server.observe import logs
 from perseid.server.observe.counters import SharedCounters
@@ -59,6 +60,9 @@ that a busy machine does not let run would be no faster after a restart."""
 
 RESUME_SECONDS: Final = 1.0
 """Seconds for processes to show a heartbeat again after one was killed, for which they may have waited."""
+LOCKED_SECONDS: Final = 1.0
+"""Seconds without a heartbeat after which a process is killed if others are silent, too, and it made the last change of
+the shared state: they wait for it to end its transaction, which takes microseconds."""
 
 CHECK_SECONDS: Final = 0.1
 """Seconds between two looks at the heartbeats."""
@@ -130,6 +134,8 @@ class Child:
     is_ready: bool = False
     is_reloading: bool = False
     is_silent: bool = True
+    silence: float = 0.0
+    """Seconds since its last heartbeat."""
     was_ready: bool = False
     """Whether it, or an earlier process, has been ready."""
     crashes: int = 0
@@ -152,6 +158,7 @@ class Supervisor:
         self._metrics = listen_for_metrics(options.metrics_host, options.metrics_port) if options.metrics_host else None
         self._sockets = [udp, tcp, http]
         self._traffic, self._requests = TrafficLimit.create(SLOTS), TrafficLimit.create(SLOTS)
+        self._connections = SharedConnections.create(options.workers)
         self._runtime = RuntimeDirectory.create(Path(options.directory))
         # Only the supervisor notifies systemd.
         self._environ = {name: value for name, value in os.environ.items() if name not in systemd.VARIABLES}
@@ -186,8 +193,9 @@ class Supervisor:
             "metrics": metrics,
             "traffic": self._traffic,
             "requests": self._requests,
+            "connections": self._connections,
         }
-        descriptors = [*udp, *tcp, *http, *metrics, self._traffic, self._requests]
+        descriptors = [*udp, *tcp, *http, *metrics, self._traffic, self._requests, self._connections]
         return Child(f"worker-{number}", "perseid.server.processes.worker", options, descriptors)
 
     # Life
@@ -211,26 +219,20 @@ class Supervisor:
 
     def _check_children(self, now: float) -> None:
         """Start processes that are due; note those that are silent, and kill those that are stuck."""
-        late, self._checked = now - self._checked, now
-        changed = False
-        stuck: list[Child] = []
+        late, self._checked = now - self._checked, now  # if the supervisor was late itself, the machine stood still
+        were_silent = [child.is_silent for child in self._children]
         for child in self._children:
             if child.restart_at is not None and now >= child.restart_at:
                 self._start(child)
-            silence = now - (self._shared_counters.last_beat(child.number) or child.started)
-            is_silent = not child.is_ready or silence > SILENT_SECONDS + late
-            changed |= is_silent != child.is_silent
-            child.is_silent = is_silent
-            # If the supervisor was late itself, the machine stood still.
-            if child.process is not None and silence > late + (STUCK_SECONDS if child.is_ready else START_TIMEOUT):
-                stuck.append(child)
-        if stuck and now >= self._resume_deadline:
+            child.silence = now - late - (self._shared_counters.last_beat(child.number) or child.started)
+            child.is_silent = not child.is_ready or child.silence > SILENT_SECONDS
+        if now >= self._resume_deadline and (stuck := choose_stuck(self._children, self._runtime.last_writer())):
             self._resume_deadline = now + RESUME_SECONDS
-            for child in choose_stuck(stuck, self._runtime.last_writer()):
-                _logger.error("%s has been unresponsive for %d s and is killed", child.name, STUCK_SECONDS)
+            for child in stuck:
+                _logger.error("%s has been unresponsive for %.1f s and is killed", child.name, child.silence)
                 if child.process is not None:
                     child.process.kill()
-        if changed:
+        if were_silent != [child.is_silent for child in self._children]:
             self._send_news()
         if now >= self._watchdog_due:
             self._watchdog_due = now + WATCHDOG_SECONDS
@@ -457,12 +459,18 @@ class Supervisor:
         return {"http": " and ".join(urls), "http_first": urls[0]}
 
 
-def choose_stuck(stuck: Sequence[Child], last_writer: int) -> Sequence[Child]:
-    """Return which of several stuck processes to kill: the one that the others wait for, if there is one.
+def choose_stuck(children: Sequence[Child], last_writer: int) -> list[Child]:
+    """Return the processes to kill: the one that others wait for, if there is one, else those that are stuck.
 
     A process that is stopped while it changes the shared state makes all others wait for it.
     """
-    return [child for child in stuck if child.process is not None and child.process.pid == last_writer] or stuck
+    running = [child for child in children if child.process is not None]
+    locked = [child for child in running if child.is_ready and child.silence > LOCKED_SECONDS]
+    if len(locked) > 1:
+        for child in locked:
+            if child.process is not None and child.process.pid == last_writer:
+                return [child]
+    return [child for child in running if child.silence > (STUCK_SECONDS if child.is_ready else START_TIMEOUT)]
 
 
 def _signal_pipe() -> tuple[int, int]:

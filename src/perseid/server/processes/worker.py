@@ -38,6 +38,7 @@ from perseid.registry.installation.settings import Config, InvalidConfig
 from perseid.server.http.application import HttpConfig, HttpServer, load_tls_context
 from perseid.server.limits.buckets import Buckets
 from perseid.server.limits.budgets import Connections
+from perseid.server.limits.connections import SharedConnections
 from perseid.server.limits.guesses import KnownClients
 from perseid.server.limits.udp import RateLimit, TrafficLimit
 from perseid.server.native.authentication import TableLimits
@@ -113,6 +114,8 @@ class WorkerOptions(ChildOptions):
     traffic: int
     requests: int
     """Descriptors of the buckets for bytes and requests over UDP."""
+    connections: int
+    """Descriptor of the counters of connections."""
 
 
 class ProblemLog:
@@ -171,7 +174,8 @@ class Worker:
         self._known_file = KnownClientsFile(installation.directory / KNOWN_CLIENTS)
         self._pools = Pools(config, known=self._load_known_clients(), buckets=Buckets.shared(self._state, "budgets"))
         native_server, public_resolver = self._create_native_server(config, server_identity)
-        self._service = NativeService(native_server, public_resolver, self._pools, Connections(config), self._counts)
+        connections = Connections(config, SharedConnections(options.connections, options.worker))
+        self._service = NativeService(native_server, public_resolver, self._pools, connections, self._counts)
         self._accept_loop = NativeAcceptLoop(self._service)
         self._udp = UdpServer(self._service, self._udp_limits(config))
         self._open_access_log(config)
