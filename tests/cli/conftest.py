@@ -10,7 +10,7 @@ from perseid.server.processes.sockets import PortStatus
 
 @pytest.fixture(autouse=True)
 def _ports_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "check_port", lambda *_: PortStatus())
+    monkeypatch.setattr(check, "check_port", lambda *_, **__: PortStatus())
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from cryptography.x509.oid import NameOID
 from perseid.cli import check
 from perseid.records.private_keys import read_key_file
 from perseid.records.site import Site as SiteRecord
-from perseid.records.site import Transport
 from perseid.registry.installation import site as site_module
 from perseid.registry.installation.site import with_key
 from perseid.server.processes.sockets import PortOwner, PortStatus
@@ -325,8 +324,8 @@ def test_check_reports_ports_in_use(
     code: int,
     expected: list[tuple[str, str, str]],
 ) -> None:
-    statuses = {Transport.TCP: tcp, Transport.UDP: udp}
-    monkeypatch.setattr(check, "check_port", lambda _host, _port, transport: statuses[transport])
+    statuses = {False: tcp, True: udp}
+    monkeypatch.setattr(check, "check_port", lambda _host, _port, udp: statuses[udp])
     found = findings(here, "ports", code, environ={"PERSEID_METRICS_ENABLED": "no", "PERSEID_HTTP_ENABLED": "no"})
     where = "127.0.0.1:2641 (native, "
     assert [(each["level"], each["message"].removeprefix(where), each["advice"]) for each in found] == expected
@@ -334,13 +333,13 @@ def test_check_reports_ports_in_use(
 
 def test_check_reports_http_and_metrics_ports(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     statuses = {8641: PortStatus(), 28000: replace(IN_USE, owners=(OTHER,))}
-    monkeypatch.setattr(check, "check_port", lambda _host, port, _transport: statuses[port])
+    monkeypatch.setattr(check, "check_port", lambda _host, port, **_: statuses[port])
     native, http, metrics = findings(here, "ports", 1, {"PERSEID_NATIVE_PORT": "0", "PERSEID_HTTP_PORT": "28000"})
     assert native["message"] == "the system chooses a free port (native.port is 0)"
     assert http["message"] == f"127.0.0.1:28000 (http, TCP) is in use by {OTHER}"
     assert http["advice"] == "stop it, or change http.port"
     assert metrics["message"] == "127.0.0.1:8641 (metrics, TCP) is free"
-    monkeypatch.setattr(check, "check_port", lambda *_: PortStatus("Permission denied"))
+    monkeypatch.setattr(check, "check_port", lambda *_, **__: PortStatus("Permission denied"))
     low, _, metrics = findings(here, "ports", 1, environ={"PERSEID_NATIVE_PORT": "264", "PERSEID_NATIVE_HOST": "::1"})
     assert low["message"] == "cannot listen on [::1]:264 (native, TCP, UDP): Permission denied"
     assert "(PERSEID_NATIVE_HOST, PERSEID_NATIVE_PORT); a port below 1024 requires the capability" in low["advice"]
