@@ -199,6 +199,14 @@ def test_unauthenticated_sessions_evict_only_each_other(state: SharedState) -> N
     assert [number for number in range(1, 10) if sessions.use(number, NOW + 30)] == [2, 3, 4]
 
 
+def test_new_limits_apply_to_what_is_stored(state: SharedState) -> None:
+    for number in range(1, 6):
+        add(sessions_of(state), number, now=NOW + number)
+    fewer = sessions_of(state, unproved=2)
+    add(fewer, 6, now=NOW + 6)
+    assert [number for number in range(1, 7) if fewer.use(number, NOW + 6)] == [5, 6]
+
+
 def test_use_is_written_once_a_minute_and_keeps_a_session_alive(
     state: SharedState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
