@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from perseid.ledger.log.requests import StoredResponse
 from perseid.names.errors import InvalidName, quote_text
 from perseid.names.handle import Handle
-from perseid.names.uri import KNOWN_RESOLVERS, parse_user_input
+from perseid.names.uri import KNOWN_RESOLVERS, Resolver, parse_user_input
 from perseid.records.data_types import data_from_text
 from perseid.records.encoding import json_type_name, to_base64
 from perseid.records.errors import InvalidData
@@ -124,6 +124,15 @@ class ApiCall(StarletteRequest):
     def settings(self) -> HttpSettings:
         return self.call.request_context.server.settings
 
+    @property
+    def resolvers(self) -> list[Resolver]:
+        """The resolvers whose URLs are accepted."""
+        return [*get_resolvers(self.settings), *KNOWN_RESOLVERS]
+
+    def now(self) -> int:
+        """Microseconds since 1970, by the ledger's clock."""
+        return self.registry.ledger.log.clock.now()
+
     def handle(self, parameter: str = "handle", *, new: bool = False) -> Handle:
         """Parse the handle in a path parameter; raises as `parse_handle` does."""
         return self.parse_handle(self.names[parameter], parameter, new=new)
@@ -144,9 +153,8 @@ class ApiCall(StarletteRequest):
         Another service may host it, so it is not looked up. A query or fragment is refused, because it would be stored
         permanently. With `legal` it must be a handle that can be registered here.
         """
-        resolvers = [*get_resolvers(self.settings), *KNOWN_RESOLVERS]
         with locate_name_error(where, text, new=legal):
-            reference = parse_user_input(text, resolvers, for_lookup=not legal)
+            reference = parse_user_input(text, self.resolvers, for_lookup=not legal)
         if reference.tail:
             message = f"{quote_text(reference.tail)} is a query or fragment and cannot be stored"
             raise InvalidParameter(message, where, f"Use {display_name(reference.handle)}")
@@ -398,6 +406,15 @@ async def execute_create(
 
 _TEXT_FORMATS: Final = frozenset(("string", "base64", "hex"))
 """Formats whose value is a string."""
+
+
+def parse_resolver(text: str) -> Resolver:
+    """Parse the parameter `resolver`; raises `InvalidParameter`."""
+    try:
+        return Resolver.parse(text)
+    except InvalidName as problem:
+        advice = "Use a URL such as http://example.org/hdl"
+        raise InvalidParameter(problem.message, "resolver", advice) from problem
 
 
 def parse_value_ref(text: str, where: str) -> ValueRef:

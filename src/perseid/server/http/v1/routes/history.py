@@ -144,7 +144,7 @@ async def changes(call: ApiCall, query: ChangesQuery) -> Reply[ChangedHandlePage
 
 def _parse_moment(call: ApiCall, context: Context, text: str) -> int:
     """Return the last ledger entry at a time; raises `Refused`."""
-    return seq_at_time(context.snapshot.reader, text, call.registry.ledger.log.clock.now())
+    return seq_at_time(context.snapshot.reader, text, call.now())
 
 
 def _parse_moments(call: ApiCall, context: Context, earlier: str, later: str | None) -> tuple[int, int]:
@@ -178,11 +178,10 @@ async def prove(call: ApiCall, query: ProofQuery) -> Reply[ProofDocument]:
     response can take a second, until a signed checkpoint includes the latest changes.
     """
     handle = call.handle()
-    clock = call.registry.ledger.log.clock
 
     def read(context: Context) -> bytes:
         snapshot = context.snapshot
-        seq = None if query.at is None else seq_at_time(snapshot.reader, query.at, clock.now())
+        seq = None if query.at is None else seq_at_time(snapshot.reader, query.at, call.now())
         return (
             proofs.prove(snapshot, context.identity, handle, seq, public_only=not query.everything).to_json().encode()
         )

@@ -49,7 +49,7 @@ from perseid.schema.names import (
 from perseid.server.http.negotiation import PAGE_AGE, STATIC_AGE
 from perseid.server.http.resolver.paths import absolute_url, get_resolvers
 from perseid.server.http.responses import NO_STORE
-from perseid.server.http.v1.api_call import ApiCall
+from perseid.server.http.v1.api_call import ApiCall, parse_resolver
 from perseid.server.http.v1.problems import ApiError
 from perseid.server.http.v1.routing import BASE, Reply, Routes
 from perseid.server.http.v1.validation import InvalidNameParameter, InvalidParameter, locate_name_error
@@ -87,7 +87,7 @@ async def parse_name(call: ApiCall, query: TextQuery) -> Reply[ParsedName]:
     A bare handle is taken literally. The scheme is recognized by form; only the policy of the namespace is
     authoritative.
     """
-    reference = _parse_name(query, _known_resolvers(call, query.resolver))
+    reference = _parse_name(query, [*map(parse_resolver, query.resolver), *call.resolvers])
     return Reply(names.parse_name(reference), headers=_CACHE_HEADERS)
 
 
@@ -97,8 +97,8 @@ async def convert_name(call: ApiCall, query: ConversionQuery) -> Reply[Converted
 
     In a CORDRA identifier (`scheme=cordra`), query and fragment are part of the handle, and every form has them.
     """
-    own = _parse_resolver(query.resolver) if query.resolver else None
-    reference = _parse_name(query, [*([own] if own else ()), *_known_resolvers(call)])
+    own = parse_resolver(query.resolver) if query.resolver else None
+    reference = _parse_name(query, [*([own] if own else ()), *call.resolvers])
     with locate_name_error("text"):
         converted = names.convert_name(reference, query.to, own, query.scheme)
     return Reply(converted, headers=_CACHE_HEADERS)
@@ -107,12 +107,8 @@ async def convert_name(call: ApiCall, query: ConversionQuery) -> Reply[Converted
 @NAMES.add("GET", "/names/forms", "List all forms of a handle")
 async def name_forms(call: ApiCall, query: TextQuery) -> Reply[NameForms]:
     """Return a handle as bare handle, as both URI forms, and as URLs of the resolvers of this server."""
-    reference = _parse_name(query, _known_resolvers(call, query.resolver))
-    declared = [
-        *map(_parse_resolver, query.resolver),
-        *get_resolvers(call.request_context.server.settings),
-        KNOWN_RESOLVERS[0],
-    ]
+    reference = _parse_name(query, [*map(parse_resolver, query.resolver), *call.resolvers])
+    declared = [*map(parse_resolver, query.resolver), *get_resolvers(call.settings), KNOWN_RESOLVERS[0]]
     links = list(dict.fromkeys(to_http(reference, resolver) for resolver in declared))
     return Reply(
         NameForms(str(reference.handle), to_host(reference), to_path(reference), links), headers=_CACHE_HEADERS
@@ -217,19 +213,6 @@ def _locate_error(problem: InvalidName, handle: Handle) -> InvalidNameParameter:
     return InvalidNameParameter.at(problem.with_position(problem.position - begin), "suffix")
 
 
-def _known_resolvers(call: ApiCall, more: Sequence[str] = ()) -> list[Resolver]:
-    """The resolvers whose URLs are accepted."""
-    return [*map(_parse_resolver, more), *get_resolvers(call.request_context.server.settings), *KNOWN_RESOLVERS]
-
-
 def _parse_name(query: TextQuery | ConversionQuery, resolvers: Sequence[Resolver]) -> Reference:
     with locate_name_error("text"):
         return (parse_uri if query.strict else parse_user_input)(query.text, resolvers)
-
-
-def _parse_resolver(text: str) -> Resolver:
-    try:
-        return Resolver.parse(text)
-    except InvalidName as problem:
-        advice = "Use a URL such as http://example.org/hdl"
-        raise InvalidParameter(problem.message, "resolver", advice) from problem

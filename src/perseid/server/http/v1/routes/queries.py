@@ -8,9 +8,8 @@ from typing import Final
 
 import msgspec
 
-from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES
-from perseid.names.uri import KNOWN_RESOLVERS, Reference, Resolver, parse_uri, parse_user_input
+from perseid.names.uri import Reference, Resolver, parse_uri, parse_user_input
 from perseid.records.types import HS_ALIAS
 from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
@@ -65,18 +64,19 @@ from perseid.schema.records import (
     VersionLink,
 )
 from perseid.server.http.context import INTERFACE
-from perseid.server.http.resolver.paths import get_cited_resolver, get_resolvers
+from perseid.server.http.resolver.paths import get_cited_resolver
 from perseid.server.http.v1.api_call import (
     CREATED,
     ApiCall,
     RequireIdentity,
     execute_create,
+    parse_resolver,
     parse_value_ref,
     parse_values,
 )
 from perseid.server.http.v1.problems import ApiError, render_advice
 from perseid.server.http.v1.routing import Reply, Routes
-from perseid.server.http.v1.validation import InvalidParameter, locate_name_error
+from perseid.server.http.v1.validation import locate_name_error
 from perseid.server.native.decisions import GuardedCommand
 from perseid.server.native.steps import WorkKind
 from perseid.wire.codes import ResponseCode
@@ -160,16 +160,15 @@ def select(call: ApiCall, context: Context, selectors: Selectors, since: int | N
 
     `since` is what an earlier page found for `changed_since`: the time is resolved once, for all pages.
     """
-    known = (*get_resolvers(call.settings), *KNOWN_RESOLVERS)
     parse = parse_uri if selectors.strict else parse_user_input
 
     def parse_owner(text: str) -> str:
         with locate_name_error(f"{path}owner", text, new=False):
-            return str(parse(text, known, for_lookup=True).handle)
+            return str(parse(text, call.resolvers, for_lookup=True).handle)
 
     if since is not None:
         selectors = msgspec.structs.replace(selectors, changed_since=str(since))
-    return build_search(context.snapshot.reader, selectors, parse_owner, call.registry.ledger.log.clock.now())
+    return build_search(context.snapshot.reader, selectors, parse_owner, call.now())
 
 
 CITATION: Final = Routes("Citations", "Citations and QR codes of identifiers.")
@@ -193,9 +192,9 @@ async def cite_handle(call: ApiCall, query: CitationQuery) -> Reply[CitationResp
     citation names the ledger entry of the version, which never changes.
     """
     handle = call.handle()
-    resolver, log = _parse_resolver(call, query.resolver), call.registry.ledger.log
+    resolver = _cited_resolver(call, query.resolver)
     citation = await call.read(
-        lambda context: get_citation(context, Reference(handle), resolver, query.at, log.clock.now()), handle
+        lambda context: get_citation(context, Reference(handle), resolver, query.at, call.now()), handle
     )
     return Reply(to_citation(citation, query.style), name=str(handle))
 
@@ -214,7 +213,7 @@ async def draw_qr(call: ApiCall, query: QrQuery) -> Reply[bytes]:
     would be too fine to scan.
     """
     handle = call.handle()
-    resolver = _parse_resolver(call, query.resolver)
+    resolver = _cited_resolver(call, query.resolver)
     name = await call.read(lambda context: find_printable_name(context, Reference(handle)), handle)
     address = to_uri(name, resolver)
     size = len(address.encode())
@@ -233,13 +232,8 @@ async def draw_qr(call: ApiCall, query: QrQuery) -> Reply[bytes]:
     return Reply(image, media_type=media_type, name=str(name.handle))
 
 
-def _parse_resolver(call: ApiCall, text: str) -> Resolver | None:
-    if not text:
-        return get_cited_resolver(call.settings)
-    try:
-        return Resolver.parse(text)
-    except InvalidName as problem:
-        raise InvalidParameter(problem.message, "resolver") from problem
+def _cited_resolver(call: ApiCall, text: str) -> Resolver | None:
+    return parse_resolver(text) if text else get_cited_resolver(call.settings)
 
 
 LINKS: Final = Routes("Links", "Aliases, versions of a work, and metadata.")

@@ -69,10 +69,9 @@ async def get_record(call: ApiCall, query: RecordQuery) -> Reply[Record]:
     """
     handle = call.handle()
     selection = Query(handle, query.type, query.index, public_only=not query.private)
-    clock = call.registry.ledger.log.clock
 
     def read(context: Context) -> Reply[Record]:
-        found = find_record(context, selection, query.at, clock.now(), follow=query.follow)
+        found = find_record(context, selection, query.at, call.now(), follow=query.follow)
         seq = found.resolution.seq
         if found.entry is not None or found.aliases or found.is_copy or found.resolution.by_template:
             return Reply(to_record(found), name=str(handle))
