@@ -179,7 +179,7 @@ def serve(registry: Registry, site: Site = SITE, key: PrivateKey = SERVER_KEY) -
 
     async def do(work: Work, client: Client) -> object:  # noqa: ARG001 - everybody may have everything done
         kinds.append(work.kind)
-        return work.call()
+        return work.call() if work.coroutine is None else await work.coroutine()
 
     def time() -> float:
         return float(registry.now())

@@ -11,9 +11,9 @@ Suggestions for handles that do not exist cost up to a thousand lookups, about t
 existing names. People who mistype a name never reach the limit; a program that probes names soon gets plain errors.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Final, Protocol, Self, TypeVar, cast
+from typing import Any, Final, Protocol, Self, TypeVar, cast
 
 from perseid.records.private_keys import PrivateKey
 from perseid.records.site import Site, Transport
@@ -182,8 +182,18 @@ class RequestContext:
         """Run a call in a thread of the pool for its kind; raises what the call raises, or `Busy`."""
         return cast("T", await self.server.do(Work(kind, call, secret_of, price), self.request.client))
 
-    async def read_keys(self, call: Callable[[], T], *, secret_of: bytes | None = None) -> T:
-        """Read the keys of one record: in the event loop, unless the database is across a network."""
-        is_short = not self.server.registry.ledger.log.store.is_remote
-        work = Work(WorkKind.READ, call, secret_of, is_short=is_short)
+    async def read_short(self, call: Callable[[], T], *, secret_of: bytes | None = None) -> T:
+        """Read a few records: in the event loop, unless the database is across a network."""
+        work = Work(WorkKind.READ, call, secret_of, is_short=self._reads_are_short)
         return cast("T", await self.server.do(work, self.request.client))
+
+    async def change(
+        self, call: Callable[[], T], coroutine: Callable[[], Coroutine[Any, Any, T]], *, is_short: bool
+    ) -> T:
+        """Change something: by a coroutine in the event loop if it is decided in a short time, else in a thread."""
+        work = Work(WorkKind.WRITE, call, coroutine=coroutine if is_short and self._reads_are_short else None)
+        return cast("T", await self.server.do(work, self.request.client))
+
+    @property
+    def _reads_are_short(self) -> bool:
+        return not self.server.registry.ledger.log.store.is_remote

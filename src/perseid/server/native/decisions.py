@@ -197,16 +197,7 @@ async def execute_change(
     registry: Registry, registry_request: RegistryRequest, identity: Identity, guard: Guard | None
 ) -> RequestResult:
     """The same in an event loop, for a request without `on_success`: only the commit is waited for."""
-    make, remaining, since = _guarded(registry_request, guard), MAX_WAIT, None
-    while True:
-        try:
-            return await registry.execute(make(since), identity, INTERFACE)
-        except RetryLater as wait:
-            remaining -= wait.seconds
-            if remaining < 0:
-                raise
-            await asyncio.sleep(wait.seconds)
-            since = wait.since
+    return await execute_in_loop(registry, _guarded(registry_request, guard), identity, INTERFACE)
 
 
 def _guarded(
@@ -220,6 +211,22 @@ def execute(
 ) -> T:
     """Execute a command; if minting must wait, wait a little. `make` is as in `RegistryRequest`."""
     return execute_with_wait(make, lambda command: registry.do(command, identity, interface, note))
+
+
+async def execute_in_loop(
+    registry: Registry, make: Callable[[int | None], Command[T]], identity: Identity, interface: str, note: str = ""
+) -> T:
+    """Like `execute`, in an event loop."""
+    remaining, since = MAX_WAIT, None
+    while True:
+        try:
+            return await registry.execute(make(since), identity, interface, note)
+        except RetryLater as wait:
+            remaining -= wait.seconds
+            if remaining < 0:
+                raise
+            await asyncio.sleep(wait.seconds)
+            since = wait.since
 
 
 def execute_with_wait(make: Callable[[int | None], Command[T]], do: Callable[[Command[T]], R]) -> R:

@@ -1,5 +1,6 @@
 """Records: read, create, change, delete."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,8 @@ from perseid.names.handle import Handle
 from perseid.records.record import Value
 from perseid.registry.commands.lifecycle import Redact
 from perseid.registry.commands.records import Add
+from perseid.server.http.messages import Client
+from perseid.server.native.steps import Work, WorkKind
 from tests.server.http.contexts import Harness, basic, header_of
 from tests.server.http.v1.apis import got, problem, send
 from tests.server.http.v1.callers import URL, at, change, create, keyed, record, with_token
@@ -240,6 +243,21 @@ def test_invalid_handles_are_refused(shared: Harness, handle: str, slug: str, ru
 
 
 # Changing
+
+
+@pytest.mark.parametrize(("length", "waits_in_loop"), [(10, True), (20_000, False)])
+def test_short_change_waits_in_the_event_loop(server: Harness, length: int, waits_in_loop: bool) -> None:
+    """Deciding a large change would block the loop."""
+    works, run = list[Work](), server.context.do
+
+    async def do(work: Work, client: Client) -> object:
+        works.append(work)
+        return await run(work, client)
+
+    server.service.server = replace(server.context, do=do)
+    body = {"values": [{"type": "DESC", "data": "x" * length}]}
+    got(send(server, "PUT", at("12345/n0", "/values"), body, headers=basic()))
+    assert [work.coroutine is not None for work in works if work.kind is WorkKind.WRITE] == [waits_in_loop]
 
 
 def test_values_are_added_set_and_removed(server: Harness) -> None:

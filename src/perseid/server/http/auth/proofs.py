@@ -316,7 +316,7 @@ async def _authenticate_credentials(
         return matching_secret(credentials, keys.values), keys.elsewhere
 
     # The comparison is fast, so it is part of the read; the budgets must know whose secret is guessed.
-    key, elsewhere = await request_context.read_keys(load_keys, secret_of=target)
+    key, elsewhere = await request_context.read_short(load_keys, secret_of=target)
     request_context.server.record_proof(ProofResult(key is not None, target), request_context.request.client)
     if key is None:
         return _auth_failure(reference, credentials.remark, elsewhere=elsewhere)
@@ -329,7 +329,7 @@ async def authenticate_claim(
     """Verify a claim of the Handle scheme for one of our nonces."""
     reference, kind, registry = claim.reference, claim.kind, request_context.server.registry
     target = own_secret_id(reference.handle) if kind is Proof.SECRET_KEY else None
-    keys = await request_context.read_keys(lambda: _find_keys(registry, reference, kind))
+    keys = await request_context.read_short(lambda: _find_keys(registry, reference, kind))
     check, price = (
         partial(handle_scheme.matching_signature_key, claim, nonce, keys.values),
         handle_scheme.verification_cost(claim),
@@ -438,7 +438,7 @@ async def authenticate_token(request_context: RequestContext, text: str) -> Toke
         except Refused as refused:  # a result; work that fails is not an attempt
             return refused
 
-    result = await request_context.read_keys(authenticate, secret_of=target)
+    result = await request_context.read_short(authenticate, secret_of=target)
     server.record_proof(ProofResult(not isinstance(result, Refused), target), request_context.request.client)
     if isinstance(result, Refused):
         reason = f"the token was not accepted: {result.reason}"

@@ -36,6 +36,8 @@ from perseid.server.native.decisions import (
     GuardedCommand,
     ReadCommand,
     UnstorableName,
+    execute,
+    execute_in_loop,
     execute_with_wait,
     parse_lenient,
 )
@@ -131,33 +133,38 @@ class Call:
         return await self.request_context.do(WorkKind.READ, lambda: registry.do(guarded, identity, INTERFACE))
 
     async def change(self, make: Callable[[int | None], Command[T]], about: str = "", note: str = "") -> T:
-        """Execute a command that may change something; `make` is as in `execute_with_wait`."""
-        registry, identity = self.request_context.server.registry, self.identity
-        return await self.execute_with(make, about, lambda command: registry.do(command, identity, INTERFACE, note))
+        """Execute a command that may change something; `make` is as in `native.decisions.execute`."""
+        arguments = self.request_context.server.registry, self._guarded(make, about), self.identity, INTERFACE, note
+        await self._check_change(arguments[1])
+        return await self.request_context.change(
+            lambda: execute(*arguments),
+            lambda: execute_in_loop(*arguments),
+            is_short=len(self.request.body) <= responses.MAX_INLINE_BYTES,
+        )
 
     async def execute_with(
         self, make: Callable[[int | None], Command[T]], about: str, do: Callable[[Command[T]], R]
     ) -> R:
-        """The same with `do` as the function that executes the guarded command."""
-        registry, identity, guard, allow_referrals = (
-            self.request_context.server.registry,
-            self.identity,
-            self.auth.guard,
-            self.allow_referrals,
-        )
-        self.check_can_change()
+        """The same with `do` as the function that executes the guarded command, in a thread."""
+        guarded = self._guarded(make, about)
+        await self._check_change(guarded)
+        return await self.request_context.do(WorkKind.WRITE, lambda: execute_with_wait(guarded, do))
 
-        def guarded(since: int | None) -> Command[T]:
-            return GuardedCommand(self._advised(make(since), about), guard, allow_referrals)
+    def _guarded(self, make: Callable[[int | None], Command[T]], about: str) -> Callable[[int | None], Command[T]]:
+        guard, allow_referrals = self.auth.guard, self.allow_referrals
+        return lambda since: GuardedCommand(self._advised(make(since), about), guard, allow_referrals)
+
+    async def _check_change(self, guarded: Callable[[int | None], Command[T]]) -> None:
+        """Refuse early what can be refused at the cost of a read: nearly all anonymous callers get a challenge."""
+        registry, identity = self.request_context.server.registry, self.identity
+        self.check_can_change()
 
         def try_out() -> None:
             with registry.snapshot() as snapshot, suppress(RetryLater):  # a caller who must wait has permission
                 guarded(None).decide(registry.context(snapshot, identity, INTERFACE, stage=Stage.COMMIT))
 
         if self.is_anonymous:
-            # Nearly all anonymous callers get a challenge; this finds out at the cost of a read.
-            await self.request_context.do(WorkKind.READ, try_out)
-        return await self.request_context.do(WorkKind.WRITE, lambda: execute_with_wait(guarded, do))
+            await self.request_context.read_short(try_out)
 
     def _advised(self, command: Command[T], about: str) -> AdvisedCommand[T]:
         return AdvisedCommand(command, about, self.request_context.server.settings)
