@@ -90,10 +90,8 @@ class AdviceKind(Enum):
     MINT_WITHOUT_RESERVING = "Mint without reserving, or add the values later"
     NAME_OWNER_OR_DEFAULT = "Name an owner as INDEX:HANDLE, or set default_administrators in the policy"
     RESERVE_INSTEAD = "Reserve it instead"
-    RETRY = "Retry"
     RETRY_AFTER = "Retry in {seconds} s; if that is long, check the clock of the server"
     REOPEN_COUNTER = "Ask a server administrator to set the last handle that was minted under {prefix}"
-    USE_INDEPENDENT_VALUES = "Use values that do not depend on the new handle"
     USE_SEVERAL_REQUESTS = "Use several requests"
 
     # The server
