@@ -22,7 +22,6 @@ from perseid.server.limits.budgets import (
     Budgets,
     Connections,
     Rate,
-    RecentCounter,
     get_source,
 )
 from perseid.server.limits.connections import SharedConnections
@@ -42,7 +41,7 @@ def configured(**settings: int) -> Config:
 
 
 def make_budgets(config: Config, old: Budgets | None = None) -> Budgets:
-    return Budgets(config, KnownClients(b"key") if old is None else old._known, old)
+    return Budgets(config, KnownClients(b"key") if old is None else old._known)
 
 
 def test_source_is_an_address_or_an_ipv6_64_with_its_networks() -> None:
@@ -143,12 +142,6 @@ def test_known_sources_have_a_reserved_part_and_a_larger_share() -> None:
 def test_known_sources_are_limited_too() -> None:
     budget = Budget(Rate(1, 8), NO_LIMIT, known_factor=4)
     assert sum(budget.take((1,), START, known=True) for _ in range(50)) == 32
-    seen = RecentCounter(2)
-    for thing in ("a", "b", "a", "c"):
-        seen.add(thing)
-    assert [seen[thing] for thing in "abc"] == [2, 0, 1]
-    seen.forget("a")
-    assert [seen[thing] for thing in "abc"] == [0, 0, 1]
 
 
 def test_many_sources_hardly_affect_others() -> None:
@@ -174,7 +167,7 @@ def test_budgets_do_not_affect_each_other() -> None:
 def test_all_processes_share_budgets(tmp_path: Path) -> None:
     state = SharedState(tmp_path, MAP_BYTES)
     buckets = [Buckets.shared(state, "budgets") for _ in range(2)]  # each maps the file
-    one, two = (Budgets(configured(failed_proofs=3), KnownClients(b"key"), buckets=each) for each in buckets)
+    one, two = (Budgets(configured(failed_proofs=3), KnownClients(b"key"), each) for each in buckets)
     assert [guess(budgets, f"203.0.113.{number}") for number, budgets in enumerate((one, two) * 3)] == [True] * 3 + [
         False
     ] * 3

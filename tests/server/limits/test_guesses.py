@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from perseid.server.limits.budgets import EXEMPT, get_source
-from perseid.server.limits.guesses import KNOWN_DAYS, MAX_TURNS, MAX_WAITING, GuessQueue, KnownClients
+from perseid.server.limits.guesses import FAILURE_SECONDS, KNOWN_DAYS, MAX_TURNS, MAX_WAITING, GuessQueue, KnownClients
 from tests.server.shared_state import make_state
 
 HOME, OTHER = get_source("192.0.2.1"), get_source("2001:db8::1")
@@ -66,6 +66,24 @@ def test_all_processes_know_clients_and_save_those_of_others() -> None:
     again = remembered(clock)
     again.load(one.dump())
     assert all(again.contains(source, ADMIN, udp=False) for source in (HOME, OTHER))
+
+
+def test_wrong_guesses_are_counted_in_all_processes_for_a_day() -> None:
+    state, clock = make_state(), Clock()
+    one, two = (KnownClients(b"key", clock, max_size=4, state=state) for _ in range(2))
+    for known in (one, two):
+        known.add_failure(OTHER, ADMIN, udp=False)
+    assert one.failures(OTHER, ADMIN.lower(), udp=False) == (2, 2, 2)
+    assert one.failures(OTHER, ADMIN, udp=True) == (0, 0, 0)
+    assert not one.contains(OTHER, ADMIN, udp=False)
+    clock.now += 1
+    for number in range(4):
+        one.add_failure((number,), ADMIN, udp=False)
+    assert one.failures(OTHER, ADMIN, udp=False) == (0, 0, 0), "the number is limited"
+    two.forget_failures((1,), ADMIN, udp=False)
+    assert [one.failures((number,), ADMIN, udp=False) for number in range(4)] == [(1,), (0,), (1,), (1,)]
+    clock.now += FAILURE_SECONDS
+    assert one.failures((2,), ADMIN, udp=False) == (0,)
 
 
 def test_clock_that_was_set_back_extends_nothing() -> None:

@@ -14,7 +14,7 @@ and pass the time.
 import hashlib
 import logging
 import resource
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
@@ -49,7 +49,7 @@ LEVEL_FACTORS: Final = (1, CUSTOMER_FACTOR, SITE_FACTOR)
 """The same for the networks of a `Source`, in their order."""
 
 MAX_SOURCES: Final = 16_384
-"""Addresses whose networks are cached, and networks whose wrong guesses at a handle are counted, in some 2 MiB each."""
+"""Addresses whose networks are cached, in some 2 MiB."""
 
 BURST_SECONDS: Final = 5.0
 """Seconds of its budget that an idle source can use at once."""
@@ -203,25 +203,6 @@ def _exceeds_rate(due: float, rate: Rate, now: float, cost: float) -> bool:
     return _advance_due(due, rate, now, min(cost, rate.burst)) - now > rate.burst / rate.per_second
 
 
-class RecentCounter:
-    """A bounded counter that forgets the item that was counted least recently."""
-
-    def __init__(self, max_size: int = MAX_SOURCES) -> None:
-        self._max_size = max_size
-        self._counts: dict[Hashable, int] = {}
-
-    def __getitem__(self, item: Hashable) -> int:
-        return self._counts.get(item, 0)
-
-    def add(self, item: Hashable) -> None:
-        self._counts[item] = self._counts.pop(item, 0) + 1
-        if len(self._counts) > self._max_size:
-            del self._counts[next(iter(self._counts))]
-
-    def forget(self, item: Hashable) -> None:
-        self._counts.pop(item, None)
-
-
 class Budgets:
     """All budgets for work, and those for guesses at secrets.
 
@@ -231,10 +212,8 @@ class Budgets:
     and VERIFY_CHALLENGE, which checks the secret for another server, have separate budgets.
     """
 
-    def __init__(
-        self, config: Config, known: KnownClients, old: "Budgets | None" = None, buckets: Buckets | None = None
-    ) -> None:
-        """Exempt networks have no budget of their own, but total budgets apply. `old` budgets pass on failures.
+    def __init__(self, config: Config, known: KnownClients, buckets: Buckets | None = None) -> None:
+        """Exempt networks have no budget of their own, but total budgets apply.
 
         `buckets` are those of all processes; None for budgets of this process.
         """
@@ -271,7 +250,6 @@ class Budgets:
         self.turn_seconds = 60 / config.limits.failed_proofs
         """Seconds from one attempt at a secret to the next, once the budget is used up."""
         self._known = known
-        self._failed_guesses: RecentCounter = RecentCounter() if old is None else old._failed_guesses  # noqa: SLF001
 
     def source_for(self, host: str) -> Source:
         """Return the source whose budget an address uses."""
@@ -330,23 +308,20 @@ class Budgets:
     def record_guess(self, secret_of: bytes, source: Source, *, right: bool, udp: bool, now: float) -> None:
         """Record the result of an attempt; a right one costs nothing."""
         was_proved, target = self.is_proved(secret_of, source, udp=udp), _to_source(secret_of)
-        counted = [(udp, network, target) for network in source]
         if right:
             self._known.add(source, secret_of, udp=udp)
-            for item in counted:
-                self._failed_guesses.forget(item)
+            self._known.forget_failures(source, secret_of, udp=udp)
             if not was_proved:
                 self.refund_guess(secret_of, udp=udp)
             return
         self.failed(source, udp=udp, now=now)
-        for item in counted:
-            self._failed_guesses.add(item)
+        self._known.add_failure(source, secret_of, udp=udp)
         if was_proved:  # else it is charged already
             self._guesses[udp].take(target, now)
 
     def failed_guesses(self, secret_of: bytes, source: Source, *, udp: bool) -> tuple[int, ...]:
         """Count the wrong guesses at a secret from each network of a source."""
-        return tuple(self._failed_guesses[udp, network, _to_source(secret_of)] for network in source)
+        return self._known.failures(source, secret_of, udp=udp)
 
     def guess_delay(self, secret_of: bytes, source: Source, *, udp: bool, now: float) -> float:
         """Seconds until an attempt is within the budgets of its source and of the secret."""

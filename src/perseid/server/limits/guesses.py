@@ -33,6 +33,12 @@ KNOWN_DAYS: Final = 30
 """Days after its last use on which a proof is forgotten: longer than a vacation, shorter than most leases of an
 address."""
 
+MAX_FAILURES: Final = 1_000_000
+"""Wrong guesses that are counted for a network: more are no worse."""
+
+FAILURE_SECONDS: Final = 86_400
+"""Seconds after the last of them for which they are counted."""
+
 MAX_TURNS: Final = 4
 """Attempts that wait for one handle: eight seconds with the default settings, less than the timeout of any client."""
 
@@ -79,6 +85,10 @@ class KnownClients:
         self._expiry = state.table(
             "known_clients", version=1, max_entries=max_size, max_bytes=_TABLE_BYTES, clock=clock
         )
+        # By hash: the number of wrong guesses at a handle from a network.
+        self._failures = state.table(
+            "failed_guesses", version=1, max_entries=max_size, max_bytes=_TABLE_BYTES, clock=clock
+        )
         self.changed = False
         """Whether `dump` has something new. Set it again if what that returned could not be saved."""
 
@@ -100,6 +110,31 @@ class KnownClients:
     def contains(self, source: Source, secret_of: bytes = b"", *, udp: bool) -> bool:
         """Whether a proof is remembered."""
         return self._expiry.get(self._hash(source, secret_of, udp=udp), self._clock()) is not None
+
+    def add_failure(self, source: Source, secret_of: bytes, *, udp: bool) -> None:
+        """Count a wrong guess at a secret for each network of a source."""
+        now = self._clock()
+
+        def count(old: bytes | None) -> Entry:
+            number = min(int.from_bytes(old or b"", "little") + 1, MAX_FAILURES)
+            return Entry(number.to_bytes(_DAY_BYTES, "little"), now + FAILURE_SECONDS)
+
+        for key in self._failure_keys(source, secret_of, udp=udp):
+            self._failures.update(key, now, count)
+
+    def failures(self, source: Source, secret_of: bytes, *, udp: bool) -> tuple[int, ...]:
+        """Count the wrong guesses at a secret from each network of a source."""
+        values = (self._failures.get(key, self._clock()) for key in self._failure_keys(source, secret_of, udp=udp))
+        return tuple(int.from_bytes(value or b"", "little") for value in values)
+
+    def forget_failures(self, source: Source, secret_of: bytes, *, udp: bool) -> None:
+        """Forget the wrong guesses, after a right one."""
+        for key in self._failure_keys(source, secret_of, udp=udp):
+            if self._failures.get(key, self._clock()) is not None:
+                self._failures.delete(key)
+
+    def _failure_keys(self, source: Source, secret_of: bytes, *, udp: bool) -> list[bytes]:
+        return [self._hash((network,), secret_of, udp=udp) for network in source]
 
     def dump(self) -> bytes:
         """Return the contents of the file."""

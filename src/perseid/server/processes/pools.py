@@ -194,12 +194,12 @@ class Pools:
         self._queues = {kind: _Queue(THREADS[kind]) for kind in WorkKind}
         self._executors = {kind: _create_executor(kind) for kind in WorkKind}
         self._buckets = Buckets.private() if buckets is None else buckets
-        self._budgets = Budgets(config, self.known, buckets=self._buckets)
+        self._budgets = Budgets(config, self.known, self._buckets)
         self._queue_limits = _queue_limits(config)
 
     def configure(self, config: Config) -> None:
         """Apply new settings. What was used of the budgets, waiting work and known sources stay."""
-        self._budgets = Budgets(config, self.known, self._budgets, self._buckets)
+        self._budgets = Budgets(config, self.known, self._buckets)
         self._queue_limits = _queue_limits(config)
 
     async def do(self, work: Work, host: str, transport: Transport) -> object:
