@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from perseid.server.http.clients import FALLBACK_URL
 from perseid.server.http.messages import Response
 from perseid.server.http.negotiation import PAGE_AGE
-from perseid.server.http.v1 import docs_pages
+from perseid.server.http.pages import docs_pages
 from perseid.server.http.v1.application import get_api
 from perseid.server.http.v1.routing import BASE, Route
 from tests.server.http.contexts import PUBLIC_URL, Harness, basic, harness, header_of

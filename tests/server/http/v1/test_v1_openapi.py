@@ -13,8 +13,8 @@ from jsonschema import Draft202012Validator
 
 from perseid.schema.namespaces import SCOPES
 from perseid.schema.problems import Problem
+from perseid.server.http.pages import docs_pages
 from perseid.server.http.pages.pages import POLICY
-from perseid.server.http.v1 import docs_pages
 from perseid.server.http.v1.application import get_api
 from perseid.server.http.v1.routing import BASE, NO_TOKEN, OWN_TOKEN, Route
 from tests.server.http.contexts import PUBLIC_URL, Harness, basic, header_of

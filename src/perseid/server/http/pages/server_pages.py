@@ -18,8 +18,8 @@ from perseid.server.http.resolver.paths import (
     get_resolvers,
     get_segments,
 )
-from perseid.server.http.v1 import docs_pages
 
+from . import docs_pages
 from .pages import STATIC, read_static, render_page, site_name, url_templates
 
 API: Final = "/api/handles/{handle}"

@@ -5,8 +5,8 @@
     /docs/schemas          types of requests and responses
     /docs/problems         problem types, and the rules that problems name
 
-The pages are generated from the OpenAPI document (`openapi`). Each route has a complete curl command; its body consists
-of the examples of the fields, or else of minimal values.
+The pages are generated from the OpenAPI document (`v1.openapi`). Each route has a complete curl command; its body
+consists of the examples of the fields, or else of minimal values.
 """
 
 import json
@@ -25,11 +25,11 @@ from perseid.schema.problems import PROBLEM_TYPES, problem_types_by_status
 from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import Response
 from perseid.server.http.negotiation import PAGE_AGE
-from perseid.server.http.pages.pages import render_page, site_name
+from perseid.server.http.v1 import openapi
+from perseid.server.http.v1.application import get_api
+from perseid.server.http.v1.routing import BASE, NO_TOKEN, Route
 
-from . import openapi
-from .application import get_api
-from .routing import BASE, NO_TOKEN, Route
+from .pages import render_page, site_name
 
 _PATH_EXAMPLES: Final = {"handle": "12345%2Fx", "prefix": "12345", "suffix": "D7J1G0DQH", "rule": "H3"}
 """Examples of path parameters; others are their names in capitals."""
