@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perseid.ledger.errors import AnswersUnavailable, CorruptData
-from perseid.ledger.log.entry import State
+from perseid.ledger.log.entry import LastUpdate, State
 from perseid.ledger.log.record_keys import record_key as ledger_key
 from perseid.ledger.views.answers_format import (
     ALIAS,
@@ -55,7 +55,8 @@ items = st.builds(
     st.booleans(),
     st.lists(st.binary(max_size=300), max_size=5).map(tuple),
     st.integers(0, (1 << 48) - 1),
-    st.integers(0, (1 << 56) - 1),
+    st.integers(0, (1 << 54) - 1),
+    st.sampled_from(LastUpdate),
 )
 prefix_items = st.builds(
     PrefixItem,

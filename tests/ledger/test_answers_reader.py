@@ -30,6 +30,7 @@ class Found:
     head: int
     seq: int
     at: int
+    last_update: int
     spelling: bytes
     values: list[bytes]
 
@@ -101,7 +102,8 @@ class OtherReader:
         at, loose = 0, None
         while raw is not None and at < len(raw):
             head, spelling = raw[at], key
-            entry = (int.from_bytes(raw[at + 1 : at + 7], "little"), int.from_bytes(raw[at + 7 : at + 14], "little"))
+            seq, time = int.from_bytes(raw[at + 1 : at + 7], "little"), int.from_bytes(raw[at + 7 : at + 14], "little")
+            entry = (seq, time % (1 << 54), time >> 54)
             at += 14
             if head & 0x80:
                 length, at = self.number(raw, at)
@@ -188,7 +190,7 @@ def test_both_readers_give_the_same_answers(tmp_path: Path, seed: int) -> None:
         if theirs is not None and item is not None:
             flags = item.exact << 3 | item.private << 4 | item.alias << 5 | item.location << 6
             assert theirs.head & 0x7F == item.state | flags
-            assert (theirs.seq, theirs.at) == (item.seq, item.at)
+            assert (theirs.seq, theirs.at, theirs.last_update) == (item.seq, item.at, item.last_update)
             assert (theirs.spelling, tuple(theirs.values)) == (item.spelling, item.values)
             indexes = [struct.unpack_from(">i", value)[0] for value in theirs.values]
             assert indexes == sorted(Value.from_bytes(value, 0).index for value in item.values)

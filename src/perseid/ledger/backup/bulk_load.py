@@ -239,6 +239,7 @@ class BulkLoad:
             search_keys += [(search_key, seq) for search_key in index_keys(contents)]
             item_key = store_key(key)
             change = Change(seq, at, leaf, key, draft.handle, draft.exact, draft.state, contents)
+            change.last_update = draft.summary(contents).last_update(None)
             item = encode_item(change, item_key)
             if item is not None:
                 items.append((item_key, item))

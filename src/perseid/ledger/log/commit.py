@@ -247,7 +247,9 @@ class Commit:
         self._leaf = leaf
         self._latest[key] = self._moved[key] = seq
         self._move_search_keys(before, contents, seq)
-        self.changes.append(Change(seq, self._at, leaf, key, draft.handle, draft.exact, draft.state, contents))
+        change = Change(seq, self._at, leaf, key, draft.handle, draft.exact, draft.state, contents)
+        change.last_update = draft.summary(contents).last_update(None if before is None else before.summary())
+        self.changes.append(change)
         if before is not None:
             self._redact_old_secrets(before, contents, seq)
 

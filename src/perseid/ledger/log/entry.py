@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from struct import Struct, error
-from typing import Final, Protocol, Self
+from typing import Final, NamedTuple, Protocol, Self
 
 from perseid.proof.verifier import commitment, leaf_hash
 from perseid.records.binary import Reader, Writer
@@ -222,6 +222,12 @@ class Entry:
         """Return the salts of the values by content, for the next entry of the record."""
         return {slot.content: slot.salt for slot in self.values if slot.content is not None}
 
+    def summary(self) -> "Summary":
+        """Return what views need."""
+        values = [slot.commitment if slot.content is None else slot.content for slot in self.values]
+        interface = "" if self.origin is None else self.origin[0]
+        return Summary(self.action, self.state, self.exact, self.handle, interface, values, self.contents())
+
     @property
     def key(self) -> bytes:
         """The record's key."""
@@ -258,32 +264,76 @@ class Entry:
         return None if self.note.content is None else self.note.content.decode("utf-8")
 
 
-def decode_summary(seq: int, at: int, body: bytes) -> tuple[str, bool, State, list[bytes]]:
-    """Decode handle, case rule, state and contents of an entry: what views need.
+IMPORT: Final = "import"
+"""The interface of records that come from other servers, with their dates."""
+
+
+class LastUpdate(OpenEnum):
+    """What an entry alone tells about when the values of its record last changed (A3)."""
+
+    UNKNOWN = 0
+    """Earlier entries tell."""
+    HERE = 1
+    """With this entry."""
+    IMPORTED = 2
+    """Never in this ledger: the values were imported, with their own dates."""
+
+
+class Summary(NamedTuple):
+    """What views need of an entry."""
+
+    action: Action
+    state: State
+    exact: bool
+    handle: str
+    interface: str
+    """Empty if redacted."""
+    values: list[bytes]
+    """The encoded values; the commitments of redacted ones."""
+    contents: list[bytes]
+    """The encoded values, without redacted ones."""
+
+    def last_update(self, before: "Summary | None") -> LastUpdate:
+        """When the values last changed, given the previous entry of the record."""
+        is_new = before is None or before.state == State.ABSENT
+        if is_new and self.action != Action.CREATE:
+            return LastUpdate.UNKNOWN  # the record had another key before: its case rule has changed
+        if self.interface == IMPORT:
+            return LastUpdate.IMPORTED if before is None else LastUpdate.UNKNOWN
+        return LastUpdate.HERE if before is None or before.values != self.values else LastUpdate.UNKNOWN
+
+
+def decode_summary(seq: int, at: int, body: bytes) -> Summary:
+    """Decode what views need of an entry.
 
     Skips the commitments, which are most of the cost of `Entry.from_body`. Invalid data is left to that function, which
     reports what is wrong.
     """
     try:
-        version, _, state, case, length = _BODY.unpack_from(body)
+        version, action, state, case, length = _BODY.unpack_from(body)
         position = _BODY.size + length
         handle = body[_BODY.size : position].decode("utf-8")
         position += SALT_LENGTH
+        values: list[bytes] = []
         contents: list[bytes] = []
-        for _ in range(2):
-            position, _content = _decode_slot(body, position)
+        position, actor = _decode_slot(body, position)
+        position, _ = _decode_slot(body, position)
         (count,) = _LENGTH.unpack_from(body, position)
         position += _LENGTH.size
         for _ in range(count):
             position, content = _decode_slot(body, position)
-            if content is not None:
+            if content is None:
+                values.append(body[position - COMMITMENT_LENGTH : position])
+            else:
+                values.append(content)
                 contents.append(content)
         if version == FORMAT and case <= _CASE_SENSITIVE and length >= 0 and count >= 0 and position == len(body):
-            return handle, case == _CASE_SENSITIVE, State(state), contents
+            interface = "" if actor is None else actor.partition(b" ")[0].decode("utf-8")
+            is_exact = case == _CASE_SENSITIVE
+            return Summary(Action(action), State(state), is_exact, handle, interface, values, contents)
     except (IndexError, error, UnicodeDecodeError, _UnknownSlotForm):
         pass
-    entry = Entry.from_body(seq, at, body)
-    return entry.handle, entry.exact, entry.state, entry.contents()
+    return Entry.from_body(seq, at, body).summary()
 
 
 class _UnknownSlotForm(Exception):
@@ -339,6 +389,10 @@ class Draft:
         draft = replace(self, values=())
         object.__setattr__(draft, "_contents", contents)
         return draft
+
+    def summary(self, contents: list[bytes]) -> Summary:
+        """Return what views need, given the encoded values."""
+        return Summary(self.action, self.state, self.exact, self.handle, self.interface, contents, contents)
 
 
 def encode_entry(
@@ -441,6 +495,8 @@ class Change:
     """The handle's state after the entry."""
     contents: list[bytes] = field(repr=False)
     """The encoded values, by ascending index, without redacted ones."""
+    last_update: LastUpdate = LastUpdate.UNKNOWN
+    """What the entry tells about when the values last changed."""
 
 
 class Source(Protocol):

@@ -150,9 +150,7 @@ class LogReader:
         """Yield the entries of a record, newest first, starting with the last one up to `until`."""
         seq = find_latest_until(self.latest(key), until, self._links)
         while seq:
-            row = self._row(self._statements.entry, seq)
-            if row is None:
-                raise CorruptData(f"entry {seq} is missing")
+            row = self._entry_row(seq)
             yield entry_from_row(row)
             seq = row[2]
 
@@ -246,13 +244,13 @@ class LogReader:
     def changes(self, after: int, limit: int) -> list[Change]:
         """Return up to `limit` entries after `after`, in the form that views use."""
         self._cursor.execute(self._statements.following, (after, after + limit))
-        return [change_from_row(row) for row in self._cursor.fetchall()]
+        return [change_from_row(row, self._entry_row) for row in self._cursor.fetchall()]
 
     def current(self) -> Iterator[Change]:
         """Yield the latest entry of every record by ascending key, in the form that views use."""
         last = b""
         while rows := self._page(last):
-            yield from (change_from_row(row[1:]) for row in rows)
+            yield from (change_from_row(row[1:], self._entry_row) for row in rows)
             last = rows[-1][0]
 
     # Proofs
@@ -305,6 +303,12 @@ class LogReader:
     def _page(self, after: bytes) -> list[Any]:
         self._cursor.execute(self._statements.current, (after, CHUNK, 0))
         return cast("list[Any]", self._cursor.fetchall())
+
+    def _entry_row(self, seq: int) -> Any:
+        row = self._row(self._statements.entry, seq)
+        if row is None:
+            raise CorruptData(f"entry {seq} is missing")
+        return row
 
     def _row(self, statement: str, parameter: object) -> Any:
         self._cursor.execute(statement, (parameter,))

@@ -461,10 +461,18 @@ def clear_entry_cache() -> None:
     _cached_entry.cache_clear()
 
 
-def change_from_row(row: Sequence[Any]) -> Change:
-    """Convert a row of `entries` to the form that views use."""
-    handle, exact, state, contents = decode_summary(row[0], row[1], row[7])
-    return Change(row[0], row[1], row[6], record_key(handle, exact=exact), handle, exact, state, contents)
+def change_from_row(row: Sequence[Any], load_row: Callable[[int], Sequence[Any]] | None = None) -> Change:
+    """Convert a row of `entries` to the form that views use.
+
+    `load_row` loads another row, for views that need to know when values last changed.
+    """
+    summary = decode_summary(row[0], row[1], row[7])
+    key = record_key(summary.handle, exact=summary.exact)
+    change = Change(row[0], row[1], row[6], key, summary.handle, summary.exact, summary.state, summary.contents)
+    if load_row is not None:
+        before = load_row(row[2]) if row[2] else None
+        change.last_update = summary.last_update(None if before is None else decode_summary(row[2], 0, before[7]))
+    return change
 
 
 def change_from_entry(entry: Entry) -> Change:

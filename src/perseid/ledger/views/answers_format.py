@@ -21,7 +21,7 @@ from itertools import pairwise
 from typing import Final, Self, TypeAlias
 
 from perseid.ledger.errors import AnswersUnavailable, CorruptView
-from perseid.ledger.log.entry import Change, State
+from perseid.ledger.log.entry import Change, LastUpdate, State
 from perseid.ledger.log.record_keys import LOCAL
 from perseid.names.handle import CaseRule
 from perseid.records.record import PERMISSIONS_OFFSET, TYPE_LENGTH_OFFSET, TYPE_OFFSET, Permission
@@ -43,11 +43,13 @@ SEQ_LENGTH: Final = 6
 """Bytes of the number of an entry in an item: 280 million million entries."""
 
 TIME_LENGTH: Final = 7
-"""Bytes of its time in microseconds since 1970: until the year 4253."""
+"""Bytes of its time in microseconds since 1970, until the year 2540, and of two more bits."""
 
 _BODY = 1 + SEQ_LENGTH + TIME_LENGTH  # where the spelling or the values of an item start
 _TIME_SHIFT = 8 * SEQ_LENGTH
 _SEQ_BITS = (1 << _TIME_SHIFT) - 1
+_UPDATE_SHIFT = 8 * (SEQ_LENGTH + TIME_LENGTH) - 2
+_TIME_BITS = (1 << 8 * TIME_LENGTH - 2) - 1
 
 # The first byte of a handle's item.
 _STATE_BITS = 0x07
@@ -136,6 +138,8 @@ class HandleItem:
     """The number of the record's latest entry; 0 unless the state is public."""
     at: int = 0
     """The time of that entry, in microseconds since 1970; 0 unless the state is public."""
+    last_update: LastUpdate = LastUpdate.UNKNOWN
+    """What that entry tells about when the values last changed."""
 
     @classmethod
     def of(cls, change: Change) -> Self | None:
@@ -154,7 +158,8 @@ class HandleItem:
                 alias = alias or has_type(types, HS_ALIAS)
                 location = location or has_type(types, LOCATIONS)
         private = len(values) < len(change.contents)
-        return cls(spelling, change.state, change.exact, private, alias, location, values, change.seq, change.at)
+        entry = change.seq, change.at, change.last_update
+        return cls(spelling, change.state, change.exact, private, alias, location, values, *entry)
 
     @property
     def key(self) -> bytes:
@@ -166,8 +171,8 @@ class HandleItem:
         head = self.state | self.exact * _CASE_SENSITIVE | self.private * PRIVATE
         head |= self.alias * ALIAS | self.location * LOCATION
         if self.spelling == key:
-            return b"".join((_pack_head(head, self.seq, self.at), *_pack_values(self.values)))
-        spelled = (_pack_head(head | _SPELLED, self.seq, self.at), _pack_number(len(self.spelling)), self.spelling)
+            return b"".join((_pack_head(head, self), *_pack_values(self.values)))
+        spelled = (_pack_head(head | _SPELLED, self), _pack_number(len(self.spelling)), self.spelling)
         return b"".join((*spelled, *_pack_values(self.values)))
 
 
@@ -194,8 +199,8 @@ def encode_item(change: Change, key: bytes) -> bytes | None:
         head |= PRIVATE
     lengths = [_pack_number(len(value)) for value in values]
     if spelling == key:
-        return b"".join((_pack_head(head, change.seq, change.at), _pack_number(len(values)), *lengths, *values))
-    spelled = (_pack_head(head | _SPELLED, change.seq, change.at), _pack_number(len(spelling)), spelling)
+        return b"".join((_pack_head(head, change), _pack_number(len(values)), *lengths, *values))
+    spelled = (_pack_head(head | _SPELLED, change), _pack_number(len(spelling)), spelling)
     return b"".join((*spelled, _pack_number(len(values)), *lengths, *values))
 
 
@@ -226,7 +231,8 @@ def decode_handle(key: bytes, raw: bytes) -> tuple[HandleItem, ...]:
                     bool(head & LOCATION),
                     values,
                     entry & _SEQ_BITS,
-                    entry >> _TIME_SHIFT,
+                    entry >> _TIME_SHIFT & _TIME_BITS,
+                    LastUpdate(entry >> _UPDATE_SHIFT),
                 )
             )
             if at == len(raw):
@@ -442,9 +448,10 @@ def has_type(folded: Iterable[bytes], base: str) -> bool:
 # Numbers and runs of values
 
 
-def _pack_head(head: int, seq: int, at: int) -> bytes:
+def _pack_head(head: int, entry: HandleItem | Change) -> bytes:
     """Encode the start of a handle's item."""
-    return (head | seq << 8 | at << 8 + _TIME_SHIFT).to_bytes(_BODY, "little")
+    number = entry.seq | entry.at << _TIME_SHIFT | entry.last_update << _UPDATE_SHIFT
+    return (head | number << 8).to_bytes(_BODY, "little")
 
 
 def _pack_number(number: int) -> bytes:

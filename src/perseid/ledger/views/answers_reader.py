@@ -312,6 +312,18 @@ class AnswersReader:
         return None if raw is None else PrefixItem.from_bytes(raw)
 
     @property
+    def stamp(self) -> tuple[int, int] | None:
+        """The view's state, as in `get_pair_stamped`; None if the view cannot be used."""
+        try:
+            generation, txn = self._read_or_unavailable(self._begin)
+        except AnswersUnavailable:
+            return None
+        try:
+            return generation.number, txn.id()
+        finally:
+            txn.abort()
+
+    @property
     def applied(self) -> int:
         """The number of the last entry in the view, whether or not the view is usable."""
         return self._read_or_unavailable(self._position).seq
@@ -458,7 +470,12 @@ class AnswersSnapshot:
 
     def has_past(self, name: bytes) -> bool:
         """Whether there is, or was, a record with a name, under one of the case rules."""
-        if self._txn.get(store_key(name)) is not None:
+        key, records = store_key(name), {record_key(name, exact=exact) for exact in (True, False)}
+        raw = self._txn.get(key)
+        if raw is not None and any(item.key in records for item in decode_handle(key, raw)):
             return True
-        keys = {record_key(name, exact=exact) for exact in (True, False)}
-        return any(self._txn.get(deleted_key(key), None, self._generation.deleted) is not None for key in keys)
+        return any(self.is_deleted(record) for record in records)
+
+    def is_deleted(self, record: bytes) -> bool:
+        """Whether a record was deleted, by its key in the ledger."""
+        return self._txn.get(deleted_key(record), None, self._generation.deleted) is not None
