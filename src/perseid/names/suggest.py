@@ -90,31 +90,44 @@ def suggest(
     resolvers: Sequence[Resolver] = KNOWN_RESOLVERS,
     limit: int = 5,
 ) -> list[str]:
-    """Up to `limit` existing names near `name`, nearest first, without `name` itself.
+    """Up to `limit` existing names near `name`, nearest first, without `name` itself; see `find_candidates`."""
+    suggestions: dict[str, str] = {}
+    for handle in find_candidates(name, scheme=scheme, case=case, resolvers=resolvers):
+        if len(suggestions) == limit:
+            break
+        if case.key(handle) not in suggestions and exists(str(handle)):
+            suggestions[case.key(handle)] = str(handle)
+    return list(suggestions.values())
 
-    `case` is the case rule of the namespace: no name is suggested in two spellings. With a `scheme`, names are looked
-    up and suggested in its canonical spelling.
+
+def find_candidates(
+    name: str,
+    *,
+    scheme: Scheme | None = None,
+    case: CaseRule = CaseRule.SENSITIVE,
+    resolvers: Sequence[Resolver] = KNOWN_RESOLVERS,
+) -> Iterator[Handle]:
+    """Names near `name`, nearest first, without `name` itself.
+
+    `case` is the case rule of the namespace: no name is tried in two spellings. With a `scheme`, names are in its
+    canonical spelling.
     """
 
     def key(handle: Handle) -> str:
-        # If case matters, `exists` may be exact about prefixes too, although these always fold (H5).
+        # If case matters, a lookup may be exact about prefixes too, although these always fold (H5).
         return str(handle) if case is CaseRule.SENSITIVE else case.key(handle)
 
     original = Handle.for_lookup(name)
     tried = set() if original is None else {key(original)}
-    suggestions: dict[str, str] = {}
-    tries = 0
+    before = len(tried)
     for candidate in islice(_candidates(name, resolvers, getattr(scheme, "has_check", False)), MAX_CANDIDATES):
-        if len(suggestions) == limit or tries == MAX_TRIES:
-            break
         handle = _parse_candidate(candidate, scheme)
-        if handle is None or key(handle) in tried or case.key(handle) in suggestions:
+        if handle is None or key(handle) in tried:
             continue
+        if len(tried) - before == MAX_TRIES:
+            break
         tried.add(key(handle))
-        tries += 1
-        if exists(str(handle)):
-            suggestions[case.key(handle)] = str(handle)
-    return list(suggestions.values())
+        yield handle
 
 
 # Readings

@@ -31,6 +31,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from typing import Self
 from urllib.parse import quote
@@ -45,6 +46,7 @@ _REG_NAME_SAFE = _SUB_DELIMS
 _SEGMENT_SAFE = _SUB_DELIMS + ":@"
 QUERY_SAFE = _SEGMENT_SAFE + "/?"
 """Characters allowed unencoded in a query or fragment, besides letters, digits and "-._~"."""
+_CACHED_NAMES = 64  # a page repeats a few names many times
 
 
 def _sequence(safe: str) -> str:
@@ -174,6 +176,7 @@ def to_http(reference: Reference, resolver: Resolver) -> str:
     return f"{resolver}/{encode_name(str(reference.handle))}{reference.tail}"
 
 
+@lru_cache(_CACHED_NAMES)
 def encode_name(name: str) -> str:
     """Encode a name for the end of an HTTP path; slashes of the suffix too (U5). No client removes a segment of it."""
     prefix, slash, suffix = name.partition("/")

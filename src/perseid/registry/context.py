@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
-from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.entry import IMPORT, Action, Draft, State
 from perseid.ledger.log.requests import Redactions
 from perseid.names.errors import InvalidName
 from perseid.names.handle import MAX_BYTES, Handle, check_prefix_syntax, fold
@@ -37,9 +37,6 @@ from .snapshot import SITE_PREFIX, Snapshot, StoredRecord, values_of_type
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-
-IMPORT = "import"
-"""The interface of records that come from other servers, with their dates."""
 
 FIRST_ADMIN_INDEX = 100
 """First index of administrators that the policy adds, as in deployed tools."""

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar, cast
 
-from perseid.ledger.errors import LedgerError, PreconditionFailed, TooBusy
+from perseid.ledger.errors import AnswersUnavailable, CorruptData, LedgerError, PreconditionFailed, TooBusy
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.commit import CommitReader
 from perseid.ledger.log.requests import (
@@ -38,7 +38,7 @@ from .advice import AdviceKind
 from .context import Command, Context, Deferrable, Plan, Stage
 from .identity import Identity, TokenIdentity
 from .results import Explanation, Refused, Resolution
-from .snapshot import CachedSnapshot, EntryCache, Rules, Snapshot
+from .snapshot import CachedSnapshot, EntryCache, LedgerNeeded, PublicSnapshot, Rules, Snapshot
 
 MAX_ATTEMPTS: Final = 20
 """How often a command is decided again because others changed what it read. Each time somebody else succeeded, so a
@@ -152,6 +152,15 @@ class Registry:
         """One state of the ledger."""
         with self.ledger.open_reader() as reader:
             yield Snapshot(reader, self.rules)
+
+    @contextmanager
+    def public_snapshot(self) -> Iterator[PublicSnapshot]:
+        """The current state as the public sees it; raises `LedgerNeeded` if the answers view cannot be used."""
+        try:
+            with self.ledger.answers.snapshot() as view:
+                yield PublicSnapshot(view, self.rules)
+        except (AnswersUnavailable, CorruptData) as problem:
+            raise LedgerNeeded from problem
 
     def resolve(self, query: Query, identity: Identity, at: int | None = None) -> Resolution:
         """The record that a handle resolves to, now or after an earlier entry. Raises `Refused`."""

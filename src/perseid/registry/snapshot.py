@@ -12,6 +12,9 @@ decided again too.
 
 An entry is cached with its leaf hash, which the commit compares: when an older state of the ledger is restored under a
 running process, sequence numbers are reused for other entries.
+
+The public part of the current state is in the answers view, where a read takes a microsecond and never waits. Public
+queries run on it by the same rules (`PublicSnapshot`).
 """
 
 import threading
@@ -23,9 +26,11 @@ from itertools import islice
 from typing import Final, NamedTuple, Self
 
 from perseid.ledger.errors import PreconditionFailed
-from perseid.ledger.log.entry import Entry, State
+from perseid.ledger.log.entry import MICROSECONDS_PER_SECOND, Action, Entry, Kind, LastUpdate, Slot, State
 from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.record_keys import homed_name, policy_name, record_key
+from perseid.ledger.views.answers_format import HandleItem, is_local
+from perseid.ledger.views.answers_reader import AnswersSnapshot
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle, ancestor_prefixes, fold
 from perseid.names.uri import Resolver
 from perseid.records.record import Value
@@ -188,6 +193,14 @@ class Snapshot:
         """The entry of the policy of a namespace; None if none is stored, or no longer: the namespace was removed."""
         entry = self.entry(record_key(policy_name(prefix)))
         return entry if entry is not None and entry.state is State.NORMAL else None
+
+    def has_past(self, handle: Handle) -> bool:  # noqa: ARG002 - used by PublicSnapshot
+        """Whether a handle may have, or have had, a record."""
+        return True
+
+    def last_update(self, stored: StoredRecord) -> tuple[int | None] | None:  # noqa: ARG002 - used by PublicSnapshot
+        """When the values of a record last changed, as `resolve.last_change` says; None if the history must tell."""
+        return None
 
     def last_readable_policy(self, prefix: str) -> Policy | None:
         """The latest readable policy of a namespace; None if there never was one."""
@@ -418,3 +431,93 @@ class CachedSnapshot(Snapshot):
             self.expected_leaves[key] = cached.leaf
         self.is_certain = False
         return self._entries[key]
+
+
+MAX_PUBLIC_BYTES: Final = 16_384
+"""Bytes of the public values of a record up to which queries are answered from the view, by processes that do nothing
+else meanwhile."""
+
+
+class LedgerNeeded(Exception):
+    """The answers view cannot tell; only the ledger can."""
+
+
+class PublicSnapshot(Snapshot):
+    """The public part of the current state, from the answers view. Only for queries by anonymous callers.
+
+    It has no history and no private values. What it does not have raises `LedgerNeeded`.
+    """
+
+    def __init__(self, view: AnswersSnapshot, rules: Rules) -> None:
+        super().__init__(None, rules)
+        self._view = view
+        self._stored: dict[Handle, StoredRecord] = {}
+
+    @property
+    def reader(self) -> LogReader:
+        """Raises `LedgerNeeded`."""
+        raise LedgerNeeded
+
+    def entry(self, key: bytes, *, new: bool = False) -> Entry | None:  # noqa: ARG002 - as in `Snapshot`
+        """The latest entry of a handle, with its public values only."""
+        if key not in self._entries:
+            if is_local(key):
+                raise LedgerNeeded
+            item = self._view.find(key)
+            self._entries[key] = None if item is None else _public_entry(item)
+        return self._entries[key]
+
+    def stored(self, requested: Handle, *, new: bool = False) -> StoredRecord:
+        """The record of a handle, as far as it is public; pages need the same ones again and again."""
+        stored = self._stored.get(requested)
+        if stored is None:
+            stored = self._stored[requested] = super().stored(requested, new=new)
+        return stored
+
+    def policy(self, prefix: str) -> Policy:
+        """The policy of a namespace. One that cannot be read raises `Refused`."""
+        if fold(prefix) == PREFIX_OF_PREFIXES:
+            return PROFILES["free"]
+        text = self._view.prefix(prefix.encode()).policy
+        return self.rules.default_policy if text is None else _parse_policy(text)
+
+    def is_homed(self, name: str) -> bool:
+        """Whether the table of homed prefixes has this entry."""
+        level, prefix = 0, name
+        while fold(prefix).startswith(f"{PREFIX_OF_PREFIXES}/"):
+            level, prefix = level + 1, prefix[len(PREFIX_OF_PREFIXES) + 1 :]
+        if not prefix or "/" in prefix or level > _MARKER_LEVEL:
+            raise LedgerNeeded  # the view has prefixes only
+        item = self._view.prefix(prefix.encode())
+        return (item.homed_bare, item.homed, item.marker)[level]
+
+    def last_update(self, stored: StoredRecord) -> tuple[int | None] | None:
+        """When the values of a record last changed; None if the history must tell."""
+        item = self._view.find(stored.key)
+        if item is None or item.last_update is LastUpdate.UNKNOWN:
+            return None
+        if item.last_update is LastUpdate.HERE:
+            return (item.at // MICROSECONDS_PER_SECOND,)
+        other = record_key(str(stored.handle), exact=not stored.exact)  # a handle that had another case rule
+        return None if self._view.is_deleted(other) else (None,)
+
+    def has_past(self, handle: Handle) -> bool:
+        """Whether a handle may have, or have had, a record."""
+        bare, _, _ = self.policy(handle.prefix).lookup_form(handle)
+        return self._view.has_past(bare.to_bytes())
+
+
+_MARKER_LEVEL: Final = 2  # how often a marker for derived prefixes names the prefix of prefixes
+_NOTHING: Final = Slot(Kind.NOTE, b"")
+
+
+def _public_entry(item: HandleItem) -> Entry:
+    """The entry of a record as far as the view knows it."""
+    if sum(map(len, item.values)) > MAX_PUBLIC_BYTES or item.state not in _KNOWN_STATES:
+        raise LedgerNeeded
+    values = tuple([Slot(Kind.VALUE, b"", b"", content) for content in item.values])
+    name = item.spelling.decode("utf-8")
+    return Entry(item.seq, item.at, Action.UPDATE, item.state, item.exact, name, b"", _NOTHING, _NOTHING, values)
+
+
+_KNOWN_STATES: Final = frozenset(State)

@@ -13,7 +13,7 @@ from typing import TypeVar
 import pytest
 
 from perseid.ledger.log.clock import SECOND, TOLERANCE
-from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.entry import IMPORT, Action, Draft, State
 from perseid.ledger.log.record_keys import policy_name, record_key
 from perseid.ledger.log.requests import Append
 from perseid.names.handle import CaseRule, Handle
@@ -25,7 +25,7 @@ from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.minting import Reserve
 from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
 from perseid.registry.commands.records import Add, Create, Delete, Home, Modify, Remove, ReplaceRecord
-from perseid.registry.context import IMPORT, Command
+from perseid.registry.context import Command
 from perseid.registry.identity import Anonymous, Identity, KeyIdentity, Proof
 from perseid.registry.policy.policy import PROFILES, Audience, Deletion, Policy
 from perseid.registry.queries.namespaces import RETIRED, ChangePolicy

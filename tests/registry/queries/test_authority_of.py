@@ -1,22 +1,24 @@
 """Authority metadata (A1) and the last update (A3): removals count, publishing does not."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
 from perseid.ledger.log.clock import SECOND
+from perseid.ledger.log.entry import IMPORT
 from perseid.names.handle import Handle
 from perseid.records.encoding import from_iso
 from perseid.records.record import Value, ValueRef
 from perseid.registry.commands.lifecycle import Publish, Redact, Revive, Tombstone, Unpublish
 from perseid.registry.commands.minting import Reserve
 from perseid.registry.commands.records import Add, Create, Delete, Modify, Remove
-from perseid.registry.context import IMPORT
 from perseid.registry.policy.authority import AuthorityMetadata, Party
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries.resolve import get_authority_metadata, last_change
 from perseid.registry.registry import Registry
+from perseid.registry.snapshot import LedgerNeeded
 from tests.ledger.ledgers import NOW, Machine
 from tests.registry.registries import OPERATOR, add_namespace, admin, handle, registry_in_memory
 
@@ -37,8 +39,13 @@ def registry(machine: Machine) -> Iterator[Registry]:
 
 
 def about(registry: Registry, name: Handle = NAME) -> AuthorityMetadata | None:
+    """Return the authority metadata; from the view it is the same, unless that leaves it to the ledger."""
     with registry.snapshot() as snapshot:
-        return get_authority_metadata(snapshot, snapshot.stored(name))
+        found = get_authority_metadata(snapshot, snapshot.stored(name))
+        is_public = snapshot.stored(name).is_public
+    with suppress(LedgerNeeded), registry.public_snapshot() as public:
+        assert not is_public or get_authority_metadata(public, public.stored(name)) == found
+    return found
 
 
 def updated(registry: Registry) -> int | None:

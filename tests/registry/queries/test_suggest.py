@@ -34,7 +34,7 @@ from perseid.registry.queries.suggest import (
 )
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
-from perseid.registry.snapshot import Snapshot
+from perseid.registry.snapshot import PublicSnapshot
 from perseid.schema.problems import PrefixStatus
 from perseid.wire.codes import ResponseCode
 from tests.registry.commands.records_in_every_state import hidden, unpublish, value
@@ -409,7 +409,7 @@ def test_unreadable_policy_does_not_affect_suggestions(here: Registry, monkeypat
     def broken(*_: object) -> Any:
         raise Refused(ResponseCode.ERROR, "The stored policy is invalid")
 
-    monkeypatch.setattr(Snapshot, "policy", broken)
+    monkeypatch.setattr(PublicSnapshot, "policy", broken)
     assert told(here, "12345/report-8") == ["12345/report-7"]
     (gone,) = suggestions(here, "12345/old-map.", OURS).suggestions
     assert gone.gone == TombstoneInfo()

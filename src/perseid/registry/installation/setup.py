@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
 
+from perseid.ledger.log.entry import IMPORT
 from perseid.names import pilin
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.admin import Admin, ValueList
@@ -31,7 +32,6 @@ from perseid.registry.commands.create_namespace import CreateNamespace
 from perseid.registry.commands.minting import DEFAULT_TIMEOUT, retry_until_ready
 from perseid.registry.commands.namespaces import AddNamespace, Namespace
 from perseid.registry.commands.records import Create, Home
-from perseid.registry.context import IMPORT
 from perseid.registry.identity import Identity
 from perseid.registry.policy.authority import FIRST_INDEX
 from perseid.registry.policy.policy import PREFIX_PLACEHOLDER, PROFILES, TYPE_REGISTRY, Policy

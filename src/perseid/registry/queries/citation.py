@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
+from functools import lru_cache
 from io import BytesIO
 from typing import TYPE_CHECKING, Final, Self
 
@@ -50,6 +51,7 @@ DESCRIPTIONS: Final = ("DESC", "DESCRIPTION", "ABSTRACT")
 
 _DUBLIN_CORE: Final = ("DC.", "DCTERMS.")
 _SECOND: Final = 1_000_000
+_CACHED_TYPES: Final = 1_024  # more types than records of one installation have
 # Characters that a terminal or a citation reader would interpret instead of showing.
 _BLANKS: Final = re.compile("[\x00-\x20\x7f-\x9f\u2028\u2029]+")
 _BIDI_CONTROLS: Final = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -130,7 +132,7 @@ def build_citation(
 ) -> Citation:
     """Build the citation of a resolution; `fixed` cites this version and no later one."""
     name = Reference(resolved.registered, reference.query, reference.fragment)
-    texts = _PublicTexts(policy, resolved.values)
+    texts = PublicTexts(policy, resolved.values)
     metadata = build_metadata(policy, Record(resolved.registered, resolved.values), None, lambda _: False)
     titles, descriptions = texts.texts(TITLES), texts.texts(DESCRIPTIONS)
     created = None if metadata is None or metadata.created is None else to_iso(metadata.created)
@@ -151,11 +153,6 @@ def build_citation(
     )
 
 
-def find_texts(policy: Policy, values: Iterable[Value], keywords: tuple[str, ...]) -> list[str]:
-    """Return the texts of public values of these types, each on one line."""
-    return _PublicTexts(policy, values).texts(keywords)
-
-
 def to_single_line(text: str) -> str:
     """Remove line ends, control characters and bidirectional marks from a text."""
     return _BLANKS.sub(" ", _BIDI_CONTROLS.sub("", text)).strip(" ")
@@ -169,18 +166,21 @@ def _tombstone_text(policy: Policy, resolved: Resolution) -> str | None:
     return f"gone: {reason}" if reason else "gone"
 
 
-class _PublicTexts:
-    """Texts of the public values that describe the target."""
+class PublicTexts:
+    """Texts of the public values that describe the target, each on one line."""
 
     def __init__(self, policy: Policy, values: Iterable[Value]) -> None:
         # Types about the identifier itself do not describe its target.
         excluded = {fold(type_) for type_ in (*policy.types_used, policy.creator_type, policy.creation_date_type)}
-        self._values = [value for value in ascending(values) if value.is_public and fold(value.type) not in excluded]
+        self._values: dict[str, list[Value]] = {}
+        for value in ascending(values):
+            if value.is_public and fold(value.type) not in excluded:
+                self._values.setdefault(_type_keyword(value.type), []).append(value)
 
     def texts(self, keywords: tuple[str, ...]) -> list[str]:
         """Return the texts for the first of these keywords that has any."""
         for keyword in keywords:
-            if texts := list(_texts(value for value in self._values if _type_keyword(value.type) == keyword)):
+            if keyword in self._values and (texts := list(_texts(self._values[keyword]))):
                 return texts
         return []
 
@@ -195,6 +195,7 @@ def _texts(values: Iterable[Value]) -> Iterator[str]:
             yield text
 
 
+@lru_cache(_CACHED_TYPES)
 def _type_keyword(type_: str) -> str:
     """Return a type's keyword: its name without registry prefix or Dublin Core prefix."""
     handle = Handle.for_lookup(type_)

@@ -12,13 +12,13 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from perseid.ledger.log.entry import Entry, State
+from perseid.ledger.log.entry import IMPORT, Entry, State
 from perseid.names.handle import Handle
 from perseid.records.record import Permission, Record, Value, ascending, select
 from perseid.registry.access import permissions
 from perseid.registry.access.permissions import display_name
 from perseid.registry.commands.composition import resolves_here
-from perseid.registry.context import IMPORT, Context, not_found
+from perseid.registry.context import Context, not_found
 from perseid.registry.identity import Identity
 from perseid.registry.policy import case_rules, resolution
 from perseid.registry.policy.authority import AuthorityMetadata, build_metadata
@@ -36,7 +36,8 @@ def get_authority_metadata(snapshot: Snapshot, stored: StoredRecord) -> Authorit
     """
     if not stored.policy.authority or stored.state in (State.ABSENT, State.RESERVED):
         return None
-    changed = last_change(case_rules.history(snapshot, stored))
+    known = snapshot.last_update(stored)
+    changed = last_change(case_rules.history(snapshot, stored)) if known is None else known[0]
     record = Record(stored.handle, stored.values)
     return build_metadata(stored.policy, record, changed, lambda party: resolves_here(snapshot, party))
 

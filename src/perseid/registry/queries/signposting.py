@@ -33,6 +33,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from typing import Final
 
@@ -60,8 +61,8 @@ from .citation import (
     PUBLISHERS,
     TITLES,
     Citation,
+    PublicTexts,
     build_citation,
-    find_texts,
     format_bibtex,
     format_text,
     to_csl,
@@ -108,7 +109,7 @@ class AlternateForm:
     media_type: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DescribedRecord:
     """A resolution with everything needed to describe it."""
 
@@ -130,17 +131,17 @@ class DescribedRecord:
     fixed: bool = False
     """Whether this version is meant, and no later one."""
 
-    @property
+    @cached_property
     def values(self) -> tuple[Value, ...]:
         """The public values: headers and documents are stored by others."""
         return ascending(value for value in self.resolved.values if value.is_public)
 
-    @property
+    @cached_property
     def citation(self) -> Citation:
         public = replace(self.resolved, values=self.values)
         return build_citation(self.policy, public, self.asked, self.resolver, fixed=self.fixed)
 
-    @property
+    @cached_property
     def address(self) -> str:
         """The identifier at the resolver: the context of the links."""
         name = Reference(self.resolved.registered, self.asked.query, self.asked.fragment)
@@ -153,7 +154,11 @@ class DescribedRecord:
 
     def texts(self, keywords: tuple[str, ...]) -> list[str]:
         """Return the texts of values of these types."""
-        return find_texts(self.policy, self.values, keywords)[:MAX_PER_TYPE]
+        return self._texts.texts(keywords)[:MAX_PER_TYPE]
+
+    @cached_property
+    def _texts(self) -> PublicTexts:
+        return PublicTexts(self.policy, self.values)
 
     def linked_handles(self, type_: str) -> list[Handle]:
         """Return the handles in values of exactly this type."""

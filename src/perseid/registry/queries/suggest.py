@@ -12,7 +12,8 @@ all candidates were looked up.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -21,7 +22,7 @@ from perseid.ledger.log.entry import State
 from perseid.ledger.views.answers_format import HandleItem
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle, ancestor_prefixes, fold
 from perseid.names.schemes import Scheme
-from perseid.names.suggest import WITHOUT_ADDRESS, Reading, Typo, compare, find_readings, suggest
+from perseid.names.suggest import WITHOUT_ADDRESS, Reading, Typo, compare, find_candidates, find_readings
 from perseid.names.uri import KNOWN_RESOLVERS, Resolver
 from perseid.records.encoding import JsonObject
 from perseid.records.record import Value
@@ -31,7 +32,7 @@ from perseid.registry.policy.policy import Policy
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
-from perseid.registry.snapshot import MAX_ANCESTORS, SITE_PREFIX
+from perseid.registry.snapshot import MAX_ANCESTORS, SITE_PREFIX, LedgerNeeded
 from perseid.schema.problems import PrefixStatus
 from perseid.wire.codes import ResponseCode
 
@@ -43,6 +44,9 @@ MAX_SUGGESTIONS: Final = 5
 MAX_LOOKUPS: Final = 1_000
 """Lookups of handles and prefixes per request: enough for one wrong, missing or extra character in a case-insensitive
 suffix of a dozen characters. In longer ones the likelier typos are tried. Each takes about 10 µs in total."""
+
+STEP_LOOKUPS: Final = 32
+"""Lookups in one step of a search: some tenths of a millisecond, for which everybody else in a process waits."""
 
 MAX_SECONDS: Final = 0.1
 """Time limit, however slow the machine: the "not found" page waits for it."""
@@ -141,11 +145,8 @@ def suggestions(
 
     `resolvers` are those whose addresses people paste: the known ones and the interface's own.
     """
-    search = _SuggestionSearch(registry, clock)
-    try:
-        search.look_up_repairs(text, resolvers)
-        search.look_up_typos()
-    except _LimitReached:
+    search = SuggestionSearch(registry, text, resolvers, clock)
+    for _ in search.steps():
         pass
     return search.result()
 
@@ -157,11 +158,19 @@ class _LimitReached(Exception):
 _NEIGHBOR_TYPOS: Final = (Typo.ONE, Typo.MORE, Typo.LESS)
 
 
-class _SuggestionSearch:
+class SuggestionSearch:
     """Looks up candidates within limits and keeps matches in order."""
 
-    def __init__(self, registry: Registry, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        text: str,
+        resolvers: Sequence[Resolver] = KNOWN_RESOLVERS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._registry = registry
+        self._text = text
+        self._resolvers = resolvers
         self._clock = clock
         self._until = clock() + MAX_SECONDS
         self._remaining = MAX_LOOKUPS
@@ -173,9 +182,20 @@ class _SuggestionSearch:
         self._likely: Handle | None = None
         self._prefix: KnownPrefix | None = None
 
-    def look_up_repairs(self, text: str, resolvers: Sequence[Resolver]) -> None:
-        """Look up the repaired forms of a text and choose the most likely reading."""
-        readings = find_readings(text, resolvers)
+    def steps(self) -> Iterator[None]:
+        """Search; after each step of `STEP_LOOKUPS` lookups the caller can do something else, or stop."""
+        try:
+            self._look_up_repairs()
+            yield
+            for number, _ in enumerate(self._look_up_typos(), 1):
+                if number % STEP_LOOKUPS == 0:
+                    yield
+        except _LimitReached:
+            pass
+
+    def _look_up_repairs(self) -> None:
+        """Look up the repaired forms of the text and choose the most likely reading."""
+        readings = find_readings(self._text, self._resolvers)
         names = [(reading, handle) for reading in readings if (handle := Handle.for_lookup(reading.text)) is not None]
         self._likely = self._likeliest(names[::-1])
         if self._likely is not None:
@@ -199,15 +219,13 @@ class _SuggestionSearch:
         whole = [handle for reading, handle in names if WITHOUT_ADDRESS not in reading.done]
         return next(iter(whole or [handle for _, handle in names]), None)
 
-    def look_up_typos(self) -> None:
-        """Look up handles that are one typo away from the most likely reading."""
+    def _look_up_typos(self) -> Iterator[None]:
+        """Look up handles that are one typo away from the most likely reading; all of them, whatever is found."""
         requested = self._likely
         if requested is None:
             return
         scheme, case = self._rules(requested)
-
-        def check_candidate(name: str) -> bool:
-            handle = Handle.parse(name)
+        for handle in find_candidates(str(requested), scheme=scheme, case=case, resolvers=()):
             item = self._look_up(handle)
             if item is not None:
                 typo, why = compare(requested, _item_handle(item))
@@ -215,9 +233,7 @@ class _SuggestionSearch:
                     self._neighbors.add(item.key)
                 if not self._is_certain:
                     self._add(item, why)
-            return False  # continue, so that all candidates are looked up
-
-        suggest(str(requested), check_candidate, scheme=scheme, case=case, resolvers=())
+            yield
 
     def result(self) -> Suggestions:
         crowded = set() if self._is_certain or len(self._neighbors) <= MAX_NEIGHBORS else self._neighbors
@@ -250,6 +266,8 @@ class _SuggestionSearch:
             return None, CaseRule.SENSITIVE
 
     def _policy_of(self, prefix: str) -> Policy:
+        with suppress(LedgerNeeded), self._registry.public_snapshot() as public:
+            return public.policy(prefix)
         with self._registry.snapshot() as snapshot:
             return snapshot.policy(prefix)
 

@@ -29,6 +29,7 @@ from perseid.server.http.connection.tls import make_server_context
 from perseid.server.http.resolver.fast_path import FastPath
 from perseid.server.http.v1.state import ApiState, RateLimiter, SharedClaims
 from perseid.server.limits.buckets import Buckets
+from perseid.server.limits.turns import Turns
 from perseid.server.limits.udp import NetworkSet
 from perseid.server.native.service import NativeService
 from perseid.server.native.steps import Work, WorkKind
@@ -77,6 +78,7 @@ class HttpServer:
         self._native, self._view, self._ready = native, view, ready
         self._sessions, self._suggestion_budget = SessionTable(state), make_suggestion_budget()
         self._api = ApiState(RateLimiter.shared(state), SharedClaims(state))
+        self._turns = Turns()
         self._record_proof = make_proof_recorder(native.pools)
         self._trusted = NetworkSet(())
         self.manager = ConnectionManager(limited=native.counts.limited)
@@ -171,6 +173,7 @@ class HttpServer:
             record_proof=self._count_proof,
             sessions=self._sessions,
             suggestion_budget=self._suggestion_budget,
+            turns=self._turns,
             api=self._api,
             native=self._native,
         )

@@ -7,11 +7,13 @@ Failed proofs of identity are limited as in the native protocol (`limits.guesses
 verifications for other servers are counted separately (`steps.own_secret_id`), so the latter cannot slow down users of
 this server.
 
-Suggestions for handles that do not exist cost up to a thousand lookups, about ten milliseconds, and reveal a few
-existing names. People who mistype a name never reach the limit; a program that probes names soon gets plain errors.
+Suggestions for handles that do not exist cost up to a thousand lookups, about ten milliseconds in small steps, and
+reveal a few existing names. People who mistype a name never reach the limit; a program that probes names soon gets
+plain errors.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, Self, TypeVar, cast
 
@@ -19,10 +21,14 @@ from perseid.records.private_keys import PrivateKey
 from perseid.records.site import Site, Transport
 from perseid.registry.installation.sections import BARE, HANDLE_SEGMENT
 from perseid.registry.installation.settings import Config
+from perseid.registry.queries.suggest import Suggestions
 from perseid.registry.registry import Registry
+from perseid.registry.snapshot import LedgerNeeded, Snapshot
 from perseid.server.http.auth.session_table import SessionTable
 from perseid.server.http.v1.state import ApiState
-from perseid.server.limits.budgets import Budget, Rate, RateLimitedLogger
+from perseid.server.limits.budgets import Budget, Rate, RateLimitedLogger, get_source
+from perseid.server.limits.turns import TooManyWaiting, Turns
+from perseid.server.native.decisions import Busy
 from perseid.server.native.steps import NativeResponse, SecretGuess, Work, WorkKind
 from perseid.server.processes.pools import Pools
 from perseid.wire.codes import ResponseCode
@@ -118,6 +124,34 @@ def make_suggestion_budget() -> Budget:
     return Budget(SUGGESTIONS_PER_ADDRESS, SUGGESTIONS_TOTAL)
 
 
+MAX_CACHED_SUGGESTIONS: Final = 256
+"""Texts whose suggestions are cached: those that many people mistype, and a page that is reloaded."""
+
+MAX_SEARCHES: Final = 2
+"""Searches at a time. More would take longer than people wait, and each costs as much as hundreds of responses; so
+under load the pages have no suggestions."""
+
+
+@dataclass(slots=True)
+class SuggestionCache:
+    """The suggestions for texts, in one state of the view, and the searches that are running."""
+
+    running: int = 0
+    _state: object = None
+    _found: dict[str, Suggestions] = field(default_factory=dict)
+
+    def get(self, text: str, state: object) -> Suggestions | None:
+        """Return cached suggestions."""
+        return self._found.get(text) if state == self._state else None
+
+    def add(self, text: str, state: object, found: Suggestions) -> None:
+        """Cache suggestions."""
+        if state != self._state or len(self._found) >= MAX_CACHED_SUGGESTIONS:
+            self._found.clear()
+            self._state = state
+        self._found[text] = found
+
+
 T = TypeVar("T")
 
 INTERFACE = "http"
@@ -159,10 +193,13 @@ class ServerContext:
     record_proof: ProofRecorder
     """Records the outcome of each proof of identity, which limits guessing; see `make_proof_recorder`."""
     sessions: SessionTable
-    """Sessions started over HTTP. They survive a reload, and so do `api` and `suggestion_budget`."""
+    """Sessions started over HTTP. They survive a reload, and so do `api`, `suggestion_budget` and `turns`."""
     api: ApiState = field(default_factory=ApiState)
     """State of the version 1 API."""
     suggestion_budget: Budget = field(default_factory=make_suggestion_budget)
+    suggestion_cache: SuggestionCache = field(default_factory=SuggestionCache)
+    turns: Turns = field(default_factory=Turns)
+    """Longer pieces of work in the event loop."""
     certificate_log: RateLimitedLogger = field(default_factory=RateLimitedLogger)
     """Logs why client certificates were not accepted."""
     native: NativeProtocol | None = None
@@ -175,6 +212,30 @@ class RequestContext:
 
     request: Request
     server: ServerContext
+
+    async def read_public(self, read: Callable[[Snapshot], T], *, past: bool = False) -> T:
+        """Read what everybody can see: at once from the answers view, or else in a thread from the ledger.
+
+        `past` means that the history will be read. Raises what `read` raises, or `Busy`.
+        """
+        registry = self.server.registry
+        if not past:
+            await self.take_turn()
+            with suppress(LedgerNeeded), registry.public_snapshot() as snapshot:
+                return read(snapshot)
+
+        def read_ledger() -> T:
+            with registry.snapshot() as snapshot:
+                return read(snapshot)
+
+        return await self.do(WorkKind.READ, read_ledger)
+
+    async def take_turn(self) -> None:
+        """Wait until the event loop has time for a longer piece of work; raises `Busy`."""
+        try:
+            await self.server.turns.take(get_source(self.request.client.host)[0])
+        except TooManyWaiting:
+            raise Busy from None
 
     async def do(
         self, kind: WorkKind, call: Callable[[], T], *, secret_of: bytes | None = None, price: float | None = None

@@ -9,9 +9,9 @@ import pytest
 
 from perseid.names.handle import Handle
 from perseid.registry.commands.lifecycle import Tombstone
-from perseid.server.http.context import SUGGESTIONS_PER_ADDRESS, make_suggestion_budget
-from perseid.server.native.decisions import Busy
-from perseid.server.native.steps import Work, WorkKind
+from perseid.registry.queries.suggest import MAX_LOOKUPS, STEP_LOOKUPS
+from perseid.server.http.context import MAX_SEARCHES, SUGGESTIONS_PER_ADDRESS, make_suggestion_budget
+from perseid.server.limits.turns import Turns
 from tests.server.http.contexts import STRANGER, Harness, header_of, json_of
 from tests.server.http.resolver.resolver_records import (
     add_namespace,
@@ -203,22 +203,34 @@ def test_network_shares_suggestion_limit(limited: Harness) -> None:
     assert sum("suggestions" in plain for plain in answered) == SUGGESTIONS_PER_ADDRESS.burst
 
 
-def test_busy_server_omits_suggestions(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    context, asked = server.context, []
-
-    async def do(work: Work, client: object) -> object:  # noqa: ARG001 - of everybody
-        asked.append(work.kind)
-        if len(asked) > 1:
-            raise Busy
-        return work.call()
-
-    monkeypatch.setattr(server.service, "server", replace(context, do=do))
-    plain = told(server, "12345/reprot-2021")
-    assert plain == {"responseCode": 100, "message": "Not Found", "handle": "12345/reprot-2021"}
-    assert asked == [WorkKind.READ, WorkKind.READ]
+def test_busy_server_omits_suggestions(server: Harness) -> None:
+    cache = server.context.suggestion_cache
+    cache.running += MAX_SEARCHES
+    try:
+        plain = told(server, "12345/reprot-2021-x")
+    finally:
+        cache.running -= MAX_SEARCHES
+    assert plain == {"responseCode": 100, "message": "Not Found", "handle": "12345/reprot-2021-x"}
 
 
-def test_suggestions_run_in_read_pool(server: Harness) -> None:
+def test_suggestions_are_searched_in_steps_in_the_event_loop(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     server.kinds.clear()
-    told(server, "12345/reprot-2021", host=STRANGER)
-    assert server.kinds == [WorkKind.READ, WorkKind.READ]
+    turns: list[object] = []
+
+    async def take(_: Turns, source: object) -> None:
+        turns.append(source)
+
+    monkeypatch.setattr(Turns, "take", take)
+    told(server, "12345/reprot-2022", host=STRANGER)
+    assert server.kinds == []
+    assert MAX_LOOKUPS // STEP_LOOKUPS // 2 < len(turns) <= MAX_LOOKUPS // STEP_LOOKUPS + 3
+
+
+def test_suggestions_are_cached_until_something_changes(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = told(server, "12345/reprot-2023")
+    with monkeypatch.context() as patch:
+        patch.setattr(server.context.suggestion_cache, "running", MAX_SEARCHES)  # so there is no second search
+        assert told(server, "12345/reprot-2023") == first
+        create(server, "12345/report-2023", text(1, "URL", "https://report.example/"))
+        assert "suggestions" not in told(server, "12345/reprot-2023")
+    assert names(told(server, "12345/reprot-2023")) == ["12345/report-2023"]

@@ -122,9 +122,15 @@ class Call:
 
     # Execution
 
-    async def read(self, read: Callable[[Context], T], about: str = "") -> T:
-        """Read for the caller; `about` is the name in question."""
-        return await self.run_read(ReadCommand(read), about)
+    async def read(self, read: Callable[[Context], T], about: str = "", *, public: bool = False) -> T:
+        """Read for the caller; `about` is the name in question. `public` means that an anonymous caller can see it."""
+        if not public:
+            return await self.run_read(ReadCommand(read), about)
+        command = GuardedCommand(self._advised(ReadCommand(read), about), None, self.allow_referrals)
+        now = self.request_context.server.registry.now()
+        return await self.request_context.read_public(
+            lambda snapshot: command.decide(Context(snapshot, self.identity, INTERFACE, now)).result(0)
+        )
 
     async def run_read(self, command: Command[T], about: str = "") -> T:
         """Execute a command that changes nothing."""

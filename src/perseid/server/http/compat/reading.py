@@ -159,12 +159,12 @@ async def _find(
         try:
             resolved = resolve(query, context)
         except Refused as refused:
-            if refused.code is ResponseCode.HANDLE_NOT_FOUND and _is_read(call):
+            if refused.code is ResponseCode.HANDLE_NOT_FOUND and _is_read(call) and context.snapshot.has_past(handle):
                 deleted.versions = find_versions(context.snapshot, handle, context.snapshot.reader.size)
             raise
         return ReadResult(resolved.values, _compute_etag(context, resolved, shows_all=shows_all))
 
-    return await call.read(read, full_name(name.text))
+    return await call.read(read, full_name(name.text), public=public_only and call.is_anonymous)
 
 
 async def _suggestion_response(call: Call, name: Name, failure: Failure, headers: HeaderList) -> Response:

@@ -240,8 +240,9 @@ class RecordReader:
     def versions_of(self, failure: "LookupFailure") -> MementoNeighbors | None:
         """Return the versions around the requested time of a handle without record; None if it never had one."""
         handle = Handle.for_lookup(RequestedName(failure.name).handle)
-        at = self.snapshot.reader.size if self.at is None else self.at
-        return None if handle is None else find_versions(self.snapshot, handle, at)
+        if handle is None or not self.snapshot.has_past(handle):
+            return None
+        return find_versions(self.snapshot, handle, self.snapshot.reader.size if self.at is None else self.at)
 
     def negotiated(self, named: RequestedName, selection: Selection, seconds: int) -> NegotiatedVersion:
         """Find the version of a name for a time. Raises `LookupFailure`."""

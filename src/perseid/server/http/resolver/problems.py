@@ -20,19 +20,18 @@ from perseid.registry.context import Command, Context, Plan
 from perseid.registry.installation.sections import HANDLE_SEGMENT
 from perseid.registry.policy.resolution import MAX_ALIASES
 from perseid.registry.queries.memento import Memento, MementoNeighbors
-from perseid.registry.queries.suggest import Suggestion, Suggestions, suggestions
+from perseid.registry.queries.suggest import Suggestion, Suggestions, SuggestionSearch
 from perseid.registry.results import PrefixNotHosted, ReferralError
 from perseid.registry.snapshot import Snapshot
 from perseid.schema.problems import PrefixStatus
 from perseid.server.http import responses
-from perseid.server.http.context import HttpSettings, RequestContext
+from perseid.server.http.context import MAX_SEARCHES, HttpSettings, RequestContext
 from perseid.server.http.messages import HeaderList, Response
 from perseid.server.http.negotiation import VARY, VARY_HISTORY, AcceptHeader
 from perseid.server.http.pages.pages import NO_TEXT, TextLink, mail_link, render_page, to_sentence, to_visible
 from perseid.server.http.responses import status_of
 from perseid.server.limits.budgets import EXEMPT, get_source
 from perseid.server.native.decisions import Busy
-from perseid.server.native.steps import WorkKind
 from perseid.wire.codes import OpCode, ResponseCode
 
 from .lookup import CHAIN_TOO_LONG, LookupFailure, NamespaceInfo
@@ -43,16 +42,28 @@ from .time_travel import AT_PARAMETER, memento_json
 async def find_suggestions(request_context: RequestContext, text: str) -> Suggestions | None:
     """Find suggestions for a text that does not resolve; None if the budget is used up or the server is busy.
 
-    Clients on this machine have no budget of their own.
+    Clients on this machine have no budget of their own. The page works without suggestions.
     """
     server, client = request_context.server, request_context.request.client
     if not server.suggestion_budget.take(EXEMPT if client.local else get_source(client.host), server.time()):
         return None
-    resolvers = (*KNOWN_RESOLVERS, *get_resolvers(server.settings))
+    cache, state = server.suggestion_cache, server.registry.ledger.answers.stamp
+    if (known := cache.get(text, state)) is not None:
+        return known
+    if cache.running >= MAX_SEARCHES:
+        return None
+    search = SuggestionSearch(server.registry, text, (*KNOWN_RESOLVERS, *get_resolvers(server.settings)))
+    cache.running += 1
     try:
-        return await request_context.do(WorkKind.READ, lambda: suggestions(server.registry, text, resolvers))
+        for _ in search.steps():
+            await request_context.take_turn()
     except Busy:
-        return None  # the error page works without suggestions
+        return None
+    finally:
+        cache.running -= 1
+    found = search.result()
+    cache.add(text, state, found)
+    return found
 
 
 MAX_LISTED_PREFIXES: Final = 5

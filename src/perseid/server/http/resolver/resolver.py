@@ -4,8 +4,9 @@ A handle redirects to its target. Without a target its record is shown; a withdr
 and an unknown one an error page. Credentials are ignored, and only public data is shown. The server itself never
 requests a URL of a record.
 
-Everything is read in one snapshot, by `lookup`. With `at` the response is as of a time, and `Accept-Datetime`
-redirects to it: see `time_travel`. Suggestions for unknown handles are looked up afterwards: see `problems`.
+Everything is read in one snapshot, by `lookup`: of the answers view, or of the ledger if that is not enough. With `at`
+the response is as of a time, and `Accept-Datetime` redirects to it: see `time_travel`. Suggestions for unknown handles
+are looked up afterwards: see `problems`.
 """
 
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from perseid.registry.policy.resolution import cache_lifetime
 from perseid.registry.queries.memento import MementoNeighbors
 from perseid.registry.queries.suggest import SUGGESTION_CODES
 from perseid.registry.results import PrefixNotHosted, Refused
+from perseid.registry.snapshot import Snapshot
 from perseid.server.http.clients import request_base_url
 from perseid.server.http.compat import api
 from perseid.server.http.context import HttpSettings, RequestContext
@@ -49,7 +51,6 @@ from perseid.server.http.pages.record_page import (
     type_page,
 )
 from perseid.server.http.responses import to_failure
-from perseid.server.native.steps import WorkKind
 from perseid.wire.codes import ResponseCode
 
 from . import problems, signposting, time_travel
@@ -194,7 +195,8 @@ async def _dispatch(request_context: RequestContext, accepted: AcceptHeader) -> 
 async def _handle_name(request_context: RequestContext, parsed: _ResolverRequest) -> Response:
     if parsed.action is Action.API:
         return await _from_api(request_context, parsed.named.name, parsed.parameters)
-    result = await request_context.do(WorkKind.READ, lambda: _resolve(request_context, parsed))
+    past = parsed.at is not None or parsed.time is not None
+    result = await request_context.read_public(lambda snapshot: _resolve(request_context, parsed, snapshot), past=past)
     if isinstance(result, Response):
         return result
     if isinstance(result, _NotFound):
@@ -258,28 +260,29 @@ def _parse_request(
     )
 
 
-# Reading, in a reader thread
+# Reading
 
 
-def _resolve(request_context: RequestContext, parsed: _ResolverRequest) -> Response | _AsJson | _NotFound:
+def _resolve(
+    request_context: RequestContext, parsed: _ResolverRequest, snapshot: Snapshot
+) -> Response | _AsJson | _NotFound:
     """Look up a name and create the response."""
     server, accepted = request_context.server, parsed.wanted.accepted
     settings, registry = server.settings, server.registry
-    with registry.snapshot() as snapshot:
-        moment = None if parsed.at is None else time_travel.parse_moment(parsed.at, snapshot, registry)
-        reader = RecordReader(snapshot, server, registry.now(), None if moment is None else moment.seq)
-        try:
-            if parsed.time is not None:
-                return _time_gate_redirect(reader, parsed, parsed.time, settings)
-            found = reader.find(parsed.named, parsed.selection)
-        except LookupFailure as failure:
-            return _lookup_failed(failure, reader, parsed, settings)
-        space = reader.space(found.resolved.handle)
-        if space.inactive is not None:
-            problem = replace(problems.inactive_namespace(found.name, space), past=moment is not None)
-            return problems.to_response(problem, accepted, settings)
-        response = _RecordResponse(request_context, parsed, found, reader, moment).respond()
-        return replace(response, headers=(*response.headers, *_name_headers(found)))
+    moment = None if parsed.at is None else time_travel.parse_moment(parsed.at, snapshot, registry)
+    reader = RecordReader(snapshot, server, registry.now(), None if moment is None else moment.seq)
+    try:
+        if parsed.time is not None:
+            return _time_gate_redirect(reader, parsed, parsed.time, settings)
+        found = reader.find(parsed.named, parsed.selection)
+    except LookupFailure as failure:
+        return _lookup_failed(failure, reader, parsed, settings)
+    space = reader.space(found.resolved.handle)
+    if space.inactive is not None:
+        problem = replace(problems.inactive_namespace(found.name, space), past=moment is not None)
+        return problems.to_response(problem, accepted, settings)
+    response = _RecordResponse(request_context, parsed, found, reader, moment).respond()
+    return replace(response, headers=(*response.headers, *_name_headers(found)))
 
 
 def _name_headers(found: LookupResult) -> HeaderList:
