@@ -276,7 +276,9 @@ class MonitoredService:
         if access is not None:
             duration = (perf_counter_ns() - started) // 1000
             exchange = HttpExchange(request.method, int(data[_STATUS]), name, is_name=True, code=code)
-            access.log_http_request(request.client.host, _transport(request).name.lower(), exchange, duration)
+            access.log_http_request(
+                request.client.host, "https" if request.client.secure else "http", exchange, duration
+            )
         return data
 
     async def handle(self, request: Request) -> Response:

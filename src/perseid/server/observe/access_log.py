@@ -8,19 +8,20 @@ Lines of HTTP have a method and a status instead of the operation, and a path if
     2026-03-01T12:00:00.123Z INFO worker-0 access transport=https address=192.0.2.7 method=GET name=12345/x
         status=302 code=- microseconds=52 identity=-                                        (one line)
 
-Lines are formatted without the logging library and written in batches: when there are enough of them, when a new second
+Lines are formatted and written in batches, without the logging library: when there are enough, when a new second
 starts, and on `flush`, which the owner calls about once a second and at its end. A process without access log has no
 `AccessLog` at all, so there is no flag to check.
 """
 
 import logging
+import re
 from collections.abc import Callable
 from time import time
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from perseid.wire.codes import OpCode, ResponseCode
 
-from .logs import Log, decode_text, format_field, format_json, format_time
+from .logs import MAX_TEXT, Log, decode_text, format_field, format_json, format_time
 
 MAX_NAME: Final = 2_048
 """Bytes of the longest name as written: the longest valid name, if nothing in it needs escaping."""
@@ -34,7 +35,10 @@ BATCH_LINES: Final = 128
 MISSING: Final = "-"
 """Written for a missing value: no identity, or no response."""
 
-_JSON_MISSING = format_json(MISSING)
+MAX_CACHED_PARTS: Final = 1_024
+"""Cached parts of lines: an address with its method, a status with its code. They repeat all the time."""
+
+_PLAIN_NAME: Final = re.compile(rb"[!#-\[\]-~]+")  # as `logs.format_field` writes it
 _OPERATIONS = {opcode.value: opcode.name for opcode in OpCode}
 _CODES = {code.value: code.name for code in ResponseCode}
 
@@ -51,19 +55,25 @@ class HttpExchange(NamedTuple):
     """Response code of the Handle System; 0 for none."""
 
 
+_Front = tuple[str, str, str | int, bool]  # transport, address, HTTP method or opcode, whether it is a name
+_Back = tuple[int | None, int | None]  # HTTP status, response code
+_Exchange = tuple[float, _Front, bytes, _Back, int, str]  # time, front, name or path, back, microseconds, identity
+
+
 class AccessLog:
     """The access log of one process, for one of its threads."""
 
-    __slots__ = ("_begin", "_clock", "_json", "_lines", "_output", "_second", "_style")
+    __slots__ = ("_backs", "_clock", "_fronts", "_json", "_output", "_pending", "_second", "_style")
 
     def __init__(self, log: Log, clock: Callable[[], float] = time) -> None:
         self._output = log.output
         self._style = log.style
         self._json = log.style.json
         self._clock = clock
-        self._lines: list[str] = []
+        self._pending: list[_Exchange] = []
         self._second = 0
-        self._begin = ("", "")  # before and after the milliseconds
+        self._fronts: dict[_Front, str] = {}
+        self._backs: dict[_Back, str] = {}
 
     def log_request(
         self,
@@ -79,70 +89,75 @@ class AccessLog:
 
         `transport` is written as it is; everything else is untrusted.
         """
-        begin = self._current_line_start()
-        operation = _OPERATIONS.get(opcode) or str(int(opcode))
-        code_name = MISSING if code is None else _CODES.get(code) or str(int(code))
-        if self._json:
-            line = (
-                f'{begin},"message":"access","transport":"{transport}","address":{format_json(address)},'
-                f'"operation":"{operation}","name":{format_json(decode_text(name), MAX_NAME)},"code":"{code_name}",'
-                f'"microseconds":{int(microseconds)},'
-                f'"identity":{format_json(identity) if identity else _JSON_MISSING}}}\n'
-            )
-        else:
-            line = (
-                f"{begin} access transport={transport} address={format_field(address)} operation={operation} "
-                f"name={format_field(decode_text(name), MAX_NAME)} code={code_name} microseconds={int(microseconds)} "
-                f"identity={format_field(identity) if identity else MISSING}\n"
-            )
-        self._add(line)
+        self._add((transport, address, int(opcode), True), name, (None, code), microseconds, identity)
 
     def log_http_request(
         self, address: str, transport: str, exchange: "HttpExchange", microseconds: int, identity: str = ""
     ) -> None:
         """Log an HTTP request."""
-        begin = self._current_line_start()
         method, status, target, is_name, code = exchange
-        code_name = MISSING if not code else _CODES.get(code) or str(int(code))
-        kind = "name" if is_name else "path"
-        if self._json:
-            line = (
-                f'{begin},"message":"access","transport":"{transport}","address":{format_json(address)},'
-                f'"method":{format_json(method, MAX_METHOD)},"{kind}":{format_json(decode_text(target), MAX_NAME)},'
-                f'"status":{int(status)},"code":"{code_name}","microseconds":{int(microseconds)},'
-                f'"identity":{format_json(identity) if identity else _JSON_MISSING}}}\n'
-            )
-        else:
-            line = (
-                f"{begin} access transport={transport} address={format_field(address)} "
-                f"method={format_field(method, MAX_METHOD)} "
-                f"{kind}={format_field(decode_text(target), MAX_NAME)} status={int(status)} code={code_name} "
-                f"microseconds={int(microseconds)} identity={format_field(identity) if identity else MISSING}\n"
-            )
-        self._add(line)
+        self._add((transport, address, method, is_name), target, (status, code or None), microseconds, identity)
 
-    def _current_line_start(self) -> str:
+    def _add(self, front: _Front, name: bytes, back: _Back, microseconds: int, identity: str) -> None:
         now = self._clock()
-        second = int(now)
-        if second != self._second:
+        if int(now) != self._second:
             self.flush()
-            self._second = second
-            self._begin = self._make_line_start(second)
-        front, back = self._begin
-        return f"{front}{int((now - second) * 1000):03d}{back}" if back else front
-
-    def _add(self, line: str) -> None:
-        self._lines.append(line)
-        if len(self._lines) >= BATCH_LINES:
+            self._second = int(now)
+        self._pending.append((now, front, name, back, microseconds, identity))
+        if len(self._pending) >= BATCH_LINES:
             self.flush()
 
     def flush(self) -> None:
         """Write pending lines, including those that the reader of the log had no room for before."""
-        if self._lines:
-            lines, self._lines = self._lines, []
-            self._output.write(lines)
+        if self._pending:
+            pending, self._pending = self._pending, []
+            self._output.write(self._format(pending))
         else:
             self._output.flush()
+
+    # Lines
+
+    def _format(self, exchanges: list[_Exchange]) -> list[str]:
+        """Format exchanges of one second."""
+        second, fronts, backs = self._second, self._fronts, self._backs
+        before, after = self._make_line_start(second)
+        anonymous = self._format_identity(MISSING)
+        lines = []
+        for now, front, name, back, microseconds, identity in exchanges:
+            start = fronts.get(front) or _remember(fronts, front, self._format_front(*front))
+            middle = backs.get(back) or _remember(backs, back, self._format_back(*back))
+            end = self._format_identity(identity) if identity else anonymous
+            begin = f"{before}{int((now - second) * 1000):03d}{after}" if after else before
+            lines.append(f"{begin}{start}{self._format_name(name)}{middle}{int(microseconds)}{end}")
+        return lines
+
+    def _format_front(self, transport: str, address: str, method: str | int, is_name: bool) -> str:
+        """Format what precedes the name or path."""
+        key, kind, limit = "method", "name" if is_name else "path", MAX_METHOD
+        if isinstance(method, int):
+            key, method, limit = "operation", _OPERATIONS.get(method) or str(method), MAX_TEXT
+        if self._json:
+            shown = f'"address":{format_json(address)},"{key}":{format_json(method, limit)}'
+            return f',"message":"access","transport":"{transport}",{shown},"{kind}":'
+        shown = f"address={format_field(address)} {key}={format_field(method, limit)}"
+        return f" access transport={transport} {shown} {kind}="
+
+    def _format_name(self, name: bytes) -> str:
+        if not self._json and len(name) <= MAX_NAME and _PLAIN_NAME.fullmatch(name):
+            return name.decode("ascii")
+        return (format_json if self._json else format_field)(decode_text(name), MAX_NAME)
+
+    def _format_back(self, status: int | None, code: int | None) -> str:
+        """Format what follows it, up to the microseconds."""
+        code_name = MISSING if code is None else _CODES.get(code) or str(int(code))
+        if self._json:
+            shown = "" if status is None else f',"status":{int(status)}'
+            return f'{shown},"code":"{code_name}","microseconds":'
+        shown = "" if status is None else f" status={int(status)}"
+        return f"{shown} code={code_name} microseconds="
+
+    def _format_identity(self, identity: str) -> str:
+        return f',"identity":{format_json(identity)}}}\n' if self._json else f" identity={format_field(identity)}\n"
 
     def _make_line_start(self, second: int) -> tuple[str, str]:
         """How lines of this second start, before and after the milliseconds; the journal has no time."""
@@ -150,3 +165,13 @@ class AccessLog:
         begin = self._style.begin(logging.INFO, at)
         before, separator, after = begin.partition(at)
         return (before + at.removesuffix("000Z"), "Z" + after) if separator else (begin, "")
+
+
+_K = TypeVar("_K")
+
+
+def _remember(known: dict[_K, str], key: _K, text: str) -> str:
+    if len(known) >= MAX_CACHED_PARTS:
+        known.clear()
+    known[key] = text
+    return text

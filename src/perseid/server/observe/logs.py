@@ -170,8 +170,17 @@ class LogOutput:
     def write(self, lines: Iterable[str]) -> None:
         """Write complete lines; queue what cannot be written at once."""
         with self._lock:
+            block: list[str] = []
+            size = 0
             for line in lines:
-                self._put(line.encode("utf-8", "backslashreplace"))
+                length = len(line) if line.isascii() else len(line.encode("utf-8", "backslashreplace"))
+                if block and size + length > MAX_LINE:
+                    self._put("".join(block).encode("utf-8", "backslashreplace"))
+                    block, size = [], 0
+                block.append(line)
+                size += length
+            if block:
+                self._put("".join(block).encode("utf-8", "backslashreplace"))
             self._push()
 
     def flush(self) -> None:
@@ -196,8 +205,9 @@ class LogOutput:
             self._socket = self._reopened = None
 
     def _put(self, line: bytes) -> None:
+        """Queue one or more whole lines."""
         if self._waiting_bytes + len(line) > MAX_WAITING_BYTES:
-            self.lost += 1
+            self.lost += line.count(b"\n")
             return
         self._waiting_bytes += len(line)
         if self._waiting and not self._pushing and len(self._waiting[-1]) + len(line) <= MAX_LINE:
