@@ -236,7 +236,8 @@ _HIDDEN = (State.RESERVED.value, State.UNPUBLISHED.value)
 _PREFIX_OF_PREFIXES = b"0.NA"
 _SITE_PREFIX = b"0.SITE"
 _SYSTEM = b"0."  # both start with it
-_CORDRA = "cordra"
+CORDRA: Final = "cordra"
+"""The scheme whose names may have a query and a fragment, which are not part of the handle."""
 
 _FORWARD_ERRORS = (LedgerError, OSError, IndexError, StructError, FastPathMiss)
 """Errors that forward a request: no view, a damaged one, or an invalid request."""
@@ -358,7 +359,7 @@ class PublicResolver:
         """Whether the names of a prefix are case-sensitive; raises `FastPathMiss` for names with parameters."""
         site = self._settings
         sensitive = is_case_sensitive(namespace, site)
-        if (site.default_scheme if namespace.case is None else namespace.scheme) == _CORDRA:
+        if (site.default_scheme if namespace.case is None else namespace.scheme) == CORDRA:
             if b"?" in suffix or b"#" in suffix:
                 raise FastPathMiss("the name has a query or a fragment, which is not part of the handle")
         elif not sensitive:

@@ -168,6 +168,46 @@ def test_queries_of_the_api_use_the_fast_path(both: Both, query: str, method: st
         assert both.agree(f"/api/handles/{PREFIX}/{name}{query}", method=method), name
 
 
+REDIRECT_QUERIES = (
+    *("?", "?auth", "?type=URL", "?type=0.TYPE%2FURL&index=1", "?index=2", "?index=x", "?ignore_aliases", "?cert"),
+    *("?urlappend=%2Fy%3Fa%3Db", "?urlappend=", "?urlappend=%26amp&auth", "?locatt=country:gb", "?utm_source=x&x;y"),
+)
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("query", REDIRECT_QUERIES)
+def test_queries_of_redirects_use_the_fast_path(both: Both, query: str, method: str) -> None:
+    both.write(f"{PREFIX}/Query", URL, ADMIN, replace(URL, index=2, ttl=7))
+    assert both.agree(f"/{PREFIX}/Query{query}", method=method)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("?noredirect", "?action=showurls", "?at=1", "?redirectionHeaders", "?country=gb", "?ip=192.0.2.9"),
+        *("?urlappend=%0A", "?urlappend=%C3%BC", "?locatt=x", "?locatt=Weight:0.0", "?type=DESC", f"?x={'y' * MAX_QUERY}"),
+    ],
+)
+def test_other_queries_of_redirects_use_the_normal_path(both: Both, query: str) -> None:
+    both.write(f"{PREFIX}/Query", URL, ADMIN)
+    assert both.handle_fast(f"/{PREFIX}/Query{query}") is None
+
+
+def test_text_that_might_change_the_host_is_appended_by_the_normal_path(both: Both) -> None:
+    both.write(f"{PREFIX}/host", Value.text(1, "URL", "https://example.org"))
+    assert both.handle_fast(f"/{PREFIX}/host?urlappend=.evil.example") is None
+    assert both.agree(f"/{PREFIX}/host")
+
+
+def test_query_of_a_cordra_name_uses_the_normal_path() -> None:
+    with harness() as server:
+        both = Both(server)
+        server.registry.do(AddNamespace("3000", PROFILES["cordra"]), OPERATOR, "test")
+        both.write("3000/EEF4DF17361A42E2B975E554663B70C3", URL)
+        assert both.agree("/3000/EEF4DF17361A42E2B975E554663B70C3?auth")
+        assert both.handle_fast("/3000/EEF4DF17361A42E2B975E554663B70C3?part=2") is None
+
+
 def test_missing_handle_uses_the_fast_path_unless_it_existed(both: Both) -> None:
     name = f"{PREFIX}/short-lived"
     assert both.agree(f"/api/handles/{name}")
@@ -276,6 +316,8 @@ def test_settings_affect_the_fast_path(both: Both) -> None:
         both.configure(bare=False, redirect_status=303)
         assert both.handle_fast("/12345/n1") is None
         assert both.agree("/hdl/12345/n1")
+        request = arrived("/hdl/12345/n1", {}, version="1.0")
+        assert both.fast(request) is None  # such clients do not know the status
         both.configure(bare=True, segments=("12345", "hdl"))
         assert both.handle_fast("/12345/n1") is None
         both.configure(segments=("hdl",), schemes=frozenset(("http",)))
@@ -361,7 +403,7 @@ ACCEPTS = st.sampled_from(
 @given(
     values=RECORDS,
     suffix=NAMES,
-    target=st.sampled_from([form + query for form in FORMS for query in QUERIES]),
+    target=st.sampled_from([form + query for form in FORMS for query in (*QUERIES, *REDIRECT_QUERIES)]),
     accept=ACCEPTS,
     head=st.booleans(),
     lower=st.booleans(),

@@ -8,8 +8,8 @@ generated records and requests.
 Conditions:
 
 - The path is `/{name}`, `/{segment}/{name}` or `/api/handles/{name}`, without escapes. The prefix starts with a digit,
-  so it is not one of the server's own paths. A query of the API selects values by type and index, or the format;
-  redirects have no query.
+  so it is not one of the server's own paths. A query selects values by type and index, or the format of the API; of a
+  redirect it may also append to the URL, or name attributes of locations, which such a record does not have.
 - The headers have no condition, no `Accept-Datetime` and, for the API, no credentials. The result of this check is
   cached for requests of a connection that have the same headers.
 - The record is published, under the current case rule of its namespace; or, for the API, the handle never existed, and
@@ -50,6 +50,7 @@ from perseid.server.http.negotiation import etag_header, parse_accept
 from perseid.server.http.responses import JsonFormat, encode_json
 from perseid.server.http.service import FastResponse, with_default_headers
 from perseid.server.native.resolution import (
+    CORDRA,
     MAX_LEVELS,
     MAX_PLAIN_PREFIXES,
     FastPathMiss,
@@ -60,8 +61,17 @@ from perseid.server.native.resolution import (
 )
 from perseid.wire.codes import ResponseCode
 
-from .paths import API_HANDLES_PATH, MAX_SIGNPOSTED_NAME, get_segments, link_pieces
-from .redirect import MAX_URL, redirect_page
+from .paths import (
+    API_HANDLES_PATH,
+    MAX_SIGNPOSTED_NAME,
+    RESOLVER_PARAMETERS,
+    get_segments,
+    link_pieces,
+    parse_indexes,
+    parse_query,
+    strip_parameters,
+)
+from .redirect import MAX_URL, OLD_STATUSES, redirect_page
 
 CACHED_DATES: Final = 256
 """Cached date texts: the current second, and one for each TTL in use."""
@@ -145,12 +155,49 @@ def parse_api_query(query: bytes) -> ApiQuery | None:
         "publicOnly", default=True
     ):
         return None
-    selection = None
-    if indexes or types:
-        selection = Selection(frozenset(map(_INDEX.pack, indexes)), [type_.encode() for type_ in types])
-    return ApiQuery(selection, JsonFormat.of(parameters), parameters.flag("auth"))
+    return ApiQuery(_to_selection(indexes, types), JsonFormat.of(parameters), parameters.flag("auth"))
 
 
+_REDIRECT_PARAMETERS: Final = frozenset(("auth", "cert", "ignore_aliases", "index", "locatt", "type", "urlappend"))
+_APPENDED: Final = re.compile(r"[A-Za-z0-9\-._~!$()*,:@/;=+&'?#\[\]%]*")
+_LOCATT: Final = re.compile(r"(?!(?i:mode|weight|href):)[A-Za-z0-9_.-]+:[A-Za-z0-9_.-]+")  # those of URL values
+
+
+class RedirectQuery(NamedTuple):
+    """What the query of a redirect asks for."""
+
+    selection: Selection | None = None
+    """The values; None for all."""
+    no_cache: bool = False
+    """Whether caches must be bypassed."""
+    appended: bytes = b""
+    """What is appended to the URL."""
+    has_rest: bool = False
+    """Whether a part belongs to the name itself, in namespaces whose names have a query."""
+
+
+@lru_cache(MAX_CACHED_QUERIES)
+def parse_redirect_query(query: bytes) -> RedirectQuery | None:
+    """Parse a query; None if the normal path must be used."""
+    parameters = parse_query(query)
+    appended = parameters.first("urlappend") or ""
+    if (
+        not _REDIRECT_PARAMETERS.issuperset({name for name, _ in parameters.pairs} & RESOLVER_PARAMETERS)
+        or _APPENDED.fullmatch(appended) is None
+        or not all(map(_LOCATT.fullmatch, parameters.all("locatt")))
+    ):
+        return None
+    selection = _to_selection(parse_indexes(parameters), parameters.all("type"))
+    return RedirectQuery(selection, "auth" in parameters, appended.encode(), bool(strip_parameters(query)))
+
+
+def _to_selection(indexes: Sequence[int], types: Sequence[str]) -> Selection | None:
+    if not indexes and not types:
+        return None
+    return Selection(frozenset(map(_INDEX.pack, indexes)), [type_.encode() for type_ in types])
+
+
+_NO_QUERY: Final = RedirectQuery()
 _EVERYTHING: Final = ApiQuery(None, responses.DEFAULT_FORMAT, no_cache=False)
 _ApiParts = tuple[ResponseCode, bytes, tuple[bytes, ...], bytes]  # code, head, its fields, compact body
 
@@ -186,20 +233,15 @@ class FastPath:
             is_script: _ApiHeads.make(JsonFormat(callback="f" if is_script else None), linked=bool(self._api_link))
             for is_script in (False, True)
         }
-        self._redirection = _template(
-            Response(
-                settings.redirect_status,
-                (
-                    ("Location", _PLACEHOLDERS[0]),
-                    ("Expires", _PLACEHOLDERS[1]),
-                    ("Cache-Control", f"public, max-age={_PLACEHOLDERS[2]}"),
-                    ("Vary", VARIES_BY),
-                    *([("Link", _PLACEHOLDERS[3])] if self._links else []),
-                    ("Content-Type", "text/html;charset=utf-8"),
-                ),
-            ),
-            b"/x",
-        )
+        age = ("Expires", _PLACEHOLDERS[1]), ("Cache-Control", f"public, max-age={_PLACEHOLDERS[2]}")
+        self._redirection = self._redirect_template(settings.redirect_status, age)
+        self._uncached_redirection = self._redirect_template(settings.redirect_status, (("Cache-Control", NO_CACHE),))
+        self._is_old_status = settings.redirect_status in OLD_STATUSES
+
+    def _redirect_template(self, status: int, age: HeaderList) -> bytes:
+        links = [("Link", _PLACEHOLDERS[3])] if self._links else []
+        varies, type_ = ("Vary", VARIES_BY), ("Content-Type", "text/html;charset=utf-8")
+        return _template(Response(status, (("Location", _PLACEHOLDERS[0]), *age, varies, *links, type_)), b"/x")
 
     def __call__(self, request: ParsedRequest) -> FastResponse | None:
         """Return the response; None if the normal path must be used."""
@@ -218,8 +260,9 @@ class FastPath:
         try:
             if api is not None:
                 response = self._api_response(prefix, name, query, with_body=is_get) if hints.api else None
-            elif not query and hints.redirect and (segment in self._segments if segment else self._bare):
-                response = self._redirect(prefix, name, with_body=is_get)
+            elif hints.redirect and (segment in self._segments if segment else self._bare):
+                is_known = request.version == "1.1" or self._is_old_status
+                response = self._redirect(prefix, name, query, with_body=is_get) if is_known else None
             else:
                 response = None
         except _FALLBACK_ERRORS:
@@ -287,40 +330,54 @@ class FastPath:
             return ResponseCode.SUCCESS, heads.uncached, (tag, *link), body
         return ResponseCode.SUCCESS, heads.cached, (b"%d" % lifetime, tag, *link), body
 
-    def _redirect(self, prefix: bytes, name: bytes, *, with_body: bool) -> FastResponse | None:
-        if prefix in self._segments or self._url is None:
+    def _redirect(self, prefix: bytes, name: bytes, query: bytes | None, *, with_body: bool) -> FastResponse | None:
+        wanted: RedirectQuery | None = _NO_QUERY
+        if query:
+            wanted = parse_redirect_query(query) if len(query) <= MAX_QUERY else None
+        if wanted is None or prefix in self._segments:
             return None
         prefix_item, items, stamp = self._view.get_pair_stamped(prefix, name)
         if items is None or prefix_item is None:
             return None
         if prefix_item != self._plain.get(prefix) and not self._is_plain(prefix, prefix_item):
             return None
-        plain = read_plain_item(items, ALIAS | LOCATION) if len(items) <= responses.MAX_INLINE_BYTES else None
-        if plain is None:
+        if wanted.has_rest and self._may_have_query(prefix_item):
             return None
         if self._no_namespace.get(prefix) != stamp and not self._has_no_namespace(prefix, stamp):
             return None
+        first = self._find_target(items, wanted)
+        encoded = prefix + b"/" + name[len(prefix) + 1 :].replace(b"/", b"%2F")
+        if first is None or len(encoded) > MAX_SIGNPOSTED_NAME or encoded.endswith((b"/.", b"/..")):
+            return None
+        url, seconds = first
         now = int(self._time())
-        first = _first_url(items, *plain)
+        shown = escape(url.decode("ascii")).encode() if _HTML_SPECIAL.search(url) else url
+        body = redirect_page(shown, shown)
+        end = (*((encoded.join(self._links),) if self._links else ()), _date(now), b"%d" % len(body))
+        if wanted.no_cache:
+            head = self._uncached_redirection % (url, *end)
+        else:
+            head = self._redirection % (url, _date(now + seconds), b"%d" % seconds, *end)
+        return FastResponse(head + body if with_body else head, name)
+
+    def _find_target(self, items: bytes, wanted: RedirectQuery) -> tuple[bytes, int] | None:
+        """Return the URL of a redirect and its cache lifetime; None if the normal path must be used."""
+        plain = read_plain_item(items, ALIAS | LOCATION) if len(items) <= responses.MAX_INLINE_BYTES else None
+        if plain is None or self._url is None:
+            return None
+        if wanted.selection is None:
+            first = _first_url(items, *plain)
+        else:
+            chosen = wanted.selection.choose(items, *plain)
+            first = _first_url(b"".join(chosen), 0, [len(value) for value in chosen])
         if first is None:
             return None
         url, seconds = first
-        if len(url) > MAX_URL or self._url.fullmatch(url) is None:
-            return None
-        encoded = prefix + b"/" + name[len(prefix) + 1 :].replace(b"/", b"%2F")
-        if len(encoded) > MAX_SIGNPOSTED_NAME or encoded.endswith((b"/.", b"/..")):
-            return None
-        shown = escape(url.decode("ascii")).encode() if _HTML_SPECIAL.search(url) else url
-        body = redirect_page(shown, shown)
-        head = self._redirection % (
-            url,
-            _date(now + seconds),
-            b"%d" % seconds,
-            *((encoded.join(self._links),) if self._links else ()),
-            _date(now),
-            b"%d" % len(body),
-        )
-        return FastResponse(head + body if with_body else head, name)
+        if wanted.appended:
+            if url.find(b"/", len(b"https://")) < 0:
+                return None  # it might become a part of the host
+            url += wanted.appended
+        return None if len(url) > MAX_URL or self._url.fullmatch(url) is None else (url, seconds)
 
     # Namespaces
 
@@ -333,6 +390,11 @@ class FastPath:
             self._plain.clear()
         self._plain[prefix] = item
         return True
+
+    def _may_have_query(self, item: bytes) -> bool:
+        """Whether handles of a namespace can have a query."""
+        namespace = decode_prefix(item)
+        return (self._site.default_scheme if namespace.case is None else namespace.scheme) == CORDRA
 
     def _has_no_namespace(self, prefix: bytes, stamp: _Stamp) -> bool:
         """Whether no HS_NAMESPACE value can affect redirects of a prefix; noted while the view is in this state."""
