@@ -1,13 +1,18 @@
-"""Benchmark of HTTP, compared with nginx: `python -m bench.serving.web [--handles N] [--seconds S]`.
+"""Benchmark of HTTP, compared with nginx: `python -m bench.serving.web [--handles N] [--seconds S] [--flood]`.
 
 `wrk` (Debian's package) requests random handles from `perseid serve`; the access log is off unless the line says so. In
 the same run nginx (Debian's, one worker) answers every request with a fixed redirect. Measured are the CPU time of the
 server's processes for a response, user and system, and the ratio of the two; the rate is that of a machine that also
 runs `wrk`.
+
+With `--flood` one client requests a redirect every ten milliseconds, first alone, then while `wrk` requests pages of
+handles that do not exist over 64 connections. Measured are the times that this client waits.
 """
 
 import argparse
+import http.client
 import os
+import random
 import re
 import shutil
 import socket
@@ -124,6 +129,52 @@ def nginx(folder: Path) -> Iterator[tuple[int, str]]:
             process.terminate()
 
 
+FLOOD_CONNECTIONS: Final = 64
+CALM_INTERVAL: Final = 0.01
+"""Seconds between two requests of the client that is measured."""
+
+
+def waits(address: tuple[str, int], handles: int, seconds: float) -> list[float]:
+    """Request redirects at a steady rate; return the milliseconds until each response, in order of size."""
+    found, chance, end = [], random.Random(7), time.monotonic() + seconds
+    with closing(http.client.HTTPConnection(*address)) as connection:
+        while time.monotonic() < end:
+            started = time.perf_counter()
+            connection.request("GET", "/" + NAME % chance.randrange(handles))
+            response = connection.getresponse()
+            response.read()
+            found.append((time.perf_counter() - started) * 1e3)
+            if response.status != 302:
+                raise RuntimeError(f"status {response.status}")
+            time.sleep(CALM_INTERVAL)
+    return sorted(found)
+
+
+def flood(address: tuple[str, int], pid: int, handles: int, seconds: int) -> None:
+    """Print how long a client waits, alone and during a flood of requests for handles that do not exist."""
+    _print_waits("redirect, alone", waits(address, handles, seconds))
+    with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
+        file.write(_SCRIPT.format(handles=handles, path=f"/{PREFIX}/none%07d", close=""))
+        file.flush()
+        where = f"http://{address[0]}:{address[1]}"
+        command = ["wrk", "-t1", f"-c{FLOOD_CONNECTIONS}", f"-d{seconds + 2}s", "-s", file.name, where]
+        watch = Watch(pid)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            time.sleep(1)
+            _print_waits("redirect, during a flood of 404", waits(address, handles, seconds))
+            text = process.communicate()[0]
+    requests = _REQUESTS.search(text)
+    if requests is None:
+        raise RuntimeError(f"wrk says:\n{text}")
+    cpu = sum(watch.spent().values()) / int(requests[1]) * 1e6
+    print(f"{'the flood':<36}{cpu:8.1f} µs CPU {int(requests[1]) / (seconds + 2):9,.0f}/s")
+
+
+def _print_waits(name: str, found: list[float]) -> None:
+    median, slowest = found[len(found) // 2], found[len(found) * 99 // 100]
+    print(f"{name:<36}{median:8.2f} ms median  99 % in {slowest:6.2f} ms  maximum {found[-1]:6.1f} ms", flush=True)
+
+
 def _free_port() -> int:
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         port: int = listener.getsockname()[1]
@@ -146,10 +197,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Print what HTTP costs, beside nginx.")
     parser.add_argument("--handles", type=int, default=10_000)
     parser.add_argument("--seconds", type=int, default=3, help="seconds for each measurement; default 3")
+    parser.add_argument("--flood", action="store_true", help="measure waits during a flood of requests instead")
     options = parser.parse_args()
     if missing := [name for name in ("wrk", "nginx") if not shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")]:
         sys.exit(f"{' and '.join(missing)} not found. Run: apt-get install {' '.join(missing)}")
     with tempfile.TemporaryDirectory(prefix="perseid-web-") as folder:
+        if options.flood:
+            filled = make(Path(folder, "installation"), options.handles)
+            with serving(filled.directory, **QUIET) as server:
+                flood(server.http, server.pid, options.handles, options.seconds)
+            return
         Path(folder, "nginx").mkdir()
         Path(folder).chmod(0o755)
         with nginx(Path(folder, "nginx")) as (pid, address):

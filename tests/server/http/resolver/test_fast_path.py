@@ -185,7 +185,14 @@ def test_queries_of_redirects_use_the_fast_path(both: Both, query: str, method: 
     "query",
     [
         *("?noredirect", "?action=showurls", "?at=1", "?redirectionHeaders", "?country=gb", "?ip=192.0.2.9"),
-        *("?urlappend=%0A", "?urlappend=%C3%BC", "?locatt=x", "?locatt=Weight:0.0", "?type=DESC", f"?x={'y' * MAX_QUERY}"),
+        *(
+            "?urlappend=%0A",
+            "?urlappend=%C3%BC",
+            "?locatt=x",
+            "?locatt=Weight:0.0",
+            "?type=DESC",
+            f"?x={'y' * MAX_QUERY}",
+        ),
     ],
 )
 def test_other_queries_of_redirects_use_the_normal_path(both: Both, query: str) -> None:
