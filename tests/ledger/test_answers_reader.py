@@ -49,15 +49,15 @@ class OtherReader:
         running = bytes.fromhex(Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", ""))
         if self.generation == 0 or place != inode or not (clean == 1 or boot == running):
             raise LookupError("may not be used")
-        self.env = lmdb.open(str(folder / str(self.generation)), map_size=1 << 38, readonly=True, max_dbs=4)
-        self.handles, self.prefixes, self.deleted, self.meta = (
-            self.env.open_db(name, create=False) for name in (b"handles", b"prefixes", b"deleted", b"meta")
+        self.env = lmdb.open(str(folder / str(self.generation)), map_size=1 << 38, readonly=True, max_dbs=5)
+        self.handles, self.prefixes, self.policies, self.deleted, self.meta = (
+            self.env.open_db(name, create=False) for name in (b"handles", b"prefixes", b"policies", b"deleted", b"meta")
         )
         with self.env.begin(db=self.meta) as txn:
             position = txn.get(b"applied")
             assert position is not None
             layout, self.ledger_id, self.seq, self.leaf = struct.unpack("<Q16sQ32s", position)
-        assert layout == 2
+        assert layout == 3
         if self.needed > self.seq:
             raise LookupError("behind")
 
@@ -120,19 +120,19 @@ class OtherReader:
         with self.env.begin(db=self.deleted) as txn:
             return txn.get(hashlib.sha256(record).digest()[:16]) is not None
 
-    def look_up_prefix(self, prefix: bytes) -> tuple[int, bytes, bytes | None, list[bytes]] | None:
+    def look_up_policy(self, prefix: bytes) -> bytes | None:
+        with self.env.begin(db=self.policies) as txn:
+            return txn.get(self.key(prefix))
+
+    def look_up_prefix(self, prefix: bytes) -> tuple[int, bytes, list[bytes]] | None:
         with self.env.begin(db=self.prefixes) as txn:
             raw = txn.get(self.key(prefix))
         if raw is None:
             return None
         length, at = self.number(raw, 1)
-        scheme, at, policy = raw[at : at + length], at + length, None
-        if raw[0] & 0x40:
-            length, at = self.number(raw, at)
-            policy, at = raw[at : at + length], at + length
-        referrals, end = self.run(raw, at)
+        referrals, end = self.run(raw, at + length)
         assert end == len(raw)
-        return raw[0], scheme, policy, referrals
+        return raw[0], raw[at : at + length], referrals
 
 
 NAMES = [
@@ -182,6 +182,8 @@ def test_both_readers_give_the_same_answers(tmp_path: Path, seed: int) -> None:
     with AnswersReader(folder) as reader:
         mine = {name: reader.find(name.encode()) for name in spellings}
         prefixes = {prefix: reader.prefix(prefix.encode()) for prefix in PREFIXES}
+        with reader.snapshot() as snapshot:
+            policies = {prefix: snapshot.policy(prefix.encode()) for prefix in PREFIXES}
     other = OtherReader(folder)
     assert (other.ledger_id, other.seq, other.leaf) == (ledger.ledger_id, 300, ledger.entries[-1].leaf)
     for name, item in mine.items():
@@ -203,10 +205,11 @@ def test_both_readers_give_the_same_answers(tmp_path: Path, seed: int) -> None:
         seen = other.look_up_prefix(prefix.encode())
         assert (seen is None) == (found is None)
         if seen is not None and found is not None:
-            head, scheme, policy, referrals = seen
+            head, scheme, referrals = seen
             flags = found.homed | found.homed_bare << 1 | found.marker << 2 | found.templates << 3
-            assert head == flags | rules.index(found.case) << 4 | (policy is not None) << 6
-            assert (scheme.decode(), policy, tuple(referrals)) == (found.scheme, found.policy, found.referrals)
+            assert head == flags | rules.index(found.case) << 4
+            assert (scheme.decode(), tuple(referrals)) == (found.scheme, found.referrals)
+    assert policies == {prefix: other.look_up_policy(prefix.encode()) for prefix in PREFIXES}
     latest = {entry.key: entry for entry in ledger.entries}
     for name in spellings:
         for exact in (True, False):

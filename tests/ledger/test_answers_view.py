@@ -467,8 +467,8 @@ def test_reader_is_unavailable_until_the_view_exists(folder: Path, ledger: Memor
         lambda folder: (folder / "1" / "data.mdb").write_bytes(b"no database" * 2000),
         lambda folder: emptied(folder, b"meta"),
         lambda folder: emptied(folder, b"handles"),
-        lambda folder: rewritten(folder, b"\x01" + bytes(63)),
-        lambda folder: rewritten(folder, b"\x03" + bytes(63)),
+        lambda folder: rewritten(folder, b"\x02" + bytes(63)),
+        lambda folder: rewritten(folder, b"\x04" + bytes(63)),
         lambda folder: emptied(folder, b"deleted"),
         lambda folder: rewritten(folder, b"short"),
     ],
@@ -500,12 +500,12 @@ def test_damaged_view_is_not_read_and_is_rebuilt(folder: Path, ledger: MemoryLed
 
 
 def emptied(folder: Path, name: bytes) -> None:
-    with lmdb.open(str(folder / "1"), max_dbs=4) as env, env.begin(write=True) as txn:
+    with lmdb.open(str(folder / "1"), max_dbs=5) as env, env.begin(write=True) as txn:
         txn.drop(env.open_db(name, txn=txn), delete=True)
 
 
 def rewritten(folder: Path, position: bytes) -> None:
-    with lmdb.open(str(folder / "1"), max_dbs=4) as env, env.begin(write=True) as txn:
+    with lmdb.open(str(folder / "1"), max_dbs=5) as env, env.begin(write=True) as txn:
         txn.put(b"applied", position, db=env.open_db(b"meta", txn=txn))
 
 

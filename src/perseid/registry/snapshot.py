@@ -478,7 +478,7 @@ class PublicSnapshot(Snapshot):
         """The policy of a namespace. One that cannot be read raises `Refused`."""
         if fold(prefix) == PREFIX_OF_PREFIXES:
             return PROFILES["free"]
-        text = self._view.prefix(prefix.encode()).policy
+        text = self._view.policy(prefix.encode())
         return self.rules.default_policy if text is None else _parse_policy(text)
 
     def is_homed(self, name: str) -> bool:

@@ -3,8 +3,8 @@
 The view has one store of handles and one of prefixes. Both are keyed by the case-folded name, whatever the case rule,
 so one lookup serves them all. A handle's key has one *item* per record, a prefix's key one item that is composed from
 several records. Values are in wire encoding, one after another, preceded by a list of their lengths: a whole record is
-copied into a response at once, and a reader that looks for a type or an index skips from value to value. A third store
-has digests of the deleted records.
+copied into a response at once, and a reader that looks for a type or an index skips from value to value. Two
+small stores have the policies of prefixes, which only pages need, and digests of the deleted records.
 
 Every content has exactly one form, so two views are equal if their bytes are. Items contain public data only, because
 processes that face the network have these files open. docs/reference/answers-format.md is the specification.
@@ -27,7 +27,7 @@ from perseid.names.handle import CaseRule
 from perseid.records.record import PERMISSIONS_OFFSET, TYPE_LENGTH_OFFSET, TYPE_OFFSET, Permission
 from perseid.records.types import HS_ALIAS, LOCATIONS
 
-LAYOUT: Final = 2
+LAYOUT: Final = 3
 """The version of this layout; a view of another version is rebuilt."""
 
 MAX_PLAIN_KEY: Final = 400
@@ -72,9 +72,7 @@ _HOMED_BARE = 0x02
 _MARKER = 0x04
 _TEMPLATES = 0x08
 _CASE_SHIFT = 4
-_CASE_BITS = 0x30
-_POLICY = 0x40
-_UNUSED = 0x80
+_UNUSED = 0xC0
 _CASE_RULES = (None, CaseRule.SENSITIVE, CaseRule.INSENSITIVE, CaseRule.PATH)
 
 PUBLIC_STATES: Final = (State.NORMAL, State.TOMBSTONE)
@@ -365,8 +363,6 @@ class PrefixItem:
     """The suffix scheme, if a policy has one."""
     referrals: tuple[bytes, ...] = ()
     """The public values of the prefix handle that delegate derived prefixes, in wire encoding."""
-    policy: bytes | None = None
-    """The text of the policy as stored, readable or not; None if there is no policy."""
 
     @property
     def hosted(self) -> bool:
@@ -383,11 +379,7 @@ class PrefixItem:
         head = self.homed * _HOMED | self.homed_bare * _HOMED_BARE | self.marker * _MARKER
         head |= self.templates * _TEMPLATES | _CASE_RULES.index(self.case) << _CASE_SHIFT
         scheme = self.scheme.encode("utf-8")
-        parts = [_pack_number(len(scheme)), scheme]
-        if self.policy is not None:
-            head |= _POLICY
-            parts += (_pack_number(len(self.policy)), self.policy)
-        return b"".join((bytes((head,)), *parts, *_pack_values(self.referrals)))
+        return b"".join((bytes((head,)), _pack_number(len(scheme)), scheme, *_pack_values(self.referrals)))
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
@@ -396,10 +388,6 @@ class PrefixItem:
             head = raw[0]
             length, at = _unpack_number(raw, 1)
             scheme, at = _read_bytes(raw, at, length)
-            policy = None
-            if head & _POLICY:
-                length, at = _unpack_number(raw, at)
-                policy, at = _read_bytes(raw, at, length)
             referrals, at = _unpack_values(raw, at)
             text = scheme.decode("utf-8")
         except (IndexError, UnicodeDecodeError):
@@ -411,10 +399,9 @@ class PrefixItem:
             bool(head & _HOMED_BARE),
             bool(head & _MARKER),
             bool(head & _TEMPLATES),
-            _CASE_RULES[(head & _CASE_BITS) >> _CASE_SHIFT],
+            _CASE_RULES[head >> _CASE_SHIFT],
             text,
             referrals,
-            policy,
         )
 
 

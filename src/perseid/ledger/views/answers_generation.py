@@ -74,7 +74,7 @@ _PREFIX_HANDLE = b"0.NA/"
 _HOMED_RECORD = HOMED.encode()
 _POLICY_RECORD = POLICY.encode()
 _REFERRAL_TYPES = frozenset(type_.encode() for type_ in DELEGATION_TYPES)
-_DATABASES = (b"handles", b"prefixes", b"deleted", b"meta")
+_DATABASES = (b"handles", b"prefixes", b"policies", b"deleted", b"meta")
 
 CORRUPTION_ERRORS: Final = (
     lmdb.CorruptedError,
@@ -117,7 +117,7 @@ class Position:
 class Generation:
     """One LMDB environment. It is closed when the last reference is dropped."""
 
-    __slots__ = ("begin", "deleted", "env", "handles", "meta", "number", "prefixes")
+    __slots__ = ("begin", "deleted", "env", "handles", "meta", "number", "policies", "prefixes")
 
     def __init__(self, folder: Path, number: int, map_size: int, *, readonly: bool = False, new: bool = False) -> None:
         path = folder / str(number)
@@ -132,7 +132,7 @@ class Generation:
         self.env = _open_environment(path, map_size, readonly=readonly, new=new)
         self.env.reader_check()
         databases = [self.env.open_db(name, create=new) for name in _DATABASES]
-        self.handles, self.prefixes, self.deleted, self.meta = databases
+        self.handles, self.prefixes, self.policies, self.deleted, self.meta = databases
         self.begin = self.env.begin
         if not new:
             with self.begin() as txn:
@@ -189,6 +189,8 @@ class Generation:
         if part is not None:
             key = store_key(part.prefix)
             _put(txn, self.prefixes, key, part.merge(txn.get(key, db=self.prefixes)))
+            if part.has_policy:
+                _put(txn, self.policies, key, part.policy)
 
     def write_sorted(self, txn: Transaction, items: Sequence[tuple[bytes, bytes]]) -> None:
         """Write items of new records, at least one, by ascending key. Does not move the position."""
@@ -270,6 +272,7 @@ class Generation:
             for name, mine, its in (
                 ("handles", self.handles, other.handles),
                 ("prefixes", self.prefixes, other.prefixes),
+                ("policies", self.policies, other.policies),
                 ("deleted", self.deleted, other.deleted),
             ):
                 for one, another in zip_longest(txn.cursor(mine), theirs.cursor(its)):
@@ -327,6 +330,10 @@ class PrefixPart:
     """The case-folded prefix."""
     fields: dict[str, Any]
     """The fields of the item that this record determines."""
+    has_policy: bool = False
+    """Whether it is the record of the policy."""
+    policy: bytes | None = None
+    """The text of the policy, readable or not; None if there is none."""
 
     @classmethod
     def of(cls, change: Change) -> Self | None:
@@ -337,7 +344,8 @@ class PrefixPart:
         if key.startswith(_PREFIX_HANDLE):
             prefix, fields = key.removeprefix(_PREFIX_HANDLE), _delegation_fields(change)
         elif key.startswith(_POLICY_RECORD):
-            prefix, fields = key.removeprefix(_POLICY_RECORD), _policy_fields(change)
+            prefix, policy = key.removeprefix(_POLICY_RECORD), _policy_text(change)
+            return cls(prefix, _policy_fields(policy), True, policy) if prefix and b"/" not in prefix else None
         elif key.startswith(_HOMED_RECORD):
             prefix, field = _parse_homed(key.removeprefix(_HOMED_RECORD))
             fields = {field: change.state == State.NORMAL}
@@ -384,21 +392,22 @@ def _has_template(content: bytes) -> bool:
         return True  # left to the full check
 
 
-def _policy_fields(change: Change) -> dict[str, Any]:
-    """The text of a policy, and its case rule and scheme; defaults if it is unreadable."""
+def _policy_text(change: Change) -> bytes | None:
+    """The text of a policy."""
     contents = change.contents if change.state == State.NORMAL else []
-    for content in contents:
-        if value_type(content).upper() == POLICY_TYPE:
-            data = Value.from_bytes(content, 0).data
-            try:
-                policy = tomllib.loads(data.decode("utf-8"))
-            except (ValueError, RecursionError):
-                return {"case": None, "scheme": "", "policy": data}
-            rules = {rule.value: rule for rule in CaseRule}
-            case, scheme = policy.get("case"), policy.get("scheme")
-            return {
-                "case": rules.get(case) if isinstance(case, str) else None,
-                "scheme": scheme if isinstance(scheme, str) else "",
-                "policy": data,
-            }
-    return {"case": None, "scheme": "", "policy": None}
+    texts = (Value.from_bytes(content, 0).data for content in contents if value_type(content).upper() == POLICY_TYPE)
+    return next(texts, None)
+
+
+def _policy_fields(text: bytes | None) -> dict[str, Any]:
+    """The case rule and the scheme of a policy; defaults if it is unreadable."""
+    try:
+        policy = tomllib.loads("" if text is None else text.decode("utf-8"))
+    except (ValueError, RecursionError):
+        policy = {}
+    rules = {rule.value: rule for rule in CaseRule}
+    case, scheme = policy.get("case"), policy.get("scheme")
+    return {
+        "case": rules.get(case) if isinstance(case, str) else None,
+        "scheme": scheme if isinstance(scheme, str) else "",
+    }

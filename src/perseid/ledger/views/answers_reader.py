@@ -279,10 +279,12 @@ class AnswersReader:
         except (lmdb.Error, CorruptData) as error:
             self._drop_generation(error)
             generation, txn = self._read_or_unavailable(self._begin)
+        snapshot = AnswersSnapshot(generation, txn)
         try:
-            yield AnswersSnapshot(generation, txn)
+            yield snapshot
         finally:
             txn.abort()
+            snapshot.release()
 
     def _begin(self) -> tuple[Generation, Transaction]:
         generation = self._generation
@@ -456,6 +458,10 @@ class AnswersSnapshot:
         self._generation = generation
         self._txn = txn
 
+    def release(self) -> None:
+        """Drop the generation, which is closed with its last reference."""
+        del self._generation, self._txn
+
     def find(self, record: bytes) -> HandleItem | None:
         """Find a record by its key in the ledger; None if it does not exist."""
         key = store_key(record)
@@ -467,6 +473,10 @@ class AnswersSnapshot:
         """Return the data of a prefix, which is not empty."""
         raw = self._txn.get(store_key(prefix), None, self._generation.prefixes)
         return EMPTY_PREFIX_ITEM if raw is None else decode_prefix(raw)
+
+    def policy(self, prefix: bytes) -> bytes | None:
+        """Return the text of the policy of a prefix, readable or not; None if there is none."""
+        return self._txn.get(store_key(prefix), None, self._generation.policies)
 
     def has_past(self, name: bytes) -> bool:
         """Whether there is, or was, a record with a name, under one of the case rules."""
