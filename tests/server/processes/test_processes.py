@@ -30,7 +30,7 @@ from tests.server.native.native_client import NativeClient, NoAnswer, Serving, V
 from tests.server.running import FREE_PORTS
 
 TRANSPORTS = pytest.mark.parametrize("via", list(Via), ids=lambda via: via.value)
-PATIENCE = 20.0
+PATIENCE = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -234,7 +234,7 @@ def readiness(server: Serving) -> object:
 
 def test_public_handles_resolve_until_there_is_space_to_open_the_ledger(tmp_path: Path) -> None:
     """A limit on the size of files stands for a full disk: the shared-memory file of the database does not fit."""
-    with serving(copy_to(tmp_path)) as running:
+    with serving(copy_to(tmp_path), "--workers", "1") as running:
         check_full_disk(running)
 
 
@@ -391,8 +391,9 @@ def test_quick_reloads_do_not_crash(killable_server: Serving) -> None:
         process = children(killable_server, "worker")[0]
         os.kill(process, signal.SIGKILL)
         eventually(lambda count=count: killable_server.errors.count("ended by signal 9") == count, "a line in the log")  # type: ignore[misc]
-        eventually(lambda: len(children(killable_server, "worker")) == 2, "two workers")
-    eventually(lambda: is_answered(killable_server, Via.UDP), "an answer")
+        ready = 2 + count
+        eventually(lambda ready=ready: killable_server.errors.count("ready: native") == ready, "two workers")  # type: ignore[misc]
+    assert is_answered(killable_server, Via.UDP)
 
 
 def test_limits_take_effect_after_a_reload(tmp_path: Path) -> None:

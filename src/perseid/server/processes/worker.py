@@ -174,7 +174,9 @@ class Worker:
         self._known_file = KnownClientsFile(installation.directory / KNOWN_CLIENTS)
         self._pools = Pools(config, known=self._load_known_clients(), buckets=Buckets.shared(self._state, "budgets"))
         native_server, public_resolver = self._create_native_server(config, server_identity)
-        connections = Connections(config, SharedConnections(options.connections, options.worker))
+        is_alone = len(options.udp) == 1  # nothing to share, which costs some microseconds for each connection
+        shared = None if is_alone else SharedConnections(options.connections, options.worker)
+        connections = Connections(config, shared)
         self._service = NativeService(native_server, public_resolver, self._pools, connections, self._counts)
         self._accept_loop = NativeAcceptLoop(self._service)
         self._udp = UdpServer(self._service, self._udp_limits(config))
