@@ -33,6 +33,7 @@ class Manner:
 MANNERS: Final = (
     Manner("1 client, session, a connection each", 1, True, "secret"),
     Manner("8 clients, sessions, a connection each", 8, True, "secret"),
+    Manner("32 clients, sessions, a connection each", 32, True, "secret"),
     Manner("1 client, session, kept open", 1, True, "secret", Via.KEPT),
     Manner("8 clients, sessions, kept open", 8, True, "secret", Via.KEPT),
     Manner("1 client, RSA each time", 1, False, "rsa"),

@@ -36,10 +36,6 @@ SESSION_BYTES: Final = 2_048
 MIN_TABLE_BYTES: Final = 1 << 16
 """Bytes of a table besides its sessions: pages are never full."""
 
-COUNTER_BLOCK: Final = 16
-"""Counters leased at a time for responses to requests without a counter, and for lists. A client remembers 200, so the
-counters of several processes must not be further apart."""
-
 LONG_REQUEST: Final = 1_024
 """Bytes from which a request is long: changes of usual records are shorter."""
 
@@ -65,7 +61,7 @@ class _StoredSession(msgspec.Struct, array_like=True, frozen=True):
     timeout: int
     proved: ProvenIdentity | None = None
     sent: int = 0
-    """The last counter leased to a process."""
+    """The last counter of a response."""
     received: bytes = _EMPTY_WINDOW
     """The largest counters received, ascending, each of four bytes."""
 
@@ -79,14 +75,9 @@ class SharedSession(Session):
     """A session as it was when it was found; its counters are in the shared state."""
 
     sessions: "SharedSessions | None" = field(default=None, repr=False)
-    leased: int = 0
-    """The last counter leased to this object; `sent` is the last one used."""
 
     def next_counter(self) -> int:
-        if self.sent >= self.leased:
-            self._stored.lease_counters(self)
-        self.sent += 1
-        return self.sent
+        return self._stored.next_counter(self)
 
     def is_fresh(self, counter: int) -> bool:
         return self._stored.is_fresh(self, counter)
@@ -186,15 +177,14 @@ class SharedSessions:
 
     # Counters
 
-    def lease_counters(self, session: SharedSession) -> None:
-        """Lease counters for responses: no other process uses them."""
+    def next_counter(self, session: SharedSession) -> int:
+        """Return the next counter of a response. Clients get consecutive ones, so they are not taken in blocks."""
 
         def change(stored: _StoredSession) -> tuple[_StoredSession, int]:
-            return msgspec.structs.replace(stored, sent=stored.sent + COUNTER_BLOCK), stored.sent
+            return msgspec.structs.replace(stored, sent=stored.sent + 1), stored.sent + 1
 
-        sent = self._change(session.id, change)
-        if sent is not None:  # else the session has ended, and this is its last response
-            session.sent, session.leased = sent, sent + COUNTER_BLOCK
+        # If the session has ended, this is its last response.
+        return self._change(session.id, change) or session.sent + 1
 
     def is_fresh(self, session: SharedSession, counter: int) -> bool:
         """Whether a received counter was not used before."""
@@ -203,22 +193,17 @@ class SharedSessions:
         return data is not None and _is_fresh(_window(_decode_session(data)), counter)
 
     def take_counter(self, session: SharedSession, counter: int) -> bool:
-        """Record a received counter; return whether it was fresh. A counter for the response is leased with it."""
+        """Record a received counter; return whether it was fresh."""
 
-        def change(stored: _StoredSession) -> tuple[_StoredSession | None, int | None]:
+        def change(stored: _StoredSession) -> tuple[_StoredSession | None, bool]:
             window = _window(stored)
             if not _is_fresh(window, counter):
-                return None, None
+                return None, False
             insort(window, counter)
             del window[0]
-            sent = stored.sent
-            return msgspec.structs.replace(stored, received=window.tobytes(), sent=sent + 1), sent
+            return msgspec.structs.replace(stored, received=window.tobytes()), True
 
-        sent = self._change(session.id, change)
-        if sent is None:
-            return False
-        session.sent, session.leased = sent, sent + 1
-        return True
+        return self._change(session.id, change) or False
 
     def _change(
         self, session_id: int, change: Callable[[_StoredSession], tuple[_StoredSession | None, T | None]]
@@ -254,6 +239,7 @@ class SharedSessions:
             stored.timeout,
             stored.used,
             stored.proved,
+            stored.sent,
             sessions=self,
         )
 
