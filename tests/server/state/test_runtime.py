@@ -34,7 +34,7 @@ def test_second_server_of_an_installation_gets_its_own(tmp_path: Path) -> None:
     two.remove()
 
 
-def test_directory_of_a_killed_server_is_emptied_and_used(tmp_path: Path) -> None:
+def test_directory_of_a_killed_server_is_removed_by_the_next_of_any_installation(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     script = (
         "import os, sys; from pathlib import Path; from perseid.server.state.runtime import RuntimeDirectory\n"
@@ -44,10 +44,17 @@ def test_directory_of_a_killed_server_is_emptied_and_used(tmp_path: Path) -> Non
     subprocess.run([sys.executable, "-c", script, tmp_path / "installation", tmp_path / "run"], check=False)
     (left,) = (tmp_path / "run").iterdir()
     assert (left / "data.mdb").exists()
+    for name in ("perseid-backup", "perseid-0123456789abcdef"):  # not ours: another name, or no lock
+        (tmp_path / "run" / name).mkdir(0o700)
+        (tmp_path / "run" / name / "file").touch()
+    other = RuntimeDirectory.create(tmp_path / "other", {"RUNTIME_DIRECTORY": str(tmp_path / "run")})
+    assert not left.exists()
     directory = create(tmp_path)
     assert directory.path == left
-    assert not (left / "data.mdb").exists()
+    assert other.path.exists()
     directory.remove()
+    other.remove()
+    assert len(list((tmp_path / "run").rglob("file"))) == 2
 
 
 @pytest.mark.parametrize("what", ["mode", "link", "file"])
@@ -74,18 +81,21 @@ def test_full_file_systems_are_not_used(tmp_path: Path, monkeypatch: pytest.Monk
         create(tmp_path)
 
 
-def test_lock_removed_meanwhile_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("opened", [1, 2])
+def test_lock_removed_meanwhile_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: int) -> None:
     """The server that had the directory may remove it after another has opened its lock."""
     first = create(tmp_path)
-    real = os.open
+    real, calls = os.open, []
 
     def open_and_remove(path: Path, flags: int, mode: int = 0o777) -> int:
         descriptor = real(path, flags, mode)
-        monkeypatch.setattr(os, "open", real)
-        first.remove()
+        calls.append(path)
+        if len(calls) == opened:
+            first.remove()
         return descriptor
 
     monkeypatch.setattr(os, "open", open_and_remove)
     second = create(tmp_path)
-    assert second.path != first.path
+    assert calls.count(calls[0]) == 2
+    assert (second.path / "lock").exists()
     second.remove()

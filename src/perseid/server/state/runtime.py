@@ -2,7 +2,7 @@
 
 It is in memory if possible: in `$RUNTIME_DIRECTORY` (systemd), in the user's runtime directory or in shared memory,
 else inside the installation. The supervisor creates it, and removes it when it stops. A lock tells a directory in use
-from one that a killed server left behind, which the next server of the installation empties and uses.
+from one that a killed server left behind, which the next server of the same user removes.
 
 The supervisor loads this module, so it imports little.
 """
@@ -10,6 +10,7 @@ The supervisor loads this module, so it imports little.
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import stat
 import sys
@@ -33,6 +34,7 @@ SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - `_lock` refuses what others cr
 CONTROL_NAME: Final = "control"
 """File with numbers that all processes share; the first is the id of the process that made the last change."""
 
+_NAME = re.compile("perseid-[0-9a-f]{16}(-[0-9]+)?")
 _LOCK_NAME = "lock"
 
 
@@ -57,6 +59,7 @@ class RuntimeDirectory:
                 if (free := _free_bytes(base)) < MIN_FREE_BYTES:
                     problems.append(f"{base}: {free >> 20} MiB are free, {MIN_FREE_BYTES >> 20} MiB are needed")
                     continue
+                _remove_unused(base)
                 for number in range(MAX_SERVERS):
                     path = base / (f"{name}-{number}" if number else name)
                     if (lock := _lock(path)) is not None:
@@ -90,6 +93,17 @@ def _free_bytes(base: Path) -> int:
     return status.f_bavail * status.f_frsize
 
 
+def _remove_unused(base: Path) -> None:
+    """Remove the directories of servers of this user that were killed."""
+    for path in base.iterdir():
+        if not _NAME.fullmatch(path.name) or not (path / _LOCK_NAME).exists():
+            continue
+        with suppress(OSError):  # somebody else's
+            if (lock := _lock(path)) is not None:
+                shutil.rmtree(path, ignore_errors=True)
+                os.close(lock)
+
+
 def _lock(path: Path) -> int | None:
     """Create a directory, or empty one that is left over; None if a server uses it.
 
@@ -100,7 +114,10 @@ def _lock(path: Path) -> int | None:
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) != MODE:
         raise PermissionError(f"{path} exists and is not a directory of this user with mode {MODE:o}")
-    lock = os.open(path / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        lock = os.open(path / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except FileNotFoundError:  # another server has just removed it as unused
+        return None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(lock).st_nlink:  # else the server that had it has just removed it
