@@ -19,7 +19,7 @@ import os
 import pwd
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,8 @@ from typing import Annotated, Final, TypeAlias, TypeVar
 
 import typer
 
+from perseid.ledger.ledger import Ledger
+from perseid.ledger.log.log import Log
 from perseid.names.errors import InvalidName, quote_text
 from perseid.names.handle import Handle
 from perseid.names.uri import KNOWN_RESOLVERS, Reference, parse_uri, parse_user_input
@@ -41,7 +43,7 @@ from perseid.registry.commands.composition import Condition, Conditional, entry_
 from perseid.registry.commands.records import PartialValue
 from perseid.registry.context import Command, name_too_long
 from perseid.registry.identity import Identity, KeyIdentity, LocalIdentity, Proof
-from perseid.registry.installation.installation import Installation
+from perseid.registry.installation.installation import WRITER_LINK, Installation
 from perseid.registry.installation.settings import Config
 from perseid.registry.queries.history import keep_history_note
 from perseid.registry.registry import Registry
@@ -106,11 +108,22 @@ class OpenInstallation:
 
 
 @contextmanager
-def open_installation(directory: Path | None, acting_as: str | None = None) -> Iterator[OpenInstallation]:
-    """Open the installation of a command."""
-    identity = get_identity(acting_as)
-    with Installation.open(resolve_directory(directory)) as installation:
+def open_installation(
+    directory: Path | None, acting_as: str | None = None, *, maintains: bool = False
+) -> Iterator[OpenInstallation]:
+    """Open the installation of a command. One that `maintains` views or keys has the ledger itself, beside a server."""
+    identity, where = get_identity(acting_as), resolve_directory(directory)
+    with Installation.open(where, open_ledger=None if maintains else _find_writer(where)) as installation:
         yield OpenInstallation(installation, installation.registry(), identity)
+
+
+def _find_writer(directory: Path) -> Callable[[Log, Path], Ledger] | None:
+    """How to open the ledger beside a running server, which appends for this command; None without one."""
+    if not (directory / WRITER_LINK).is_symlink():
+        return None
+    from perseid.server.processes.remote_ledger import find_writer  # noqa: PLC0415 - most commands do not need it
+
+    return find_writer(directory)
 
 
 def get_identity(acting_as: str | None) -> Identity:

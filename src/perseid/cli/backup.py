@@ -202,7 +202,7 @@ def rebuild(
         perseid rebuild
         perseid rebuild answers
     """
-    with open_installation(directory) as session:
+    with open_installation(directory, maintains=True) as session:
         ledger = session.registry.ledger
         for each in list(View) if view is None else [view]:
             done = _rebuild(ledger, each)
@@ -213,7 +213,7 @@ def rebuild(
 
 
 def _reopen(prefix: str, last: str, directory: Path | None, json: bool) -> None:
-    with open_installation(directory) as session:
+    with open_installation(directory, maintains=True) as session:
         counter = reopen_counter(session, prefix, last)
     if json:
         document: dict[str, object] = {"prefix": counter.prefix, "last": counter.last}

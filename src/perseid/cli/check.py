@@ -367,7 +367,7 @@ def findings(directory: Path, *, quick: bool) -> Iterator[Finding]:
         yield Finding("views", Level.NOTE, "not checked: the ledger they are built from has errors")
         return
     try:
-        with open_installation(directory) as session:
+        with open_installation(directory, maintains=True) as session:
             yield from _answers_findings(session, quick=quick)
             yield from _counter_findings(session)
             yield from _policy_findings(session, quick=quick)

@@ -176,7 +176,7 @@ def prove(
 
 def verify_all(directory: Path | None, json: bool) -> None:
     """Verify the whole ledger and the view `answers`."""
-    with open_installation(directory) as session:
+    with open_installation(directory, maintains=True) as session:
         ledger = session.registry.ledger
         with ledger.open_reader() as reader:
             size = reader.size

@@ -132,7 +132,7 @@ def rotate(
         return
     current = finish_rotation(folder)
     if current is None:
-        with open_installation(directory) as session:
+        with open_installation(directory, maintains=True) as session:
             ledger = session.registry.ledger
             with ledger.open_reader() as reader:
                 origin = reader.origin

@@ -243,8 +243,8 @@ def check_full_disk(killable_server: Serving) -> None:
     ready = {"ready": True, "accepts_changes": True}
     eventually(lambda: readiness(killable_server) == ready, "ready")
     resource.prlimit(killable_server.pid, resource.RLIMIT_FSIZE, (1 << 14, resource.RLIM_INFINITY))
-    (worker,) = children(killable_server, "worker")
-    os.kill(worker, signal.SIGTERM)  # a clean stop; the next one inherits the limit
+    for process in (*children(killable_server, "writer"), *children(killable_server, "worker")):
+        os.kill(process, signal.SIGTERM)  # a clean stop; the next ones inherit the limit
     full = {"ready": True, "accepts_changes": False, "reason": "storage-full"}
     eventually(lambda: readiness(killable_server) == full, "a server without a ledger")
     for via in Via:
@@ -259,29 +259,32 @@ def check_full_disk(killable_server: Serving) -> None:
     assert (refused.value.code, refused.value.headers["Retry-After"]) == (503, "60")
     assert json.load(refused.value)["type"].endswith("#storage-full")
     eventually(lambda: killable_server.errors.count("the ledger cannot be opened") == 1, "the reason in the log")
-    for process in (killable_server.pid, *children(killable_server, "worker")):
+    processes = (*children(killable_server, "writer"), *children(killable_server, "worker"))
+    for process in (killable_server.pid, *processes):
         resource.prlimit(process, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     eventually(lambda: readiness(killable_server) == ready, "recovery")
 
 
-_STARTS_OF_A_WORKER = """
+_STARTS_OF_THE_WRITER = """
 import json, subprocess, sys
 from perseid.server.processes.supervisor import ServerOptions, Supervisor
 supervisor = Supervisor(ServerOptions(sys.argv[1], "127.0.0.1", 0, 1, accept_clock=True))
 def start(command, **_):
-    print(json.loads(command[-1])["accept_clock"], flush=True)
+    options = json.loads(command[-1])
+    if options["name"] == "writer":
+        print(options["accept_clock"], flush=True)
     raise OSError(12, "not started")
 subprocess.Popen = start
-(worker,) = supervisor._children
+writer = supervisor._children[0]
 for opened in (False, True, False):
-    supervisor._start(worker)
-    supervisor._on_status(worker, {"ready": opened})
+    supervisor._start(writer)
+    supervisor._on_status(writer, {"ready": opened})
 """
 
 
 def test_clock_stays_accepted_until_the_ledger_is_opened(tmp_path: Path) -> None:
     """On a full disk the first process opens no ledger; the clock is accepted by the one that does."""
-    command = [sys.executable, "-c", _STARTS_OF_A_WORKER, str(tmp_path)]
+    command = [sys.executable, "-c", _STARTS_OF_THE_WRITER, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert [line for line in done.stdout.split() if line in ("True", "False")] == ["True", "True", "False"]
 
@@ -299,6 +302,24 @@ def test_session_survives_the_death_of_every_process_that_serves_it(killable_ser
         eventually(lambda: is_answered(killable_server, Via.TCP), "an answer over TCP")
         client.identity = None  # it answers no challenge
         assert client.create(f"{PREFIX}/after", values).code is ResponseCode.SUCCESS
+
+
+def test_killed_writer_is_restarted_and_no_change_is_lost(killable_server: Serving) -> None:
+    """Changes wait for the next writer; reads go on."""
+    values = (Value.text(1, "URL", "https://example.org/"),)
+    with NativeClient(killable_server.native, Via.KEPT, timeout=PATIENCE) as client:
+        client.act_as(ADMINISTRATOR, SECRET)
+        client.begin_session()
+        for number in range(3):
+            (writer,) = children(killable_server, "writer")
+            assert client.create(f"{PREFIX}/w{number}", values).code is ResponseCode.SUCCESS
+            os.kill(writer, signal.SIGKILL)
+            assert is_answered(killable_server, Via.UDP, f"{PREFIX}/w{number}")
+            assert client.create(f"{PREFIX}/v{number}", values).code is ResponseCode.SUCCESS
+            eventually(lambda: len(children(killable_server, "writer")) == 1, "another writer")
+        for number in range(3):
+            assert is_answered(killable_server, Via.TCP, f"{PREFIX}/w{number}")
+            assert is_answered(killable_server, Via.TCP, f"{PREFIX}/v{number}")
 
 
 def test_killed_workers_are_restarted_and_keep_their_queues(killable_server: Serving) -> None:
@@ -319,7 +340,7 @@ def test_no_process_survives_the_supervisor(tmp_path: Path) -> None:
     directory = copy_to(tmp_path)
     with ExitStack() as stack:
         running = stack.enter_context(serving(directory))
-        left = children(running, "worker")
+        left = [*children(running, "writer"), *children(running, "worker")]
         os.kill(running.pid, signal.SIGKILL)
         running.process.wait()
         eventually(lambda: not any(_runs(process) for process in left), "the end of all processes")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from perseid.cli._arguments import open_installation
 from perseid.ledger.errors import JobEnded, StorageFull, TooBusy
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.requests import Append, Appended, Failed, Lease, Leased
@@ -23,12 +24,14 @@ from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.records.record import Value
 from perseid.registry.commands.minting import Mint
 from perseid.registry.commands.records import Add, Create, Delete, Home
+from perseid.registry.installation import installation as installations
+from perseid.registry.installation.installation import WRITER_LINK, Installation
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
 from perseid.registry.results import MintResult, Refused
 from perseid.registry.snapshot import Rules
 from perseid.server.processes import remote_ledger, writer
-from perseid.server.processes.remote_ledger import FRAME, SOCKET_NAME, RemoteLedger
+from perseid.server.processes.remote_ledger import FRAME, SOCKET_NAME, RemoteLedger, find_writer
 from perseid.server.processes.writer import WriterServer
 from perseid.wire.codes import ResponseCode
 from tests.ledger.ledgers import SIGNER, change, log_of_today, open_store, sqlite_with_tables, verified
@@ -75,9 +78,13 @@ def writing(folder: Path) -> Iterator[list[int]]:
 
 
 def start(folder: Path) -> int:
+    return fork(lambda: serve(folder))
+
+
+def fork(work: Callable[[], None]) -> int:
     if (child := os.fork()) == 0:
         with suppress(BaseException):
-            serve(folder)
+            work()
         os._exit(1)
     return child
 
@@ -265,3 +272,37 @@ class _Credentials:
 
     def unpack(self, _: bytes) -> tuple[int, int, int]:
         return 1, os.geteuid() + 1, 1
+
+
+def test_local_commands_append_through_a_running_writer(tmp_path: Path) -> None:
+    """Without one, or with a link that a killed one left behind, they have the ledger themselves."""
+    directory = tmp_path / "installation"
+    installations.create(directory, environ={})
+    assert find_writer(directory) is None
+    with Installation.open(directory) as installation:
+        registry = installation.registry()
+        registry.do(Home("0.NA/0.NA"), OPERATOR, "cli")
+        add_namespace(registry, "12345", "free")
+    run = tmp_path / "run"
+    run.mkdir(0o700)
+    (directory / WRITER_LINK).symlink_to(run / SOCKET_NAME)
+    assert find_writer(directory) is None
+
+    def serve_installation() -> None:
+        with Installation.open(directory) as writing, WriterServer(writing.ledger, writing.registry(), run) as server:
+            while True:
+                server.step(1.0)
+
+    child = fork(serve_installation)
+    try:
+        until(lambda: find_writer(directory) is not None)
+        with open_installation(directory) as session:
+            assert isinstance(session.registry.ledger, RemoteLedger)
+            made = session.do(Create(handle("12345/x"), (URL,)))
+            assert session.registry.resolve(Query(handle("12345/x")), NOBODY).seq == made.seq
+        with open_installation(directory, maintains=True) as session:
+            assert not isinstance(session.registry.ledger, RemoteLedger)
+    finally:
+        kill(child)
+    with open_installation(directory) as session:
+        assert session.do(Delete(handle("12345/x"))).seq == made.seq + 1

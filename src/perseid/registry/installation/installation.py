@@ -17,7 +17,7 @@ completed, because every command pays for it.
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -51,6 +51,9 @@ from .site import PUBLIC_KEY, SERVER_KEY, SITE_JSON, build_site, encode_site, ge
 
 LEDGER_NAME: Final = "ledger.db"
 ANSWERS_NAME: Final = "answers"
+WRITER_LINK: Final = "writer"
+"""A link to the socket of the writer, while a server is running."""
+
 KNOWN_CLIENTS: Final = "known-clients"
 CHECKPOINT_KEY: Final = "checkpoint.key"
 NEXT_CHECKPOINT_KEY: Final = f"{CHECKPOINT_KEY}.next"
@@ -103,8 +106,12 @@ class Installation:
         writable: bool = True,
         accept_clock: bool = False,
         environ: Mapping[str, str] | None = None,
+        open_ledger: Callable[[Log, Path], Ledger] | None = None,
     ) -> Self:
         """Open the installation in a directory.
+
+        `open_ledger` opens the ledger of a process that does not write it itself, from the log and the folder of the
+        answers view.
 
         With `writable=False` there is a `log` and no `ledger`: no view is touched and nothing is signed, and root can
         read the directory of another user. `accept_clock` accepts the clock as it is.
@@ -116,7 +123,9 @@ class Installation:
             _check_version(directory, store, config)
             log = new_log(store, accept_clock=accept_clock)
             ledger = None
-            if writable:
+            if open_ledger is not None:
+                ledger = open_ledger(log, directory / ANSWERS_NAME)
+            elif writable:
                 signer = _load_signer(directory, log)
                 answers = stack.enter_context(Answers(directory / ANSWERS_NAME))
                 ledger = Ledger(log, answers, signer, partial(_load_signer, directory, log))

@@ -34,6 +34,7 @@ from perseid.ledger.log.writer import INTERVAL, MAX_WAITING
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.registry.codec import MAX_MESSAGE, decode_outcome, encode_request
+from perseid.registry.installation.installation import WRITER_LINK
 
 SOCKET_NAME: Final = "writer"
 """The writer's socket in the runtime directory."""
@@ -61,6 +62,17 @@ _UNKNOWN = (
     "the connection to the writer was lost, and the outcome is unknown; "
     "check whether the change was made before you retry"
 )
+
+
+def find_writer(directory: Path) -> "Callable[[Log, Path], RemoteLedger] | None":
+    """How to open the ledger of an installation through the writer of its running server; None if there is none."""
+    try:
+        path = (directory / WRITER_LINK).readlink()
+        with socket.socket(socket.AF_UNIX) as attempt:
+            attempt.connect(str(path))
+    except OSError:
+        return None
+    return lambda log, answers: RemoteLedger(log, AnswersReader(answers), path.parent)
 
 
 class WriterState(msgspec.Struct, frozen=True):

@@ -166,7 +166,8 @@ class Supervisor:
         self._signals, wakeup = _signal_pipe()
         signal.set_wakeup_fd(wakeup)
         self._workers = [self._worker(number) for number in range(options.workers)]
-        self._children = [*self._workers]
+        writing = {"directory": options.directory, "state": str(self._runtime.path)}
+        self._children = [Child("writer", "perseid.server.processes.writer", writing, ()), *self._workers]
         for number, child in enumerate(self._children):
             child.number = number
         self._shared_counters = SharedCounters.create(len(self._children))

@@ -29,6 +29,8 @@ import uvloop
 
 from perseid.ledger.errors import LedgerError, StorageFull
 from perseid.ledger.ledger import UnopenedLedger
+from perseid.ledger.log.log import Log
+from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.records.errors import InvalidData
 from perseid.records.site import Transport
 from perseid.registry.installation.certificates import CertificateError
@@ -68,6 +70,7 @@ from . import unblock_signals
 from .accept import AcceptLoop
 from .child import BEAT_SECONDS, ChildOptions, SupervisorLink, parse_options
 from .pools import Pools
+from .remote_ledger import RemoteLedger
 from .site_settings import ServerIdentity, load_identity
 
 DRAIN_SECONDS: Final = 8.0
@@ -278,6 +281,8 @@ class Worker:
             await self._drain()
         self._publish_metrics()
         self._pools.close()
+        if isinstance(self._installation.ledger, RemoteLedger):
+            self._installation.ledger.disconnect()
         await self._known_file.save(self._pools.known)
 
     def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -440,8 +445,12 @@ class Worker:
 def _open_installation(options: WorkerOptions) -> Installation:
     """Open the installation; on a full disk for public resolution only."""
     directory = Path(options.directory)
+
+    def open_ledger(log: Log, answers: Path) -> RemoteLedger:
+        return RemoteLedger(log, AnswersReader(answers), Path(options.state))
+
     try:
-        return Installation.open(directory, accept_clock=options.accept_clock)
+        return Installation.open(directory, accept_clock=options.accept_clock, open_ledger=open_ledger)
     except StorageFull as problem:
         return Installation.open_without_space(directory, problem)
 

@@ -11,24 +11,34 @@ clients that connect again; if not, they get their requests executed now.
 import logging
 import os
 import selectors
+import signal
 import socket
+import sys
+import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
+from time import monotonic
 from typing import Final, Self
 
 import msgspec
 
+from perseid.ledger.errors import LedgerError, StorageFull
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.requests import Outcome, Request
+from perseid.records.errors import InvalidData
 from perseid.registry.codec import MAX_MESSAGE, InvalidMessage, decode_request, encode_outcome
+from perseid.registry.installation.installation import WRITER_LINK, Installation
+from perseid.registry.installation.settings import Config, InvalidConfig
 from perseid.registry.registry import Registry
+from perseid.server.observe import logs
 
+from . import unblock_signals
+from .child import BEAT_SECONDS, ChildOptions, SupervisorLink, parse_options
 from .remote_ledger import SOCKET_NAME, STATE_NAME, FrameReader, WriterState, frame
 
 JOURNAL_NAME: Final = "writer.journal"
@@ -46,7 +56,14 @@ MAX_PER_CONNECTION: Final = 500
 BACKLOG: Final = 128
 """Connections that wait to be accepted: a few for each process of the server, and local commands."""
 
+MAX_STEP_SECONDS: Final = 90.0
+"""Seconds without progress after which the writer is stuck: longer than it tries to reach a database."""
+
+TICK_SECONDS: Final = 1.0
+"""Seconds between two looks at the state of the ledger."""
+
 _READ_BYTES: Final = 256 << 10
+_STARTUP_ERRORS = (InvalidConfig, InvalidData, LedgerError, OSError)
 _CREDENTIALS = Struct("3i")  # process, user, group
 _JOURNAL = Struct(">II")  # length and checksum
 _logger = logging.getLogger("perseid.server.processes.writer")  # run as a program, its __name__ is __main__
@@ -110,6 +127,18 @@ class _Waiting:
     request: Request
 
 
+def write_state(runtime: Path, state: WriterState) -> bool:
+    """Tell the other processes whether changes are possible; return whether that succeeded."""
+    path, new = runtime / STATE_NAME, runtime / f"{STATE_NAME}.new"
+    try:
+        new.write_bytes(msgspec.msgpack.encode(state))
+        new.replace(path)
+    except OSError as error:
+        _logger.warning("cannot write %s: %s", path, error.strerror)
+        return False
+    return True
+
+
 class WriterServer:
     """Commits the requests of all connections."""
 
@@ -168,12 +197,8 @@ class WriterServer:
     def write_state(self) -> None:
         """Tell the other processes whether changes are possible."""
         state = WriterState.of(self.ledger.write_problem)
-        if state != self._state:
-            path = self._runtime / STATE_NAME
-            with suppress(OSError):
-                path.with_suffix(".new").write_bytes(msgspec.msgpack.encode(state))
-                path.with_suffix(".new").replace(path)
-                self._state = state
+        if state != self._state and write_state(self._runtime, state):
+            self._state = state
 
     # Connections
 
@@ -284,3 +309,130 @@ class WriterServer:
         ids = [each.request_id for each in self._group]
         self._encoded = dict(zip(ids, map(encode_outcome, outcomes), strict=True))
         self._journal.write(token, first, self._encoded)
+
+
+# The process
+
+
+def _link(link: Path, path: Path) -> None:
+    """Let local commands find the socket."""
+    try:
+        link.unlink(missing_ok=True)
+        link.symlink_to(path)
+    except OSError as error:  # a full disk; they write by themselves then
+        _logger.warning("cannot create %s: %s", link, error.strerror)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterOptions(ChildOptions):
+    """Options that the supervisor passes to the writer."""
+
+    directory: str
+    state: str
+    """The runtime directory."""
+
+
+class Writer:
+    """The writer process."""
+
+    def __init__(self, options: WriterOptions, supervisor: SupervisorLink) -> None:
+        self._options = options
+        self._supervisor = supervisor
+        self._runtime = Path(options.state)
+        self._stopping = threading.Event()
+        self._progress = monotonic()
+        self._signals, wakeup = os.pipe()
+        os.set_blocking(self._signals, False)
+        os.set_blocking(wakeup, False)
+        signal.set_wakeup_fd(wakeup)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: None)  # handled by `_on_signal`
+        unblock_signals()
+
+    def run(self) -> int:
+        """Write until told to stop; return the exit code."""
+        beating = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        beating.start()
+        try:
+            installation = self._open()
+        except _STARTUP_ERRORS as problem:
+            self._supervisor.report("problem", str(problem))
+            return 1
+        if installation is None:
+            return 0
+        config = installation.config
+        logs.configure(self._options.name, config.log.format, level=config.log.level_number)
+        with installation, WriterServer(installation.ledger, installation.registry(), self._runtime) as server:
+            _link(installation.directory / WRITER_LINK, self._runtime / SOCKET_NAME)
+            server.watch(self._signals, lambda: self._on_signal(server, installation))
+            server.watch(self._options.news, self._on_news)
+            self._supervisor.report("ready", True)
+            due = monotonic() + TICK_SECONDS
+            while not self._stopping.is_set():
+                server.step(TICK_SECONDS)
+                self._progress = monotonic()
+                if self._progress >= due:
+                    due = self._progress + TICK_SECONDS
+                    server.write_state()
+            (installation.directory / WRITER_LINK).unlink(missing_ok=True)
+        return 0
+
+    def _open(self) -> Installation | None:
+        """Open the installation; on a full disk, wait until there is space. None if told to stop meanwhile."""
+        is_reported = False
+        while not self._stopping.is_set():
+            try:
+                return Installation.open(Path(self._options.directory), accept_clock=self._options.accept_clock)
+            except StorageFull as problem:
+                if not is_reported:
+                    is_reported = write_state(self._runtime, WriterState.of(problem))
+                    self._supervisor.report("ready", False)
+            self._progress = monotonic()
+            self._stopping.wait(TICK_SECONDS)
+            self._check_early_signals()
+        return None
+
+    def _check_early_signals(self) -> None:
+        """Notice that the process is told to stop, or that the supervisor has ended, before the server exists."""
+        try:
+            if signal.SIGTERM in os.read(self._signals, 64):
+                self._stopping.set()
+        except BlockingIOError:
+            pass
+
+    def _beat(self) -> None:
+        """Tell the supervisor that this process is not stuck."""
+        while not self._stopping.wait(BEAT_SECONDS):
+            if monotonic() - self._progress < MAX_STEP_SECONDS:
+                self._supervisor.beat()
+
+    def _on_news(self) -> None:
+        if self._supervisor.read_news() is None:  # the supervisor has ended, so nothing would restart this process
+            self._stopping.set()
+
+    def _on_signal(self, server: WriterServer, installation: Installation) -> None:
+        for number in os.read(self._signals, 64):
+            if number == signal.SIGTERM:
+                self._stopping.set()
+            elif number == signal.SIGHUP:
+                self._reload(server, installation)
+
+    def _reload(self, server: WriterServer, installation: Installation) -> None:
+        """Reload the settings; on an error nothing changes."""
+        try:
+            config = Config.load(installation.directory, os.environ)
+            logs.configure(self._options.name, config.log.format, level=config.log.level_number)
+            server.registry = installation.registry(config)
+        except _STARTUP_ERRORS as problem:
+            _logger.error("reload failed, nothing was changed: %s", problem)  # noqa: TRY400 - the message is complete
+        self._supervisor.report("reloaded")
+
+
+def main(text: str) -> int:
+    """Run the writer process."""
+    options = parse_options(WriterOptions, text)
+    return Writer(options, SupervisorLink(options)).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
