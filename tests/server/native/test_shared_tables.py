@@ -15,6 +15,7 @@ from perseid.server.native.authentication import ProvenIdentity
 from perseid.server.native.decisions import Busy
 from perseid.server.native.server import NativeServer
 from perseid.server.native.shared_tables import (
+    LONG_DIVISOR,
     LONG_REQUEST,
     USE_INTERVAL,
     SharedChallenges,
@@ -320,13 +321,15 @@ def test_challenge_is_taken_once_by_all_processes(state: SharedState) -> None:
 
 @pytest.mark.parametrize(("size", "udp"), [(0, True), (LONG_REQUEST, False), (LONG_REQUEST, True)])
 def test_floods_do_not_evict_short_challenges_over_tcp(state: SharedState, size: int, udp: bool) -> None:
-    limits = ChallengeLimits(5, 1 << 20)
+    limits = ChallengeLimits(LONG_DIVISOR, 1 << 20)
     table = challenges_of(state, limits, limits)
-    for number in range(1, 6):
-        table.add(pending(number))
+    short = LONG_DIVISOR - 1
+    for number in range(short):
+        table.add(pending(number + 1))
     for number in range(100, 130):
         table.add(pending(number, size, NOW + number), udp=udp)
-    assert [number for number in range(1, 130) if number in table] == [1, 2, 3, 4, 5, *range(125, 130)]
+    left = 1 if size else short
+    assert [number for number in range(130) if number in table] == [*range(1, short + 1), *range(130 - left, 130)]
 
 
 def test_challenge_without_room_is_refused(state: SharedState) -> None:

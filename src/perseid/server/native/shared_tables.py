@@ -39,6 +39,9 @@ MIN_TABLE_BYTES: Final = 1 << 16
 LONG_REQUEST: Final = 1_024
 """Bytes from which a request is long: changes of usual records are shorter."""
 
+LONG_DIVISOR: Final = 8
+"""The part of the pending challenges that long requests can have: one divided by this."""
+
 _VERSION = 1
 _USES_PER_TIMEOUT = 30  # how often a use is written at least, if the timeout is short
 _NEVER = 1e12  # seconds; an entry that does not expire
@@ -274,17 +277,14 @@ class SharedChallenges:
     ) -> None:
         self._state = state
         self._life = life
-        self._tables = {
-            (udp, is_long): state.table(
-                f"native{'_udp' * udp}{'_long' * is_long}_challenges",
-                version=_VERSION,
-                max_entries=table_limits.count,
-                max_bytes=table_limits.size // 2,
-                clock=clock,
-            )
-            for udp, table_limits in ((False, limits), (True, udp_limits))
-            for is_long in (False, True)
-        }
+        self._tables: dict[tuple[bool, bool], Table] = {}
+        for udp, both in ((False, limits), (True, udp_limits)):
+            long_count = max(1, both.count // LONG_DIVISOR)
+            for is_long, count in ((False, max(1, both.count - long_count)), (True, long_count)):
+                name = f"native{'_udp' * udp}{'_long' * is_long}_challenges"
+                self._tables[udp, is_long] = state.table(
+                    name, version=_VERSION, max_entries=count, max_bytes=both.size // 2, clock=clock
+                )
 
     def __len__(self) -> int:
         return sum(table.size().entries for table in self._tables.values())
