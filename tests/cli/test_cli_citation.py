@@ -151,6 +151,7 @@ def test_qr_code_is_written_to_standard_output_by_default(demo: Site) -> None:
     assert svg == demo.ok(f"qr {RELEASE} -o -").out
     assert decoded(svg_rows(svg.encode())) == f"{PUBLIC_URL}/{RELEASE}"
     assert demo(f"qr {RELEASE} --json").code == 2
+    refused(demo(f"qr {RELEASE} --scale 21"), "--scale", "20", code=2)
 
 
 def test_qr_code_of_a_reserved_handle(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from perseid.registry.context import Context
 from perseid.registry.queries.aliases import FoundRecord, find_record
 from perseid.registry.queries.citation import (
     FORMATTERS,
-    MAX_SCALE,
     QrImage,
     find_printable_name,
     get_citation,
@@ -31,7 +30,7 @@ from perseid.registry.queries.suggest import SUGGESTION_CODES, suggestions
 from perseid.registry.responses import get_authority, to_citation, to_found, to_record
 from perseid.registry.results import NotPublic, Refused
 from perseid.schema.namespaces import Authority
-from perseid.schema.queries import ImageFormat, Selectors, Style
+from perseid.schema.queries import MAX_SCALE, ImageFormat, Selectors, Style
 
 from ._arguments import (
     INTERFACE,

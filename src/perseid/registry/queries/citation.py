@@ -390,9 +390,6 @@ def _with_tail(handle: Handle, reference: Reference, result: StoredRecord | Reso
 
 # QR codes
 
-MAX_SCALE: Final = 100
-"""Maximum pixels per module: the largest code then has 18,500 pixels per side, 60 cm in print."""
-
 QUIET_ZONE: Final = 4
 """Light modules around a code, as the standard requires; some readers fail without them."""
 
