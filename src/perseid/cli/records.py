@@ -244,7 +244,7 @@ def create_command(
     whole = () if record is None else read_record(record)
     values = parse_values(value, url)
     return CreateRecord(
-        parse_handle(handle, new=True), values, whole, overwrite, reuse_deleted, preserve_dates=preserve_dates
+        parse_handle(handle, new=not overwrite), values, whole, overwrite, reuse_deleted, preserve_dates=preserve_dates
     )
 
 

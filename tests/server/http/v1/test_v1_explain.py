@@ -1,11 +1,16 @@
 """Explanations of whether a change is allowed."""
 
 import json
+from urllib.parse import quote
 
 import pytest
 
+from perseid.names.handle import Handle
+from perseid.records.record import Value
+from perseid.registry.commands.records import Create
 from tests.server.http.contexts import Harness, basic
 from tests.server.http.v1.apis import got, problem, send
+from tests.server.installations import OPERATOR
 
 URL = {"type": "URL", "data": "https://example.org/"}
 
@@ -78,3 +83,16 @@ def test_explain_refuses_invalid_handles_and_owners(shared: Harness) -> None:
         "invalid-request",
     )
     assert found["where"] == "$.to"
+
+
+def test_h3_record_whose_handle_is_not_legal_any_more_can_be_replaced(server: Harness) -> None:
+    old, free = "12345/old\u200b", "12345/new\u200b"
+    server.registry.do(
+        Create(Handle.parse_lenient(old), (Value.text(1, "URL", "https://a.example/"),)), OPERATOR, "import"
+    )
+    wanted = {"command": "create", "handle": old, "values": [URL], "overwrite": True}
+    assert got(send(server, "POST", "/explain", wanted, headers=basic()))["allowed"]
+    refused = got(send(server, "POST", "/explain", wanted | {"handle": free}, headers=basic()))
+    assert (refused["allowed"], refused["rule"]) == (False, "H3")
+    assert problem(send(server, "POST", "/explain", wanted | {"overwrite": False}, headers=basic()), "invalid-name")
+    got(send(server, "PUT", f"/handles/{quote(old, safe='')}", {"values": [URL]}, headers=basic()))

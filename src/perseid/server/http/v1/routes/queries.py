@@ -317,7 +317,8 @@ async def explain(call: ApiCall, new: ExplainRequest) -> Reply[Explanation]:
 def _to_command(call: ApiCall, request: object) -> Command[object]:  # noqa: C901 - one case for each
     match request:
         case ToCreate():
-            handle, values = call.parse_handle(request.handle, new=True), parse_values(request.values)
+            handle = call.parse_handle(request.handle, new=not request.overwrite)
+            values = parse_values(request.values)
             create = CreateRecord(handle, values, overwrite=request.overwrite, reuse_deleted=request.reuse_deleted)
             return RequireIdentity(create, f"create {display_name(handle)}")
         case ToSet():
