@@ -67,8 +67,8 @@ class AdviceKind(Enum):
     RETIRE_NAMESPACE = "Retire the namespace instead: it keeps its handles and registers no new ones"
     SET_POLICY = "Set the policy of the namespace again"
     TRANSFER_PREFIX = "Transfer the whole prefix: {prefix}"
-    UNHOME_OR_KEEP_PUBLIC = "Keep it public, or unhome the prefix"
-    UNHOME_OR_TRANSFER = "Unhome the prefix, or transfer it"
+    STOP_HOSTING_OR_KEEP_PUBLIC = "Keep it public, or stop hosting the prefix"
+    STOP_HOSTING_OR_TRANSFER = "Transfer the prefix, or stop hosting it"
     USE_OTHER_INSTALLATION = "Use another installation"
 
     # Handles

@@ -232,7 +232,7 @@ def test_prefix_handle_keeps_its_own_administrators() -> None:
 def test_refusal_names_the_settings() -> None:
     reason = decide(requirements.server_operation(OpCode.HOME_NA)).reason
     assert (
-        reason == "300:0.NA/12345 cannot home a prefix: requires an entry in the setting administrators.server or "
+        reason == "300:0.NA/12345 cannot host a prefix: requires an entry in the setting administrators.server or "
         "administrators.home_only"
     )
 

@@ -88,7 +88,7 @@ def test_retired_namespace_registers_no_new_handles(registry: Registry) -> None:
 
 def test_only_a_namespace_without_handles_is_removed(registry: Registry) -> None:
     add_namespace(registry, "10.1", "exact")
-    with pytest.raises(Refused, match="cannot unhome"):
+    with pytest.raises(Refused, match="cannot stop hosting a prefix"):
         registry.do(RemoveNamespace("10.1"), key_holder(300, "10.1/ann"), "http")
     registry.do(RemoveNamespace("10.1"), OPERATOR, "cli")
     with registry.snapshot() as snapshot:

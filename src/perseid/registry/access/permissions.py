@@ -420,9 +420,9 @@ def server_operation(operation: OpCode, prefix: str = "") -> Requirement:
 
 _SERVER_OPERATIONS: Final = MappingProxyType(
     {
-        OpCode.HOME_NA: ("home a prefix", (Role.SERVER, Role.HOME_ONLY), Scope.NAMESPACES),
-        OpCode.UNHOME_NA: ("unhome a prefix", (Role.SERVER, Role.HOME_ONLY), Scope.NAMESPACES),
-        OpCode.LIST_HOMED_NAS: ("list the homed prefixes", (Role.SERVER, Role.HOME_ONLY), Scope.FIND),
+        OpCode.HOME_NA: ("host a prefix", (Role.SERVER, Role.HOME_ONLY), Scope.NAMESPACES),
+        OpCode.UNHOME_NA: ("stop hosting a prefix", (Role.SERVER, Role.HOME_ONLY), Scope.NAMESPACES),
+        OpCode.LIST_HOMED_NAS: ("list the hosted prefixes", (Role.SERVER, Role.HOME_ONLY), Scope.FIND),
         OpCode.RETRIEVE_TXN_LOG: ("follow the transactions", (Role.SERVER, Role.REPLICATION), Scope.ADMIN),
         OpCode.DUMP_HANDLES: ("copy all handles", (Role.SERVER, Role.REPLICATION), Scope.ADMIN),
         OpCode.BACKUP_SERVER: ("back up the server", (Role.SERVER, Role.BACKUP), Scope.ADMIN),

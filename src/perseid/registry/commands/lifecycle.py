@@ -93,7 +93,7 @@ class Tombstone(Deferrable):
         )
         if stored.handle.is_prefix_handle:
             reason = f"{display_name(stored.requested)} is a prefix handle and cannot become a tombstone"
-            raise Refused(ResponseCode.INVALID_HANDLE, reason, AdviceKind.UNHOME_OR_TRANSFER(), "H8")
+            raise Refused(ResponseCode.INVALID_HANDLE, reason, AdviceKind.STOP_HOSTING_OR_TRANSFER(), "H8")
         if stored.state is State.RESERVED:
             raise still_reserved(stored)
         text = _check_reason(self.reason, "A tombstone")

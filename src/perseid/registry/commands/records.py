@@ -328,7 +328,7 @@ def require_unpublishable(stored: StoredRecord) -> None:
         reason = (
             f"{display_name(stored.requested)} is a prefix handle and must stay public: clients find the service by it"
         )
-        raise Refused(ResponseCode.INVALID_HANDLE, reason, AdviceKind.UNHOME_OR_KEEP_PUBLIC(), "H8")
+        raise Refused(ResponseCode.INVALID_HANDLE, reason, AdviceKind.STOP_HOSTING_OR_KEEP_PUBLIC(), "H8")
 
 
 def already_exists(stored: StoredRecord, *, can_replace: bool = True) -> Refused:

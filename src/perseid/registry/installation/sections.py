@@ -322,7 +322,7 @@ class AdministratorsSection(Section, frozen=True):
         "Server administrators: keys or groups of keys. They can do what no record grants permission for.",
     ] = ()
     home_only: Annotated[
-        _Identities, "Identities that can home and unhome prefixes, in addition to server administrators."
+        _Identities, "Identities that can start and stop hosting prefixes, in addition to server administrators."
     ] = ()
     status: Annotated[
         _Identities, "Identities that can read the server status, in addition to server administrators."
