@@ -5,6 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from perseid.names.handle import Handle
+from perseid.records.record import Value
+from perseid.registry.commands.records import Create
+from perseid.registry.identity import LocalIdentity
+from perseid.registry.installation.installation import Installation
 from tests.cli.installation import Site, refused, site
 
 WORK = "102.100.272/8RBZF0DQH"
@@ -75,6 +80,47 @@ def test_pilin_namespace_refuses_a_url_that_leads_nowhere(demo: Site) -> None:
         assert (done.code, done.out) == (4, "")
         assert "Value 1 of type 'URL' is not an absolute URL; the policy of this namespace says: url_sch" in done.err
         assert "Use an absolute URL, such as https://example.org/1" in done.err
+
+
+def test_h3_record_whose_handle_is_not_legal_any_more_is_replaced_with_overwrite(plain: Site) -> None:
+    old, options = "12345/old\u200b", ("--url", "https://example.org/2", "--overwrite")
+    with Installation.open(plain.directory) as installation:
+        create = Create(Handle.parse_lenient(old), (Value.text(1, "URL", "https://example.org/1"),))
+        installation.registry().do(create, LocalIdentity("test"), "import")
+    assert plain.ok("explain create", old, *options).out.startswith("allowed")
+    assert plain.ok("create", old, *options, "--json").json["handle"] == old
+    for words in (("12345/new\u200b", *options), (old, *options[:2])):
+        refused(plain("create", *words), "the suffix ends with U+200B", code=2)
+
+
+def test_invisible_characters_inside_a_handle_are_stored_with_a_warning(plain: Site) -> None:
+    name = "12345/a\u200bb"
+    warning = (
+        "'12345/a\\u200bb' contains U+200B, an invisible, format or private-use character. "
+        "If it is there by mistake, use a handle without it"
+    )
+    assert plain.ok("create", name, "--url", "https://example.org/").err == f"Warning: {warning}\n"
+    assert plain.ok("create", name, "--url", "https://example.org/2", "--overwrite").err == ""
+    assert plain.ok("set", name, "URL=https://example.org/3").err == ""
+    reserved = plain.ok("reserve", f"{name}b", "--json").json
+    assert reserved["warnings"] == [warning.replace("bb'", "bbb'")]
+    assert plain.ok("create", f"{name}b", "--url", "https://example.org/").err == "", "said when it was reserved"
+    assert plain.ok("mint", name, "--json").json["warnings"] == [warning]
+
+
+def test_blank_in_a_type_is_stored_with_a_warning(plain: Site) -> None:
+    warning = (
+        "Value {} has the type {}, which contains {}: clients that ask for the type without it do not find the value. "
+        "If it is there by mistake, correct the type"
+    )
+    done = plain.ok("create 12345/t --value", "U RL=https://example.org/")
+    assert done.err == f"Warning: {warning.format(1, repr('U RL'), 'a space (U+0020)')}\n"
+    added = plain.ok("add 12345/t", "U RL=x", "E\tMAIL=x", "D\u200b=x", "URN X=x", "--json").json
+    assert added["warnings"] == [
+        warning.format(3, repr("E\tMAIL"), "a control character (U+0009)"),
+        warning.format(4, repr("D\u200b"), "an invisible, format or private-use character (U+200B)"),
+        warning.format(5, repr("URN X"), "a space (U+0020)"),
+    ], "what it had before is not reported again"
 
 
 def test_existing_handle_is_replaced_only_with_overwrite(plain: Site) -> None:

@@ -30,10 +30,12 @@ from typing import Self
 from ._unicode_table import BLANKS, INVISIBLE, UNASSIGNED, UNICODE_VERSION
 from .errors import InvalidName, NameMisuse, format_character
 
+_CONTROL = ((0x00, 0x1F), (0x7F, 0x9F))
+
 # Classes of forbidden characters, as messages and inclusive ranges. Apart from UNASSIGNED these never change
 # (Unicode stability policy).
 _FORBIDDEN: tuple[tuple[str, tuple[tuple[int, int], ...]], ...] = (
-    ("is a control character", ((0x00, 0x1F), (0x7F, 0x9F))),
+    ("is a control character", _CONTROL),
     ("is a surrogate, not a character", ((0xD800, 0xDFFF),)),
     ("is a line or paragraph separator", ((0x2028, 0x2029),)),
     ("is a bidirectional control: the name would not read as it is stored", (
@@ -85,11 +87,26 @@ def check_ends(part: str, label: str, offset: int) -> None:
     if part.isascii():
         return
     for position, end in ((0, "begins"), (len(part) - 1, "ends")):
-        code_point = ord(part[position])
-        if any(first <= code_point <= last for first, last in INVISIBLE):
-            what = f"U+{code_point:04X}, an invisible, format or private-use character"
-            message = f"the {label} {end} with {what}; remove it"
+        if is_invisible(part[position]):
+            message = f"the {label} {end} with U+{ord(part[position]):04X}, {INVISIBLE_TEXT}; remove it"
             raise InvalidName("H3", message, position=offset + position, character=part[position])
+
+
+INVISIBLE_TEXT = "an invisible, format or private-use character"
+
+
+def is_invisible(character: str) -> bool:
+    """Whether nobody sees a character: it can be inside a handle, but not at the ends of its parts (H3)."""
+    return any(first <= ord(character) <= last for first, last in INVISIBLE)
+
+
+def describe_unseen(character: str) -> str:
+    """What a space, control character or invisible character is; empty for others."""
+    if character in BLANKS:
+        return "a space"
+    if any(first <= ord(character) <= last for first, last in _CONTROL):
+        return "a control character"
+    return INVISIBLE_TEXT if is_invisible(character) else ""
 
 
 def check_length(text: str, limit: int, label: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, Protocol, Self, TypeVar
 from perseid.ledger.log.entry import IMPORT, Action, Draft, State
 from perseid.ledger.log.requests import Redactions
 from perseid.names.errors import InvalidName
-from perseid.names.handle import MAX_BYTES, Handle, check_prefix_syntax, fold
+from perseid.names.handle import INVISIBLE_TEXT, MAX_BYTES, Handle, check_prefix_syntax, fold, is_invisible
 from perseid.names.uri import is_uri
 from perseid.records.admin import Admin
 from perseid.records.record import MAX_VALUES, Value, ValueRef, ascending
@@ -116,6 +116,12 @@ class Context:
         if text not in self.warnings and len(self.warnings) < MAX_WARNINGS:
             self.warnings.append(text)
 
+    def warn_about_characters(self, name: str) -> None:
+        """Warn about a character of a new handle that nobody sees."""
+        if not name.isascii() and (character := next(filter(is_invisible, name), None)):
+            what = f"{display_name(name)} contains U+{ord(character):04X}, {INVISIBLE_TEXT}"
+            self.warn(f"{what}. If it is there by mistake, use a handle without it")
+
     # Permissions
 
     def require(self, requirement: Requirement) -> None:
@@ -193,6 +199,8 @@ class Context:
             _check_prefix_handle(stored.requested)
         if refusals := stored.policy.check_name(stored.requested):
             raise Refused.from_refusals(refusals)
+        if not known:
+            self.warn_about_characters(str(stored.requested))
 
     # Entries
 

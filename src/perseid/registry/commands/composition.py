@@ -37,7 +37,7 @@ from perseid.registry.context import Command, Context, Deferrable, Plan, add_adm
 from perseid.registry.policy.authority import Change, CompletedRecord, FoundParty, PartyStatus, complete_record
 from perseid.registry.policy.policy import Audience, Policy, find_url_problems
 from perseid.registry.policy.resolution import check_aliases, check_namespaces, check_ttls, find_missing_targets
-from perseid.registry.policy.types import check_definitions, check_types
+from perseid.registry.policy.types import check_definitions, check_types, find_type_problems
 from perseid.registry.results import InvalidTimestamp, Refused
 from perseid.registry.snapshot import Snapshot, StoredRecord
 from perseid.schema.namespaces import Scope
@@ -141,14 +141,22 @@ def compose(
     complete = after not in (State.RESERVED, State.TOMBSTONE)
     if refusals := stored.policy.check_values(values, complete=complete, known=known):
         raise Refused.from_refusals(refusals)
-    if not stored.policy.url_schemes:
-        for value, problem in find_url_problems(values, known):
-            data, advice = quote_text(value.data.decode("utf-8", "replace")), AdviceKind.USE_ABSOLUTE_URL.value
-            context.warn(f"Value {value.index} of type {display_name(value.type)}, {data}, {problem}. {advice}")
+    _warn_about_values(context, stored.policy, values, known)
     check_definitions(stored.values, values)
     if refusals := list(check_types(context.snapshot, stored.policy, values, stored.values)):
         raise Refused.from_refusals(refusals)
     return set_timestamps(stored.values, values, context.now, is_import=is_import)
+
+
+def _warn_about_values(context: Context, policy: Policy, values: Sequence[Value], known: Sequence[Value]) -> None:
+    """Warn about new values that deployed servers accept, and that are probably mistakes."""
+    for value, problem in () if policy.url_schemes else find_url_problems(values, known):
+        data, advice = quote_text(value.data.decode("utf-8", "replace")), AdviceKind.USE_ABSOLUTE_URL.value
+        context.warn(f"Value {value.index} of type {display_name(value.type)}, {data}, {problem}. {advice}")
+    for value, what in find_type_problems(values, known):
+        consequence = "clients that ask for the type without it do not find the value"
+        text = f"Value {value.index} has the type {quote_text(value.type)}, which contains {what}: {consequence}"
+        context.warn(f"{text}. If it is there by mistake, correct the type")
 
 
 def reindex(values: Iterable[Value], others: Iterable[Value]) -> list[Value]:

@@ -203,7 +203,8 @@ class Reserve(Deferrable):
             new[stored.key] = stored
         drafts = tuple([_reservation(context, stored, self.owner) for stored in new.values()])
         handles = tuple([stored.handle for stored in new.values()])
-        return Plan(lambda seq: MintResult(handles, seq), drafts, reason=context.reasons[-1])
+        warnings = tuple(context.warnings)
+        return Plan(lambda seq: MintResult(handles, seq, warnings), drafts, reason=context.reasons[-1])
 
 
 def mint(
@@ -361,6 +362,7 @@ def _plan_minting(context: Context, command: Generate, count: int) -> _MintPlan:
     _check_count(count)
     require_mint(context, policy, prefix)
     check_open(policy, prefix)
+    context.warn_about_characters(mint_plan.start)
     return mint_plan
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from perseid.names.errors import quote_text
-from perseid.names.handle import Handle, fold
+from perseid.names.handle import Handle, describe_unseen, fold
 from perseid.names.suggest import nearest
 from perseid.records.data_types import Definition
 from perseid.records.errors import InvalidData
@@ -92,6 +92,19 @@ def check_types(
         yield from _check_registered(snapshot, policy, values, before)
     if policy.validate_types:
         yield from _check_data(snapshot, policy, values, before)
+
+
+def find_type_problems(values: Iterable[Value], before: Iterable[Value]) -> Iterator[tuple[Value, str]]:
+    """The values whose type contains a character that people do not see, and which; without types of `before`."""
+    known = {value.type for value in before}
+    for value in values:
+        text = value.type
+        if (text.isascii() and text.isprintable() and " " not in text) or text in known:
+            continue
+        for character in text:
+            if what := describe_unseen(character):
+                yield value, f"{what} (U+{ord(character):04X})"
+                break
 
 
 def get_registered_type(stored: StoredRecord) -> RegisteredType | None:

@@ -78,6 +78,16 @@ def test_record_is_created_and_replaced(server: Harness) -> None:
     assert data_of(server, NEW)[1] == "changed"
 
 
+def test_invisible_characters_and_blanks_in_types_are_warned_about(server: Harness) -> None:
+    """The same texts as at the command line."""
+    answer = server.put(f"/api/handles/{PREFIX}/a%E2%80%8Bb", [URL | {"type": "U RL"}, ADMIN], headers=basic())
+    handle, type_ = json_of(answer)["warnings"]
+    assert handle.startswith(
+        f"'{PREFIX}/a\\u200bb' contains U+200B, an invisible, format or private-use character. If "
+    )
+    assert type_.startswith("Value 1 has the type 'U RL', which contains a space (U+0020): clients that ask for ")
+
+
 def test_entry_has_interface_and_actor(server: Harness) -> None:
     put(server, NEW, URL)
     with server.registry.snapshot() as snapshot:
