@@ -18,6 +18,14 @@ def here(tmp_path: Path) -> Site:
     return installation
 
 
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    return folder
+
+
 def edit(here: Site, script: str, words: str = "", stdin: bytes = b"") -> Done:
     """Edit 12345/x with a shell script, whose first argument is the file."""
     return here(f"edit 12345/x {words}", stdin=stdin, environ={"EDITOR": f"sh -c {shlex.quote(script)} sh"})
@@ -55,15 +63,25 @@ def test_unchanged_record_is_not_saved(here: Site) -> None:
     assert len(here.ok("history 12345/x --json").json["versions"]) == 1
 
 
-def test_record_that_changed_meanwhile_is_refused(here: Site) -> None:
+def test_refused_text_is_kept_without_a_terminal(here: Site, temporary: Path) -> None:
+    done = edit(here, 'echo broken > "$1"', "--yes")
+    assert done.code == 1
+    (kept,) = temporary.iterdir()
+    assert f"Nothing was saved. Your text is in {kept}\n" in done.err
+    assert (kept.read_text(), kept.stat().st_mode & 0o777) == ("broken\n", 0o600)
+
+
+def test_record_that_changed_meanwhile_is_refused(here: Site, temporary: Path) -> None:
     done = edit(here, f'sed -i s,org/a,org/b, "$1"; {PERSEID} set 12345/x URL=c -d {here.directory}', "--yes")
     assert done.code == 1
     assert "has changed since you read it" in done.err
     assert here.lines("resolve 12345/x --type URL") == ["1  URL  c"]
+    (kept,) = temporary.iterdir()
+    assert "https://example.org/b" in kept.read_text()
 
 
 @pytest.mark.usefixtures("terminal")
-def test_confirmation_and_another_attempt(here: Site) -> None:
+def test_confirmation_and_another_attempt(here: Site, temporary: Path) -> None:
     done = edit(here, 'sed -i s,org/a,org/b, "$1"', stdin=b"n\n")
     assert (done.code, done.out) == (1, "")
     assert "12345/x will change. Continue? [y/N]" in done.err
@@ -74,6 +92,7 @@ def test_confirmation_and_another_attempt(here: Site) -> None:
     done = edit(here, 'sed -i s,12345/x,12345/y, "$1"', stdin=b"n\n")
     assert done.code == 1
     assert "The handle cannot be changed to '12345/y'" in done.err
+    assert list(temporary.iterdir()) == [], "given up"
 
 
 @pytest.mark.parametrize(

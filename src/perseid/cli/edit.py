@@ -1,10 +1,11 @@
 """`perseid edit`: change a record in a text editor."""
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkstemp
 
 import msgspec
 import typer
@@ -84,7 +85,8 @@ def edit(
     """Change a record in your editor ($VISUAL, $EDITOR or vi), as JSON.
 
     The differences are shown before they are saved. If the text is invalid, you can edit it again. Nothing is saved if
-    you do not change anything, or if the record was changed by somebody else meanwhile. As with `perseid set --from`,
+    you do not change anything, or if the record was changed by somebody else meanwhile. A text that is refused then, or
+    without a terminal, is kept in a file. As with `perseid set --from`,
     values that the policy requires stay if you remove them, and so do the administrators unless you name others.
 
     For example:
@@ -124,7 +126,10 @@ def _read(session: OpenInstallation, handle: Handle) -> _Original:
 
 
 def _edit_until_valid(command: list[str], text: str, save: Callable[[bytes], ChangeResult]) -> ChangeResult:
-    """Run the editor until the text can be saved, or the user gives up. The file is private, and removed at the end."""
+    """Run the editor until the text can be saved, or the user gives up. The file is private, and removed at the end.
+
+    If a refused text cannot be edited again, it is kept in another private file.
+    """
     with TemporaryDirectory(prefix="perseid-") as folder:  # for the copies that editors make, too
         path = Path(folder) / "record.json"
         path.touch(mode=0o600)
@@ -136,11 +141,20 @@ def _edit_until_valid(command: list[str], text: str, save: Callable[[bytes], Cha
                     return save(file.read(MAX_JSON_BYTES + 1))
             except (RecordProblem, Refused) as problem:
                 if isinstance(problem, ConditionFailed) or not is_terminal(sys.stdin):
+                    problem.add_note(f"Nothing was saved. Your text is in {_keep(path)}")
                     raise
                 report_error(problem)
                 typer.echo("Edit again? [Y/n] ", nl=False, err=True)
                 if sys.stdin.readline().strip().lower() not in ("", "y", "yes"):
                     raise CommandFailed("Nothing was changed") from problem
+
+
+def _keep(path: Path) -> str:
+    """Copy a file to one that is not removed, which only the user can read."""
+    descriptor, kept = mkstemp(prefix="perseid-", suffix=".json")
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(path.read_bytes())
+    return kept
 
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {"edit": edit}
