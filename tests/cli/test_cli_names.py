@@ -4,6 +4,7 @@ Tests of standard input run the installed program, because it opens its own stre
 """
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -315,3 +316,11 @@ def test_unknown_rule_is_not_found() -> None:
     assert done.err == f"perseid: Rule 'Z9' does not exist; the rules are {', '.join(all_rules())}\n"
     problem = json.loads(call("name", "rules", "Z9", "--json").err)
     assert (problem["type"], problem["exit_code"], "code" in problem) == ("/docs/problems#not-found", 3, False)
+
+
+@pytest.mark.parametrize("words", ["name parse", "name convert --to handle", "name parse --strict"])
+def test_url_of_the_own_installation_is_read(tmp_path: Path, words: str) -> None:
+    (tmp_path / "perseid.toml").write_text('[http]\npublic_url = "https://id.example.org"\n')
+    url, environ = "https://id.example.org/12345/x", {"PERSEID_DIR": str(tmp_path)}
+    assert "12345/x" in call(*words.split(), url, environ=environ).out
+    assert call(*words.split(), url).code == 2, "no installation is found"

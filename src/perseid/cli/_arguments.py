@@ -44,13 +44,12 @@ from perseid.registry.commands.records import PartialValue
 from perseid.registry.context import Command, name_too_long
 from perseid.registry.identity import Identity, KeyIdentity, LocalIdentity, Proof
 from perseid.registry.installation.installation import WRITER_LINK, Installation
-from perseid.registry.installation.settings import Config
 from perseid.registry.queries.history import keep_history_note
 from perseid.registry.registry import Registry
 from perseid.registry.responses import to_changed
 from perseid.registry.results import ChangeResult
 
-from ._commands import NAME_OPTIONS, Directory, resolve_directory
+from ._commands import NAME_OPTIONS, Directory, find_own_resolvers, resolve_directory
 from ._output import STANDARD_INPUT, print_json, print_message
 
 __all__ = ["STANDARD_INPUT", "Directory", "resolve_directory"]
@@ -183,7 +182,7 @@ def read_name(text: str, *, for_lookup: bool = False) -> Reference:
     URLs of this installation (`http.public_url`), of `--resolver` and of `KNOWN_RESOLVERS` are read.
     """
     options = NAME_OPTIONS.get()
-    own = Config.load(resolve_directory(options.directory), os.environ).http.resolvers if "://" in text else ()
+    own = find_own_resolvers(text, options.directory)
     parse = parse_uri if options.strict else parse_user_input
     return parse(text, [*options.resolvers, *own, *KNOWN_RESOLVERS], for_lookup=for_lookup)
 

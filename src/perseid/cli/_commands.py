@@ -48,6 +48,15 @@ def resolve_directory(directory: Path | None) -> Path:
     return directory or Path(os.environ.get(DIRECTORY_VARIABLE) or DEFAULT_DIRECTORY)
 
 
+def find_own_resolvers(text: str, directory: Path | None = None) -> tuple[Resolver, ...]:
+    """Return the resolvers of the installation (`http.public_url`), if there is one and the text may be a URL."""
+    if "://" not in text:
+        return ()
+    from perseid.registry.installation.settings import Config  # noqa: PLC0415 - few commands on names need it
+
+    return Config.load(resolve_directory(directory), os.environ).http.resolvers
+
+
 def parse_resolver(text: str) -> Resolver:
     """Parse the resolver of an option."""
     try:

@@ -4,7 +4,6 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from functools import partial
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -28,7 +27,7 @@ from perseid.schema.names import (
 )
 from perseid.schema.names import rules as all_rules
 
-from ._commands import Command, Group, ResolversOption, StrictOption, parse_resolver
+from ._commands import Command, Group, ResolversOption, StrictOption, find_own_resolvers, parse_resolver
 from ._output import AsJson, NotFound, for_each, print_fields, print_json, print_message
 
 name_app = typer.Typer(cls=Group, help="Parse and convert handles, and explain the rules.", no_args_is_help=True)
@@ -108,7 +107,8 @@ def convert(
 
 
 def _reader(resolvers: Iterable[Resolver], *, strict: bool) -> Callable[[str], Reference]:
-    return partial(parse_uri if strict else parse_user_input, resolvers=[*resolvers, *KNOWN_RESOLVERS])
+    parse = parse_uri if strict else parse_user_input
+    return lambda text: parse(text, [*resolvers, *find_own_resolvers(text), *KNOWN_RESOLVERS])
 
 
 @name_app.command(cls=Command, epilog="Example:\n\n    perseid name rules H3")
