@@ -128,7 +128,9 @@ def test_synonyms_lead_to_commands() -> None:
     """Each suggestion exists, at the top or in a group; a word that is a command is never corrected."""
     names = {name for commands in LAZY_COMMANDS.values() for name in commands}
     for word, suggestions in SYNONYMS.items():
-        assert all(each.split()[0] in names | {"name", "show", "add", "policy", "revoke"} for each in suggestions), word
+        assert all(
+            each.split()[0] in names | {"name", "show", "add", "policy", "revoke", "cancel"} for each in suggestions
+        ), word
 
 
 @pytest.mark.parametrize("words", ["", "mint", "namespace add"])
