@@ -2,11 +2,13 @@
 
 import json
 import re
+import socket
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from perseid.registry.installation.installation import WRITER_LINK
 from tests.cli.installation import Site, call, refused, site
 from tests.cli.program import run
 
@@ -195,6 +197,19 @@ def test_upgrade_reports_that_nothing_changed(tmp_path: Path) -> None:
     installation = site(tmp_path, "--prefix", "12345")
     assert re.fullmatch(r"The tables of the ledger already have version \d{4}\.\n", installation.ok("upgrade").out)
     assert installation.ok("upgrade --json").json["upgraded"] is False
+
+
+def test_upgrade_is_refused_beside_a_running_server(tmp_path: Path) -> None:
+    installation = site(tmp_path, "--prefix", "12345")
+    path = tmp_path / "socket"
+    (installation.directory / WRITER_LINK).symlink_to(path)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        problem = json.loads(installation("upgrade --json").err)
+    assert problem["type"].endswith("state-conflict")
+    assert "is running" in problem["detail"]
+    installation.ok("upgrade")  # a link that a killed server left
 
 
 def test_actor_is_the_operating_system_user(tmp_path: Path) -> None:

@@ -112,17 +112,17 @@ def open_installation(
 ) -> Iterator[OpenInstallation]:
     """Open the installation of a command. One that `maintains` views or keys has the ledger itself, beside a server."""
     identity, where = get_identity(acting_as), resolve_directory(directory)
-    with Installation.open(where, open_ledger=None if maintains else _find_writer(where)) as installation:
+    with Installation.open(where, open_ledger=None if maintains else find_writer(where)) as installation:
         yield OpenInstallation(installation, installation.registry(), identity)
 
 
-def _find_writer(directory: Path) -> Callable[[Log, Path], Ledger] | None:
+def find_writer(directory: Path) -> Callable[[Log, Path], Ledger] | None:
     """How to open the ledger beside a running server, which appends for this command; None without one."""
     if not (directory / WRITER_LINK).is_symlink():
         return None
-    from perseid.server.processes.remote_ledger import find_writer  # noqa: PLC0415 - most commands do not need it
+    from perseid.server.processes import remote_ledger  # noqa: PLC0415 - most commands do not need it
 
-    return find_writer(directory)
+    return remote_ledger.find_writer(directory)
 
 
 def get_identity(acting_as: str | None) -> Identity:

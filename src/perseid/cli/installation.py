@@ -36,8 +36,9 @@ from perseid.registry.installation.site import SITE_NAMES
 from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.policy.text import format_toml
 from perseid.registry.registry import Registry
+from perseid.registry.results import StateConflict
 
-from ._arguments import INTERFACE, Directory, get_identity, printable, read_name, resolve_directory
+from ._arguments import INTERFACE, Directory, find_writer, get_identity, printable, read_name, resolve_directory
 from ._output import AsJson, print_fields, print_json, print_message
 
 
@@ -158,6 +159,8 @@ def upgrade(directory: Directory = None, json: AsJson = False) -> None:
         perseid upgrade
     """
     target = resolve_directory(directory)
+    if find_writer(target) is not None:
+        raise StateConflict("The server of this installation is running. Stop it first, then upgrade")
     done = installations.upgrade(target)
     if json:
         print_json({"directory": str(target.resolve()), "upgraded": done, "tables": installations.TABLES_VERSION})

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -18,7 +17,7 @@ from perseid.server.limits.budgets import BURST_SECONDS
 from perseid.server.native.decisions import Busy, TooManyGuesses
 from perseid.server.native.steps import SecretGuess, Work, WorkKind
 from perseid.server.processes import pools as module
-from perseid.server.processes.pools import NICE, THREADS, Pools, PoolStats
+from perseid.server.processes.pools import THREADS, Pools, PoolStats
 
 TCP, UDP = Transport.TCP, Transport.UDP
 HOST, OTHER = "192.0.2.1", "198.51.100.1"
@@ -174,28 +173,11 @@ def test_cancelled_coroutine_leaves_its_queue() -> None:
 
 
 @pytest.mark.parametrize("kind", WorkKind)
-def test_work_runs_in_threads_of_its_kind_with_their_priority(kind: WorkKind) -> None:
-    def where() -> tuple[str, int]:
-        return threading.current_thread().name, os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-
-    async def test() -> None:
-        own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-        async with opened() as pools:
-            found = await pools.do(Work(kind, where), HOST, TCP)
-            assert found == (f"perseid-{kind.value}_0", NICE.get(kind, own))
-
-    run(test)
-
-
-def test_forbidden_priority_change_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forbidden(*_: int) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(os, "setpriority", forbidden)
-
+def test_work_runs_in_threads_of_its_kind(kind: WorkKind) -> None:
     async def test() -> None:
         async with opened() as pools:
-            assert await pools.do(Work(WorkKind.SIGN, lambda: 1), HOST, TCP) == 1
+            found = await pools.do(Work(kind, lambda: threading.current_thread().name), HOST, TCP)
+            assert found == f"perseid-{kind.value}_0"
 
     run(test)
 
@@ -452,5 +434,3 @@ def test_waiting_work_is_refused_on_close() -> None:
 
 def test_every_kind_has_threads() -> None:
     assert set(THREADS) == set(WorkKind)
-    assert set(NICE) < set(WorkKind)
-    assert WorkKind.AGREE not in NICE  # it computes with the interpreter's lock in its hands

@@ -100,9 +100,9 @@ def write_file(path: Path, data: bytes) -> None:
 def replace_file(path: Path, data: bytes) -> None:
     """Replace or create a file atomically, synced to disk: readers see the old or the new contents.
 
-    A leftover of an interrupted attempt is overwritten.
+    Several processes may do so at the same time, such as the workers of a server; the last one wins.
     """
-    temporary = path.with_name(path.name + _TEMPORARY_SUFFIX)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}{_TEMPORARY_SUFFIX}")
     temporary.unlink(missing_ok=True)
     write_file(temporary, data)
     temporary.replace(path)

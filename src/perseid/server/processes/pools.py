@@ -10,20 +10,15 @@ are admitted, see `limits.guesses`.
 Work that takes less time than the hand-over to a thread runs in the event loop, within the same budgets; and so do
 changes, which only wait for the writer.
 
-Signing and verifying release the interpreter lock while they compute. Their threads run beside the event loop with low
-priority, so that resolution comes first on a busy machine. Key agreement does not release the lock (`pow()`); a
-low-priority thread would hold the lock while it waits for a CPU and block the loop, so it has normal priority and the
-smallest budget. TLS handshakes have normal priority too, because most of those clients want to resolve a handle.
+Signing and verifying release the interpreter lock while they compute. Key agreement does not (`pow()`), so it has the
+smallest budget. No thread has a lower priority: it would hold the lock while it waits for a CPU, and block the loop.
 """
 
 import asyncio
-import os
 import secrets
-import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -48,9 +43,6 @@ THREADS: Final[Mapping[WorkKind, int]] = {
 """Threads of each kind. Reading is SQL, which releases the interpreter lock only in part. Writes wait for the disk, and
 those that wait at the same time share one commit. Arithmetic is limited to less than a core, so one thread is
 enough."""
-
-NICE: Final[Mapping[WorkKind, int]] = {WorkKind.SIGN: 10, WorkKind.VERIFY: 10}
-"""Lowered priority of some threads: beside a resolver that uses a whole core they get a tenth of it."""
 
 SOURCE_DIVISOR: Final = 4
 KNOWN_DIVISOR: Final = 2
@@ -192,7 +184,7 @@ class Pools:
         """Where identities were proved."""
         self._guesses = {udp: GuessQueue() for udp in (False, True)}
         self._queues = {kind: _Queue(THREADS[kind]) for kind in WorkKind}
-        self._executors = {kind: _create_executor(kind) for kind in WorkKind}
+        self._executors = {kind: ThreadPoolExecutor(THREADS[kind], f"perseid-{kind.value}") for kind in WorkKind}
         self._buckets = Buckets.private() if buckets is None else buckets
         self._budgets = Budgets(config, self.known, self._buckets)
         self._queue_limits = _queue_limits(config)
@@ -349,17 +341,6 @@ def _queue_limits(config: Config) -> dict[WorkKind, _QueueLimit]:
     }
     percent = config.limits.reserved_share
     return {kind: _QueueLimit(length, length * percent // 100) for kind, length in lengths.items()}
-
-
-def _create_executor(kind: WorkKind) -> ThreadPoolExecutor:
-    nice = NICE.get(kind, 0)
-    return ThreadPoolExecutor(THREADS[kind], f"perseid-{kind.value}", partial(_lower_priority, nice) if nice else None)
-
-
-def _lower_priority(nice: int) -> None:
-    """Lower the priority of this thread alone, which Linux allows; a sandbox may forbid it."""
-    with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
 
 
 def _get_stats(queue: _Queue) -> PoolStats:
