@@ -71,7 +71,9 @@ def test_json_has_all_fields_of_a_token(here: Site) -> None:
 def test_token_authenticates_until_it_is_revoked(here: Site) -> None:
     token = create(here, "--scope mint --namespace 12345")
     with Installation.open(here.directory) as installation:
-        identity = TokenAuthenticator(installation.registry()).authenticate(token["token"])
+        tokens = TokenAuthenticator(installation.registry())
+        identity = tokens.authenticate(token["token"])
+        tokens.note(identity.token)
         assert str(identity).startswith(f"token:{token['id']} by local:")
     here.ok(f"token revoke {token['id']}")
     with Installation.open(here.directory) as installation, pytest.raises(Refused, match="was revoked"):

@@ -137,7 +137,7 @@ def run(seconds: float, seed: int, *, soak: bool = False, pace: float = 1.0, say
     figures = Figures()
     with tempfile.TemporaryDirectory(prefix="perseid-load-") as folder:
         directory = copy_to(Path(folder))
-        with serving(directory, PERSEID_LOG_ACCESS="false") as server:
+        with serving(directory, "--workers", "2", PERSEID_LOG_ACCESS="false") as server:
             opened = descriptors(server.pid)
             with BadNetwork(server.native, f"{seed}-network") as network:
                 scene = Scene(server.native, network.address, seed)

@@ -30,7 +30,7 @@ from tests.server.faults.machine import PROC, eventually, named
 from tests.server.faults.sources import SourceClient, connected, datagrams, frame_bytes, metrics_page, read_frames
 from tests.server.installations import ADMINISTRATOR, NAMES, PREFIX, SECRET, copy_to
 from tests.server.native.native_client import Frames, Serving, Via, serving
-from tests.server.running import FREE_PORTS, serve_command
+from tests.server.running import DEFAULTS, serve_command
 
 PASSPHRASE = "the-passphrase-of-the-server-key"
 OTHER_SECRET = b"another-secret-in-a-new-record"
@@ -268,7 +268,7 @@ def test_wrong_passphrase_is_refused_and_not_logged(tmp_path: Path, form: str) -
     directory = protected(copy_to(tmp_path))
     wrong = "not-the-passphrase-of-the-server"
     given = {"PERSEID_KEYS_PASSPHRASE": wrong, "PERSEID_LOG_FORMAT": form}
-    environment = os.environ | LOUD | FREE_PORTS | given
+    environment = os.environ | LOUD | DEFAULTS | given
     done = subprocess.run(serve_command(directory), capture_output=True, env=environment, timeout=60, check=False)
     assert done.returncode == 1
     assert b"passphrase" in done.stderr

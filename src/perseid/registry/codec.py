@@ -578,7 +578,10 @@ def _untag(kinds: dict[str, type[T]], message: _Tagged) -> T:
     name, data = message
     if name not in kinds:
         raise InvalidMessage(f"unknown type {name}")
-    return msgspec.msgpack.decode(data, type=kinds[name])
+    try:
+        return msgspec.msgpack.decode(data, type=kinds[name])
+    except (ValueError, msgspec.MsgspecError) as problem:
+        raise InvalidMessage(str(problem)) from problem
 
 
 def _encode(value: object) -> bytes:

@@ -72,7 +72,7 @@ def test_error_in_large_record_is_reported(server: Harness) -> None:
     wrong = [{"index": 1, "type": "DESC", "data": "x" * MAX_INLINE_BYTES}, {"index": 2, "type": "DESC"}]
     answer = server.put(f"/api/handles/{PREFIX}/new", wrong, headers=basic())
     assert answer.status == 400
-    assert "value 2 (index 2)" in json_of(answer)["message"]
+    assert "Value 2 (index 2)" in json_of(answer)["message"]
 
 
 @pytest.mark.parametrize("query", ["", "?pretty", "?callback=f", "?at=LATEST", "?index=1"])

@@ -27,7 +27,7 @@ from perseid.wire.responses import ResolutionResult
 from tests.cli.installation import call, examples
 from tests.server.installations import ADMINISTRATOR, NAMES, PREFIX, SECRET, copy_to
 from tests.server.native.native_client import NativeClient, NoAnswer, Serving, Via, serving
-from tests.server.running import FREE_PORTS
+from tests.server.running import DEFAULTS
 
 TRANSPORTS = pytest.mark.parametrize("via", list(Via), ids=lambda via: via.value)
 PATIENCE = 30.0
@@ -452,7 +452,7 @@ def test_limits_take_effect_after_a_reload(tmp_path: Path) -> None:
 
 def run(directory: Path, *options: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-c", "from perseid.cli import main; main()", "serve", "-d", str(directory), *options]
-    environ = os.environ | FREE_PORTS | environment
+    environ = os.environ | DEFAULTS | environment
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environ)
 
 
@@ -512,7 +512,7 @@ def test_missing_server_key_is_reported(tmp_path: Path) -> None:
 def command(directory: Path, words: str, *python: str) -> Iterator["subprocess.Popen[str]"]:
     """A serve command in a directory, as a user would type it; interrupted at the end."""
     arguments = [sys.executable, *python, "-c", "from perseid.cli import main; main()", *shlex.split(words)]
-    ports = FREE_PORTS | {"PERSEID_NATIVE_PORT": "0"}
+    ports = DEFAULTS | {"PERSEID_NATIVE_PORT": "0"}
     with subprocess.Popen(
         arguments, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | ports
     ) as process:

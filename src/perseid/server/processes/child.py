@@ -57,6 +57,8 @@ class News:
     """Number of restarts by kind of process."""
     silent: tuple[int, ...] = ()
     """Workers whose sockets the others serve, too."""
+    has_writer: bool = False
+    """Whether the writer is ready."""
 
 
 class SupervisorLink:
@@ -77,6 +79,13 @@ class SupervisorLink:
         """Send a message: `ready` with whether the ledger is open, `reloaded`, or a `problem` with its text."""
         with suppress(BrokenPipeError):  # the supervisor has ended; `read_news` notices too
             os.write(self._options.status, json.dumps({kind: value}).encode() + b"\n")
+
+    def wait_for_writer(self) -> bool:
+        """Wait until the writer is ready; False if the supervisor has ended."""
+        while not self.news.has_writer:
+            if self.read_news() is None:
+                return False
+        return True
 
     def read_news(self) -> News | None:
         """Read the supervisor's lines, of which only the last one matters; return None if it has ended."""

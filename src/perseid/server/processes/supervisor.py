@@ -167,7 +167,8 @@ class Supervisor:
         signal.set_wakeup_fd(wakeup)
         self._workers = [self._worker(number) for number in range(options.workers)]
         writing = {"directory": options.directory, "state": str(self._runtime.path)}
-        self._children = [Child("writer", "perseid.server.processes.writer", writing, ()), *self._workers]
+        self._writer = Child("writer", "perseid.server.processes.writer", writing, ())
+        self._children = [self._writer, *self._workers]
         for number, child in enumerate(self._children):
             child.number = number
         self._shared_counters = SharedCounters.create(len(self._children))
@@ -206,7 +207,9 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: None)  # handled by `_on_signal`
         self._selector.register(self._signals, selectors.EVENT_READ, self._on_signal)
-        self._start(self._children[0])  # the others when this one is ready: it may create files or refuse to start
+        # The first worker loads its modules and then waits for the writer, which may create files or refuse to start.
+        self._start(self._writer)
+        self._start(self._workers[0])
         while not self._stopping:
             for key, _ in self._selector.select(self._select_timeout()):
                 # An earlier event may have closed this one: the end of a process closes its pipe.
@@ -362,7 +365,12 @@ class Supervisor:
             restarts[child.kind] = restarts.get(child.kind, 0) + child.crashes
         running = {child.name: child.process.pid for child in self._children if child.process is not None}
         silent = [child.options["worker"] for child in self._workers if child.is_silent]
-        news = {"processes": {"supervisor": os.getpid(), **running}, "restarts": restarts, "silent": silent}
+        news = {
+            "processes": {"supervisor": os.getpid(), **running},
+            "restarts": restarts,
+            "silent": silent,
+            "has_writer": self._writer.is_ready,
+        }
         for child in self._children:
             if child.process is not None:
                 with contextlib.suppress(OSError):  # it has ended, or is stuck and its pipe is full
@@ -400,20 +408,12 @@ class Supervisor:
         child.is_ready = child.was_ready = True
         child.is_silent = False
         self._send_news()
-        if not self._has_started:
-            self._start_next()
-
-    def _start_next(self) -> None:
-        """Start the next kind of process; when a worker is ready, it serves for all of them."""
-        waiting = [child for child in self._children if child.process is None and not child.was_ready]
-        if any(child.is_ready for child in self._workers):
-            self._has_started = True
-            for child in waiting:
-                self._start(child)
+        if not self._has_started and self._workers[0].is_ready:
+            self._has_started = True  # it serves for all workers
+            for worker in self._workers[1:]:
+                self._start(worker)
             self._print_startup()
             systemd.ready()
-        elif waiting:
-            self._start(waiting[0])
 
     def _note_reloaded(self, child: Child) -> None:
         """Tell systemd when the last process has reloaded."""

@@ -459,6 +459,8 @@ def main(text: str) -> int:
     """Run a worker process."""
     options = parse_options(WorkerOptions, text)
     supervisor = SupervisorLink(options)
+    if options.is_first and not supervisor.wait_for_writer():
+        return 0
     with ExitStack() as stack:
         try:
             installation = stack.enter_context(_open_installation(options))

@@ -21,6 +21,7 @@ kills it: `RuntimeDirectory.last_writer` tells which one it is.
 import os
 import tempfile
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -113,8 +114,10 @@ class SharedState:
         self._path = path
         self._map_size = map_size
         self._file = os.open(path / "data.mdb", os.O_RDWR | os.O_CLOEXEC)
+        self._close_file = weakref.finalize(self, os.close, self._file)
         self._control = _map_file(path / CONTROL_NAME, _CONTROL_WORDS * _WORD_BYTES).cast("q")
-        self._tables: dict[str, Table] = {}
+        self._tables: weakref.WeakValueDictionary[str, Table] = weakref.WeakValueDictionary()
+        """Weak, so that the state goes with its last user, without the garbage collector."""
         self.key = self.write(self._create_key)
         """A random key of this environment, the same in all processes."""
 
@@ -168,7 +171,7 @@ class SharedState:
     def sweep(self) -> None:
         """Remove expired entries from all tables, a bounded number for each; called once a second."""
         self._env.reader_check()
-        for table in self._tables.values():
+        for table in list(self._tables.values()):
             with suppress(StateFull):
                 table.sweep(table.clock())
 
@@ -178,7 +181,7 @@ class SharedState:
 
     def close(self) -> None:
         self._control.release()
-        os.close(self._file)
+        self._close_file()
         self._env.close()
 
     def _reserve(self, size: int) -> None:

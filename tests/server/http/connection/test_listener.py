@@ -125,7 +125,6 @@ def test_new_connections_are_refused_during_drain() -> None:
         with plain_client(running.address) as client:
             client.sendall(b"echo x\n")
             assert read_all(client) in (b"", b"x\n")
-        running.call(running.front.stop, running.loop)
         running.until(lambda: not len(running.front.connections), "it is gone")
 
 

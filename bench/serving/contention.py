@@ -1,6 +1,6 @@
 """Many clients change one record at the same time, through the writer process: how long do they wait?
 
-    python -m bench.contention [--clients 32] [--processes 2] [--seconds 5]
+    python -m bench.serving.contention [--clients 32] [--processes 2] [--seconds 5]
 
 Each client is a task of an event loop in one of several processes, like a worker, and changes the same value again as
 soon as its last change is acknowledged. Prints the waits, the changes a second and the CPU of all processes a change.
