@@ -228,7 +228,7 @@ class ServerSection(Section, frozen=True):
     listing_allowed: Annotated[
         bool, "Whether users with the permission can list the handles of a prefix over the network."
     ] = True
-    workers: Annotated[int, _range(0, MAX_WORKERS), "Number of worker processes; 0 for one per core."] = 1
+    workers: Annotated[int, _range(0, MAX_WORKERS), "Number of worker processes; 0 for one per core."] = 0
 
 
 class NativeSection(Section, frozen=True):
