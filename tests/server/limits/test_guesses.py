@@ -7,6 +7,7 @@ import pytest
 
 from perseid.server.limits.budgets import EXEMPT, get_source
 from perseid.server.limits.guesses import FAILURE_SECONDS, KNOWN_DAYS, MAX_TURNS, MAX_WAITING, GuessQueue, KnownClients
+from perseid.server.state.state import StateFull
 from tests.server.shared_state import make_state
 
 HOME, OTHER = get_source("192.0.2.1"), get_source("2001:db8::1")
@@ -84,6 +85,19 @@ def test_wrong_guesses_are_counted_in_all_processes_for_a_day() -> None:
     assert [one.failures((number,), ADMIN, udp=False) for number in range(4)] == [(1,), (0,), (1,), (1,)]
     clock.now += FAILURE_SECONDS
     assert one.failures((2,), ADMIN, udp=False) == (0,)
+
+
+def test_right_secret_is_accepted_if_the_state_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = make_state()
+    known = KnownClients(b"key", Clock(), state=state)
+    known.add_failure(HOME, ADMIN, udp=False)
+
+    def fail(*_: object) -> None:
+        raise StateFull
+
+    monkeypatch.setattr(state, "write", fail)
+    known.forget_failures(HOME, ADMIN, udp=False)
+    assert known.failures(HOME, ADMIN, udp=False) == (1,)
 
 
 def test_clock_that_was_set_back_extends_nothing() -> None:

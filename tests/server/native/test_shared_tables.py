@@ -1,7 +1,7 @@
 """Sessions and challenges in the shared state: any process serves any client, and nothing is accepted twice."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from perseid.server.native.shared_tables import (
     SharedChallenges,
     SharedSessions,
 )
-from perseid.server.state.state import SharedState, StateFull
+from perseid.server.state.state import SharedState, StateFull, Transaction
 from perseid.wire.challenges import MAX_REPLY, NONCE_LENGTH, ChallengeLimits, PendingChallenge
 from perseid.wire.client import Client
 from perseid.wire.codes import CURRENT_VERSION, OpCode, OpFlag, ResponseCode, default_flags
@@ -152,6 +152,32 @@ def test_full_state_is_a_busy_server(state: SharedState, registry: Registry, mon
     wish = visitor.client.begin_session(SEC, visitor.now, peer_version=visitor.version)
     assert visitor.ask(wish.request).code is ResponseCode.SERVER_TOO_BUSY
     assert create(visitor, NEW) is ResponseCode.SERVER_TOO_BUSY
+
+
+@pytest.mark.parametrize("allowed", range(7))
+@pytest.mark.parametrize("has_session", [False, True])
+def test_change_is_reported_as_made_if_the_state_is_full_after_it(
+    state: SharedState, registry: Registry, monkeypatch: pytest.MonkeyPatch, has_session: bool, allowed: int
+) -> None:
+    visitor = worker(state, registry)
+    session = visitor.begin_session() if has_session else None
+    if has_session:
+        assert create(visitor, NEW, session) is ResponseCode.SUCCESS
+    write, left = state.write, allowed
+
+    def fail_later(change: Callable[[Transaction], object], size: int = 0) -> object:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise StateFull
+        return write(change, size)
+
+    monkeypatch.setattr(state, "write", fail_later)
+    name = NEW + b"2"
+    code = create(visitor, name, session, OpFlag.CERTIFY)
+    is_stored = registry.ledger.find(name) is not None
+    assert code is (ResponseCode.SUCCESS if is_stored else ResponseCode.SERVER_TOO_BUSY)
+    assert is_stored or allowed < 4
 
 
 # Sessions

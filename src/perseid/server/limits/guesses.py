@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self, TypeAlias
 
-from perseid.server.state.state import Entry, SharedState
+from perseid.server.state.state import Entry, SharedState, StateFull
 
 Source: TypeAlias = tuple[int, ...]
 """The networks that a client belongs to, each contained in the next; empty for clients exempt from limits. The manual
@@ -131,7 +131,8 @@ class KnownClients:
         """Forget the wrong guesses, after a right one."""
         for key in self._failure_keys(source, secret_of, udp=udp):
             if self._failures.get(key, self._clock()) is not None:
-                self._failures.delete(key)
+                with suppress(StateFull):  # the secret was right nevertheless
+                    self._failures.delete(key)
 
     def _failure_keys(self, source: Source, secret_of: bytes, *, udp: bool) -> list[bytes]:
         return [self._hash((network,), secret_of, udp=udp) for network in source]

@@ -479,8 +479,11 @@ class NativeServer:
                 return await self._respond(call, code, body)
         except Exception as second_error:  # noqa: BLE001 - no error may end the server
             error = second_error
-        text = internal_error(error, self._reference())
-        early = self.server.early_failure(ResponseCode.ERROR, text, call.now, answered=call.envelope)
+        if isinstance(error, Busy):
+            code, text = ResponseCode.SERVER_TOO_BUSY, error.text
+        else:
+            code, text = ResponseCode.ERROR, internal_error(error, self._reference())
+        early = self.server.early_failure(code, text, call.now, answered=call.envelope)
         return await self._send(call, early)
 
     def _reference(self) -> str:

@@ -13,6 +13,7 @@ import time
 from array import array
 from bisect import insort
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -154,8 +155,9 @@ class SharedSessions:
             if now - stored.used > stored.timeout + interval:
                 return None
             if abs(now - stored.used) >= interval:
-                # It may have been changed or ended meanwhile.
-                self._change(session_id, lambda stored: (msgspec.structs.replace(stored, used=now), None))
+                with suppress(Busy):  # the next use will be written
+                    # It may have been changed or ended meanwhile.
+                    self._change(session_id, lambda stored: (msgspec.structs.replace(stored, used=now), None))
             return self._to_session(session_id, stored)
         return None
 
@@ -186,8 +188,10 @@ class SharedSessions:
         def change(stored: _StoredSession) -> tuple[_StoredSession, int]:
             return msgspec.structs.replace(stored, sent=stored.sent + 1), stored.sent + 1
 
-        # If the session has ended, this is its last response.
-        return self._change(session.id, change) or session.sent + 1
+        counter = None
+        with suppress(Busy):  # the request may have been executed, so it gets a response
+            counter = self._change(session.id, change)
+        return counter or session.sent + 1  # if the session has ended, this is its last response
 
     def is_fresh(self, session: SharedSession, counter: int) -> bool:
         """Whether a received counter was not used before."""
@@ -329,9 +333,11 @@ class SharedChallenges:
         return stored.used_by is None
 
     def settle(self, pending: PendingChallenge, reply: tuple[bytes, ...]) -> None:
-        """Store the reply to the accepted answer, unless it is too long."""
+        """Store the reply to the accepted answer, unless it is too long or there is no room."""
         size = sum(map(len, reply))
-        if size <= MAX_REPLY:
+        if size > MAX_REPLY:
+            return
+        with suppress(Busy):  # the request was executed, and this is its response
             self._change(pending, lambda stored: msgspec.structs.replace(stored, reply=reply), size)
 
     def _change(
