@@ -492,6 +492,27 @@ def test_job_being_undone_cannot_be_resumed(here: Registry) -> None:
     assert [stored(here, name) for name in names] == before
 
 
+def test_canceled_job_is_not_reopened_beside_its_undo(here: Registry) -> None:
+    """Whether the undo started or ended, or another request resumed the job, after this one had checked it."""
+    names = fill(here)
+    before = [stored(here, name) for name in names]
+    job = rewrite.start(here, ORDER, OPERATOR, "cli", "", 10)
+    next(run_steps(here, job, OPERATOR))
+    runner.cancel(here, job.id, OPERATOR)
+    known = runner.get_unfinished_job(here, job.id, OPERATOR)
+    undoing = undo.start(here, job.id, OPERATOR, "cli")
+    with pytest.raises(Refused, match=f"{job.id} is being undone by job {undoing.id}"):
+        runner.reopen(here, known)
+    list(run_steps(here, undoing, OPERATOR))
+    with pytest.raises(Refused, match=f"{job.id} was undone by job {undoing.id}"):
+        runner.reopen(here, known)
+    assert [stored(here, name) for name in names] == before
+    run_undo(here, undoing)
+    assert runner.reopen(here, known).ended_at == 0
+    with pytest.raises(Refused, match=f"{job.id} was just resumed by another request"):
+        runner.reopen(here, known)
+
+
 def test_undone_undo_has_no_effect(here: Registry) -> None:
     names = fill(here, 6)
     before = [stored(here, name) for name in names]

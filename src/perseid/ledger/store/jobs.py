@@ -6,7 +6,7 @@ because callers can write any note.
 """
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -115,10 +115,16 @@ def finish(log: Log, job_id: str) -> None:
         connection.execute(unfinished.values(ended_at=log.clock.now()))
 
 
-def replace_parameters(log: Log, job: Job, parameters: str, *, ended: bool) -> bool:
-    """End a job, or open it again, with other parameters; return whether it was as `job` says."""
+def replace_parameters(
+    log: Log, job: Job, parameters: str, *, ended: bool, check: Callable[[list["UndoJob"]], None] = lambda _: None
+) -> bool:
+    """End a job, or open it again, with other parameters; return whether it was as `job` says.
+
+    `check` gets the undos of the job, transitively, and may raise: none starts between it and the change.
+    """
     with log.store.writing() as connection:
         connection.connection.cursor().execute(log.statements.lock_head)  # a step is complete, or sees the change
+        check(_find_undos(connection, [job.id]))
         same = update(jobs).where(jobs.c.id == job.id, jobs.c.ended_at == job.ended_at)
         changed = same.values(parameters=parameters, ended_at=log.clock.now() if ended else 0)
         return connection.execute(changed).rowcount == 1
@@ -156,10 +162,14 @@ def list_undos(log: Log) -> list[UndoJob]:
 
 def find_undos(log: Log, job_ids: Collection[str]) -> list[UndoJob]:
     """Return the jobs that undo the given ones, those that undo these, and so on."""
+    with log.store.reading() as connection:
+        return _find_undos(connection, job_ids)
+
+
+def _find_undos(connection: Connection, job_ids: Collection[str]) -> list[UndoJob]:
     undos = select(*_UNDO_COLUMNS).where(jobs.c.undoes.in_([name for name in job_ids if name])).cte(recursive=True)
     undos = undos.union(select(*_UNDO_COLUMNS).where(jobs.c.undoes == undos.c.id))
-    with log.store.reading() as connection:
-        return [UndoJob(row.id, row.undoes, row.ended_at > 0) for row in connection.execute(select(undos))]
+    return [UndoJob(row.id, row.undoes, row.ended_at > 0) for row in connection.execute(select(undos))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -276,13 +276,19 @@ def resume(registry: Registry, name: str, identity: Identity, interface: str = "
 
 
 def reopen(registry: Registry, job: Job) -> Job:
-    """Open a canceled job again; others stay unchanged."""
+    """Open a canceled job again; others stay unchanged. Raises `StateConflict` if it was undone or opened meanwhile."""
     if not is_canceled(job):
         return job
     parameters = msgspec.json.decode(job.parameters, type=dict[str, object])
     del parameters[_CANCELED]
-    jobs.replace_parameters(registry.ledger.log, job, msgspec.json.encode(parameters).decode(), ended=False)
-    return replace(job, parameters=msgspec.json.encode(parameters).decode(), ended_at=0)
+    text = msgspec.json.encode(parameters).decode()
+
+    def check(undos: list[UndoJob]) -> None:
+        UndoIndex(undos).check_has_no_undo(job.id)
+
+    if not jobs.replace_parameters(registry.ledger.log, job, text, ended=False, check=check):
+        raise StateConflict(f"Job {job.id} was just resumed by another request", AdviceKind.RESUME_JOB(job=job.id))
+    return replace(job, parameters=text, ended_at=0)
 
 
 def cancel(registry: Registry, name: str, identity: Identity) -> Job:
@@ -309,11 +315,7 @@ def can_resume(job: Job) -> bool:
 def _find_not_undone(registry: Registry, name: str, identity: Identity) -> Job:
     """Return a job that is neither undone nor being undone. Raises `Refused`."""
     job = find_job(registry, identity, name)
-    undos = UndoIndex.of(registry, job.id)
-    if (by := undos.running(job.id)) is not None:
-        reason = f"Job {job.id} is being undone by job {by}"
-        raise StateConflict(reason, AdviceKind.RESUME_JOB(job=by))
-    undos.check_not_undone(job.id)
+    UndoIndex.of(registry, job.id).check_has_no_undo(job.id)
     return job
 
 
@@ -450,6 +452,13 @@ class UndoIndex:
     def running(self, name: str) -> str | None:
         """Return the job that is undoing this one."""
         return next((each.id for each in self._by.get(name, ()) if not each.ended), None)
+
+    def check_has_no_undo(self, name: str) -> None:
+        """Refuse a job that is undone or being undone at present."""
+        if (by := self.running(name)) is not None:
+            reason = f"Job {name} is being undone by job {by}"
+            raise StateConflict(reason, AdviceKind.RESUME_JOB(job=by))
+        self.check_not_undone(name)
 
     def check_not_undone(self, name: str) -> None:
         """Refuse a job that is undone at present."""
