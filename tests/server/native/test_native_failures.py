@@ -34,6 +34,7 @@ from perseid.registry.snapshot import Rules
 from perseid.server.native.decisions import MAX_TEXT, Busy, make_failure
 from perseid.server.native.server import NativeServer
 from perseid.server.native.steps import NativeResponse, RunWork, Work, WorkKind
+from perseid.server.state.state import StateFull
 from perseid.wire.client import VerifiedResponse
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.message import Message
@@ -83,6 +84,7 @@ def create(visitor: Visitor, session: Session | None = None, name: bytes = NEW) 
     [
         (TooBusy(PLANTED), ResponseCode.SERVER_TOO_BUSY, "too busy"),
         (Contention(PLANTED), ResponseCode.SERVER_TOO_BUSY, "too busy"),
+        (StateFull(PLANTED), ResponseCode.SERVER_TOO_BUSY, "too busy"),
         (Busy(PLANTED), ResponseCode.SERVER_TOO_BUSY, "too busy"),
         (StorageFull(PLANTED), ResponseCode.SERVER_BACKUP, "disk of the server is full"),
         (ClockError(PLANTED), ResponseCode.SERVER_BACKUP, "clock"),

@@ -35,6 +35,7 @@ from perseid.registry.identity import Identity, KeyIdentity
 from perseid.registry.registry import Registry
 from perseid.registry.results import PrefixNotHosted, ReferralError, Refused, find_refusal
 from perseid.registry.snapshot import Snapshot
+from perseid.server.state.state import StateFull
 from perseid.wire.codes import LocalProtocolError, OpCode, ResponseCode
 from perseid.wire.responses import Failure, Referral, ResponseBody
 from perseid.wire.server import Request
@@ -64,6 +65,7 @@ _REFERRALS_SINCE: Final = 5  # minor version; before it, the code of a referral 
 _INTERNAL_FAILURES: Final[dict[type[Exception], tuple[ResponseCode, str]]] = {
     TooBusy: (ResponseCode.SERVER_TOO_BUSY, "the server is too busy; nothing was changed, retry shortly"),
     Contention: (ResponseCode.SERVER_TOO_BUSY, "the server is too busy; nothing was changed, retry shortly"),
+    StateFull: (ResponseCode.SERVER_TOO_BUSY, "the server is too busy; retry shortly"),
     ReadOnlyStore: (ResponseCode.SERVER_BACKUP, "the server is read-only at present; nothing was changed"),
     OutcomeUnknown: (ResponseCode.ERROR, "it is unknown whether the change was made; check before you retry"),
     LocalProtocolError: (ResponseCode.ERROR, "the response is too long for a message; request fewer values"),

@@ -21,7 +21,7 @@ from perseid.server.http.auth.session_table import (
     SessionTable,
 )
 from perseid.server.native.authentication import ProvenIdentity
-from perseid.server.state.state import SharedState
+from perseid.server.state.state import SharedState, StateFull
 from tests.server.shared_state import MAP_BYTES, make_state
 
 NOW = 1_794_724_100.0
@@ -110,6 +110,18 @@ def test_expired_sessions_are_swept() -> None:
     begin(table, now=time.time() + TIMEOUT)
     state.sweep()
     assert len(table) == 1
+
+
+def test_expired_session_is_not_found_if_the_state_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = make_state()
+    table = SessionTable(state)
+    session = begin(table)
+
+    def fail(*_: object) -> NoReturn:
+        raise StateFull
+
+    monkeypatch.setattr(state, "write", fail)
+    assert table.find(session.id, NOW + 63, 60) is None
 
 
 def test_session_of_one_process_is_found_and_ended_in_another(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from perseid.registry.commands.records import Create, Modify, Remove
 from perseid.server.http.auth.session_table import MAX_UNPROVED_PER_ADDRESS
 from perseid.server.http.messages import Client, Request, Response
 from perseid.server.native.steps import WorkKind
+from perseid.server.state.state import SharedState, StateFull
 from tests.registry.registries import OPERATOR
 from tests.server.http.auth_servers import basic_header, fields_of, handle_header, secret_at
 from tests.server.http.client_certificates import named
@@ -481,3 +482,19 @@ def test_concurrent_requests_of_one_session(server: Harness) -> None:
 
     assert {answer.status for answer in asyncio.run(many())} == {200}
     assert WorkKind.VERIFY in server.kinds
+
+
+def test_full_state_is_a_busy_server(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = begin(server)
+
+    def fail(*_: object) -> None:
+        raise StateFull
+
+    with monkeypatch.context() as full:
+        full.setattr(SharedState, "write", fail)
+        for refused in (
+            within(server, "PUT", proof(started)),
+            server.delete(THIS, headers=in_session(started)),
+        ):
+            assert (refused.status, header_of(refused, "Retry-After") is None) == (503, False)
+    assert server.delete(THIS, headers=in_session(started)).status == 204

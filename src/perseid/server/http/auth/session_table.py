@@ -14,6 +14,7 @@ import secrets
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,7 +23,7 @@ import msgspec
 from perseid.records.encoding import to_base64
 from perseid.server.limits.budgets import LEVEL_FACTORS, get_source
 from perseid.server.native.authentication import ProvenIdentity
-from perseid.server.state.state import Entry, SharedState, Transaction
+from perseid.server.state.state import Entry, SharedState, StateFull, Transaction
 
 MAX_SESSIONS: Final = 10_000
 """Authenticated sessions; the least recently used one is evicted. Each takes about a kilobyte, and clients seldom end
@@ -99,7 +100,7 @@ _decode_session = msgspec.msgpack.Decoder(_StoredSession).decode
 
 
 class SessionTable:
-    """The sessions of a server."""
+    """The sessions of a server. `prove` and `end` raise `StateFull` if there is no room for the change."""
 
     def __init__(
         self,
@@ -149,7 +150,8 @@ class SessionTable:
             stored = _decode_session(data)
             interval = _use_interval(timeout)
             if now - stored.used > timeout + interval:
-                self._end(key)
+                with suppress(StateFull):  # it will be swept
+                    self._end(key)
                 return None
             if abs(now - stored.used) >= interval:
                 # It may have been changed or ended meanwhile.
