@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from perseid.ledger.log.requests import Append, Appended, Failed, Lease, Leased
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.records.record import Value
+from perseid.registry.codec import encode_request
 from perseid.registry.commands.minting import Mint
 from perseid.registry.commands.records import Add, Create, Delete, Home
 from perseid.registry.installation import installation as installations
@@ -31,8 +32,8 @@ from perseid.registry.registry import Registry
 from perseid.registry.results import MintResult, Refused
 from perseid.registry.snapshot import Rules
 from perseid.server.processes import remote_ledger, writer
-from perseid.server.processes.remote_ledger import FRAME, SOCKET_NAME, RemoteLedger, find_writer
-from perseid.server.processes.writer import WriterServer
+from perseid.server.processes.remote_ledger import FRAME, SOCKET_NAME, FrameReader, RemoteLedger, find_writer, frame
+from perseid.server.processes.writer import Journal, WriterServer
 from perseid.wire.codes import ResponseCode
 from tests.ledger.ledgers import SIGNER, change, log_of_today, open_store, sqlite_with_tables, verified
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, handle
@@ -222,6 +223,93 @@ def test_killed_writer_loses_and_repeats_nothing(
         assert verified(registry.ledger.log) == len(names)
 
 
+class Client:
+    """A process that sends and reads single messages."""
+
+    def __init__(self, folder: Path) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(30)
+        self.socket.connect(str(folder / "run" / SOCKET_NAME))
+
+    def __del__(self) -> None:
+        self.socket.close()
+
+    def exchange(self, server: WriterServer, *frames: bytes) -> list[tuple[bytes, bytes]]:
+        """Send messages, let the writer work, and return its replies."""
+        self.socket.sendall(b"".join(frames))
+        for _ in range(3):
+            server.step(0)
+        self.socket.setblocking(False)
+        reader = FrameReader()
+        with suppress(BlockingIOError):
+            while data := self.socket.recv(1 << 20):
+                reader.feed(data)
+        return list(iter(reader.next, None))
+
+
+def request_id(client: bytes, number: int) -> bytes:
+    return client * 8 + number.to_bytes(8, "big")
+
+
+def size_of(ledger: Ledger) -> int:
+    with ledger.open_reader() as reader:
+        return reader.size
+
+
+def test_replies_are_kept_until_they_are_confirmed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later commits of others do not displace them, nor does the replacement of the journal."""
+    monkeypatch.setattr(writer, "JOURNAL_BYTES", 200)
+    first, second = request_id(b"a", 1), request_id(b"a", 2)
+    with opened(folder) as ledger, ExitStack() as stack:
+
+        def restart() -> WriterServer:
+            """A new writer after one that was killed."""
+            return stack.enter_context(WriterServer(ledger, Registry(ledger, Rules()), folder / "run"))
+
+        server = restart()
+        before = size_of(ledger)
+        message = encode_request(change("a"))
+        ((_, reply),) = Client(folder).exchange(server, frame(first, message, first))
+        other = Client(folder)
+        for number in range(1, 20):
+            latest = request_id(b"b", number)
+            other.exchange(server, frame(latest, encode_request(change(f"b{number}")), latest))
+        for _ in range(2):
+            server = restart()
+            assert Client(folder).exchange(server, frame(first, message, first)) == [(first, reply)]
+        assert size_of(ledger) == before + 20
+        Client(folder).exchange(server, frame(second, message, second))
+        assert server._journal.find(first) is None
+        assert server._journal.find(second) is not None
+        monkeypatch.setattr(writer, "MAX_REPLY_BYTES", 0)
+        Client(folder).exchange(server, frame(request_id(b"b", 20), message, request_id(b"b", 20)))
+        assert server._journal.find(second) is None, "what was silent for longest is dropped"
+
+
+@pytest.mark.parametrize("failure", ["short", "error"])
+def test_journal_that_cannot_be_written_is_written_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, failure: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A short write is an error too: later entries are still found."""
+    write = os.pwrite
+
+    def fail(file: int, data: bytes, offset: int) -> int:
+        if failure == "error":
+            raise OSError(28, "No space left on device")
+        return write(file, data[:10], offset)
+
+    keys = [request_id(b"a", number) for number in range(1, 4)]
+    with opened(folder) as ledger, WriterServer(ledger, Registry(ledger, Rules()), folder / "run") as server:
+        client = Client(folder)
+        for number, key in enumerate(keys):
+            monkeypatch.setattr(os, "pwrite", fail if number == 1 else write)
+            client.exchange(server, frame(key, encode_request(change(f"a{number}")), keys[0]))
+        assert "cannot write the journal: No space left on device" in caplog.text
+        found = Journal(folder / "run" / writer.JOURNAL_NAME, ledger.log)
+        assert all(found.find(key) for key in keys)
+        found.close()
+
+
 def until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 30
     while not condition():
@@ -242,7 +330,7 @@ def test_without_a_writer_nothing_is_written(folder: Path, monkeypatch: pytest.M
             registry.do(Create(handle("12345/x"), (URL,)), OPERATOR, "cli")
 
 
-@pytest.mark.parametrize("data", [FRAME.pack(5, bytes(16)) + b"hello", FRAME.pack(1 << 31, bytes(16))])
+@pytest.mark.parametrize("data", [frame(bytes(16), b"hello"), FRAME.pack(1 << 31, bytes(16), b"")])
 def test_invalid_message_closes_its_connection_alone(folder: Path, data: bytes) -> None:
     with writing(folder), remote(folder) as registry:
         registry.do(Create(handle("12345/x"), (URL,)), OPERATOR, "cli")

@@ -2,8 +2,9 @@
 
 A request is sent over the writer's Unix socket with an id that nothing else has, and its outcome comes back with the
 same id. If the connection is lost, the writer is being restarted: the process connects again and sends what has no
-outcome yet, with the same ids. The new writer knows the requests of the last commit of the old one (`writer.Journal`),
-so each request is executed once.
+outcome yet, with the same ids. The new writer knows the replies of the old one that may not have arrived
+(`writer.Journal`), so each request is executed once. Each request says which replies have arrived: all before the
+client's oldest request without an outcome.
 
 Threads use `append`, each over a connection of its own. An event loop uses `submit`; its requests share one connection
 and are answered in any order.
@@ -42,8 +43,12 @@ SOCKET_NAME: Final = "writer"
 STATE_NAME: Final = "writer.state"
 """Whether the writer can write, in the runtime directory."""
 
-FRAME: Final = Struct(">I16s")
-"""What comes before each message: its length, and the id of the request."""
+FRAME: Final = Struct(">I16s16s")
+"""What comes before each message: its length, the id of the request, and the id of its client's oldest request without
+an outcome."""
+
+CLIENT_LENGTH: Final = 8
+"""Bytes of an id that name the client, which is one connection; the others are its number."""
 
 RECONNECT_SECONDS: Final = 10.0
 """Seconds to wait for a writer that is being restarted, which takes less than one."""
@@ -102,6 +107,8 @@ class FrameReader:
 
     def __init__(self) -> None:
         self._data = bytearray()
+        self.oldest = bytes(2 * CLIENT_LENGTH)
+        """The client's oldest request without an outcome, as the last message says."""
 
     def feed(self, data: bytes) -> None:
         """Add bytes that were received."""
@@ -111,7 +118,7 @@ class FrameReader:
         """Take the next (id, message); None if it is not complete. Raises `ValueError` if it is too long."""
         if len(self._data) < FRAME.size:
             return None
-        length, request_id = FRAME.unpack_from(self._data)
+        length, request_id, oldest = FRAME.unpack_from(self._data)
         if length > MAX_MESSAGE:
             raise ValueError(f"a message of {length:,} bytes is too long")
         end = FRAME.size + length
@@ -119,12 +126,19 @@ class FrameReader:
             return None
         message = bytes(memoryview(self._data)[FRAME.size : end])
         del self._data[:end]
+        self.oldest = oldest
         return request_id, message
 
 
-def frame(request_id: bytes, message: bytes) -> bytes:
-    """Put the length and the id before a message."""
-    return FRAME.pack(len(message), request_id) + message
+def frame(request_id: bytes, message: bytes, oldest: bytes = b"") -> bytes:
+    """Put the length and the ids before a message."""
+    return FRAME.pack(len(message), request_id, oldest) + message
+
+
+def _request_ids() -> Iterator[bytes]:
+    """Ids for the requests of one connection, in ascending order."""
+    client = secrets.token_bytes(CLIENT_LENGTH)
+    return (client + number.to_bytes(8, "big") for number in itertools.count(1))
 
 
 class RemoteLedger(Ledger):
@@ -134,8 +148,6 @@ class RemoteLedger(Ledger):
         self.log = log
         self.answers = cast("Answers", answers)  # it is only read
         self._runtime = runtime
-        self._client = secrets.token_bytes(8)
-        self._numbers = itertools.count(1)
         self._threads = threading.local()
         self._connections: set[_ThreadConnection] = set()
         self._lock = threading.Lock()
@@ -183,7 +195,7 @@ class RemoteLedger(Ledger):
             connection = self._threads.connection = _ThreadConnection(self._runtime / SOCKET_NAME)
             with self._lock:
                 self._connections.add(connection)
-        messages = {self._next_id(): encode_request(request) for request in requests}
+        messages = {next(connection.ids): encode_request(request) for request in requests}
         try:
             replies = connection.exchange(messages)
         except WriterUnreachable as problem:
@@ -195,7 +207,7 @@ class RemoteLedger(Ledger):
         loop = asyncio.get_running_loop()
         if self._in_loop is None or self._in_loop.loop is not loop:
             self._in_loop = _LoopConnection(self._runtime / SOCKET_NAME, loop, self._unreachable)
-        futures = [self._in_loop.submit(self._next_id(), encode_request(request)) for request in requests]
+        futures = [self._in_loop.submit(encode_request(request)) for request in requests]
         return cast("list[Future[Outcome]]", futures)
 
     def load(self, *_: object) -> "None":  # type: ignore[override]
@@ -226,9 +238,6 @@ class RemoteLedger(Ledger):
         """The error for a request that was not sent."""
         return self.write_problem or TooBusy("the writer is not running. Nothing was written; retry shortly")
 
-    def _next_id(self) -> bytes:
-        return self._client + next(self._numbers).to_bytes(8, "big")
-
     def _discard_answers(self) -> None:
         """Leave a corrupt view to the writer, which checks it."""
 
@@ -237,6 +246,7 @@ class _ThreadConnection:
     """The connection of one thread, which waits for each outcome."""
 
     def __init__(self, path: Path) -> None:
+        self.ids = _request_ids()
         self._path = path
         self._socket: socket.socket | None = None
         self._reader = FrameReader()
@@ -256,7 +266,7 @@ class _ThreadConnection:
                 connection = self._connect()
                 is_sent = True
                 waiting = [(key, message) for key, message in messages.items() if key not in replies]
-                connection.sendall(b"".join(itertools.starmap(frame, waiting)))
+                connection.sendall(b"".join(frame(key, message, waiting[0][0]) for key, message in waiting))
                 for key, reply in self._receive(connection):
                     if key in messages:
                         replies[key] = reply
@@ -293,6 +303,7 @@ class _LoopConnection(asyncio.Protocol):
 
     def __init__(self, path: Path, loop: asyncio.AbstractEventLoop, unreachable: Callable[[], LedgerError]) -> None:
         self.loop = loop
+        self._ids = _request_ids()
         self._path = path
         self._unreachable = unreachable
         self._transport: asyncio.WriteTransport | None = None
@@ -304,17 +315,21 @@ class _LoopConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def submit(self, request_id: bytes, message: bytes) -> "asyncio.Future[Outcome]":
+    def submit(self, message: bytes) -> "asyncio.Future[Outcome]":
         """Send a message; the future gets its outcome, or an error of the ledger."""
         if len(self._waiting) >= MAX_WAITING:
             raise TooBusy("too many changes are queued. Nothing was written; retry later")
+        request_id = next(self._ids)
         sent = self._waiting[request_id] = _Sent(message, self.loop.create_future())
         if self._transport is not None:
-            sent.was_sent = True
-            self._transport.write(frame(request_id, message))
+            self._send(self._transport, request_id, sent)
         elif self._connecting is None:
             self._connecting = self.loop.create_task(self._connect())
         return sent.future
+
+    def _send(self, transport: asyncio.WriteTransport, request_id: bytes, sent: "_Sent") -> None:
+        sent.was_sent = True
+        transport.write(frame(request_id, sent.message, next(iter(self._waiting))))
 
     async def _connect(self) -> None:
         """Connect, and send everything that has no outcome; fail it if that takes too long."""
@@ -338,8 +353,7 @@ class _LoopConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport, self._reader = cast("asyncio.WriteTransport", transport), FrameReader()
         for request_id, sent in self._waiting.items():
-            sent.was_sent = True
-            self._transport.write(frame(request_id, sent.message))
+            self._send(self._transport, request_id, sent)
 
     def connection_lost(self, _: Exception | None) -> None:
         self._transport = None

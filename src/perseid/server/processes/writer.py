@@ -4,10 +4,11 @@ It reads requests from a Unix socket in the runtime directory and commits everyt
 arrives meanwhile is the next group. So one thread does it all: reading, committing and replying in turn.
 
 Killing it loses no acknowledged change, and no request is executed twice: before each commit, the replies are written
-to a journal in the runtime directory, in memory. If the commit has happened, the next writer replies from there to the
-clients that connect again; if not, they get their requests executed now.
+to a journal in the runtime directory, in memory, and kept until the clients have confirmed them. The next writer
+replies from there to the clients that connect again; requests of a commit that has not happened are executed now.
 """
 
+import errno
 import logging
 import os
 import selectors
@@ -39,10 +40,17 @@ from perseid.server.observe import logs
 
 from . import unblock_signals
 from .child import BEAT_SECONDS, ChildOptions, SupervisorLink, parse_options
-from .remote_ledger import SOCKET_NAME, STATE_NAME, FrameReader, WriterState, frame
+from .remote_ledger import CLIENT_LENGTH, SOCKET_NAME, STATE_NAME, FrameReader, WriterState, frame
 
 JOURNAL_NAME: Final = "writer.journal"
-"""The replies of the last commit, in the runtime directory."""
+"""The replies that clients have not confirmed, in the runtime directory."""
+
+MAX_REPLY_BYTES: Final = 16 << 20
+"""Bytes of unconfirmed replies that are kept: far more than processes leave unread. One that has ended confirms
+nothing, so the replies to the client that has been silent for longest are dropped first."""
+
+JOURNAL_BYTES: Final = 4 << 20
+"""Bytes that are appended to the journal before it is written again without what is confirmed: some 20,000 replies."""
 
 MAX_GROUP: Final = 2_000
 """Requests in one commit: a fifth of a second of work, for which the others wait."""
@@ -71,39 +79,101 @@ _logger = logging.getLogger("perseid.server.processes.writer")  # run as a progr
 
 class _Entry(msgspec.Struct, frozen=True, array_like=True):
     token: bytes
+    """Of the commit; empty if these replies are known to be committed."""
     first: int
     replies: dict[bytes, bytes]
+    follows_commit: bool
+    """Whether the commit of the entry before has happened."""
 
 
 class Journal:
-    """The replies of the last commit."""
+    """The replies that clients have not confirmed: in memory, and in a file for the next writer."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, log: Log) -> None:
+        self._path = path
+        self._replies: dict[bytes, dict[bytes, bytes]] = {}  # by client and id
+        self._bytes = 0
+        self._pending: dict[bytes, bytes] = {}  # of the last entry
+        self._is_committed = False  # the last entry
+        self._end = 0
+        self._limit = -1  # the end from which it is written again: the first time at once
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._load(log)
 
     def close(self) -> None:
         """Release the file; what is in it stays."""
         os.close(self._file)
 
+    def find(self, request_id: bytes) -> bytes | None:
+        """The reply to a request that was committed."""
+        return self._replies.get(request_id[:CLIENT_LENGTH], {}).get(request_id)
+
+    def confirm(self, oldest: bytes) -> None:
+        """Forget the replies to a client that are older than a request."""
+        client = oldest[:CLIENT_LENGTH]
+        replies = self._replies.pop(client, {})
+        self._bytes -= sum(map(len, replies.values()))
+        for request_id, reply in replies.items():
+            if request_id >= oldest:
+                self._keep(request_id, reply)
+
     def write(self, token: bytes, first: int, replies: dict[bytes, bytes]) -> None:
         """Store the replies of a commit that is about to happen."""
-        data = msgspec.msgpack.encode(_Entry(token, first, replies))
         try:
-            os.pwrite(self._file, _JOURNAL.pack(len(data), zlib.crc32(data)) + data, 0)
+            if self._end > self._limit:
+                self._rewrite()
+            self._append(_Entry(token, first, replies, self._is_committed))
         except OSError as error:
+            self._limit = -1
             _logger.warning("cannot write the journal: %s", error.strerror)
+        self._pending, self._is_committed = replies, False
 
-    def load(self, log: Log) -> dict[bytes, bytes]:
-        """The replies of the last commit of an earlier writer, by id; none if that commit has not happened."""
-        head = os.pread(self._file, _JOURNAL.size, 0)
-        if len(head) < _JOURNAL.size:
-            return {}
-        length, checksum = _JOURNAL.unpack(head)
-        data = os.pread(self._file, length, _JOURNAL.size)
-        if not data or zlib.crc32(data) != checksum:
-            return {}  # killed before it was complete, and so before the commit
-        entry = msgspec.msgpack.decode(data, type=_Entry)
-        return entry.replies if log.was_committed(entry.token, entry.first) else {}
+    def commit(self) -> None:
+        """Keep the replies that were written last: their commit has happened."""
+        for request_id, reply in self._pending.items():
+            self._keep(request_id, reply)
+        self._pending, self._is_committed = {}, True
+        while self._bytes > MAX_REPLY_BYTES:
+            self._bytes -= sum(map(len, self._replies.pop(next(iter(self._replies))).values()))
+
+    def _keep(self, request_id: bytes, reply: bytes) -> None:
+        self._replies.setdefault(request_id[:CLIENT_LENGTH], {})[request_id] = reply
+        self._bytes += len(reply)
+
+    def _append(self, entry: _Entry) -> None:
+        data = msgspec.msgpack.encode(entry)
+        data = _JOURNAL.pack(len(data), zlib.crc32(data)) + data
+        if os.pwrite(self._file, data, self._end) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._end += len(data)
+
+    def _rewrite(self) -> None:
+        """Replace the file by one without the replies that are confirmed."""
+        new = self._path.with_suffix(".new")
+        file = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        os.close(self._file)
+        self._file, self._end = file, 0
+        replies = {request_id: reply for each in self._replies.values() for request_id, reply in each.items()}
+        self._append(_Entry(b"", 0, replies, follows_commit=False))
+        new.replace(self._path)
+        self._is_committed, self._limit = True, 2 * self._end + JOURNAL_BYTES
+
+    def _load(self, log: Log) -> None:
+        """Read the entries of an earlier writer. An incomplete one was never committed."""
+        data = self._path.read_bytes()
+        last: _Entry | None = None
+        while len(data) >= self._end + _JOURNAL.size:
+            length, checksum = _JOURNAL.unpack_from(data, self._end)
+            start = self._end + _JOURNAL.size
+            content = data[start : start + length]
+            if not content or zlib.crc32(content) != checksum:
+                break
+            entry = msgspec.msgpack.decode(content, type=_Entry)
+            if entry.follows_commit:
+                self.commit()
+            last, self._pending, self._end = entry, entry.replies, start + length
+        if last is not None and (not last.token or log.was_committed(last.token, last.first)):
+            self.commit()
 
 
 @dataclass(slots=True, eq=False)
@@ -146,8 +216,7 @@ class WriterServer:
         self.ledger = ledger
         self.registry = registry
         self._runtime = runtime
-        self._journal = Journal(runtime / JOURNAL_NAME)
-        self._replies = self._journal.load(ledger.log)  # of the last commit of an earlier writer
+        self._journal = Journal(runtime / JOURNAL_NAME, ledger.log)
         ledger.log.journal = self._write_journal
         self._group: list[_Waiting] = []
         self._encoded: dict[bytes, bytes] = {}
@@ -227,6 +296,7 @@ class WriterServer:
             connection.reader.feed(data)
             while (received := connection.reader.next()) is not None:
                 connection.requests.append(received)
+            self._journal.confirm(connection.reader.oldest)
         except BlockingIOError:
             return
         except (OSError, ValueError) as problem:
@@ -280,7 +350,7 @@ class WriterServer:
                 self._take(connection, request_id, message)
 
     def _take(self, connection: _Connection, request_id: bytes, message: bytes) -> None:
-        if (known := self._replies.get(request_id)) is not None:  # committed by an earlier writer
+        if (known := self._journal.find(request_id)) is not None:  # committed before its connection was lost
             self._send(connection, request_id, known)
             self._flush(connection)
             return
@@ -296,6 +366,7 @@ class WriterServer:
         group, self._encoded = self._group, {}
         try:
             outcomes: Sequence[Outcome | Exception] = self.ledger.commit([each.request for each in group])
+            self._journal.commit()
         except Exception as error:  # noqa: BLE001 - every process gets the error
             outcomes, self._encoded = [error] * len(group), {}
             self.write_state()
