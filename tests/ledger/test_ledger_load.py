@@ -116,6 +116,8 @@ def test_failed_load_leaves_no_trace(opened: Ledger) -> None:
         opened.load([*drafts(["a"]), change("x", handle="0.NA/10.2").draft])
     with pytest.raises(UnicodeEncodeError):
         opened.load([*drafts(["a"]), change("x", handle="10.1/\ud800").draft])
+    with pytest.raises(ValueError, match="longer than 1,048,576 bytes"):
+        opened.load([*drafts(["a"]), change("x", url("x" * 1_048_576)).draft])
     sound(opened, 0)
 
 

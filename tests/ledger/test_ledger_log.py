@@ -12,6 +12,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import text
 
 from perseid.ledger.errors import ClockError, CorruptData, NewerFormat, PreconditionFailed
+from perseid.ledger.log import entry
 from perseid.ledger.log.clock import SECOND, TOLERANCE
 from perseid.ledger.log.entry import Action, State
 from perseid.ledger.log.log import MAX_GROUP, Log
@@ -20,6 +21,7 @@ from perseid.ledger.log.signing import sign_checkpoint
 from perseid.ledger.store.store import Store
 from perseid.ledger.store.tables import metadata
 from perseid.proof.verifier import check_consistency, check_inclusion, open_checkpoint
+from perseid.records.binary import MAX_BYTES
 from tests.ledger.ledgers import NOW, ORIGIN, SIGNER, Machine, appended, change, key, log_of_today, look, url, verified
 
 
@@ -91,6 +93,21 @@ def test_unencodable_request_fails_alone(log: Log, text: str) -> None:
     outcomes = log.append([*(Append(one) for one in wrong), erases_nothing, change("b")])
     assert [isinstance(outcome, Failed) for outcome in outcomes] == [True, True, True, True, False]
     assert verified(log) == 1
+
+
+def test_value_that_is_too_long_fails_alone_and_an_existing_one_is_read(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longer = url("x" * (MAX_BYTES + 1))
+    assert [isinstance(outcome, Failed) for outcome in log.append([change("a", longer), change("b")])] == [True, False]
+    with monkeypatch.context() as patch:
+        patch.setattr(entry, "MAX_BYTES", 2 * MAX_BYTES)
+        log.append([change("a", longer)])
+    appended(log.append([change("a", longer, url("y", 2))])[0])
+    stored = look(log).entry(3)
+    assert longer.data in [value.data for value in stored.record()]
+    assert entry.Entry.from_body(3, stored.at, stored.body()) == stored
+    assert verified(log) == 3
 
 
 def test_group_size_is_limited(log: Log) -> None:

@@ -27,7 +27,7 @@ from typing import Final, Self
 
 from perseid.names.handle import Handle
 
-from .binary import Reader, Writer
+from .binary import MAX_BYTES, Reader, Writer
 from .encoding import (
     JsonObject,
     OpenEnum,
@@ -164,9 +164,16 @@ class Value:
             self.index, self.type, self.data, self.ttl, self.ttl_type, self.permissions, timestamp, self.references
         )
 
+    @property
+    def size(self) -> int:
+        """Bytes of the binary form."""
+        texts = [self.type, *[reference.handle for reference in self.references]]
+        fixed = _MIN_VALUE_SIZE + _MIN_REFERENCE_SIZE * len(self.references)
+        return fixed + len(self.data) + sum([len(text.encode("utf-8", "surrogatepass")) for text in texts])
+
     @classmethod
-    def read(cls, reader: Reader, now: int) -> Self:
-        """Read the binary form; `now` resolves 32-bit times."""
+    def read(cls, reader: Reader, now: int, limit: int = MAX_BYTES) -> Self:
+        """Read the binary form; `now` resolves 32-bit times, and `limit` is the maximum length of the data."""
         index = reader.i32()
         timestamp = from_wire(reader.u32(), now)
         byte = reader.u8()
@@ -176,7 +183,7 @@ class Value:
             ttl = from_wire(to_wire(ttl), now)
         permissions = _PERMISSIONS[reader.u8()]
         type_ = reader.text()
-        data = reader.bytes_()
+        data = reader.bytes_(limit)
         count = reader.count(_MIN_REFERENCE_SIZE)
         references = tuple([ValueRef.read(reader) for _ in range(count)]) if count else ()
         return cls(index, type_, data, ttl, ttl_type, permissions, timestamp, references)
@@ -194,9 +201,9 @@ class Value:
 
     @classmethod
     def from_bytes(cls, data: bytes, now: int) -> Self:
-        """Decode a value; trailing bytes are rejected."""
+        """Decode a stored value, however long; trailing bytes are rejected."""
         reader = Reader(data)
-        value = cls.read(reader, now)
+        value = cls.read(reader, now, len(data))
         reader.finish()
         return value
 

@@ -20,6 +20,7 @@ from perseid.ledger.log.requests import Redactions
 from perseid.names.errors import InvalidName
 from perseid.names.handle import INVISIBLE_TEXT, MAX_BYTES, Handle, check_prefix_syntax, fold, is_invisible
 from perseid.names.uri import is_uri
+from perseid.records import binary
 from perseid.records.admin import Admin
 from perseid.records.record import MAX_VALUES, Value, ValueRef, ascending
 from perseid.records.types import HS_ADMIN
@@ -321,6 +322,14 @@ def check_count(values: Sequence[Value]) -> None:
     if len(values) > MAX_VALUES:
         reason = f"The record would have {len(values):,} values; clients read at most {MAX_VALUES:,}"
         raise Refused(ResponseCode.INVALID_VALUE, reason)
+
+
+def check_sizes(values: Iterable[Value], known: Sequence[Value]) -> None:
+    """Refuse values that clients cannot read, except those that the record has already."""
+    for value in values:
+        if value.size > binary.MAX_BYTES and value not in known:
+            reason = f"Value {value.index} would have {value.size:,} bytes with its type and references"
+            raise Refused(ResponseCode.INVALID_VALUE, f"{reason}; the maximum is {binary.MAX_BYTES:,}")
 
 
 def add_administrators(context: Context, stored: StoredRecord, values: Sequence[Value]) -> tuple[Value, ...]:

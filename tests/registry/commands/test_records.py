@@ -12,12 +12,14 @@ from typing import TypeVar
 
 import pytest
 
+from perseid.ledger.log import entry as entry_module
 from perseid.ledger.log.clock import SECOND, TOLERANCE
 from perseid.ledger.log.entry import IMPORT, Action, Draft, State
 from perseid.ledger.log.record_keys import policy_name, record_key
 from perseid.ledger.log.requests import Append
 from perseid.names.handle import CaseRule, Handle
 from perseid.records.admin import ALL_PERMISSIONS, AdminPermission, ValueList
+from perseid.records.binary import MAX_BYTES
 from perseid.records.encoding import to_iso
 from perseid.records.record import Permission, Value, ValueRef
 from perseid.registry.access.authorization import Settings
@@ -1725,6 +1727,39 @@ def test_a3_only_server_administrators_can_import_timestamps(world: World, prefi
 
 
 # What is kept of a change
+
+
+LONGEST = Value(1, "URL", b"x" * (MAX_BYTES - 29))  # 26 bytes and the type come on top
+LONGER: list[Callable[[Handle, Value], Command[object]]] = [
+    lambda name, value: Create(handle(f"{name}.new"), (value,)),
+    lambda name, value: Create(name, (value,), overwrite=True),
+    lambda name, value: Add(name, (replace(value, index=9),)),
+    lambda name, value: Modify(name, (value,)),
+    lambda name, value: ReplaceRecord(name, (value,)),
+]
+
+
+@pytest.mark.parametrize("make", LONGER)
+def test_value_is_refused_if_it_could_not_be_read_back(
+    world: World, prefix: str, make: Callable[[Handle, Value], Command[object]]
+) -> None:
+    name = world.record(prefix, URL)
+    refused = world.refused(make(handle(name), replace(LONGEST, data=LONGEST.data + b"x")), OPERATOR, RC.INVALID_VALUE)
+    assert "would have 1,048,577 bytes with its type and references; the maximum is 1,048,576" in refused.reason
+    world.done(make(handle(name), LONGEST))
+    assert LONGEST.size == len(LONGEST.to_bytes()) == MAX_BYTES
+
+
+def test_longer_value_of_an_earlier_version_does_not_block_other_changes(
+    world: World, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, longer = world.record(prefix, EMAIL), replace(LONGEST, data=b"x" * (MAX_BYTES + 1))
+    with monkeypatch.context() as patch:
+        patch.setattr(entry_module, "MAX_BYTES", 2 * MAX_BYTES)
+        world.put(name, State.NORMAL, longer, EMAIL, admin(100, "300:77/owner"))
+    world.done(Remove(handle(name), (EMAIL.index,)), OWNER)
+    assert longer in world.stored(name)
+    world.done(Modify(handle(name), (URL,)), OWNER)
 
 
 def test_entry_records_actor_interface_and_note(world: World, prefix: str) -> None:

@@ -19,6 +19,7 @@ from perseid.ledger.store.store import Store
 from perseid.ledger.verify import verify
 from perseid.names.handle import CaseRule, Handle
 from perseid.records.admin import Admin, AdminPermission
+from perseid.records.binary import MAX_BYTES
 from perseid.records.record import Permission, Value, ValueRef
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.lifecycle import Redact
@@ -95,6 +96,14 @@ def targets(registry: Registry, *names: str) -> list[str]:
 
 
 # Rewriting
+
+
+def test_rewrite_to_a_value_that_could_not_be_read_back_is_refused(here: Registry) -> None:
+    url = "http://old.example/".ljust(MAX_BYTES - 29, "x")
+    put(here, *BOTH, value(1, url))
+    with pytest.raises(Refused, match="Value 1 would have 1,048,579 bytes"):
+        run_rewrite(here)
+    assert targets(here, "12345/x") == [url]
 
 
 def test_rewrite_is_previewed_and_done_as_one_job(here: Registry) -> None:

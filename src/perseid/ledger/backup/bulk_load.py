@@ -29,7 +29,7 @@ from perseid.ledger.errors import (
     PreconditionFailed,
     TooBusy,
 )
-from perseid.ledger.log.entry import Change, Draft, Entry, Random, encode_entry, next_jump
+from perseid.ledger.log.entry import Change, Draft, Entry, Random, encode_entry, find_oversized, next_jump
 from perseid.ledger.log.log import SQL_VIEWS, TOKEN_LENGTH, Log, gc_paused, retry_delays
 from perseid.ledger.log.requests import Preconditions
 from perseid.ledger.merkle import Frontier
@@ -40,6 +40,7 @@ from perseid.ledger.views.answers_format import encode_item, store_key
 from perseid.ledger.views.answers_generation import PREFIX_RECORD_KEYS
 from perseid.ledger.views.search_keys import index_keys
 from perseid.proof.verifier import EMPTY_ROOT
+from perseid.records.binary import MAX_BYTES
 
 CHUNK: Final = 2_000
 """Entries written at a time: more are hardly faster, and SQLite allows at most 32,766 parameters."""
@@ -231,6 +232,8 @@ class BulkLoad:
             if key.startswith(PREFIX_RECORD_KEYS):
                 raise ValueError(f"{draft.handle} is a prefix record, which cannot be loaded in bulk")
             contents = [value.to_bytes() for value in draft.values]
+            if find_oversized(contents):
+                raise ValueError(f"a value of {draft.handle} is longer than {MAX_BYTES:,} bytes")
             body, leaf = encode_entry(draft, contents, seq, at, {}, random)
             nodes += frontier.append(leaf)
             rows.append((seq, at, 0, 0, 1, token, leaf, body))

@@ -20,9 +20,10 @@ from perseid.ledger.store.tables import (
     idempotency_from_row,
 )
 from perseid.ledger.views.search_keys import index_keys
+from perseid.records.binary import MAX_BYTES
 
 from .clock import CheckedClock
-from .entry import Change, Draft, Entry, Kind, encode_entry, next_jump
+from .entry import Change, Draft, Entry, Kind, encode_entry, find_oversized, next_jump
 from .reader import LogReader, next_number
 from .requests import (
     KEY_LIFETIME,
@@ -153,7 +154,10 @@ class Commit:
                 draft.handle.isascii() and draft.note.isascii() and draft.actor.isascii() and draft.interface.isascii()
             ):
                 f"{draft.handle}{draft.note}{draft.actor}{draft.interface}".encode()  # raises if it has no UTF-8 form
-            prepared.append((draft, draft.contents()))
+            contents = draft.contents()
+            if (oversized := find_oversized(contents)) and not self._known(decision).issuperset(oversized):
+                raise ValueError(f"a value of {draft.handle} is longer than {MAX_BYTES:,} bytes")
+            prepared.append((draft, contents))
         if decision.redactions:
             handles = {draft.key: draft.handle for draft, _ in prepared}
             for old in decision.redactions:
@@ -162,6 +166,11 @@ class Commit:
         if job and prepared:
             self._check_running(job)
         return prepared
+
+    def _known(self, decision: Decision) -> set[bytes]:
+        """The values that the records of a decision have already."""
+        seqs = [self.latest(draft.key) for draft in decision.drafts]
+        return {content for seq in seqs if seq for content in self._entry(seq).contents()}
 
     def _append_all(
         self, prepared: list[tuple[Draft, list[bytes]]], redactions: Redactions, job: str

@@ -16,14 +16,14 @@ last of them is the distance (1, 1+1, 3, 3+1, 3+1+1, 3+3, 7 …: the skew binary
 enough to find the latest entry at a given time in O(log n) steps.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from struct import Struct, error
 from typing import Final, NamedTuple, Protocol, Self
 
 from perseid.proof.verifier import commitment, leaf_hash
-from perseid.records.binary import Reader, Writer
+from perseid.records.binary import MAX_BYTES, Reader, Writer
 from perseid.records.encoding import OpenEnum
 from perseid.records.errors import InvalidData
 from perseid.records.record import Value
@@ -135,14 +135,14 @@ class Slot:
         if form != _OPEN:
             raise reader.problem(f"unknown slot form {form}")
         salt = reader.raw(SALT_LENGTH)
-        return cls.commit(kind, salt, reader.bytes_())
+        return cls.commit(kind, salt, reader.bytes_(reader.remaining))  # earlier versions stored more than `MAX_BYTES`
 
     def write(self, writer: Writer) -> None:
         """Append the slot to a body."""
         if self.content is None:
             writer.u8(_REDACTED).raw(self.commitment)
         else:
-            writer.u8(_OPEN).raw(self.salt).bytes_(self.content)
+            writer.u8(_OPEN).raw(self.salt).i32(len(self.content)).raw(self.content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,6 +393,11 @@ class Draft:
     def summary(self, contents: list[bytes]) -> Summary:
         """Return what views need, given the encoded values."""
         return Summary(self.action, self.state, self.exact, self.handle, self.interface, contents, contents)
+
+
+def find_oversized(contents: Iterable[bytes]) -> list[bytes]:
+    """Encoded values that are longer than the byte strings that other programs read."""
+    return [content for content in contents if len(content) > MAX_BYTES]
 
 
 def encode_entry(

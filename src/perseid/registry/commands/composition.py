@@ -33,7 +33,7 @@ from perseid.records.record import Value, ascending
 from perseid.registry.access import permissions
 from perseid.registry.access.permissions import HasRole, RequiredScope, Requirement, Role, display_name
 from perseid.registry.advice import AdviceKind
-from perseid.registry.context import Command, Context, Deferrable, Plan, add_administrators, check_count
+from perseid.registry.context import Command, Context, Deferrable, Plan, add_administrators, check_count, check_sizes
 from perseid.registry.policy.authority import Change, CompletedRecord, FoundParty, PartyStatus, complete_record
 from perseid.registry.policy.policy import Audience, Policy, find_url_problems
 from perseid.registry.policy.resolution import check_aliases, check_namespaces, check_ttls, find_missing_targets
@@ -145,7 +145,9 @@ def compose(
     check_definitions(stored.values, values)
     if refusals := list(check_types(context.snapshot, stored.policy, values, stored.values)):
         raise Refused.from_refusals(refusals)
-    return set_timestamps(stored.values, values, context.now, is_import=is_import)
+    dated = set_timestamps(stored.values, values, context.now, is_import=is_import)
+    check_sizes(dated, stored.values)
+    return dated
 
 
 def _warn_about_values(context: Context, policy: Policy, values: Sequence[Value], known: Sequence[Value]) -> None:
