@@ -210,6 +210,43 @@ def test_lists_require_tcp(visitor: Visitor) -> None:
         assert answer.code is ResponseCode.PROTOCOL_ERROR
 
 
+@pytest.mark.parametrize("same_bytes", [True, False])
+def test_attempts_in_two_processes_at_once_are_executed_once(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, same_bytes: bool
+) -> None:
+    state = make_state()
+    server = make_server()
+    one, two = (Visitor(NativeServer(registry, server, SITE, state=state), Transport.UDP) for _ in range(2))
+    two.client = one.client
+    session = proved_session(one)
+    body, flags = ValuesRequest(f"{PREFIX}/".encode(), (URL,)), DEFAULT_FLAGS | OpFlag.MINT_SUFFIX
+    request = one.request(OpCode.CREATE_HANDLE, body, flags=flags, session=session)
+    other = request if same_bytes else one.client.repeat(request, session)
+    size, cache = entries(registry), one.native_server.changes
+    begin, replies = cache.begin, []
+
+    def begin_later(keys: tuple[Key, ...], now: float, unless: tuple[Key, ...]) -> Reply | None:
+        replies.append(two.ask(other, session).message.to_bytes())
+        return begin(keys, now, unless)
+
+    monkeypatch.setattr(cache, "begin", begin_later)
+    replies.append(one.ask(request, session).message.to_bytes())
+    assert replies[0] == replies[1]
+    assert entries(registry) == size + 1
+
+
+def test_challenge_response_over_tcp_does_not_use_the_replies(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visitor = Visitor(NativeServer(registry, make_server(), SITE))
+
+    def fail(*_: object) -> None:
+        raise AssertionError("written")
+
+    monkeypatch.setattr(visitor.native_server.changes, "begin", fail)
+    assert visitor.ask_as(SEC, create(visitor)).code is ResponseCode.SUCCESS
+
+
 # The table
 
 

@@ -204,7 +204,8 @@ class NativeServer:
             if received.request.session is not None:
                 # Another attempt of the request may still arrive, and would find the session authenticated.
                 keys += (content_key(call.source, received.request.message),)
-            return await self._run_once(call, self.changes, keys, self._authenticate(call, received))
+            authenticate = partial(self._authenticate, call, received)
+            return await self._run_once(call, self.changes, keys, authenticate, _keys(frame_id))
         call.request = received
         return await self._handle_request(call, received, frame_id)
 
@@ -218,8 +219,9 @@ class NativeServer:
             return await self._send(call, early)
         if frame_id is None:
             return await self._respond_to(call, request)
+        respond = partial(self._respond_to, call, request)
         if isinstance(request.body, SessionSetup):
-            return await self._run_once(call, self.setups, (frame_id,), self._respond_to(call, request))
+            return await self._run_once(call, self.setups, (frame_id,), respond)
         if opcode not in CHANGING_OPCODES:
             return await self._respond_to(call, request)
         keys = _keys(frame_id)
@@ -229,7 +231,7 @@ class NativeServer:
                 return await self._repeat(call, request, previous)
             keys += (content,)
             call.content = content
-        return await self._run_once(call, self.changes, keys, self._respond_to(call, request))
+        return await self._run_once(call, self.changes, keys, respond)
 
     async def _repeat(self, call: _Call, request: Request, previous: Reply) -> NativeResponse:
         """Repeat the response to another attempt in a session. Its counter is used up, or it could be replayed later.
@@ -245,12 +247,23 @@ class NativeServer:
         return _repeated_response(previous)
 
     async def _run_once(
-        self, call: _Call, table: ReplyCache, keys: tuple[Key, ...], response: Awaitable[NativeResponse]
+        self,
+        call: _Call,
+        table: ReplyCache,
+        keys: tuple[Key, ...],
+        respond: Callable[[], Awaitable[NativeResponse]],
+        unless: tuple[Key, ...] | None = None,
     ) -> NativeResponse:
-        """Await the response, and remember it if something was done."""
-        table.begin(keys, call.now)
+        """Respond, and remember the response if something was done; repeat one under the keys `unless`, else `keys`."""
+        if not keys:
+            return await self._guard(call, respond())
+        previous = table.begin(keys, call.now, keys if unless is None else unless)
+        if previous is not None:  # another process was faster
+            if call.content is not None and call.request is not None:
+                return await self._repeat(call, call.request, previous)
+            return _repeated_response(previous)
         try:
-            return await self._guard(call, response)
+            return await self._guard(call, respond())
         finally:
             table.end(keys, call.last if call.is_final else None, call.now)
 

@@ -114,21 +114,27 @@ class ReplyCache:
         return self._find(key, now, own_attempts=1)
 
     def _find(self, key: Key, now: float, *, own_attempts: int) -> Reply | None:
-        attempts = _decode(self._table.get(key, now))
-        if attempts.frames is not None:
-            return Reply(tuple(_to_frame(data) for data in attempts.frames))
-        return Reply(()) if len(_running(attempts)) > own_attempts else None
+        return _to_reply(_decode(self._table.get(key, now)), own_attempts)
 
-    def begin(self, keys: tuple[Key, ...], now: float) -> None:
-        """Mark a request as running. `end` must follow."""
+    def begin(self, keys: tuple[Key, ...], now: float, unless: tuple[Key, ...] = ()) -> Reply | None:
+        """Mark a request as running, and return None: `end` must follow.
+
+        If one of the keys `unless` is known, return what `find` does instead. So of two attempts at once, one begins.
+        """
         process = os.getpid()
 
-        def run(txn: Transaction) -> None:
+        def run(txn: Transaction) -> Reply | None:
+            for key in unless:
+                if (previous := _to_reply(_decode(self._table.read(txn, key, now)))) is not None:
+                    return previous
             for key in keys:
                 attempts = _decode(self._table.read(txn, key, now))
                 self._store(txn, key, _Attempts((*_running(attempts), process), attempts.frames), now)
+            return None
 
-        self._write(run)
+        with suppress(StateFull):  # a repeated request may then be executed again
+            return self._state.write(run)
+        return None
 
     def end(self, keys: tuple[Key, ...], reply: Reply | None, now: float) -> None:
         """Store the reply, or None if the request may be executed again."""
@@ -145,17 +151,14 @@ class ReplyCache:
                     running.remove(process)
                 self._store(txn, key, _Attempts(tuple(running), attempts.frames or frames), now)
 
-        self._write(run)
+        with suppress(StateFull):
+            self._state.write(run)
 
     def _store(self, txn: Transaction, key: Key, attempts: _Attempts, now: float) -> None:
         if attempts.running or attempts.frames is not None:
             self._table.write(txn, key, Entry(msgspec.msgpack.encode(attempts), now + RETENTION_SECONDS))
         else:
             self._table.remove(txn, key)
-
-    def _write(self, change: Callable[[Transaction], None]) -> None:
-        with suppress(StateFull):  # a repeated request may then be executed again
-            self._state.write(change)
 
 
 def _decode(data: bytes | None) -> _Attempts:
@@ -165,6 +168,12 @@ def _decode(data: bytes | None) -> _Attempts:
 def _running(attempts: _Attempts) -> tuple[int, ...]:
     """The processes that are executing a request; those that were killed are not."""
     return tuple(process for process in attempts.running if is_running(process))
+
+
+def _to_reply(attempts: _Attempts, own_attempts: int = 0) -> Reply | None:
+    if attempts.frames is not None:
+        return Reply(tuple(_to_frame(data) for data in attempts.frames))
+    return Reply(()) if len(_running(attempts)) > own_attempts else None
 
 
 def _to_frame(data: bytes) -> Frame:
