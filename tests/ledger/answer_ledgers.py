@@ -8,13 +8,14 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from perseid.ledger.errors import AnswersUnavailable
-from perseid.ledger.log.entry import Change, Source, State
+from perseid.ledger.log.entry import PUBLIC_STATES, Change, Source, State
 from perseid.ledger.log.record_keys import record_key
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.answers_reader import AnswersReader
@@ -70,7 +71,10 @@ class MemorySource:
 
     def current(self) -> Iterator[Change]:
         latest = {entry.key: entry for entry in self._entries}
-        return (latest[key] for key in sorted(latest))
+        public = {entry.key for entry in self._entries if entry.state in PUBLIC_STATES}
+        for key in sorted(latest):
+            is_public = latest[key].state in PUBLIC_STATES
+            yield replace(latest[key], was_public=key in public and not is_public)
 
 
 class MemoryLedger:

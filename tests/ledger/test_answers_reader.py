@@ -14,7 +14,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from perseid.ledger.log.entry import State
+from perseid.ledger.log.entry import PUBLIC_STATES, State
 from perseid.ledger.log.record_keys import record_key
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.answers_reader import AnswersReader
@@ -50,14 +50,14 @@ class OtherReader:
         if self.generation == 0 or place != inode or not (clean == 1 or boot == running):
             raise LookupError("may not be used")
         self.env = lmdb.open(str(folder / str(self.generation)), map_size=1 << 38, readonly=True, max_dbs=5)
-        self.handles, self.prefixes, self.policies, self.deleted, self.meta = (
-            self.env.open_db(name, create=False) for name in (b"handles", b"prefixes", b"policies", b"deleted", b"meta")
+        self.handles, self.prefixes, self.policies, self.past, self.meta = (
+            self.env.open_db(name, create=False) for name in (b"handles", b"prefixes", b"policies", b"past", b"meta")
         )
         with self.env.begin(db=self.meta) as txn:
             position = txn.get(b"applied")
             assert position is not None
             layout, self.ledger_id, self.seq, self.leaf = struct.unpack("<Q16sQ32s", position)
-        assert layout == 3
+        assert layout == 4
         if self.needed > self.seq:
             raise LookupError("behind")
 
@@ -115,10 +115,10 @@ class OtherReader:
                 return Found(head, *entry, spelling, values)
         return loose
 
-    def has_deleted(self, name: bytes, *, exact: bool) -> bool:
+    def look_up_past(self, name: bytes, *, exact: bool) -> int:
         record = self.fold_prefix(name) if exact else name.upper()
-        with self.env.begin(db=self.deleted) as txn:
-            return txn.get(hashlib.sha256(record).digest()[:16]) is not None
+        with self.env.begin(db=self.past) as txn:
+            return int(txn.get(hashlib.sha256(record).digest()[:16], b"\0")[0])
 
     def look_up_policy(self, prefix: bytes) -> bytes | None:
         with self.env.begin(db=self.policies) as txn:
@@ -213,8 +213,12 @@ def test_both_readers_give_the_same_answers(tmp_path: Path, seed: int) -> None:
     latest = {entry.key: entry for entry in ledger.entries}
     for name in spellings:
         for exact in (True, False):
-            entry = latest.get(record_key(name, exact=exact))
-            assert other.has_deleted(name.encode(), exact=exact) == (entry is not None and entry.state is State.ABSENT)
+            key = record_key(name, exact=exact)
+            entry, states = latest.get(key), {entry.state for entry in ledger.entries if entry.key == key}
+            flags = 0
+            if entry is not None and entry.state not in PUBLIC_STATES:
+                flags = (entry.state is State.ABSENT) | (not states.isdisjoint(PUBLIC_STATES)) << 1
+            assert other.look_up_past(name.encode(), exact=exact) == flags
     other.close()
 
 

@@ -88,6 +88,19 @@ def test_deleted_handle_is_removed_and_can_return(answers: Answers, ledger: Memo
     assert data(answers, "10.1/x") == [b"2"]
 
 
+@pytest.mark.parametrize("state", [State.RESERVED, State.UNPUBLISHED, State.ABSENT])
+def test_handle_has_a_past_only_if_it_was_public(answers: Answers, ledger: MemoryLedger, state: State) -> None:
+    assert answers.apply([ledger.append("10.1/x", state=State.RESERVED), ledger.append("10.1/x", state=state)])
+    assert not answers.has_past(b"10.1/x")
+    assert answers.differences(ledger.look) is None
+    assert answers.apply([ledger.append("10.1/x", url("1"))])
+    assert answers.has_past(b"10.1/X")
+    for now in (state, State.ABSENT, state):
+        assert answers.apply([ledger.append("10.1/x", state=now)])
+        assert answers.has_past(b"10.1/x")
+        assert answers.differences(ledger.look) is None
+
+
 @pytest.mark.parametrize("state", [State.RESERVED, State.UNPUBLISHED])
 def test_unpublished_handle_has_an_item_without_values(
     answers: Answers, ledger: MemoryLedger, folder: Path, state: State
@@ -467,9 +480,9 @@ def test_reader_is_unavailable_until_the_view_exists(folder: Path, ledger: Memor
         lambda folder: (folder / "1" / "data.mdb").write_bytes(b"no database" * 2000),
         lambda folder: emptied(folder, b"meta"),
         lambda folder: emptied(folder, b"handles"),
-        lambda folder: rewritten(folder, b"\x02" + bytes(63)),
-        lambda folder: rewritten(folder, b"\x04" + bytes(63)),
-        lambda folder: emptied(folder, b"deleted"),
+        lambda folder: rewritten(folder, b"\x03" + bytes(63)),
+        lambda folder: rewritten(folder, b"\x05" + bytes(63)),
+        lambda folder: emptied(folder, b"past"),
         lambda folder: rewritten(folder, b"short"),
     ],
     ids=[
@@ -479,7 +492,7 @@ def test_reader_is_unavailable_until_the_view_exists(folder: Path, ledger: Memor
         "no handles",
         "older layout",
         "newer layout",
-        "no deleted",
+        "no past",
         "no position at all",
     ],
 )

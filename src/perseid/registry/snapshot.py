@@ -195,7 +195,7 @@ class Snapshot:
         return entry if entry is not None and entry.state is State.NORMAL else None
 
     def has_past(self, handle: Handle) -> bool:  # noqa: ARG002 - used by PublicSnapshot
-        """Whether a handle may have, or have had, a record."""
+        """Whether a handle may have, or have had, a public record."""
         return True
 
     def last_update(self, stored: StoredRecord) -> tuple[int | None] | None:  # noqa: ARG002 - used by PublicSnapshot
@@ -502,7 +502,7 @@ class PublicSnapshot(Snapshot):
         return None if self._view.is_deleted(other) else (None,)
 
     def has_past(self, handle: Handle) -> bool:
-        """Whether a handle may have, or have had, a record."""
+        """Whether a handle may have, or have had, a public record."""
         bare, _, _ = self.policy(handle.prefix).lookup_form(handle)
         return self._view.has_past(bare.to_bytes())
 

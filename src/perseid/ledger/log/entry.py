@@ -94,6 +94,10 @@ class State(OpenEnum):
         return "published" if self is State.NORMAL else self.name.lower()
 
 
+PUBLIC_STATES: Final = (State.NORMAL, State.TOMBSTONE)
+"""States in which the values of a record are public."""
+
+
 class Kind(OpenEnum):
     """What a commitment is about; keeps one kind from passing for another."""
 
@@ -502,6 +506,8 @@ class Change:
     """The encoded values, by ascending index, without redacted ones."""
     last_update: LastUpdate = LastUpdate.UNKNOWN
     """What the entry tells about when the values last changed."""
+    was_public: bool = False
+    """Whether a record that is not public was public before; set by `Source.current` only."""
 
 
 class Source(Protocol):

@@ -21,7 +21,7 @@ from perseid.ledger.store.tables import (
 )
 from perseid.proof.verifier import EMPTY_ROOT
 
-from .entry import Change, Entry, State, find_latest_until
+from .entry import PUBLIC_STATES, Change, Entry, State, find_latest_until
 from .record_keys import key_range
 
 CHUNK: Final = 1_000
@@ -250,7 +250,11 @@ class LogReader:
         """Yield the latest entry of every record by ascending key, in the form that views use."""
         last = b""
         while rows := self._page(last):
-            yield from (change_from_row(row[1:], self._entry_row) for row in rows)
+            for row in rows:
+                change = change_from_row(row[1:], self._entry_row)
+                if change.state not in PUBLIC_STATES and row[3]:
+                    change.was_public = any(entry.state in PUBLIC_STATES for entry in self.history(change.key))
+                yield change
             last = rows[-1][0]
 
     # Proofs

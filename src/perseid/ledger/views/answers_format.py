@@ -4,7 +4,7 @@ The view has one store of handles and one of prefixes. Both are keyed by the cas
 so one lookup serves them all. A handle's key has one *item* per record, a prefix's key one item that is composed from
 several records. Values are in wire encoding, one after another, preceded by a list of their lengths: a whole record is
 copied into a response at once, and a reader that looks for a type or an index skips from value to value. Two
-small stores have the policies of prefixes, which only pages need, and digests of the deleted records.
+small stores have the policies of prefixes, which only pages need, and digests of records that were deleted or hidden.
 
 Every content has exactly one form, so two views are equal if their bytes are. Items contain public data only, because
 processes that face the network have these files open. docs/reference/answers-format.md is the specification.
@@ -21,20 +21,20 @@ from itertools import pairwise
 from typing import Final, Self, TypeAlias
 
 from perseid.ledger.errors import AnswersUnavailable, CorruptView
-from perseid.ledger.log.entry import Change, LastUpdate, State
+from perseid.ledger.log.entry import PUBLIC_STATES, Change, LastUpdate, State
 from perseid.ledger.log.record_keys import LOCAL
 from perseid.names.handle import CaseRule
 from perseid.records.record import PERMISSIONS_OFFSET, TYPE_LENGTH_OFFSET, TYPE_OFFSET, Permission
 from perseid.records.types import HS_ALIAS, LOCATIONS
 
-LAYOUT: Final = 3
+LAYOUT: Final = 4
 """The version of this layout; a view of another version is rebuilt."""
 
 MAX_PLAIN_KEY: Final = 400
 """Bytes of the longest name that is its own key. LMDB keys end at 511 bytes, names at 2,048."""
 
 DIGEST_LENGTH: Final = 16
-"""Bytes of a SHA-256 in the keys of longer names and deleted records: enough to be collision-free."""
+"""Bytes of a SHA-256 in the keys of longer names and of the store `past`: enough to be collision-free."""
 
 MAX_CACHED_PREFIXES: Final = 1_024
 """Cached items of prefixes: more than a site serves."""
@@ -75,8 +75,14 @@ _CASE_SHIFT = 4
 _UNUSED = 0xC0
 _CASE_RULES = (None, CaseRule.SENSITIVE, CaseRule.INSENSITIVE, CaseRule.PATH)
 
-PUBLIC_STATES: Final = (State.NORMAL, State.TOMBSTONE)
-"""States in which the values of a record are public."""
+HIDDEN_STATES: Final = (State.RESERVED, State.UNPUBLISHED)
+"""States of a record that looks missing to the public."""
+
+# The byte of a record in the store `past`.
+DELETED: Final = 0x01
+"""The record was deleted."""
+WAS_PUBLIC: Final = 0x02
+"""The record is not public but was before: its earlier versions may be shown."""
 _LOCAL = LOCAL.encode()
 
 _PUBLIC_READ = int(Permission.PUBLIC_READ)
@@ -98,8 +104,8 @@ def store_key(name: bytes) -> bytes:
     return folded[:MAX_PLAIN_KEY] + sha256(folded).digest()[:DIGEST_LENGTH]
 
 
-def deleted_key(record: bytes) -> bytes:
-    """Return the key of a record in the store of deleted records, from its key in the ledger: names are not kept."""
+def past_key(record: bytes) -> bytes:
+    """Return the key of a record in the store `past`, from its key in the ledger: names are not kept."""
     return sha256(record).digest()[:DIGEST_LENGTH]
 
 
@@ -272,6 +278,13 @@ def read_plain_item(raw: bytes, refused: int = 0) -> tuple[int, Sequence[int]] |
     if not lengths or values_at + sum(lengths) != len(raw):
         return None
     return values_at, lengths
+
+
+def is_hidden(key: bytes, raw: bytes) -> bool:
+    """Whether all records under a key are hidden."""
+    return raw[0] & _STATE_BITS in HIDDEN_STATES and all(
+        item.state in HIDDEN_STATES for item in decode_handle(key, raw)
+    )
 
 
 def read_item(name: bytes, raw: bytes, *, sensitive: bool) -> StoredItem | None:

@@ -16,7 +16,7 @@ from typing import Any, Final, Self, TypeAlias
 import lmdb
 
 from perseid.ledger.errors import CorruptData, CorruptView
-from perseid.ledger.log.entry import Change, Source, State
+from perseid.ledger.log.entry import PUBLIC_STATES, Change, Source, State
 from perseid.ledger.log.record_keys import HOMED, POLICY
 from perseid.ledger.store.directory import open_new
 from perseid.names.handle import CaseRule
@@ -25,18 +25,19 @@ from perseid.records.record import Value
 from perseid.records.types import DELEGATION_TYPES, HS_NAMESPACE
 
 from .answers_format import (
+    DELETED,
     EMPTY_PREFIX_ITEM,
     LAYOUT,
-    PUBLIC_STATES,
+    WAS_PUBLIC,
     HandleItem,
     PrefixItem,
     decode_handle,
-    deleted_key,
     encode_item,
     has_type,
     is_local,
     is_public,
     merge_item,
+    past_key,
     store_key,
     value_type,
 )
@@ -74,7 +75,7 @@ _PREFIX_HANDLE = b"0.NA/"
 _HOMED_RECORD = HOMED.encode()
 _POLICY_RECORD = POLICY.encode()
 _REFERRAL_TYPES = frozenset(type_.encode() for type_ in DELEGATION_TYPES)
-_DATABASES = (b"handles", b"prefixes", b"policies", b"deleted", b"meta")
+_DATABASES = (b"handles", b"prefixes", b"policies", b"past", b"meta")
 
 CORRUPTION_ERRORS: Final = (
     lmdb.CorruptedError,
@@ -117,7 +118,7 @@ class Position:
 class Generation:
     """One LMDB environment. It is closed when the last reference is dropped."""
 
-    __slots__ = ("begin", "deleted", "env", "handles", "meta", "number", "policies", "prefixes")
+    __slots__ = ("begin", "env", "handles", "meta", "number", "past", "policies", "prefixes")
 
     def __init__(self, folder: Path, number: int, map_size: int, *, readonly: bool = False, new: bool = False) -> None:
         path = folder / str(number)
@@ -132,7 +133,7 @@ class Generation:
         self.env = _open_environment(path, map_size, readonly=readonly, new=new)
         self.env.reader_check()
         databases = [self.env.open_db(name, create=new) for name in _DATABASES]
-        self.handles, self.prefixes, self.policies, self.deleted, self.meta = databases
+        self.handles, self.prefixes, self.policies, self.past, self.meta = databases
         self.begin = self.env.begin
         if not new:
             with self.begin() as txn:
@@ -161,8 +162,8 @@ class Generation:
         for change in changes:
             record = change.key
             if not is_local(record):
-                self._mark_deleted(txn, change)
                 key = store_key(record)
+                self._note_past(txn, change, key)
                 if key > last:
                     # Ascending keys, as of counters, are appended, which fills pages completely.
                     item = encode_item(change, key)
@@ -177,12 +178,18 @@ class Generation:
                 self._write_prefix(txn, change)
         self._move(txn, Position(ledger_id, changes[-1].seq, changes[-1].leaf))
 
-    def _mark_deleted(self, txn: Transaction, change: Change) -> None:
-        """Note that a record was deleted, or exists again."""
-        if change.state == State.ABSENT:
-            txn.put(deleted_key(change.key), b"", db=self.deleted)
-        else:
-            txn.delete(deleted_key(change.key), db=self.deleted)
+    def _note_past(self, txn: Transaction, change: Change, key: bytes) -> None:
+        """Note whether a record is deleted by a change that is not applied yet, and whether it was public before."""
+        past = past_key(change.key)
+        if change.state in PUBLIC_STATES:
+            txn.delete(past, db=self.past)
+            return
+        flags = txn.get(past, b"\0", db=self.past)[0] & WAS_PUBLIC | change.was_public * WAS_PUBLIC
+        raw = txn.get(key, db=self.handles)
+        for item in () if raw is None else decode_handle(key, raw):
+            flags |= (item.key == change.key and item.state in PUBLIC_STATES) * WAS_PUBLIC
+        flags |= (change.state == State.ABSENT) * DELETED
+        _put(txn, self.past, past, bytes((flags,)) if flags else None)
 
     def _write_prefix(self, txn: Transaction, change: Change) -> None:
         part = PrefixPart.of(change)
@@ -233,8 +240,8 @@ class Generation:
         while batch := list(islice(records, BATCH)):
             with self.begin(write=True) as txn:
                 for change in batch:
-                    if change.state == State.ABSENT and not is_local(change.key):
-                        self._mark_deleted(txn, change)
+                    if change.state not in PUBLIC_STATES and not is_local(change.key):
+                        self._note_past(txn, change, store_key(change.key))
                     last = self._add(txn, change, last)
                     self._write_prefix(txn, change)
             done += len(batch)
@@ -273,7 +280,7 @@ class Generation:
                 ("handles", self.handles, other.handles),
                 ("prefixes", self.prefixes, other.prefixes),
                 ("policies", self.policies, other.policies),
-                ("deleted", self.deleted, other.deleted),
+                ("past", self.past, other.past),
             ):
                 for one, another in zip_longest(txn.cursor(mine), theirs.cursor(its)):
                     if one != another:

@@ -26,13 +26,16 @@ import lmdb
 from perseid.ledger.errors import AnswersUnavailable, CorruptData, NewerFormat
 
 from .answers_format import (
+    DELETED,
     EMPTY_PREFIX_ITEM,
+    HIDDEN_STATES,
+    WAS_PUBLIC,
     HandleItem,
     PrefixItem,
     choose_item,
     decode_handle,
     decode_prefix,
-    deleted_key,
+    past_key,
     record_key,
     store_key,
 )
@@ -299,7 +302,7 @@ class AnswersReader:
         return generation, txn
 
     def has_past(self, name: bytes) -> bool:
-        """Whether there is, or was, a record with a name; see `AnswersSnapshot.has_past`."""
+        """Whether a record with a name is, or was, public; see `AnswersSnapshot.has_past`."""
         with self.snapshot() as snapshot:
             return snapshot.has_past(name)
 
@@ -479,13 +482,18 @@ class AnswersSnapshot:
         return self._txn.get(store_key(prefix), None, self._generation.policies)
 
     def has_past(self, name: bytes) -> bool:
-        """Whether there is, or was, a record with a name, under one of the case rules."""
+        """Whether a record with a name is, or was, public, under one of the case rules; a hidden one looks missing."""
         key, records = store_key(name), {record_key(name, exact=exact) for exact in (True, False)}
         raw = self._txn.get(key)
-        if raw is not None and any(item.key in records for item in decode_handle(key, raw)):
+        if raw is not None and any(
+            item.key in records and item.state not in HIDDEN_STATES for item in decode_handle(key, raw)
+        ):
             return True
-        return any(self.is_deleted(record) for record in records)
+        return any(self._past(record) & WAS_PUBLIC for record in records)
 
     def is_deleted(self, record: bytes) -> bool:
         """Whether a record was deleted, by its key in the ledger."""
-        return self._txn.get(deleted_key(record), None, self._generation.deleted) is not None
+        return bool(self._past(record) & DELETED)
+
+    def _past(self, record: bytes) -> int:
+        return self._txn.get(past_key(record), b"\0", self._generation.past)[0]

@@ -12,7 +12,7 @@ from perseid.ledger.views.answers_format import read_plain_item
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission
 from perseid.records.record import Permission, TtlType, Value, ValueRef
-from perseid.registry.commands.lifecycle import Tombstone
+from perseid.registry.commands.lifecycle import Tombstone, Unpublish
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Create, Delete
 from perseid.registry.identity import LocalIdentity
@@ -267,7 +267,7 @@ def test_records_with_special_types_use_the_normal_path(both: Both) -> None:
         assert both.agree(f"/api/handles/{PREFIX}/more"), type_
 
 
-def test_tombstones_and_hidden_handles_use_the_normal_path(both: Both) -> None:
+def test_tombstones_and_deleted_handles_use_the_normal_path(both: Both) -> None:
     registry, name = both.server.registry, Handle.parse(f"{PREFIX}/gone")
     both.write(str(name), URL)
     assert both.handle_fast(f"/{name}") is not None
@@ -276,8 +276,21 @@ def test_tombstones_and_hidden_handles_use_the_normal_path(both: Both) -> None:
     assert both.handle_fast(f"/api/handles/{name}") is None
     registry.do(Delete(name), OPERATOR, "test")
     assert both.handle_fast(f"/{name}") is None
-    registry.do(Create(Handle.parse(f"{PREFIX}/hidden"), (URL,), published=False), OPERATOR, "test")
-    assert both.handle_fast(f"/{PREFIX}/hidden") is None
+
+
+def test_handles_that_were_never_public_are_answered_like_missing_ones(both: Both) -> None:
+    registry, hidden, free = both.server.registry, Handle.parse(f"{PREFIX}/hidden"), f"{PREFIX}/absent"
+    registry.do(Create(hidden, (URL,), published=False), OPERATOR, "test")
+    for path in (f"/api/handles/{hidden}", f"/api/handles/{str(hidden).upper()}"):
+        assert both.agree(path)
+    assert both.usual(f"/api/handles/{hidden}") == both.usual(f"/api/handles/{free}").replace(b"absent", b"hidden")
+    assert both.handle_fast(f"/{hidden}") is both.handle_fast(f"/{free}") is None
+    registry.do(Delete(hidden), OPERATOR, "test")
+    assert both.agree(f"/api/handles/{hidden}")
+    both.write(str(hidden), URL)
+    registry.do(Unpublish(hidden), OPERATOR, "test")
+    assert both.handle_fast(f"/api/handles/{hidden}") is None  # its earlier versions are public
+    assert registry.ledger.answers.differences(registry.ledger.open_reader) is None
 
 
 def test_namespace_value_takes_effect_at_once() -> None:

@@ -32,7 +32,7 @@ from struct import error as StructError  # noqa: N812 - it is a class, whatever 
 from typing import Final, NamedTuple, Protocol
 
 from perseid.ledger.errors import LedgerError
-from perseid.ledger.views.answers_format import ALIAS, LOCATION, decode_prefix, read_plain_item
+from perseid.ledger.views.answers_format import ALIAS, LOCATION, decode_prefix, is_hidden, read_plain_item, store_key
 from perseid.records.encoding import from_wire, to_iso
 from perseid.records.json_form import value_to_json
 from perseid.records.record import DEFAULT_PERMISSIONS, HEAD, TYPE_OFFSET, TtlType, Value
@@ -119,7 +119,7 @@ class View(Protocol):
         ...
 
     def has_past(self, name: bytes) -> bool:
-        """Whether a handle has, or ever had, a record."""
+        """Whether a handle has, or ever had, a public record."""
         ...
 
 
@@ -286,7 +286,7 @@ class FastPath:
         if prefix_item != self._plain.get(prefix) and not self._is_plain(prefix, prefix_item):
             return None
         second = int(self._time())
-        if items is None:
+        if items is None or is_hidden(store_key(name), items):
             parts = self._missing_parts(prefix, name, wanted, prefix_item, stamp)
         else:
             parts = self._record_parts(name, wanted, items, second)
@@ -301,7 +301,7 @@ class FastPath:
     def _missing_parts(
         self, prefix: bytes, name: bytes, wanted: ApiQuery, prefix_item: bytes, stamp: _Stamp
     ) -> _ApiParts | None:
-        """The response for a handle that never existed."""
+        """The response for a handle that was never public: a hidden one is as fast as a missing one."""
         if self._view.has_past(name):
             return None
         if self._no_template.get(prefix) != stamp and not self._has_no_template(prefix, prefix_item, stamp):
