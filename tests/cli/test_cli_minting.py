@@ -251,6 +251,7 @@ def test_mint_without_permission_or_namespace_is_refused(
         "mint",
         "mint 12345 --count 0",
         "mint 12345 --count many",
+        "mint 12345 --count 99999999999999999999",
         "mint 12345 --value URL",
         "mint 12345 --value 0:URL=x",
         "mint 12345 --from - --count 2",

@@ -56,8 +56,11 @@ Where: TypeAlias = Annotated[
         help="The prefix; if the policy has no scheme, optionally the start of the suffix, as in `12345/report-`.",
     ),
 ]
+MAX_COUNT: Final = 1_000_000_000
+"""Identifiers of one command. A larger number is a typo, and the total of a job is stored in 64 bits."""
+
 Count: TypeAlias = Annotated[
-    int | None, typer.Option("--count", "-n", metavar="N", min=1, help="The number of identifiers.")
+    int | None, typer.Option("--count", "-n", metavar="N", min=1, max=MAX_COUNT, help="The number of identifiers.")
 ]
 Owner: TypeAlias = Annotated[
     str | None,

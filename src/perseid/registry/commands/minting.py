@@ -95,6 +95,7 @@ class Generate(Deferrable):
     def decide(self, context: Context) -> Plan[MintResult]:
         """Check responsibility, prefix, count and permission."""
         if context.stage is not Stage.COMMIT:
+            _check_count(self.count)
             return defer(self)
         handles = _plan_minting(context, self, self.count).new_handles(self.count, 1)
         return Plan(lambda _: MintResult(tuple(handles), 0), reason=context.reasons[-1])
@@ -126,9 +127,10 @@ class Mint(Generate):
 
     def decide(self, context: Context) -> Plan[MintResult]:
         """Check responsibility, prefix, count, permission and policy."""
-        if context.stage is not Stage.COMMIT:
-            return defer(self)
         total = self.count * self.names_each
+        if context.stage is not Stage.COMMIT:
+            _check_count(total)
+            return defer(self)
         mint_plan = _plan_minting(context, self, total)
         # Checked before numbers are leased: those of a command that is refused afterwards are lost.
         samples = [mint_plan.sample_handle() for _ in range(self.names_each)]
