@@ -135,6 +135,10 @@ class InvalidMessage(Exception):
     """A message is not one of this version."""
 
 
+class OtherVersion(InvalidMessage):
+    """A message is of another version."""
+
+
 # Messages
 
 
@@ -599,5 +603,5 @@ def _decode(decoder: "msgspec.msgpack.Decoder[tuple[int, T]]", data: bytes) -> T
     except (ValueError, msgspec.MsgspecError) as problem:
         raise InvalidMessage(str(problem)) from problem
     if version != VERSION:
-        raise InvalidMessage(f"version {version} is not version {VERSION}")
+        raise OtherVersion(f"version {version} is not version {VERSION}")
     return message

@@ -16,13 +16,14 @@ from pathlib import Path
 import pytest
 
 from perseid.cli._arguments import open_installation
-from perseid.ledger.errors import JobEnded, StorageFull, TooBusy
+from perseid.ledger.errors import JobEnded, LedgerError, OutcomeUnknown, StorageFull, TooBusy
 from perseid.ledger.ledger import Ledger
-from perseid.ledger.log.requests import Append, Appended, Failed, Lease, Leased
+from perseid.ledger.log.requests import Append, Appended, Failed, Lease, Leased, Outcome
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.records.record import Value
-from perseid.registry.codec import encode_request
+from perseid.registry import codec
+from perseid.registry.codec import decode_outcome, encode_request
 from perseid.registry.commands.minting import Mint
 from perseid.registry.commands.records import Add, Create, Delete, Home
 from perseid.registry.installation import installation as installations
@@ -326,20 +327,134 @@ def test_without_a_writer_nothing_is_written(folder: Path, monkeypatch: pytest.M
             asyncio.run(registry.execute(Create(handle("12345/x"), (URL,)), OPERATOR, "cli"))
         (folder / "run" / "writer.state").write_bytes(b"\x82\xa4kind\xabStorageFull\xa7message\xa4full")
         registry.ledger._state_until = 0.0  # type: ignore[attr-defined]
+        monkeypatch.setattr(remote_ledger, "RECONNECT_SECONDS", 1e9)  # a known problem is reported at once
         with pytest.raises(StorageFull, match="full"):
             registry.do(Create(handle("12345/x"), (URL,)), OPERATOR, "cli")
+        with pytest.raises(StorageFull, match="full"):
+            asyncio.run(registry.execute(Create(handle("12345/x"), (URL,)), OPERATOR, "cli"))
 
 
-@pytest.mark.parametrize("data", [frame(bytes(16), b"hello"), FRAME.pack(1 << 31, bytes(16), b"")])
-def test_invalid_message_closes_its_connection_alone(folder: Path, data: bytes) -> None:
+def test_too_long_message_closes_its_connection_alone(folder: Path) -> None:
     with writing(folder), remote(folder) as registry:
         registry.do(Create(handle("12345/x"), (URL,)), OPERATOR, "cli")
         with socket.socket(socket.AF_UNIX) as other:
             other.settimeout(30)
             other.connect(str(folder / "run" / SOCKET_NAME))
-            other.sendall(data)
+            other.sendall(FRAME.pack(1 << 31, bytes(16), b""))
             assert other.recv(1) == b""
         registry.do(Delete(handle("12345/x")), OPERATOR, "cli")
+
+
+def test_invalid_message_fails_alone(folder: Path) -> None:
+    """The other requests of its connection are executed once, and get their replies."""
+    with opened(folder) as ledger, WriterServer(ledger, Registry(ledger, Rules()), folder / "run") as server:
+        before = size_of(ledger)
+        keys = [request_id(b"a", number) for number in range(1, 4)]
+        messages = [encode_request(change("a")), b"hello", encode_request(change("b"))]
+        replies = dict(
+            Client(folder).exchange(server, *[frame(*each, keys[0]) for each in zip(keys, messages, strict=True)])
+        )
+        assert [type(decode_outcome(replies[key])) for key in (keys[0], keys[2])] == [Appended, Appended]
+        with pytest.raises(LedgerError, match=r"cannot read the request: .* Nothing was written"):
+            decode_outcome(replies[keys[1]])
+        assert size_of(ledger) == before + 2
+
+
+def test_writer_of_another_release_is_reported_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with writing(folder), remote(folder) as registry:
+        until((folder / "run" / SOCKET_NAME).exists)
+        monkeypatch.setattr(codec, "VERSION", codec.VERSION + 1)
+        with pytest.raises(LedgerError, match=r"different releases: .* Nothing was written"):
+            registry.do(Create(handle("12345/x"), (URL,)), OPERATOR, "cli")
+
+        async def create() -> None:
+            with pytest.raises(LedgerError, match=r"different releases: .* Nothing was written"):
+                await registry.execute(Create(handle("12345/x"), (URL,)), OPERATOR, "cli")
+            disconnect(registry)
+
+        asyncio.run(create())
+
+
+@contextmanager
+def silent_writer(folder: Path, *, closes: bool = False) -> Iterator[list[bytes]]:
+    """A writer that never replies, and what it has read."""
+    read: list[bytes] = []
+
+    async def serve_connection(reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
+        read.append(b"")
+        while data := await reader.read(1 << 20):
+            read[-1] += data
+            if closes:
+                break
+        out.close()
+
+    loop = asyncio.new_event_loop()
+    server = loop.run_until_complete(asyncio.start_unix_server(serve_connection, folder / "run" / SOCKET_NAME))
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield read
+    finally:
+        loop.call_soon_threadsafe(server.close)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def test_reconnects_without_a_reply_are_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_ledger, "RECONNECT_SECONDS", 0.1)
+    with silent_writer(folder, closes=True) as read, remote(folder) as registry:
+
+        async def submit() -> None:
+            (future,) = registry.ledger.submit(change("a"))
+            with pytest.raises(OutcomeUnknown, match="the connection to the writer was lost"):
+                await as_loop_future(future)
+
+        asyncio.run(submit())
+        assert 1 < len(read) <= 5
+
+
+def test_disconnecting_fails_what_has_no_outcome(folder: Path) -> None:
+    """Nothing is sent again to the writer, which still runs; a canceled request is never sent."""
+    with silent_writer(folder) as read, remote(folder) as registry:
+
+        async def submit() -> None:
+            canceled, future = map(as_loop_future, registry.ledger.submit(change("a"), change("b")))
+            canceled.cancel()
+            await asyncio.to_thread(until, lambda: bool(read and read[0]))
+            disconnect(registry)
+            with pytest.raises(OutcomeUnknown):
+                await future
+            await asyncio.sleep(2 * remote_ledger.RECONNECT_INTERVAL)
+
+        asyncio.run(submit())
+        reader = FrameReader()
+        reader.feed(read[0])
+        assert [message for _, message in iter(reader.next, None)] == [encode_request(change("b"))]
+        assert len(read) == 1
+
+
+def as_loop_future(future: object) -> "asyncio.Future[Outcome]":
+    assert isinstance(future, asyncio.Future)
+    return future
+
+
+def test_bytes_that_wait_for_the_writer_are_limited(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the writer does not read stays out of the buffer of the transport, and is sent later."""
+    message = encode_request(change("a"))
+    monkeypatch.setattr(remote_ledger, "MAX_WAITING_BYTES", 5_000 * len(message))
+    with remote(folder) as registry:
+
+        async def submit() -> None:
+            futures = [as_loop_future(registry.ledger.submit(change("a"))[0]) for _ in range(5_000)]
+            with pytest.raises(TooBusy, match="queued"):
+                registry.ledger.submit(change("a"))
+            with writing(folder):
+                assert all(isinstance(outcome, Appended) for outcome in await asyncio.gather(*futures))
+                registry.ledger.submit(change("a"))
+                disconnect(registry)
+
+        asyncio.run(submit())
 
 
 def test_writer_refuses_other_users(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

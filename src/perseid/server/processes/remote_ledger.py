@@ -16,6 +16,7 @@ import secrets
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
@@ -31,10 +32,10 @@ from perseid.ledger.errors import ClockError, LedgerError, OutcomeUnknown, Stora
 from perseid.ledger.ledger import RETRY_DELAY, Ledger
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.requests import Outcome, Request
-from perseid.ledger.log.writer import INTERVAL, MAX_WAITING
+from perseid.ledger.log.writer import INTERVAL, MAX_WAITING, MAX_WAITING_BYTES
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.answers_reader import AnswersReader
-from perseid.registry.codec import MAX_MESSAGE, decode_outcome, encode_request
+from perseid.registry.codec import MAX_MESSAGE, InvalidMessage, OtherVersion, decode_outcome, encode_request
 from perseid.registry.installation.installation import WRITER_LINK
 
 SOCKET_NAME: Final = "writer"
@@ -63,10 +64,8 @@ STATE_SECONDS: Final = 0.5
 """Seconds for which the writer's state is cached. The writer checks it every second."""
 
 _READ_BYTES: Final = 256 << 10
-_UNKNOWN = (
-    "the connection to the writer was lost, and the outcome is unknown; "
-    "check whether the change was made before you retry"
-)
+_UNKNOWN = "the outcome is unknown; check whether the change was made before you retry"
+_LOST = f"the connection to the writer was lost, and {_UNKNOWN}"
 
 
 def find_writer(directory: Path) -> "Callable[[Log, Path], RemoteLedger] | None":
@@ -96,10 +95,6 @@ class WriterState(msgspec.Struct, frozen=True):
         """The problem of the ledger."""
         kinds = {kind.__name__: kind for kind in (StorageFull, ClockError)}
         return kinds[self.kind](self.message) if self.kind in kinds else None
-
-
-class WriterUnreachable(Exception):
-    """There is no writer; nothing was sent."""
 
 
 class FrameReader:
@@ -133,6 +128,17 @@ class FrameReader:
 def frame(request_id: bytes, message: bytes, oldest: bytes = b"") -> bytes:
     """Put the length and the ids before a message."""
     return FRAME.pack(len(message), request_id, oldest) + message
+
+
+def _decode_reply(reply: bytes) -> Outcome:
+    """Decode the reply to a request; raises an error of the ledger."""
+    try:
+        return decode_outcome(reply)
+    except OtherVersion as problem:  # so the writer cannot have read the request either
+        message = f"this process and the writer are of different releases: {problem}. Nothing was written"
+        raise LedgerError(f"{message}; restart the server") from problem
+    except InvalidMessage as problem:
+        raise OutcomeUnknown(f"the reply of the writer is invalid ({problem}), and {_UNKNOWN}") from problem
 
 
 def _request_ids() -> Iterator[bytes]:
@@ -192,15 +198,12 @@ class RemoteLedger(Ledger):
         """Send requests and wait for all of them."""
         connection: _ThreadConnection | None = getattr(self._threads, "connection", None)
         if connection is None:
-            connection = self._threads.connection = _ThreadConnection(self._runtime / SOCKET_NAME)
+            connection = self._threads.connection = _ThreadConnection(self._runtime / SOCKET_NAME, self._unreachable)
             with self._lock:
                 self._connections.add(connection)
         messages = {next(connection.ids): encode_request(request) for request in requests}
-        try:
-            replies = connection.exchange(messages)
-        except WriterUnreachable as problem:
-            raise self._unreachable() from problem
-        return [decode_outcome(replies[request_id]) for request_id in messages]
+        replies = connection.exchange(messages)
+        return [_decode_reply(replies[request_id]) for request_id in messages]
 
     def submit(self, *requests: Request) -> "list[Future[Outcome]]":
         """Send requests from the event loop. The futures belong to the loop."""
@@ -245,9 +248,10 @@ class RemoteLedger(Ledger):
 class _ThreadConnection:
     """The connection of one thread, which waits for each outcome."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, unreachable: Callable[[], LedgerError]) -> None:
         self.ids = _request_ids()
         self._path = path
+        self._unreachable = unreachable
         self._socket: socket.socket | None = None
         self._reader = FrameReader()
 
@@ -257,7 +261,7 @@ class _ThreadConnection:
             self._socket = None
 
     def exchange(self, messages: dict[bytes, bytes]) -> dict[bytes, bytes]:
-        """Send messages and return the replies, by id. Raises `WriterUnreachable` or `OutcomeUnknown`."""
+        """Send messages and return the replies, by id. Raises an error of the ledger."""
         replies: dict[bytes, bytes] = {}
         deadline: float | None = None
         is_sent = False
@@ -276,8 +280,10 @@ class _ThreadConnection:
                 self.close()
                 now = monotonic()
                 deadline = deadline or now + RECONNECT_SECONDS
-                if now > deadline or isinstance(error, TimeoutError):
-                    raise (OutcomeUnknown(_UNKNOWN) if is_sent else WriterUnreachable) from error
+                unreachable = self._unreachable()
+                is_known = not is_sent and not isinstance(unreachable, TooBusy)  # waiting does not help
+                if is_known or now > deadline or isinstance(error, TimeoutError):
+                    raise (OutcomeUnknown(_LOST) if is_sent else unreachable) from error
                 time.sleep(RECONNECT_INTERVAL)
 
     def _connect(self) -> socket.socket:
@@ -308,66 +314,105 @@ class _LoopConnection(asyncio.Protocol):
         self._unreachable = unreachable
         self._transport: asyncio.WriteTransport | None = None
         self._connecting: asyncio.Task[None] | None = None
+        self._attempts = 0  # to connect, since the last reply
+        self._is_closed = False
+        self._is_paused = False  # the transport has enough to send
         self._reader = FrameReader()
         self._waiting: dict[bytes, _Sent] = {}
+        self._bytes = 0  # of the messages that wait
+        self._unsent: deque[bytes] = deque()
 
     def close(self) -> None:
+        """Close the connection for good; what has no outcome fails."""
+        self._is_closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
         if self._transport is not None:
             self._transport.abort()
+        self._fail()
 
     def submit(self, message: bytes) -> "asyncio.Future[Outcome]":
         """Send a message; the future gets its outcome, or an error of the ledger."""
-        if len(self._waiting) >= MAX_WAITING:
+        if len(self._waiting) >= MAX_WAITING or self._bytes + len(message) > MAX_WAITING_BYTES:
             raise TooBusy("too many changes are queued. Nothing was written; retry later")
         request_id = next(self._ids)
         sent = self._waiting[request_id] = _Sent(message, self.loop.create_future())
+        self._bytes += len(message)
+        self._unsent.append(request_id)
         if self._transport is not None:
-            self._send(self._transport, request_id, sent)
+            self._send(self._transport)
         elif self._connecting is None:
             self._connecting = self.loop.create_task(self._connect())
         return sent.future
 
-    def _send(self, transport: asyncio.WriteTransport, request_id: bytes, sent: "_Sent") -> None:
-        sent.was_sent = True
-        transport.write(frame(request_id, sent.message, next(iter(self._waiting))))
+    def _send(self, transport: asyncio.WriteTransport) -> None:
+        """Send what waits, except canceled requests, until the transport has enough."""
+        while self._unsent and not self._is_paused:
+            request_id = self._unsent.popleft()
+            sent = self._waiting[request_id]
+            if sent.future.done():
+                self._remove(request_id)
+            else:
+                sent.was_sent = True
+                transport.write(frame(request_id, sent.message, next(iter(self._waiting))))
+
+    def _remove(self, request_id: bytes) -> "_Sent | None":
+        sent = self._waiting.pop(request_id, None)
+        self._bytes -= 0 if sent is None else len(sent.message)
+        return sent
 
     async def _connect(self) -> None:
         """Connect, and send everything that has no outcome; fail it if that takes too long."""
-        deadline = monotonic() + RECONNECT_SECONDS
         while self._transport is None:
+            if self._attempts:
+                await asyncio.sleep(RECONNECT_INTERVAL)
+            self._attempts += 1
+            if self._attempts * RECONNECT_INTERVAL > RECONNECT_SECONDS:
+                self._fail()
+                break
             try:
                 await self.loop.create_unix_connection(lambda: self, str(self._path))
             except OSError:
-                if monotonic() > deadline:
+                is_sent = any(sent.was_sent for sent in self._waiting.values())
+                if not is_sent and not isinstance(self._unreachable(), TooBusy):  # waiting does not help
                     self._fail()
                     break
-                await asyncio.sleep(RECONNECT_INTERVAL)
         self._connecting = None
 
     def _fail(self) -> None:
-        waiting, self._waiting = self._waiting, {}
+        waiting, self._waiting, self._bytes, self._attempts = self._waiting, {}, 0, 0
+        self._unsent.clear()
         for sent in waiting.values():
             if not sent.future.done():
-                sent.future.set_exception(OutcomeUnknown(_UNKNOWN) if sent.was_sent else self._unreachable())
+                sent.future.set_exception(OutcomeUnknown(_LOST) if sent.was_sent else self._unreachable())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport, self._reader = cast("asyncio.WriteTransport", transport), FrameReader()
-        for request_id, sent in self._waiting.items():
-            self._send(self._transport, request_id, sent)
+        self._is_paused, self._unsent = False, deque(self._waiting)
+        self._send(self._transport)
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        if self._transport is not None:
+            self._send(self._transport)
 
     def connection_lost(self, _: Exception | None) -> None:
         self._transport = None
-        if self._waiting and self._connecting is None:
+        if self._waiting and self._connecting is None and not self._is_closed:
             self._connecting = self.loop.create_task(self._connect())
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
         while (received := self._reader.next()) is not None:
-            sent = self._waiting.pop(received[0], None)
+            self._attempts = 0
+            sent = self._remove(received[0])
             if sent is None or sent.future.done():
                 continue
             try:
-                sent.future.set_result(decode_outcome(received[1]))
+                sent.future.set_result(_decode_reply(received[1]))
             except Exception as error:  # noqa: BLE001 - the error of the commit
                 sent.future.set_exception(error)
 

@@ -357,8 +357,10 @@ class WriterServer:
         try:
             request = decode_request(message, self.registry)
         except InvalidMessage as problem:
-            _logger.error("a message to the writer is invalid, and its connection is closed: %s", problem)  # noqa: TRY400
-            self._drop(connection)
+            _logger.error("a message to the writer is invalid: %s", problem)  # noqa: TRY400 - the message is complete
+            failed = LedgerError(f"the writer cannot read the request: {problem}. Nothing was written")
+            self._send(connection, request_id, encode_outcome(failed))
+            self._flush(connection)
             return
         self._group.append(_Waiting(connection, request_id, request))
 
