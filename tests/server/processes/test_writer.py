@@ -167,6 +167,23 @@ def test_event_loop_and_threads_append_at_the_same_time(folder: Path) -> None:
         assert found == [1, *range(200, 216), *range(300, 316)]
 
 
+def test_connection_of_a_thread_ends_with_it(folder: Path) -> None:
+    def count_sockets() -> int:
+        return sum(
+            os.path.realpath(file).rpartition("/")[2].startswith("socket:") for file in os.scandir("/proc/self/fd")
+        )
+
+    with writing(folder), remote(folder) as registry:
+        before = count_sockets()
+        for number in range(2):
+            create = Create(handle(f"12345/{number}"), (URL,))
+            thread = threading.Thread(target=registry.do, args=(create, OPERATOR, "cli"))
+            thread.start()
+            thread.join()
+            assert registry.ledger.find(b"12345/%d" % number) is not None
+        until(lambda: count_sockets() == before)
+
+
 def create_in_threads(registry: Registry, done: list[str], stop: threading.Event) -> None:
     """Create and mint handles from two threads."""
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from struct import Struct
 from time import monotonic
 from typing import Final, cast
+from weakref import WeakSet
 
 import msgspec
 
@@ -155,7 +156,7 @@ class RemoteLedger(Ledger):
         self.answers = cast("Answers", answers)  # it is only read
         self._runtime = runtime
         self._threads = threading.local()
-        self._connections: set[_ThreadConnection] = set()
+        self._connections: WeakSet[_ThreadConnection] = WeakSet()  # each lives as long as its thread
         self._lock = threading.Lock()
         self._in_loop: _LoopConnection | None = None
         self._stop = threading.Event()
@@ -259,6 +260,9 @@ class _ThreadConnection:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+    def __del__(self) -> None:
+        self.close()
 
     def exchange(self, messages: dict[bytes, bytes]) -> dict[bytes, bytes]:
         """Send messages and return the replies, by id. Raises an error of the ledger."""
