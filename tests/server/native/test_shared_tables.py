@@ -21,7 +21,7 @@ from perseid.server.native.shared_tables import (
     SharedChallenges,
     SharedSessions,
 )
-from perseid.server.state.state import SharedState, StateFull, Transaction
+from perseid.server.state.state import MAX_EVICTIONS, SharedState, StateFull, Transaction
 from perseid.wire.challenges import MAX_REPLY, NONCE_LENGTH, ChallengeLimits, PendingChallenge
 from perseid.wire.client import Client
 from perseid.wire.codes import CURRENT_VERSION, OpCode, OpFlag, ResponseCode, default_flags
@@ -231,6 +231,38 @@ def test_new_limits_apply_to_what_is_stored(state: SharedState) -> None:
     fewer = sessions_of(state, unproved=2)
     add(fewer, 6, now=NOW + 6)
     assert [number for number in range(1, 7) if fewer.use(number, NOW + 6)] == [5, 6]
+
+
+def test_session_stays_if_there_is_no_room_for_a_change(state: SharedState) -> None:
+    count = MAX_EVICTIONS * 4
+    for number in range(1, count + 1):
+        add(sessions_of(state), number, proved=True, now=NOW + number)
+    add(sessions_of(state), count + 1, now=NOW + count + 1)
+    fewer, now = sessions_of(state, limit=1), NOW + count + USE_INTERVAL
+    assert fewer.use(count, now) is not None, "this use is not stored"
+    assert fewer.use(count, now) is not None
+    unproved = fewer.use(count + 1, now)
+    assert unproved is not None
+    unproved.proved = ProvenIdentity(ADMIN.encode(), 300, 300, Proof.SECRET_KEY, bytes(32))
+    with pytest.raises(Busy):
+        fewer.confirm(unproved)
+    found = fewer.use(count + 1, now)
+    assert found is not None
+    assert found.proved is None
+
+
+def test_challenge_is_not_taken_without_room(state: SharedState) -> None:
+    table = challenges_of(state)
+    for number in range(1, MAX_EVICTIONS * 4):
+        table.add(pending(number))
+    fewer = challenges_of(state, ChallengeLimits(2, 1 << 20))
+    found = fewer.find(MAX_EVICTIONS * 4 - 1, NOW)
+    assert found is not None
+    with pytest.raises(Busy):
+        fewer.take(found, (5, b"answer"))
+    again = fewer.find(found.id, NOW)
+    assert again is not None
+    assert again.used_by is None
 
 
 def test_use_is_written_once_a_minute_and_keeps_a_session_alive(

@@ -159,6 +159,20 @@ def test_change_that_would_evict_too_much_is_refused(state: SharedState) -> None
     assert smaller.size().entries == 1
 
 
+def test_entry_that_cannot_be_replaced_stays(state: SharedState) -> None:
+    count = MAX_EVICTIONS * 2
+    table = table_of(state, max_entries=count)
+    for number in range(count):
+        table.put(b"%d" % number, Entry(b"value", 10.0 + number, ((b"network", count),)))
+    last = b"%d" % (count - 1)
+    smaller = table_of(state, max_entries=1)
+    assert not smaller.put(last, Entry(b"longer value", 10_000.0))
+    assert smaller.get(last, 0.0) == b"value"
+    assert smaller.put(last, Entry(b"longer value", 10_000.0))
+    assert smaller.delete(last)
+    assert (smaller.size().entries, smaller.sweep(1e9)) == (0, 0)
+
+
 def test_sweep_removes_expired_entries_in_bounded_steps(state: SharedState) -> None:
     table = table_of(state, max_entries=1_000)
     for number in range(SWEEP_ENTRIES + 10):

@@ -169,11 +169,15 @@ class SharedSessions:
         def run(txn: Transaction) -> bool:
             found = self._find(txn, key)
             if found is None:
-                return False
-            self._unproved.remove(txn, key)
-            return self._proved.write(txn, key, _session_entry(msgspec.structs.replace(found[1], proved=proved)))
+                return True
+            stored = msgspec.structs.replace(found[1], proved=proved)
+            is_stored = self._proved.write(txn, key, _session_entry(stored))
+            if is_stored:
+                self._unproved.remove(txn, key)
+            return is_stored
 
-        _write(self._state, run)
+        if not _write(self._state, run):
+            raise Busy
 
     def end(self, session: Session) -> None:
         """Remove a session."""
@@ -218,17 +222,18 @@ class SharedSessions:
         """Change a session in one transaction and return a result; None if it has ended."""
         key = _pack_id(session_id)
 
-        def run(txn: Transaction) -> T | None:
+        def run(txn: Transaction) -> tuple[bool, T | None]:
             found = self._find(txn, key)
             if found is None:
-                return None
+                return True, None
             table, stored = found
             changed, result = change(stored)
-            if changed is not None:
-                table.write(txn, key, _session_entry(changed))
-            return result
+            return changed is None or table.write(txn, key, _session_entry(changed)), result
 
-        return _write(self._state, run)
+        is_stored, result = _write(self._state, run)
+        if not is_stored:
+            raise Busy
+        return result
 
     def _find(self, txn: Transaction, key: bytes) -> tuple[Table, _StoredSession] | None:
         for table in (self._proved, self._unproved):
@@ -304,9 +309,11 @@ class SharedChallenges:
         added = self._tables[udp, len(request) >= LONG_REQUEST]
 
         def run(txn: Transaction) -> bool:
+            is_stored = added.write(txn, key, self._entry(stored))
             for table in self._tables.values():
-                table.remove(txn, key)
-            return added.write(txn, key, self._entry(stored))
+                if is_stored and table is not added:
+                    table.remove(txn, key)
+            return is_stored
 
         if not _write(self._state, run, len(request)):
             raise Busy
@@ -349,18 +356,20 @@ class SharedChallenges:
         """Change a challenge in one transaction; return it as it was before, None if it is gone."""
         key = _pack_id(pending.id)
 
-        def run(txn: Transaction) -> _StoredChallenge | None:
+        def run(txn: Transaction) -> tuple[bool, _StoredChallenge | None]:
             for table in self._tables.values():
                 if (data := table.read(txn, key, 0.0)) is not None:
                     stored = _decode_challenge(data)
                     if stored.nonce != pending.nonce:
-                        return None
-                    if (changed := change(stored)) is not None:
-                        table.write(txn, key, self._entry(changed))
-                    return stored
-            return None
+                        break
+                    changed = change(stored)
+                    return changed is None or table.write(txn, key, self._entry(changed)), stored
+            return True, None
 
-        return _write(self._state, run, size + pending.request.envelope.length)
+        is_stored, stored = _write(self._state, run, size + pending.request.envelope.length)
+        if not is_stored:
+            raise Busy
+        return stored
 
     def _entry(self, stored: _StoredChallenge) -> Entry:
         return Entry(_encode_challenge(stored), stored.since + self._life)

@@ -301,7 +301,7 @@ class Table:
         return _unpack(txn.get(key, db=self._entries), now)
 
     def write(self, txn: Transaction, key: bytes, entry: Entry) -> bool:
-        """Store an entry in a transaction; return whether there was room."""
+        """Store an entry in a transaction; return whether there was room. Otherwise an earlier one stays."""
         if not 0 < len(key) <= MAX_KEY_BYTES:
             raise ValueError(f"a key has 1 to {MAX_KEY_BYTES} bytes; this one has {len(key)}")
         expires = _pack_time(entry.expires)
@@ -315,22 +315,21 @@ class Table:
             return True
         if old is not None:
             self.remove(txn, key)
-        if not self._make_room(txn, entry, len(data)):
-            return False
-        txn.put(key, data, db=self._entries)
-        for group in (_ALL, *groups):
-            txn.put(group, expires + key, db=self._groups)
-        return True
+        has_room = self._make_room(txn, entry, len(data))
+        stored = data if has_room else old
+        if stored is not None:
+            txn.put(key, stored, db=self._entries)
+            for group in _groups_of(stored):
+                txn.put(group, stored[:_TIME_BYTES] + key, db=self._groups)
+        return has_room
 
     def remove(self, txn: Transaction, key: bytes) -> bool:
         """Remove an entry in a transaction; return whether it existed."""
         data = txn.pop(key, db=self._entries)
         if data is None:
             return False
-        expires, value_start = data[:_TIME_BYTES], _value_start(data)
-        names = data[_HEAD_BYTES:value_start]
-        for group in (_ALL, *(msgspec.msgpack.decode(names, type=list[bytes]) if names else ())):
-            txn.delete(group, expires + key, db=self._groups)
+        for group in _groups_of(data):
+            txn.delete(group, data[:_TIME_BYTES] + key, db=self._groups)
         return True
 
     def _read(self, database: "lmdb._Database", key: bytes) -> bytes | None:
@@ -400,6 +399,12 @@ def _pack_time(seconds: float) -> bytes:
 
 def _value_start(data: bytes) -> int:
     return _HEAD_BYTES + int.from_bytes(data[_TIME_BYTES:_HEAD_BYTES], "big")
+
+
+def _groups_of(data: bytes) -> Sequence[bytes]:
+    """The groups that an entry belongs to."""
+    names = data[_HEAD_BYTES : _value_start(data)]
+    return (_ALL, *msgspec.msgpack.decode(names, type=list[bytes])) if names else (_ALL,)
 
 
 def _unpack(data: bytes | None, now: float) -> bytes | None:

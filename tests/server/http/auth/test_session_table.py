@@ -21,7 +21,7 @@ from perseid.server.http.auth.session_table import (
     SessionTable,
 )
 from perseid.server.native.authentication import ProvenIdentity
-from perseid.server.state.state import SharedState, StateFull
+from perseid.server.state.state import MAX_EVICTIONS, SharedState, StateFull
 from tests.server.shared_state import MAP_BYTES, make_state
 
 NOW = 1_794_724_100.0
@@ -122,6 +122,18 @@ def test_expired_session_is_not_found_if_the_state_is_full(monkeypatch: pytest.M
 
     monkeypatch.setattr(state, "write", fail)
     assert table.find(session.id, NOW + 63, 60) is None
+
+
+def test_session_stays_unauthenticated_if_there_is_no_room() -> None:
+    state = make_state()
+    for _ in range(MAX_EVICTIONS * 2):
+        begin(SessionTable(state), proved=True)
+    smaller = SessionTable(state, max_sessions=1)
+    session = begin(smaller)
+    with pytest.raises(StateFull):
+        smaller.prove(session, SOMEBODY, "300:12345/u")
+    assert session.proved is None
+    assert is_there(smaller, session)
 
 
 def test_session_of_one_process_is_found_and_ended_in_another(tmp_path: Path) -> None:

@@ -163,15 +163,20 @@ class SessionTable:
         """Store a proven identity in a session, replacing any earlier one, unless the session has ended."""
         key, hashed = self._hash(session.id), self._header(header)
 
-        def run(txn: Transaction) -> bool:
+        def run(txn: Transaction) -> bool | None:
             data = self._proved.read(txn, key, 0.0) or self._unproved.read(txn, key, 0.0)
             if data is None:
                 return False
             stored = msgspec.structs.replace(_decode_session(data), proved=proved, claimed=claimed, header=hashed)
+            if not self._proved.write(txn, key, self._entry(stored)):
+                return None
             self._unproved.remove(txn, key)
-            return self._proved.write(txn, key, self._entry(stored))
+            return True
 
-        if self._state.write(run):
+        is_stored = self._state.write(run)
+        if is_stored is None:
+            raise StateFull
+        if is_stored:
             session.proved, session.claimed, session.header = proved, claimed, hashed
 
     def is_proved_by(self, session: Session, header: str) -> bool:
