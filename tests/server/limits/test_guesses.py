@@ -6,7 +6,15 @@ from pathlib import Path
 import pytest
 
 from perseid.server.limits.budgets import EXEMPT, get_source
-from perseid.server.limits.guesses import FAILURE_SECONDS, KNOWN_DAYS, MAX_TURNS, MAX_WAITING, GuessQueue, KnownClients
+from perseid.server.limits.guesses import (
+    FAILURE_SECONDS,
+    KNOWN_DAYS,
+    MAX_TURNS,
+    MAX_WAIT,
+    MAX_WAITING,
+    GuessQueue,
+    KnownClients,
+)
 from perseid.server.state.state import StateFull
 from tests.server.shared_state import make_state
 
@@ -151,6 +159,34 @@ def test_next_turn_belongs_to_the_network_that_failed_least() -> None:
             assert queue.is_next(ADMIN, first), "who comes first"
             assert (second.rank, third.rank) == ((0, 0, 0), (1, 1, 1)), "waiting twice counts"
     assert len(queue) == 0
+
+
+def test_all_processes_have_one_queue() -> None:
+    state, clock = make_state(), Clock()
+    one, two = (GuessQueue(state, clock=clock) for _ in range(2))
+    with ExitStack() as stack:
+        guessing = [
+            stack.enter_context((one, two)[number % 2].enter(ADMIN, (number,), (1,))) for number in range(MAX_TURNS)
+        ]
+        assert len(GuessQueue(state, udp=True, clock=clock)) == 0
+        assert not two.is_next(ADMIN)
+        assert two.is_next(ADMIN, guessing[0])
+        admin = stack.enter_context(two.enter(ADMIN, HOME, (0,)))
+        assert one.is_next(ADMIN, admin)
+        assert (len(one), guessing[-1] in two) == (MAX_TURNS, False)
+        clock.now += MAX_WAIT
+        assert len(two) == 0, "those of a killed process expire"
+
+
+def test_attempt_is_refused_if_the_state_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = GuessQueue(state := make_state())
+
+    def fail(*_: object) -> None:
+        raise StateFull
+
+    monkeypatch.setattr(state, "write", fail)
+    with queue.enter(ADMIN, HOME, (0,)) as attempt:
+        assert attempt not in queue
 
 
 def test_large_networks_are_compared_first() -> None:

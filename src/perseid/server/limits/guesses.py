@@ -11,15 +11,17 @@ addresses nor handles: keyed hashes, each with the day on which it expires.
 
 import hashlib
 import hmac
+import secrets
 import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self, TypeAlias
+from typing import Final, NamedTuple, Self, TypeAlias
 
-from perseid.server.state.state import Entry, SharedState, StateFull
+import msgspec
+
+from perseid.server.state.state import Entry, SharedState, StateFull, Transaction
 
 Source: TypeAlias = tuple[int, ...]
 """The networks that a client belongs to, each contained in the next; empty for clients exempt from limits. The manual
@@ -43,7 +45,7 @@ MAX_TURNS: Final = 4
 """Attempts that wait for one handle: eight seconds with the default settings, less than the timeout of any client."""
 
 MAX_WAITING: Final = 64
-"""Attempts that wait in total, each with its connection; those over UDP have a queue of their own."""
+"""Attempts that wait in total, in all processes, each with its connection; those over UDP have a queue of their own."""
 
 MAX_WAIT: Final = 60.0
 """Seconds that an attempt waits at most, if `limits.failed_proofs` is so small that a turn takes that long."""
@@ -59,6 +61,8 @@ _DIGEST_SIZE = 16
 _DAY_BYTES = 4
 _TABLE_BYTES = 4 << 20  # of the table: twice what it needs
 _NETWORK_BYTES = 24
+_QUEUE_BYTES = 1 << 20  # of a queue: ten times what it needs
+_ORDER_BYTES = 8
 
 MAX_FILE_BYTES: Final = len(_MAGIC) + MAX_KNOWN * _ENTRY.size + _DIGEST_SIZE
 """Bytes of the file; a longer one is damaged."""
@@ -174,57 +178,98 @@ class KnownClients:
         return hashlib.blake2b(data, digest_size=_DIGEST_SIZE, key=self._key).digest()
 
 
-@dataclass(slots=True, eq=False)
-class Attempt:
+class Attempt(NamedTuple):
     """An attempt that waits for its turn."""
 
-    secret_of: bytes
-    source: Source
+    key: bytes
+    """Hash of the handle, number in the order of arrival, and random bytes, as numbers are used again."""
+    networks: list[bytes]
     rank: tuple[int, ...]
     """Failures and waiting attempts of its networks, the largest network first. The lowest rank is next.
 
     An IPv4 address has one network, which counts at every level, so that it is compared with IPv6 on equal terms.
     """
 
+    @property
+    def order(self) -> int:
+        """Its number in the order of arrival."""
+        return int.from_bytes(self.key[_DIGEST_SIZE : _DIGEST_SIZE + _ORDER_BYTES], "big")
+
 
 class GuessQueue:
-    """Attempts that wait for their turn, over one kind of transport."""
+    """Attempts that wait for their turn in all processes, over one kind of transport.
 
-    def __init__(self) -> None:
-        self._waiting: list[Attempt] = []
+    Those of a killed process keep their place until they expire.
+    """
+
+    def __init__(
+        self, state: SharedState | None = None, *, udp: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`state` is that of all processes; without, the queue is of this process."""
+        self._state = state or SharedState.private()
+        self._clock = clock
+        self._table = self._state.table(
+            f"{'udp_' * udp}guess_queue", version=1, max_entries=MAX_WAITING, max_bytes=_QUEUE_BYTES, clock=clock
+        )
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting())
 
     @contextmanager
-    def enter(self, secret_of: bytes, source: Source, failures: tuple[int, ...]) -> Iterator[Attempt]:
+    def enter(
+        self, secret_of: bytes, source: Source, failures: tuple[int, ...], seconds: float = MAX_WAIT
+    ) -> Iterator[Attempt]:
         """Wait in the queue; if it is full, in place of the attempt with the highest rank. `failures` by network."""
-        same = self._waiting_for(secret_of)
-        counts = (failed + sum(net in one.source for one in same) for net, failed in zip(source, failures, strict=True))
-        by_level = tuple(counts)
-        attempt = Attempt(secret_of, source, (by_level + by_level[-1:] * (_LEVELS - len(by_level)))[::-1])
-        self._waiting.append(attempt)
-        for attempts, limit in ((self._waiting_for(secret_of), MAX_TURNS), (self._waiting, MAX_WAITING)):
-            if len(attempts) > limit:
-                self._waiting.remove(max(reversed(attempts), key=_rank))  # of equal ones the last to come
+        networks = [network.to_bytes(_NETWORK_BYTES, "big") for network in source]
+        target, expires = _hash_secret(secret_of), self._clock() + seconds
+
+        def add(txn: Transaction) -> Attempt:
+            waiting = self._waiting()
+            same = [one for one in waiting if one.key.startswith(target)]
+            counts = zip(networks, failures, strict=True)
+            by_level = tuple(failed + sum(net in one.networks for one in same) for net, failed in counts)
+            order = max((one.order for one in waiting), default=0) + 1
+            key = target + order.to_bytes(_ORDER_BYTES, "big") + secrets.token_bytes(_ORDER_BYTES)
+            attempt = Attempt(key, networks, (by_level + by_level[-1:] * (_LEVELS - len(by_level)))[::-1])
+            for attempts, limit in ((same, MAX_TURNS), (waiting, MAX_WAITING)):
+                if len(attempts) >= limit:
+                    last = max(*attempts, attempt, key=_rank_and_order)  # of equal ones the last to come
+                    if last is attempt:
+                        return attempt
+                    self._table.remove(txn, last.key)
+                    waiting.remove(last)
+            self._table.write(txn, key, Entry(msgspec.msgpack.encode(attempt[1:]), expires))
+            return attempt
+
+        try:
+            attempt = self._state.write(add)
+        except StateFull:
+            attempt = Attempt(target, networks, ())  # without a place
         try:
             yield attempt
         finally:
-            if attempt in self:
-                self._waiting.remove(attempt)
+            with suppress(StateFull):  # then it expires
+                if attempt in self:
+                    self._table.delete(attempt.key)
 
     def __contains__(self, attempt: Attempt) -> bool:
         """Whether an attempt still has its place."""
-        return attempt in self._waiting
+        return self._table.get(attempt.key, self._clock()) is not None
 
     def is_next(self, secret_of: bytes, attempt: Attempt | None = None) -> bool:
         """Whether the next turn at a handle is that of an attempt; one that does not wait has it if none waits."""
-        same = self._waiting_for(secret_of)
-        return not same or min(same, key=_rank) is attempt  # of equal ones the first to come
+        same = self._waiting(_hash_secret(secret_of))
+        return not same or min(same, key=_rank_and_order) == attempt
 
-    def _waiting_for(self, secret_of: bytes) -> list[Attempt]:
-        return [attempt for attempt in self._waiting if attempt.secret_of == secret_of]
+    def _waiting(self, target: bytes = b"") -> list[Attempt]:
+        items = self._table.items(self._clock())
+        decode = msgspec.msgpack.Decoder(tuple[list[bytes], tuple[int, ...]]).decode
+        return [Attempt(key, *decode(value)) for key, value in items if key.startswith(target)]
 
 
-def _rank(attempt: Attempt) -> tuple[int, ...]:
-    return attempt.rank
+def _hash_secret(secret_of: bytes) -> bytes:
+    return hashlib.blake2b(secret_of, digest_size=_DIGEST_SIZE).digest()
+
+
+def _rank_and_order(attempt: Attempt) -> tuple[tuple[int, ...], int]:
+    return attempt.rank, attempt.order

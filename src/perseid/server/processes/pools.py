@@ -31,6 +31,7 @@ from perseid.server.limits.budgets import LEVEL_FACTORS, PROOF_KINDS, Budgets
 from perseid.server.limits.guesses import MAX_TURNS, MAX_WAIT, POLL_SECONDS, Attempt, GuessQueue, KnownClients, Source
 from perseid.server.native.decisions import Busy, TooManyGuesses
 from perseid.server.native.steps import SecretGuess, Work, WorkKind
+from perseid.server.state.state import SharedState
 
 THREADS: Final[Mapping[WorkKind, int]] = {
     WorkKind.READ: 4,
@@ -175,17 +176,17 @@ class Pools:
         *,
         known: KnownClients | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        buckets: Buckets | None = None,
+        state: SharedState | None = None,
     ) -> None:
-        """`buckets` hold the budgets of all processes; without them the budgets are of this process."""
+        """`state` has the budgets and the queues for guesses of all processes; without, they are of this process."""
         self._clock = clock
         self._sleep = sleep
         self.known = KnownClients(secrets.token_bytes(32)) if known is None else known
         """Where identities were proved."""
-        self._guesses = {udp: GuessQueue() for udp in (False, True)}
+        self._guesses = {udp: GuessQueue(state, udp=udp, clock=clock) for udp in (False, True)}
         self._queues = {kind: _Queue(THREADS[kind]) for kind in WorkKind}
         self._executors = {kind: ThreadPoolExecutor(THREADS[kind], f"perseid-{kind.value}") for kind in WorkKind}
-        self._buckets = Buckets.private() if buckets is None else buckets
+        self._buckets = Buckets.private() if state is None else Buckets.shared(state, "budgets")
         self._budgets = Budgets(config, self.known, self._buckets)
         self._queue_limits = _queue_limits(config)
 
@@ -285,8 +286,9 @@ class Pools:
         """Wait until an attempt at a secret is within its budget; raise `TooManyGuesses` if that takes too long."""
         if self._take_guess(secret_of, source, None, udp=udp):
             return
-        queue, end = self._guesses[udp], self._clock() + min(MAX_TURNS * self._budgets.turn_seconds, MAX_WAIT)
-        with queue.enter(secret_of, source, self._budgets.failed_guesses(secret_of, source, udp=udp)) as attempt:
+        queue, seconds = self._guesses[udp], min(MAX_TURNS * self._budgets.turn_seconds, MAX_WAIT)
+        end, failures = self._clock() + seconds, self._budgets.failed_guesses(secret_of, source, udp=udp)
+        with queue.enter(secret_of, source, failures, seconds) as attempt:
             while attempt in queue and self._clock() < end and not self._is_locked_out(source, udp=udp):
                 await self._sleep(POLL_SECONDS)
                 if self._take_guess(secret_of, source, attempt, udp=udp):

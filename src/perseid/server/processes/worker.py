@@ -38,7 +38,6 @@ from perseid.registry.installation.files import replace_file
 from perseid.registry.installation.installation import KNOWN_CLIENTS, Installation
 from perseid.registry.installation.settings import Config, InvalidConfig
 from perseid.server.http.application import HttpConfig, HttpServer, load_tls_context
-from perseid.server.limits.buckets import Buckets
 from perseid.server.limits.budgets import Connections
 from perseid.server.limits.connections import SharedConnections
 from perseid.server.limits.guesses import KnownClients
@@ -175,7 +174,7 @@ class Worker:
         self._counts = WorkerCounters()
         self._earlier_counts = keep_counters(supervisor.counters.read(options.number))
         self._known_file = KnownClientsFile(installation.directory / KNOWN_CLIENTS)
-        self._pools = Pools(config, known=self._load_known_clients(), buckets=Buckets.shared(self._state, "budgets"))
+        self._pools = Pools(config, known=self._load_known_clients(), state=self._state)
         native_server, public_resolver = self._create_native_server(config, server_identity)
         is_alone = len(options.udp) == 1  # nothing to share, which costs some microseconds for each connection
         shared = None if is_alone else SharedConnections(options.connections, options.worker)
