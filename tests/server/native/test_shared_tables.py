@@ -17,6 +17,7 @@ from perseid.server.native.server import NativeServer
 from perseid.server.native.shared_tables import (
     LONG_DIVISOR,
     LONG_REQUEST,
+    UNPROVED_SECONDS,
     USE_INTERVAL,
     SharedChallenges,
     SharedSessions,
@@ -28,7 +29,7 @@ from perseid.wire.codes import CURRENT_VERSION, OpCode, OpFlag, ResponseCode, de
 from perseid.wire.message import RequestDigest
 from perseid.wire.requests import HandleRequest, ValuesRequest
 from perseid.wire.server import Server, ServerSettings
-from perseid.wire.sessions import COUNTER_WINDOW_SIZE, MAX_ID, Cipher, CounterWindow, Identity, Session
+from perseid.wire.sessions import COUNTER_WINDOW_SIZE, MAX_ID, MAX_TIMEOUT, Cipher, CounterWindow, Identity, Session
 from tests.server.native.native_servers import (
     ADMIN,
     NEW,
@@ -188,8 +189,10 @@ def session_at(number: int, timeout: int = 3_600) -> Session:
     return Session(number, bytes(32), Cipher.AES, CURRENT_VERSION, identity, timeout)
 
 
-def add(sessions: SharedSessions, number: int, *, proved: bool = False, now: float = NOW) -> Session:
-    sessions.add(session_at(number), now)
+def add(
+    sessions: SharedSessions, number: int, *, proved: bool = False, now: float = NOW, timeout: int = 3_600
+) -> Session:
+    sessions.add(session_at(number, timeout), now)
     found = sessions.use(number, now)
     assert found is not None
     if proved:
@@ -223,6 +226,26 @@ def test_unauthenticated_sessions_evict_only_each_other(state: SharedState) -> N
     assert [number for number in range(1, 20) if sessions.use(number, NOW + 20)] == [1, 2, 3, 18, 19]
     add(sessions, 4, proved=True, now=NOW + 30)
     assert [number for number in range(1, 10) if sessions.use(number, NOW + 30)] == [2, 3, 4]
+
+
+def test_least_recently_used_session_is_evicted_whatever_its_timeout(state: SharedState) -> None:
+    sessions = sessions_of(state, limit=2)
+    for number, timeout in ((1, MAX_TIMEOUT), (2, 600), (3, 600)):
+        add(sessions, number, proved=True, now=NOW + number, timeout=timeout)
+    assert [number for number in (1, 2, 3) if sessions.use(number, NOW + 4)] == [2, 3]
+    assert sessions.use(3, NOW + 700) is None
+
+
+def test_unauthenticated_session_ends_after_a_minute_without_use(state: SharedState) -> None:
+    sessions = sessions_of(state)
+    add(sessions, 1, timeout=MAX_TIMEOUT)
+    assert sessions.use(1, NOW + UNPROVED_SECONDS) is not None
+    found = sessions.use(1, NOW + 2 * UNPROVED_SECONDS)
+    assert found is not None
+    found.proved = ProvenIdentity(ADMIN.encode(), 300, 300, Proof.SECRET_KEY, bytes(32))
+    add(sessions, 2, timeout=MAX_TIMEOUT)
+    sessions.confirm(found)
+    assert [number for number in (1, 2) if sessions.use(number, NOW + 1_000)] == [1]
 
 
 def test_new_limits_apply_to_what_is_stored(state: SharedState) -> None:
@@ -269,7 +292,7 @@ def test_use_is_written_once_a_minute_and_keeps_a_session_alive(
     state: SharedState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sessions = sessions_of(state)
-    add(sessions, 1)
+    add(sessions, 1, proved=True)
     writes = 0
     write = SharedState.write
 

@@ -23,13 +23,17 @@ from perseid.server.state.state import Entry, SharedState, StateFull, Table, Tra
 from perseid.wire.challenges import MAX_REPLY, ChallengeLimits, PendingChallenge
 from perseid.wire.codes import Version
 from perseid.wire.message import ENVELOPE_LENGTH, DigestAlgorithm, Envelope, Message, RequestDigest
-from perseid.wire.sessions import COUNTER_WINDOW_SIZE, MAX_ID, Cipher, Identity, Session
+from perseid.wire.sessions import COUNTER_WINDOW_SIZE, MAX_ID, MAX_TIMEOUT, Cipher, Identity, Session
 
 from .authentication import ProvenIdentity
 from .decisions import Busy
 
 USE_INTERVAL: Final = 60
 """Seconds after which a further use of a session is written; it may last longer by that."""
+
+UNPROVED_SECONDS: Final = 60
+"""Seconds without use after which an unauthenticated session ends, whatever the client requested: as long as a
+challenge lasts. Otherwise those with the longest timeout would evict the others."""
 
 SESSION_BYTES: Final = 2_048
 """Bytes of a session in the table, of which 800 are counters; more only if its identity has a very long handle."""
@@ -151,8 +155,9 @@ class SharedSessions:
             if (data := table.get(key, now)) is None:
                 continue
             stored = _decode_session(data)
-            interval = _use_interval(stored.timeout)
-            if now - stored.used > stored.timeout + interval:
+            timeout = _timeout(stored)
+            interval = _use_interval(timeout)
+            if now - stored.used > timeout + interval:
                 return None
             if abs(now - stored.used) >= interval:
                 with suppress(Busy):  # the next use will be written
@@ -394,7 +399,13 @@ def _pack_id(number: int) -> bytes:
 
 
 def _session_entry(stored: _StoredSession) -> Entry:
-    return Entry(_encode_session(stored), stored.used + stored.timeout + _use_interval(stored.timeout))
+    # The least recently used one is evicted first, so clients do not choose when an authenticated one expires here.
+    timeout = _timeout(stored) if stored.proved is None else MAX_TIMEOUT
+    return Entry(_encode_session(stored), stored.used + timeout + _use_interval(timeout))
+
+
+def _timeout(stored: _StoredSession) -> int:
+    return min(stored.timeout, UNPROVED_SECONDS) if stored.proved is None else stored.timeout
 
 
 def _use_interval(timeout: int) -> float:
