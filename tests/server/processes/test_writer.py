@@ -4,20 +4,26 @@ import asyncio
 import itertools
 import os
 import random
+import secrets
 import signal
 import socket
+import struct
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from perseid.cli._arguments import open_installation
 from perseid.ledger.errors import JobEnded, LedgerError, OutcomeUnknown, StorageFull, TooBusy
 from perseid.ledger.ledger import Ledger
+from perseid.ledger.log.clock import CheckedClock
+from perseid.ledger.log.log import Log
 from perseid.ledger.log.requests import Append, Appended, Failed, Lease, Leased, Outcome
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.answers_reader import AnswersReader
@@ -32,7 +38,9 @@ from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
 from perseid.registry.results import MintResult, Refused
 from perseid.registry.snapshot import Rules
+from perseid.server.observe import logs
 from perseid.server.processes import remote_ledger, writer
+from perseid.server.processes.child import SupervisorLink
 from perseid.server.processes.remote_ledger import FRAME, SOCKET_NAME, FrameReader, RemoteLedger, find_writer, frame
 from perseid.server.processes.writer import Journal, WriterServer
 from perseid.wire.codes import ResponseCode
@@ -326,6 +334,103 @@ def test_journal_that_cannot_be_written_is_written_again(
         found = Journal(folder / "run" / writer.JOURNAL_NAME, ledger.log)
         assert all(found.find(key) for key in keys)
         found.close()
+
+
+def test_writer_starts_with_a_wrong_clock(folder: Path) -> None:
+    """It still replies to what the earlier one has committed."""
+    key, message = request_id(b"a", 1), encode_request(change("a"))
+    with opened(folder) as ledger, WriterServer(ledger, Registry(ledger, Rules()), folder / "run") as server:
+        replies = Client(folder).exchange(server, frame(key, message, key))
+    store = open_store(str(folder / "ledger.db"))
+    clock = CheckedClock(lambda: time.time_ns() // 1000 - 86_400_000_000, lambda: time.monotonic_ns() // 1000)
+    log = Log(store, clock, secrets.token_bytes)
+    with (
+        Ledger(log, Answers(folder / "answers")) as ledger,
+        WriterServer(ledger, Registry(ledger, Rules()), folder / "run") as server,
+    ):
+        assert Client(folder).exchange(server, frame(key, message, key)) == replies
+
+
+def test_journal_of_another_release_is_ignored(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    content = b"\x01"
+    data = struct.pack(">II", len(content), zlib.crc32(content)) + content
+    (folder / "run" / writer.JOURNAL_NAME).write_bytes(data)
+    with opened(folder) as ledger, WriterServer(ledger, Registry(ledger, Rules()), folder / "run"):
+        assert "the journal of another release is ignored" in caplog.text
+
+
+def test_link_to_another_server_is_not_removed(tmp_path: Path) -> None:
+    link, own = tmp_path / WRITER_LINK, tmp_path / "own"
+    writer._link(link, tmp_path / "other")
+    writer._unlink(link, own)
+    assert link.is_symlink()
+    writer._link(link, own)
+    writer._unlink(link, own)
+    assert not link.is_symlink()
+    writer._unlink(link, own)
+
+
+class _Supervisor:
+    """A supervisor that has ended."""
+
+    def __init__(self) -> None:
+        self.reports: list[tuple[str, object]] = []
+
+    def beat(self) -> None:
+        """Nobody reads it."""
+
+    def report(self, kind: str, value: object = True) -> None:
+        self.reports.append((kind, value))
+
+    def read_news(self) -> None:
+        """The end of the file."""
+
+
+@pytest.fixture
+def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[writer.Writer, _Supervisor]]:
+    """A writer process whose supervisor has ended."""
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    pipes: list[int] = []
+    monkeypatch.setattr(signal, "set_wakeup_fd", pipes.append)
+    monkeypatch.setattr(writer, "unblock_signals", lambda: None)
+    news, end = os.pipe()
+    os.close(end)
+    supervisor = _Supervisor()
+    options = writer.WriterOptions(
+        name="writer", number=0, is_first=True, accept_clock=False, counters=-1, status=-1, news=news,
+        directory=str(tmp_path), state=str(tmp_path),
+    )  # fmt: skip
+    one = writer.Writer(options, cast("SupervisorLink", supervisor))
+    yield one, supervisor
+    one._stopping.set()
+    for pipe in (*pipes, one._signals, news):
+        os.close(pipe)
+
+
+def test_writer_on_a_full_disk_ends_with_its_supervisor(
+    process: tuple[writer.Writer, _Supervisor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise StorageFull("full")
+
+    monkeypatch.setattr(Installation, "open", fail)
+    assert process[0].run() == 0
+    assert process[1].reports == [("ready", False)]
+
+
+def test_writer_that_cannot_start_reports_why(
+    process: tuple[writer.Writer, _Supervisor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise TooBusy("locked")
+
+    installations.create(tmp_path / "installation", environ={})
+    installation = Installation.open(tmp_path / "installation")
+    monkeypatch.setattr(Installation, "open", lambda *_, **__: installation)
+    monkeypatch.setattr(writer, "WriterServer", fail)
+    monkeypatch.setattr(logs, "configure", lambda *_, **__: None)
+    assert process[0].run() == 1
+    assert process[1].reports == [("problem", "locked")]
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -153,7 +153,10 @@ class Log:
     def was_committed(self, token: bytes, first: int) -> bool:
         """Whether a commit with this token, starting at entry `first`, has happened. Waits until none is under way."""
         with self.store.writing_cursor() as cursor:
-            return Commit(cursor, self.statements, self.clock, self.random, token).was_committed(first)
+            cursor.execute(self.statements.lock_head)
+            cursor.fetchall()
+            cursor.execute(self.statements.token, (first,))
+            return [row[0] for row in cursor.fetchall()] == [token]
 
     @contextmanager
     def _writing(self, callback: Callable[[Connection], None] | None) -> Iterator[tuple[Any, Callable[[], None]]]:

@@ -11,6 +11,7 @@ replies from there to the clients that connect again; requests of a commit that 
 import errno
 import logging
 import os
+import select
 import selectors
 import signal
 import socket
@@ -19,6 +20,7 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
@@ -168,7 +170,11 @@ class Journal:
             content = data[start : start + length]
             if not content or zlib.crc32(content) != checksum:
                 break
-            entry = msgspec.msgpack.decode(content, type=_Entry)
+            try:
+                entry = msgspec.msgpack.decode(content, type=_Entry)
+            except msgspec.MsgspecError as problem:
+                _logger.warning("the journal of another release is ignored: %s", problem)
+                break
             if entry.follows_commit:
                 self.commit()
             last, self._pending, self._end = entry, entry.replies, start + length
@@ -396,6 +402,13 @@ def _link(link: Path, path: Path) -> None:
         _logger.warning("cannot create %s: %s", link, error.strerror)
 
 
+def _unlink(link: Path, path: Path) -> None:
+    """Remove the link, unless it leads to the socket of another server by now."""
+    with suppress(OSError):
+        if link.readlink() == path:
+            link.unlink()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterOptions(ChildOptions):
     """Options that the supervisor passes to the writer."""
@@ -435,7 +448,17 @@ class Writer:
             return 0
         config = installation.config
         logs.configure(self._options.name, config.log.format, level=config.log.level_number)
-        with installation, WriterServer(installation.ledger, installation.registry(), self._runtime) as server:
+        with installation:
+            try:
+                server = WriterServer(installation.ledger, installation.registry(), self._runtime)
+            except _STARTUP_ERRORS as problem:
+                self._supervisor.report("problem", str(problem))
+                return 1
+            self._serve(server, installation)
+        return 0
+
+    def _serve(self, server: WriterServer, installation: Installation) -> None:
+        with server:
             _link(installation.directory / WRITER_LINK, self._runtime / SOCKET_NAME)
             server.watch(self._signals, lambda: self._on_signal(server, installation))
             server.watch(self._options.news, self._on_news)
@@ -447,8 +470,7 @@ class Writer:
                 if self._progress >= due:
                     due = self._progress + TICK_SECONDS
                     server.write_state()
-            (installation.directory / WRITER_LINK).unlink(missing_ok=True)
-        return 0
+            _unlink(installation.directory / WRITER_LINK, self._runtime / SOCKET_NAME)
 
     def _open(self) -> Installation | None:
         """Open the installation; on a full disk, wait until there is space. None if told to stop meanwhile."""
@@ -461,17 +483,16 @@ class Writer:
                     is_reported = write_state(self._runtime, WriterState.of(problem))
                     self._supervisor.report("ready", False)
             self._progress = monotonic()
-            self._stopping.wait(TICK_SECONDS)
-            self._check_early_signals()
+            self._wait_for_signals()
         return None
 
-    def _check_early_signals(self) -> None:
+    def _wait_for_signals(self) -> None:
         """Notice that the process is told to stop, or that the supervisor has ended, before the server exists."""
-        try:
-            if signal.SIGTERM in os.read(self._signals, 64):
-                self._stopping.set()
-        except BlockingIOError:
-            pass
+        readable, _, _ = select.select([self._signals, self._options.news], [], [], TICK_SECONDS)
+        if self._options.news in readable:
+            self._on_news()
+        if self._signals in readable and signal.SIGTERM in os.read(self._signals, 64):
+            self._stopping.set()
 
     def _beat(self) -> None:
         """Tell the supervisor that this process is not stuck."""
