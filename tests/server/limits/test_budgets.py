@@ -446,6 +446,10 @@ def test_limits_of_connections_hold_over_all_workers() -> None:
         # A restarted worker has no connections.
         again = Connections(config, SharedConnections(memory, 0))
         assert [again.admit(HOST) for _ in range(3)] == [True, True, False]
+        again.configure(configured(tcp_unfinished_octets=4 << 20))
+        assert again.unfinished.limit == 2 << 20
+        again.configure(configured(tcp_unfinished_octets=1 << 20))
+        assert again.unfinished.limit == 1 << 20, "the longest message"
         with pytest.raises(IncompatibleLayout):
             SharedConnections(TrafficLimit.create(1), 0)
     finally:

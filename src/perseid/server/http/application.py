@@ -76,7 +76,7 @@ class HttpServer:
     ) -> None:
         """Share pools, counters and limits with the native protocol."""
         self._native, self._view, self._ready = native, view, ready
-        self._sessions, self._suggestion_budget = SessionTable(state), make_suggestion_budget()
+        self._sessions, self._suggestion_budget = SessionTable(state), make_suggestion_budget(state)
         self._api = ApiState(RateLimiter.shared(state), SharedClaims(state))
         self._turns = Turns()
         self._record_proof = make_proof_recorder(native.pools)
@@ -103,7 +103,7 @@ class HttpServer:
         self._api.rules = installed.registry.rules
         self._trusted = NetworkSet(config.http.trusted_proxies)
         self.manager.times = Timeouts(body=config.limits.message_time, take=config.limits.take_time)
-        self.manager.unfinished.limit = config.limits.tcp_unfinished_octets
+        self.manager.unfinished.limit = self._native.connections.unfinished.limit
         self.front.context, self.front.listen = installed.context, config.http.listen
         self._monitor.service.server = server
         self._monitor.access = installed.access

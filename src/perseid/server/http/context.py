@@ -26,11 +26,13 @@ from perseid.registry.registry import Registry
 from perseid.registry.snapshot import LedgerNeeded, Snapshot
 from perseid.server.http.auth.session_table import SessionTable
 from perseid.server.http.v1.state import ApiState
+from perseid.server.limits.buckets import Buckets
 from perseid.server.limits.budgets import Budget, Rate, RateLimitedLogger, get_source
 from perseid.server.limits.turns import TooManyWaiting, Turns
 from perseid.server.native.decisions import Busy
 from perseid.server.native.steps import NativeResponse, SecretGuess, Work, WorkKind
 from perseid.server.processes.pools import Pools
+from perseid.server.state.state import SharedState
 from perseid.wire.codes import ResponseCode
 from perseid.wire.framing import Frame
 from perseid.wire.server import Reply
@@ -119,9 +121,14 @@ SUGGESTIONS_TOTAL: Final = Rate(10, 50)
 """Suggestions for all clients together: at 10 ms each, a tenth of a core."""
 
 
-def make_suggestion_budget() -> Budget:
-    """Create an unused budget."""
-    return Budget(SUGGESTIONS_PER_ADDRESS, SUGGESTIONS_TOTAL)
+SUGGESTION_SLOTS: Final = 1 << 14
+"""Words for the suggestions by address, two for each: a burst of the total takes hardly any, in 128 KiB."""
+
+
+def make_suggestion_budget(state: SharedState | None = None) -> Budget:
+    """Create the budget of all processes with that state; without, an unused one of this process."""
+    buckets = None if state is None else Buckets.shared(state, "suggestion_limits", SUGGESTION_SLOTS)
+    return Budget(SUGGESTIONS_PER_ADDRESS, SUGGESTIONS_TOTAL, buckets=buckets)
 
 
 MAX_CACHED_SUGGESTIONS: Final = 256

@@ -341,6 +341,10 @@ def _to_source(secret_of: bytes) -> Source:
     return (int.from_bytes(hashlib.blake2b(secret_of.upper(), digest_size=16).digest(), "big"),)
 
 
+MIN_UNFINISHED_BYTES: Final = 1 << 20
+"""Bytes of incomplete messages that a worker may have with any number of workers: one message of the maximum size."""
+
+
 class Connections:
     """Limits on connections, in total and by source, and their timeouts."""
 
@@ -352,7 +356,7 @@ class Connections:
         self.refused = 0
         """Number of refused connections."""
         self.unfinished: UnfinishedMessages[Connection] = UnfinishedMessages()
-        """Incomplete messages on all connections."""
+        """Incomplete messages on all connections of this worker, which has its part of the limit."""
         self.configure(config)
 
     def configure(self, config: Config) -> None:
@@ -362,7 +366,8 @@ class Connections:
         self._total_limit = config.limits.connections
         self._per_source = config.limits.connections_per_address
         self._exempt = NetworkSet(config.limits.exempt_networks)
-        self.unfinished.limit = config.limits.tcp_unfinished_octets
+        workers = 1 if self._shared is None else self._shared.workers
+        self.unfinished.limit = max(config.limits.tcp_unfinished_octets // workers, MIN_UNFINISHED_BYTES)
         self.message_timeout: float = config.limits.message_time
         """Seconds for a complete message to arrive."""
         self.idle_timeout: float = config.limits.idle_time

@@ -37,6 +37,7 @@ class SharedConnections:
             raise IncompatibleLayout("the shared connections were created by another version; restart the server")
         whole = memoryview(self._map)[_HEAD_BYTES:]
         rows = [whole[at : at + _ROW_BYTES].cast("I") for at in range(0, workers * _ROW_BYTES, _ROW_BYTES)]
+        self.workers = workers
         self._own = rows.pop(worker)
         self._others = rows
         self._own[:] = memoryview(bytes(_ROW_BYTES)).cast("I")

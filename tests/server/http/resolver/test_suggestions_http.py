@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -12,6 +13,7 @@ from perseid.registry.commands.lifecycle import Tombstone
 from perseid.registry.queries.suggest import MAX_LOOKUPS, STEP_LOOKUPS
 from perseid.server.http.context import MAX_SEARCHES, SUGGESTIONS_PER_ADDRESS, make_suggestion_budget
 from perseid.server.limits.turns import Turns
+from perseid.server.state.state import SharedState
 from tests.server.http.contexts import STRANGER, Harness, header_of, json_of
 from tests.server.http.resolver.resolver_records import (
     add_namespace,
@@ -234,3 +236,10 @@ def test_suggestions_are_cached_until_something_changes(server: Harness, monkeyp
         create(server, "12345/report-2023", text(1, "URL", "https://report.example/"))
         assert "suggestions" not in told(server, "12345/reprot-2023")
     assert names(told(server, "12345/reprot-2023")) == ["12345/report-2023"]
+
+
+def test_all_workers_have_one_budget_for_suggestions(tmp_path: Path) -> None:
+    state = SharedState(tmp_path)
+    budgets = [make_suggestion_budget(state) for _ in range(2)]
+    taken = [budgets[number % 2].take((1,), 1_000.0) for number in range(2 * int(SUGGESTIONS_PER_ADDRESS.burst))]
+    assert sum(taken) == SUGGESTIONS_PER_ADDRESS.burst
