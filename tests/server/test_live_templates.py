@@ -1,4 +1,4 @@
-"""Templates with a running server, over UDP and TCP: resolvers forward what they cannot create themselves."""
+"""Templates with a running server, over UDP and TCP: the service creates what the fast path cannot."""
 
 from collections.abc import Iterator
 

@@ -232,7 +232,7 @@ class LogKey:
 
     def check(self, signature: bytes, text: bytes) -> bool:
         """Whether this key signed that text."""
-        # Imported here because resolver processes need only the hashes of this module.
+        # Imported here because most users of this module need only its hashes.
         from cryptography.exceptions import InvalidSignature  # noqa: PLC0415
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
 

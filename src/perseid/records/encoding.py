@@ -41,7 +41,7 @@ _MAX_NUMBER = 10**15
 
 def parse_json(text: str | bytes) -> object:
     """Parse JSON text within the limits."""
-    import msgspec  # noqa: PLC0415 - resolver processes need the rest of this module, but no JSON
+    import msgspec  # noqa: PLC0415 - the rest of this module needs no JSON
 
     if isinstance(text, str):
         check_utf8(text, "the JSON")

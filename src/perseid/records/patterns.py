@@ -128,7 +128,7 @@ class Matcher:
 @lru_cache(_CACHE_SIZE)
 def compile_pattern(pattern: str) -> Matcher:
     """Compile an expression; raises InvalidData."""
-    import re2  # noqa: PLC0415 - resolver processes do not validate
+    import re2  # noqa: PLC0415 - most commands do not validate
 
     check_utf8(pattern, "the pattern")
     if len(pattern) > MAX_PATTERN_LENGTH:

@@ -3,7 +3,7 @@
     python -m tests.server.faults.flood KIND HOST PORT SECONDS
 
 Over TCP each connection sends again as soon as it gets a response, several requests at a time; over UDP requests are
-sent faster than resolvers forward them. They come from several addresses, so that the limit of one address is not the
+sent without waiting for responses. They come from several addresses, so that the limit of one address is not the
 limit of all. The number of requests and the response codes are printed as JSON.
 """
 
@@ -38,7 +38,7 @@ AT_A_TIME: Final = 2
 
 UDP_BATCH: Final = 50
 UDP_PAUSE: Final = 0.005
-"""Ten thousand a second, if the machine can: more than twice what resolvers forward."""
+"""Ten thousand a second, if the machine can."""
 
 INDEX, HANDLE = ADMINISTRATOR.split(":")
 WRONG: Final = (

@@ -28,8 +28,8 @@ def receive_state(manager: socket.socket) -> dict[str, str]:
 
 
 def test_each_message_is_one_datagram_of_assignments(manager: socket.socket) -> None:
-    assert systemd.ready("3 resolvers at port 2641")
-    assert receive_state(manager) == {"READY": "1", "STATUS": "3 resolvers at port 2641"}
+    assert systemd.ready("3 workers at port 2641")
+    assert receive_state(manager) == {"READY": "1", "STATUS": "3 workers at port 2641"}
     assert systemd.ready()
     assert receive_state(manager) == {"READY": "1"}
     assert systemd.stopping()

@@ -55,7 +55,7 @@ class ExternalSorter(Generic[Row]):
 
     def __init__(self, row: type[Row], folder: Path, limit: int = RUN_SIZE) -> None:
         """`row` is the type of the rows; `folder` is where the temporary file is created if needed."""
-        import msgspec  # noqa: PLC0415 - resolver processes load this module but never sort
+        import msgspec  # noqa: PLC0415 - most commands load this module but never sort
 
         self._decoder = msgspec.msgpack.Decoder(list[row])  # type: ignore[valid-type]
         self._encoder = msgspec.msgpack.Encoder()

@@ -1,6 +1,6 @@
 """The answers view: everything a resolver needs to answer public requests, ready to send, in LMDB.
 
-Resolver processes open an `AnswersReader`, which reads and never waits. Processes that append to the ledger open
+Workers open an `AnswersReader`, which reads and never waits. Processes that append to the ledger open
 `Answers`, which also updates the view. LMDB allows one of them per process and folder: threads share it, and a child of
 `fork` opens its own.
 

@@ -1,4 +1,4 @@
-"""The state file of the answers view, and read access as resolver processes use it; see `answers`.
+"""The state file of the answers view, and read access as workers use it; see `answers`.
 
 The state file says whether there is a usable view, and where. It is one page, written once in full and then changed in
 place through a memory map, which works on a full disk too. Readers map the same page and check it at every read, so it

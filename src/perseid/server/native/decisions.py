@@ -54,7 +54,7 @@ INTERNAL_ERROR: Final = "Internal Error"
 """Text of deployed servers for internal errors."""
 
 _CODES_WITHOUT_TEXT: Final = frozenset((ResponseCode.HANDLE_NOT_FOUND, ResponseCode.VALUES_NOT_FOUND))
-"""Codes without a text for resolution: resolver processes send none, and both must agree."""
+"""Codes without a text for resolution: the fast path sends none, and both must agree."""
 
 _READING_OPCODES: Final = frozenset(
     (OpCode.RESOLUTION, OpCode.GET_SITE_INFO, OpCode.LIST_HANDLES, OpCode.LIST_HOMED_NAS, OpCode.VERIFY_CHALLENGE)

@@ -1,7 +1,7 @@
 """Fast path of public resolution: one datagram in, one response from the answers view out, or None.
 
 None means: leave the request to the service, which has the ledger, the rules, the keys, the sessions and the
-limits. This module handles exactly the requests that need none of those, and forwards everything uncertain: a damaged
+limits. This module handles exactly the requests that need none of those, and leaves everything uncertain: a damaged
 view, an unknown flag, a record stored under another case rule than its namespace has. Its responses are byte for byte
 those of `wire.server` with `registry.queries.resolve`; tests/server/native compares them.
 
@@ -139,8 +139,8 @@ def _read_count(lists: bytes, at: int) -> tuple[int, int]:
 
 
 MAX_PACKETS: Final = 16
-"""Packets of the longest response over UDP. Requests for longer ones are forwarded: a request of 86 bytes must not
-cause a response of 256 KiB, and the service limits traffic."""
+"""Packets of the longest response over UDP. The service gets requests for longer ones: a request of 86 bytes must not cause
+a response of 256 KiB, and the service limits traffic."""
 
 MAX_LEVELS: Final = 32
 """Levels of a derived prefix that are searched: each costs a lookup, real prefixes have three or four, and a datagram
@@ -176,7 +176,7 @@ class ResolutionSettings:
     is_primary: bool = True
     """Whether the site accepts changes; shown by the AT flag."""
     follows: bool = False
-    """Whether this node follows another's writes: then requests for authoritative responses are forwarded."""
+    """Whether this node follows another's writes: then the service answers requests for authoritative responses."""
     recursive: bool = False
     """Whether the service resolves names elsewhere, if a request allows it."""
     servers: int = 1
@@ -239,8 +239,8 @@ _SYSTEM = b"0."  # both start with it
 CORDRA: Final = "cordra"
 """The scheme whose names may have a query and a fragment, which are not part of the handle."""
 
-_FORWARD_ERRORS = (LedgerError, OSError, IndexError, StructError, FastPathMiss)
-"""Errors that forward a request: no view, a damaged one, or an invalid request."""
+_FAST_PATH_ERRORS = (LedgerError, OSError, IndexError, StructError, FastPathMiss)
+"""Errors that leave a request to the service: no view, a damaged one, or an invalid request."""
 
 
 def _result(code: ResponseCode) -> bytes:
@@ -276,7 +276,7 @@ class PublicResolver:
         self._always = _RECURSIVE | _AUTHORITATIVE * settings.is_primary
 
     def __call__(self, datagram: bytes) -> bytes | None:
-        """Return the response with envelope, as over TCP (`packets` splits it for UDP); None to forward."""
+        """Return the response with envelope, as over TCP (`packets` splits it for UDP); or None."""
         try:
             fields = _REQUEST.unpack_from(datagram)
             head, session, request_id, sequence, length, requested, flags, hops, body_length, name_length = fields
@@ -303,7 +303,7 @@ class PublicResolver:
                 return None
             answer_head, copied, digest, allow_referrals = rules
             outcome = self._resolve(datagram[_HEADERS:name_end], selected, flags, allow_referrals)
-        except _FORWARD_ERRORS:
+        except _FAST_PATH_ERRORS:
             return None
         if outcome is None:
             return None
@@ -484,7 +484,7 @@ _REFERRALS_SINCE = 10  # minor version from which clients follow referrals; the 
 
 
 def _version_rules() -> Iterator[tuple[bytes, _VersionRules]]:
-    """What follows from the first four bytes of an envelope; requests that match none are forwarded.
+    """What follows from the first four bytes of an envelope; the service gets requests that match none.
 
     Versions 2.0 to 2.11, each suggesting one of them or nothing, without flags: not encrypted, not in several packets
     and not compressed.

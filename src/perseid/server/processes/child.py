@@ -2,7 +2,7 @@
 
 options = parse_options(WorkerOptions, sys.argv[1])
 supervisor = SupervisorLink(options)
-supervisor.report("ready", True)   # after that, call beat() ten times a second
+supervisor.report("ready", True)   # after that, call beat() every BEAT_SECONDS
 news = supervisor.read_news()      # when options.news is readable; None at the end of the supervisor
 """
 

@@ -41,9 +41,9 @@ THREADS: Final[Mapping[WorkKind, int]] = {
     WorkKind.AGREE: 1,
     WorkKind.HANDSHAKE: 1,
 }
-"""Threads of each kind. Reading is SQL, which releases the interpreter lock only in part. Writes wait for the disk, and
-those that wait at the same time share one commit. Arithmetic is limited to less than a core, so one thread is
-enough."""
+"""Threads of each kind. Reading is SQL, which releases the interpreter lock only in part. Writes in
+threads, such as those with a large body, mostly wait for the writer. Arithmetic is limited to less than a core, so one
+thread is enough."""
 
 SOURCE_DIVISOR: Final = 4
 KNOWN_DIVISOR: Final = 2

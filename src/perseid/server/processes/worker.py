@@ -1,6 +1,7 @@
 """Worker process: serves UDP, native TCP, HTTP and metrics in one event loop.
 
-The loop never blocks for long: SQL, disk access and long computations run in threads. The supervisor starts the process
+The loop never blocks for long: reading a few records takes it less time than a thread would; long reads and
+computations run in threads, and the writer process appends to the ledger. The supervisor starts the process
 with open sockets, those of all workers: it serves its own, and for a while those of a worker that is silent.
 
 If the ledger cannot be opened because the disk is full, it answers public resolution from the answers view and refuses
