@@ -1,13 +1,18 @@
 """What a worker logs about changes that are refused, and files that cannot be saved."""
 
 import asyncio
+import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from perseid.ledger.errors import ClockError, StorageFull
+from perseid.registry.installation.settings import Config
 from perseid.server.limits.guesses import KnownClients
-from perseid.server.processes.worker import REMINDER_INTERVAL, KnownClientsFile, ProblemLog
+from perseid.server.observe.access_log import AccessLog
+from perseid.server.observe.logs import LineStyle, Log, LogOutput
+from perseid.server.processes.worker import REMINDER_INTERVAL, KnownClientsFile, ProblemLog, Worker
 
 
 def test_refused_changes_are_logged_once_and_again_after_recovery_or_a_long_pause(
@@ -65,3 +70,30 @@ def test_failed_save_of_known_clients_is_retried_and_logged_once(
     assert changed == [True, True, False, False, True]
     assert logged == [1, 1, 1, 1, 2]
     assert caplog.records[0].message == f"cannot save {file.path}: No such file or directory"
+
+
+def test_known_clients_are_read_outside_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known, dump, threads = KnownClients(b"key"), KnownClients.dump, list[int]()
+
+    def dump_here(self: KnownClients) -> bytes:
+        threads.append(threading.get_ident())
+        return dump(self)
+
+    monkeypatch.setattr(KnownClients, "dump", dump_here)
+    known.add((1,), udp=False)
+    asyncio.run(KnownClientsFile(tmp_path / "known-clients").save(known))
+    assert len(threads) == 1
+    assert threads[0] != threading.get_ident()
+
+
+def test_lines_logged_during_a_reload_are_written(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("wb") as file:
+        worker = Worker.__new__(Worker)
+        worker._service, worker._udp = Mock(), Mock()
+        worker._log = Log(LineStyle("worker-1"), LogOutput(file.fileno()))
+        worker._access = AccessLog(worker._log)
+        worker._access.log_request("192.0.2.1", "tcp", 1, 1, b"12345/x", 10)
+        worker._log.output.close()  # as `logs.configure` does
+        worker._open_access_log(Config.parse("", {}))
+    assert path.read_text().count("12345/x") == 1

@@ -151,7 +151,7 @@ class KnownClientsFile:
         if not known.changed:
             return
         try:
-            await asyncio.to_thread(replace_file, self.path, known.dump())
+            await asyncio.to_thread(lambda: replace_file(self.path, known.dump()))
         except OSError as error:
             known.changed = True
             if not self._has_failed:
@@ -183,6 +183,7 @@ class Worker:
         self._service = NativeService(native_server, public_resolver, self._pools, connections, self._counts)
         self._accept_loop = NativeAcceptLoop(self._service)
         self._udp = UdpServer(self._service, self._udp_limits(config))
+        self._access = AccessLog(self._log)
         self._open_access_log(config)
         self._stopping = asyncio.Event()
         self._problem_log = ProblemLog()
@@ -420,7 +421,6 @@ class Worker:
         context = (
             await asyncio.to_thread(load_tls_context, directory, config, server_identity.key) if self._http else None
         )
-        self._access.flush()
         self._log = await asyncio.to_thread(
             logs.configure, self._options.name, config.log.format, level=config.log.level_number
         )
@@ -437,6 +437,7 @@ class Worker:
         _logger.info("settings, keys, certificates and site information were reloaded")
 
     def _open_access_log(self, config: Config) -> None:
+        self._access.flush()  # directly before it is replaced, so that no line is lost
         self._access = AccessLog(self._log)
         self._service.access = self._access if config.log.access else None
         self._udp.access = self._access if config.log.access_udp else None
