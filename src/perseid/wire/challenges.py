@@ -110,8 +110,8 @@ MAX_CHALLENGES: Final = 10_000
 """Maximum number of pending challenges; the oldest is evicted."""
 
 MAX_PENDING_BYTES: Final = 64 << 20
-"""Maximum size of all challenged requests in bytes, because anyone can cause a challenge. Small requests survive a flood
-of large ones: here the largest is evicted first; the tables that workers share keep long ones apart."""
+"""Maximum size of all challenged requests in bytes, because anyone can cause a challenge. Small requests survive a
+flood of large ones: here the largest is evicted first; the tables that workers share keep long ones apart."""
 
 MAX_REPLY: Final = 65_536
 """Maximum size of a reply stored for repeated answers, in bytes: only UDP repeats, and long replies do not use it."""

@@ -139,8 +139,8 @@ def _read_count(lists: bytes, at: int) -> tuple[int, int]:
 
 
 MAX_PACKETS: Final = 16
-"""Packets of the longest response over UDP. The service gets requests for longer ones: a request of 86 bytes must not cause
-a response of 256 KiB, and the service limits traffic."""
+"""Packets of the longest response over UDP. The service gets requests for longer ones: a request of 86 bytes must not
+cause a response of 256 KiB, and the service limits traffic."""
 
 MAX_LEVELS: Final = 32
 """Levels of a derived prefix that are searched: each costs a lookup, real prefixes have three or four, and a datagram
