@@ -38,7 +38,7 @@ from perseid.server.http.connection.requests import ParsedRequest
 from perseid.server.http.connection.tls import advance, make_server_context
 from perseid.server.http.messages import Request, Response
 from perseid.server.limits.budgets import Connections
-from perseid.server.native.steps import Work, WorkKind
+from perseid.server.native.work import Work, WorkKind
 from perseid.server.observe.metrics import WorkerCounters
 from perseid.server.processes.pools import Pools
 

@@ -24,7 +24,7 @@ from perseid.server.http.auth.session_table import Session, SessionTable
 from perseid.server.http.context import HttpSettings, ProofResult, RequestContext, ServerContext
 from perseid.server.http.messages import Client, HeaderList, Request
 from perseid.server.native.decisions import GuardedCommand
-from perseid.server.native.steps import Work, WorkKind
+from perseid.server.native.work import Work, WorkKind
 from tests.registry.registries import OPERATOR
 from tests.server.native.native_servers import HIDDEN, NOW, PREFIX, SITE, recorded_registry
 from tests.server.shared_state import make_state

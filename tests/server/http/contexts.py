@@ -29,7 +29,7 @@ from perseid.server.http.messages import Client, Request, Response
 from perseid.server.http.service import HttpService
 from perseid.server.limits.budgets import NO_LIMIT, Budget
 from perseid.server.native.server import NativeServer
-from perseid.server.native.steps import NativeResponse, Work, WorkKind
+from perseid.server.native.work import NativeResponse, Work, WorkKind
 from perseid.wire.codes import ResponseCode
 from perseid.wire.framing import Frame
 from perseid.wire.server import Reply

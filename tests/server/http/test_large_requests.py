@@ -14,7 +14,7 @@ from perseid.registry.installation.settings import Config
 from perseid.server.http.messages import MAX_BODY, Client, Request
 from perseid.server.http.responses import FORM_TYPE, JSON_TYPE, MAX_INLINE_BYTES, MAX_PARAMETER_BYTES
 from perseid.server.http.responses import MAX_INLINE_BYTES as MAX_WRITTEN_AT_ONCE
-from perseid.server.native.steps import Work, WorkKind
+from perseid.server.native.work import Work, WorkKind
 from perseid.server.processes.pools import Pools
 from tests.server.http.contexts import Harness, basic, json_of
 from tests.server.installations import OPERATOR, PREFIX

@@ -27,7 +27,7 @@ from perseid.server.limits.budgets import (
 from perseid.server.limits.connections import SharedConnections
 from perseid.server.limits.guesses import KnownClients
 from perseid.server.limits.udp import IncompatibleLayout, TrafficLimit
-from perseid.server.native.steps import WorkKind
+from perseid.server.native.work import WorkKind
 from perseid.server.state.state import SharedState
 from tests.server.shared_state import MAP_BYTES
 

@@ -26,7 +26,7 @@ from perseid.registry.commands.records import Create, Home
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
 from perseid.server.native.server import NativeServer
-from perseid.server.native.steps import NativeResponse, RunWork, Work
+from perseid.server.native.work import NativeResponse, RunWork, Work
 from perseid.wire.client import Client, VerifiedResponse
 from perseid.wire.codes import CURRENT_VERSION, OpCode, OpFlag, ResponseCode, Version
 from perseid.wire.fragments import Reassembler, split

@@ -33,7 +33,7 @@ from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
 from perseid.server.native.decisions import MAX_TEXT, Busy, make_failure
 from perseid.server.native.server import NativeServer
-from perseid.server.native.steps import NativeResponse, RunWork, Work, WorkKind
+from perseid.server.native.work import NativeResponse, RunWork, Work, WorkKind
 from perseid.server.state.state import StateFull
 from perseid.wire.client import VerifiedResponse
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode

@@ -15,7 +15,7 @@ from perseid.registry.commands.records import Create, Delete, Home, Modify, Remo
 from perseid.registry.registry import Registry
 from perseid.server.native.authentication import MAX_KEYS
 from perseid.server.native.server import NativeServer, NativeSettings
-from perseid.server.native.steps import Work, WorkKind
+from perseid.server.native.work import Work, WorkKind
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.message import Message
 from perseid.wire.requests import ChallengeResponse, HandleRequest, RequestBody, Resolve, ValuesRequest, encode_request

@@ -20,7 +20,7 @@ from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.server.native.server import NativeServer, NativeSettings
-from perseid.server.native.steps import SecretGuess, Work, WorkKind
+from perseid.server.native.work import SecretGuess, Work, WorkKind
 from perseid.wire.challenges import answer_with_secret
 from perseid.wire.client import VerifiedResponse
 from perseid.wire.codes import (

@@ -16,8 +16,8 @@ from perseid.records.record import Value
 from perseid.records.site import Transport
 from perseid.server.limits.udp import TOO_LARGE_TEXT, RateLimit, TrafficLimit
 from perseid.server.native.resolution import MAX_PACKETS
-from perseid.server.native.steps import NativeResponse
 from perseid.server.native.udp import MAX_BATCH, MAX_IN_FLIGHT, TOO_LONG, UdpLimits, UdpServer
+from perseid.server.native.work import NativeResponse
 from perseid.server.observe.access_log import AccessLog
 from perseid.server.observe.metrics import WorkerCounters
 from perseid.wire.client import Client

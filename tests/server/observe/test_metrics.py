@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from perseid.records.site import Transport
 from perseid.registry.installation.installation import Installation
-from perseid.server.native.steps import WorkKind
+from perseid.server.native.work import WorkKind
 from perseid.server.observe.counters import MAX_PUBLISHED
 from perseid.server.observe.metrics import (
     FAMILIES,

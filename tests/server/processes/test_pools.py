@@ -15,7 +15,7 @@ from perseid.records.site import Transport
 from perseid.registry.installation.settings import Config
 from perseid.server.limits.budgets import BURST_SECONDS
 from perseid.server.native.decisions import Busy, TooManyGuesses
-from perseid.server.native.steps import SecretGuess, Work, WorkKind
+from perseid.server.native.work import SecretGuess, Work, WorkKind
 from perseid.server.processes import pools as module
 from perseid.server.processes.pools import THREADS, Pools, PoolStats
 

@@ -32,7 +32,7 @@ from perseid.server.limits.buckets import Buckets
 from perseid.server.limits.turns import Turns
 from perseid.server.limits.udp import NetworkSet
 from perseid.server.native.service import NativeService
-from perseid.server.native.steps import Work, WorkKind
+from perseid.server.native.work import Work, WorkKind
 from perseid.server.observe.access_log import AccessLog
 from perseid.server.processes.site_settings import ServerIdentity
 from perseid.server.state.state import SharedState

@@ -4,7 +4,7 @@ Handlers run in the event loop and never wait for the disk or long computations:
 or takes long, goes through `RequestContext.do` into the pools of the worker, which can refuse it (`Busy`).
 
 Failed proofs of identity are limited as in the native protocol (`limits.guesses`). Proofs to this server and
-verifications for other servers are counted separately (`steps.own_secret_id`), so the latter cannot slow down users of
+verifications for other servers are counted separately (`work.own_secret_id`), so the latter cannot slow down users of
 this server.
 
 Suggestions for handles that do not exist cost up to a thousand lookups, about ten milliseconds in small steps, and
@@ -30,7 +30,7 @@ from perseid.server.limits.buckets import Buckets
 from perseid.server.limits.budgets import Budget, Rate, RateLimitedLogger, get_source
 from perseid.server.limits.turns import TooManyWaiting, Turns
 from perseid.server.native.decisions import Busy
-from perseid.server.native.steps import NativeResponse, SecretGuess, Work, WorkKind
+from perseid.server.native.work import NativeResponse, SecretGuess, Work, WorkKind
 from perseid.server.processes.pools import Pools
 from perseid.server.state.state import SharedState
 from perseid.wire.codes import ResponseCode

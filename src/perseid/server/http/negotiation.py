@@ -42,7 +42,7 @@ from typing import Final, TypeAlias
 from perseid.registry.commands.composition import Condition
 from perseid.registry.policy.resolution import MAX_CACHE_LIFETIME
 from perseid.registry.queries.signposting import FORMATTERS
-from perseid.server.native.steps import WorkKind
+from perseid.server.native.work import WorkKind
 
 from .context import RequestContext
 from .messages import OPTIONS, SAFE_METHODS, BadRequest, HeaderList, Request, Response

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from perseid.registry.installation.settings import Config
 from perseid.server.native.authentication import UnfinishedMessages
-from perseid.server.native.steps import WorkKind
+from perseid.server.native.work import WorkKind
 
 from .buckets import Buckets
 from .connections import SharedConnections

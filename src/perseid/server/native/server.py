@@ -1,7 +1,7 @@
 """Native protocol server without sockets: bytes in, registry commands, bytes out, for every operation (6.1).
 
 It has no threads and no clock. `handle` responds to one message. All work goes through a function of the process (see
-`native.steps`), which runs it where it belongs and refuses excess work with `Busy`. The state of the protocol changes
+`native.work`), which runs it where it belongs and refuses excess work with `Busy`. The state of the protocol changes
 only between two such calls.
 
     message ──► protocol ──┬──► answered by the protocol itself: early failures, ended sessions …
@@ -62,7 +62,8 @@ from .decisions import (
     internal_error,
 )
 from .operations import CHANGING_OPCODES, NativeContext, find_secrets, status_values, translate
-from .steps import (
+from .udp import MAX_SETUPS, Key, ReplyCache, content_key, frame_key
+from .work import (
     NativeResponse,
     RunWork,
     SecretGuess,
@@ -73,7 +74,6 @@ from .steps import (
     run_here,
     verified_secret_id,
 )
-from .udp import MAX_SETUPS, Key, ReplyCache, content_key, frame_key
 
 REFERENCE_BYTES: Final = 6
 """Bytes of the reference of an unexpected error: enough to find it, short enough to read out."""

@@ -22,7 +22,7 @@ from perseid.wire.server import Reply
 
 from .resolution import PublicResolver
 from .server import NativeServer
-from .steps import NativeResponse
+from .work import NativeResponse
 
 if TYPE_CHECKING:
     from .tcp import Connection

@@ -32,7 +32,7 @@ from perseid.wire.message import RESPONSE_CODE
 
 if TYPE_CHECKING:
     from perseid.ledger.ledger import Ledger
-    from perseid.server.native.steps import WorkKind
+    from perseid.server.native.work import WorkKind
     from perseid.server.processes.pools import PoolStats
     from perseid.server.state.state import TableSize
 

@@ -30,7 +30,7 @@ from perseid.server.limits.buckets import Buckets
 from perseid.server.limits.budgets import LEVEL_FACTORS, PROOF_KINDS, Budgets
 from perseid.server.limits.guesses import MAX_TURNS, MAX_WAIT, POLL_SECONDS, Attempt, GuessQueue, KnownClients, Source
 from perseid.server.native.decisions import Busy, TooManyGuesses
-from perseid.server.native.steps import SecretGuess, Work, WorkKind
+from perseid.server.native.work import SecretGuess, Work, WorkKind
 from perseid.server.state.state import SharedState
 
 THREADS: Final[Mapping[WorkKind, int]] = {

@@ -25,7 +25,7 @@ from perseid.server.http.auth.proofs import AuthFailure
 from perseid.server.http.auth.session_table import USE_INTERVAL, Session
 from perseid.server.http.messages import Client
 from perseid.server.native.authentication import KeyChanged
-from perseid.server.native.steps import WorkKind
+from perseid.server.native.work import WorkKind
 from perseid.wire.codes import ResponseCode
 from tests.server.http.auth_servers import STRANGER, USER, AuthServer, basic_header, fields_of, handle_header, secret_at
 from tests.server.native.native_servers import ADMIN, BY_ADMINS, PREFIX, STD, URL

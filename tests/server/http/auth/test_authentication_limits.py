@@ -18,7 +18,7 @@ from perseid.registry.policy.policy import PROFILES
 from perseid.server.http import context
 from perseid.server.http.messages import Client, Request, Response
 from perseid.server.limits.guesses import MAX_TURNS, KnownClients
-from perseid.server.native.steps import SecretGuess, Work, WorkKind
+from perseid.server.native.work import SecretGuess, Work, WorkKind
 from perseid.server.processes.pools import Pools
 from tests.registry.registries import OPERATOR
 from tests.server.http.auth_servers import basic_header, handle_header, secret_at

@@ -19,7 +19,7 @@ from perseid.registry.identity import LocalIdentity
 from perseid.registry.installation.setup import add_namespace
 from perseid.registry.policy.policy import PROFILES
 from perseid.server.http.messages import encode_path
-from perseid.server.native.steps import WorkKind
+from perseid.server.native.work import WorkKind
 from tests.record_strategies import values
 from tests.server.http.contexts import Harness, basic, header_of, json_of
 from tests.server.installations import ADMINISTRATOR, OPERATOR, PREFIX, PRIVATE, SECRET

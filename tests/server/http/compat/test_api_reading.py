@@ -15,7 +15,7 @@ from perseid.registry.commands.lifecycle import Tombstone
 from perseid.registry.commands.records import Create, Modify
 from perseid.server.http.context import WorkRunner
 from perseid.server.http.messages import Client, encode_path
-from perseid.server.native.steps import Work, WorkKind
+from perseid.server.native.work import Work, WorkKind
 from tests.server.http.contexts import Harness, basic, harness, header_of, in_session, json_of
 from tests.server.installations import ADMINISTRATOR, OPERATOR, PREFIX, PRIVATE, SECRET
 

@@ -17,7 +17,7 @@ from perseid.records.record import Value
 from perseid.registry.commands.records import Create, Modify, Remove
 from perseid.server.http.auth.session_table import MAX_UNPROVED_PER_ADDRESS
 from perseid.server.http.messages import Client, Request, Response
-from perseid.server.native.steps import WorkKind
+from perseid.server.native.work import WorkKind
 from perseid.server.state.state import SharedState, StateFull
 from tests.registry.registries import OPERATOR
 from tests.server.http.auth_servers import basic_header, fields_of, handle_header, secret_at

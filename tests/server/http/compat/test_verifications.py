@@ -16,7 +16,7 @@ from perseid.records.encoding import to_base64
 from perseid.records.record import Value
 from perseid.registry.commands.records import Create
 from perseid.server.http.context import ProofResult
-from perseid.server.native.steps import WorkKind
+from perseid.server.native.work import WorkKind
 from tests.registry.registries import OPERATOR
 from tests.server.http.auth_servers import basic_header, fields_of, handle_header, secret_at
 from tests.server.http.contexts import Harness, json_of, recorded_harness

@@ -9,7 +9,7 @@ import pytest
 
 from perseid.records.record import Value
 from perseid.registry.policy.resolution import MAX_ALIASES
-from perseid.server.native.steps import WorkKind
+from perseid.server.native.work import WorkKind
 from tests.server.http.contexts import Harness, basic, header_of, json_of
 from tests.server.http.resolver.resolver_records import (
     CORDRA_NAME,

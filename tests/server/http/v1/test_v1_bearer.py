@@ -21,7 +21,7 @@ from perseid.registry.results import Refused
 from perseid.server.http import context
 from perseid.server.http.context import ProofResult
 from perseid.server.http.messages import Client
-from perseid.server.native.steps import Work
+from perseid.server.native.work import Work
 from perseid.server.processes.pools import Pools
 from tests.server.http.contexts import Harness, basic, header_of, json_of
 from tests.server.http.v1.apis import got, problem, send

@@ -14,7 +14,7 @@ from perseid.registry.queries.citation import FORMATTERS
 from perseid.schema.queries import MAX_RESOLVER
 from perseid.server.http.messages import Client
 from perseid.server.http.v1.routes.queries import DRAW_SECONDS, DRAW_SECONDS_PER_BYTE, MAX_URL_SIZE
-from perseid.server.native.steps import Work
+from perseid.server.native.work import Work
 from tests.cli.codes import decoded, png_rows
 from tests.server.http.contexts import Harness, basic, header_of
 from tests.server.http.v1.apis import got, problem, send

@@ -12,7 +12,7 @@ from perseid.server.http.messages import Client
 from perseid.server.http.v1 import openapi
 from perseid.server.http.v1.application import get_api
 from perseid.server.native.decisions import Busy
-from perseid.server.native.steps import Work
+from perseid.server.native.work import Work
 from tests.server.http.contexts import Harness, basic, header_of
 from tests.server.http.v1 import openapi_document
 from tests.server.http.v1.apis import problem, send

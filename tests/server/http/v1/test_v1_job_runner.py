@@ -18,7 +18,7 @@ from perseid.schema.problems import Problem
 from perseid.server.http.v1 import job_runner
 from perseid.server.http.v1.job_runner import BackgroundJob, JobRunner
 from perseid.server.native.decisions import Busy
-from perseid.server.native.steps import WorkKind
+from perseid.server.native.work import WorkKind
 
 T = TypeVar("T")
 PIECES = 5

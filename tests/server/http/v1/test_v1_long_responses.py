@@ -28,7 +28,7 @@ from perseid.schema.common import MAX_PAGE_BYTES
 from perseid.server.http.messages import Client, Request, Response
 from perseid.server.http.negotiation import LONG_BODY_BYTES, compute_etag
 from perseid.server.http.responses import MAX_INLINE_BYTES, encode_json, is_small
-from perseid.server.native.steps import Work, WorkKind
+from perseid.server.native.work import Work, WorkKind
 from tests.server.http.contexts import STRANGER, Harness, basic, header_of
 from tests.server.http.v1.apis import got, send
 from tests.server.http.v1.callers import at

@@ -5,7 +5,7 @@ import pytest
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.policy.policy import PROFILES
 from perseid.schema.namespaces import MAX_TEXT_BYTES
-from perseid.server.native.steps import WorkKind
+from perseid.server.native.work import WorkKind
 from tests.server.http.contexts import Harness, basic, header_of
 from tests.server.http.v1.apis import got, problem, send
 from tests.server.http.v1.callers import clear_responses, keyed, with_token

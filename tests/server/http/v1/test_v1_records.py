@@ -10,7 +10,7 @@ from perseid.records.record import Value
 from perseid.registry.commands.lifecycle import Redact
 from perseid.registry.commands.records import Add
 from perseid.server.http.messages import Client
-from perseid.server.native.steps import Work, WorkKind
+from perseid.server.native.work import Work, WorkKind
 from tests.server.http.contexts import Harness, basic, header_of
 from tests.server.http.v1.apis import got, problem, send
 from tests.server.http.v1.callers import URL, at, change, create, keyed, record, with_token

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from perseid.server.http.v1.api_call import LARGE_BODY
 from perseid.server.http.v1.validation import MAX_PATH, find_duplicate_member, find_lone_surrogate
-from perseid.server.native.steps import WorkKind
+from perseid.server.native.work import WorkKind
 from tests.cli.installation import call as cli
 from tests.server.http.contexts import Harness, basic
 from tests.server.http.v1.apis import JSON, got, problem, send

@@ -23,7 +23,7 @@ from perseid.server.http.context import ProofResult, RequestContext
 from perseid.server.http.messages import HeaderList, Request
 from perseid.server.http.responses import FORBIDDEN, UNAUTHORIZED, https_required
 from perseid.server.native.authentication import Guard, KeyChanged, caller_identity
-from perseid.server.native.steps import WorkKind
+from perseid.server.native.work import WorkKind
 from perseid.wire.codes import ResponseCode
 
 from . import handle_scheme, proofs

@@ -68,7 +68,7 @@ from perseid.server.native.authentication import (
     is_hosted_elsewhere,
     key_fingerprint,
 )
-from perseid.server.native.steps import WorkKind, own_secret_id
+from perseid.server.native.work import WorkKind, own_secret_id
 from perseid.wire.codes import ResponseCode
 
 from . import handle_scheme

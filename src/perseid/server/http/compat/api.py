@@ -55,7 +55,7 @@ from perseid.server.http.messages import (
 )
 from perseid.server.http.responses import METHOD_NOT_ALLOWED, NO_STORE, NOT_FOUND, NOT_IMPLEMENTED, JsonFormat
 from perseid.server.native.operations import NativeContext, find_secrets
-from perseid.server.native.steps import WorkKind, verified_secret_id
+from perseid.server.native.work import WorkKind, verified_secret_id
 from perseid.wire import message
 from perseid.wire.codes import ResponseCode
 from perseid.wire.framing import MEDIA_TYPE, Frame, is_native, unwrap_http_body

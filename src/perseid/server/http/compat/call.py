@@ -42,7 +42,7 @@ from perseid.server.native.decisions import (
     parse_lenient,
 )
 from perseid.server.native.operations import check_partition
-from perseid.server.native.steps import WorkKind
+from perseid.server.native.work import WorkKind
 from perseid.wire.codes import ResponseCode
 
 T = TypeVar("T")

@@ -40,7 +40,7 @@ from perseid.server.http.auth.authentication import authenticate
 from perseid.server.http.context import RequestContext
 from perseid.server.http.messages import SAFE_METHODS, BadRequest, Name, Parameters, Response
 from perseid.server.http.responses import DEFAULT_FORMAT, NO_STORE, NOT_FOUND, encode_json
-from perseid.server.native.steps import WorkKind
+from perseid.server.native.work import WorkKind
 from perseid.wire.codes import ResponseCode
 
 from .call import Call

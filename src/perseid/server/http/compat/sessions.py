@@ -35,7 +35,7 @@ from perseid.server.http.context import RequestContext
 from perseid.server.http.messages import SAFE_METHODS, BadRequest, HeaderList, Parameters, Request, Response
 from perseid.server.http.responses import JsonFormat
 from perseid.server.native.authentication import Guard, KeyChanged, caller_identity
-from perseid.server.native.steps import WorkKind
+from perseid.server.native.work import WorkKind
 
 PATH: Final = b"/api/sessions"
 LOCATION: Final = ("Location", "/api/sessions/this")

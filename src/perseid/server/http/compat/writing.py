@@ -18,7 +18,7 @@ from perseid.server.http import negotiation, responses
 from perseid.server.http.messages import BadRequest, Name, Response, encode_path
 from perseid.server.http.responses import NO_STORE
 from perseid.server.native.decisions import UnstorableName
-from perseid.server.native.steps import WorkKind
+from perseid.server.native.work import WorkKind
 from perseid.wire.codes import ResponseCode
 
 from .call import Call, full_name

@@ -53,7 +53,7 @@ from perseid.server.http.resolver.problems import AdvisedCommand
 from perseid.server.http.resolver.redirect import InvalidTarget, parse_target
 from perseid.server.http.responses import FORBIDDEN, NO_STORE, https_required, to_failure
 from perseid.server.native.decisions import NOT_PRIMARY, Busy, GuardedCommand, execute_with_wait
-from perseid.server.native.steps import WorkKind
+from perseid.server.native.work import WorkKind
 from perseid.wire.codes import ResponseCode
 
 from .pages import TextLink, render_page, to_sentence, to_visible

@@ -40,7 +40,7 @@ from perseid.registry.results import Refused, Resolution
 from perseid.server.http.context import HttpSettings, RequestContext
 from perseid.server.http.messages import BadRequest, HeaderList, Response
 from perseid.server.http.negotiation import AcceptHeader
-from perseid.server.native.steps import WorkKind
+from perseid.server.native.work import WorkKind
 from perseid.wire.codes import ResponseCode
 
 from . import problems

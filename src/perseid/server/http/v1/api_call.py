@@ -45,7 +45,7 @@ from perseid.server.http.messages import HeaderList, Parameters, Request
 from perseid.server.http.resolver.paths import absolute_url, get_resolvers
 from perseid.server.http.responses import DEFAULT_FORMAT, RETRY_SECONDS
 from perseid.server.native.operations import check_partition
-from perseid.server.native.steps import WorkKind
+from perseid.server.native.work import WorkKind
 
 from .problems import ApiError
 from .routing import BASE, EmptyQuery, Reply, Route

@@ -38,7 +38,7 @@ from perseid.server.http.negotiation import with_etag
 from perseid.server.http.responses import DEFAULT_FORMAT, NO_STORE, UNAUTHORIZED
 from perseid.server.limits.budgets import get_source
 from perseid.server.native.authentication import KeyChanged
-from perseid.server.native.steps import WorkKind
+from perseid.server.native.work import WorkKind
 
 from . import problems
 from .api_call import LARGE_BODY, ApiCall

@@ -32,7 +32,7 @@ from perseid.server.http.context import INTERFACE
 from perseid.server.http.resolver.paths import absolute_url
 from perseid.server.native.authentication import Guard
 from perseid.server.native.decisions import GuardedCommand
-from perseid.server.native.steps import WorkKind
+from perseid.server.native.work import WorkKind
 from perseid.wire.codes import ResponseCode
 
 from .api_call import ApiCall

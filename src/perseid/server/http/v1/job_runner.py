@@ -36,7 +36,7 @@ from perseid.schema.common import ResponseBody
 from perseid.schema.problems import Problem
 from perseid.server.limits.guesses import Source
 from perseid.server.native.decisions import Busy
-from perseid.server.native.steps import WorkKind
+from perseid.server.native.work import WorkKind
 
 MEDIA_TYPE: Final = "text/event-stream"
 

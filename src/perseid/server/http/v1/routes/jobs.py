@@ -49,7 +49,7 @@ from perseid.server.http.v1.problems import ApiError
 from perseid.server.http.v1.routing import Reply, Routes
 from perseid.server.http.v1.validation import InvalidParameter
 from perseid.server.limits.budgets import get_source
-from perseid.server.native.steps import WorkKind
+from perseid.server.native.work import WorkKind
 
 from .queries import select
 

@@ -78,7 +78,7 @@ from perseid.server.http.v1.problems import ApiError, render_advice
 from perseid.server.http.v1.routing import Reply, Routes
 from perseid.server.http.v1.validation import locate_name_error
 from perseid.server.native.decisions import GuardedCommand
-from perseid.server.native.steps import WorkKind
+from perseid.server.native.work import WorkKind
 from perseid.wire.codes import ResponseCode
 
 FIND: Final = Routes(

@@ -24,7 +24,7 @@ from perseid.schema.namespaces import (
 from perseid.server.http.v1.api_call import CREATED, REPLAYED_HEADER, ApiCall
 from perseid.server.http.v1.routing import BASE, NO_TOKEN, OWN_TOKEN, Reply, Routes
 from perseid.server.http.v1.validation import InvalidParameter
-from perseid.server.native.steps import WorkKind
+from perseid.server.native.work import WorkKind
 
 TOKENS: Final = Routes("Tokens", "Create, list and revoke access tokens for programs.")
 
