@@ -43,6 +43,16 @@ def test_fast_responses_per_address_are_limited(shared: Harness, clock: list[flo
     assert one.handle_fast(arrived("192.0.2.1")) == ANSWER
 
 
+def test_requests_without_a_fast_response_are_not_charged(shared: Harness) -> None:
+    every = observing(shared.service)
+    fast, every.fast = every.fast, lambda _: None
+    one = MonitoredService(every, "192.0.2.1", secure=False)
+    assert [one.handle_fast(arrived("192.0.2.1")) for _ in range(6)] == [None] * 6
+    every.fast = fast
+    assert one.handle_fast(arrived("192.0.2.1")) == ANSWER
+    assert every.counts.limits() == {}
+
+
 def test_fast_responses_are_limited_in_all_processes_together(shared: Harness) -> None:
     buckets = Buckets.private()
     monitors = [observing(shared.service, buckets) for _ in range(2)]

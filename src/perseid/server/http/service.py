@@ -262,12 +262,11 @@ class MonitoredService:
         monitor = self._monitor
         if monitor.fast is None:
             return monitor.service.handle_fast(request)
-        if not monitor.take_fast(request.client.host):
-            return monitor.service.handle_fast(request)  # the normal path has a budget
         access = monitor.access
         started = perf_counter_ns() if access is not None else 0
         result = monitor.fast(request)
-        if result is None:
+        # Only fast responses are charged: the normal path has its own budget.
+        if result is None or not monitor.take_fast(request.client.host):
             return monitor.service.handle_fast(request)
         data, name, code = result
         key = (request.client.secure, request.method, data[_STATUS_CLASS])
