@@ -232,6 +232,30 @@ def test_errors_of_the_ledger_come_back(error: LedgerError) -> None:
         decode_outcome(encode_outcome(error))
 
 
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("bad \udc80"), "ValueError: bad ?"),
+        (StorageFull("bad \udc80"), "bad ?"),
+        (Refused(ResponseCode.ERROR, "bad \udcff"), "bad ?"),
+        (Refused(ResponseCode.ERROR, "large", AdviceKind.RETRY_AFTER(seconds=1 << 70)), "large"),
+        (InvalidPolicy("case", "bad \udcff"), "bad ?"),
+    ],
+)
+def test_errors_without_an_exact_form_are_sent(error: Exception, text: str) -> None:
+    """So they do not fail the other requests of their commit."""
+    back = decode_outcome(encode_outcome(Failed(error)))
+    assert isinstance(back, Failed)
+    assert text in str(back.error)
+
+
+def test_outcome_that_cannot_be_sent_is_unknown() -> None:
+    back = decode_outcome(encode_outcome(Executed(1 << 70, 1, (), erased=False)))
+    assert isinstance(back, Failed)
+    assert isinstance(back.error, OutcomeUnknown)
+    assert "check whether the change was made" in str(back.error)
+
+
 def test_other_errors_come_back() -> None:
     back = decode_outcome(encode_outcome(Failed(InvalidPolicy("case", "is wrong"))))
     assert isinstance(back, Failed)

@@ -101,6 +101,8 @@ MAX_CONDITIONS: Final = 4
 RESULT_MARK: Final = b"\xc1\x01"
 """The start of a stored result. Neither MessagePack nor JSON begins like this, so it is never taken for a response."""
 
+_MAX_INTEGER: Final = 1 << 63  # MessagePack has no longer ones
+
 T = TypeVar("T")
 
 _COMMANDS: Final[dict[str, type[Deferrable]]] = {
@@ -439,7 +441,15 @@ def _decode_identity(message: _Identity) -> Identity:
 
 
 def encode_outcome(outcome: Outcome | Exception) -> bytes:
-    """Encode the outcome of a request, or the error of its commit."""
+    """Encode an outcome, or the error of a whole commit. One that cannot be encoded fails alone, as unknown."""
+    try:
+        return _encode((VERSION, _outcome_message(outcome)))
+    except (InvalidMessage, ValueError, TypeError, OverflowError) as problem:
+        message = f"the outcome cannot be sent ({type(problem).__name__}) and is unknown"
+        return _encode((VERSION, _Failed("OutcomeUnknown", f"{message}; check whether the change was made", False)))
+
+
+def _outcome_message(outcome: Outcome | Exception) -> _Outcome:
     match outcome:
         case Appended():
             message: _Outcome = _Appended(outcome.seq, outcome.at)
@@ -459,7 +469,7 @@ def encode_outcome(outcome: Outcome | Exception) -> bytes:
             message = _encode_error(outcome.error, raised=False)
         case _:
             message = _encode_error(outcome, raised=True)
-    return _encode((VERSION, message))
+    return message
 
 
 def decode_outcome(data: bytes) -> Outcome:
@@ -491,7 +501,7 @@ def _encode_error(error: Exception, *, raised: bool) -> _Outcome:
             return _Refused(
                 type(error).__name__ if type(error).__name__ in _REFUSALS else "Refused",
                 int(error.code),
-                error.reason,
+                _replace_surrogates(error.reason),
                 error.rule,
                 None if advice is None else advice.kind.name,
                 [] if advice is None else [(name, _encode_parameter(value)) for name, value in advice.parameters],
@@ -501,12 +511,12 @@ def _encode_error(error: Exception, *, raised: bool) -> _Outcome:
                 getattr(error, "values", ()),
             )
         case InvalidPolicy():
-            return _InvalidPolicy(error.key, error.message)
+            return _InvalidPolicy(error.key, _replace_surrogates(error.message))
         case LedgerError():
             kind = next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _LEDGER_ERRORS)
-            return _Failed(kind, str(error), raised)
+            return _Failed(kind, _replace_surrogates(str(error)), raised)
         case _:
-            return _Failed("LedgerError", f"{type(error).__name__}: {error}", raised)
+            return _Failed("LedgerError", _replace_surrogates(f"{type(error).__name__}: {error}"), raised)
 
 
 def _decode_error(message: _Refused | _InvalidPolicy | _Failed) -> Failed:
@@ -524,8 +534,13 @@ def _decode_error(message: _Refused | _InvalidPolicy | _Failed) -> Failed:
 
 def _encode_parameter(value: object) -> int | str | tuple[str, ...]:
     if isinstance(value, tuple):
-        return tuple(map(str, value))
-    return value if isinstance(value, int) else str(value)
+        return tuple(_replace_surrogates(str(each)) for each in value)
+    return value if isinstance(value, int) and abs(value) < _MAX_INTEGER else _replace_surrogates(str(value))
+
+
+def _replace_surrogates(text: str) -> str:
+    """Replace what has no UTF-8 form, such as the bytes of an invalid argument."""
+    return text.encode(errors="replace").decode()
 
 
 def _decode_refusal(message: _Refused) -> Refused:
