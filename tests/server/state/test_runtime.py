@@ -4,12 +4,21 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from perseid.server.state import runtime
 from perseid.server.state.runtime import NoRuntimeDirectory, RuntimeDirectory
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A path that is short enough for a socket, as pytest's is not."""
+    with TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 def create(tmp_path: Path, base: str = "run") -> RuntimeDirectory:
@@ -73,6 +82,12 @@ def test_directory_of_somebody_else_is_not_used(tmp_path: Path, what: str, monke
     directory = create(tmp_path)
     assert directory.path.parent == tmp_path / "installation"
     directory.remove()
+
+
+def test_path_too_long_for_a_socket_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "MAX_PATH", 20)
+    with pytest.raises(NoRuntimeDirectory, match=r"run/perseid-.*: the path has more than 20 bytes"):
+        create(tmp_path)
 
 
 def test_full_file_systems_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

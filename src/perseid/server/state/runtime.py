@@ -25,6 +25,9 @@ MIN_FREE_BYTES: Final = 32 << 20
 MAX_SERVERS: Final = 64
 """Servers of one installation at a time, each with a directory of its own; there is seldom more than one."""
 
+MAX_PATH: Final = 100
+"""Bytes of the directory's path: the address of a socket in it (`writer`) has at most 107 on Linux (unix(7))."""
+
 MODE: Final = 0o700
 """Only the server's user may read sessions."""
 
@@ -62,6 +65,9 @@ class RuntimeDirectory:
                 _remove_unused(base)
                 for number in range(MAX_SERVERS):
                     path = base / (f"{name}-{number}" if number else name)
+                    if len(os.fsencode(path)) > MAX_PATH:
+                        problems.append(f"{path}: the path has more than {MAX_PATH} bytes")
+                        break
                     if (lock := _lock(path)) is not None:
                         return cls(path, lock)
             except OSError as error:
