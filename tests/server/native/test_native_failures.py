@@ -32,7 +32,7 @@ from perseid.registry.commands.records import Create, Modify
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
 from perseid.server.native.decisions import MAX_TEXT, Busy, make_failure
-from perseid.server.native.server import NativeServer
+from perseid.server.native.server import MAX_INLINE_BYTES, NativeServer
 from perseid.server.native.work import NativeResponse, RunWork, Work, WorkKind
 from perseid.server.state.state import StateFull
 from perseid.wire.client import VerifiedResponse
@@ -358,6 +358,24 @@ def test_requests_are_handled_concurrently_and_work_may_run_in_threads(registry:
 
     assert asyncio.run(many()) == [ResponseCode.SUCCESS] * 10
     assert here not in elsewhere
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+def test_long_messages_leave_the_event_loop(registry: Registry, is_long: bool) -> None:
+    in_loop: list[bool] = []
+
+    async def run(work: Work, _source: str, _transport: Transport) -> object:
+        if work.kind in (WorkKind.READ, WorkKind.WRITE):
+            in_loop.append(work.is_short or work.coroutine is not None)
+        return work.call()
+
+    visitor = Visitor(NativeServer(registry, make_server(), SITE, run=run))
+    value = Value.text(1, "URL", "https://example.org/" + "x" * is_long * MAX_INLINE_BYTES)
+    request = visitor.request(OpCode.CREATE_HANDLE, ValuesRequest(NEW, (value,)))
+    challenge = visitor.ask(request)
+    assert challenge.code is ResponseCode.AUTHENTICATION_NEEDED
+    visitor.ask(visitor.answer(challenge, request, SEC), about=request)
+    assert in_loop == [not is_long] * 3  # the dry run, the keys and the change
 
 
 def test_changes_wait_for_the_ledger_in_the_event_loop(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,9 @@ from .work import (
 REFERENCE_BYTES: Final = 6
 """Bytes of the reference of an unexpected error: enough to find it, short enough to read out."""
 
+MAX_INLINE_BYTES: Final = 16_384
+"""Bytes of a message that the event loop handles itself: some hundred values, a few milliseconds at most."""
+
 _LIST_OPCODES: Final = frozenset((OpCode.LIST_HANDLES, OpCode.LIST_HOMED_NAS))
 _ADMIN_OPCODES: Final = (
     CHANGING_OPCODES | _LIST_OPCODES | {OpCode.GET_NEXT_TXN_ID, OpCode.RETRIEVE_TXN_LOG, OpCode.DUMP_HANDLES}
@@ -404,7 +407,7 @@ class NativeServer:
             await self._read(call, partial(dry_run, self.registry, registry_request, identity))
         arguments = self.registry, registry_request, identity, guard
         work = Work(kind, partial(execute_request, *arguments))
-        if self._reads_are_short and registry_request.on_success is None:
+        if self._is_short(call) and registry_request.on_success is None:
             if registry_request.changes:
                 work = replace(work, coroutine=partial(execute_change, *arguments))
             else:
@@ -414,8 +417,13 @@ class NativeServer:
         return result
 
     async def _read(self, call: _Call, function: Callable[[], T]) -> T:
-        """Read a few records, in the event loop unless the database is across a network; raises `Busy`."""
-        return await self._work(call, WorkKind.READ, function, is_short=self._reads_are_short)
+        """Read a few records, in the event loop if that is short; raises `Busy`."""
+        return await self._work(call, WorkKind.READ, function, is_short=self._is_short(call))
+
+    def _is_short(self, call: _Call) -> bool:
+        """Whether the event loop may handle a request: the database is on this machine, and the message is short."""
+        length = 0 if call.request is None else len(call.request.message.raw)
+        return self._reads_are_short and length <= MAX_INLINE_BYTES
 
     async def _work(
         self,
