@@ -157,37 +157,35 @@ class ChallengeLimits:
 
 
 class ChallengeTable:
-    """All pending challenges, oldest first.
+    """All pending challenges of one process, oldest first."""
 
-    A challenge keeps its request, so any client can make the server store data. Over UDP that costs no more than a
-    forged address; so with `udp_limits` challenges issued over UDP evict only each other, never one issued over TCP.
-    """
-
-    def __init__(
-        self, life: float, limits: ChallengeLimits | None = None, udp_limits: ChallengeLimits | None = None
-    ) -> None:
+    def __init__(self, life: float, limits: ChallengeLimits | None = None) -> None:
         self._life = life
-        self._other = _Challenges(limits or ChallengeLimits())
-        self.over_udp = self._other if udp_limits is None else _Challenges(udp_limits)
-        """Challenges issued over UDP."""
-        self._all = (self._other,) if udp_limits is None else (self._other, self.over_udp)
+        self._limits = limits or ChallengeLimits()
+        self._pending: OrderedDict[int, PendingChallenge] = OrderedDict()
+        self._size = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._all))
+        return len(self._pending)
 
     def __contains__(self, challenge_id: int) -> bool:
-        return any(challenge_id in challenges.pending for challenges in self._all)
+        return challenge_id in self._pending
 
-    def add(self, pending: PendingChallenge, *, udp: bool = False) -> None:
-        """Add a challenge, issued over UDP or not; one with the same id is replaced."""
-        for challenges in self._all:
-            challenges.drop(pending.id)
-        (self.over_udp if udp else self._other).add(pending)
+    def add(self, pending: PendingChallenge, *, udp: bool = False) -> None:  # noqa: ARG002 - other stores use it
+        """Add a challenge; one with the same id is replaced."""
+        self._drop(pending.id)
+        self._pending[pending.id] = pending
+        self._size += pending.size
+        self._evict()
 
     def find(self, challenge_id: int, now: float) -> PendingChallenge | None:
         """The challenge with this id, if it has not expired. It may be answered over another transport."""
-        self.purge(now)
-        return next((one.pending[challenge_id] for one in self._all if challenge_id in one.pending), None)
+        while self._pending:
+            oldest = next(iter(self._pending.values()))
+            if abs(now - oldest.since) <= self._life:
+                break
+            self._drop(oldest.id)
+        return self._pending.get(challenge_id)
 
     def take(self, pending: PendingChallenge, used_by: tuple[int, bytes]) -> bool:
         """Mark a challenge as used by an answer; return whether it was unused."""
@@ -198,50 +196,19 @@ class ChallengeTable:
 
     def settle(self, pending: PendingChallenge, reply: tuple[bytes, ...]) -> None:
         """Store the reply to the accepted answer, unless it is too long."""
-        for challenges in self._all:
-            challenges.settle(pending, reply)
-
-    def purge(self, now: float) -> None:
-        """Remove expired challenges."""
-        for challenges in self._all:
-            challenges.purge(now, self._life)
-
-
-class _Challenges:
-    def __init__(self, limits: ChallengeLimits) -> None:
-        self._limits = limits
-        self.pending: OrderedDict[int, PendingChallenge] = OrderedDict()
-        self._size = 0
-
-    def __len__(self) -> int:
-        return len(self.pending)
-
-    def add(self, pending: PendingChallenge) -> None:
-        self.pending[pending.id] = pending
-        self._size += pending.size
-        self._evict()
-
-    def settle(self, pending: PendingChallenge, reply: tuple[bytes, ...]) -> None:
-        if self.pending.get(pending.id) is pending and sum(map(len, reply)) <= MAX_REPLY:
+        if self._pending.get(pending.id) is pending and sum(map(len, reply)) <= MAX_REPLY:
             self._size -= pending.size
             pending.reply = reply
             self._size += pending.size
             self._evict()
 
-    def purge(self, now: float, life: float) -> None:
-        while self.pending:
-            oldest = next(iter(self.pending.values()))
-            if abs(now - oldest.since) <= life:
-                return
-            self.drop(oldest.id)
-
-    def drop(self, challenge_id: int) -> None:
-        pending = self.pending.pop(challenge_id, None)
+    def _drop(self, challenge_id: int) -> None:
+        pending = self._pending.pop(challenge_id, None)
         if pending is not None:
             self._size -= pending.size
 
     def _evict(self) -> None:
-        while len(self.pending) > self._limits.count:
-            self.drop(next(iter(self.pending)))
+        while len(self._pending) > self._limits.count:
+            self._drop(next(iter(self._pending)))
         while self._size > self._limits.size:
-            self.drop(max(self.pending.values(), key=lambda pending: pending.size).id)
+            self._drop(max(self._pending.values(), key=lambda pending: pending.size).id)

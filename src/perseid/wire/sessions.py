@@ -299,13 +299,6 @@ class SessionTable:
         """Remove a session."""
         self._forget(session.id)
 
-    def purge(self, now: float) -> int:
-        """Remove timed out sessions and return their number; called about once a minute."""
-        dead = [session for session in self._sessions.values() if now - session.used > session.timeout]
-        for session in dead:
-            self.end(session)
-        return len(dead)
-
     def _forget(self, session_id: int) -> None:
         self._sessions.pop(session_id, None)
         self._unauthenticated.pop(session_id, None)

@@ -7,7 +7,7 @@ from perseid.records.site import Transport
 from perseid.registry.installation.settings import Config
 from perseid.server.native.authentication import TableLimits, UnfinishedMessages
 from perseid.server.native.server import NativeServer
-from perseid.wire.challenges import ChallengeLimits, ChallengeTable
+from perseid.wire.challenges import ChallengeLimits, ChallengeTable, PendingChallenge
 from perseid.wire.codes import OpCode, ResponseCode
 from perseid.wire.requests import ValuesRequest
 from perseid.wire.server import Server, ServerSettings
@@ -15,16 +15,28 @@ from tests.server.native.native_servers import PREFIX, SITE, Visitor, recorded_r
 from tests.wire.key_material import SERVER_KEY
 
 
+class Challenges(ChallengeTable):
+    """Remembers which challenges were issued over UDP."""
+
+    def __init__(self, life: float) -> None:
+        super().__init__(life)
+        self.udp: list[bool] = []
+
+    def add(self, pending: PendingChallenge, *, udp: bool = False) -> None:
+        self.udp.append(udp)
+        super().add(pending, udp=udp)
+
+
 @pytest.mark.parametrize("transport", [Transport.UDP, Transport.TCP])
 def test_server_stores_challenges_by_transport(transport: Transport) -> None:
     with recorded_registry() as registry:
-        challenges = ChallengeTable(60.0, ChallengeLimits(), ChallengeLimits())
+        challenges = Challenges(60.0)
         server = Server(ServerSettings(SERVER_KEY), bytes, challenges=challenges)
         visitor = Visitor(NativeServer(registry, server, SITE), transport)
         body = ValuesRequest(f"{PREFIX}/new".encode(), (Value(1, "URL", b"https://example.org/"),))
         answer = visitor.ask(visitor.request(OpCode.CREATE_HANDLE, body))
         assert answer.code == ResponseCode.AUTHENTICATION_NEEDED
-        assert (len(challenges), len(challenges.over_udp)) == (1, transport == Transport.UDP)
+        assert challenges.udp == [transport == Transport.UDP]
 
 
 def test_limits_come_from_the_settings() -> None:

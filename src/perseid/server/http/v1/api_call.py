@@ -38,12 +38,11 @@ from perseid.registry.snapshot import Snapshot
 from perseid.schema.common import AlreadyDone
 from perseid.schema.records import CreatedRecord, Data, RecordChanged, ValueInput
 from perseid.server.http import negotiation
-from perseid.server.http.auth.authentication import AuthResult
 from perseid.server.http.compat.call import Call
 from perseid.server.http.context import INTERFACE, HttpSettings, RequestContext
 from perseid.server.http.messages import HeaderList, Parameters, Request
 from perseid.server.http.resolver.paths import absolute_url, get_resolvers
-from perseid.server.http.responses import DEFAULT_FORMAT, RETRY_SECONDS
+from perseid.server.http.responses import RETRY_SECONDS
 from perseid.server.native.operations import check_partition
 from perseid.server.native.work import WorkKind
 
@@ -295,11 +294,6 @@ class ApiCall(StarletteRequest):
         query = msgspec.to_builtins(self.query)
         criteria = {name: value for name, value in query.items() if name not in ("cursor", "limit")}
         return msgspec.msgpack.encode((self.route.operation, dict(self.names), criteria, str(self.identity)))
-
-
-def make_call(request_context: RequestContext, auth: AuthResult) -> Call:
-    """Build the shared call for an authenticated request."""
-    return Call(request_context, auth, Parameters(), DEFAULT_FORMAT)
 
 
 def _store_reply(reply: Reply[Any]) -> StoredResponse:
