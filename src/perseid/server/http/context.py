@@ -1,7 +1,8 @@
-"""What every HTTP handler uses: the request, the server's settings and state, and a way to run work in the pools.
+"""What every HTTP handler uses: the request, the server's settings and state, and a way to run work.
 
 Handlers run in the event loop and never wait for the disk or long computations: whatever reads or writes the ledger,
-or takes long, goes through `RequestContext.do` into the pools of the worker, which can refuse it (`Busy`).
+or takes long, goes through `RequestContext.do`. The worker runs it in the loop if it is short or only waits for the
+writer, else in a thread, or refuses it (`Busy`).
 
 Failed proofs of identity are limited as in the native protocol (`limits.guesses`). Proofs to this server and
 verifications for other servers are counted separately (`work.own_secret_id`), so the latter cannot slow down users of

@@ -1,7 +1,8 @@
 """Native protocol in a worker: the server, its work and its counters, shared by all transports.
 
 Everything here runs in the event loop and never blocks. `try_fast_path` handles public resolution, which the answers
-view answers in microseconds; for everything else `NativeServer` runs its work in the pools.
+view answers in microseconds. `NativeServer` does everything else; `Pools` runs its work in the loop if it is short or
+only waits for the writer, else in a thread.
 """
 
 import logging
