@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -12,6 +13,7 @@ from perseid.names.handle import Handle
 from perseid.registry.commands.lifecycle import Tombstone
 from perseid.registry.queries.suggest import MAX_LOOKUPS, STEP_LOOKUPS
 from perseid.server.http.context import MAX_SEARCHES, SUGGESTIONS_PER_ADDRESS, make_suggestion_budget
+from perseid.server.http.resolver import problems
 from perseid.server.limits.turns import Turns
 from perseid.server.state.state import SharedState
 from tests.server.http.contexts import STRANGER, Harness, header_of, json_of
@@ -164,16 +166,16 @@ def test_api_returns_suggestions_on_request(server: Harness) -> None:
 
 
 @pytest.fixture
-def limited(server: Harness) -> Iterator[Harness]:
-    """The server with its production budget, and a stopped clock."""
-    context = server.context
-    now = context.time()
-    server.service.server = replace(context, suggestion_budget=make_suggestion_budget(), time=lambda: now)
+def limited(server: Harness, monkeypatch: pytest.MonkeyPatch) -> Iterator[Harness]:
+    """The server with its production budget, and a stopped monotonic clock; the wall clock does not count."""
+    context, times = server.context, count(server.context.time(), 3_600.0)
+    monkeypatch.setattr(problems, "monotonic", lambda: 1_024.0)
+    server.service.server = replace(context, suggestion_budget=make_suggestion_budget(), time=lambda: next(times))
     yield server
     server.service.server = context
 
 
-def test_suggestions_per_address_are_limited(limited: Harness) -> None:
+def test_suggestions_per_address_are_limited(limited: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     burst = int(SUGGESTIONS_PER_ADDRESS.burst)
     for _ in range(burst):
         assert names(told(limited, "12345/reprot-2021"))
@@ -188,8 +190,7 @@ def test_suggestions_per_address_are_limited(limited: Harness) -> None:
     assert names(told(limited, "12345/reprot-2021", host="198.51.100.7")), "others are not concerned"
     for _ in range(burst):
         assert names(told(limited, "12345/reprot-2021", host="127.0.0.1", local=True)), "nor is the machine itself"
-    context = limited.context
-    limited.service.server = replace(context, time=lambda: context.time() + 1 / SUGGESTIONS_PER_ADDRESS.per_second)
+    monkeypatch.setattr(problems, "monotonic", lambda: 1_024.0 + 1 / SUGGESTIONS_PER_ADDRESS.per_second)
     assert names(told(limited, "12345/reprot-2021")), "after a while there is one more"
     assert "suggestions" not in told(limited, "12345/reprot-2021")
 

@@ -3,6 +3,8 @@
 import gzip
 import hashlib
 import json
+from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from perseid.registry.identity import KeyIdentity, Proof
 from perseid.registry.results import CounterClosed
 from perseid.schema.problems import PROBLEM_TYPES
 from perseid.server.http.messages import Request
+from perseid.server.http.v1 import application
 from perseid.server.native.decisions import Busy
 from tests.server.http.contexts import STRANGER, Harness, basic, header_of, in_session
 from tests.server.http.v1.apis import JSON, got, problem, send
@@ -306,9 +309,11 @@ def test_replaced_key_ends_the_session(server: Harness) -> None:
 # How often
 
 
-def test_responses_have_rate_limit_headers(server: Harness) -> None:
+def test_responses_have_rate_limit_headers(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     server.configure(api_requests_anonymous=3)
-    server.hold_time()
+    monkeypatch.setattr(application, "monotonic", lambda: 1_000.0)
+    times = count(server.context.time(), 3_600.0)  # the wall clock does not count
+    server.service.server = replace(server.context, time=lambda: next(times))
     left = []
     for _ in range(3):
         answer = send(server, "GET", "/names/rules")

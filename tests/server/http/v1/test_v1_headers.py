@@ -95,7 +95,6 @@ def test_request_headers_are_documented_per_route(server: Harness) -> None:
     ],
 )
 def test_missing_paths_count_toward_the_rate_limit(server: Harness, method: str, path: str, slug: str) -> None:
-    server.hold_time()
     server.configure(api_requests_anonymous=2, api_requests=2)
     known = {"headers": basic()}
     for left in (1, 0):

@@ -7,6 +7,7 @@ programs look for them. Hosted prefixes are shown only to users who can list the
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
+from time import monotonic
 from typing import Final, Generic, TypeVar
 
 from perseid.names.errors import InvalidName
@@ -45,7 +46,7 @@ async def find_suggestions(request_context: RequestContext, text: str) -> Sugges
     Clients on this machine have no budget of their own. The page works without suggestions.
     """
     server, client = request_context.server, request_context.request.client
-    if not server.suggestion_budget.take(EXEMPT if client.local else get_source(client.host), server.time()):
+    if not server.suggestion_budget.take(EXEMPT if client.local else get_source(client.host), monotonic()):
         return None
     cache, state = server.suggestion_cache, server.registry.ledger.answers.stamp
     if (known := cache.get(text, state)) is not None:

@@ -10,6 +10,7 @@ their own: trying all regular expressions in turn would cost up to 59 µs.
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
+from time import monotonic
 from typing import Any, Final
 
 import msgspec
@@ -174,7 +175,7 @@ def _rate_limit_error(allowance: Allowance) -> ApiError:
 def _count_request(call: Call) -> Allowance:
     """Count a request for its identity; requests with a token count for the issuer of the token."""
     server = call.request_context.server
-    settings, now = server.settings, server.time()
+    settings, now = server.settings, monotonic()
     if call.is_anonymous:
         source = get_source(call.request.client.host)[:1]
         return server.api.limiter.take(source, settings.api_requests_anonymous, now)
