@@ -200,10 +200,15 @@ class Ledger:
             if self._signer is None or monotonic() > deadline or self._stop.wait(INTERVAL):
                 return False
 
+    @property
+    def is_erased(self) -> bool:
+        """Whether redacted data is gone from every file."""
+        return not (self.log.has_traces or self._erasure_due() or self.answers.has_unused)
+
     def wait_until_erased(self, timeout: float) -> bool:
         """Wait until redacted data is gone from every file; False after the timeout."""
         deadline = monotonic() + timeout
-        while self.log.has_traces or self._erasure_due() or self.answers.has_unused:
+        while not self.is_erased:
             if monotonic() > deadline:
                 return False
             self._stop.wait(INTERVAL)

@@ -7,13 +7,14 @@ import random
 import secrets
 import signal
 import socket
+import sqlite3
 import struct
 import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import cast
 
@@ -30,6 +31,7 @@ from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.records.record import Value
 from perseid.registry import codec
 from perseid.registry.codec import decode_outcome, encode_request
+from perseid.registry.commands.lifecycle import Redact
 from perseid.registry.commands.minting import Mint
 from perseid.registry.commands.records import Add, Create, Delete, Home
 from perseid.registry.installation import installation as installations
@@ -74,7 +76,8 @@ def serve(folder: Path) -> None:
     """Run a writer until this process is killed."""
     with opened(folder) as ledger, WriterServer(ledger, Registry(ledger, Rules()), folder / "run") as server:
         while True:
-            server.step(1.0)
+            server.step(writer.TICK_SECONDS)
+            server.write_state()
 
 
 @contextmanager
@@ -113,6 +116,22 @@ def remote(folder: Path) -> Iterator[Registry]:
         yield Registry(ledger, Rules())
     finally:
         ledger.close()
+
+
+def test_redacted_data_is_not_reported_as_erased_while_a_reader_keeps_it(folder: Path) -> None:
+    secret = "planted-" + "7" * 40
+    with writing(folder), remote(folder) as registry:
+        made = registry.do(Create(handle("12345/x"), (URL, Value.text(2, "DESC", secret))), OPERATOR, "cli")
+        registry.do(Delete(handle("12345/x")), OPERATOR, "cli")
+        assert registry.ledger.wait_until_erased(10)
+        with closing(sqlite3.connect(folder / "ledger.db", isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM entries").fetchone()
+            registry.do(Redact(handle("12345/x"), 2, made.seq, "a reason"), OPERATOR, "cli")
+            assert not registry.ledger.wait_until_erased(2)
+        assert registry.ledger.wait_until_erased(10)
+        files = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+        assert secret.encode() not in b"".join(files)
 
 
 def test_other_processes_append_through_the_writer(folder: Path) -> None:

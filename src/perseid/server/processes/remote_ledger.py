@@ -85,11 +85,14 @@ class WriterState(msgspec.Struct, frozen=True):
 
     kind: str = ""
     message: str = ""
+    erased: int = 0
+    """The entry up to which redacted data is gone from every file."""
 
     @classmethod
-    def of(cls, problem: Exception | None) -> "WriterState":
+    def of(cls, problem: Exception | None, erased: int = 0) -> "WriterState":
         """The state for a problem of the ledger."""
-        return cls() if problem is None else cls(type(problem).__name__, str(problem))
+        kind, message = ("", "") if problem is None else (type(problem).__name__, str(problem))
+        return cls(kind, message, erased)
 
     @property
     def problem(self) -> StorageFull | ClockError | None:
@@ -189,9 +192,13 @@ class RemoteLedger(Ledger):
         now = monotonic()
         if now >= self._state_until:
             self._state_until = now + STATE_SECONDS
-            with suppress(OSError, msgspec.MsgspecError):
-                self._state = msgspec.msgpack.decode((self._runtime / STATE_NAME).read_bytes(), type=WriterState)
+            self._load_state()
         return self._state.problem
+
+    def _load_state(self) -> WriterState:
+        with suppress(OSError, msgspec.MsgspecError):
+            self._state = msgspec.msgpack.decode((self._runtime / STATE_NAME).read_bytes(), type=WriterState)
+        return self._state
 
     # Writing
 
@@ -230,9 +237,11 @@ class RemoteLedger(Ledger):
         return False
 
     def wait_until_erased(self, timeout: float) -> bool:
-        """Wait until the answers view has no redacted data; False after the timeout."""
+        """Wait until the writer says that redacted data is gone from every file; False after the timeout."""
+        with self.open_reader() as reader:
+            size = reader.size
         deadline = monotonic() + timeout
-        while self._erasure_due():
+        while self._load_state().erased < size:
             if monotonic() > deadline:
                 return False
             self._stop.wait(INTERVAL)

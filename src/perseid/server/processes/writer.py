@@ -69,8 +69,8 @@ BACKLOG: Final = 128
 MAX_STEP_SECONDS: Final = 90.0
 """Seconds without progress after which the writer is stuck: longer than it tries to reach a database."""
 
-TICK_SECONDS: Final = 1.0
-"""Seconds between two looks at the state of the ledger."""
+TICK_SECONDS: Final = 0.5
+"""Seconds between two looks at the state of the ledger: less than the second for which `redact` waits at a time."""
 
 _READ_BYTES: Final = 256 << 10
 _STARTUP_ERRORS = (InvalidConfig, InvalidData, LedgerError, OSError)
@@ -270,8 +270,13 @@ class WriterServer:
             self._commit()
 
     def write_state(self) -> None:
-        """Tell the other processes whether changes are possible."""
-        state = WriterState.of(self.ledger.write_problem)
+        """Tell the other processes whether changes are possible, and up to which entry redacted data is erased."""
+        erased = 0 if self._state is None else self._state.erased
+        with suppress(LedgerError, OSError):
+            with self.ledger.open_reader() as reader:
+                size = reader.size
+            erased = size if self.ledger.is_erased else erased
+        state = WriterState.of(self.ledger.write_problem, erased)
         if state != self._state and write_state(self._runtime, state):
             self._state = state
 
