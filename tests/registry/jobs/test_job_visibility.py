@@ -114,10 +114,10 @@ def test_job_owner_is_independent_of_handle_spelling(here: Registry) -> None:
     assert visible(here, ANN) == visible(here, other_spelling) == sorted(each.id for each in anns_jobs)
     assert visible(here, token) == [anns_jobs[1].id]
     assert all(runner.is_own_job(job, identity) for job in anns_jobs for identity in (ANN, other_spelling))
-    assert runner.acts_for(other_spelling, ANN)
-    assert runner.acts_for(other_spelling, token)
-    assert not runner.acts_for(token, ANN)
-    assert not runner.acts_for(BEA, ANN)
+    assert runner.is_own_change(str(ANN), other_spelling)
+    assert runner.is_own_change(str(token), other_spelling)
+    assert not runner.is_own_change(str(ANN), token)
+    assert not runner.is_own_change(str(ANN), BEA)
     other = runner.start_job(here, "test", {}, key_holder(300, "a.b/Ann"), "http")
     assert visible(here, key_holder(300, "A.b/Ann")) == [other.id]
     assert visible(here, key_holder(300, "a.b/ann")) == visible(here, key_holder(301, "a.b/Ann")) == []

@@ -408,11 +408,6 @@ def is_own_change(actor: str, identity: Identity) -> bool:
     return actor == str(identity) or _owner_name(actor) in _owner_names(identity)
 
 
-def acts_for(identity: Identity, other: Identity) -> bool:
-    """Whether `identity` is `other`, or issued the token that `other` uses."""
-    return is_own_change(str(other), identity)
-
-
 def last_changed_seq(snapshot: Snapshot, stored: StoredRecord, job: Job, steps: JobSteps) -> int:
     """Return the job's last entry for a record, even if others changed it later; 0 if there is none."""
     for entry in case_rules.history(snapshot, stored) if stored.seq > job.since else ():
@@ -471,7 +466,7 @@ class UndoIndex:
             raise StateConflict(reason, AdviceKind.REDO_JOB(job=by))
 
     def state(self, job: Job, *, is_running: bool = False) -> JobState:
-        """Return the state of a job; `is_running` says whether this process runs it."""
+        """Return the state of a job; `is_running` says whether a process of the server runs it."""
         if self.running(job.id):
             return JobState.BEING_UNDONE
         if self.effective_undo(job.id):

@@ -27,6 +27,7 @@ from perseid.server.http.connection.connection import Connection
 from perseid.server.http.connection.listener import ConnectionManager, HttpListener, Timeouts
 from perseid.server.http.connection.tls import make_server_context
 from perseid.server.http.resolver.fast_path import FastPath
+from perseid.server.http.v1.job_runner import JobRunner, Listeners
 from perseid.server.http.v1.state import ApiState, RateLimiter, SharedClaims
 from perseid.server.limits.buckets import Buckets
 from perseid.server.limits.turns import Turns
@@ -77,7 +78,7 @@ class HttpServer:
         """Share pools, counters and limits with the native protocol."""
         self._native, self._view, self._ready = native, view, ready
         self._sessions, self._suggestion_budget = SessionTable(state), make_suggestion_budget(state)
-        self._api = ApiState(RateLimiter.shared(state), SharedClaims(state))
+        self._api = ApiState(RateLimiter.shared(state), SharedClaims(state), JobRunner(state), Listeners(state))
         self._turns = Turns()
         self._record_proof = make_proof_recorder(native.pools)
         self._trusted = NetworkSet(())

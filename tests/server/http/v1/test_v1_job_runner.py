@@ -17,8 +17,10 @@ from perseid.registry.jobs.runner import JobRun
 from perseid.schema.problems import Problem
 from perseid.server.http.v1 import job_runner
 from perseid.server.http.v1.job_runner import BackgroundJob, JobRunner
+from perseid.server.limits.budgets import get_source
 from perseid.server.native.decisions import Busy
 from perseid.server.native.work import WorkKind
+from tests.server.shared_state import make_state
 
 T = TypeVar("T")
 PIECES = 5
@@ -74,7 +76,7 @@ class Work:
                 await asyncio.sleep(0)  # what is done when a task ends comes after it
 
         asyncio.run(scenario())
-        assert runner._slots == {}
+        assert runner._slots.all() == []
 
 
 def test_steps_run_in_order() -> None:
@@ -152,6 +154,55 @@ def test_tokens_share_the_job_limit_of_their_issuer() -> None:
             with pytest.raises(job_runner.LimitReached, match="per user"), runner.reserve(identity):
                 pass
         places.enter_context(runner.reserve(ANN))
+
+
+def test_workers_share_jobs_limits_and_failures() -> None:
+    state = make_state()
+    here, there, work = JobRunner(state), JobRunner(state), Work({3: [ValueError("x")]})
+
+    async def scenario() -> None:
+        with here.reserve(ANN) as slot, there.reserve(ANN) as other:
+            with pytest.raises(job_runner.LimitReached, match="per user"), there.reserve(ANN):
+                pass
+            here.start(slot, work.job())
+            assert here.is_running("u")
+            assert there.is_running("u")
+            assert not there.claim(other, "u")
+            there.start(other, work.job())
+            assert there._tasks == {}
+        await asyncio.gather(*here._tasks.values())
+        await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+    assert not there.is_running("u")
+    assert there.problem("u", ANN) == explained(ValueError())
+    Work().run(there)
+    assert here.problem("u", ANN) is None
+
+
+def test_slots_of_a_killed_worker_are_void(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = make_state()
+    here, there = JobRunner(state), JobRunner(state)
+    with here.reserve(ANN) as slot:
+        assert here.claim(slot, "u")
+        assert there.is_running("u")
+        monkeypatch.setattr(job_runner, "is_running", lambda _: False)
+        assert not there.is_running("u")
+        with there.reserve(ANN) as other:
+            assert there.claim(other, "u")
+
+
+def test_workers_share_the_limit_of_listeners() -> None:
+    state, source = make_state(), get_source("192.0.2.1")
+    here, there = job_runner.Listeners(state), job_runner.Listeners(state)
+    listening = [here.add_listener(source) for _ in range(job_runner.MAX_LISTENERS_PER_SOURCE)]
+    with pytest.raises(job_runner.LimitReached):
+        there.add_listener(source)
+    listening[0].leave()
+    listening[0].leave()
+    there.add_listener(source)
+    with pytest.raises(job_runner.LimitReached):
+        here.add_listener(source)
 
 
 def test_failure_is_shown_to_the_right_identities() -> None:

@@ -28,6 +28,7 @@ from tests.server.http.v1.apis import JSON, got, problem, send
 from tests.server.http.v1.callers import keyed, with_token
 from tests.server.http.v1.test_v1_history import pages
 from tests.server.installations import ADMINISTRATOR, OPERATOR
+from tests.server.shared_state import make_state
 
 ORDER = {"url": "http://old.example/*", "to": "https://new.example/x/*"}
 PREVIEW = "/rewrites/preview?url=http://old.example/*&to=https://new.example/x/*"
@@ -208,6 +209,23 @@ def test_interrupted_job_is_resumed(slowly: Harness) -> None:
         "already complete"
         in problem(send(other, "POST", f"{where}/resume", headers=basic()), "state-conflict")["detail"]
     )
+
+
+def test_job_is_the_same_at_every_worker(slowly: Harness) -> None:
+    names, state = fill(slowly, 60), make_state()
+    workers = [slowly, serve(slowly.registry)]
+    for each in workers:
+        each.context.api.runner = job_runner.JobRunner(state)
+
+    async def scenario() -> None:
+        where = f"/jobs/{got(await ask(workers[0], 'POST', '/rewrites', ORDER), 202)['job']}"
+        assert [got(await ask(each, "GET", where))["state"] for each in workers] == ["running"] * 2
+        assert got(await ask(workers[1], "POST", f"{where}/resume"), 202)["state"] == "running"
+        assert not workers[1].context.api.runner._tasks, "it runs once"
+        assert (await ended(workers[1], where.removeprefix("/jobs/")))["done"] == 60
+
+    in_one_loop(scenario)
+    assert leads(slowly, *names) == [f"https://new.example/x/{name}" for name in names]
 
 
 def test_canceled_job_keeps_its_changes_and_is_resumed(slowly: Harness) -> None:
@@ -521,6 +539,6 @@ class Anything(ResponseBody, frozen=True):
 
 @given(st.text(), st.integers(0))
 def test_event_round_trip(text: str, done: int) -> None:
-    octets = format_event("progress", JobEvent(Anything(text), done, ended=False, is_running_here=True))
+    octets = format_event("progress", JobEvent(Anything(text), done, ended=False, is_running=True))
     assert parsed(octets) == [("progress", str(done), {"text": text})]
     assert octets.count(b"\n\n") == 1

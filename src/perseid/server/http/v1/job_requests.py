@@ -134,7 +134,7 @@ async def run_job(
     call.call.check_can_change()
     with reserve_slot(call, undoes=undoes) as slot:
         job = await start()
-        if not call.request_context.server.api.runner.is_running(job.id):
+        if call.request_context.server.api.runner.claim(slot, job.id):
             await _run_first_steps(call, registry, slot, job, discard=discard)
     return accepted_reply(call, await load_job(call, registry, job.id))
 

@@ -3,7 +3,8 @@
 `registry.jobs.runner` runs a job; here it gets time, retries and limits. A job is durable after each step, so nothing
 here needs to be stored: when the server stops, every job remains at its last step, and a request can resume it. Each
 step runs in the pools, on the budget of the user who started it. The pause between two steps is as long as a step, so
-that a large job leaves room for others. Everything else runs in the event loop.
+that a large job leaves room for others. Everything else runs in the event loop. Which jobs run, why others failed, and
+who listens is in the shared state, so every worker answers alike.
 
 Browsers and simple programs can watch a job:
 
@@ -11,17 +12,21 @@ Browsers and simple programs can watch a job:
     id: 500
     data: {"job":"…","state":"running","done":500,…}
 
-`progress` is sent on every change, `end` when nothing more will come: the job has ended, or no process runs it. A
+`progress` is sent on every change, `end` when nothing more will come: the job has ended, or no worker runs it. A
 comment line in between keeps the connection alive. Every event is complete, so missed ones do not matter and
 `Last-Event-ID` has no effect. Each listener costs a connection and one read of the ledger per second, so their number
 is limited.
 """
 
 import asyncio
+import hashlib
+import os
+import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
+from time import monotonic
 from typing import Final, Protocol, TypeVar
 
 import msgspec
@@ -30,13 +35,14 @@ from starlette.types import Receive, Scope, Send
 
 from perseid.ledger.errors import Contention, JobEnded, LedgerError, TooBusy
 from perseid.registry.identity import Identity, quota_key
-from perseid.registry.jobs.runner import JobRun, acts_for
+from perseid.registry.jobs.runner import JobRun, is_own_change
 from perseid.registry.results import Refused
 from perseid.schema.common import ResponseBody
 from perseid.schema.problems import Problem
 from perseid.server.limits.guesses import Source
 from perseid.server.native.decisions import Busy
 from perseid.server.native.work import WorkKind
+from perseid.server.state.state import Entry, SharedState, StateFull, is_running
 
 MEDIA_TYPE: Final = "text/event-stream"
 
@@ -53,7 +59,7 @@ HEARTBEAT_SECONDS: Final = 15
 """Seconds without change after which a comment is sent; most proxies wait for a minute."""
 
 SILENT_SECONDS: Final = 60
-"""Seconds to wait for a job that this process does not run: another process may."""
+"""Seconds to wait for a job that no worker runs: a command or another node may."""
 
 MAX_SECONDS: Final = 3_600
 """Longest connection in seconds; a browser then reconnects by itself."""
@@ -75,26 +81,111 @@ class JobEvent:
     done: int
     ended: bool
     """Whether the job is complete or failed."""
-    is_running_here: bool
-    """Whether this process runs the job."""
+    is_running: bool
+    """Whether a worker runs the job."""
 
 
-@dataclass(slots=True)
+SLOT_SECONDS: Final = 2 * MAX_SECONDS
+"""Seconds after which a slot that is not renewed ends: longer than any listener stays. The slots of a killed process
+are void at once, unless its id is in use again."""
+
+_SLOTS_KEY = b"slots"
+_SLOTS_BYTES = 64 << 10  # several times what all listeners take
+_OWNER_BYTES = 16  # of the hash of an owner
+_ID_BYTES = 16
+
+
+class _StoredSlot(msgspec.Struct, array_like=True, frozen=True):
+    """A slot in the shared state; a change of the fields is a new version of the tables."""
+
+    id: bytes
+    owner: bytes
+    process: int
+    expires: float
+    job: str = ""
+
+
+_decode_slots = msgspec.msgpack.Decoder(list[_StoredSlot]).decode
+
+
+class SharedSlots:
+    """The slots of all workers, in one entry of the shared state: there are few, and limits apply to all together."""
+
+    def __init__(self, state: SharedState, name: str) -> None:
+        self._table = state.table(name, version=1, max_entries=1, max_bytes=_SLOTS_BYTES)
+
+    def all(self) -> list[_StoredSlot]:
+        """Return the slots in use."""
+        now = monotonic()
+        return _load_slots(self._table.get(_SLOTS_KEY, now), now)
+
+    def acquire(self, owner: str, check: Callable[[int, int], None]) -> bytes:
+        """Add a slot and return its id; `check` gets the number of all slots and of the owner's, and may raise."""
+        slot = _StoredSlot(secrets.token_bytes(_ID_BYTES), _hash_owner(owner), os.getpid(), monotonic() + SLOT_SECONDS)
+
+        def add(slots: list[_StoredSlot]) -> list[_StoredSlot]:
+            check(len(slots), sum(each.owner == slot.owner for each in slots))
+            return [*slots, slot]
+
+        if not self._change(add):
+            raise LimitReached("The server is busy")
+        return slot.id
+
+    def renew(self, slot_id: bytes, job: str) -> bool:
+        """Use a slot for a job from now on; return False if another slot is in use for it."""
+
+        def use(slots: list[_StoredSlot]) -> list[_StoredSlot] | None:
+            if any(each.job == job and each.id != slot_id for each in slots):
+                return None
+            expires = monotonic() + SLOT_SECONDS
+            changed = [msgspec.structs.replace(each, job=job, expires=expires) for each in slots if each.id == slot_id]
+            return [each for each in slots if each.id != slot_id] + changed
+
+        return self._change(use)
+
+    def release(self, slot_id: bytes) -> None:
+        """Remove a slot."""
+        self._change(lambda slots: [each for each in slots if each.id != slot_id])
+
+    def _change(self, change: Callable[[list[_StoredSlot]], list[_StoredSlot] | None]) -> bool:
+        now = monotonic()
+
+        def run(old: bytes | None) -> Entry | None:
+            slots = change(_load_slots(old, now))
+            return None if slots is None else Entry(msgspec.msgpack.encode(slots), now + SLOT_SECONDS)
+
+        return self._table.update(_SLOTS_KEY, now, run)
+
+
+def _load_slots(data: bytes | None, now: float) -> list[_StoredSlot]:
+    slots = [] if data is None else _decode_slots(data)
+    return [each for each in slots if each.expires > now and is_running(each.process)]
+
+
+def _hash_owner(owner: str) -> bytes:
+    return hashlib.blake2b(owner.encode("utf-8", "surrogatepass"), digest_size=_OWNER_BYTES).digest()
+
+
 class Listeners:
-    """All listeners. Event loop only."""
+    """The listeners of this process, and the number of all. Event loop only."""
 
-    stopping: bool = False
-    """Whether the server is shutting down."""
-    all: "set[Listener]" = field(default_factory=set)
+    def __init__(self, state: SharedState | None = None) -> None:
+        """`state` is that of all processes; without, only this process counts."""
+        self.stopping = False
+        """Whether the server is shutting down."""
+        self.all: set[Listener] = set()
+        self.slots = SharedSlots(SharedState.private() if state is None else state, "job_listeners")
 
     def add_listener(self, source: Source) -> "Listener":
         """Add a listener; raises `LimitReached`."""
-        source_count = sum(source == other.source for other in self.all)
-        if len(self.all) >= MAX_LISTENERS or source_count >= MAX_LISTENERS_PER_SOURCE:
-            raise LimitReached(
-                f"Limit of {MAX_LISTENERS_PER_SOURCE} listeners per address and {MAX_LISTENERS} in total reached"
-            )
-        listener = Listener(source, self)
+
+        def check(total: int, of_source: int) -> None:
+            if total >= MAX_LISTENERS or of_source >= MAX_LISTENERS_PER_SOURCE:
+                raise LimitReached(
+                    f"Limit of {MAX_LISTENERS_PER_SOURCE} listeners per address and {MAX_LISTENERS} in total reached"
+                )
+
+        listener = Listener(self.slots.acquire(repr(source), check), self)
         self.all.add(listener)
         return listener
 
@@ -103,12 +194,14 @@ class Listeners:
 class Listener:
     """One listener. It counts from the request on, before the job is read."""
 
-    source: Source
+    slot_id: bytes
     listeners: Listeners
 
     def leave(self) -> None:
         """Count no longer."""
-        self.listeners.all.discard(self)
+        if self in self.listeners.all:
+            self.listeners.all.discard(self)
+            self.listeners.slots.release(self.slot_id)
 
 
 class EventResponse(StreamingResponse):
@@ -147,7 +240,7 @@ async def stream_events(poll: Callable[[], Awaitable[JobEvent]], listeners: List
         idle_polls = 0 if is_new else idle_polls + 1
         if event is None:
             yield b""
-        elif event.ended or (not event.is_running_here and idle_polls * POLL_SECONDS >= SILENT_SECONDS):
+        elif event.ended or (not event.is_running and idle_polls * POLL_SECONDS >= SILENT_SECONDS):
             yield format_event(END, event)
             return
         elif is_new:
@@ -182,6 +275,11 @@ MAX_RETRIES: Final = 60
 MAX_FAILURES: Final = 1_000
 """Failures that are kept; the oldest is dropped."""
 
+FAILURE_SECONDS: Final = 7 * 24 * 3_600
+"""Seconds for which a failure is kept: a week, in which the user asks for the job again."""
+
+_FAILURE_BYTES = 4 << 10  # of a failure in the table; most are far shorter
+
 MIN_PAUSE: Final = 0.001
 """Shortest pause between two steps, in seconds."""
 
@@ -210,74 +308,88 @@ class BackgroundJob:
     """What other users see: the reason can reveal permissions of the identity."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """Why a job failed."""
+class _Failure(msgspec.Struct, array_like=True, frozen=True):
+    """Why a job failed, in the shared state."""
 
-    identity: Identity
+    actor: str
     problem: Problem
     public_problem: Problem
 
 
-@dataclass(slots=True)
 class JobRunner:
-    """The jobs that this process runs."""
+    """The jobs that this process runs, and what all workers know of those of the others."""
 
-    stopping: bool = False
-    """Whether the server is shutting down."""
-    _slots: "dict[Slot, str]" = field(default_factory=dict)  # the owner of each slot
-    _tasks: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
-    _failures: dict[str, _Failure] = field(default_factory=dict)
+    def __init__(self, state: SharedState | None = None) -> None:
+        """`state` is that of all processes; without, only this process counts."""
+        state = SharedState.private() if state is None else state
+        self.stopping = False
+        """Whether the server is shutting down."""
+        self._slots = SharedSlots(state, "running_jobs")
+        self._failures = state.table(
+            "job_failures", version=1, max_entries=MAX_FAILURES, max_bytes=MAX_FAILURES * _FAILURE_BYTES
+        )
+        self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def is_running(self, job: str) -> bool:
-        """Return whether a job is running here."""
-        return job in self._tasks
+        """Return whether a worker runs a job. Safe in any thread."""
+        return any(each.job == job for each in self._slots.all())
 
     def problem(self, job: str, identity: Identity) -> "Problem | None":
-        """Return why a job failed here, as far as the identity can see it."""
-        failure = self._failures.get(job)
-        if failure is None:
+        """Return why a job failed, as far as the identity can see it. Safe in any thread."""
+        data = self._failures.get(job.encode(), monotonic())
+        if data is None:
             return None
-        return failure.problem if acts_for(identity, failure.identity) else failure.public_problem
+        failure = msgspec.msgpack.decode(data, type=_Failure)
+        return failure.problem if is_own_change(failure.actor, identity) else failure.public_problem
 
     @contextmanager
     def reserve(self, identity: Identity, *, undoes: bool = False) -> Iterator["Slot"]:
         """Reserve a slot, or raise `LimitReached`. It is released at the end unless a job uses it."""
-        owner = quota_key(identity)
         extra = EXTRA_FOR_UNDO if undoes else 0
         if self.stopping:
             raise LimitReached("The server is shutting down")
-        if len(self._slots) >= MAX_RUNNING + extra:
-            raise LimitReached(f"Limit of {MAX_RUNNING + extra} running jobs reached")
-        if sum(other == owner for other in self._slots.values()) >= MAX_RUNNING_PER_IDENTITY + extra:
-            raise LimitReached(f"Limit of {MAX_RUNNING_PER_IDENTITY + extra} running jobs per user reached")
-        slot = Slot()
-        self._slots[slot] = owner
+
+        def check(total: int, of_owner: int) -> None:
+            if total >= MAX_RUNNING + extra:
+                raise LimitReached(f"Limit of {MAX_RUNNING + extra} running jobs reached")
+            if of_owner >= MAX_RUNNING_PER_IDENTITY + extra:
+                raise LimitReached(f"Limit of {MAX_RUNNING_PER_IDENTITY + extra} running jobs per user reached")
+
+        slot = Slot(self._slots.acquire(quota_key(identity), check))
         try:
             yield slot
         finally:
             if not slot.in_use:
-                del self._slots[slot]
+                self._slots.release(slot.id)
+
+    def claim(self, slot: "Slot", job: str) -> bool:
+        """Use a slot for a job; return False if another request or worker runs it."""
+        if not self._slots.renew(slot.id, job):
+            return False
+        with suppress(StateFull):
+            self._failures.delete(job.encode())
+        return True
 
     def start(self, slot: "Slot", job: BackgroundJob) -> None:
         """Run a job in the background, in a slot."""
         name = job.run.job.id
-        if self.is_running(name):
-            return  # started by another request in the meantime
-        self._failures.pop(name, None)
+        if not self.claim(slot, name):
+            return
         slot.in_use = True
-        task = asyncio.get_running_loop().create_task(self._run(job))
+        task = asyncio.get_running_loop().create_task(self._run(slot, job))
         self._tasks[name] = task
         task.add_done_callback(partial(self._on_done, slot, name))
 
     def _on_done(self, slot: "Slot", name: str, _: "asyncio.Task[None]") -> None:
-        del self._slots[slot], self._tasks[name]
+        del self._tasks[name]
+        self._slots.release(slot.id)
 
-    async def _run(self, job: BackgroundJob) -> None:
+    async def _run(self, slot: "Slot", job: BackgroundJob) -> None:
         clock = asyncio.get_running_loop().time
         retries = 0
         while not self.stopping:
             started_at = clock()
+            self._slots.renew(slot.id, job.run.job.id)
             try:
                 if not await job.do(WorkKind.WRITE, job.run.advance):
                     return
@@ -297,16 +409,16 @@ class JobRunner:
 
     def record_failure(self, job: BackgroundJob, error: Exception) -> None:
         """Remember why a job failed."""
-        self._failures.pop(job.run.job.id, None)
-        self._failures[job.run.job.id] = _Failure(job.run.identity, job.explain(error), job.public_problem)
-        if len(self._failures) > MAX_FAILURES:
-            del self._failures[next(iter(self._failures))]
+        failure = _Failure(str(job.run.identity), job.explain(error), job.public_problem)
+        entry = Entry(msgspec.msgpack.encode(failure), monotonic() + FAILURE_SECONDS)
+        self._failures.put(job.run.job.id.encode(), entry)
 
 
 @dataclass(slots=True, eq=False)
 class Slot:
     """A slot for a running job."""
 
+    id: bytes
     in_use: bool = False
     """Whether a job uses it and releases it at its end."""
 
