@@ -249,7 +249,7 @@ def test_udp_challenges_are_bounded_and_do_not_affect_tcp(server: Serving) -> No
             packets = len(payload) // 492 + 1
             for number in range(count):
                 if number % (50 // packets + 1) == 0:
-                    time.sleep(0.02)  # 4,000 a second are accepted here
+                    time.sleep(0.06)  # slower than a busy machine handles them
                 with datagrams(f"127.15.{number % 100}.1", server.native) as sending:
                     if packets == 1:
                         sending.send(struct.pack(">BBBBIIII", 2, 11, 2, 11, 0, number + 1, 0, len(payload)) + payload)
