@@ -82,6 +82,10 @@ REMINDER_INTERVAL: Final = 3600.0
 PURGE_INTERVAL: Final = 60
 """Seconds between purges of expired state."""
 
+SWITCH_SECONDS: Final = 0.0005
+"""Seconds after which a thread gives the interpreter lock to another that waits. The event loop gives it up at every
+system call, and with the usual 5 ms it would wait as long for each one while a thread computes."""
+
 _STARTUP_ERRORS = (
     InvalidConfig,
     InvalidData,
@@ -458,6 +462,7 @@ def _open_installation(options: WorkerOptions) -> Installation:
 
 def main(text: str) -> int:
     """Run a worker process."""
+    sys.setswitchinterval(SWITCH_SECONDS)
     options = parse_options(WorkerOptions, text)
     supervisor = SupervisorLink(options)
     if options.is_first and not supervisor.wait_for_writer():
