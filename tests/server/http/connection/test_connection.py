@@ -1,12 +1,15 @@
 """One HTTP connection: requests arrive in any number of parts, and each gets its response, in order."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from email.utils import parsedate_to_datetime
+from typing import Any
 
+import httptools
 import pytest
 
 from perseid.server.http.clients import Peer
+from perseid.server.http.connection import requests
 from perseid.server.http.connection.connection import MAX_REQUESTS_PER_TURN
 from perseid.server.http.connection.requests import HeadParser, ProtocolError
 from perseid.server.http.connection.responses import WRITE_SIZE
@@ -110,6 +113,27 @@ def test_head_without_end_is_refused() -> None:
         with pytest.raises(ProtocolError, match=r"^the headers of the request are incomplete$"):
             reader.read(head)
     assert reader.read(get(b"/")).target == b"/"
+
+
+def test_head_that_arrives_in_parts_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+
+    def count(name: str, parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def counted(argument: object) -> Any:
+            parsed.append(name)
+            return parse(argument)
+
+        return counted
+
+    monkeypatch.setattr(requests, "_parse_request_line", count("line", requests._parse_request_line))
+    monkeypatch.setattr(httptools, "HttpRequestParser", count("headers", httptools.HttpRequestParser))
+    reader = HeadParser(Peer("127.0.0.1"))
+    for path in (b"/a", b"/b"):
+        head = get(path, b"Content-Length: 4")
+        for end in range(len(head)):
+            reader.check_partial(head[:end])
+        assert reader.read(head).target == path
+    assert parsed == ["line", "headers"] * 2
 
 
 def test_large_head_is_refused_with_repeated_headers(server: Running) -> None:

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from perseid.server.http.connection.requests import ChunkedBody, ProtocolError, SizedBody, _HeaderParser
+from perseid.server.http.clients import Peer
+from perseid.server.http.connection.requests import ChunkedBody, HeaderFields, ProtocolError, SizedBody
 from tests.server.http.connection.test_connection_refusals import CASES
 from tests.server.http.connections import Running, running
 
@@ -22,6 +23,7 @@ def server() -> Iterator[Running]:
         yield made
 
 
+PEER: Final = Peer("127.0.0.1")
 TOKEN: Final = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 VISIBLE: Final = bytes((*range(0x21, 0x7F), *range(0x80, 0x100)))
 TELLING: Final = ("host", "content", "transfer", "expect", "connection", "forwarded", "via", "x-real-ip", "upgrade")
@@ -235,6 +237,6 @@ def test_accepted_chunks_mean_the_same_to_h11(octets: bytes, places: list[int]) 
 @given(st.lists(st.tuples(names, values), max_size=4))
 def test_insignificant_headers_have_no_effect(headers: list[tuple[str, str]]) -> None:
     lines = [f"{name}:{value}".encode("latin-1") for name, value in headers]
-    said = _HeaderParser(b"\r\n".join((b"", b"Host:x", *lines, b"", b"")), "1.1")
+    said = HeaderFields(b"\r\n".join((b"", b"Host:x", *lines, b"", b"")), "1.1", PEER)
     assert said.headers[1:] == [(name.lower(), value.strip(" \t")) for name, value in headers]
-    assert (said.length(), said.expects(), said.keep, said.forwarded) == (0, False, True, False)
+    assert (said.length, said.expects, said.keep, said.client) == (0, False, True, PEER.alone)

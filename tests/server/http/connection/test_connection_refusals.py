@@ -111,7 +111,7 @@ HEADERS: Final = {
     "two codings": (400, [b"Transfer-Encoding: chunked", b"Transfer-Encoding: chunked"]),
     "two codings, one other": (400, [b"Transfer-Encoding: identity", b"Transfer-Encoding: chunked"]),
     "coding behind a control": (400, [b"Transfer-Encoding: \x0bchunked"]),
-    "no coding": (501, [b"Transfer-Encoding:"]),
+    "no coding": (400, [b"Transfer-Encoding:"]),
     "blank before the colon": (400, [b"Content-Length : 4"]),
     "tab before the colon": (400, [b"Transfer-Encoding\t: chunked"]),
     "folded": (400, [b"X: a", b" b"]),

@@ -29,7 +29,6 @@ from .requests import (
     ParsedRequest,
     ProtocolError,
     SizedBody,
-    check_partial_head,
     guess_target,
 )
 from .responses import CONTINUE, Service, encode_error, encode_head, has_body, send, send_stream, to_protocol_error
@@ -234,7 +233,7 @@ class Connection(asyncio.Protocol):
             self._partial = True
             self.deadline = self._manager.now() + self._manager.times.head
         try:
-            check_partial_head(start)
+            self._head_parser.check_partial(start)
         except ProtocolError as problem:
             self._refuse(problem)
         return False

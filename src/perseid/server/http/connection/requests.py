@@ -1,13 +1,14 @@
 """Request parsing: heads, and bodies with a length or in chunks (RFC 9112, 7.1).
 
 A head is parsed when it is complete. Request smuggling exploits two parsers that read the same bytes differently, so
-nothing is guessed, and everything ambiguous is refused:
+nothing is guessed, everything ambiguous is refused, and each part is parsed once, by one parser:
 
 - The request line has its own rule (RFC 9112, 3). That of llhttp accepts two spaces, HTTP/2.0 and RTSP, and refuses
-  bytes beyond ASCII, which some clients send in names; so llhttp gets a substitute line.
-- Header lines are checked by llhttp, in its strict setting: no bare LF or CR, no space before the colon, no folded
-  line, no control characters, no name that is not a token, no second Content-Length, none with Transfer-Encoding.
-- The framing of the body is read here, and only from headers in their plain form: see `_HeaderParser`.
+  unknown methods and bytes beyond ASCII, which some clients send in names; so llhttp gets a substitute line.
+- llhttp parses the headers, in its strict setting: no bare LF or CR, no space before the colon, no folded line, no
+  control characters, no name that is not a token, no length that is not a number, no second Content-Length, none with
+  Transfer-Encoding. Stricter rules apply when it calls back: see `HeaderFields`.
+- Bodies are framed here: llhttp's binding tells neither the size of a chunk before it arrives nor where a body ends.
 
 Clients nearly always repeat the same headers on a connection. Those of the last request without a body are kept with
 everything derived from them; if the bytes are the same, so is the rest.
@@ -18,13 +19,12 @@ chunks is limited too: otherwise a body of one byte could have gigabytes of it.
 
 import re
 from enum import Enum, auto
-from types import SimpleNamespace
-from typing import Final, NoReturn, Protocol
+from typing import Final, Protocol
 
 import httptools
 
 from perseid.server.http.clients import FORWARDING_HEADERS, Peer
-from perseid.server.http.messages import MAX_BODY, MAX_HEAD, Client, Request
+from perseid.server.http.messages import MAX_BODY, MAX_HEAD, Request
 
 MAX_CHUNK_LINE: Final = 256
 """Bytes of the line before a chunk, without CR LF: a size has at most 16, and nobody uses extensions."""
@@ -168,21 +168,30 @@ _PARTIAL_REQUEST_LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+) (/[\x21\x22
 _HTTP09_LINE = re.compile(rb"[A-Z]+ (/[\x21-\x7e\x80-\xff]*)\r\n")
 _ABSOLUTE_FORM = re.compile(rb"https?://[^/?#@]+([/?].*|)", re.IGNORECASE | re.DOTALL)
 _HOST = re.compile(r"[0-9A-Za-z\-._~%!$&'()*+;=:\[\]]*")  # RFC 3986, 3.2.2 and 3.2.3, without the comma of lists
-_LENGTH = re.compile(r"[0-9]+")
 _BARE_LF = re.compile(rb"(?<!\r)\n")
+
+_RequestLine = tuple[str, bytes, str, int]  # method, target, version, and the end of the line with its CR LF
 
 _VERSIONS: Final = {b"1.1": "1.1", b"1.0": "1.0"}
 _LINE_FOR_LLHTTP: Final = b"GET / HTTP/1.1"
 
-_HOST_ONLY: Final = frozenset(("host",))
-_FRAMING: Final = frozenset(("content-length", "transfer-encoding"))
 _UNIQUE_HEADERS: Final = frozenset(("host", "content-length", "transfer-encoding", "content-encoding", "expect"))
-_SIGNIFICANT_HEADERS: Final = _UNIQUE_HEADERS | FORWARDING_HEADERS | {"connection", "proxy-connection"}
-SENSITIVE_HEADERS: Final = _SIGNIFICANT_HEADERS | {"authorization", "content-type", "cookie", "origin"}
+_SIGNIFICANT_HEADERS: Final = _UNIQUE_HEADERS | FORWARDING_HEADERS | {"connection"}
+SENSITIVE_HEADERS: Final = _SIGNIFICANT_HEADERS | {
+    "authorization",
+    "content-type",
+    "cookie",
+    "origin",
+    "proxy-connection",
+}
 """Headers that decide something; a name that resembles one is refused, as a proxy may have read it as such."""
 
 _TOO_LARGE_MESSAGE: Final = f"the request line and the headers together are larger than {MAX_HEAD} bytes"
 _BARE_LF_MESSAGE: Final = "a line of the request ends with LF only; end lines with CR LF"
+_MALFORMED_MESSAGE: Final = (
+    "the headers of the request are malformed or ambiguous; each is one line, Name: value, "
+    "and a body has either one Content-Length or Transfer-Encoding: chunked"
+)
 
 
 class ProtocolError(Exception):
@@ -199,15 +208,33 @@ class ProtocolError(Exception):
 
 
 class HeaderFields:
-    """The headers of a request, and what they imply for its body and the connection."""
+    """The headers of a request, and what they imply for its body and the connection.
 
-    __slots__ = ("client", "expects", "headers", "keep", "length", "noted", "raw")
+    llhttp calls `on_header` and `on_headers_complete`, which raise `ProtocolError` for headers that are ambiguous.
+    """
 
-    def __init__(self, raw: bytes, headers: list[tuple[str, str]], client: Client) -> None:
+    __slots__ = (
+        "_connection",
+        "_is_complete",
+        "_is_forwarded",
+        "_unique",
+        "_version",
+        "client",
+        "expects",
+        "headers",
+        "keep",
+        "length",
+        "noted",
+        "raw",
+    )
+
+    def __init__(self, raw: bytes, version: str, peer: Peer) -> None:
+        """Parse headers; raises `ProtocolError`."""
         self.raw = raw
         """As received, from the CR LF of the request line to the empty line."""
-        self.headers = headers
-        self.client = client
+        self.headers: list[tuple[str, str]] = []
+        """All headers, with lowercase names and without whitespace around values."""
+        self.client = peer.alone
         self.keep = True
         """Whether the client wants to keep the connection open."""
         self.length = 0
@@ -216,6 +243,78 @@ class HeaderFields:
         """Whether the client waits for 100 Continue."""
         self.noted: object = None
         """What the service has derived from them, if it stores it here: the next request may have the same headers."""
+        self._version = version
+        self._connection: list[str] = []
+        self._unique: dict[str, str] = {}
+        self._is_complete = self._is_forwarded = False
+        try:
+            # A parser for each head: what it keeps of a request, as a body or an upgrade, must not affect the next one.
+            httptools.HttpRequestParser(self).feed_data(_LINE_FOR_LLHTTP + raw)
+        except httptools.HttpParserUpgrade:
+            pass  # an ordinary request here: no other protocol is supported
+        except httptools.HttpParserCallbackError as error:
+            raise (error.__context__ or error) from None
+        except httptools.HttpParserError:
+            raise ProtocolError(400, _BARE_LF_MESSAGE if _BARE_LF.search(raw) else _MALFORMED_MESSAGE) from None
+        if not self._is_complete:
+            raise ProtocolError(400, "the headers of the request are incomplete")
+        if self._is_forwarded:
+            self.client = peer.client(self.headers)
+
+    def on_header(self, raw_name: bytes, raw_value: bytes) -> None:
+        """Receive a well-formed header."""
+        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1").strip(" \t")
+        self.headers.append((name, value))
+        if name in _SIGNIFICANT_HEADERS:
+            if name == "connection":
+                self._connection += (part.strip(" \t") for part in value.lower().split(","))
+            elif name in FORWARDING_HEADERS:
+                self._is_forwarded = True
+            elif name in self._unique:
+                raise ProtocolError(400, f"the request has more than one header {name}")
+            else:
+                self._unique[name] = value
+        elif "_" in name and (standard := name.replace("_", "-")) in SENSITIVE_HEADERS:
+            raise ProtocolError(400, f"the header {name} is not allowed; use {standard} or remove it")
+
+    def on_headers_complete(self) -> None:
+        """Decide on the connection and the body, before llhttp does."""
+        self._is_complete = True
+        if len(self.headers) > MAX_HEADERS:
+            raise ProtocolError(431, f"the request has more than {MAX_HEADERS} headers")
+        options = self._connection
+        self.keep = "close" not in options and (self._version == "1.1" or "keep-alive" in options)
+        host = self._unique.get("host")
+        if host is None:
+            if self._version == "1.1":
+                raise ProtocolError(400, "the request has no Host header")
+        elif not _HOST.fullmatch(host):
+            raise ProtocolError(400, "the Host header is not a valid host and port")
+        if len(self._unique) > (host is not None):
+            self.length, self.expects = self._find_length(), self._find_expectation()
+
+    def _find_length(self) -> int:
+        if self._unique.get("content-encoding", "identity").lower() != "identity":
+            raise ProtocolError(415, "Content-Encoding is not supported; send the body uncompressed")
+        coding = self._unique.get("transfer-encoding")
+        if coding is not None:
+            if self._version != "1.1":
+                raise ProtocolError(400, "Transfer-Encoding requires HTTP/1.1")
+            if coding.lower() != "chunked":
+                raise ProtocolError(501, "the only supported Transfer-Encoding is chunked")
+            return CHUNKED
+        length = int(self._unique.get("content-length", "0"))  # llhttp accepts digits only, and no second one
+        if length > MAX_BODY:
+            raise ProtocolError(413, f"the body is larger than {MAX_BODY} bytes")
+        return length
+
+    def _find_expectation(self) -> bool:
+        expected = self._unique.get("expect")
+        if expected is None or self._version != "1.1":
+            return False
+        if expected.lower() != "100-continue":
+            raise ProtocolError(417, "the only supported expectation is 100-continue")
+        return True
 
 
 class ParsedRequest(Request):
@@ -238,13 +337,12 @@ class ParsedRequest(Request):
 class HeadParser:
     """Parses the heads of one connection."""
 
-    __slots__ = ("_last", "_parser", "_peer", "_pending")
+    __slots__ = ("_last", "_line", "_peer")
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
         self._last: HeaderFields | None = None
-        self._pending: list[None] = []
-        self._parser: httptools.HttpRequestParser | None = None
+        self._line: _RequestLine | None = None  # that of the head of which a part has arrived
 
     def parse_repeated(self, raw: bytes) -> ParsedRequest | None:
         """Parse a whole request without a body that has the same headers as the last one; None if it is not."""
@@ -258,153 +356,28 @@ class HeadParser:
 
     def read(self, head: bytes) -> ParsedRequest:
         """Parse a whole head, from the request line to the empty line. Raises `ProtocolError`."""
-        line = _COMMON_REQUEST_LINE.match(head)
-        if line is None:
-            method, target, version, end = _parse_request_line(head)
-        else:
-            method, target, version, end = "GET", line[1], "1.1", line.end()
+        method, target, version, end = self._line or _parse_request_line(head)
+        self._line = None
         try:
-            fields = self._parse_fields(head[end - 2 :], version)
+            fields = HeaderFields(head[end - 2 :], version, self._peer)
         except ProtocolError as problem:
             problem.path, problem.method = target.partition(b"?")[0], method
             raise
         self._last = fields if version == "1.1" and fields.keep and fields.length == 0 else None
         return ParsedRequest(method, target, version, fields)
 
-    def _parse_fields(self, raw: bytes, version: str) -> HeaderFields:
-        self._validate(raw)
-        parsed = _HeaderParser(raw, version)
-        client = self._peer.client(parsed.headers) if parsed.forwarded else self._peer.alone
-        fields = HeaderFields(raw, parsed.headers, client)
-        fields.keep = parsed.keep
-        if parsed.unique.keys() - _HOST_ONLY:
-            fields.length, fields.expects = parsed.length(), parsed.expects()
-        if fields.length or parsed.changes:
-            self._parser = None  # it expects a body or the end of the connection, or has switched protocols
-        return fields
+    def check_partial(self, raw: bytes) -> None:
+        """Refuse bytes that cannot be the start of a head; raises `ProtocolError`.
 
-    def _validate(self, raw: bytes) -> None:
-        """Check with llhttp that the headers are well formed, and that there is exactly one head."""
-        if self._parser is None:
-            # Not a method of this object: the parser stores its callback, which would create a reference cycle.
-            self._parser = httptools.HttpRequestParser(SimpleNamespace(on_headers_complete=self._pending.clear))
-        self._pending.append(None)
-        try:
-            self._parser.feed_data(_LINE_FOR_LLHTTP + raw)
-        except httptools.HttpParserUpgrade:
-            pass  # an ordinary request here: no other protocol is supported
-        except httptools.HttpParserError:
-            self._parser = None
-            _reject_headers(raw)
-        if self._pending:
-            self._parser = None
-            raise ProtocolError(400, "the headers of the request are incomplete")
-
-
-def _split_lines(raw: bytes) -> list[str]:
-    """The header lines between the CR LF of the request line and the empty line."""
-    return raw[2:-4].decode("latin-1").split("\r\n") if len(raw) > len(END_OF_HEAD) else []
-
-
-class _HeaderParser:
-    """What headers imply for the body and the connection. Raises `ProtocolError` if they are ambiguous."""
-
-    __slots__ = ("_version", "changes", "forwarded", "headers", "keep", "unique")
-
-    def __init__(self, raw: bytes, version: str) -> None:
-        """Parse well-formed headers."""
-        self._version = version
-        self.headers: list[tuple[str, str]] = []
-        """All headers, with lowercase names and without whitespace around values."""
-        self.unique: dict[str, str] = {}
-        """Headers that must not repeat."""
-        self.forwarded = False
-        """Whether a header shows that the request was forwarded."""
-        self.changes = False
-        """Whether a header affects the state of the connection."""
-        connection: list[str] = []
-        for line in _split_lines(raw):
-            name, _, value = line.partition(":")
-            name, value = name.lower(), value.strip(" \t")
-            self.headers.append((name, value))
-            if name in _SIGNIFICANT_HEADERS:
-                if name == "connection":
-                    connection += (part.strip(" \t") for part in value.lower().split(","))
-                else:
-                    self._note(name, value)
-            elif "_" in name and (standard := name.replace("_", "-")) in SENSITIVE_HEADERS:
-                raise ProtocolError(400, f"the header {name} is not allowed; use {standard} or remove it")
-        if len(self.headers) > MAX_HEADERS:
-            raise ProtocolError(431, f"the request has more than {MAX_HEADERS} headers")
-        self.keep = "close" not in connection and (version == "1.1" or "keep-alive" in connection)
-        self.changes |= not self.keep or "upgrade" in connection
-        self._check_host()
-
-    def _note(self, name: str, value: str) -> None:
-        if name in FORWARDING_HEADERS:
-            self.forwarded = True
-        elif name == "proxy-connection":  # ignored here, but not by llhttp
-            self.changes = True
-        elif name in self.unique:
-            raise ProtocolError(400, f"the request has more than one header {name}")
-        else:
-            self.unique[name] = value
-
-    def _check_host(self) -> None:
-        host = self.unique.get("host")
-        if host is None:
-            if self._version == "1.1":
-                raise ProtocolError(400, "the request has no Host header")
-        elif not _HOST.fullmatch(host):
-            raise ProtocolError(400, "the Host header is not a valid host and port")
-
-    def length(self) -> int:
-        """The length of the body."""
-        if self.unique.get("content-encoding", "identity").lower() != "identity":
-            raise ProtocolError(415, "Content-Encoding is not supported; send the body uncompressed")
-        coding, length = self.unique.get("transfer-encoding"), self.unique.get("content-length")
-        if coding is not None:
-            if length is not None:
-                raise ProtocolError(
-                    400, "the request has both Content-Length and Transfer-Encoding; send only one of them"
-                )
-            if self._version != "1.1":
-                raise ProtocolError(400, "Transfer-Encoding requires HTTP/1.1")
-            if coding.lower() != "chunked":
-                _reject_coding(coding.lower())
-            return CHUNKED
-        if length is None:
-            return 0
-        if not _LENGTH.fullmatch(length):
-            raise ProtocolError(400, "Content-Length is not a number")
-        if int(length) > MAX_BODY:
-            raise ProtocolError(413, f"the body is larger than {MAX_BODY} bytes")
-        return int(length)
-
-    def expects(self) -> bool:
-        """Whether the client waits for 100 Continue."""
-        expected = self.unique.get("expect")
-        if expected is None or self._version != "1.1":
-            return False
-        if expected.lower() != "100-continue":
-            raise ProtocolError(417, "the only supported expectation is 100-continue")
-        return True
-
-
-def check_partial_head(raw: bytes) -> None:
-    """Refuse bytes that cannot be the start of a head; raises `ProtocolError`.
-
-    Otherwise clients that send an HTTP/0.9 request line, or end lines with LF only, would wait in vain.
-    """
-    start = raw[:MAX_HEAD]
-    path, method = guess_target(start)
-    if b"\n" in start:
-        method, target, _, _ = _parse_request_line(start)
-        path = target.partition(b"?")[0]
+        Otherwise clients that send an HTTP/0.9 request line, or end lines with LF only, would wait in vain.
+        """
+        start = raw[:MAX_HEAD]
+        if self._line is None and b"\n" in start:
+            self._line = _parse_request_line(start)
         if _BARE_LF.search(start):
-            raise ProtocolError(400, _BARE_LF_MESSAGE, path, method)
-    if len(raw) > MAX_HEAD:
-        raise ProtocolError(431, _TOO_LARGE_MESSAGE, path, method)
+            raise ProtocolError(400, _BARE_LF_MESSAGE, *guess_target(start))
+        if len(raw) > MAX_HEAD:
+            raise ProtocolError(431, _TOO_LARGE_MESSAGE, *guess_target(start))
 
 
 def guess_target(raw: bytes) -> tuple[bytes, str]:
@@ -413,8 +386,7 @@ def guess_target(raw: bytes) -> tuple[bytes, str]:
     return (b"", "") if match is None else (match[2], match[1].decode())
 
 
-def _parse_request_line(raw: bytes) -> tuple[str, bytes, str, int]:
-    """Return method, target and version, and the end of the line with its CR LF."""
+def _parse_request_line(raw: bytes) -> _RequestLine:
     line = _REQUEST_LINE.match(raw)
     if line is None:
         old = _HTTP09_LINE.match(raw)
@@ -442,24 +414,3 @@ def _to_origin_form(method: str, target: bytes) -> bytes:
         raise ProtocolError(400, "the request target must be a path or an http or https URL", method=method)
     rest = absolute[1]
     return rest if rest.startswith(b"/") else b"/" + rest
-
-
-def _reject_headers(raw: bytes) -> NoReturn:
-    """Raise the error for headers that llhttp refuses."""
-    if _BARE_LF.search(raw):
-        raise ProtocolError(400, _BARE_LF_MESSAGE)
-    pairs = (line.lower().partition(":") for line in _split_lines(raw))
-    framing = [(name, value.strip(" \t")) for name, _, value in pairs if name in _FRAMING]
-    if len(framing) == 1 and framing[0][0] == "transfer-encoding":
-        coding = framing[0][1]
-        if coding != "chunked" and coding.isprintable():
-            _reject_coding(coding)
-    raise ProtocolError(400, "the headers of the request are malformed; each is one line, Name: value")
-
-
-def _reject_coding(coding: str) -> NoReturn:
-    """Raise the error for an unsupported Transfer-Encoding, given in lowercase."""
-    *before, _ = (part.strip(" \t") for part in coding.split(","))
-    if "chunked" in before:  # RFC 9112, 6.1: only once, and last
-        raise ProtocolError(400, "chunked must be the last Transfer-Encoding")
-    raise ProtocolError(501, "the only supported Transfer-Encoding is chunked")
