@@ -71,10 +71,13 @@ class MemorySource:
 
     def current(self) -> Iterator[Change]:
         latest = {entry.key: entry for entry in self._entries}
-        public = {entry.key for entry in self._entries if entry.state in PUBLIC_STATES}
+        existing = {entry.key: entry for entry in self._entries if entry.state != State.ABSENT}
         for key in sorted(latest):
-            is_public = latest[key].state in PUBLIC_STATES
-            yield replace(latest[key], was_public=key in public and not is_public)
+            last, found = latest[key], existing.get(key)
+            if last.state == State.ABSENT and found is not None:
+                is_public = found.state in PUBLIC_STATES
+                last = replace(last, last_version=(found.seq, found.at) if is_public else (0, 0))
+            yield last
 
 
 class MemoryLedger:

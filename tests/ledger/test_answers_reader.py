@@ -57,7 +57,7 @@ class OtherReader:
             position = txn.get(b"applied")
             assert position is not None
             layout, self.ledger_id, self.seq, self.leaf = struct.unpack("<Q16sQ32s", position)
-        assert layout == 4
+        assert layout == 5
         if self.needed > self.seq:
             raise LookupError("behind")
 
@@ -115,10 +115,14 @@ class OtherReader:
                 return Found(head, *entry, spelling, values)
         return loose
 
-    def look_up_past(self, name: bytes, *, exact: bool) -> int:
+    def look_up_past(self, name: bytes, *, exact: bool) -> tuple[int, int, int] | None:
         record = self.fold_prefix(name) if exact else name.upper()
         with self.env.begin(db=self.past) as txn:
-            return int(txn.get(hashlib.sha256(record).digest()[:16], b"\0")[0])
+            raw = txn.get(hashlib.sha256(record).digest()[:16])
+        if raw is None:
+            return None
+        assert len(raw) == 14
+        return raw[0], int.from_bytes(raw[1:7], "little"), int.from_bytes(raw[7:], "little")
 
     def look_up_policy(self, prefix: bytes) -> bytes | None:
         with self.env.begin(db=self.policies) as txn:
@@ -214,11 +218,15 @@ def test_both_readers_give_the_same_answers(tmp_path: Path, seed: int) -> None:
     for name in spellings:
         for exact in (True, False):
             key = record_key(name, exact=exact)
-            entry, states = latest.get(key), {entry.state for entry in ledger.entries if entry.key == key}
-            flags = 0
-            if entry is not None and entry.state not in PUBLIC_STATES:
-                flags = (entry.state is State.ABSENT) | (not states.isdisjoint(PUBLIC_STATES)) << 1
-            assert other.look_up_past(name.encode(), exact=exact) == flags
+            entry, past = latest.get(key), None
+            if entry is not None and entry.state is State.ABSENT:
+                versions = [each for each in ledger.entries if each.key == key and each.state is not State.ABSENT]
+                past = entry.exact << 3, 0, 0
+                if versions and versions[-1].state in PUBLIC_STATES:
+                    past = entry.exact << 3, versions[-1].seq, versions[-1].at
+                elif versions:
+                    past = entry.exact << 3 | 1 << 4, 0, 0
+            assert other.look_up_past(name.encode(), exact=exact) == past
     other.close()
 
 

@@ -18,7 +18,7 @@ from perseid.ledger.log.entry import State
 from perseid.ledger.views import answers as answers_module
 from perseid.ledger.views import answers_generation
 from perseid.ledger.views.answers import Answers, ApplyResult
-from perseid.ledger.views.answers_format import PrefixItem
+from perseid.ledger.views.answers_format import DeletedItem, PrefixItem
 from perseid.ledger.views.answers_generation import LOCK_SIZE, Generation
 from perseid.ledger.views.answers_reader import WORD_CLEAN, WORD_GENERATION, WORD_REQUIRED, AnswersReader, StateFile
 from perseid.names.handle import CaseRule
@@ -88,17 +88,27 @@ def test_deleted_handle_is_removed_and_can_return(answers: Answers, ledger: Memo
     assert data(answers, "10.1/x") == [b"2"]
 
 
-@pytest.mark.parametrize("state", [State.RESERVED, State.UNPUBLISHED, State.ABSENT])
-def test_handle_has_a_past_only_if_it_was_public(answers: Answers, ledger: MemoryLedger, state: State) -> None:
-    assert answers.apply([ledger.append("10.1/x", state=State.RESERVED), ledger.append("10.1/x", state=state)])
-    assert not answers.has_past(b"10.1/x")
-    assert answers.differences(ledger.look) is None
-    assert answers.apply([ledger.append("10.1/x", url("1"))])
-    assert answers.has_past(b"10.1/X")
-    for now in (state, State.ABSENT, state):
-        assert answers.apply([ledger.append("10.1/x", state=now)])
-        assert answers.has_past(b"10.1/x")
+@pytest.mark.parametrize("state", [State.NORMAL, State.TOMBSTONE, State.RESERVED, State.UNPUBLISHED])
+def test_deleted_handle_keeps_the_entry_and_time_of_its_last_version(
+    answers: Answers, ledger: MemoryLedger, state: State
+) -> None:
+    def deleted() -> DeletedItem | None:
         assert answers.differences(ledger.look) is None
+        with answers.snapshot() as snapshot:
+            return snapshot.deleted(b"10.1/X")
+
+    assert answers.apply([ledger.append("10.1/x", url("1"))])
+    last = ledger.append("10.1/x", url("2"), state=state)
+    assert answers.apply([last])
+    assert deleted() is None
+    is_public = state in (State.NORMAL, State.TOMBSTONE)
+    for _ in range(2):  # a redaction can follow
+        assert answers.apply([ledger.append("10.1/x", state=State.ABSENT)])
+        assert deleted() == DeletedItem(False, (last.seq, last.at) if is_public else (0, 0))
+        assert answers.has_past(b"10.1/x") is is_public
+    assert answers.apply([ledger.append("10.1/x", state=State.RESERVED)])
+    assert deleted() is None
+    assert not answers.has_past(b"10.1/x")
 
 
 @pytest.mark.parametrize("state", [State.RESERVED, State.UNPUBLISHED])
@@ -480,8 +490,8 @@ def test_reader_is_unavailable_until_the_view_exists(folder: Path, ledger: Memor
         lambda folder: (folder / "1" / "data.mdb").write_bytes(b"no database" * 2000),
         lambda folder: emptied(folder, b"meta"),
         lambda folder: emptied(folder, b"handles"),
-        lambda folder: rewritten(folder, b"\x03" + bytes(63)),
-        lambda folder: rewritten(folder, b"\x05" + bytes(63)),
+        lambda folder: rewritten(folder, b"\x04" + bytes(63)),
+        lambda folder: rewritten(folder, b"\x06" + bytes(63)),
         lambda folder: emptied(folder, b"past"),
         lambda folder: rewritten(folder, b"short"),
     ],

@@ -154,11 +154,11 @@ class Registry:
             yield Snapshot(reader, self.rules)
 
     @contextmanager
-    def public_snapshot(self) -> Iterator[PublicSnapshot]:
+    def public_snapshot(self, *, short_only: bool = True) -> Iterator[PublicSnapshot]:
         """The current state as the public sees it; raises `LedgerNeeded` if the answers view cannot be used."""
         try:
             with self.ledger.answers.snapshot() as view:
-                yield PublicSnapshot(view, self.rules)
+                yield PublicSnapshot(view, self.rules, short_only=short_only)
         except (AnswersUnavailable, CorruptData) as problem:
             raise LedgerNeeded from problem
 

@@ -194,9 +194,12 @@ class Snapshot:
         entry = self.entry(record_key(policy_name(prefix)))
         return entry if entry is not None and entry.state is State.NORMAL else None
 
-    def has_past(self, handle: Handle) -> bool:  # noqa: ARG002 - used by PublicSnapshot
-        """Whether a handle may have, or have had, a public record."""
-        return True
+    def last_version(self, stored: StoredRecord) -> tuple[int, int] | None:  # noqa: ARG002 - used by PublicSnapshot
+        """Entry and time of the last version of a deleted record, zeros if that was not public or never existed.
+
+        None if the history must tell.
+        """
+        return None
 
     def last_update(self, stored: StoredRecord) -> tuple[int | None] | None:  # noqa: ARG002 - used by PublicSnapshot
         """When the values of a record last changed, as `resolve.last_change` says; None if the history must tell."""
@@ -433,24 +436,29 @@ class CachedSnapshot(Snapshot):
         return self._entries[key]
 
 
-MAX_PUBLIC_BYTES: Final = 16_384
-"""Bytes of the public values of a record up to which queries are answered from the view, by processes that do nothing
-else meanwhile."""
+MAX_SHORT_BYTES: Final = 16_384
+"""Bytes of the public values of a record up to which queries run in an event loop: nothing else runs meanwhile."""
 
 
 class LedgerNeeded(Exception):
     """The answers view cannot tell; only the ledger can."""
 
 
+class LongRecord(LedgerNeeded):
+    """The record is too long for an event loop."""
+
+
 class PublicSnapshot(Snapshot):
     """The public part of the current state, from the answers view. Only for queries by anonymous callers.
 
-    It has no history and no private values. What it does not have raises `LedgerNeeded`.
+    It has no history and no private values. What it does not have raises `LedgerNeeded`; with `short_only`, so does a
+    record that is long.
     """
 
-    def __init__(self, view: AnswersSnapshot, rules: Rules) -> None:
+    def __init__(self, view: AnswersSnapshot, rules: Rules, *, short_only: bool = True) -> None:
         super().__init__(None, rules)
         self._view = view
+        self._short_only = short_only
         self._stored: dict[Handle, StoredRecord] = {}
 
     @property
@@ -464,6 +472,8 @@ class PublicSnapshot(Snapshot):
             if is_local(key):
                 raise LedgerNeeded
             item = self._view.find(key)
+            if item is not None and self._short_only and sum(map(len, item.values)) > MAX_SHORT_BYTES:
+                raise LongRecord
             self._entries[key] = None if item is None else _public_entry(item)
         return self._entries[key]
 
@@ -499,12 +509,14 @@ class PublicSnapshot(Snapshot):
         if item.last_update is LastUpdate.HERE:
             return (item.at // MICROSECONDS_PER_SECOND,)
         other = record_key(str(stored.handle), exact=not stored.exact)  # a handle that had another case rule
-        return None if self._view.is_deleted(other) else (None,)
+        return (None,) if self._view.deleted(other) is None else None
 
-    def has_past(self, handle: Handle) -> bool:
-        """Whether a handle may have, or have had, a public record."""
-        bare, _, _ = self.policy(handle.prefix).lookup_form(handle)
-        return self._view.has_past(bare.to_bytes())
+    def last_version(self, stored: StoredRecord) -> tuple[int, int] | None:
+        """Entry and time of the last public version of a deleted record; None if the history must tell."""
+        item = self._view.deleted(stored.key)
+        if item is None:
+            return 0, 0
+        return item.last if item.exact == stored.exact else None  # else the case rule has changed
 
 
 _MARKER_LEVEL: Final = 2  # how often a marker for derived prefixes names the prefix of prefixes
@@ -513,7 +525,7 @@ _NOTHING: Final = Slot(Kind.NOTE, b"")
 
 def _public_entry(item: HandleItem) -> Entry:
     """The entry of a record as far as the view knows it."""
-    if sum(map(len, item.values)) > MAX_PUBLIC_BYTES or item.state not in _KNOWN_STATES:
+    if item.state not in _KNOWN_STATES:
         raise LedgerNeeded
     values = tuple([Slot(Kind.VALUE, b"", b"", content) for content in item.values])
     name = item.spelling.decode("utf-8")

@@ -506,8 +506,9 @@ class Change:
     """The encoded values, by ascending index, without redacted ones."""
     last_update: LastUpdate = LastUpdate.UNKNOWN
     """What the entry tells about when the values last changed."""
-    was_public: bool = False
-    """Whether a record that is not public was public before; set by `Source.current` only."""
+    last_version: tuple[int, int] | None = None
+    """Entry and time of the last version of a deleted record, zeros if that was not public; None if there is none under
+    this key. Set by `Source.current` only."""
 
 
 class Source(Protocol):

@@ -252,8 +252,10 @@ class LogReader:
         while rows := self._page(last):
             for row in rows:
                 change = change_from_row(row[1:], self._entry_row)
-                if change.state not in PUBLIC_STATES and row[3]:
-                    change.was_public = any(entry.state in PUBLIC_STATES for entry in self.history(change.key))
+                if change.state == State.ABSENT and row[3]:
+                    found = next((entry for entry in self.history(change.key) if entry.state != State.ABSENT), None)
+                    if found is not None:
+                        change.last_version = (found.seq, found.at) if found.state in PUBLIC_STATES else (0, 0)
                 yield change
             last = rows[-1][0]
 

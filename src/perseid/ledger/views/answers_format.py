@@ -4,7 +4,7 @@ The view has one store of handles and one of prefixes. Both are keyed by the cas
 so one lookup serves them all. A handle's key has one *item* per record, a prefix's key one item that is composed from
 several records. Values are in wire encoding, one after another, preceded by a list of their lengths: a whole record is
 copied into a response at once, and a reader that looks for a type or an index skips from value to value. Two
-small stores have the policies of prefixes, which only pages need, and digests of records that were deleted or hidden.
+small stores have the policies of prefixes, which only pages need, and digests of records that were deleted.
 
 Every content has exactly one form, so two views are equal if their bytes are. Items contain public data only, because
 processes that face the network have these files open. docs/reference/answers-format.md is the specification.
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from itertools import pairwise
-from typing import Final, Self, TypeAlias
+from typing import Final, NamedTuple, Self, TypeAlias
 
 from perseid.ledger.errors import AnswersUnavailable, CorruptView
 from perseid.ledger.log.entry import PUBLIC_STATES, Change, LastUpdate, State
@@ -27,7 +27,7 @@ from perseid.names.handle import CaseRule
 from perseid.records.record import PERMISSIONS_OFFSET, TYPE_LENGTH_OFFSET, TYPE_OFFSET, Permission
 from perseid.records.types import HS_ALIAS, LOCATIONS
 
-LAYOUT: Final = 4
+LAYOUT: Final = 5
 """The version of this layout; a view of another version is rebuilt."""
 
 MAX_PLAIN_KEY: Final = 400
@@ -78,11 +78,6 @@ _CASE_RULES = (None, CaseRule.SENSITIVE, CaseRule.INSENSITIVE, CaseRule.PATH)
 HIDDEN_STATES: Final = (State.RESERVED, State.UNPUBLISHED)
 """States of a record that looks missing to the public."""
 
-# The byte of a record in the store `past`.
-DELETED: Final = 0x01
-"""The record was deleted."""
-WAS_PUBLIC: Final = 0x02
-"""The record is not public but was before: its earlier versions may be shown."""
 _LOCAL = LOCAL.encode()
 
 _PUBLIC_READ = int(Permission.PUBLIC_READ)
@@ -178,6 +173,30 @@ class HandleItem:
             return b"".join((_pack_head(head, self), *_pack_values(self.values)))
         spelled = (_pack_head(head | _SPELLED, self), _pack_number(len(self.spelling)), self.spelling)
         return b"".join((*spelled, *_pack_values(self.values)))
+
+
+class DeletedItem(NamedTuple):
+    """What is known of a deleted record."""
+
+    exact: bool
+    """Whether the suffix was case-sensitive at the end."""
+    last: tuple[int, int] | None
+    """Entry and time of the last version, zeros if that was not public; None if it was under another case rule."""
+
+    def to_bytes(self) -> bytes:
+        """Encode the stored form: like the start of a handle's item, with the state of an absent record."""
+        seq, at = self.last or (0, 0)
+        head = self.exact * _CASE_SENSITIVE | (self.last is not None and not seq) * PRIVATE
+        return (head | (seq | at << _TIME_SHIFT) << 8).to_bytes(_BODY, "little")
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Self:
+        """Decode the stored form."""
+        if len(raw) != _BODY or raw[0] & ~(_CASE_SENSITIVE | PRIVATE):
+            raise CorruptView("the answers view has an invalid item of a deleted record", "answers")
+        entry = int.from_bytes(raw[1:], "little")
+        last = entry & _SEQ_BITS, entry >> _TIME_SHIFT
+        return cls(bool(raw[0] & _CASE_SENSITIVE), last if entry or raw[0] & PRIVATE else None)
 
 
 def encode_item(change: Change, key: bytes) -> bytes | None:

@@ -25,10 +25,9 @@ from perseid.records.record import Value
 from perseid.records.types import DELEGATION_TYPES, HS_NAMESPACE
 
 from .answers_format import (
-    DELETED,
     EMPTY_PREFIX_ITEM,
     LAYOUT,
-    WAS_PUBLIC,
+    DeletedItem,
     HandleItem,
     PrefixItem,
     decode_handle,
@@ -179,17 +178,19 @@ class Generation:
         self._move(txn, Position(ledger_id, changes[-1].seq, changes[-1].leaf))
 
     def _note_past(self, txn: Transaction, change: Change, key: bytes) -> None:
-        """Note whether a record is deleted by a change that is not applied yet, and whether it was public before."""
+        """Note whether a record is deleted by a change that is not applied yet, and its last version if public."""
         past = past_key(change.key)
-        if change.state in PUBLIC_STATES:
+        if change.state != State.ABSENT:
             txn.delete(past, db=self.past)
             return
-        flags = txn.get(past, b"\0", db=self.past)[0] & WAS_PUBLIC | change.was_public * WAS_PUBLIC
+        last = change.last_version
+        if (known := txn.get(past, db=self.past)) is not None:
+            last = DeletedItem.from_bytes(known).last
         raw = txn.get(key, db=self.handles)
         for item in () if raw is None else decode_handle(key, raw):
-            flags |= (item.key == change.key and item.state in PUBLIC_STATES) * WAS_PUBLIC
-        flags |= (change.state == State.ABSENT) * DELETED
-        _put(txn, self.past, past, bytes((flags,)) if flags else None)
+            if item.key == change.key:
+                last = item.seq, item.at
+        txn.put(past, DeletedItem(change.exact, last).to_bytes(), db=self.past)
 
     def _write_prefix(self, txn: Transaction, change: Change) -> None:
         part = PrefixPart.of(change)
@@ -240,7 +241,7 @@ class Generation:
         while batch := list(islice(records, BATCH)):
             with self.begin(write=True) as txn:
                 for change in batch:
-                    if change.state not in PUBLIC_STATES and not is_local(change.key):
+                    if change.state == State.ABSENT and not is_local(change.key):
                         self._note_past(txn, change, store_key(change.key))
                     last = self._add(txn, change, last)
                     self._write_prefix(txn, change)

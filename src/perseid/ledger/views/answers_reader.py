@@ -26,10 +26,8 @@ import lmdb
 from perseid.ledger.errors import AnswersUnavailable, CorruptData, NewerFormat
 
 from .answers_format import (
-    DELETED,
     EMPTY_PREFIX_ITEM,
-    HIDDEN_STATES,
-    WAS_PUBLIC,
+    DeletedItem,
     HandleItem,
     PrefixItem,
     choose_item,
@@ -302,9 +300,10 @@ class AnswersReader:
         return generation, txn
 
     def has_past(self, name: bytes) -> bool:
-        """Whether a record with a name is, or was, public; see `AnswersSnapshot.has_past`."""
+        """Whether a deleted record with a name may have been public, under one of the case rules."""
         with self.snapshot() as snapshot:
-            return snapshot.has_past(name)
+            deleted = [snapshot.deleted(record_key(name, exact=exact)) for exact in (True, False)]
+        return any(item is not None and item.last != (0, 0) for item in deleted)
 
     def find(self, name: bytes) -> HandleItem | None:
         """Find the record of a handle; None if there is none."""
@@ -481,19 +480,7 @@ class AnswersSnapshot:
         """Return the text of the policy of a prefix, readable or not; None if there is none."""
         return self._txn.get(store_key(prefix), None, self._generation.policies)
 
-    def has_past(self, name: bytes) -> bool:
-        """Whether a record with a name is, or was, public, under one of the case rules; a hidden one looks missing."""
-        key, records = store_key(name), {record_key(name, exact=exact) for exact in (True, False)}
-        raw = self._txn.get(key)
-        if raw is not None and any(
-            item.key in records and item.state not in HIDDEN_STATES for item in decode_handle(key, raw)
-        ):
-            return True
-        return any(self._past(record) & WAS_PUBLIC for record in records)
-
-    def is_deleted(self, record: bytes) -> bool:
-        """Whether a record was deleted, by its key in the ledger."""
-        return bool(self._past(record) & DELETED)
-
-    def _past(self, record: bytes) -> int:
-        return self._txn.get(past_key(record), b"\0", self._generation.past)[0]
+    def deleted(self, record: bytes) -> DeletedItem | None:
+        """Return what is known of a deleted record, by its key in the ledger; None if it was not deleted."""
+        raw = self._txn.get(past_key(record), None, self._generation.past)
+        return None if raw is None else DeletedItem.from_bytes(raw)

@@ -32,11 +32,12 @@ from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import not_found
 from perseid.registry.identity import Identity
+from perseid.registry.policy import case_rules
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import Snapshot
 from perseid.wire.codes import ResponseCode
 
-from .history import MAX_VERSIONS_SCANNED, RecordHistory, VisibleVersion
+from .history import MAX_VERSIONS_SCANNED, RecordHistory, VisibleVersion, is_public
 from .links import LINK_FORMAT, Link, format_link_format
 from .paging import DEFAULT_PAGE, MAX_PAGE, page_size
 
@@ -140,6 +141,21 @@ def find_at_time(snapshot: Snapshot, identity: Identity, handle: Handle, seconds
 def find_at_entry(snapshot: Snapshot, identity: Identity, handle: Handle, seq: int) -> MementoNeighbors:
     """Return the version as of an entry. Raises `Refused`."""
     return _find_memento(snapshot, identity, handle, lambda version: version.seq <= seq)
+
+
+def find_deleted(snapshot: Snapshot, handle: Handle) -> MementoNeighbors | None:
+    """Return the last version of a deleted handle; None if it has a record, or nothing that everybody may see."""
+    stored = snapshot.stored(handle)
+    if stored.exists or not stored.policy.show_past:
+        return None
+    known = snapshot.last_version(stored)
+    if known is None:
+        entries = case_rules.history(snapshot, stored)
+        entry = next((entry for entry in entries if entry.state is not State.ABSENT), None)
+        known = (entry.seq, entry.at) if entry is not None and is_public(entry.state) else (0, 0)
+    last = Memento(*known)
+    bare, _, _ = stored.policy.lookup_form(handle)
+    return MementoNeighbors(stored.policy.normalize(bare), last, last) if last.seq else None
 
 
 def present_links(urls: MementoUrls, *, with_map: bool = True) -> tuple[Link, ...]:

@@ -24,7 +24,7 @@ from perseid.registry.installation.sections import BARE, HANDLE_SEGMENT
 from perseid.registry.installation.settings import Config
 from perseid.registry.queries.suggest import Suggestions
 from perseid.registry.registry import Registry
-from perseid.registry.snapshot import LedgerNeeded, Snapshot
+from perseid.registry.snapshot import LedgerNeeded, LongRecord, Snapshot
 from perseid.server.http.auth.session_table import SessionTable
 from perseid.server.http.v1.state import ApiState
 from perseid.server.limits.buckets import Buckets
@@ -222,21 +222,29 @@ class RequestContext:
     server: ServerContext
 
     async def read_public(self, read: Callable[[Snapshot], T], *, past: bool = False) -> T:
-        """Read what everybody can see: at once from the answers view, or else in a thread from the ledger.
+        """Read what everybody can see from the answers view, or if that cannot tell, in a thread from the ledger.
 
-        `past` means that the history will be read. Raises what `read` raises, or `Busy`.
+        Long records are read in a thread too. `past` means that the history will be read. Raises what `read` raises, or
+        `Busy`.
         """
         registry = self.server.registry
+        is_long = False
         if not past:
             await self.take_turn()
-            with suppress(LedgerNeeded), registry.public_snapshot() as snapshot:
-                return read(snapshot)
+            try:
+                with registry.public_snapshot() as snapshot:
+                    return read(snapshot)
+            except LedgerNeeded as needed:
+                is_long = isinstance(needed, LongRecord)
 
-        def read_ledger() -> T:
+        def read_in_thread() -> T:
+            if is_long:
+                with suppress(LedgerNeeded), registry.public_snapshot(short_only=False) as snapshot:
+                    return read(snapshot)
             with registry.snapshot() as snapshot:
                 return read(snapshot)
 
-        return await self.do(WorkKind.READ, read_ledger)
+        return await self.do(WorkKind.READ, read_in_thread)
 
     async def take_turn(self) -> None:
         """Wait until the event loop has time for a longer piece of work; raises `Busy`."""

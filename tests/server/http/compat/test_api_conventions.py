@@ -231,7 +231,7 @@ def failing(server: Harness, problem: Exception) -> None:
 def test_busy_server_sends_retry_after(server: Harness) -> None:
     for problem, seconds in ((Busy(), "1"), (TooBusy("x"), "1"), (RetryLater(2.5, None, "wait", ""), "3")):
         failing(server, problem)
-        for answer in (server.get(N0), server.put(N0, []), server.get("/api/prefixes")):
+        for answer in (server.get(f"{N0}?at=1"), server.put(N0, []), server.get("/api/prefixes")):
             assert (answer.status, json_of(answer)["responseCode"]) == (503, 3)
             assert header_of(answer, "Retry-After") == seconds
 
@@ -255,7 +255,7 @@ def test_ledger_errors_are_reported(server: Harness, problem: Exception, status:
 
 def test_unexpected_error_is_reported_by_number(server: Harness, caplog: pytest.LogCaptureFixture) -> None:
     failing(server, RuntimeError("the secret is swordfish"))
-    for target in (N0, "/api/prefixes", f"/{PREFIX}/n0", "/hrls/handles/?URL=x"):
+    for target in (f"{N0}?at=1", "/api/prefixes", f"/{PREFIX}/n0?at=1", "/hrls/handles/?URL=x"):
         with caplog.at_level(logging.ERROR):
             answer = server.get(target)
         assert answer.status == 500

@@ -12,7 +12,7 @@ from perseid.ledger.views.answers_format import read_plain_item
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission
 from perseid.records.record import Permission, TtlType, Value, ValueRef
-from perseid.registry.commands.lifecycle import Tombstone, Unpublish
+from perseid.registry.commands.lifecycle import Publish, Tombstone, Unpublish
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Create, Delete
 from perseid.registry.identity import LocalIdentity
@@ -278,7 +278,7 @@ def test_tombstones_and_deleted_handles_use_the_normal_path(both: Both) -> None:
     assert both.handle_fast(f"/{name}") is None
 
 
-def test_handles_that_were_never_public_are_answered_like_missing_ones(both: Both) -> None:
+def test_handles_without_public_versions_are_answered_like_missing_ones(both: Both) -> None:
     registry, hidden, free = both.server.registry, Handle.parse(f"{PREFIX}/hidden"), f"{PREFIX}/absent"
     registry.do(Create(hidden, (URL,), published=False), OPERATOR, "test")
     for path in (f"/api/handles/{hidden}", f"/api/handles/{str(hidden).upper()}"):
@@ -289,7 +289,10 @@ def test_handles_that_were_never_public_are_answered_like_missing_ones(both: Bot
     assert both.agree(f"/api/handles/{hidden}")
     both.write(str(hidden), URL)
     registry.do(Unpublish(hidden), OPERATOR, "test")
-    assert both.handle_fast(f"/api/handles/{hidden}") is None  # its earlier versions are public
+    assert both.agree(f"/api/handles/{hidden}")  # its earlier versions are hidden too
+    registry.do(Publish(hidden), OPERATOR, "test")
+    registry.do(Delete(hidden), OPERATOR, "test")
+    assert both.handle_fast(f"/api/handles/{hidden}") is None  # its last version is public
     assert registry.ledger.answers.differences(registry.ledger.open_reader) is None
 
 

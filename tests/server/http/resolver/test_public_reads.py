@@ -12,14 +12,17 @@ from typing import Any, Final
 import pytest
 
 from perseid.ledger.errors import StorageFull
-from perseid.names.handle import Handle
+from perseid.names.handle import CaseRule, Handle
 from perseid.records.record import Value
-from perseid.registry.commands.lifecycle import Tombstone
+from perseid.registry.commands.lifecycle import Tombstone, Unpublish
+from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Delete
+from perseid.registry.identity import Anonymous
+from perseid.registry.queries.history import get_history
 from perseid.registry.registry import Registry
-from perseid.registry.snapshot import LedgerNeeded
+from perseid.registry.snapshot import MAX_SHORT_BYTES, LedgerNeeded
 from perseid.server.http.messages import Response
-from perseid.wire.codes import ResponseCode
+from perseid.server.native.work import WorkKind
 from tests.server.http.contexts import Harness
 from tests.server.http.resolver.resolver_records import CORDRA_NAME, add_namespace, create, resolver, text
 from tests.server.installations import OPERATOR
@@ -37,11 +40,21 @@ def server() -> Iterator[Harness]:
         made.hold_time()
         add_namespace(made, "4000", "exact")
         create(made, "4000/Ab", text(1, "URL", "https://exact.example/"))
+        create(made, "4000/Deleted", text(1, "URL", "https://deleted.example/"))
+        made.registry.do(Delete(Handle.parse("4000/Deleted")), OPERATOR, "cli")
+        change_case(made, "4000", CaseRule.INSENSITIVE)
+        create(made, "4000/Folded", text(1, "URL", "https://folded.example/"))
+        made.registry.do(Delete(Handle.parse("4000/Folded")), OPERATOR, "cli")
+        change_case(made, "4000", CaseRule.SENSITIVE)
         add_namespace(made, "5000", "free", Value.text(7, "HS_NAMESPACE", TEMPLATE))
         create(made, "5000/base", text(1, "URL", "https://base.example/"))
         create(made, "12345/loc", text(1, "10320/loc", '<l><location href="https://l.example/" country="gb"/></l>'))
         create(made, "12345/was-here", text(1, "URL", "https://was.example/"))
-        made.registry.do(Delete(Handle.parse("12345/was-here")), OPERATOR, "cli")
+        create(made, "12345/was-hidden", text(1, "URL", "https://hidden.example/"))
+        made.registry.do(Unpublish(Handle.parse("12345/was-hidden")), OPERATOR, "cli")
+        for name in ("12345/was-here", "12345/was-hidden"):
+            made.registry.do(Delete(Handle.parse(name)), OPERATOR, "cli")
+        create(made, "12345/large", text(1, "URL", "https://long.example/"), text(2, "DESC", "x" * MAX_SHORT_BYTES))
         add_namespace(made, "102.100.272", "pilin")
         create(
             made,
@@ -51,6 +64,12 @@ def server() -> Iterator[Harness]:
         )
         made.registry.do(Tombstone(Handle.parse("12345/multi"), "Withdrawn."), OPERATOR, "cli")
         yield made
+
+
+def change_case(server: Harness, prefix: str, case: CaseRule) -> None:
+    with server.registry.snapshot() as snapshot:
+        policy = replace(snapshot.policy(prefix), case=case)
+    server.registry.do(SetPolicy(prefix, policy, change_case=True), OPERATOR, "cli")
 
 
 @contextmanager
@@ -65,7 +84,7 @@ def without_ledger(server: Harness, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 @contextmanager
 def without_view(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    def refuse(_: Registry) -> Any:
+    def refuse(_: Registry, **__: object) -> Any:
         raise LedgerNeeded
 
     with monkeypatch.context() as patch:
@@ -86,7 +105,9 @@ NAMES: Final = (
     *("12345/url", "12345/URL", "12345/multi", "12345/typed", "12345/nothing", "12345/partly", "12345/script"),
     *("12345/until", "12345/slash%2F..%2F%3F%23%25%20%C3%BC%2F", "12345/alias", "12345/alias-away", "12345/alias-lost"),
     *("12345/alias-gone", "12345/loop", "12345/chain0", "12345/chain5", "12345/gone", "12345/absent", "12345/loc"),
-    *(CORDRA_NAME, f"{CORDRA_NAME}?x=1", "4000/Ab", "4000/aB", "5000/base@x", "5000/other@x", PILIN_NAME),
+    *("12345/was-here", "12345/WAS-HERE", "12345/was-hidden", "12345/unpublished", "12345/hidden"),
+    *(CORDRA_NAME, f"{CORDRA_NAME}?x=1", "5000/base@x", "5000/other@x", PILIN_NAME),
+    *("4000/Ab", "4000/aB", "4000/Deleted", "4000/deleted"),
     *("0.NA/12345", "12345", "0.NA/12345.7", "hdl/x", "0.TYPE/URL"),
 )
 FORMS: Final = (
@@ -106,8 +127,7 @@ def test_present_is_read_from_the_view(server: Harness, monkeypatch: pytest.Monk
         for headers in ({}, {"Accept": "application/json"}, {"Accept": "text/html"}):
             server.kinds.clear()
             found = ask(server, target, headers=headers)
-            # If no values match, there are links to the versions that have some.
-            assert server.kinds == [] or found.code == ResponseCode.VALUES_NOT_FOUND, target
+            assert server.kinds == [], target
             with without_view(monkeypatch):
                 assert ask(server, target, headers=headers) == found, target
 
@@ -127,19 +147,31 @@ def test_present_is_read_while_the_ledger_cannot_be_opened(
         assert ask(server, target).status == status
 
 
-@pytest.mark.parametrize(
-    "target",
-    [
-        "/12345/url?at=1",
-        "/12345/was-here",
-        "/api/handles/12345/was-here",
-        "/12345/unpublished",
-        "/12345/hidden",
-    ],
-)
+@pytest.mark.parametrize("target", ["/12345/was-here", "/api/handles/12345/was-here"])
+def test_response_for_a_deleted_handle_has_its_last_version(server: Harness, target: str) -> None:
+    with server.registry.snapshot() as snapshot:
+        last = get_history(snapshot, Anonymous(), Handle.parse("12345/was-here")).versions[1]
+    links = [value for name, value in ask(server, target).headers if name == "Link"]
+    assert any(f"at={last.seq}" in value and 'rel="last memento"' in value for value in links)
+
+
+@pytest.mark.parametrize("target", ["/12345/url?at=1", "/4000/AB", "/4000/Folded", "/4000/FOLDED"])
 def test_history_is_read_from_the_ledger(server: Harness, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
     server.kinds.clear()
     found = ask(server, target)
     assert server.kinds
+    with without_view(monkeypatch):
+        assert ask(server, target) == found
+
+
+@pytest.mark.parametrize("target", ["/12345/large", "/12345/large?noredirect", "/api/handles/12345/large"])
+def test_long_record_is_read_from_the_view_in_a_thread(
+    server: Harness, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    server.kinds.clear()
+    with without_ledger(server, monkeypatch):
+        found = ask(server, target)
+    assert found.status < 400
+    assert set(server.kinds) == {WorkKind.READ}
     with without_view(monkeypatch):
         assert ask(server, target) == found

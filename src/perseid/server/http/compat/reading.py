@@ -25,7 +25,7 @@ from perseid.registry.commands.composition import entry_tag, public_tag
 from perseid.registry.context import Context
 from perseid.registry.policy.resolution import cache_lifetime
 from perseid.registry.queries.history import as_of
-from perseid.registry.queries.memento import Memento, MementoNeighbors, MementoUrls
+from perseid.registry.queries.memento import Memento, MementoNeighbors, MementoUrls, find_deleted
 from perseid.registry.queries.resolve import Query, resolve
 from perseid.registry.queries.suggest import SUGGESTION_CODES
 from perseid.registry.results import ReferralError, Refused, Resolution
@@ -85,7 +85,7 @@ class _DeletedVersions:
     """What was found about a handle without record."""
 
     versions: MementoNeighbors | None = None
-    """Its earlier versions, if they are public."""
+    """Its last version, if that is public."""
 
 
 async def handle_request(call: Call, name: Name) -> Response:
@@ -159,8 +159,8 @@ async def _find(
         try:
             resolved = resolve(query, context)
         except Refused as refused:
-            if refused.code is ResponseCode.HANDLE_NOT_FOUND and _is_read(call) and context.snapshot.has_past(handle):
-                deleted.versions = find_versions(context.snapshot, handle, context.snapshot.reader.size)
+            if refused.code is ResponseCode.HANDLE_NOT_FOUND and _is_read(call):
+                deleted.versions = find_deleted(context.snapshot, handle)
             raise
         return ReadResult(resolved.values, _compute_etag(context, resolved, shows_all=shows_all))
 

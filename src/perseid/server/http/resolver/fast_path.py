@@ -119,7 +119,7 @@ class View(Protocol):
         ...
 
     def has_past(self, name: bytes) -> bool:
-        """Whether a handle has, or ever had, a public record."""
+        """Whether a deleted record with this name may have been public."""
         ...
 
 
@@ -301,7 +301,7 @@ class FastPath:
     def _missing_parts(
         self, prefix: bytes, name: bytes, wanted: ApiQuery, prefix_item: bytes, stamp: _Stamp
     ) -> _ApiParts | None:
-        """The response for a handle that was never public: a hidden one is as fast as a missing one."""
+        """The response for a handle without public versions: a hidden one is as fast as a missing one."""
         if self._view.has_past(name):
             return None
         if self._no_template.get(prefix) != stamp and not self._has_no_template(prefix, prefix_item, stamp):

@@ -35,7 +35,7 @@ from perseid.registry.policy.authority import values_of_exact_type as of_exact_t
 from perseid.registry.policy.policy import Policy
 from perseid.registry.policy.resolution import MAX_ALIASES, AliasTrail, alias_target, current_public_record
 from perseid.registry.queries.history import SearchBudget, as_of, public_record_at
-from perseid.registry.queries.memento import MementoNeighbors
+from perseid.registry.queries.memento import MementoNeighbors, find_deleted
 from perseid.registry.queries.resolve import Query, get_authority_metadata, last_change, resolve
 from perseid.registry.results import Refused, Resolution
 from perseid.registry.snapshot import MAX_ANCESTORS, SITE_PREFIX, Snapshot, values_of_type
@@ -238,11 +238,14 @@ class RecordReader:
         return self._versions[str(handle)]
 
     def versions_of(self, failure: "LookupFailure") -> MementoNeighbors | None:
-        """Return the versions around the requested time of a handle without record; None if it never had one."""
+        """Return the versions around the requested time of a handle without record; None if it never had one.
+
+        Of the present that is the last version.
+        """
         handle = Handle.for_lookup(RequestedName(failure.name).handle)
-        if handle is None or not self.snapshot.has_past(handle):
+        if handle is None:
             return None
-        return find_versions(self.snapshot, handle, self.snapshot.reader.size if self.at is None else self.at)
+        return find_deleted(self.snapshot, handle) if self.at is None else find_versions(self.snapshot, handle, self.at)
 
     def negotiated(self, named: RequestedName, selection: Selection, seconds: int) -> NegotiatedVersion:
         """Find the version of a name for a time. Raises `LookupFailure`."""

@@ -96,9 +96,6 @@ _FORWARDED_PARAMETERS: Final = ("type", "index", "auth", AT_PARAMETER)
 _FROM_PAGE: Final = "page"
 """The field that identifies our own form."""
 
-_HISTORY_CODES: Final = (ResponseCode.HANDLE_NOT_FOUND, ResponseCode.VALUES_NOT_FOUND)
-"""Codes for handles that may have existed at another time."""
-
 _RANDOM_BYTES: Final = 6  # as many as a float represents exactly
 _CREDENTIALS: Final = frozenset(("authorization", "cookie"))
 _CONDITIONS: Final = frozenset(("if-match", "if-modified-since", "if-none-match", "if-unmodified-since"))
@@ -306,7 +303,8 @@ def _lookup_failed(
             return replace(type_page(definition, settings, headers), code=int(ResponseCode.SUCCESS), name=failure.name)
     code = failure.refused.code
     is_absent = code is ResponseCode.HANDLE_NOT_FOUND and not failure.is_loop
-    versions = reader.versions_of(failure) if code in _HISTORY_CODES and not failure.is_loop else None
+    is_empty_version = code is ResponseCode.VALUES_NOT_FOUND and reader.at is not None
+    versions = reader.versions_of(failure) if is_absent or is_empty_version else None
     if reader.at is not None and is_absent:
         problem = problems.not_found_at(failure, versions, reader.at, settings)
     else:
@@ -327,12 +325,16 @@ def _version_headers(
 ) -> HeaderList:
     """The time headers of a failed lookup.
 
-    A deleted handle has a history that can be requested (RFC 7089, section 4.5.2). A version with nothing to show, such
-    as a record without public values or a dangling alias, is still a memento (section 4.5.5). A time without a record
-    is not: it is in no TimeMap, and nobody is redirected to it.
+    A record without the requested values has the links of every record. A deleted handle has a history that can be
+    requested (RFC 7089, section 4.5.2). A version with nothing to show, such as a record without public values or a
+    dangling alias, is still a memento (section 4.5.5). A time without a record is not: it is in no TimeMap, and nobody
+    is redirected to it.
     """
     if failure.first is not None:
         return signposting.time_headers(failure.first, reader, settings)
+    if reader.at is None and failure.refused.code is ResponseCode.VALUES_NOT_FOUND:
+        stored = reader.snapshot.stored(Handle.parse_lenient(RequestedName(failure.name).handle))
+        return time_travel.gate_links(get_addresses(str(stored.handle), settings), with_map=stored.exists)
     if versions is None:
         return ()
     is_memento = reader.at is not None and failure.refused.code is ResponseCode.VALUES_NOT_FOUND
