@@ -33,6 +33,7 @@ from perseid.server.native.work import NativeResponse, Work, WorkKind
 from perseid.wire.codes import ResponseCode
 from perseid.wire.framing import Frame
 from perseid.wire.server import Reply
+from tests.server.faults.machine import eventually
 from tests.server.installations import ADMINISTRATOR, SECRET, copy_to
 from tests.server.native.native_servers import SITE, Clock, make_server, recorded_registry
 from tests.server.shared_state import make_state
@@ -209,6 +210,7 @@ def harness(**rules: Any) -> Iterator[Harness]:
         tempfile.TemporaryDirectory(prefix="perseid-http-") as folder,
         Installation.open(copy_to(Path(folder)), environ={}) as installation,
     ):
+        eventually(lambda: installation.ledger.ready, "the answers view is ready")
         yield serve(Registry(installation.ledger, Rules(installation.administration, PROFILES["free"], **rules)))
 
 

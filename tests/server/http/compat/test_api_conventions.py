@@ -222,6 +222,8 @@ def test_options_without_origin_is_not_a_preflight(shared: Harness) -> None:
 
 
 def failing(server: Harness, problem: Exception) -> None:
+    """Whatever needs the ledger fails; records of today come from the answers view."""
+
     async def fail(_work: object, _client: object) -> object:
         raise problem
 
