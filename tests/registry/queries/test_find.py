@@ -13,7 +13,7 @@ from perseid.ledger.log.entry import Action, Draft, Entry, State
 from perseid.ledger.log.record_keys import record_key
 from perseid.ledger.log.requests import Append, Appended
 from perseid.names.handle import Handle
-from perseid.records.admin import Admin
+from perseid.records.admin import Admin, AdminPermission
 from perseid.records.record import Permission, Value, ValueRef
 from perseid.registry.commands.lifecycle import Redact
 from perseid.registry.commands.records import Home
@@ -137,7 +137,7 @@ def whole_scan(registry: Registry, identity: Identity, search: Search) -> set[tu
             administers = identity is OPERATOR or (identity is LISTER and prefix == CLOSED)
             is_seen = (
                 administers
-                or is_administrator(identity, entry)
+                or is_reader(identity, entry)
                 or (prefix in (OPEN, OWNED) and entry.state in (State.NORMAL, State.TOMBSTONE))
             )
             if prefix == "0.SITE" or entry.state is State.ABSENT or not is_seen:
@@ -151,12 +151,13 @@ def whole_scan(registry: Registry, identity: Identity, search: Search) -> set[tu
 def reads(identity: Identity, entry: Entry, one: Value) -> bool:
     if one.is_public or not one.permissions & Permission.ADMIN_READ:
         return one.is_public
-    return identity is OPERATOR or is_administrator(identity, entry)
+    return identity is OPERATOR or is_reader(identity, entry)
 
 
-def is_administrator(identity: Identity, entry: Entry) -> bool:
+def is_reader(identity: Identity, entry: Entry) -> bool:
     named = [Admin.from_bytes(each.data) for each in entry.record() if each.type == "HS_ADMIN" and each.data != b"odd"]
-    return any(str(identity) == str(each.administrator) for each in named)
+    readers = [each.administrator for each in named if AdminPermission.READ_VALUE in each.permissions]
+    return any(str(identity) == str(each) for each in readers)
 
 
 def meets(entry: Entry, search: Search, values: list[Value], prefix: str) -> tuple[int, ...] | None:
