@@ -95,28 +95,23 @@ class Registry:
         its entry. `job_id` is the job that this change belongs to. With `once` the command is executed only if nothing
         with the same key was executed before; otherwise `AlreadyExecuted` is raised.
         """
-        execution = Execution(self, command, identity, interface, note, preconditions or {}, job_id, once)
+        execution = Execution(self, self.prepare(command), identity, interface, note, preconditions or {}, job_id, once)
         while (request := execution.decide()) is not None:
             execution.finish(self.ledger.append(request)[0])
         return execution.result
 
-    async def execute(
-        self,
-        command: Command[T],
-        identity: Identity,
-        interface: str,
-        note: str = "",
-        preconditions: Preconditions | None = None,
-        job_id: str = "",
-        once: IdempotentRequest | None = None,
-    ) -> T:
+    async def execute(self, command: Command[T], identity: Identity, interface: str, note: str = "") -> T:
         """Like `do`, in an event loop: it decides at once, and waits for the commit without blocking the loop."""
         import asyncio  # noqa: PLC0415 - commands do not need it
 
-        execution = Execution(self, command, identity, interface, note, preconditions or {}, job_id, once)
+        execution = Execution(self, self.prepare(command), identity, interface, note)
         while (request := execution.decide()) is not None:
             execution.finish(await asyncio.wrap_future(self.ledger.submit(request)[0]))
         return execution.result
+
+    def prepare(self, command: Command[T]) -> Command[T]:
+        """What is executed for a command: the command itself, unless a subclass adds checks to it."""
+        return command
 
     def explain(self, command: Command[object], identity: Identity, interface: str) -> Explanation:
         """Whether a command would be executed, and why; nothing is written."""
@@ -184,10 +179,10 @@ class Execution(Generic[T]):
     command: Command[T]
     identity: Identity
     interface: str
-    note: str
-    preconditions: Preconditions
-    job: str
-    once: IdempotentRequest | None
+    note: str = ""
+    preconditions: Preconditions = field(default_factory=dict)
+    job: str = ""
+    once: IdempotentRequest | None = None
     result: T = field(init=False)
     """The result, once `decide` has returned None."""
     _attempts: int = field(default=0, init=False)

@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import ExitStack, aclosing
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -18,11 +18,14 @@ from perseid.registry.access.tokens import RevokeToken
 from perseid.registry.commands.records import Add, Create
 from perseid.registry.identity import LocalIdentity
 from perseid.registry.jobs import runner
+from perseid.registry.results import Refused
 from perseid.schema.common import ResponseBody
 from perseid.server.http.connection.responses import encode_head
 from perseid.server.http.messages import Client, Request, Response
 from perseid.server.http.v1 import job_requests, job_runner
+from perseid.server.http.v1.job_requests import AuthorizedRegistry
 from perseid.server.http.v1.job_runner import JobEvent, format_event
+from perseid.wire.codes import ResponseCode
 from tests.server.http.contexts import STRANGER, Harness, basic, header_of, serve
 from tests.server.http.v1.apis import JSON, got, problem, send
 from tests.server.http.v1.callers import keyed, with_token
@@ -542,3 +545,16 @@ def test_event_round_trip(text: str, done: int) -> None:
     octets = format_event("progress", JobEvent(Anything(text), done, ended=False, is_running=True))
     assert parsed(octets) == [("progress", str(done), {"text": text})]
     assert octets.count(b"\n\n") == 1
+
+
+def test_credentials_are_checked_however_a_command_is_executed(server: Harness) -> None:
+    class ChangedKey:
+        def check(self, _snapshot: object) -> None:
+            raise Refused(ResponseCode.AUTHENTICATION_FAILED, "The key has changed")
+
+    registry = AuthorizedRegistry(server.registry, OPERATOR, cast("Any", ChangedKey()))
+    command = Create(Handle.parse("12345/guarded"), (Value.text(1, "URL", "https://example.org"),))
+    with pytest.raises(Refused, match="The key has changed"):
+        registry.do(command, OPERATOR, "cli")
+    with pytest.raises(Refused, match="The key has changed"):
+        asyncio.run(registry.execute(command, OPERATOR, "cli"))

@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
 
-from perseid.ledger.log.requests import IdempotentRequest, Preconditions
 from perseid.ledger.store.jobs import Job
 from perseid.registry.access.token_records import check_token_identity
 from perseid.registry.advice import AdviceKind
@@ -55,27 +54,10 @@ class AuthorizedRegistry(Registry):
         self._guard = guard
         self._rules_now = rules or (lambda: registry.rules)
 
-    def do(
-        self,
-        command: Command[T],
-        identity: Identity,
-        interface: str,
-        note: str = "",
-        preconditions: Preconditions | None = None,
-        job_id: str = "",
-        once: IdempotentRequest | None = None,
-    ) -> T:
-        """Execute a command if the credentials are still valid."""
+    def prepare(self, command: Command[T]) -> Command[T]:
+        """Execute a command only if the credentials are still valid."""
         self.rules = self._rules_now()
-        return super().do(
-            GuardedCommand(command, self._guard, allow_referrals=True),
-            identity,
-            interface,
-            note,
-            preconditions,
-            job_id,
-            once,
-        )
+        return GuardedCommand(command, self._guard, allow_referrals=True)
 
     @contextmanager
     def snapshot(self) -> Iterator[Snapshot]:
