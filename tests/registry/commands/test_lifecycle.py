@@ -167,7 +167,9 @@ def test_missing_record_cannot_be_published_or_ended(registry: Registry) -> None
 def test_s1_reserved_handle_must_be_created_first(registry: Registry) -> None:
     name = handle("10.1/reserved")
     registry.do(Reserve((name,), ValueRef(300, "10.9/alice")), OPERATOR, "cli")
-    for operation in (Publish(name), Tombstone(name, "gone")):
+    before = stored(registry, name)
+    changes = (Add(name, (URL,)), Modify(name, (replace(before.values[0], type="DESC"),)))
+    for operation in (Publish(name), Tombstone(name, "gone"), *changes):
         refused = refusal(registry, operation)
         assert (refused.code, refused.rule) == (ResponseCode.INVALID_VALUE, "S1")
         assert "is reserved and does not resolve yet. Create its record first" in str(refused)

@@ -1237,15 +1237,19 @@ def test_readers_learn_that_a_hidden_handle_exists(world: World, prefix: str) ->
     world.refused(Create(handle(name), (URL,)), OWNER, RC.HANDLE_ALREADY_EXISTS)
 
 
-@pytest.mark.parametrize("state", [State.RESERVED, State.UNPUBLISHED])
-def test_administrators_can_read_and_change_hidden_records(world: World, prefix: str, state: State) -> None:
+@pytest.mark.parametrize(
+    ("state", "new"),
+    [(State.RESERVED, admin(4, "300:77/second")), (State.UNPUBLISHED, EMAIL)],
+    ids=["reserved", "hidden"],
+)
+def test_administrators_can_read_and_change_hidden_records(world: World, prefix: str, state: State, new: Value) -> None:
     name = in_state(world, prefix, state)
     world.unseen(name, RC.HANDLE_NOT_FOUND, OWNER)
     for identity in (OWNER, in_session(OWNER), OPERATOR):
         found = world.seen(name, identity, public_only=False)
         assert (found.state, len(found.values)) == (state, 2)
-    world.done(Add(handle(name), (EMAIL,)), OWNER)
-    world.done(Modify(handle(name), (replace(EMAIL, data=b"x"),)), OWNER)
+    world.done(Add(handle(name), (new,)), OWNER)
+    world.done(Modify(handle(name), (replace(new, ttl=60),)), OWNER)
     world.done(Remove(handle(name), (4,)), OWNER)
     assert world.state(name) is state
     world.unseen(name, RC.HANDLE_NOT_FOUND)

@@ -35,7 +35,16 @@ from perseid.registry.access import permissions
 from perseid.registry.access.authorization import authorize_write
 from perseid.registry.access.permissions import Differences, display_name
 from perseid.registry.advice import AdviceKind
-from perseid.registry.context import FIRST_ADMIN_INDEX, Context, Deferrable, Plan, check_indexes, check_open, not_found
+from perseid.registry.context import (
+    FIRST_ADMIN_INDEX,
+    Context,
+    Deferrable,
+    Plan,
+    check_indexes,
+    check_open,
+    not_found,
+    still_reserved,
+)
 from perseid.registry.identity import Anonymous
 from perseid.registry.policy.policy import Audience
 from perseid.registry.results import NOT_A_PREFIX_HANDLE, ChangeResult, Refused, StateConflict
@@ -111,7 +120,7 @@ class Create(Deferrable):
         # Values that the namespace keeps although the request omits them are not removed: they need no permission.
         kept = [value for value in policy_values(stored) if value.index not in {new.index for new in self.values}]
         context.require(permissions.overwrite(stored.handle, stored.values, (*self.values, *kept)))
-        require_not_tombstone(stored, (*self.values, *kept))
+        require_changeable(stored, (*self.values, *kept))
         if (
             self.keeps_administrator
             and values_of_type(stored.values, HS_ADMIN)
@@ -154,7 +163,7 @@ class Add(Deferrable):
             raise Refused(ResponseCode.VALUE_ALREADY_EXISTS, f"Index conflict for {shared[0]}")
         context.require(permissions.add(stored.handle, self.values, stored.values if self.overwrite else ()))
         kept = [value for value in stored.values if value.index not in new]
-        require_not_tombstone(stored, (*kept, *self.values))
+        require_changeable(stored, (*kept, *self.values))
         values = compose(context, stored, (*kept, *self.values))
         return plan_change(context, stored, Action.UPDATE, values, overwritten=bool(shared))
 
@@ -177,7 +186,7 @@ class Remove(Deferrable):
             raise Refused(ResponseCode.VALUES_NOT_FOUND, reason)
         context.require(permissions.remove(stored.handle, [value for value in stored.values if value.index in gone]))
         kept = [value for value in stored.values if value.index not in gone]
-        require_not_tombstone(stored, kept)
+        require_changeable(stored, kept)
         values = compose(context, stored, kept)
         return plan_change(context, stored, Action.UPDATE, values)
 
@@ -204,7 +213,7 @@ class Modify(Deferrable):
         after = {value.index: value for value in self.values}
         if len(after) < len(self.values):
             raise Refused(ResponseCode.INVALID_VALUE, "The request contains an index twice")
-        require_not_tombstone(stored, tuple((before | after).values()))
+        require_changeable(stored, tuple((before | after).values()))
         values = compose(context, stored, tuple((before | after).values()))
         return plan_change(context, stored, Action.UPDATE, values)
 
@@ -307,19 +316,29 @@ def require_record(context: Context, stored: StoredRecord, *scopes: Scope) -> No
         raise not_found(stored)
 
 
-def require_not_tombstone(stored: StoredRecord, values: Sequence[Value]) -> None:
-    """Refuse to change a tombstone, except for its administrators and its own values."""
-    if stored.state is State.TOMBSTONE:
-        policy = stored.policy
-        types = (policy.tombstone_reason_type, policy.tombstone_date_type, policy.tombstone_replacement_type)
-        allowed = {fold(type_) for type_ in types}
-        differences = Differences.between(stored.values, values)
-        changed = (*differences.added, *differences.removed, *[one for pair in differences.modified for one in pair])
-        kept = {fold(value.type) for value in values}
-        lost = {fold(value.type) for value in differences.removed} & {fold(type_) for type_ in types[:2]} - kept
-        if lost or not all(permissions.is_admin(value) or fold(value.type) in allowed for value in changed):
-            reason = f"Handle {display_name(stored.requested)} is a tombstone and cannot be changed"
-            raise StateConflict(reason, AdviceKind.RESTORE(handle=stored.handle), "S8")
+def require_changeable(stored: StoredRecord, values: Sequence[Value]) -> None:
+    """Refuse changes that the state does not allow.
+
+    A tombstone keeps its values, except for its administrators and its own types. A reserved handle gets values when
+    its record is created; until then only administrators, who own it.
+    """
+    if stored.state not in (State.TOMBSTONE, State.RESERVED):
+        return
+    differences = Differences.between(stored.values, values)
+    written = (*differences.added, *[one for pair in differences.modified for one in pair])
+    if stored.state is State.RESERVED:
+        if not all(map(permissions.is_admin, written)):
+            raise still_reserved(stored)
+        return
+    policy = stored.policy
+    types = (policy.tombstone_reason_type, policy.tombstone_date_type, policy.tombstone_replacement_type)
+    allowed = {fold(type_) for type_ in types}
+    kept = {fold(value.type) for value in values}
+    lost = {fold(value.type) for value in differences.removed} & {fold(type_) for type_ in types[:2]} - kept
+    changed = (*written, *differences.removed)
+    if lost or not all(permissions.is_admin(value) or fold(value.type) in allowed for value in changed):
+        reason = f"Handle {display_name(stored.requested)} is a tombstone and cannot be changed"
+        raise StateConflict(reason, AdviceKind.RESTORE(handle=stored.handle), "S8")
 
 
 def require_unpublishable(stored: StoredRecord) -> None:
