@@ -45,9 +45,8 @@ def children(pid: int) -> list[int]:
 
 
 def part_of(pid: int) -> str:
-    """The role of a process: the last part of its module name."""
-    command = (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
-    return command[command.index("-m") + 1].rpartition(".")[2] if "-m" in command else "other"
+    """The role of a child: its name without its number."""
+    return (_PROC / str(pid) / "comm").read_text().strip().partition("-")[0]
 
 
 def parts(supervisor: int) -> dict[int, str]:

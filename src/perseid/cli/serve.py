@@ -5,6 +5,7 @@ command line stays in memory.
 """
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import typer
 
 from perseid.registry.installation.sections import MAX_WORKERS
 from perseid.registry.installation.settings import FILE_NAME, Config, variable_name
+from perseid.server.processes import CHILD_SIGNALS, fork_server
 from perseid.server.processes.supervisor import ServerOptions
 
 from ._commands import Directory, resolve_directory
@@ -91,7 +93,8 @@ def serve(  # noqa: PLR0913 - options
     _set_environment({"native.host": host, "native.port": native_port, "server.workers": workers})
     _set_environment({"http.host": http_host or host, "http.port": http_port, "metrics.port": metrics_port})
     # Imported only if needed: otherwise the server starts in half the time.
-    if init_demo and not (target / FILE_NAME).exists():
+    is_new = init_demo and not (target / FILE_NAME).exists()
+    if is_new:
         from .installation import init  # noqa: PLC0415
 
         init(target, demo=True, json=json)
@@ -100,6 +103,8 @@ def serve(  # noqa: PLR0913 - options
 
         raise NoInstallation(target)
     config = Config.load(target, os.environ)
+    sys.stdout.flush()  # before the process is forked and replaced
+    signal.pthread_sigmask(signal.SIG_BLOCK, CHILD_SIGNALS)  # until the supervisor has handlers
     options = ServerOptions(
         directory=str(target),
         host=config.native.host,
@@ -115,8 +120,9 @@ def serve(  # noqa: PLR0913 - options
         http_schemes=_SCHEMES[config.http.listen],
         metrics_host=config.metrics.host if config.metrics.enabled else "",
         metrics_port=config.metrics.port,
+        # A process that has opened a ledger and created keys is not forked.
+        fork_server=(0, -1) if is_new else fork_server.fork(),
     )
-    sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-P", "-m", "perseid.server.processes.supervisor", options.to_json()])  # noqa: S606 - ours
 
 

@@ -13,7 +13,6 @@ PROC: Final = Path("/proc")
 PATIENCE: Final = 60.0
 """Seconds to wait: much more than a loaded machine needs."""
 
-_MODULE = b"perseid.server.processes."
 _TICKS = os.sysconf("SC_CLK_TCK")
 _KIB = 1024
 
@@ -24,14 +23,12 @@ def processes(server: Serving) -> dict[str, list[int]]:
     for folder in PROC.iterdir():
         if folder.name.isdecimal():
             try:
-                words = (folder / "cmdline").read_bytes().split(b"\0")
+                role = (folder / "comm").read_text().strip().partition("-")[0]
                 fields = (folder / "stat").read_text().rpartition(")")[2].split()
             except OSError:  # it has ended meanwhile
                 continue
             if int(fields[1]) == server.pid and fields[0] != "Z":
-                for word in words:
-                    if word.startswith(_MODULE):
-                        found.setdefault(word.removeprefix(_MODULE).decode(), []).append(int(folder.name))
+                found.setdefault(role, []).append(int(folder.name))
     return {role: sorted(pids) for role, pids in found.items()}
 
 

@@ -9,9 +9,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from urllib.error import HTTPError
@@ -47,17 +49,17 @@ def killable_server(tmp_path: Path) -> Iterator[Serving]:
         yield running
 
 
-def children(server: Serving, module: str) -> list[int]:
-    """The processes of a server that run a module, oldest first."""
+def children(server: Serving, kind: str) -> list[int]:
+    """The processes of a server of one kind, oldest first."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
             try:
-                words = (folder / "cmdline").read_bytes().split(b"\0")
+                name = (folder / "comm").read_text()
                 parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue
-            if parent == server.pid and f"perseid.server.processes.{module}".encode() in words:
+            if parent == server.pid and name.startswith(kind):
                 found.append(int(folder.name))
     return sorted(found)
 
@@ -242,7 +244,8 @@ def check_full_disk(killable_server: Serving) -> None:
     host, port = killable_server.http
     ready = {"ready": True, "accepts_changes": True}
     eventually(lambda: readiness(killable_server) == ready, "ready")
-    resource.prlimit(killable_server.pid, resource.RLIMIT_FSIZE, (1 << 14, resource.RLIM_INFINITY))
+    (parent,) = children(killable_server, "forkserver")
+    resource.prlimit(parent, resource.RLIMIT_FSIZE, (1 << 14, resource.RLIM_INFINITY))
     for process in (*children(killable_server, "writer"), *children(killable_server, "worker")):
         os.kill(process, signal.SIGTERM)  # a clean stop; the next ones inherit the limit
     full = {"ready": True, "accepts_changes": False, "reason": "storage-full"}
@@ -260,25 +263,22 @@ def check_full_disk(killable_server: Serving) -> None:
     assert json.load(refused.value)["type"].endswith("#storage-full")
     eventually(lambda: killable_server.errors.count("the ledger cannot be opened") == 1, "the reason in the log")
     processes = (*children(killable_server, "writer"), *children(killable_server, "worker"))
-    for process in (killable_server.pid, *processes):
+    for process in (parent, *processes):
         resource.prlimit(process, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     eventually(lambda: readiness(killable_server) == ready, "recovery")
 
 
 _STARTS_OF_THE_WRITER = """
-import json, subprocess, sys
+import socket, sys
+from perseid.server.processes import fork_server
 from perseid.server.processes.supervisor import ServerOptions, Supervisor
 supervisor = Supervisor(ServerOptions(sys.argv[1], "127.0.0.1", 0, 1, accept_clock=True))
-def start(command, **_):
-    options = json.loads(command[-1])
-    if options["name"] == "writer":
-        print(options["accept_clock"], flush=True)
-    raise OSError(12, "not started")
-subprocess.Popen = start
-writer = supervisor._children[0]
-for opened in (False, True, False):
-    supervisor._start(writer)
-    supervisor._on_status(writer, {"ready": opened})
+fork_server.request = lambda channel, module, options, descriptors: print(options["accept_clock"], flush=True)
+supervisor._channel = socket.socket()
+writer, worker = supervisor._children
+for child, opened in ((writer, False), (writer, True), (worker, True), (writer, False), (worker, False)):
+    supervisor._start(child)
+    supervisor._on_status(child, {"ready": opened})
 """
 
 
@@ -286,7 +286,7 @@ def test_clock_stays_accepted_until_the_ledger_is_opened(tmp_path: Path) -> None
     """On a full disk the first process opens no ledger; the clock is accepted by the one that does."""
     command = [sys.executable, "-c", _STARTS_OF_THE_WRITER, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert [line for line in done.stdout.split() if line in ("True", "False")] == ["True", "True", "False"]
+    assert [line for line in done.stdout.split() if line in ("True", "False")] == [*["True"] * 2, *["False"] * 3]
 
 
 def test_session_survives_the_death_of_every_process_that_serves_it(killable_server: Serving) -> None:
@@ -323,9 +323,11 @@ def test_killed_writer_is_restarted_and_no_change_is_lost(killable_server: Servi
 
 
 def test_killed_workers_are_restarted_and_keep_their_queues(killable_server: Serving) -> None:
+    """Also if the process from which they are forked is killed with them."""
     before = children(killable_server, "worker")
     assert len(before) == 2
-    for process in before:
+    (writer,), (parent,) = (children(killable_server, kind) for kind in ("writer", "forkserver"))
+    for process in (parent, *before):
         os.kill(process, signal.SIGKILL)
     eventually(lambda: not any(_runs(process) for process in before), "the end of both")
     # Sent while nobody reads: it waits in a socket that the supervisor keeps.
@@ -334,13 +336,17 @@ def test_killed_workers_are_restarted_and_keep_their_queues(killable_server: Ser
             assert client.resolve(f"{PREFIX}/n1").code is ResponseCode.SUCCESS
     eventually(lambda: len(children(killable_server, "worker")) == 2, "two workers")
     assert not set(children(killable_server, "worker")) & set(before)
+    assert children(killable_server, "writer") == [writer], "others go on"
+    assert children(killable_server, "forkserver") not in ([], [parent])
+    assert "forkserver ended by signal 9 and is restarted" in killable_server.errors
 
 
 def test_no_process_survives_the_supervisor(tmp_path: Path) -> None:
     directory = copy_to(tmp_path)
     with ExitStack() as stack:
         running = stack.enter_context(serving(directory))
-        left = [*children(running, "writer"), *children(running, "worker")]
+        left = [pid for kind in ("forkserver", "writer", "worker") for pid in children(running, kind)]
+        assert len(left) == 3
         os.kill(running.pid, signal.SIGKILL)
         running.process.wait()
         eventually(lambda: not any(_runs(process) for process in left), "the end of all processes")
@@ -401,6 +407,29 @@ def test_invalid_settings_change_nothing(tmp_path: Path) -> None:
         eventually(lambda: "reload failed, nothing was changed" in running.errors, "a line in the log")
         assert is_answered(running, Via.UDP)
         assert is_answered(running, Via.TCP)
+
+
+def test_hangup_during_the_start_does_not_end_the_server(tmp_path: Path) -> None:
+    """Each process blocks the signal until it can handle it, from the moment at which the command starts the server."""
+
+    def blocks(status: str) -> bool:
+        return bool(int(status.partition("SigBlk:")[2].split()[0], 16) >> (signal.SIGHUP - 1) & 1)
+
+    copy_to(tmp_path).rename(tmp_path / "perseid-data")
+    with command(tmp_path, "serve --json") as process:
+        eventually(lambda: blocks(Path(f"/proc/{process.pid}/status").read_text()), "the signal is blocked")
+        ended = threading.Event()
+
+        def hang_up() -> None:
+            while not ended.wait(0.005):
+                os.killpg(process.pid, signal.SIGHUP)  # as a terminal does
+
+        with ThreadPoolExecutor() as pool:
+            try:
+                pool.submit(hang_up)
+                assert "native" in until(process, "native")
+            finally:
+                ended.set()
 
 
 def test_quick_reloads_do_not_crash(killable_server: Serving) -> None:
@@ -514,7 +543,13 @@ def command(directory: Path, words: str, *python: str) -> Iterator["subprocess.P
     arguments = [sys.executable, *python, "-c", "from perseid.cli import main; main()", *shlex.split(words)]
     ports = DEFAULTS | {"PERSEID_NATIVE_PORT": "0"}
     with subprocess.Popen(
-        arguments, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | ports
+        arguments,
+        cwd=directory,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | ports,
+        start_new_session=True,
     ) as process:
         try:
             yield process

@@ -1,8 +1,5 @@
 """The supervisor kills the process that others wait for, and not those."""
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
 from perseid.server.processes.supervisor import Child, choose_stuck
@@ -23,13 +20,9 @@ def test_process_inside_a_change_of_the_shared_state_is_killed_first(
     silences: tuple[float, ...], last_writer: int, killed: list[str]
 ) -> None:
     children = [
-        Child(f"worker-{number}", "", {}, (), process=_process(10 + number), is_ready=True, silence=silence)
+        Child(f"worker-{number}", "", {}, pid=10 + number, is_ready=True, silence=silence)
         for number, silence in enumerate(silences)
     ]
-    children.append(Child("worker-3", "", {}, (), silence=100.0))  # it is not running
-    children.append(Child("worker-4", "", {}, (), process=_process(14), silence=100.0))  # it is starting
+    children.append(Child("worker-3", "", {}, silence=100.0))  # it is not running
+    children.append(Child("worker-4", "", {}, pid=14, silence=100.0))  # it is starting
     assert [child.name for child in choose_stuck(children, last_writer)] == killed
-
-
-def _process(pid: int) -> Any:
-    return SimpleNamespace(pid=pid)

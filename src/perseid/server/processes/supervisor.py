@@ -8,19 +8,22 @@ Each worker has its own sockets on the same ports (SO_REUSEPORT), and the kernel
 that has ended, or whose event loop has not been seen running for a moment, is *silent*: the other workers serve its
 sockets too, until it is back. One that stays silent is killed and replaced.
 
-Every child process gets, as JSON on its command line, the options of its `Child` and those of `ChildOptions`. Over a
-pipe it reports, as lines of JSON, that it is `ready`, that it has `reloaded`, or the `problem` because of which the
-server cannot start. Over another pipe it gets the list of processes, the number of restarts and the silent workers; the
-end of that pipe is the end of the supervisor. In shared memory it says that it is alive.
+Children are forked from the fork server, which has loaded their modules, one after the other. Each gets the options of
+its `Child` and those of `ChildOptions`. Over a pipe it reports, as lines of JSON, that it is `ready`, that it has
+`reloaded`, or the `problem` because of which the server cannot start. Over another pipe it gets the list of processes,
+the number of restarts and the silent workers; the end of that pipe is the end of the supervisor. In shared memory it
+says that it is alive.
 """
 
 import contextlib
+import ctypes
 import json
 import logging
 import os
+import select
 import selectors
 import signal
-import subprocess
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -35,7 +38,7 @@ from perseid.server.observe import logs
 from perseid.server.observe.counters import SharedCounters
 from perseid.server.state.runtime import NoRuntimeDirectory, RuntimeDirectory
 
-from . import CHILD_SIGNALS, systemd
+from . import fork_server, systemd, unblock_signals
 from .sockets import StartupError, bind, listen, listen_for_metrics
 
 MIN_RESTART_DELAY: Final = 0.1
@@ -64,6 +67,9 @@ LOCKED_SECONDS: Final = 1.0
 """Seconds without a heartbeat after which a process is killed if others are silent, too, and it made the last change of
 the shared state: they wait for it to end its transaction, which takes microseconds."""
 
+FORK_TIMEOUT: Final = 60.0
+"""Seconds for the fork server to fork a process: loading all modules may be slow."""
+
 CHECK_SECONDS: Final = 0.1
 """Seconds between two looks at the heartbeats."""
 
@@ -71,6 +77,7 @@ WATCHDOG_SECONDS: Final = 1.0
 """Seconds between two messages to systemd that the server is alive."""
 
 _PIPE_READ = 65_536
+_PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 _logger = logging.getLogger("perseid.server.processes.supervisor")  # run as a program, its __name__ is __main__
 
 
@@ -97,6 +104,8 @@ class ServerOptions:
     metrics_host: str = ""
     """Address of the metrics; empty if disabled."""
     metrics_port: int = 0
+    fork_server: tuple[int, int] = (0, -1)
+    """Process id and socket of a fork server that has been started; zero if it has not."""
 
     def to_json(self) -> str:
         """Return the options as a command line argument."""
@@ -116,13 +125,12 @@ class Child:
     module: str
     options: Mapping[str, Any]
     """Its own options, besides those of `ChildOptions`."""
-    descriptors: Sequence[int]
-    """The descriptors that it inherits."""
+    descriptors: Sequence[str] = ()
+    """Those options that are descriptors, or lists of them."""
     number: int = 0
     """Its slot in the shared counters."""
-    process: "subprocess.Popen[bytes] | None" = None
-    exit_descriptor: int = -1
-    """Becomes readable when the process has ended."""
+    pid: int = 0
+    """Its process id; 0 if it is not running."""
     status: int = -1
     news: int = -1
     """The supervisor's ends of its pipes."""
@@ -145,6 +153,10 @@ class Child:
     def kind(self) -> str:
         return self.name.partition("-")[0]
 
+    def is_due(self, now: float) -> bool:
+        """Whether to start it again now."""
+        return self.restart_at is not None and now >= self.restart_at
+
 
 class Supervisor:
     """All processes of a server."""
@@ -160,17 +172,21 @@ class Supervisor:
         self._traffic, self._requests = TrafficLimit.create(SLOTS), TrafficLimit.create(SLOTS)
         self._connections = SharedConnections.create(options.workers)
         self._runtime = RuntimeDirectory.create(Path(options.directory))
-        # Only the supervisor notifies systemd.
-        self._environ = {name: value for name, value in os.environ.items() if name not in systemd.VARIABLES}
         self._selector = selectors.DefaultSelector()
         self._signals, wakeup = _signal_pipe()
         signal.set_wakeup_fd(wakeup)
         self._workers = [self._worker(number) for number in range(options.workers)]
         writing = {"directory": options.directory, "state": str(self._runtime.path)}
-        self._writer = Child("writer", "perseid.server.processes.writer", writing, ())
+        self._writer = Child("writer", "perseid.server.processes.writer", writing)
         self._children = [self._writer, *self._workers]
         for number, child in enumerate(self._children):
             child.number = number
+        pid, channel = options.fork_server
+        self._fork_server = Child("forkserver", fork_server.__name__, {}, pid=pid, started=monotonic())
+        self._channel = socket.socket(fileno=channel) if pid else None
+        """The socket of the fork server; None if it is not running."""
+        self._forking: Child | None = None
+        """The child that the fork server was asked for and has not forked yet."""
         self._shared_counters = SharedCounters.create(len(self._children))
         self._problem = ""
         self._accept_clock = options.accept_clock
@@ -197,19 +213,25 @@ class Supervisor:
             "requests": self._requests,
             "connections": self._connections,
         }
-        descriptors = [*udp, *tcp, *http, *metrics, self._traffic, self._requests, self._connections]
+        descriptors = ("udp", "tcp", "http", "metrics", "traffic", "requests", "connections")
         return Child(f"worker-{number}", "perseid.server.processes.worker", options, descriptors)
 
     # Life
 
     def run(self) -> int:
         """Serve until told to stop; return the exit code."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)  # handled by `_on_signal`
+        unblock_signals()
         self._selector.register(self._signals, selectors.EVENT_READ, self._on_signal)
-        # The first worker loads its modules and then waits for the writer, which may create files or refuse to start.
-        self._start(self._writer)
-        self._start(self._workers[0])
+        if self._channel is None:
+            self._start_fork_server()
+        else:
+            self._watch_fork_server(self._channel)
+        # The first worker waits for the writer, which may create files or refuse to start.
+        self._writer.restart_at = self._workers[0].restart_at = monotonic()
+        self._check_children(monotonic())
         while not self._stopping:
             for key, _ in self._selector.select(self._select_timeout()):
                 # An earlier event may have closed this one: the end of a process closes its pipe.
@@ -223,19 +245,22 @@ class Supervisor:
 
     def _check_children(self, now: float) -> None:
         """Start processes that are due; note those that are silent, and kill those that are stuck."""
+        if self._fork_server.is_due(now):
+            self._start_fork_server()
+        if self._forking is not None and now - self._forking.started > FORK_TIMEOUT:
+            self._kill(self._fork_server, now - self._forking.started)
+            self._forking.started = now
         late, self._checked = now - self._checked, now  # if the supervisor was late itself, the machine stood still
         were_silent = [child.is_silent for child in self._children]
         for child in self._children:
-            if child.restart_at is not None and now >= child.restart_at:
+            if self._channel is not None and self._forking is None and child.is_due(now):
                 self._start(child)
             child.silence = now - late - (self._shared_counters.last_beat(child.number) or child.started)
             child.is_silent = not child.is_ready or child.silence > SILENT_SECONDS
         if now >= self._resume_deadline and (stuck := choose_stuck(self._children, self._runtime.last_writer())):
             self._resume_deadline = now + RESUME_SECONDS
             for child in stuck:
-                _logger.error("%s has been unresponsive for %.1f s and is killed", child.name, child.silence)
-                if child.process is not None:
-                    child.process.kill()
+                self._kill(child, child.silence)
         if were_silent != [child.is_silent for child in self._children]:
             self._send_news()
         if now >= self._watchdog_due:
@@ -243,7 +268,8 @@ class Supervisor:
             systemd.watchdog()
 
     def _select_timeout(self) -> float:
-        restarts_at = [child.restart_at for child in self._children if child.restart_at is not None]
+        due = [self._fork_server] if self._channel is None else [] if self._forking else self._children
+        restarts_at = [child.restart_at for child in due if child.restart_at is not None]
         return max(0.0, min([CHECK_SECONDS, *(restart_at - monotonic() for restart_at in restarts_at)]))
 
     def _stop_all(self) -> None:
@@ -252,40 +278,77 @@ class Supervisor:
         deadline = monotonic() + DRAIN_SECONDS
         kinds = list(dict.fromkeys(child.kind for child in self._children))
         for kind in reversed(kinds):
-            running = [(child, child.process) for child in self._children if child.kind == kind and child.process]
-            for _, process in running:
-                process.terminate()
-                process.send_signal(signal.SIGCONT)  # a stopped one could not end
-            for child, process in running:
-                try:
-                    process.wait(max(0.0, deadline - monotonic()))
-                except subprocess.TimeoutExpired:
+            running = [child for child in self._children if child.kind == kind and child.pid]
+            for child in running:
+                os.kill(child.pid, signal.SIGTERM)
+                os.kill(child.pid, signal.SIGCONT)  # a stopped one could not end
+            self._wait_until_ended(running, deadline)
+        if self._channel is not None:
+            self._channel.close()
+        self._wait_until_ended([self._fork_server], deadline)
+
+    def _wait_until_ended(self, children: Sequence[Child], deadline: float) -> None:
+        while running := [child for child in children if child.pid]:
+            if not select.select([self._signals], [], [], max(0.0, deadline - monotonic()))[0]:
+                for child in running:
                     _logger.warning("%s did not end in %d s and is killed", child.name, DRAIN_SECONDS)
-                    process.kill()
-                    process.wait()
+                    os.kill(child.pid, signal.SIGKILL)
+                deadline = monotonic() + DRAIN_SECONDS
+            self._on_signal()
+
+    def _kill(self, child: Child, silence: float) -> None:
+        _logger.error("%s has been unresponsive for %.1f s and is killed", child.name, silence)
+        if child.pid:
+            os.kill(child.pid, signal.SIGKILL)
 
     def _on_signal(self) -> None:
-        for number in os.read(self._signals, 64):
+        numbers = b""
+        with contextlib.suppress(BlockingIOError):
+            numbers = os.read(self._signals, _PIPE_READ)
+        if signal.SIGCHLD in numbers:
+            self._reap()
+        for number in numbers:
             if number in (signal.SIGTERM, signal.SIGINT):
                 self._stopping = True
             elif number == signal.SIGHUP:
                 systemd.reloading()
                 for child in self._children:
-                    if child.process is not None:
+                    if child.pid:
                         child.is_reloading = True
-                        child.process.send_signal(signal.SIGHUP)
+                        os.kill(child.pid, signal.SIGHUP)
 
     # Processes
 
+    def _start_fork_server(self) -> None:
+        self._fork_server.restart_at = None
+        self._fork_server.started = monotonic()
+        try:
+            self._fork_server.pid, channel = fork_server.spawn(os.environ)
+        except OSError as error:  # out of memory or processes; this may pass
+            _logger.error("cannot start %s: %s", self._fork_server.name, error.strerror)  # noqa: TRY400
+            self._fork_server.restart_at = monotonic() + MAX_RESTART_DELAY
+        else:
+            self._watch_fork_server(channel)
+            self._send_news()
+
+    def _watch_fork_server(self, channel: socket.socket) -> None:
+        channel.set_inheritable(False)
+        self._channel = channel
+        self._selector.register(channel, selectors.EVENT_READ, self._on_fork)
+
     def _start(self, child: Child) -> None:
+        """Ask the fork server for a process; `_on_fork` continues."""
+        assert self._channel is not None  # noqa: S101 - checked by the caller
         child.restart_at = None
         child.is_ready = child.is_reloading = False
         child.started = monotonic()
         self._shared_counters.beat(child.number, 0.0)
-        status, status_writer = os.pipe()
-        news, news_writer = os.pipe()
-        os.set_blocking(status, False)
-        os.set_blocking(news_writer, False)
+        child.status, status_writer = os.pipe()
+        news, child.news = os.pipe()
+        child.unread = b""
+        os.set_blocking(child.status, False)
+        os.set_blocking(child.news, False)
+        self._selector.register(child.status, selectors.EVENT_READ, partial(self._read_status, child))
         # Only the first start may fail because of the settings.
         options = {
             **child.options,
@@ -297,49 +360,61 @@ class Supervisor:
             "status": status_writer,
             "news": news,
         }
-        # Signals that arrive now wait until the process has its handlers; see `CHILD_SIGNALS`.
-        signal.pthread_sigmask(signal.SIG_BLOCK, CHILD_SIGNALS)
+        self._forking = child
         try:
-            # -P: do not import from the working directory, which other users may be able to write.
-            child.process = subprocess.Popen(  # noqa: S603 - our own program
-                [sys.executable, "-P", "-m", child.module, json.dumps(options)],
-                pass_fds=(*child.descriptors, self._shared_counters.descriptor, status_writer, news),
-                env=self._environ,
-                stdin=subprocess.DEVNULL,
-            )
-            child.exit_descriptor = os.pidfd_open(child.process.pid)
-        except OSError as error:  # out of memory or processes; this may pass
-            _logger.error("cannot start %s: %s", child.name, error.strerror)  # noqa: TRY400 - the message is complete
-            if child.process is not None:
-                child.process.kill()
-                child.process.wait()
-                child.process = None
-            child.restart_at = monotonic() + MAX_RESTART_DELAY
-            os.close(status)
-            os.close(news_writer)
-        else:
-            child.status, child.news, child.unread = status, news_writer, b""
-            self._selector.register(status, selectors.EVENT_READ, partial(self._read_status, child))
-            self._selector.register(child.exit_descriptor, selectors.EVENT_READ, partial(self._on_exit, child))
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has ended; `_on_exit` asks again
+                descriptors = (*child.descriptors, "counters", "status", "news")
+                fork_server.request(self._channel, child.module, options, descriptors)
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, CHILD_SIGNALS)
             os.close(status_writer)
             os.close(news)
+
+    def _on_fork(self) -> None:
+        """Read the reply of the fork server."""
+        if self._channel is None or (child := self._forking) is None:
+            self._close_channel()  # it has ended
+            return
+        try:
+            child.pid = fork_server.read_reply(self._channel)
+        except fork_server.ForkFailed as problem:  # out of memory or processes; this may pass
+            _logger.error("cannot start %s: %s", child.name, problem)  # noqa: TRY400 - the message is complete
+            self._close_pipes(child)
+            child.restart_at = monotonic() + MAX_RESTART_DELAY
+        if not child.pid and child.restart_at is None:
+            self._close_channel()
+            return
+        self._forking = None
         self._send_news()
 
-    def _on_exit(self, child: Child) -> None:
-        assert child.process is not None  # noqa: S101 - it was running
-        code = child.process.wait()
-        self._selector.unregister(child.exit_descriptor)
-        os.close(child.exit_descriptor)
-        self._read_status(child)
-        self._close_status(child)
-        os.close(child.news)
-        child.news = -1
-        child.process = None
+    def _close_channel(self) -> None:
+        if self._channel is not None:
+            self._selector.unregister(self._channel)
+            self._channel.close()
+            self._channel = None
+
+    def _reap(self) -> None:
+        """Note which processes have ended. An unknown one was never used: the fork server ended after its fork."""
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                for child in (self._fork_server, *self._children):
+                    if child.pid == ended[0]:
+                        self._on_exit(child, os.waitstatus_to_exitcode(ended[1]))
+
+    def _on_exit(self, child: Child, code: int) -> None:
+        child.pid = 0
+        if child is self._fork_server:
+            self._close_channel()
+            if self._forking is not None:
+                self._close_pipes(self._forking)
+                self._forking.restart_at, self._forking = 0.0, None
+        else:
+            self._read_status(child)
+            self._close_pipes(child)
+        if self._stopping:
+            return
         if not self._has_started:  # nor can it
-            if self._problem:
-                print(f"perseid: {self._problem}", file=sys.stderr, flush=True)
+            problem = self._problem or f"the server cannot start: {child.name} ended {_format_exit(code)}"
+            print(f"perseid: {problem}", file=sys.stderr, flush=True)
             self._stopping, self._exit_code = True, 1
             return
         now = monotonic()
@@ -361,9 +436,9 @@ class Supervisor:
     def _send_news(self) -> None:
         """Send the state of all processes to each of them."""
         restarts: dict[str, int] = {}
-        for child in self._children:
+        for child in (*self._children, self._fork_server):
             restarts[child.kind] = restarts.get(child.kind, 0) + child.crashes
-        running = {child.name: child.process.pid for child in self._children if child.process is not None}
+        running = {child.name: child.pid for child in (*self._children, self._fork_server) if child.pid}
         silent = [child.options["worker"] for child in self._workers if child.is_silent]
         news = {
             "processes": {"supervisor": os.getpid(), **running},
@@ -372,7 +447,7 @@ class Supervisor:
             "has_writer": self._writer.is_ready,
         }
         for child in self._children:
-            if child.process is not None:
+            if child.pid:
                 with contextlib.suppress(OSError):  # it has ended, or is stuck and its pipe is full
                     os.write(child.news, json.dumps(news).encode() + b"\n")
 
@@ -394,6 +469,11 @@ class Supervisor:
             os.close(child.status)
             child.status = -1
 
+    def _close_pipes(self, child: Child) -> None:
+        self._close_status(child)
+        os.close(child.news)
+        child.news = -1
+
     def _on_status(self, child: Child, message: Mapping[str, Any]) -> None:
         if "problem" in message:
             self._problem = message["problem"]
@@ -411,7 +491,7 @@ class Supervisor:
         if not self._has_started and self._workers[0].is_ready:
             self._has_started = True  # it serves for all workers
             for worker in self._workers[1:]:
-                self._start(worker)
+                worker.restart_at = 0.0
             self._print_startup()
             systemd.ready()
 
@@ -465,11 +545,11 @@ def choose_stuck(children: Sequence[Child], last_writer: int) -> list[Child]:
 
     A process that is stopped while it changes the shared state makes all others wait for it.
     """
-    running = [child for child in children if child.process is not None]
+    running = [child for child in children if child.pid]
     locked = [child for child in running if child.is_ready and child.silence > LOCKED_SECONDS]
     if len(locked) > 1:
         for child in locked:
-            if child.process is not None and child.process.pid == last_writer:
+            if child.pid == last_writer:
                 return [child]
     return [child for child in running if child.silence > (STUCK_SECONDS if child.is_ready else START_TIMEOUT)]
 
@@ -493,6 +573,8 @@ def main(text: str) -> int:
         return Supervisor(options).run()
     except (StartupError, NoRuntimeDirectory) as problem:
         print(f"perseid: {problem}", file=sys.stderr, flush=True)
+        if options.fork_server[0]:
+            os.kill(options.fork_server[0], signal.SIGKILL)
         return 1
 
 
