@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.server.observe.access_log import BATCH_LINES, AccessLog, HttpExchange
+from perseid.server.observe.access_log import BATCH_LINES, MAX_NAME, AccessLog
 from perseid.server.observe.logs import MAX_LINE, LineStyle, Log, LogOutput
 from perseid.wire.codes import OpCode, ResponseCode
 
@@ -75,11 +75,10 @@ def test_line_has_all_fields(text: AccessLog, output: Lines) -> None:
 
 
 def test_http_line_has_method_and_status(text: AccessLog, output: Lines) -> None:
-    made = HttpExchange("PUT", 201, b"12345/x", is_name=True, code=1)
-    text.log_http_request("192.0.2.7", "https", made, 812, "300:0.NA/12345")
-    text.log_http_request("192.0.2.7", "http", HttpExchange("GET", 404, b"/a b\xff", is_name=False), 9)
-    text.log_http_request("192.0.2.7", "http", HttpExchange("x" * 100, 501, b"", is_name=False), 9)
-    text.log_http_request("192.0.2.7", "http", HttpExchange("", 400, b"/", is_name=False, code=999), 9)
+    text.log_request("192.0.2.7", "https", "PUT", 1, b"12345/x", 812, "300:0.NA/12345", 201)
+    text.log_request("192.0.2.7", "http", "GET", 0, b"/a b\xff", 9, status=404, is_name=False)
+    text.log_request("192.0.2.7", "http", "x" * 100, 0, b"", 9, status=501, is_name=False)
+    text.log_request("192.0.2.7", "http", "", 999, b"/", 9, status=400, is_name=False)
     text.flush()
     begin = "2026-03-01T12:00:00.123Z INFO resolver-1 access "
     shown = [line.removesuffix("\n").removeprefix(begin) for line in output.written]
@@ -94,9 +93,7 @@ def test_http_line_has_method_and_status(text: AccessLog, output: Lines) -> None
 
 def test_http_json_line_has_the_same_fields(output: Lines, clock: Clock) -> None:
     access = AccessLog(Log(LineStyle("control", json=True), output), clock)
-    access.log_http_request(
-        "192.0.2.7", "https", HttpExchange('P"T', 302, b"12345/x", is_name=True, code=1), 812, "300:0.NA/1"
-    )
+    access.log_request("192.0.2.7", "https", 'P"T', 1, b"12345/x", 812, "300:0.NA/1", 302)
     access.flush()
     (line,) = output.written
     found = json.loads(line)
@@ -117,7 +114,7 @@ def test_http_json_line_has_the_same_fields(output: Lines, clock: Clock) -> None
 def test_http_request_is_always_one_line(method: str, host: str, path: bytes, identity: str, as_json: bool) -> None:
     output = Lines()
     access = AccessLog(Log(LineStyle("control", json=as_json), output), Clock())
-    access.log_http_request(host, "http", HttpExchange(method, 200, path, is_name=False, code=1), 1, identity)
+    access.log_request(host, "http", method, 1, path, 1, identity, 200, is_name=False)
     access.flush()
     (line,) = output.written
     assert line.count("\n") == 1
@@ -177,6 +174,28 @@ def test_any_request_is_one_line(name: bytes, identity: str, address: str, opcod
             found = json.loads(line.removeprefix("<6>"))
             assert (found["operation"] == str(opcode)) == (opcode not in list(OpCode))
             assert found["microseconds"] == 1
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_line_does_not_depend_on_others_of_its_batch(output: Lines, clock: Clock, as_json: bool) -> None:
+    """Plain names are formatted together, and times of one millisecond once."""
+    access = AccessLog(Log(LineStyle("control", json=as_json), output), clock)
+    names = [b"12345/x", b"12345/y", b"x" * MAX_NAME, b"x" * (MAX_NAME + 1), b"", b"a b", b"\xff", b'"\\', b"\n"]
+
+    def log(name: bytes, step: int) -> None:
+        clock.now = NOW + step // 2 / 1000
+        access.log_request("192.0.2.7", "udp", 1, 1, name, 1)
+
+    for step, name in enumerate(names):
+        log(name, step)
+        access.flush()
+    for some in (names, names[:2]):
+        alone, output.written = output.written[: len(some)], []
+        for step, name in enumerate(some):
+            log(name, step)
+        assert not output.written
+        access.flush()
+        assert output.written == alone
 
 
 def test_lines_are_written_in_batches(text: AccessLog, output: Lines, clock: Clock) -> None:

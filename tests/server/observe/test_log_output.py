@@ -79,8 +79,11 @@ def test_excess_lines_are_lost_counted_and_reported(pipe: tuple[int, int]) -> No
     assert read_all(pipe[0]) == b"and on\n"
 
 
-def test_writes_are_atomic_for_a_pipe(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes, real = [], os.write
+def test_writes_are_atomic_for_a_pipe_and_few_for_a_file(
+    pipe: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    real = os.write
 
     def write(where: int, block: bytes) -> int:
         sizes.append(len(block))
@@ -91,6 +94,9 @@ def test_writes_are_atomic_for_a_pipe(pipe: tuple[int, int], monkeypatch: pytest
     assert sum(sizes) == 20 * len(LINE)
     assert max(sizes) <= MAX_LINE
     assert len(sizes) == 5
+    with (tmp_path / "log").open("wb") as file:
+        LogOutput(file.fileno()).write([LINE] * 20)
+    assert sizes[5:] == [20 * len(LINE)]
 
 
 def test_lines_of_several_writers_do_not_mix(pipe: tuple[int, int]) -> None:

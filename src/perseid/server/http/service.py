@@ -26,7 +26,7 @@ from perseid.server.http.compat.api import NATIVE_TYPE
 from perseid.server.http.connection.requests import ParsedRequest
 from perseid.server.limits.buckets import Buckets
 from perseid.server.limits.budgets import NO_LIMIT, Budget, Rate, get_source
-from perseid.server.observe.access_log import AccessLog, HttpExchange
+from perseid.server.observe.access_log import AccessLog
 from perseid.server.observe.metrics import WorkerCounters
 from perseid.wire.codes import ResponseCode
 
@@ -274,10 +274,9 @@ class MonitoredService:
         counts[key] = counts.get(key, 0) + 1
         if access is not None:
             duration = (perf_counter_ns() - started) // 1000
-            exchange = HttpExchange(request.method, int(data[_STATUS]), name, is_name=True, code=code)
-            access.log_http_request(
-                request.client.host, "https" if request.client.secure else "http", exchange, duration
-            )
+            transport = "https" if request.client.secure else "http"
+            status = int(data[_STATUS])
+            access.log_request(request.client.host, transport, request.method, code, name, duration, "", status)
         return data
 
     async def handle(self, request: Request) -> Response:
@@ -292,9 +291,16 @@ class MonitoredService:
         self._monitor.counts.durations[transport].add(duration)
         if self._monitor.access is not None:
             name = response.name.encode("utf-8", "replace")
-            exchange = HttpExchange(request.method, response.status, name or request.path, bool(name), response.code)
-            self._monitor.access.log_http_request(
-                request.client.host, transport.name.lower(), exchange, duration, response.identity
+            self._monitor.access.log_request(
+                request.client.host,
+                transport.name.lower(),
+                request.method,
+                response.code,
+                name or request.path,
+                duration,
+                response.identity,
+                response.status,
+                is_name=bool(name),
             )
         return response
 
@@ -303,8 +309,10 @@ class MonitoredService:
         response = self._monitor.service.reject(status, problem, path)
         self._monitor.counts.http(self._transport, "", response.status)
         if self._monitor.access is not None:
-            exchange = HttpExchange("-", response.status, path, is_name=False, code=response.code)
-            self._monitor.access.log_http_request(self._host, self._transport.name.lower(), exchange, 0)
+            transport, status = self._transport.name.lower(), response.status
+            self._monitor.access.log_request(
+                self._host, transport, "-", response.code, path, 0, status=status, is_name=False
+            )
         return response
 
 

@@ -17,7 +17,7 @@ import logging
 import re
 from collections.abc import Callable
 from time import time
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from perseid.wire.codes import OpCode, ResponseCode
 
@@ -38,21 +38,9 @@ MISSING: Final = "-"
 MAX_CACHED_PARTS: Final = 1_024
 """Cached parts of lines: an address with its method, a status with its code. They repeat all the time."""
 
-_PLAIN_NAME: Final = re.compile(rb"[!#-\[\]-~]+")  # as `logs.format_field` writes it
+_PLAIN: Final = re.compile(rb"[!#-\[\]-~]+")  # not escaped, as text or JSON
 _OPERATIONS = {opcode.value: opcode.name for opcode in OpCode}
 _CODES = {code.value: code.name for code in ResponseCode}
-
-
-class HttpExchange(NamedTuple):
-    """An HTTP request and its result."""
-
-    method: str
-    status: int
-    target: bytes
-    """A handle, or the path if no handle was requested."""
-    is_name: bool
-    code: int = 0
-    """Response code of the Handle System; 0 for none."""
 
 
 _Front = tuple[str, str, str | int, bool]  # transport, address, HTTP method or opcode, whether it is a name
@@ -75,34 +63,29 @@ class AccessLog:
         self._fronts: dict[_Front, str] = {}
         self._backs: dict[_Back, str] = {}
 
-    def log_request(
+    def log_request(  # noqa: PLR0913, PLR0917 - called for every request: an object would double its cost
         self,
         address: str,
         transport: str,
-        opcode: int,
+        operation: int | str,
         code: int | None,
         name: bytes,
         microseconds: int,
         identity: str = "",
+        status: int | None = None,
+        is_name: bool = True,
     ) -> None:
-        """Log a request. `code` is None if nothing, or nothing readable, was sent; `identity` is authenticated.
+        """Log a request. `transport` is written as it is; everything else is untrusted.
 
-        `transport` is written as it is; everything else is untrusted.
+        `operation` is an opcode, or the method of an HTTP request, which has a `status` too. `code` is None or 0 if
+        there is none, or nothing readable was sent. `name` is a path if no handle was requested. `identity` is
+        authenticated.
         """
-        self._add((transport, address, int(opcode), True), name, (None, code), microseconds, identity)
-
-    def log_http_request(
-        self, address: str, transport: str, exchange: "HttpExchange", microseconds: int, identity: str = ""
-    ) -> None:
-        """Log an HTTP request."""
-        method, status, target, is_name, code = exchange
-        self._add((transport, address, method, is_name), target, (status, code or None), microseconds, identity)
-
-    def _add(self, front: _Front, name: bytes, back: _Back, microseconds: int, identity: str) -> None:
         now = self._clock()
-        if int(now) != self._second:
+        if not self._second <= now < self._second + 1:
             self.flush()
             self._second = int(now)
+        front, back = (transport, address, operation, is_name), (status, code)
         self._pending.append((now, front, name, back, microseconds, identity))
         if len(self._pending) >= BATCH_LINES:
             self.flush()
@@ -122,34 +105,40 @@ class AccessLog:
         second, fronts, backs = self._second, self._fronts, self._backs
         before, after = self._make_line_start(second)
         anonymous = self._format_identity(MISSING)
+        names = self._format_names([exchange[2] for exchange in exchanges])
+        begin, milliseconds = before, -1
         lines = []
-        for now, front, name, back, microseconds, identity in exchanges:
+        for (now, front, _, back, microseconds, identity), name in zip(exchanges, names, strict=True):
+            if after and (at := int((now - second) * 1000)) != milliseconds:
+                begin, milliseconds = f"{before}{at:03d}{after}", at
             start = fronts.get(front) or _remember(fronts, front, self._format_front(*front))
             middle = backs.get(back) or _remember(backs, back, self._format_back(*back))
             end = self._format_identity(identity) if identity else anonymous
-            begin = f"{before}{int((now - second) * 1000):03d}{after}" if after else before
-            lines.append(f"{begin}{start}{self._format_name(name)}{middle}{int(microseconds)}{end}")
+            lines.append(f"{begin}{start}{name}{middle}{microseconds}{end}")
         return lines
+
+    def _format_names(self, names: list[bytes]) -> list[str]:
+        """Format names and paths: all at once, if none of them needs escaping or is too long."""
+        lengths = [len(name) for name in names]
+        if _PLAIN.fullmatch(b"".join(names)) and min(lengths) and max(lengths) <= MAX_NAME - len('""'):
+            return [f'"{name.decode()}"' for name in names] if self._json else [name.decode() for name in names]
+        form = format_json if self._json else format_field
+        return [form(decode_text(name), MAX_NAME) for name in names]
 
     def _format_front(self, transport: str, address: str, method: str | int, is_name: bool) -> str:
         """Format what precedes the name or path."""
         key, kind, limit = "method", "name" if is_name else "path", MAX_METHOD
         if isinstance(method, int):
-            key, method, limit = "operation", _OPERATIONS.get(method) or str(method), MAX_TEXT
+            key, method, limit = "operation", _OPERATIONS.get(method) or str(int(method)), MAX_TEXT
         if self._json:
             shown = f'"address":{format_json(address)},"{key}":{format_json(method, limit)}'
             return f',"message":"access","transport":"{transport}",{shown},"{kind}":'
         shown = f"address={format_field(address)} {key}={format_field(method, limit)}"
         return f" access transport={transport} {shown} {kind}="
 
-    def _format_name(self, name: bytes) -> str:
-        if not self._json and len(name) <= MAX_NAME and _PLAIN_NAME.fullmatch(name):
-            return name.decode("ascii")
-        return (format_json if self._json else format_field)(decode_text(name), MAX_NAME)
-
     def _format_back(self, status: int | None, code: int | None) -> str:
         """Format what follows it, up to the microseconds."""
-        code_name = MISSING if code is None else _CODES.get(code) or str(int(code))
+        code_name = (_CODES.get(code) or str(int(code))) if code else MISSING
         if self._json:
             shown = "" if status is None else f',"status":{int(status)}'
             return f'{shown},"code":"{code_name}","microseconds":'

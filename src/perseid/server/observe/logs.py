@@ -25,7 +25,7 @@ line has a limit.
 All processes write to the same standard error: a pipe, a journal socket, a file or a terminal. Its reader may be slow
 or stopped, and the server must not block for that. A line that cannot be written at once is queued, up to a limit;
 beyond it lines are dropped and counted, and a later line reports how many. Writes have at most PIPE_BUF bytes, which a
-pipe accepts whole or not at all, so that lines of several processes do not mix.
+pipe accepts whole or not at all, so that lines of several processes do not mix; those to a file may be longer.
 """
 
 import logging
@@ -134,6 +134,9 @@ def _encode_json(text: str) -> str:
 MAX_LINE: Final = select.PIPE_BUF
 """Bytes of the longest line, with its line break."""
 
+MAX_FILE_BLOCK: Final = 1 << 16
+"""Bytes written to a file at once: a batch of the access log. The system keeps other writers out meanwhile."""
+
 MAX_WAITING_BYTES: Final = 1 << 20
 """Bytes queued for a slow reader: some seconds of a busy log."""
 
@@ -154,6 +157,7 @@ class LogOutput:
         self._descriptor = descriptor
         self._reopened: int | None = None  # our own non-blocking descriptor
         self._socket: socket.socket | None = None
+        self._max_block = MAX_LINE
         self._open()
 
     def _open(self) -> None:
@@ -166,6 +170,8 @@ class LogOutput:
                 # The same pipe with its own flags; not permitted if another user owns it, then we poll first.
                 flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
                 self._reopened = os.open(f"/proc/self/fd/{self._descriptor}", flags)
+            elif stat.S_ISREG(mode):
+                self._max_block = MAX_FILE_BLOCK
 
     def write(self, lines: Iterable[str]) -> None:
         """Write complete lines; queue what cannot be written at once."""
@@ -174,7 +180,7 @@ class LogOutput:
             size = 0
             for line in lines:
                 length = len(line) if line.isascii() else len(line.encode("utf-8", "backslashreplace"))
-                if block and size + length > MAX_LINE:
+                if block and size + length > self._max_block:
                     self._put("".join(block).encode("utf-8", "backslashreplace"))
                     block, size = [], 0
                 block.append(line)
@@ -210,7 +216,7 @@ class LogOutput:
             self.lost += line.count(b"\n")
             return
         self._waiting_bytes += len(line)
-        if self._waiting and not self._pushing and len(self._waiting[-1]) + len(line) <= MAX_LINE:
+        if self._waiting and not self._pushing and len(self._waiting[-1]) + len(line) <= self._max_block:
             self._waiting[-1] += line
         else:
             self._waiting.append(line)
