@@ -116,25 +116,35 @@ def serve_command(directory: Path, *options: str) -> list[str]:
     return [*command, "--native-port", "0", "--json", *options]
 
 
-@contextmanager
-def serving(directory: Path, *options: str, **environment: str) -> Iterator[Serving]:
-    """Serve an installation at free ports while the block runs; stop it afterwards and see that it ended well.
+def start(directory: Path, folder: Path, *options: str, **environment: str) -> Serving:
+    """Start a server at free ports, with its output in a folder; it has announced itself when this returns.
 
     Settings are given as they stand in the environment: `PERSEID_SERVER_WORKERS="3"`.
     """
+    # Files, because nobody reads while it runs, and a pipe that is full would hold the server up.
+    with (folder / "stdout").open("wb") as stdout, (folder / "stderr").open("ab") as stderr:
+        process = subprocess.Popen(
+            serve_command(directory, *options),
+            stdout=stdout,
+            stderr=stderr,
+            env=os.environ | DEFAULTS | {"RUNTIME_DIRECTORY": str(folder)} | environment,
+            start_new_session=True,
+        )
+    server = Serving(process, folder)
+    try:
+        server.wait_until_announced()
+    except BaseException:
+        server.kill()
+        raise
+    return server
+
+
+@contextmanager
+def serving(directory: Path, *options: str, **environment: str) -> Iterator[Serving]:
+    """Serve an installation at free ports while the block runs; stop it afterwards and see that it ended well."""
     with tempfile.TemporaryDirectory(prefix="perseid-serving-") as folder:
-        # Files, because nobody reads while the block runs, and a pipe that is full would hold the server up.
-        with (Path(folder) / "stdout").open("wb") as stdout, (Path(folder) / "stderr").open("wb") as stderr:
-            process = subprocess.Popen(
-                serve_command(directory, *options),
-                stdout=stdout,
-                stderr=stderr,
-                env=os.environ | DEFAULTS | {"RUNTIME_DIRECTORY": folder} | environment,
-                start_new_session=True,
-            )
-        server = Serving(process, Path(folder))
+        server = start(directory, Path(folder), *options, **environment)
         try:
-            server.wait_until_announced()
             yield server
         except BaseException:
             server.kill()

@@ -49,11 +49,14 @@ class Scene:
     """The server."""
     network: Address
     """The UDP relay that loses packets."""
+    http: Address
     seed: int
     book: Book = field(default_factory=Book)
     ending: threading.Event = field(default_factory=threading.Event)
     wrong: list[str] = field(default_factory=list)
     """Errors."""
+    minted: dict[str, str | None] = field(default_factory=dict)
+    """The URL of each requested handle, and the handle once it is known."""
 
     def client(self, via: Via) -> NativeClient:
         """A client, over the bad network for UDP."""
@@ -70,6 +73,8 @@ class User(ABC, threading.Thread):
         self.scene = scene
         self.random = random.Random(f"{scene.seed}-{name}")
         self.counts: Counter[str] = Counter()
+        self.answers: list[tuple[float, float]] = []
+        """When each answered request was sent, and when its answer came."""
         self._pause = pause
 
     def run(self) -> None:
@@ -87,6 +92,10 @@ class User(ABC, threading.Thread):
 
     def leave(self) -> None:
         """Clean up."""
+
+    def answered(self, asked: float) -> None:
+        """Record that a request was answered now."""
+        self.answers.append((asked, time.monotonic()))
 
     def wrong(self, text: str) -> None:
         self.scene.wrong.append(f"{self.name}: {text}")
@@ -171,9 +180,13 @@ class Writer(User):
     def _change(self, history: History, state: State, opcode: OpCode, body: HandleRequest | ValuesRequest) -> None:
         change = history.begin(state)
         code, words = self._ask(opcode, body)
+        if code is ResponseCode.SUCCESS:
+            self.answered(change.started)
         outcome = Outcome.UNKNOWN
         if code is ResponseCode.SUCCESS:
             outcome = Outcome.DONE
+        elif code is ResponseCode.ERROR and "unknown whether" in words:
+            self.counts["unknown to the server"] += 1
         elif code is not None:
             if code not in _REFUSED:
                 self.wrong(f"{opcode.name} of {history.name}: {code.name} {words}")
@@ -238,11 +251,13 @@ class Reader(User):
         chance = self.random.random()
         history = self.scene.book.pick(self.random.random(), 30 if chance < 0.6 else 0)
         self.counts["asked"] += 1
+        asked = time.monotonic()
         try:
             if history is None or chance > 0.9:
                 self._unchanged()
             else:
                 self._changing(history)
+            self.answered(asked)
         except _NO_ANSWER:
             self.counts["unanswered"] += 1
             self._client.close()

@@ -62,6 +62,20 @@ def memory(pid: int) -> Memory:
     return Memory(found["Rss"], found["Pss"], found["Anonymous"])
 
 
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a process uses."""
+
+    memory: Memory
+    descriptors: int
+    threads: int
+
+
+def usage(pid: int) -> Usage:
+    """What a process uses now."""
+    return Usage(memory(pid), descriptors(pid), len(list((PROC / str(pid) / "task").iterdir())))
+
+
 def cpu_seconds(pid: int) -> float:
     """CPU seconds of a process since its start."""
     fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()

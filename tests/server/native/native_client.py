@@ -40,6 +40,7 @@ Frames = Generator[Frame, None, None]
 """Messages as they arrive. Closing the iterator releases a kept connection."""
 
 NO_FLAGS: Final = OpFlag(0)
+POLL_SECONDS: Final = 0.1
 RECEIVED: Final = 65_536
 """Bytes read from a stream at a time."""
 
@@ -71,6 +72,7 @@ class NativeClient:
         attempts: int = 3,
         clock: Callable[[], float] = time.time,
         random: Callable[[int], bytes] = secrets.token_bytes,
+        gives_up: Callable[[], bool] = lambda: False,
     ) -> None:
         self.address = address
         self.via = via
@@ -79,6 +81,7 @@ class NativeClient:
         """Seconds until a connection is considered dead; over UDP, until all attempts have failed."""
         self.attempts = attempts
         self.clock = clock
+        self._gives_up = gives_up  # asked now and then while a response over UDP is awaited
         self.client = Client(random, version)
         self.connections = 0
         """Number of connections opened."""
@@ -253,12 +256,12 @@ class NativeClient:
                 for packet in split(frame.envelope, frame.payload, request=True):
                     sending.send(packet)
                 end = time.monotonic() + patience * 2**attempt
-                while (left := end - time.monotonic()) > 0:
-                    sending.settimeout(left)
+                while (left := end - time.monotonic()) > 0 and not self._gives_up():
+                    sending.settimeout(min(left, POLL_SECONDS))
                     try:
                         packet = sending.recv(RECEIVED)
                     except TimeoutError:
-                        break
+                        continue
                     if (found := _whole_message(whole, packet)) is not None and found.envelope.request_id in wanted:
                         return found
         raise NoAnswer(f"{self.attempts} attempts over UDP, no answer")
