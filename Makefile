@@ -118,6 +118,7 @@ fuzz: env  ## fuzz every parser (FUZZ_SECONDS each) and every route of the API (
 
 crash: env  ## kill processes at random times, 200 rounds, and check that no data is lost
 	$(BIN)/python -m tests.ledger.crash --rounds $(CRASH_ROUNDS)
+	$(BIN)/python -m tests.server.crash --rounds $(CRASH_ROUNDS)
 	$(BIN)/python -m tests.registry.jobs.job_crash --records $(CRASH_RECORDS)
 
 soak: env  ## load a server while its processes are killed, and check its memory (SOAK_SECONDS)

@@ -5,12 +5,13 @@
 Each round kills one or two processes with SIGKILL: workers, the writer, the supervisor. A killed supervisor ends the
 server, and the command is started again. Meanwhile clients read over UDP, TCP and HTTP, write in sessions and with
 challenges over TCP and with PUT over HTTP, and mint with idempotency keys. Every response is compared with the possible
-states between request and response. While the supervisor lives, a datagram is lost only if it was sent before the kill,
-and sessions continue. At the end every acknowledged change must be in the ledger, once and in order, each mint request
-must have been executed once, and the ledger must verify.
+states between request and response. While the supervisor lives, a datagram is lost only if it was sent before the
+kill, and sessions continue. At the end every acknowledged change must be in the ledger, once and in order, each mint
+request must have been executed once, and the ledger must verify.
 
-The recovery of a round is the time from the kill to the first response to a later request, of the kind of client that
-waits longest. A round is identified by its seed, which determines what is killed, but not what the clients do until then.
+The recovery of a round is the time from the kill to the first response to a later request, of the kind of client
+that waits longest. A round is identified by its seed, which determines what is killed, but not what the clients do
+until then.
 """
 
 import argparse
@@ -45,6 +46,7 @@ VICTIMS: Final = (
     ("worker", "worker"),
     ("writer", "supervisor"),
     ("worker", "supervisor"),
+    ("forkserver", "writer"),
 )
 """What is killed, round by round: the supervisor in between, so that the others seldom wait because they ended soon
 after their start."""
@@ -197,9 +199,7 @@ def run(rounds: int, seed: int, *, pace: float = 1.0, say: Say = print) -> Figur
     return figures
 
 
-def _round(
-    server: Server, scene: Scene, users: Sequence[User], figures: Figures, number: int, say: Say
-) -> None:
+def _round(server: Server, scene: Scene, users: Sequence[User], figures: Figures, number: int, say: Say) -> None:
     victims = VICTIMS[number % len(VICTIMS)]
     name = " and ".join(victims)
     chance = random.Random(f"{scene.seed}-{number}")

@@ -10,9 +10,9 @@ states between request and response. At the end every acknowledged change must b
 the network and in the ledger, once and in order, and nothing that was refused; the ledger must verify; the server must
 stop cleanly.
 
-A soak test kills nothing after `KILL_SECONDS` and then measures: after a warm-up, memory, descriptors and threads of each
-process must stay constant. It prints them with latencies and the sizes of the stores, ten times. The seed decides what
-the users do; the results also depend on the machine.
+A soak test kills nothing after `KILL_SECONDS` and then measures: after a warm-up, memory, descriptors and threads of
+each process must stay constant. It prints them with latencies and the sizes of the stores, ten times. The seed
+decides what the users do; the results also depend on the machine.
 """
 
 import argparse
@@ -265,12 +265,12 @@ def check_ledger(scene: Scene, directory: Path) -> None:
             if entry.handle in entries:
                 values = {value.index: value.data for value in entry.record()}
                 entries[entry.handle].append(values[2].decode() if 2 in values else None)
-            elif (values := entry.record()) and (url := values[0].data.decode("latin-1")) in scene.minted:
+            elif (found := entry.record()) and (url := found[0].data.decode("latin-1")) in scene.minted:
                 minted.setdefault(url, []).append(entry.handle)
     check_minted(scene, minted)
     for history in scene.book:
-        found = entries[history.name]
-        assert history.accepts(found), f"{history.name} has the entries {found}; its history is {history.changes}"
+        states = entries[history.name]
+        assert history.accepts(states), f"{history.name} has the entries {states}; its history is {history.changes}"
     command = [sys.executable, "-c", "from perseid.cli import main; main()", "verify", "--all", "-d", str(directory)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -34,7 +34,7 @@ class HttpUser(User):
 
     def send(
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
-    ) -> tuple[int, Mapping[str, str], bytes]:
+    ) -> tuple[int, http.client.HTTPMessage, bytes]:
         """Send a request; return status, headers and body. Raises `OSError` or `HTTPException` without a response."""
         content = None if body is None else json.dumps(body).encode()
         more = {} if self._kept else {"Connection": "close"}
@@ -161,7 +161,7 @@ class Minter(HttpUser):
             self.wrong(f"status {status}, {answer}")
 
 
-def _state_in(status: int, headers: Mapping[str, str], body: bytes) -> State:
+def _state_in(status: int, headers: http.client.HTTPMessage, body: bytes) -> State:
     """The state in a response; raises `ValueError` or `KeyError` if it was never written."""
     if status == 404:
         return None

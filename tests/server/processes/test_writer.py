@@ -181,15 +181,12 @@ def test_event_loop_and_threads_append_at_the_same_time(folder: Path) -> None:
 
         async def add_all() -> None:
             commands = [Add(handle("12345/x"), (Value.text(number, "DESC", ""),)) for number in range(200, 216)]
-            await asyncio.gather(*[registry.execute(command, OPERATOR, "cli") for command in commands])
+            in_threads = [asyncio.to_thread(add, number) for number in range(300, 316)]
+            in_loop = [registry.execute(command, OPERATOR, "cli") for command in commands]
+            await asyncio.gather(*in_threads, *in_loop)
             disconnect(registry)
 
-        threads = [threading.Thread(target=add, args=(number,)) for number in range(300, 316)]
-        for thread in threads:
-            thread.start()
         asyncio.run(add_all())
-        for thread in threads:
-            thread.join()
         found = [value.index for value in registry.resolve(Query(handle("12345/x")), NOBODY).values]
         assert found == [1, *range(200, 216), *range(300, 316)]
 
@@ -408,19 +405,26 @@ class _Supervisor:
 @pytest.fixture
 def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[writer.Writer, _Supervisor]]:
     """A writer process whose supervisor has ended."""
+    with created(tmp_path, monkeypatch) as (one, supervisor, end):
+        os.close(end)
+        yield one, supervisor
+
+
+@contextmanager
+def created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[writer.Writer, _Supervisor, int]]:
+    """A writer process, and the supervisor's end of its pipe."""
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     pipes: list[int] = []
     monkeypatch.setattr(signal, "set_wakeup_fd", pipes.append)
     monkeypatch.setattr(writer, "unblock_signals", lambda: None)
     news, end = os.pipe()
-    os.close(end)
     supervisor = _Supervisor()
     options = writer.WriterOptions(
         name="writer", number=0, is_first=True, accept_clock=False, counters=-1, status=-1, news=news,
         directory=str(tmp_path), state=str(tmp_path),
     )  # fmt: skip
     one = writer.Writer(options, cast("SupervisorLink", supervisor))
-    yield one, supervisor
+    yield one, supervisor, end
     one._stopping.set()
     for pipe in (*pipes, one._signals, news):
         os.close(pipe)
@@ -435,6 +439,28 @@ def test_writer_on_a_full_disk_ends_with_its_supervisor(
     monkeypatch.setattr(Installation, "open", fail)
     assert process[0].run() == 0
     assert process[1].reports == [("ready", False)]
+
+
+def test_writer_serves_the_workers_until_they_end_after_the_supervisor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise they wait for another writer, and keep the ports of the next server in use."""
+    directory = tmp_path / "installation"
+    installations.create(directory, environ={})
+    monkeypatch.setattr(writer, "ORPHAN_SECONDS", 30)
+    monkeypatch.setattr(logs, "configure", lambda *_, **__: None)
+    (tmp_path / "run").mkdir(0o700)
+    with created(directory, monkeypatch) as (one, supervisor, end), ThreadPoolExecutor(1) as threads:
+        monkeypatch.setattr(one, "_runtime", tmp_path / "run")
+        ended = threads.submit(one.run)
+        until(lambda: ("ready", True) in supervisor.reports)
+        with open_installation(directory) as session:
+            assert session.do(Home("0.NA/0.NA")).seq
+            os.close(end)
+            until(lambda: one._is_orphan)
+            assert session.do(Home("0.NA/1")).seq
+        assert ended.result(30) == 0
+    assert not (tmp_path / "run").exists()
 
 
 def test_writer_that_cannot_start_reports_why(
@@ -529,6 +555,13 @@ def silent_writer(folder: Path, *, closes: bool = False) -> Iterator[list[bytes]
                 break
         out.close()
 
+    async def end() -> None:
+        server.close()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
     loop = asyncio.new_event_loop()
     server = loop.run_until_complete(asyncio.start_unix_server(serve_connection, folder / "run" / SOCKET_NAME))
     thread = threading.Thread(target=loop.run_forever)
@@ -536,7 +569,7 @@ def silent_writer(folder: Path, *, closes: bool = False) -> Iterator[list[bytes]
     try:
         yield read
     finally:
-        loop.call_soon_threadsafe(server.close)
+        asyncio.run_coroutine_threadsafe(end(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
@@ -571,8 +604,14 @@ def test_disconnecting_fails_what_has_no_outcome(folder: Path) -> None:
         asyncio.run(submit())
         reader = FrameReader()
         reader.feed(read[0])
+        with ThreadPoolExecutor(1) as threads:  # a thread that waits for the writer, too
+            failed = threads.submit(registry.ledger.append, change("c"))
+            until(lambda: len(read) == 2 and bool(read[1]))
+            disconnect(registry)
+            with pytest.raises(OutcomeUnknown):
+                failed.result(30)
         assert [message for _, message in iter(reader.next, None)] == [encode_request(change("b"))]
-        assert len(read) == 1
+        assert len(read) == 2
 
 
 def as_loop_future(future: object) -> "asyncio.Future[Outcome]":

@@ -43,6 +43,21 @@ def test_second_server_of_an_installation_gets_its_own(tmp_path: Path) -> None:
     two.remove()
 
 
+def test_directory_is_in_use_as_long_as_a_process_of_its_server_runs(tmp_path: Path) -> None:
+    """The writer of a killed supervisor still has its socket there."""
+    one = create(tmp_path)
+    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, pass_fds=[one.lock]) as orphan:
+        os.close(one.lock)
+        two = create(tmp_path)
+        assert one.path != two.path
+        assert one.path.exists()
+        orphan.communicate()
+    two.remove()
+    again = create(tmp_path)
+    assert again.path == one.path
+    again.remove()
+
+
 def test_directory_of_a_killed_server_is_removed_by_the_next_of_any_installation(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     script = (

@@ -37,6 +37,8 @@ class ChildOptions:
     """Pipe to the supervisor."""
     news: int
     """Pipe from the supervisor; end of file means that the supervisor has ended."""
+    lock: int = -1
+    """Keeps the runtime directory in use as long as the process runs."""
 
 
 OptionsT = TypeVar("OptionsT", bound=ChildOptions)

@@ -15,7 +15,6 @@ import itertools
 import secrets
 import socket
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -168,7 +167,7 @@ class RemoteLedger(Ledger):
 
     def close(self) -> None:
         """Release everything."""
-        self._stop.set()
+        self.disconnect()
         with self._lock:
             for connection in self._connections:
                 connection.close()
@@ -176,7 +175,11 @@ class RemoteLedger(Ledger):
         self.log.store.close()
 
     def disconnect(self) -> None:
-        """Close the connection of the event loop, before the loop is closed."""
+        """Wait for the writer no more, before the event loop is closed; what has no outcome fails."""
+        self._stop.set()
+        with self._lock:
+            for connection in self._connections:
+                connection.abort()
         if self._in_loop is not None:
             self._in_loop.close()
             self._in_loop = None
@@ -206,7 +209,9 @@ class RemoteLedger(Ledger):
         """Send requests and wait for all of them."""
         connection: _ThreadConnection | None = getattr(self._threads, "connection", None)
         if connection is None:
-            connection = self._threads.connection = _ThreadConnection(self._runtime / SOCKET_NAME, self._unreachable)
+            connection = self._threads.connection = _ThreadConnection(
+                self._runtime / SOCKET_NAME, self._unreachable, self._stop
+            )
             with self._lock:
                 self._connections.add(connection)
         messages = {next(connection.ids): encode_request(request) for request in requests}
@@ -258,10 +263,11 @@ class RemoteLedger(Ledger):
 class _ThreadConnection:
     """The connection of one thread, which waits for each outcome."""
 
-    def __init__(self, path: Path, unreachable: Callable[[], LedgerError]) -> None:
+    def __init__(self, path: Path, unreachable: Callable[[], LedgerError], stop: threading.Event) -> None:
         self.ids = _request_ids()
         self._path = path
         self._unreachable = unreachable
+        self._stop = stop
         self._socket: socket.socket | None = None
         self._reader = FrameReader()
 
@@ -269,6 +275,12 @@ class _ThreadConnection:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+    def abort(self) -> None:
+        """Wake the thread that waits for an outcome."""
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
 
     def __del__(self) -> None:
         self.close()
@@ -295,9 +307,10 @@ class _ThreadConnection:
                 deadline = deadline or now + RECONNECT_SECONDS
                 unreachable = self._unreachable()
                 is_known = not is_sent and not isinstance(unreachable, TooBusy)  # waiting does not help
-                if is_known or now > deadline or isinstance(error, TimeoutError):
+                is_over = now > deadline or isinstance(error, TimeoutError) or self._stop.is_set()
+                if is_known or is_over:
                     raise (OutcomeUnknown(_LOST) if is_sent else unreachable) from error
-                time.sleep(RECONNECT_INTERVAL)
+                self._stop.wait(RECONNECT_INTERVAL)
 
     def _connect(self) -> socket.socket:
         if self._socket is None:

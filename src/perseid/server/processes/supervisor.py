@@ -359,11 +359,12 @@ class Supervisor:
             "counters": self._shared_counters.descriptor,
             "status": status_writer,
             "news": news,
+            "lock": self._runtime.lock,
         }
         self._forking = child
         try:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has ended; `_on_exit` asks again
-                descriptors = (*child.descriptors, "counters", "status", "news")
+                descriptors = (*child.descriptors, "counters", "status", "news", "lock")
                 fork_server.request(self._channel, child.module, options, descriptors)
         finally:
             os.close(status_writer)

@@ -76,6 +76,9 @@ from .site_settings import ServerIdentity, load_identity
 DRAIN_SECONDS: Final = 8.0
 """Seconds to finish started work on shutdown; the supervisor waits two more."""
 
+ORPHAN_DRAIN_SECONDS: Final = 0.5
+"""Seconds to finish started work after the supervisor has ended: until then, the next server cannot use the ports."""
+
 REMINDER_INTERVAL: Final = 3600.0
 """Seconds after which it is logged again that changes are refused."""
 
@@ -190,6 +193,7 @@ class Worker:
         self._access = AccessLog(self._log)
         self._open_access_log(config)
         self._stopping = asyncio.Event()
+        self._drain_seconds = DRAIN_SECONDS
         self._problem_log = ProblemLog()
         self._http = self._create_http(config, server_identity)
         numbers = zip(options.udp, options.tcp, *([options.http] if options.http else []), strict=True)
@@ -285,9 +289,9 @@ class Worker:
                 self._http.drain()
             await self._drain()
         self._publish_metrics()
-        self._pools.close()
         if isinstance(self._installation.ledger, RemoteLedger):
-            self._installation.ledger.disconnect()
+            self._installation.ledger.disconnect()  # first: threads of the pools may wait for the writer
+        self._pools.close()
         await self._known_file.save(self._pools.known)
 
     def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -299,6 +303,7 @@ class Worker:
         news = self._supervisor.read_news()
         if news is None:  # the supervisor has ended, so nothing would restart this process
             asyncio.get_running_loop().remove_reader(self._options.news)
+            self._drain_seconds = ORPHAN_DRAIN_SECONDS
             self._stopping.set()
         else:
             self._serve_sockets({self._options.worker, *news.silent})
@@ -347,7 +352,7 @@ class Worker:
         self._service.draining = True
         for connection in list(self._service.open):
             connection.close_if_idle()
-        deadline = monotonic() + DRAIN_SECONDS
+        deadline = monotonic() + self._drain_seconds
         while (self._accept_loop.attaching or self._in_flight) and monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_INTERVAL)  # connections end in many ways
         self._access.flush()

@@ -10,9 +10,11 @@ replies from there to the clients that connect again; requests of a commit that 
 
 import errno
 import logging
+import math
 import os
 import select
 import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -68,6 +70,9 @@ BACKLOG: Final = 128
 
 MAX_STEP_SECONDS: Final = 90.0
 """Seconds without progress after which the writer is stuck: longer than it tries to reach a database."""
+
+ORPHAN_SECONDS: Final = 2.0
+"""Seconds to write for the workers after the supervisor has ended: more than they take to finish started work."""
 
 TICK_SECONDS: Final = 0.5
 """Seconds between two looks at the state of the ledger: less than the second for which `redact` waits at a time."""
@@ -260,6 +265,15 @@ class WriterServer:
         """Call a function whenever a descriptor is readable."""
         self._selector.register(descriptor, selectors.EVENT_READ, lambda *_: callback())
 
+    def unwatch(self, descriptor: int) -> None:
+        """Ignore a descriptor from now on."""
+        self._selector.unregister(descriptor)
+
+    @property
+    def has_connections(self) -> bool:
+        """Whether a process is connected."""
+        return bool(self._connections)
+
     def step(self, timeout: float) -> None:
         """Wait for requests and commit those that have arrived."""
         has_more = any(connection.requests for connection in self._connections)
@@ -431,6 +445,7 @@ class Writer:
         self._supervisor = supervisor
         self._runtime = Path(options.state)
         self._stopping = threading.Event()
+        self._orphan_deadline = math.inf
         self._progress = monotonic()
         self._signals, wakeup = os.pipe()
         os.set_blocking(self._signals, False)
@@ -460,13 +475,15 @@ class Writer:
                 self._supervisor.report("problem", str(problem))
                 return 1
             self._serve(server, installation)
+        if self._is_orphan:
+            shutil.rmtree(self._runtime, ignore_errors=True)  # as the supervisor would
         return 0
 
     def _serve(self, server: WriterServer, installation: Installation) -> None:
         with server:
             _link(installation.directory / WRITER_LINK, self._runtime / SOCKET_NAME)
             server.watch(self._signals, lambda: self._on_signal(server, installation))
-            server.watch(self._options.news, self._on_news)
+            server.watch(self._options.news, lambda: self._on_news(server))
             self._supervisor.report("ready", True)
             due = monotonic() + TICK_SECONDS
             while not self._stopping.is_set():
@@ -475,7 +492,14 @@ class Writer:
                 if self._progress >= due:
                     due = self._progress + TICK_SECONDS
                     server.write_state()
+                if self._is_orphan and (self._progress > self._orphan_deadline or not server.has_connections):
+                    break
             _unlink(installation.directory / WRITER_LINK, self._runtime / SOCKET_NAME)
+
+    @property
+    def _is_orphan(self) -> bool:
+        """Whether the supervisor has ended."""
+        return self._orphan_deadline < math.inf
 
     def _open(self) -> Installation | None:
         """Open the installation; on a full disk, wait until there is space. None if told to stop meanwhile."""
@@ -494,8 +518,8 @@ class Writer:
     def _wait_for_signals(self) -> None:
         """Notice that the process is told to stop, or that the supervisor has ended, before the server exists."""
         readable, _, _ = select.select([self._signals, self._options.news], [], [], TICK_SECONDS)
-        if self._options.news in readable:
-            self._on_news()
+        if self._options.news in readable and self._supervisor.read_news() is None:
+            self._stopping.set()
         if self._signals in readable and signal.SIGTERM in os.read(self._signals, 64):
             self._stopping.set()
 
@@ -505,9 +529,10 @@ class Writer:
             if monotonic() - self._progress < MAX_STEP_SECONDS:
                 self._supervisor.beat()
 
-    def _on_news(self) -> None:
-        if self._supervisor.read_news() is None:  # the supervisor has ended, so nothing would restart this process
-            self._stopping.set()
+    def _on_news(self, server: WriterServer) -> None:
+        if self._supervisor.read_news() is None:  # the supervisor has ended; the workers finish started work and end
+            server.unwatch(self._options.news)
+            self._orphan_deadline = monotonic() + ORPHAN_SECONDS
 
     def _on_signal(self, server: WriterServer, installation: Installation) -> None:
         for number in os.read(self._signals, 64):

@@ -1,8 +1,9 @@
 """The runtime directory of a server, which holds its shared state.
 
 It is in memory if possible: in `$RUNTIME_DIRECTORY` (systemd), in the user's runtime directory or in shared memory,
-else inside the installation. The supervisor creates it, and removes it when it stops. A lock tells a directory in use
-from one that a killed server left behind, which the next server of the same user removes.
+else inside the installation. The supervisor creates it, and removes it when it stops. A lock, which all processes of
+the server inherit, tells a directory in use from one that a killed server left behind, which the next server of the
+same user removes.
 
 The supervisor loads this module, so it imports little.
 """
@@ -50,7 +51,8 @@ class RuntimeDirectory:
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
-        self._lock = lock
+        self.lock = lock
+        """A descriptor: the directory is in use as long as any process has it open."""
 
     @classmethod
     def create(cls, installation: Path, environ: Mapping[str, str] = os.environ) -> Self:
@@ -84,7 +86,7 @@ class RuntimeDirectory:
     def remove(self) -> None:
         """Remove the directory with everything in it."""
         shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self._lock)
+        os.close(self.lock)
 
 
 def _candidates(installation: Path, environ: Mapping[str, str]) -> Iterator[Path]:
