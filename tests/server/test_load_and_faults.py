@@ -11,12 +11,13 @@ from perseid.wire.codes import OpCode, ResponseCode
 from perseid.wire.requests import ValuesRequest
 from perseid.wire.responses import ResolutionResult
 from perseid.wire.sessions import Session
-from tests.server import load
+from tests.server import crash, load
 from tests.server.faults.sources import datagrams, frame_bytes
 from tests.server.installations import ADMINISTRATOR, PREFIX, SECRET, copy_to
 from tests.server.native.native_client import NativeClient, Serving, Via, serving
 
-LOAD_SECONDS = float(os.environ.get("LOAD_SECONDS", "30"))
+LOAD_SECONDS = float(os.environ.get("LOAD_SECONDS", "18"))
+CRASH_ROUNDS = 4  # a worker, the writer, both, and the supervisor
 PATIENCE = 30.0
 
 
@@ -24,6 +25,12 @@ def test_no_change_is_lost_while_processes_are_killed() -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"repeat with: python -m tests.server.load --seconds {LOAD_SECONDS:.0f} --seed {seed}")
     load.run(LOAD_SECONDS, seed)
+
+
+def test_nothing_is_lost_whatever_is_killed() -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"repeat with: python -m tests.server.crash --rounds {CRASH_ROUNDS} --seed {seed}")
+    crash.run(CRASH_ROUNDS, seed)
 
 
 @pytest.fixture(scope="module")
