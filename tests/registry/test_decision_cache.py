@@ -307,3 +307,11 @@ def put_back(older: sqlite3.Connection, database: sqlite3.Connection) -> None:
             if rows:
                 marks = ", ".join("?" * len(rows[0]))
                 database.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
+
+
+def test_assumed_policy_applies_to_records_that_were_read_before(registry: Registry) -> None:
+    create(registry, "10.1/a")
+    with registry.snapshot() as read:
+        assert read.values("10.1/a")
+        read.assume("10.1", replace(PROFILES["free"], case=CaseRule.SENSITIVE))
+        assert read.values("10.1/a") is None

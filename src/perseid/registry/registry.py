@@ -148,6 +148,10 @@ class Registry:
         with self.ledger.open_reader() as reader:
             yield Snapshot(reader, self.rules)
 
+    def cached_snapshot(self) -> CachedSnapshot:
+        """The state as far as it is cached, and the ledger for the rest. Valid only if a commit checks it."""
+        return CachedSnapshot(self.ledger.open_reader, self.rules, self.entry_cache)
+
     @contextmanager
     def public_snapshot(self, *, short_only: bool = True) -> Iterator[PublicSnapshot]:
         """The current state as the public sees it; raises `LedgerNeeded` if the answers view cannot be used."""
@@ -287,7 +291,7 @@ class Execution(Generic[T]):
     def _decide_from_cache(self, stage: Stage) -> bool:
         """Decide on cached entries; False if only the ledger can tell: see `CachedSnapshot`."""
         registry, extra = self.registry, self.preconditions
-        with CachedSnapshot(registry.ledger.open_reader, registry.rules, registry.entry_cache) as snapshot:
+        with registry.cached_snapshot() as snapshot:
             try:
                 self._plan, self._snapshot = self._decide_on(snapshot, stage), snapshot
             except Exception:

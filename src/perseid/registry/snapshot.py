@@ -131,6 +131,7 @@ class Snapshot:
         self.rules = rules
         self._entries: dict[bytes, Entry | None] = {}
         self._assumed: dict[str, Policy] = {}
+        self._values: dict[str, tuple[Value, ...] | None] = {}  # for authorization, by handle as spelled
         self._case_rule_periods: dict[str, list[CaseRulePeriod]] = {}
         self.expected_leaves: dict[bytes, bytes] = {}
         """The leaf hashes of cached entries: see `CachedSnapshot`."""
@@ -176,6 +177,7 @@ class Snapshot:
     def assume(self, prefix: str, policy: Policy) -> None:
         """Decide as if a namespace already had this policy."""
         self._assumed[fold(prefix)] = policy
+        self._values.clear()
 
     def policy(self, prefix: str) -> Policy:
         """The policy of a namespace. One that cannot be read raises `Refused`: it allows nothing."""
@@ -247,7 +249,15 @@ class Snapshot:
         return StoredRecord(requested, handle, key, exact, policy, entry, values, query, fragment)
 
     def values(self, handle: str) -> tuple[Value, ...] | None:
-        """All values of a record, also private ones, for authorization; None if there is no such record here."""
+        """All values of a record, also private ones, for authorization; None if there is no such record here.
+
+        One decision needs the same few several times: for the caller's key, for administrators and for groups.
+        """
+        if handle not in self._values:
+            self._values[handle] = self._find_values(handle)
+        return self._values[handle]
+
+    def _find_values(self, handle: str) -> tuple[Value, ...] | None:
         name = Handle.for_lookup(handle)
         if name is None or fold(name.prefix) == SITE_PREFIX:
             return None

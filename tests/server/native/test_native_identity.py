@@ -1,11 +1,14 @@
 """Authentication over the native protocol: challenges, keys, index 0, sessions, and keys that change."""
 
+import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import pytest
 
 from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.requests import Append
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission, ValueList
@@ -380,6 +383,37 @@ def test_key_changed_after_the_challenge_proves_nothing(registry: Registry, visi
     change_key(registry)
     assert visitor.ask(answer, about=request).code is ResponseCode.AUTHENTICATION_FAILED
     assert not exists(registry)
+
+
+def test_write_by_a_known_key_reads_only_its_record(
+    registry: Registry, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The challenge depends on the record; keys and permissions were read before, and the commit checks them."""
+    assert visitor.ask_as(RSA, create(visitor)).code is ResponseCode.SUCCESS
+    readers: list[str] = []
+    open_reader = registry.ledger.open_reader
+
+    def count() -> AbstractContextManager[LogReader]:
+        readers.append(threading.current_thread().name)
+        return open_reader()
+
+    monkeypatch.setattr(registry.ledger, "open_reader", count)
+    assert visitor.ask_as(RSA, create(visitor, name=NEW + b"2")).code is ResponseCode.SUCCESS
+    assert readers.count(threading.current_thread().name) == 1
+    assert visitor.ask(create(visitor)).code is ResponseCode.HANDLE_ALREADY_EXISTS  # without a challenge
+
+
+def test_key_changed_by_another_process_is_replaced_at_once(registry: Registry, visitor: Visitor) -> None:
+    """What this process remembers of the identity is out of date."""
+    assert visitor.ask_as(SEC, create(visitor)).code is ResponseCode.SUCCESS
+    change_key(Registry(registry.ledger, registry.rules))
+    read = visitor.request(OpCode.RESOLUTION, Resolve(STD.encode()), flags=READ_ALL)
+    for request in (create(visitor, name=NEW + b"2"), read):
+        assert visitor.ask_as(SEC, request).code is ResponseCode.AUTHENTICATION_FAILED
+    assert not exists(registry, NEW + b"2")
+    request = create(visitor, name=NEW + b"2")
+    answer = visitor.answer(visitor.ask(request), request, SEC, b"another")
+    assert visitor.ask(answer, about=request).code is ResponseCode.SUCCESS
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,7 @@ class _Search:
         self._lookup = lookup
         self._usage = usage
         self._groups: dict[tuple[str, int], tuple[ValueRef, ...]] = {}
+        self._candidates: dict[HasPermissions, list[_Candidate]] = {}
         self._records: dict[str, tuple[Value, ...] | None] = {}
         self._group_records: dict[str, tuple[Value, ...] | None] = {}
         self.read: dict[str, None] = {}  # what was looked up, in that order
@@ -207,20 +208,26 @@ class _Search:
 
     def record(self, handle: str) -> tuple[Value, ...] | None:
         """All values of a record, looked up once; invalid handles are not looked up."""
-        if Handle.for_lookup(handle) is None:
-            return None
         if handle not in self._records:
+            if Handle.for_lookup(handle) is None:
+                return None
             self.read[handle] = None
             self._records[handle] = self._lookup.values(handle)
         return self._records[handle]
 
     def _group(self, handle: str) -> tuple[Value, ...] | None:
-        if Handle.for_lookup(handle) is None:
-            return None
         if handle not in self._group_records:
+            if Handle.for_lookup(handle) is None:
+                return None
             self.read[handle] = None
             self._group_records[handle] = self._lookup.group(handle)
         return self._group_records[handle]
+
+    def candidates(self, need: HasPermissions) -> list[_Candidate]:
+        """The administrators of a record that have all the permissions, found once for both matches."""
+        if need not in self._candidates:
+            self._candidates[need] = _record_candidates(need, self)
+        return self._candidates[need]
 
     def match_directly(self, candidates: Sequence[_Candidate]) -> str | None:
         """The first reference that names the identity itself, for people."""
@@ -316,7 +323,7 @@ def _find_grounds(
         # The configuration first: filling a record with groups must not keep out a server administrator.
         ground = match(_config_candidates(_roles(criterion, settings), settings))
         if ground is None and isinstance(criterion, HasPermissions) and _uses_record_admins(criterion, settings):
-            ground = match(_record_candidates(criterion, search))
+            ground = match(search.candidates(criterion))
         if ground is None:
             return None
         grounds.append(ground)

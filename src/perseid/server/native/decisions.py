@@ -26,6 +26,7 @@ from perseid.ledger.errors import (
     TooBusy,
 )
 from perseid.ledger.log.entry import Entry, State
+from perseid.ledger.log.reader import LogReader
 from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.record import Value
@@ -246,16 +247,33 @@ def execute_with_wait(make: Callable[[int | None], Command[T]], do: Callable[[Co
 
 
 def dry_run(registry: Registry, registry_request: RegistryRequest, identity: Identity) -> None:
-    """Decide a request without executing it. Raises the same `Refused`."""
+    """Decide a request without executing it. Raises the same `Refused`.
+
+    That it requires an identity is decided on cached entries, because it is decided again for that identity.
+    """
+    command = GuardedCommand(registry_request.make(None), None, registry_request.allow_referrals)
+    with registry.cached_snapshot() as snapshot:
+        try:
+            command.decide(registry.context(_WithoutExpectations(snapshot), identity, INTERFACE, stage=Stage.COMMIT))
+        except Refused as problem:
+            if problem.code == ResponseCode.AUTHENTICATION_NEEDED:
+                raise
     with registry.snapshot() as snapshot, suppress(RetryLater):  # having to wait is not a refusal
-        GuardedCommand(registry_request.make(None), None, registry_request.allow_referrals).decide(
-            registry.context(snapshot, identity, INTERFACE, stage=Stage.COMMIT)
-        )
+        command.decide(registry.context(snapshot, identity, INTERFACE, stage=Stage.COMMIT))
 
 
-def find_claimed_keys(registry: Registry, registry_request: RegistryRequest, claimed: KeyIdentity) -> tuple[Value, ...]:
-    """Return the keys that would prove a claimed identity; raise `Refused` if none can."""
+def find_claimed_keys(
+    registry: Registry, registry_request: RegistryRequest, claimed: KeyIdentity, *, cached: bool = False
+) -> tuple[Value, ...]:
+    """Return the keys that would prove a claimed identity; raise `Refused` if none can.
+
+    Those that are cached may be outdated. A right proof by such a key changes nothing, because the command reads the
+    key again; so only a wrong one has to be checked with the present keys.
+    """
     try:
+        if cached:
+            with registry.cached_snapshot() as snapshot, suppress(Refused):
+                return find_keys(snapshot, claimed.reference, claimed.proof)
         with registry.snapshot() as snapshot:
             return find_keys(snapshot, claimed.reference, claimed.proof)
     except Refused as problem:
@@ -345,12 +363,23 @@ class _RestrictedSnapshot(Snapshot):
     """The same snapshot for a caller who may not use all of it."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        super().__init__(snapshot.reader, snapshot.rules)
+        super().__init__(None, snapshot.rules)
         self._snapshot = snapshot
         self.usage = snapshot.usage
 
+    @property
+    def reader(self) -> LogReader:
+        return self._snapshot.reader  # a cached snapshot opens it on first use
+
     def entry(self, key: bytes, *, new: bool = False) -> Entry | None:
         return self._snapshot.entry(key, new=new)
+
+
+class _WithoutExpectations(_RestrictedSnapshot):
+    """Nothing is expected to be new: without a commit nobody would notice that it is not."""
+
+    def entry(self, key: bytes, *, new: bool = False) -> Entry | None:  # noqa: ARG002 - as in `Snapshot`
+        return super().entry(key)
 
 
 class _WithoutReferrals(_RestrictedSnapshot):

@@ -15,7 +15,7 @@ once; a session, and a challenge response, is valid only while the key that prov
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar, cast
 
@@ -351,11 +351,13 @@ class NativeServer:
         identity: KeyIdentity = key_identity(proof.identity, kind, session=request.session is not None)
         registry_request = translate(request, self._native)
         claim = self.registry, registry_request, identity
-        keys = await self._read(call, partial(find_claimed_keys, *claim))
         secret_of = own_secret_id(identity.reference.handle) if kind is Proof.SECRET_KEY else None
-        verify = partial(find_proving_key, proof, kind, keys)
-        is_short = kind is Proof.PUBLIC_KEY and are_rsa_keys(keys)
-        key = await self._work(call, WorkKind.VERIFY, verify, secret_of, is_short=is_short)
+        cached = await self._read(call, partial(find_claimed_keys, *claim, cached=True))
+        key = await self._find_proving_key(call, proof, kind, cached, secret_of)
+        if key is None:
+            keys = await self._read(call, partial(find_claimed_keys, *claim))
+            if keys != cached:
+                key = await self._find_proving_key(call, proof, kind, keys, secret_of)
         call.guess = None if secret_of is None else SecretGuess(secret_of, right=key is not None)
         if key is None:
             call.failed_proof = True
@@ -367,6 +369,13 @@ class NativeServer:
             return await self._send(call, accepted)
         call.request = accepted
         return await self._execute_authenticated(call, registry_request, proved)
+
+    async def _find_proving_key(
+        self, call: _Call, proof: ChallengeProof, kind: Proof, keys: tuple[Value, ...], secret_of: bytes | None
+    ) -> Value | None:
+        verify = partial(find_proving_key, proof, kind, keys)
+        is_short = kind is Proof.PUBLIC_KEY and are_rsa_keys(keys)
+        return await self._work(call, WorkKind.VERIFY, verify, secret_of, is_short=is_short)
 
     def _check_session_required(self, request: Request) -> None:
         if self._settings.sessions_required and request.session is None:
@@ -406,12 +415,10 @@ class NativeServer:
             # the write budget is left for callers who are allowed to write.
             await self._read(call, partial(dry_run, self.registry, registry_request, identity))
         arguments = self.registry, registry_request, identity, guard
-        work = Work(kind, partial(execute_request, *arguments))
-        if self._is_short(call) and registry_request.on_success is None:
-            if registry_request.changes:
-                work = replace(work, coroutine=partial(execute_change, *arguments))
-            else:
-                work = replace(work, is_short=not registry_request.is_long)
+        in_loop = self._is_short(call) and registry_request.on_success is None
+        is_short = in_loop and not (registry_request.changes or registry_request.is_long)
+        change = partial(execute_change, *arguments) if in_loop and registry_request.changes else None
+        work = Work(kind, partial(execute_request, *arguments), is_short=is_short, coroutine=change)
         result = cast("RequestResult", await self._run(work, call.source, call.transport))
         call.is_final = call.is_final or registry_request.changes
         return result
