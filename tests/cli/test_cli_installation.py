@@ -138,6 +138,9 @@ def test_directory_is_an_argument_an_option_or_a_variable(tmp_path: Path) -> Non
         (("--prefix", "a/b"), 2, "rule H2"),
         (("--prefix", "0.NA"), 2, "is reserved for the system"),
         (("--prefix", "hdl:12345"), 2, "Prefix hdl:12345 would be read as a URI"),
+        (("--prefix", "hdl:12345"), 2, "Write the prefix alone: 12345\n"),
+        (("--prefix", "<hdl:12345"), 2, "Write the prefix alone: 12345\n"),
+        (("--prefix", "https:"), 2, "Use a prefix such as 12345\n"),
         (("--prefix", "https:"), 2, "Prefix https: would be read as a URI"),
         (
             ("--prefix", "ten.1", "--profile", "cordra"),

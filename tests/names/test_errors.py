@@ -122,7 +122,19 @@ def test_quoted_text_is_on_one_line_and_truncated_when_long() -> None:
 @pytest.mark.parametrize(
     ("call", "text", "sentence"),
     [
-        (Handle.parse, "10.1", 'at character 5: a handle is PREFIX/SUFFIX, but there is no "/" (rule H1)'),
+        (Handle.parse, "report", 'at character 7: a handle is PREFIX/SUFFIX, but there is no "/" (rule H1)'),
+        (
+            Handle.parse,
+            "10.1",
+            'at character 5: a handle is PREFIX/SUFFIX, but there is no "/"; the prefix 10.1 itself is described by '
+            "0.NA/10.1 (rule H1)",
+        ),
+        (
+            parse_user_input,
+            "hdl:10.1?a",
+            'at character 9: a handle is PREFIX/SUFFIX, but there is no "/"; the prefix 10.1 itself is described by '
+            "0.NA/10.1 (rule H1)",
+        ),
         (
             Handle.parse,
             "10.1/a\u202eb",

@@ -197,6 +197,7 @@ PREFIX_OF_PREFIXES = "0.NA"
 """Every prefix P is described by the handle `0.NA/P`."""
 
 _PATH = re.compile(r"\A[^?#]+")
+_LIKE_PREFIX = re.compile(r"[0-9]{1,40}(?:\.[0-9A-Za-z_-]{1,40}){0,8}")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -313,11 +314,18 @@ def _split(text: str) -> tuple[str, str]:
     if prefix and suffix:
         return prefix, suffix
     if not slash:
-        message = 'a handle is PREFIX/SUFFIX, but there is no "/"' if text else "the name is empty"
-        raise InvalidName("H1", message, position=len(text))
+        raise missing_suffix(text, len(text))
     if not prefix:
         raise InvalidName("H1", 'the prefix (before the first "/") is empty', position=0)
     raise InvalidName("H1", 'the suffix (after the first "/") is empty', position=len(text))
+
+
+def missing_suffix(prefix: str, position: int) -> InvalidName:
+    """Error for a name without a slash (H1). It is probably a prefix if it begins like one: what describes that (H8)?"""
+    message = 'a handle is PREFIX/SUFFIX, but there is no "/"' if prefix else "the name is empty"
+    if _LIKE_PREFIX.fullmatch(prefix):
+        message = f"{message}; the prefix {prefix} itself is described by {PREFIX_OF_PREFIXES}/{prefix}"
+    return InvalidName("H1", message, position=position)
 
 
 def _check_utf_8(text: str) -> None:

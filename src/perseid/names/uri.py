@@ -38,7 +38,7 @@ from urllib.parse import quote
 
 from ._unicode_table import BLANKS
 from .errors import InvalidName, NameMisuse, format_character, quote_text
-from .handle import MAX_BYTES, Handle, surrogate_error
+from .handle import MAX_BYTES, Handle, missing_suffix, surrogate_error
 
 # Besides letters, digits and "-._~", which `quote` never encodes.
 _SUB_DELIMS = "!$&'()*+,;="
@@ -284,7 +284,7 @@ def _make_error(text: str, start: int, forbidden_in_prefix: re.Pattern[str]) -> 
     end, query, fragment = split_tail(text, start)
     slash = text.find("/", start, end)
     if slash < 0:
-        return InvalidName("H1", 'there is no "/" between prefix and suffix', position=end)
+        return missing_suffix(text[start:end], end)
     if slash == start:
         return InvalidName("H1", 'the prefix (before the "/") is empty', position=start)
     extra = text.find("/", slash + 1, end)
@@ -455,7 +455,7 @@ def _parse_lenient_uri(
         raise InvalidName("H9", message, position=position, character=text[position])
     slash = next(filter(None, (separator.search(text, start, end) for separator in separators)), None)
     if slash is None:
-        raise InvalidName("H1", 'there is no "/" between prefix and suffix', position=end)
+        raise missing_suffix(text[start:end], end)
     check_escapes(text, start, len(text))
     handle = _decode_handle(text, start, slash.span(), end, parse_handle)
     return Reference(handle, _encode_tail(query, end + 1), _encode_tail(fragment, len(text) - len(fragment or "")))

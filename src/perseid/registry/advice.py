@@ -69,6 +69,7 @@ class AdviceKind(Enum):
     TRANSFER_PREFIX = "Transfer the whole prefix: {prefix}"
     STOP_HOSTING_OR_KEEP_PUBLIC = "Keep it public, or stop hosting the prefix"
     STOP_HOSTING_OR_TRANSFER = "Transfer the prefix, or stop hosting it"
+    USE_BARE_PREFIX = "Write the prefix alone: {prefix}"
     USE_OTHER_INSTALLATION = "Use another installation"
 
     # Handles

@@ -14,7 +14,8 @@ from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.record_keys import HOMED, POLICY, homed_name, key_range, policy_name, record_key
 from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle, check_prefix_syntax, fold, parent_prefix
-from perseid.names.uri import is_uri
+from perseid.names.suggest import find_readings
+from perseid.names.uri import is_uri, strip_scheme
 from perseid.records.admin import AdminPermission, ValueList
 from perseid.records.data_types import interpret_as
 from perseid.records.record import Value
@@ -372,9 +373,12 @@ def check_prefix(prefix: str) -> None:
 def check_new_prefix(prefix: str) -> None:
     """Refuse a prefix that cannot be a new namespace, because interfaces would read its handles as URIs."""
     check_prefix(prefix)
-    if is_uri(prefix):
+    uri = next((each.text for each in find_readings(prefix, ()) if is_uri(each.text)), "")  # as in `<hdl:12345>`
+    if uri:
         reason = f"Prefix {display_name(prefix)} would be read as a URI, and its handles could not be resolved"
-        raise InvalidRequest(ResponseCode.INVALID_HANDLE, reason, AdviceKind.PREFIX_EXAMPLE(), rule="U7")
+        bare = strip_scheme(uri)
+        advice = AdviceKind.PREFIX_EXAMPLE() if is_uri(bare) else AdviceKind.USE_BARE_PREFIX(prefix=bare)
+        raise InvalidRequest(ResponseCode.INVALID_HANDLE, reason, advice, rule="U7")
 
 
 def _create_requirement(context: Context, prefix: str) -> Requirement:

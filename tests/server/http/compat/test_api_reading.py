@@ -151,6 +151,18 @@ def test_uri_instead_of_handle_is_reported(shared: Harness, before: str) -> None
         assert {json.loads(each.body).get("advice") for each in answers} == {f"Write the handle alone: {name}"}
 
 
+@pytest.mark.parametrize("tail", ["?part=1", "#top", ""])
+def test_advice_about_a_uri_reads_its_escapes_and_query(shared: Harness, tail: str) -> None:
+    uri = f"hdl:{PREFIX}/Report%2D7{tail}"
+    answer = shared.post(
+        "/api/v1/handles",
+        json.dumps({"handle": uri, "values": []}),
+        headers={"Content-Type": "application/json", **basic()},
+    )
+    read = shared.get(f"/api/v1/handles/{quote(uri, safe='')}")
+    assert {json.loads(each.body)["advice"] for each in (answer, read)} == {f"Write the handle alone: {PREFIX}/Report-7"}
+
+
 def test_hosted_prefixes_are_shown_only_with_permission_to_list(server: Harness) -> None:
     """A caller who cannot list the prefixes does not get them as advice."""
     somebody = Value(300, "HS_SECKEY", b"theirs", permissions=PRIVATE)

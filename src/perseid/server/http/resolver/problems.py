@@ -12,7 +12,7 @@ from typing import Final, Generic, TypeVar
 
 from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, fold
-from perseid.names.uri import KNOWN_RESOLVERS, Reference, is_uri, parse_user_input, strip_scheme, to_path
+from perseid.names.uri import KNOWN_RESOLVERS, Reference, is_uri, parse_user_input, to_path
 from perseid.records.encoding import JsonObject, to_iso
 from perseid.registry.access import permissions
 from perseid.registry.advice import Advice, AdviceKind
@@ -117,10 +117,7 @@ def _prefixes(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _bare_handle(name: str, settings: HttpSettings) -> Handle | None:
-    """The handle in a URI, which an API path has decoded already, or in the URL of a known resolver; else None."""
-    bare = strip_scheme(name)
-    if bare != name:
-        return Handle.for_lookup(bare)
+    """The handle in a URI, or in the URL of a known resolver; else None."""
     if not is_uri(name):
         return None
     try:
