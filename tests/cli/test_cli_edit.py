@@ -71,6 +71,15 @@ def test_refused_text_is_kept_without_a_terminal(here: Site, temporary: Path) ->
     assert (kept.read_text(), kept.stat().st_mode & 0o777) == ("broken\n", 0o600)
 
 
+def test_difference_is_shown_without_a_terminal(here: Site, temporary: Path) -> None:
+    done = edit(here, 'sed -i s,org/a,org/b, "$1"')
+    assert (done.code, done.out) == (1, "")
+    assert "+ 1  URL  https://example.org/b\n" in done.err
+    assert "12345/x will change. Confirmation required, but there is no terminal\nTo confirm: --yes\n" in done.err
+    (kept,) = temporary.iterdir()
+    assert f"Your text is in {kept}\n" in done.err
+
+
 def test_record_that_changed_meanwhile_is_refused(here: Site, temporary: Path) -> None:
     done = edit(here, f'sed -i s,org/a,org/b, "$1"; {PERSEID} set 12345/x URL=c -d {here.directory}', "--yes")
     assert done.code == 1
@@ -102,7 +111,6 @@ def test_confirmation_and_another_attempt(here: Site, temporary: Path) -> None:
         ({"EDITOR": " ", "VISUAL": " \t"}, "--yes", "No editor is set", "export EDITOR=nano"),
         ({"EDITOR": "'"}, "--yes", 'EDITOR is not a command: "\'"', "export EDITOR=nano"),
         ({"EDITOR": "true", "VISUAL": "x 'y"}, "--yes", 'VISUAL is not a command: "x \'y"', "export EDITOR=nano"),
-        ({"EDITOR": "true"}, "", "there is no terminal", "--yes"),
         ({"EDITOR": "no-such-editor"}, "--yes", "Cannot run the editor 'no-such-editor'", "Set EDITOR"),
         ({"EDITOR": "false"}, "--yes", "The editor 'false' failed with exit code 1", ""),
         ({"EDITOR": "sh -c 'echo x > $0'"}, "--yes", "JSON", ""),

@@ -87,10 +87,14 @@ def test_rewrite_shows_some_changes_and_asks_for_confirmation(here: Site) -> Non
     assert (records, changed) == ("records  12", "changed  12")
     assert count_by_host(here, "new.example") == 12
     assert here.lines("jobs list")[0].startswith(job.split()[1])
-    assert move(here, "--dry-run") == ["records  0", "changed  0"]
-    again = here("rewrite", *MOVE[1:], "--yes")
-    assert (again.code, again.out) == (3, "")
-    assert again.err.startswith("perseid: No URL that you can see matches http://old.example/*, or none that can be")
+    for option in ("--dry-run", "--yes"):
+        again = here.ok("rewrite", *MOVE[1:], option)
+        assert again.out == "records  0\nchanged  0\n"
+        assert again.err.startswith(
+            "No URL that you can see matches http://old.example/*, or none that can be rewritten"
+        )
+        assert "perseid find" in again.err
+    assert here.ok("rewrite", *MOVE[1:], "--yes", "--json").out == ""
 
 
 def test_json_is_the_job_and_an_undo_can_be_undone(here: Site) -> None:

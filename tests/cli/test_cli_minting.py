@@ -195,7 +195,7 @@ def test_empty_table_mints_nothing(here: Site) -> None:
 )
 def test_invalid_table_mints_nothing(here: Site, table: bytes, words: tuple[str, ...]) -> None:
     before = here.lines("list 12345")
-    refused(here("mint 12345 --from -", stdin=table), "Standard input", *words, code=1)
+    refused(here("mint 12345 --from -", stdin=table), "Standard input", *words, code=2)
     assert here.lines("list 12345") == before
 
 

@@ -15,7 +15,7 @@ from perseid.schema.names import rules as all_rules
 from tests.cli.installation import call
 from tests.cli.program import refused, run
 
-FIELDS = ["handle", "input", "prefix", "suffix", "scheme", "details"]
+FIELDS = ["handle", "spelling", "prefix", "suffix", "scheme", "details"]
 CORDRA = "F58FB49EB1F848F0A606E84CEF294BE5"
 CORDRA_MIXED_CASE = "F58FB49EB1F848f0A606E84CEF294BE5"
 
@@ -45,7 +45,7 @@ def test_parse_accepts_every_form(text: str) -> None:
     assert (done.code, done.err) == (0, "")
     assert done.json == {
         "handle": "10.1000/a/b",
-        "input": "10.1000/a/b",
+        "spelling": "10.1000/a/b",
         "prefix": "10.1000",
         "suffix": "a/b",
     }
@@ -94,15 +94,15 @@ def test_parse_recognizes_schemes_and_shows_the_input_spelling(
     assert output["scheme"] == scheme
     assert output["handle"] == handle
     assert f"{output['prefix']}/{output['suffix']}" == handle
-    assert output["input"] in text
-    assert output["input"].upper() == handle.upper()
+    assert output["spelling"] in text
+    assert output["spelling"].upper() == handle.upper()
     assert output["details"] == details
 
 
 def test_parse_prints_one_field_per_line() -> None:
     assert call("name", "parse", f"hdl:100.102/{CORDRA_MIXED_CASE}?part=2#page3").out == (
         f"handle       100.102/{CORDRA}\n"
-        f"input        100.102/{CORDRA_MIXED_CASE}\n"
+        f"spelling     100.102/{CORDRA_MIXED_CASE}\n"
         "prefix       100.102\n"
         f"suffix       {CORDRA}\n"
         "query        part=2\n"

@@ -146,7 +146,7 @@ def test_a1_authority_metadata_is_shown(demo: Site) -> None:
         "created  2007-06-22T02:53:46Z",
         "updated  2007-08-10T04:23:11Z",
         "creator  hdl:102.100.272/0N8J991QH",
-        "owner    hdl:102.100.pilin2/XYZZY  (not verified: hosted by another service)",
+        "owner    hdl:102.100.pilin2/XYZZY  (not verified: it has no public record here)",
     ]
     assert demo.ok("resolve 102.100.272/2RDV0T0QH --authority --json").json == {
         "handle": "102.100.272/2RDV0T0QH",

@@ -326,7 +326,7 @@ class Parse:
         return ask_v1(world, "GET", f"/names/parse?{urlencode(query)}", read=self._read)
 
     def _read(self, found: Any) -> str:
-        return self._format(found["input"], found.get("query"), found.get("fragment"))
+        return self._format(found["spelling"], found.get("query"), found.get("fragment"))
 
     def _format(self, handle: str, query: str | None, fragment: str | None) -> str:
         prefix, _, suffix = handle.partition("/")

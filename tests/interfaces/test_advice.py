@@ -123,7 +123,7 @@ def test_every_command_in_advice_exists() -> None:
         AdviceKind.REUSE_DELETED: "create",
         AdviceKind.AUTHENTICATE: "create",
         AdviceKind.GIVE_REASON: "tombstone",
-        AdviceKind.PREVIEW_REWRITE: "rewrite",
+        AdviceKind.SEARCH_URLS: "find",
     }
     for kind, command in flags.items():
         assert set(re.findall("--[a-z-]+", texts("cli")[kind])) <= options(command.split()), kind

@@ -24,6 +24,7 @@ from perseid.names.uri import parse_uri, parse_user_input
 from tests.names.support import name_error
 
 PACKAGE = Path(names.__file__).parent
+BARE_PREFIX = 'a handle is PREFIX/SUFFIX, but there is no "/"; the prefix 10.1 itself is described by 0.NA/10.1'
 ERROR_CLASSES: list[type[NameProblem]] = [InvalidName, NameMisuse]
 
 
@@ -126,14 +127,12 @@ def test_quoted_text_is_on_one_line_and_truncated_when_long() -> None:
         (
             Handle.parse,
             "10.1",
-            'at character 5: a handle is PREFIX/SUFFIX, but there is no "/"; the prefix 10.1 itself is described by '
-            "0.NA/10.1 (rule H1)",
+            f"at character 5: {BARE_PREFIX} (rule H1)",
         ),
         (
             parse_user_input,
             "hdl:10.1?a",
-            'at character 9: a handle is PREFIX/SUFFIX, but there is no "/"; the prefix 10.1 itself is described by '
-            "0.NA/10.1 (rule H1)",
+            f"at character 9: {BARE_PREFIX} (rule H1)",
         ),
         (
             Handle.parse,

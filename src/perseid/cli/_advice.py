@@ -30,7 +30,6 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.NAME_RESOLVER: "Name a resolver with --resolver URL, or set http.public_url in perseid.toml",
     AdviceKind.OMIT_DATE: "Omit it. Server administrators can keep the dates of a new record with --preserve-dates",
     AdviceKind.OVERWRITE: "Choose another handle, or replace the record: perseid create {handle} --overwrite …",
-    AdviceKind.PREVIEW_REWRITE: "Add --dry-run to see what matches",
     AdviceKind.REDO_JOB: "To redo it, undo that job: perseid undo {job}",
     AdviceKind.REOPEN_COUNTER: (
         "Find out the last identifier that was minted there, then: perseid restore --reopen {prefix} --last HANDLE"
@@ -43,6 +42,9 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.RESUME_JOB: "Resume that job: perseid jobs resume {job}",
     AdviceKind.RETIRE_NAMESPACE: "Keep them and register no new ones: perseid namespace remove {prefix} --retire",
     AdviceKind.REUSE_DELETED: "Choose another handle, or reuse it: perseid create {handle} --reuse-deleted …",
+    AdviceKind.SEARCH_URLS: (
+        "A --url that ends in * matches all URLs that begin like it. To search with the same options: perseid find"
+    ),
     AdviceKind.SEE_HIDDEN: "To see it: perseid resolve {handle} --private",
     AdviceKind.SEE_HISTORY: "See which entries have the value: perseid history {handle}",
     AdviceKind.SEE_LAST_VERSION: "To see its last version: perseid resolve {handle} --at {seq}",

@@ -48,6 +48,13 @@ _INPUT_TEXTS: Final = {
 """Kinds of errors of the library that converts arguments, and their texts."""
 
 
+_RULE_ADVICE: Final = {
+    "U4": ("To accept your own resolver, use --resolver, as in --resolver http://example.org/hdl",),
+    "U7": ("Write it as a URI, as in hdl:12345/x, or omit --strict",),
+}
+"""Rules with an option about them."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Report:
     """What is reported about an error."""
@@ -95,7 +102,10 @@ def report_usage_error(error: Any, *, json: bool = False) -> int:
     """Print an error in the arguments of a command, like every other error, and return the exit code."""
     context, options = error.ctx, getattr(error, "possibilities", None)
     _use_own_text(error)
-    detail = " ".join((error.message if options else error.format_message()).split()).rstrip(".")
+    has_own_text = options or getattr(error, "param", None) is None  # it was raised here, not by the library
+    hint = f"{error.param_hint}: " if getattr(error, "param_hint", None) else ""
+    text = f"{hint}{error.message}" if has_own_text else error.format_message()
+    detail = capitalize(" ".join(text.split()).rstrip("."))
     if not detail:  # a group without a command has shown its help
         return USAGE
     advice = (f"Did you mean {' or '.join(options)}?",) if options else ()
@@ -129,9 +139,7 @@ def exit_code_of_refusal(refused: Any) -> int:
 
 def _describe(error: Exception) -> _Report:
     if isinstance(error, NameProblem):
-        advice: tuple[str, ...] = (f"To read the rule: perseid name rules {error.rule}",)
-        if error.rule == "U4":
-            advice = ("To accept your own resolver, use --resolver, as in --resolver http://example.org/hdl", *advice)
+        advice = (*_RULE_ADVICE.get(error.rule, ()), f"To read the rule: perseid name rules {error.rule}")
         exit_code = USAGE if isinstance(error, InvalidName) else FAILED
         return _Report("invalid-name", error.detail, advice, error.rule, exit_code=exit_code)
     if _is_instance(error, "perseid.registry.results", "Refused"):

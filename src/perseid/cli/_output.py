@@ -66,11 +66,17 @@ class CommandFailed(Exception):
         return str(self.args[0])
 
 
-class UnknownColumns(CommandFailed):
+class InvalidTable(CommandFailed):
+    """A table has to be corrected."""
+
+    problem_type = "invalid-value"
+    is_usage = True
+
+
+class UnknownColumns(InvalidTable):
     """A table has columns that are not known types."""
 
     problem_type = "unknown-columns"
-    is_usage = True
 
 
 class NotFound(Exception):

@@ -560,11 +560,13 @@ def _record_findings(snapshot: Snapshot, prefix: str, policy: Policy) -> Iterato
                     urls += 1
                     first_url = first_url or f"value {value.index} of {entry.handle}, which {reason}"
     if urls:
-        message = f"{urls:,} URL values of {prefix} are not absolute URLs to redirect to; the first is {first_url}"
+        what = "URL value is not an absolute URL" if urls == 1 else "URL values are not absolute URLs"
+        message = f"{prefix}: {urls:,} {what} to redirect to; the first is {first_url}"
         advice = "fix them with: perseid set; the policy key url_schemes refuses new ones"
         yield Finding("urls", Level.NOTE, message, advice)
     if count:
-        message = f"{count:,} records of {prefix} violate the current policy; the first is {first}"
+        what = "record violates" if count == 1 else "records violate"
+        message = f"{prefix}: {count:,} {what} the current policy; the first is {first}"
         yield Finding("policy", Level.NOTE, message, "they stay unchanged; the next change has to follow the policy")
 
 

@@ -86,16 +86,14 @@ def edit(
 
     The differences are shown before they are saved. If the text is invalid, you can edit it again. Nothing is saved if
     you do not change anything, or if the record was changed by somebody else meanwhile. A text that is refused then, or
-    without a terminal, is kept in a file. As with `perseid set --from`,
-    values that the policy requires stay if you remove them, and so do the administrators unless you name others.
+    cannot be confirmed without a terminal, is kept in a file. As with `perseid set --from`, values that the policy
+    requires stay if you remove them, and so do the administrators unless you name others.
 
     For example:
         perseid edit 102.100.272/8RBZF0DQH
         perseid edit 102.100.272/8RBZF0DQH --note "corrected the address"
     """
     command = find_editor()
-    if not yes and not is_terminal(sys.stdin):
-        raise CommandFailed("Confirmation required, but there is no terminal", "To save without confirmation: --yes")
     with open_installation(directory, acting_as) as session:
         original = _read(session, parse_handle(handle))
 
@@ -139,9 +137,11 @@ def _edit_until_valid(command: list[str], text: str, save: Callable[[bytes], Cha
             try:
                 with path.open("rb") as file:
                     return save(file.read(MAX_JSON_BYTES + 1))
-            except (RecordProblem, Refused) as problem:
+            except (CommandFailed, RecordProblem, Refused) as problem:
                 if isinstance(problem, ConditionFailed) or not is_terminal(sys.stdin):
                     problem.add_note(f"Nothing was saved. Your text is in {_keep(path)}")
+                    raise
+                if isinstance(problem, CommandFailed):  # the user does not want it
                     raise
                 report_error(problem)
                 typer.echo("Edit again? [Y/n] ", nl=False, err=True)

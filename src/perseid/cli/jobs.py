@@ -17,6 +17,7 @@ from perseid.registry.responses import to_conflict, to_job, to_planned_record, t
 from perseid.schema.jobs import JobState
 from perseid.schema.queries import Selectors
 
+from ._advice import render_advice
 from ._arguments import (
     INTERFACE,
     ActingAs,
@@ -32,13 +33,13 @@ from ._output import AsJson, confirm, print_fields, print_json, print_message
 from .lifecycle import Yes, print_job, run_job
 from .queries import (
     ChangedSince,
-    HostOption,
-    OwnerOption,
-    PathOption,
-    PrefixOption,
-    TypeOption,
-    UrlOption,
-    ValueOption,
+    HostCondition,
+    OwnerCondition,
+    PathCondition,
+    PrefixCondition,
+    TypeCondition,
+    UrlCondition,
+    ValueCondition,
     select,
 )
 from .verify import short_time
@@ -60,17 +61,17 @@ OptionalJob: TypeAlias = Annotated[
 
 def rewrite(  # noqa: PLR0913 - options
     *,
-    url: UrlOption = None,
-    host: HostOption = None,
+    url: UrlCondition = None,
+    host: HostCondition = None,
     to: Annotated[
         str,
         typer.Option("--to", metavar="URL", help="The new URL, with `*` at its end if --url has one, or for --host."),
     ],
-    path: PathOption = None,
-    type_: TypeOption = None,
-    value: ValueOption = None,
-    prefix: PrefixOption = None,
-    owner: OwnerOption = None,
+    path: PathCondition = None,
+    type_: TypeCondition = None,
+    value: ValueCondition = None,
+    prefix: PrefixCondition = None,
+    owner: OwnerCondition = None,
     changed_since: ChangedSince = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show every change, but change nothing.")] = False,
     yes: Yes = False,
@@ -85,7 +86,8 @@ def rewrite(  # noqa: PLR0913 - options
 
     Values of type URL and locations in 10320/loc are changed. The command shows the changes, asks for confirmation, and
     runs as a job: `perseid jobs show` shows its progress, `perseid jobs resume` resumes it after an interruption, and
-    `perseid undo` undoes it. With `--json`, the job is printed; with `--dry-run` as well, one line for each record.
+    `perseid undo` undoes it. With `--json`, the job is printed; with `--dry-run` as well, one line for each record. If
+    nothing matches, nothing is changed, and no job is created.
 
     For example:
         perseid create 2000.01/0123456789ABCDEF0123456789ABCDEF --url http://old.example/maps/1
@@ -96,12 +98,13 @@ def rewrite(  # noqa: PLR0913 - options
     with open_installation(directory, acting_as) as session:
         order = Rewrite.of(select(session, selectors), to)
         total = _preview_rewrite(session, order, json, dry_run)
-        if dry_run:
+        if not total:  # no error, as in `find`: the same command may have been run before
+            refused = rewrite_job.nothing_matches(order)
+            print_message(f"{refused.reason}. {render_advice(refused.advice)}")
+        if dry_run or not total:
             if not json:
                 _print_summary({"records": total, "changed": 0})
             return
-        if not total:
-            raise rewrite_job.nothing_matches(order)
         if not yes:
             confirm(f"The URLs of {total:,} {'record' if total == 1 else 'records'} will change")
         job = rewrite_job.start(session.registry, order, session.identity, INTERFACE, note, total)

@@ -17,7 +17,6 @@ from perseid.names.errors import quote_text
 from perseid.names.suggest import did_you_mean
 from perseid.names.uri import BYTE_ORDER_MARK
 from perseid.records.encoding import to_base64
-from perseid.records.errors import InvalidData
 from perseid.records.record import Value
 from perseid.registry.commands.minting import Mint, Reserve
 from perseid.registry.commands.minting import mint as mint_in_steps
@@ -44,7 +43,7 @@ from ._arguments import (
     parse_values,
     print_warnings,
 )
-from ._output import AsJson, UnknownColumns, print_json, progress
+from ._output import AsJson, InvalidTable, UnknownColumns, print_json, progress
 
 MAX_CELL: Final = 2_097_152
 """Characters of the longest cell of a CSV file: a value has at most half as many bytes, base64 needs more."""
@@ -102,7 +101,7 @@ class Rows:
                 if cell
             ]
         except typer.BadParameter as problem:
-            raise InvalidData(f"{self.name}, line {line}: {problem.message}") from problem
+            raise InvalidTable(f"{self.name}, line {line}: {problem.message}") from problem
 
 
 def mint(  # noqa: PLR0913 - options
@@ -273,7 +272,7 @@ def _read_rows(source: str, common: tuple[PartialValue, ...]) -> Rows:
     try:
         text = raw.decode("utf-8").removeprefix(BYTE_ORDER_MARK)
     except UnicodeDecodeError as error:
-        raise InvalidData(f"{name} is not UTF-8 at byte {error.start + 1}") from None
+        raise InvalidTable(f"{name} is not UTF-8 at byte {error.start + 1}") from None
     csv.field_size_limit(MAX_CELL)
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     lines: list[tuple[int, tuple[str, ...]]] = []
@@ -282,11 +281,11 @@ def _read_rows(source: str, common: tuple[PartialValue, ...]) -> Rows:
         for cells in reader:
             if len(cells) > len(columns):
                 message = f"the row has {len(cells)} cells, but the first row has {len(columns)} columns"
-                raise InvalidData(f"{name}, line {reader.line_num}: {message}")
+                raise InvalidTable(f"{name}, line {reader.line_num}: {message}")
             if any(cells):
                 lines.append((reader.line_num, tuple(cells)))
     except csv.Error as problem:
-        raise InvalidData(f"{name}, line {reader.line_num}: invalid CSV: {problem}") from None
+        raise InvalidTable(f"{name}, line {reader.line_num}: invalid CSV: {problem}") from None
     _check_columns(columns, name)
     rows = Rows(columns, tuple(lines), name, common)
     for number in range(len(rows)):
@@ -296,11 +295,11 @@ def _read_rows(source: str, common: tuple[PartialValue, ...]) -> Rows:
 
 def _check_columns(columns: tuple[str, ...], name: str) -> None:
     if not columns:
-        raise InvalidData(f"{name} is empty; the first row must contain the types of the columns, such as URL")
+        raise InvalidTable(f"{name} is empty; the first row must contain the types of the columns, such as URL")
     for column in columns:
         if not column or "=" in column or "://" in column:
             message = f"{quote_text(column)} is not a type; the first row must contain the types, such as URL"
-            raise InvalidData(f"{name}: {message}")
+            raise InvalidTable(f"{name}: {message}")
 
 
 def _check_types(session: OpenInstallation, where: str, rows: Rows, allowed: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from perseid.names.uri import Resolver
 from perseid.records.encoding import iso_time
 from perseid.records.record import Value
 from perseid.registry.context import Context
+from perseid.registry.policy.authority import NOT_VERIFIED
 from perseid.registry.queries.aliases import FoundRecord, find_record
 from perseid.registry.queries.citation import (
     FORMATTERS,
@@ -153,7 +154,7 @@ def _print_authority(metadata: Authority) -> None:
         typer.echo(f"{label}  {time or 'unknown'}")
     for label, party in (("creator", metadata.creator), *[("owner", owner) for owner in metadata.owners]):
         text = "unknown" if party is None else printable(party.uri)
-        remark = "" if party is None or party.verified else "  (not verified: hosted by another service)"
+        remark = "" if party is None or party.verified else f"  ({NOT_VERIFIED})"
         typer.echo(f"{label:<7}  {text}{remark}")
 
 
@@ -187,7 +188,7 @@ DEFAULT_SECONDS: Final = 60
 """Time limit of a search without an index; enough for some ten million URLs."""
 
 
-UrlOption: TypeAlias = Annotated[
+UrlCondition: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--url",
@@ -195,7 +196,7 @@ UrlOption: TypeAlias = Annotated[
         help="The target; `*` matches any characters. To rewrite, only as the scheme and at the end.",
     ),
 ]
-HostOption: TypeAlias = Annotated[
+HostCondition: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--host",
@@ -203,33 +204,35 @@ HostOption: TypeAlias = Annotated[
         help="The host of the target, or a parent domain of it. `rewrite` leaves subdomains unchanged.",
     ),
 ]
-PathOption: TypeAlias = Annotated[
+PathCondition: TypeAlias = Annotated[
     str | None, typer.Option("--path", metavar="PATH", help="The beginning of the target's path, on any host.")
 ]
-ValueOption: TypeAlias = Annotated[
+ValueCondition: TypeAlias = Annotated[
     str | None, typer.Option("--value", metavar="TEXT", help="The exact data of a value.")
 ]
 ChangedSince: TypeAlias = Annotated[
     str | None, typer.Option("--changed-since", metavar="TIME|SEQ", help="Changed after this time or entry.")
 ]
-PrefixOption: TypeAlias = Annotated[
+PrefixCondition: TypeAlias = Annotated[
     str | None, typer.Option("--prefix", metavar="PREFIX", help="The prefix of the handle.")
 ]
-TypeOption: TypeAlias = Annotated[
+TypeCondition: TypeAlias = Annotated[
     str | None, typer.Option("--type", metavar="TYPE", help="The type of a value; `URL.` includes subtypes.")
 ]
-OwnerOption: TypeAlias = Annotated[str | None, typer.Option("--owner", metavar="HANDLE", help="The owner or creator.")]
+OwnerCondition: TypeAlias = Annotated[
+    str | None, typer.Option("--owner", metavar="HANDLE", help="The owner or creator.")
+]
 
 
 def search(  # noqa: PLR0913 - options
     *,
-    url: UrlOption = None,
-    host: HostOption = None,
-    path: PathOption = None,
-    type_: TypeOption = None,
-    value: ValueOption = None,
-    prefix: PrefixOption = None,
-    owner: OwnerOption = None,
+    url: UrlCondition = None,
+    host: HostCondition = None,
+    path: PathCondition = None,
+    type_: TypeCondition = None,
+    value: ValueCondition = None,
+    prefix: PrefixCondition = None,
+    owner: OwnerCondition = None,
     changed_since: ChangedSince = None,
     limit: Limit = None,
     after: After = None,
@@ -322,7 +325,12 @@ def cite(
     handle: HandleArgument,
     *,
     style: Annotated[
-        Style, typer.Option("--style", metavar="|".join(FORMATTERS), help="The style of the citation.")
+        Style,
+        typer.Option(
+            "--style",
+            metavar="|".join(FORMATTERS),
+            help="The style of the citation; `hdl` and `http` are the link alone.",
+        ),
     ] = Style.TEXT,
     resolver: ResolverOption = None,
     at: Annotated[
@@ -339,7 +347,9 @@ def cite(
 
     Title, creators, date, publisher and description come from public values of the types TITLE, AUTHOR or CREATOR, DATE
     or ISSUED, PUBLISHER and DESC, alone, after `DC.`, or as the suffix of a registered type. Missing parts are left
-    out. With `--at` the citation names the entry of the version, which `perseid resolve --at` shows.
+    out. CSL-JSON is an array, as Zotero and pandoc import it.
+
+    With `--at` the citation names the entry of the version, which `perseid resolve --at` shows.
 
     For example:
         perseid cite 102.100.272/X4NDP2JQH

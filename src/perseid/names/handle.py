@@ -321,7 +321,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def missing_suffix(prefix: str, position: int) -> InvalidName:
-    """Error for a name without a slash (H1). It is probably a prefix if it begins like one: what describes that (H8)?"""
+    """Error for a name without a slash (H1). If it looks like a prefix, name the handle that describes it (H8)."""
     message = 'a handle is PREFIX/SUFFIX, but there is no "/"' if prefix else "the name is empty"
     if _LIKE_PREFIX.fullmatch(prefix):
         message = f"{message}; the prefix {prefix} itself is described by {PREFIX_OF_PREFIXES}/{prefix}"

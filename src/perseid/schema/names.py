@@ -135,7 +135,7 @@ class ParsedName(ResponseBody, frozen=True):
     """A parsed handle."""
 
     handle: Annotated[str, Doc("The handle, normalized by its scheme.", examples=["12345/x"])]
-    input: Annotated[str, Doc("The handle as given.")]
+    spelling: Annotated[str, Doc("The handle in the spelling of the input.")]
     prefix: Annotated[str, Doc("The part before the first slash.", examples=["12345"])]
     suffix: Annotated[str, Doc("The part after the first slash.", examples=["x"])]
     query: Query = None

@@ -297,7 +297,7 @@ def _plan_record(rewrite: UrlRewrite, handle: str, values: tuple[Value, ...]) ->
 def nothing_matches(order: Rewrite) -> Refused:
     """The refusal of a rewrite that would change nothing."""
     reason = f"No URL that you can see matches {display_name(order.url)}, or none that can be rewritten"
-    return Refused(ResponseCode.VALUES_NOT_FOUND, reason, AdviceKind.PREVIEW_REWRITE())
+    return Refused(ResponseCode.VALUES_NOT_FOUND, reason, AdviceKind.SEARCH_URLS())
 
 
 def start(registry: Registry, order: Rewrite, identity: Identity, interface: str, note: str, total: int) -> Job:

@@ -331,6 +331,10 @@ def _assign_indexes(others: list[Value], fields: list[Value]) -> list[Value]:
 # Metadata
 
 
+NOT_VERIFIED: Final = "not verified: it has no public record here"
+"""The remark about a party that is not verified."""
+
+
 @dataclass(frozen=True, slots=True)
 class Party:
     """The creator or an owner of an identifier."""

@@ -160,7 +160,9 @@ def test_advice_about_a_uri_reads_its_escapes_and_query(shared: Harness, tail: s
         headers={"Content-Type": "application/json", **basic()},
     )
     read = shared.get(f"/api/v1/handles/{quote(uri, safe='')}")
-    assert {json.loads(each.body)["advice"] for each in (answer, read)} == {f"Write the handle alone: {PREFIX}/Report-7"}
+    assert {json.loads(each.body)["advice"] for each in (answer, read)} == {
+        f"Write the handle alone: {PREFIX}/Report-7"
+    }
 
 
 def test_hosted_prefixes_are_shown_only_with_permission_to_list(server: Harness) -> None:

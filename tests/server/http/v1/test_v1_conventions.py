@@ -45,6 +45,12 @@ def test_unknown_path_is_a_problem(shared: Harness, path: str) -> None:
     assert "/openapi.json" in found["advice"]
 
 
+@pytest.mark.parametrize(("path", "meant"), [("/search?q=x", "find"), ("/handle/x", "handles"), ("/token", "tokens")])
+def test_path_of_other_services_gets_advice(shared: Harness, path: str, meant: str) -> None:
+    found = problem(send(shared, "GET", path), "no-such-path")
+    assert found["advice"].startswith(f"Did you mean /api/v1/{meant}? ")
+
+
 def test_unencoded_slash_gets_advice(shared: Harness) -> None:
     found = problem(send(shared, "GET", "/handles/12345/n0/citation"), "no-such-path")
     assert "%2F" in found["advice"]

@@ -80,7 +80,7 @@ def test_query_text_round_trip(shared: Harness, text: str, plus: bool) -> None:
         ("/ledger/consistency?old=-1", "old", "must be at least 0", "The older size"),
         ("/suffixes/check?suffix=x&scheme=XX", "scheme", "has the invalid value 'XX'", "pilin, pilin-check"),
         ("/suffixes/cordra?version=7", "version", "has the invalid value 7", "Use one of 1, 4"),
-        ("/names/parse?text=", "text", "must have at least 1 characters", "A handle in any form"),
+        ("/names/parse?text=", "text", "must have at least 1 character", "A handle in any form"),
         ("/names/parse?text=1/x&resolvr=x", "resolvr", "Unknown parameter 'resolvr'", "Use one of text, resolver"),
         (f"/names/parse?text=1/x{'&resolver=https://a' * 11}", "resolver", "must have at most 10 items", "resolvers"),
     ],
@@ -102,7 +102,7 @@ def test_invalid_parameters_are_explained(shared: Harness, path: str, where: str
         ({"command": "dance"}, "$.command", "has the invalid value 'dance'", "Use one of create, set, add"),
         ({"command": "delete"}, "$.handle", "$.handle is required", "Expected: A handle"),
         ({"command": "delete", "handle": 5}, "$.handle", "must be a string, not an integer", "Expected: A handle"),
-        ({"command": "delete", "handle": ""}, "$.handle", "must have at least 1 characters", "Expected: A handle"),
+        ({"command": "delete", "handle": ""}, "$.handle", "must have at least 1 character", "Expected: A handle"),
         ({"command": "delete", "handle": "1/2", "x": 1}, "$.x", "$.x is unknown", "Use one of command, handle"),
         (
             {"command": "add", "handle": "1/2", "values": [URL, {**URL, "index": 0}]},

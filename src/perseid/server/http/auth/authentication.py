@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from perseid.records.encoding import to_base64
-from perseid.registry.advice import NO_TEXTS, Advice, AdviceTexts, render
+from perseid.registry.advice import NO_TEXTS, Advice, AdviceKind, AdviceTexts, render
 from perseid.registry.identity import Anonymous, Identity
 from perseid.server.http.context import ProofResult, RequestContext
 from perseid.server.http.messages import HeaderList, Request
@@ -221,7 +221,8 @@ def denial(request_context: RequestContext, auth: AuthResult) -> Denial:
     """Describe the response to a request whose authentication failed or is missing."""
     if not request_context.request.client.private:
         return Denial(FORBIDDEN, ResponseCode.AUTHENTICATION_NEEDED, https_required(request_context.request))
-    problem = auth.problem or AuthFailure(AUTHENTICATION_REQUIRED, ResponseCode.AUTHENTICATION_NEEDED)
+    required = AuthFailure(AUTHENTICATION_REQUIRED, ResponseCode.AUTHENTICATION_NEEDED, AdviceKind.AUTHENTICATE())
+    problem = auth.problem or required
     headers = challenge_headers(request_context, auth)
     return Denial(UNAUTHORIZED, problem.code, problem.reason, headers, problem.advice)
 

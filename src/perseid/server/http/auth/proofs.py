@@ -396,8 +396,9 @@ def _find_keys(registry: Registry, reference: ValueRef, kind: Proof) -> _Keys:
 def _auth_failure(reference: ValueRef, remark: str, *, elsewhere: bool) -> AuthFailure:
     """Create the failure; it depends on public facts only."""
     if elsewhere:
-        remark = hosted_elsewhere_reason(reference.handle)
-    return AuthFailure(f"{NOT_VERIFIED}: {remark}")
+        reason = f"{NOT_VERIFIED}: {hosted_elsewhere_reason(reference.handle)}"
+        return AuthFailure(reason, advice=AdviceKind.USE_KEY_STORED_HERE())
+    return AuthFailure(f"{NOT_VERIFIED}: {remark}", advice=AdviceKind.CHECK_KEY())
 
 
 def _proven_identity(reference: ValueRef, kind: Proof, key: Value, written: str) -> ProvenIdentity:

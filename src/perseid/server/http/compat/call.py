@@ -66,7 +66,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     # This API has no policies, citations, tombstones, tokens or jobs.
     AdviceKind.NAME_RESOLVER: None,
     **dict.fromkeys((AdviceKind.CHANGE_CASE, AdviceKind.LIST_TOKENS, AdviceKind.LIST_JOBS)),
-    **dict.fromkeys((AdviceKind.PREVIEW_REWRITE, AdviceKind.REDO_JOB, AdviceKind.REPEAT_OR_UNDO_JOB)),
+    **dict.fromkeys((AdviceKind.SEARCH_URLS, AdviceKind.REDO_JOB, AdviceKind.REPEAT_OR_UNDO_JOB)),
     AdviceKind.SEE_HIDDEN: None,  # authenticated requests show it
     AdviceKind.SEE_LAST_VERSION: None,  # its response to a missing handle has a fixed form
     **dict.fromkeys((AdviceKind.RESUME_JOB, AdviceKind.UNDO_EARLIER_JOB, AdviceKind.UNDO_JOB)),

@@ -363,7 +363,7 @@ def _limits(schema: Mapping[str, Any]) -> str:
     }
     inside = [schema, *[each for each in schema.get("anyOf", ()) if isinstance(each, Mapping)]]
     found = [
-        "not empty" if key == "minLength" and each[key] == 1 else words[key].format(f"{each[key]:,}")
+        "not empty" if key in ("minLength", "minItems") and each[key] == 1 else words[key].format(f"{each[key]:,}")
         for each in inside
         for key in words
         if key in each

@@ -61,6 +61,8 @@ class TextLink:
     href: str = ""
     external: bool = False
     """Whether the link points to another server."""
+    remark: str = ""
+    """Shown after it."""
 
 
 NO_TEXT: Final = TextLink("")

@@ -11,7 +11,7 @@ declarations are therefore left out.
 import re
 from collections.abc import Callable, Container
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 from xml.sax.saxutils import quoteattr
 
@@ -39,6 +39,7 @@ from perseid.records.types import (
     has_type,
 )
 from perseid.registry.policy.authority import (
+    NOT_VERIFIED,
     AuthorityMetadata,
     Party,
     TypeDefinition,
@@ -412,7 +413,8 @@ def _name_fields(found: LookupResult) -> list[Field]:
 
 
 def _party(party: Party, links: LinkBuilder) -> TextLink:
-    return links.to(str(party.handle), _HDL + str(party.handle))
+    link = links.to(str(party.handle), _HDL + str(party.handle))
+    return link if party.verified else replace(link, remark=NOT_VERIFIED)
 
 
 def _row(value: Value, links: LinkBuilder, limit: int, handle_types: Container[str]) -> Row:

@@ -18,6 +18,8 @@ from starlette import routing as starlette
 from starlette.responses import Response as StarletteResponse
 from starlette.types import Receive, Scope, Send
 
+from perseid.names.errors import MAX_QUOTED_LENGTH
+from perseid.names.suggest import nearest
 from perseid.registry.access.permissions import display_name
 from perseid.registry.identity import quota_key
 from perseid.registry.queries.aliases import AliasError
@@ -81,24 +83,31 @@ class Api:
         self._routers: dict[str, starlette.Router] = {}
         for path, resource in resources.items():
             router = self._routers.setdefault(
-                _first_segment(path), starlette.Router(redirect_slashes=False, default=_raise_no_such_path)
+                _first_segment(path), starlette.Router(redirect_slashes=False, default=self._raise_no_such_path)
             )
             router.routes.append(starlette.Route(path, resource))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["path"] = scope["path"].removeprefix(BASE) or "/"
         router = self._routers.get(_first_segment(scope["path"]))
-        await (_raise_no_such_path if router is None else router.app)(scope, receive, send)
+        await (self._raise_no_such_path if router is None else router.app)(scope, receive, send)
+
+    async def _raise_no_such_path(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - as Starlette calls it
+        path, first = scope["raw_path"], _first_segment(scope["path"])[:MAX_QUOTED_LENGTH]
+        advice = "See /docs or /openapi.json for all paths"
+        if b"/handles/" in path:
+            advice = _SLASH_ADVICE.format(BASE)
+        elif first not in self._routers and (meant := _OTHER_WORDS.get(first) or nearest(first, self._routers)):
+            advice = f"Did you mean {BASE}/{meant}? {advice}"
+        raise ApiError("no-such-path", f"Path {display_name(path.decode('utf-8', 'replace'))} does not exist", advice)
+
+
+_OTHER_WORDS: Final = {"search": "find", "query": "find", "lookup": "handles", "records": "handles"}
+"""Words that other services use in their paths, and ours."""
 
 
 def _first_segment(path: str) -> str:
     return path.split("/", 2)[1]
-
-
-async def _raise_no_such_path(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - as Starlette calls it
-    path = scope["raw_path"]
-    advice = _SLASH_ADVICE.format(BASE) if b"/handles/" in path else "See /docs or /openapi.json for all paths"
-    raise ApiError("no-such-path", f"Path {display_name(path.decode('utf-8', 'replace'))} does not exist", advice)
 
 
 class Resource:

@@ -200,7 +200,6 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.NAME_RESOLVER: "Name a resolver with the parameter resolver, as in ?resolver=https://hdl.handle.net",
     AdviceKind.OMIT_DATE: "Omit it. Server administrators can keep the dates of a new record with preserve_dates",
     AdviceKind.OVERWRITE: f"Choose another handle, or send PUT {BASE}/handles/{{handle}} to replace it",
-    AdviceKind.PREVIEW_REWRITE: f"Show what matches, with the same url and to: GET {BASE}/rewrites/preview",
     AdviceKind.REDO_JOB: f"To redo it, undo that job: POST {BASE}/jobs/{{job}}/undo",
     AdviceKind.REOPEN_COUNTER: AdviceKind.REOPEN_COUNTER.value,
     AdviceKind.REOPEN_NAMESPACE: (
@@ -211,6 +210,9 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.RESUME_JOB: f"Resume that job: POST {BASE}/jobs/{{job}}/resume",
     AdviceKind.RETIRE_NAMESPACE: f"Keep them and register no new ones: DELETE {BASE}/namespaces/{{prefix}}?retire",
     AdviceKind.REUSE_DELETED: f"Choose another handle, or confirm with reuse_deleted in POST {BASE}/handles",
+    AdviceKind.SEARCH_URLS: (
+        f"Search with the same url or host: GET {BASE}/find. A url that ends in * matches all that begin like it"
+    ),
     AdviceKind.SEE_HIDDEN: f"To see it: GET {BASE}/handles/{{handle}}?private",
     AdviceKind.SEE_HISTORY: f"See which entries have the value: GET {BASE}/handles/{{handle}}/history",
     AdviceKind.SEE_LAST_VERSION: f"To see its last version: GET {BASE}/handles/{{handle}}?at={{seq}}",
@@ -233,5 +235,11 @@ def render_advice(advice: Advice | None) -> str:
 
 def rule_advice(rule: str) -> str:
     """Return advice about a broken rule."""
-    full = f"To read the rule: GET {BASE}/names/rules/{rule}"
-    return f"Add your resolver with the parameter resolver. {full}" if rule == "U4" else full
+    return f"{_RULE_ADVICE.get(rule, '')}To read the rule: GET {BASE}/names/rules/{rule}"
+
+
+_RULE_ADVICE: Final = {
+    "U4": "Add your resolver with the parameter resolver. ",
+    "U7": "Write it as a URI, as in hdl:12345/x, or omit strict. ",
+}
+"""Rules with a parameter about them."""

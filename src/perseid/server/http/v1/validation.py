@@ -219,7 +219,7 @@ def _format_problem(message: str) -> str:
     if found := _BOUND.fullmatch(message):
         kind, is_length, relation, number = found.groups()
         limit = f"{int(number):,}" if number.isdecimal() else number
-        unit = "" if not is_length else " characters" if kind == "str" else " items"
+        unit = f" {'character' if kind == 'str' else 'item'}{'' if number == '1' else 's'}" if is_length else ""
         return f"must {'have' if is_length else 'be'} {_BOUNDS[relation].format(limit + unit)}"
     if found := _PATTERN.fullmatch(message):
         return f"must match the pattern {found[1]}"
