@@ -194,7 +194,7 @@ def cordra_suffix(
 ) -> None:
     """Generate a CORDRA path: a new UUID in 32 uppercase hexadecimal digits."""
     if version not in {1, 4}:
-        raise typer.BadParameter("use 1 or 4: CORDRA paths are UUIDs of these versions")
+        raise typer.BadParameter("use 1 or 4: CORDRA paths are UUIDs of these versions", param_hint="--version")
     source = Source(clock=time.time_ns, random=secrets.token_bytes, lease=MemoryLease(), sleep=time.sleep)
     generated = generate_cordra(1 if version == 1 else 4, source)
     if json:
