@@ -1,14 +1,15 @@
 """`init`, `config`, `upgrade`."""
 
 import json
+import os
 import re
-import socket
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from perseid.registry.installation.installation import WRITER_LINK
+from perseid.server.state.runtime import lock_installation
 from tests.cli.installation import Site, call, refused, site
 from tests.cli.program import run
 
@@ -204,14 +205,13 @@ def test_upgrade_reports_that_nothing_changed(tmp_path: Path) -> None:
 
 def test_upgrade_is_refused_beside_a_running_server(tmp_path: Path) -> None:
     installation = site(tmp_path, "--prefix", "12345")
-    path = tmp_path / "socket"
-    (installation.directory / WRITER_LINK).symlink_to(path)
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(path))
-        server.listen()
-        problem = json.loads(installation("upgrade --json").err)
+    lock = lock_installation(installation.directory, exclusive=False)
+    assert lock is not None
+    problem = json.loads(installation("upgrade --json").err)
+    os.close(lock)
     assert problem["type"].endswith("state-conflict")
     assert "is running" in problem["detail"]
+    (installation.directory / WRITER_LINK).symlink_to(tmp_path / "socket")
     installation.ok("upgrade")  # a link that a killed server left
 
 

@@ -1,11 +1,11 @@
 """Commands about an installation as a whole: `init`, `config`, `upgrade`."""
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from os import environ
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -37,8 +37,9 @@ from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.policy.text import format_toml
 from perseid.registry.registry import Registry
 from perseid.registry.results import StateConflict
+from perseid.server.state.runtime import lock_installation
 
-from ._arguments import INTERFACE, Directory, find_writer, get_identity, printable, read_name, resolve_directory
+from ._arguments import INTERFACE, Directory, get_identity, printable, read_name, resolve_directory
 from ._output import AsJson, print_fields, print_json, print_message
 
 
@@ -137,7 +138,7 @@ def config(directory: Directory = None, json: AsJson = False) -> None:
     target = resolve_directory(directory).resolve()
     if not (target / FILE_NAME).is_file():
         raise NoInstallation(target)
-    effective = Config.load(target, environ)
+    effective = Config.load(target, os.environ)
     if json:
         settings = [
             {"name": each.name, "value": each.value, "source": each.source, "unit": each.unit, "about": each.about}
@@ -159,9 +160,13 @@ def upgrade(directory: Directory = None, json: AsJson = False) -> None:
         perseid upgrade
     """
     target = resolve_directory(directory)
-    if find_writer(target) is not None:
+    installations.load_settings(target)  # there is an installation
+    if (lock := lock_installation(target, exclusive=True)) is None:
         raise StateConflict("The server of this installation is running. Stop it first, then upgrade")
-    done = installations.upgrade(target)
+    try:
+        done = installations.upgrade(target)
+    finally:
+        os.close(lock)
     if json:
         print_json({"directory": str(target.resolve()), "upgraded": done, "tables": installations.TABLES_VERSION})
     else:

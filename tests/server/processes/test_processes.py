@@ -23,6 +23,7 @@ import pytest
 
 from perseid.records.record import Value
 from perseid.records.site import Site
+from perseid.server.state.runtime import lock_installation
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode
 from perseid.wire.requests import Resolve
 from perseid.wire.responses import ResolutionResult
@@ -317,6 +318,7 @@ def test_killed_writer_is_restarted_and_no_change_is_lost(killable_server: Servi
             assert is_answered(killable_server, Via.UDP, f"{PREFIX}/w{number}")
             assert client.create(f"{PREFIX}/v{number}", values).code is ResponseCode.SUCCESS
             eventually(lambda: len(children(killable_server, "writer")) == 1, "another writer")
+        eventually(lambda: killable_server.errors.count("writer ready for changes") == 4, "each writer says so")
         for number in range(3):
             assert is_answered(killable_server, Via.TCP, f"{PREFIX}/w{number}")
             assert is_answered(killable_server, Via.TCP, f"{PREFIX}/v{number}")
@@ -525,6 +527,18 @@ def test_missing_installation_is_refused(tmp_path: Path) -> None:
     done = run(tmp_path / "nothing")
     assert done.returncode == 1
     assert "perseid init" in done.stderr
+
+
+def test_installation_that_is_being_upgraded_is_not_served(tmp_path: Path) -> None:
+    directory = copy_to(tmp_path)
+    lock = lock_installation(directory, exclusive=True)
+    assert lock is not None
+    done = run(directory, "--native-port", "0")
+    os.close(lock)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "perseid: The installation is being upgraded. Start the server after that\n",
+    )
 
 
 def test_missing_server_key_is_reported(tmp_path: Path) -> None:

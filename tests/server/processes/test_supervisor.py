@@ -25,4 +25,4 @@ def test_process_inside_a_change_of_the_shared_state_is_killed_first(
     ]
     children.append(Child("worker-3", "", {}, silence=100.0))  # it is not running
     children.append(Child("worker-4", "", {}, pid=14, silence=100.0))  # it is starting
-    assert [child.name for child in choose_stuck(children, last_writer)] == killed
+    assert [child.name for child in choose_stuck(children, lambda: last_writer)] == killed

@@ -226,7 +226,8 @@ def _load_self_signed_key(directory: Path, config: Config) -> TlsKey | None:
 def _to_tls_key(key: PrivateKey) -> TlsKey | None:
     """Return the server's own key for TLS; None if unsuitable."""
     try:
-        tls_key = load_der_private_key(key.to_pkcs8(), None)
+        # The library's primality tests take 35 ms; the key is our own.
+        tls_key = load_der_private_key(key.to_pkcs8(), None, unsafe_skip_rsa_key_validation=True)
     except (ValueError, UnsupportedAlgorithm):
         return None
     return tls_key if isinstance(tls_key, rsa.RSAPrivateKey) and tls_key.key_size >= MIN_RSA_BITS else None

@@ -103,7 +103,6 @@ class HttpService:
     def __init__(self, server: ServerContext) -> None:
         self.server = server
         """The server's settings and state; replaced on reload."""
-        application.get_api()  # loads it now, so that no request waits for it
 
     def handle_fast(self, request: ParsedRequest) -> bytes | None:  # noqa: ARG002 - part of the protocol
         """Return None: this service has no fast path."""

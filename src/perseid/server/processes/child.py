@@ -15,8 +15,8 @@ from typing import Any, Final, TypeVar
 
 from perseid.server.observe.counters import SharedCounters
 
-BEAT_SECONDS: Final = 0.05
-"""Seconds between two heartbeats: several within the time after which a worker is considered silent."""
+BEAT_SECONDS: Final = 0.1
+"""Seconds between two heartbeats: two within the time after which a worker is considered silent."""
 
 _MAX_NEWS_BYTES = 1 << 20  # far more than the supervisor ever sends at a time
 

@@ -28,7 +28,11 @@ from typing import Any, Final, NoReturn
 
 from . import CHILD_SIGNALS, systemd
 
-PRELOADED: Final = ("perseid.server.processes.writer", "perseid.server.processes.worker")
+PRELOADED: Final = (
+    "perseid.server.processes.writer",
+    "perseid.server.processes.worker",
+    "perseid.server.http.v1.routes",  # which the first worker loads when it has time
+)
 """Modules to load before they are asked for, in the order in which children are started."""
 
 _CHANNEL: Final = 0

@@ -25,7 +25,7 @@ import selectors
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from perseid.server.limits.connections import SharedConnections
 from perseid.server.limits.udp import SLOTS, TrafficLimit
 from perseid.server.observe import logs
 from perseid.server.observe.counters import SharedCounters
-from perseid.server.state.runtime import NoRuntimeDirectory, RuntimeDirectory
+from perseid.server.state.runtime import NoRuntimeDirectory, RuntimeDirectory, lock_installation
 
 from . import fork_server, systemd, unblock_signals
 from .sockets import StartupError, bind, listen, listen_for_metrics
@@ -171,6 +171,9 @@ class Supervisor:
         self._sockets = [udp, tcp, http]
         self._traffic, self._requests = TrafficLimit.create(SLOTS), TrafficLimit.create(SLOTS)
         self._connections = SharedConnections.create(options.workers)
+        self._lock = lock_installation(Path(options.directory), exclusive=False)
+        if self._lock is None:
+            raise StartupError("The installation is being upgraded. Start the server after that")
         self._runtime = RuntimeDirectory.create(Path(options.directory))
         self._selector = selectors.DefaultSelector()
         self._signals, wakeup = _signal_pipe()
@@ -257,7 +260,7 @@ class Supervisor:
                 self._start(child)
             child.silence = now - late - (self._shared_counters.last_beat(child.number) or child.started)
             child.is_silent = not child.is_ready or child.silence > SILENT_SECONDS
-        if now >= self._resume_deadline and (stuck := choose_stuck(self._children, self._runtime.last_writer())):
+        if now >= self._resume_deadline and (stuck := choose_stuck(self._children, self._runtime.last_writer)):
             self._resume_deadline = now + RESUME_SECONDS
             for child in stuck:
                 self._kill(child, child.silence)
@@ -541,17 +544,15 @@ class Supervisor:
         return {"http": " and ".join(urls), "http_first": urls[0]}
 
 
-def choose_stuck(children: Sequence[Child], last_writer: int) -> list[Child]:
+def choose_stuck(children: Sequence[Child], last_writer: Callable[[], int]) -> list[Child]:
     """Return the processes to kill: the one that others wait for, if there is one, else those that are stuck.
 
     A process that is stopped while it changes the shared state makes all others wait for it.
     """
     running = [child for child in children if child.pid]
     locked = [child for child in running if child.is_ready and child.silence > LOCKED_SECONDS]
-    if len(locked) > 1:
-        for child in locked:
-            if child.pid == last_writer:
-                return [child]
+    if len(locked) > 1 and (inside := [child for child in locked if child.pid == last_writer()]):
+        return inside
     return [child for child in running if child.silence > (STUCK_SECONDS if child.is_ready else START_TIMEOUT)]
 
 

@@ -39,6 +39,7 @@ from perseid.registry.installation.files import replace_file
 from perseid.registry.installation.installation import KNOWN_CLIENTS, Installation
 from perseid.registry.installation.settings import Config, InvalidConfig
 from perseid.server.http.application import HttpConfig, HttpServer, load_tls_context
+from perseid.server.http.v1.application import get_api
 from perseid.server.limits.budgets import Connections
 from perseid.server.limits.connections import SharedConnections
 from perseid.server.limits.guesses import KnownClients
@@ -328,6 +329,8 @@ class Worker:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), max(0.0, due - loop.time()))
                 return
+            if self._http is not None:
+                get_api()  # the first time: no request waits for it, and neither does the start
             lag = loop.time() - due
             self._counts.lags.add(int(lag * 1_000_000))
             due += max(0.0, lag)

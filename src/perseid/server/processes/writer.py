@@ -485,6 +485,7 @@ class Writer:
             server.watch(self._signals, lambda: self._on_signal(server, installation))
             server.watch(self._options.news, lambda: self._on_news(server))
             self._supervisor.report("ready", True)
+            _logger.info("ready for changes")
             due = monotonic() + TICK_SECONDS
             while not self._stopping.is_set():
                 server.step(TICK_SECONDS)

@@ -89,6 +89,20 @@ class RuntimeDirectory:
         os.close(self.lock)
 
 
+def lock_installation(directory: Path, *, exclusive: bool) -> int | None:
+    """Lock an installation until the descriptor is closed: servers share it, an upgrade has it alone.
+
+    Return None if another process does not allow it.
+    """
+    lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    return lock
+
+
 def _candidates(installation: Path, environ: Mapping[str, str]) -> Iterator[Path]:
     user = os.getuid()
     given = environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]  # systemd separates several by colons
