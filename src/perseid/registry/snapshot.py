@@ -145,6 +145,11 @@ class Snapshot:
         return self._reader
 
     @property
+    def stamp(self) -> tuple[int, int] | None:
+        """The state of the answers view that is read: equal stamps mean equal content; None if it is the ledger."""
+        return None
+
+    @property
     def seen(self) -> Mapping[bytes, Entry | None]:
         """The latest entries of all records that were read."""
         return self._entries
@@ -470,6 +475,11 @@ class PublicSnapshot(Snapshot):
         self._view = view
         self._short_only = short_only
         self._stored: dict[Handle, StoredRecord] = {}
+
+    @property
+    def stamp(self) -> tuple[int, int] | None:
+        """The state of the view."""
+        return self._view.stamp
 
     @property
     def reader(self) -> LogReader:

@@ -464,6 +464,11 @@ class AnswersSnapshot:
         """Drop the generation, which is closed with its last reference."""
         del self._generation, self._txn
 
+    @property
+    def stamp(self) -> tuple[int, int]:
+        """The state that is read: equal stamps mean equal content."""
+        return self._generation.number, self._txn.id()
+
     def find(self, record: bytes) -> HandleItem | None:
         """Find a record by its key in the ledger; None if it does not exist."""
         key = store_key(record)

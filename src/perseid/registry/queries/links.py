@@ -12,6 +12,7 @@ through `normalize_url` and drop what `Link` rejects.
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
 
@@ -35,6 +36,9 @@ MAX_URI: Final = 8_192
 
 MAX_TEXT: Final = 1_024
 """Characters of the longest attribute."""
+
+MAX_CACHED_ATTRIBUTES: Final = 256
+"""Attributes of links that are known to be valid: most links of all records have the same two dozen."""
 
 # Characters of a URI (RFC 3986), starting with a scheme. They need no quoting in any serialization.
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?:[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+")
@@ -81,11 +85,7 @@ class Link:
         for what, address in (("target", self.target), ("anchor", self.anchor)):
             if address is not None and (len(address) > MAX_URI or not _URI.fullmatch(address)):
                 raise ValueError(f"Invalid link {what}: expected an absolute URI of at most {MAX_URI:,} characters")
-        for relation in self.relations:
-            # In RFC 9264 `anchor` is a member next to the relations, so no relation can have that name.
-            if relation == "anchor" or not (_RELATION.fullmatch(relation) or _URI.fullmatch(relation)):
-                raise ValueError("Invalid link relation: expected a registered relation or a URI")
-        self._check_attributes()
+        _check_attributes(self.relation, self.type, self.media, self.hreflang, self.title, self.language, self.others)
 
     @property
     def relations(self) -> tuple[str, ...]:
@@ -104,25 +104,36 @@ class Link:
             yield "hreflang", language
         yield from self.others
 
-    def _check_attributes(self) -> None:
-        if self.type is not None and not _MEDIA_TYPE.fullmatch(self.type):
-            raise ValueError("Invalid media type of a link")
-        if not all(map(_LANGUAGE.fullmatch, (*self.hreflang, *filter(None, [self.language])))):
-            raise ValueError("Invalid language of a link: expected a tag such as en or pt-BR")
-        if self.title is not None and not (self.title.isprintable() and len(self.title) <= MAX_TEXT):
-            raise ValueError("Invalid link title: too long, or not printable")
-        if self.language is not None and self.title is None:
-            raise ValueError("A link without a title cannot have a title language")
-        names = [name for name, _ in self.others]
-        if (
-            len(set(names)) < len(names)
-            or not _RESERVED_NAMES.isdisjoint(names)
-            or not all(map(_NAME.fullmatch, names))
-        ):
-            raise ValueError("Invalid name of a link attribute: malformed, reserved or repeated")
-        texts = (self.relation, self.media or "", *[text for _, text in self.others])
-        if any(len(text) > MAX_TEXT or not _PRINTABLE.fullmatch(text) for text in texts):
-            raise ValueError("Invalid link attribute: too long, or not printable ASCII")
+
+@lru_cache(MAX_CACHED_ATTRIBUTES)
+def _check_attributes(
+    relation: str,
+    type_: str | None,
+    media: str | None,
+    languages: tuple[str, ...],
+    title: str | None,
+    title_language: str | None,
+    others: tuple[tuple[str, str], ...],
+) -> None:
+    """Check everything but the addresses; raises ValueError."""
+    for each in relation.split(" "):
+        # In RFC 9264 `anchor` is a member next to the relations, so no relation can have that name.
+        if each == "anchor" or not (_RELATION.fullmatch(each) or _URI.fullmatch(each)):
+            raise ValueError("Invalid link relation: expected a registered relation or a URI")
+    if type_ is not None and not _MEDIA_TYPE.fullmatch(type_):
+        raise ValueError("Invalid media type of a link")
+    if not all(map(_LANGUAGE.fullmatch, (*languages, *filter(None, [title_language])))):
+        raise ValueError("Invalid language of a link: expected a tag such as en or pt-BR")
+    if title is not None and not (title.isprintable() and len(title) <= MAX_TEXT):
+        raise ValueError("Invalid link title: too long, or not printable")
+    if title_language is not None and title is None:
+        raise ValueError("A link without a title cannot have a title language")
+    names = [name for name, _ in others]
+    if len(set(names)) < len(names) or not _RESERVED_NAMES.isdisjoint(names) or not all(map(_NAME.fullmatch, names)):
+        raise ValueError("Invalid name of a link attribute: malformed, reserved or repeated")
+    texts = (relation, media or "", *[text for _, text in others])
+    if any(len(text) > MAX_TEXT or not _PRINTABLE.fullmatch(text) for text in texts):
+        raise ValueError("Invalid link attribute: too long, or not printable ASCII")
 
 
 def normalize_url(text: str) -> str | None:

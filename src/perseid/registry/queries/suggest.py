@@ -45,8 +45,8 @@ MAX_LOOKUPS: Final = 1_000
 """Lookups of handles and prefixes per request: enough for one wrong, missing or extra character in a case-insensitive
 suffix of a dozen characters. In longer ones the likelier typos are tried. Each takes about 10 µs in total."""
 
-STEP_LOOKUPS: Final = 32
-"""Lookups in one step of a search: some tenths of a millisecond, for which everybody else in a process waits."""
+STEP_LOOKUPS: Final = 16
+"""Lookups in one step of a search: two tenths of a millisecond, for which everybody else in a process waits."""
 
 MAX_SECONDS: Final = 0.1
 """Time limit, however slow the machine: the "not found" page waits for it."""

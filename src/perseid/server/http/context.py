@@ -16,7 +16,7 @@ plain errors.
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, Self, TypeVar, cast
+from typing import Any, Final, Generic, Protocol, Self, TypeVar, cast
 
 from perseid.records.private_keys import PrivateKey
 from perseid.records.site import Site, Transport
@@ -140,27 +140,42 @@ MAX_SEARCHES: Final = 2
 under load the pages have no suggestions."""
 
 
-@dataclass(slots=True)
-class SuggestionCache:
-    """The suggestions for texts, in one state of the view, and the searches that are running."""
-
-    running: int = 0
-    _state: object = None
-    _found: dict[str, Suggestions] = field(default_factory=dict)
-
-    def get(self, text: str, state: object) -> Suggestions | None:
-        """Return cached suggestions."""
-        return self._found.get(text) if state == self._state else None
-
-    def add(self, text: str, state: object, found: Suggestions) -> None:
-        """Cache suggestions."""
-        if state != self._state or len(self._found) >= MAX_CACHED_SUGGESTIONS:
-            self._found.clear()
-            self._state = state
-        self._found[text] = found
-
+MAX_CACHED_FACTS: Final = 512
+"""What pages of many records need of other records: the contacts of prefixes, and whether a type has a page."""
 
 T = TypeVar("T")
+
+
+class StateCache(Generic[T]):
+    """Results that are the same as long as the view is in one state."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._results: tuple[object, dict[str, T]] = (None, {})
+
+    def get(self, key: str, state: object) -> T | None:
+        """Return a cached result; None if there is none for this state."""
+        known, results = self._results
+        return results.get(key) if state == known else None
+
+    def add(self, key: str, state: object, result: T) -> None:
+        """Cache a result of a state; None is the state of no view."""
+        known, results = self._results
+        if state is None:
+            return
+        if state != known or len(results) >= self._size:
+            results = {}
+            self._results = state, results
+        results[key] = result
+
+
+class SuggestionCache(StateCache[Suggestions]):
+    """The suggestions for texts, and the searches that are running."""
+
+    def __init__(self) -> None:
+        super().__init__(MAX_CACHED_SUGGESTIONS)
+        self.running = 0
+
 
 INTERFACE = "http"
 """The interface that the ledger records for a change."""
@@ -206,6 +221,8 @@ class ServerContext:
     """State of the version 1 API."""
     suggestion_budget: Budget = field(default_factory=make_suggestion_budget)
     suggestion_cache: SuggestionCache = field(default_factory=SuggestionCache)
+    page_cache: StateCache[object] = field(default_factory=lambda: StateCache(MAX_CACHED_FACTS))
+    """What pages need of other records."""
     turns: Turns = field(default_factory=Turns)
     """Longer pieces of work in the event loop."""
     certificate_log: RateLimitedLogger = field(default_factory=RateLimitedLogger)

@@ -16,14 +16,15 @@ from perseid.names.handle import CaseRule, Handle
 from perseid.records.record import Value
 from perseid.registry.commands.lifecycle import Tombstone, Unpublish
 from perseid.registry.commands.namespaces import SetPolicy
-from perseid.registry.commands.records import Delete
+from perseid.registry.commands.records import Add, Delete
 from perseid.registry.identity import Anonymous
 from perseid.registry.queries.history import get_history
+from perseid.registry.queries.signposting import FORMATTERS
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import MAX_SHORT_BYTES, LedgerNeeded
 from perseid.server.http.messages import Response
 from perseid.server.native.work import WorkKind
-from tests.server.http.contexts import Harness
+from tests.server.http.contexts import Harness, header_of
 from tests.server.http.resolver.resolver_records import CORDRA_NAME, add_namespace, create, resolver, text
 from tests.server.installations import OPERATOR
 
@@ -175,3 +176,35 @@ def test_long_record_is_read_from_the_view_in_a_thread(
     assert set(server.kinds) == {WorkKind.READ}
     with without_view(monkeypatch):
         assert ask(server, target) == found
+
+
+def test_page_is_exact_after_changes_of_other_records(server: Harness) -> None:
+    kind, status = Handle.parse("12345/kind"), "<namespace><status>inactive</status></namespace>"
+    add_namespace(server, "7000", "free")
+    create(server, "7000/x", text(1, str(kind), "data"))
+
+    def page() -> str:
+        return ask(server, "/7000/x?noredirect").body.decode()
+
+    assert f'href="/{kind}"' not in page()
+    create(server, str(kind), text(1, "DESC", "A type."))
+    assert f'href="/{kind}"' in page()
+    server.registry.do(Delete(kind), OPERATOR, "cli")
+    assert f'href="/{kind}"' not in page()
+    server.registry.do(Add(Handle.parse("0.NA/7000"), (Value.text(7, "HS_NAMESPACE", status),)), OPERATOR, "cli")
+    assert "Handle Values for" not in page()
+
+
+@pytest.mark.parametrize("accept", [*FORMATTERS, "application/json", "text/html"])
+def test_forms_and_conditions_are_read_from_the_view(
+    server: Harness, monkeypatch: pytest.MonkeyPatch, accept: str
+) -> None:
+    with without_ledger(server, monkeypatch):
+        for target in ("/12345/url?noredirect", "/api/handles/12345/url"):
+            server.kinds.clear()
+            headers = {"Accept": accept}
+            found = ask(server, target, headers=headers)
+            assert server.head(target, headers=headers).status == found.status == 200
+            tag = header_of(found, "ETag") or ""
+            assert ask(server, target, headers=headers | {"If-None-Match": tag}).status == 304
+            assert server.kinds == [], target

@@ -49,6 +49,7 @@ _TIME: Final = re.compile(
     "[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:[.][0-9]{1,6})?Z",
     re.ASCII,
 )
+_TIME_ELEMENT: Final = r'<time datetime="\g<0>">\g<0></time>'
 _BREAK: Final = re.compile("[./](?=.)")
 _MAIL: Final = re.compile(r"[^\s@<>\"',;:?&#%/\\]{1,64}@[A-Za-z0-9.-]{1,253}")
 
@@ -91,16 +92,25 @@ def to_visible(text: str, limit: int = MAX_SHOWN) -> str:
     """
     if len(text) > limit:
         text = text[:limit] + ELLIPSIS
-    text = _CONTROLS.sub(lambda match: _DELETE if match[0] == "\x7f" else chr(_PICTURES + ord(match[0])), text)
     if text.isprintable():
         return text
+    text = _CONTROLS.sub(lambda match: _DELETE if match[0] == "\x7f" else chr(_PICTURES + ord(match[0])), text)
     return "".join([each if each.isprintable() or each == "\n" else f"⟨U+{ord(each):04X}⟩" for each in text])
 
 
 def mark_times(text: str) -> Markup:
     """Escape a text and mark its times in ISO 8601 for programs."""
-    marked = _TIME.sub(r'<time datetime="\g<0>">\g<0></time>', str(escape(text)))
+    marked = _TIME.sub(_TIME_ELEMENT, str(escape(text)))
     return Markup(marked)  # noqa: S704 - the text is escaped
+
+
+def render_piece(piece: TextLink) -> Markup:
+    """Write a text as HTML, as a link if it is one."""
+    text = str(escape(piece.text))  # a Markup would escape what is substituted
+    if not piece.href:
+        return Markup(f"<bdi>{_TIME.sub(_TIME_ELEMENT, text)}</bdi>")  # noqa: S704 - the text is escaped
+    others = ' rel="nofollow noopener"' if piece.external else ""
+    return Markup(f'<a href="{escape(piece.href)}"{others}><bdi>{text}</bdi></a>')  # noqa: S704 - both are escaped
 
 
 def mark_breaks(text: str) -> Markup:
@@ -151,6 +161,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
+    environment.filters["piece"] = render_piece
     environment.filters["times"] = mark_times
     environment.filters["breaks"] = mark_breaks
     return environment

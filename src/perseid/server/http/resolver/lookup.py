@@ -261,6 +261,14 @@ class RecordReader:
 
     def space(self, handle: Handle) -> NamespaceInfo:
         """Describe the namespace of a handle; a derived prefix inherits what it does not specify."""
+        cache, state, key = self.server.page_cache, self.snapshot.stamp, f"prefix {handle.prefix}"
+        known = cache.get(key, state)
+        if not isinstance(known, NamespaceInfo):
+            known = self._describe_namespace(handle)
+            cache.add(key, state, known)
+        return known
+
+    def _describe_namespace(self, handle: Handle) -> NamespaceInfo:
         contact, inactive, decided = "", None, False
         for namespace in self._namespaces(handle.prefix):
             contact = contact or namespace.contact or ""
@@ -273,9 +281,17 @@ class RecordReader:
         """Whether this server has a page for a handle; False after `MAX_LINK_CHECKS` checks."""
         if self._link_checks >= MAX_LINK_CHECKS:
             return False
+        cache, state, key = self.server.page_cache, self.snapshot.stamp, f"handle {handle}"
+        known = cache.get(key, state)
+        if not isinstance(known, bool):
+            known = self._has_page(handle)
+            cache.add(key, state, known)
+        self._link_checks += 1
+        return known
+
+    def _has_page(self, handle: Handle) -> bool:
         if not self._is_responsible(handle):
             return find_built_in_definition(handle) is not None
-        self._link_checks += 1
         return self._public_values(str(handle)) is not None
 
     # Names
