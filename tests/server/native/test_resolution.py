@@ -1,4 +1,4 @@
-"""The fast path: what it answers, what it forwards, and that no input makes it fail."""
+"""The fast path: what it answers, what it leaves to the server, and that no input makes it fail."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -202,7 +202,7 @@ def test_client_accepts_the_response_with_its_digest(here: World) -> None:
 
 # Handed over
 
-FORWARDED: dict[str, RequestFields] = {
+LEFT_TO_THE_SERVER: dict[str, RequestFields] = {
     "to be signed": RequestFields(b"10.1/open", flags=int(DEFAULT_FLAGS | OpFlag.CERTIFY)),
     "to be encrypted": RequestFields(b"10.1/open", flags=int(DEFAULT_FLAGS | OpFlag.ENCRYPT)),
     "a flag nobody knows": RequestFields(b"10.1/open", flags=int(DEFAULT_FLAGS) | 1),
@@ -240,8 +240,8 @@ FORWARDED: dict[str, RequestFields] = {
 }
 
 
-@pytest.mark.parametrize("fields", FORWARDED.values(), ids=FORWARDED)
-def test_other_requests_are_forwarded(here: World, fields: RequestFields) -> None:
+@pytest.mark.parametrize("fields", LEFT_TO_THE_SERVER.values(), ids=LEFT_TO_THE_SERVER)
+def test_other_requests_are_left_to_the_server(here: World, fields: RequestFields) -> None:
     if "\udcff" in fields.types:
         datagram = replace(fields, types=("??",)).to_bytes().replace(b"??", b"\xff\xff")
     else:
@@ -250,14 +250,14 @@ def test_other_requests_are_forwarded(here: World, fields: RequestFields) -> Non
 
 
 @pytest.mark.parametrize(("octet", "bits"), [(2, 0x20), (2, 0x40), (2, 0x80), (2, 0x04), (15, 1), (19, 1), (27, 1)])
-def test_fragments_and_invalid_lengths_are_forwarded(here: World, octet: int, bits: int) -> None:
+def test_fragments_and_invalid_lengths_are_left_to_the_server(here: World, octet: int, bits: int) -> None:
     datagram = bytearray(RequestFields(b"10.1/open").to_bytes())
     assert here.answer(bytes(datagram)) is not None
     datagram[octet] ^= bits
     assert here.answer(bytes(datagram)) is None
 
 
-def test_following_node_forwards_authoritative_requests(here: World) -> None:
+def test_following_node_leaves_authoritative_requests_to_the_server(here: World) -> None:
     answer = PublicResolver(
         here.registry.ledger.answers, ResolutionSettings(follows=True, is_primary=False), lambda: NOW
     )
@@ -266,7 +266,7 @@ def test_following_node_forwards_authoritative_requests(here: World) -> None:
     assert answer(RequestFields(b"10.1/open").to_bytes()) is not None
 
 
-def test_recursive_node_forwards_foreign_names(here: World) -> None:
+def test_recursive_node_leaves_foreign_names_to_the_server(here: World) -> None:
     answer = PublicResolver(here.registry.ledger.answers, ResolutionSettings(recursive=True), lambda: NOW)
     assert answer(RequestFields(b"50/not-homed").to_bytes()) is None
     alone = RequestFields(b"50/not-homed", flags=int(OpFlag.PUBLIC_ONLY))
@@ -282,7 +282,7 @@ def test_default_policy_applies_without_a_policy() -> None:
         assert indexes(here.answer(RequestFields(name.encode()).to_bytes())) == [1]
 
 
-def test_response_of_more_than_sixteen_packets_is_forwarded() -> None:
+def test_response_of_more_than_sixteen_packets_is_left_to_the_server() -> None:
     with world() as here:
         for extra in (0, 1):
             # Around the data: header and credential 28, name 8, count 4, value 29 bytes.
@@ -322,24 +322,24 @@ class FakeView:
 @pytest.mark.parametrize(
     "error", [AnswersUnavailable("no view"), CorruptData("torn"), NewerFormat("newer"), OSError("gone")]
 )
-def test_without_a_usable_view_everything_is_forwarded(error: Exception) -> None:
+def test_without_a_usable_view_everything_is_left_to_the_server(error: Exception) -> None:
     view = FakeView(prefixes={b"10": b"\1\0\0"}, error=error)
     assert PublicResolver(view, ResolutionSettings(), lambda: NOW)(RequestFields(b"10/x").to_bytes()) is None
 
 
-def test_missing_view_directory_forwards_everything(tmp_path: Path) -> None:
+def test_missing_view_directory_leaves_everything_to_the_server(tmp_path: Path) -> None:
     with AnswersReader(tmp_path / "answers") as reader:
         assert PublicResolver(reader, ResolutionSettings(), lambda: NOW)(RequestFields(b"10/x").to_bytes()) is None
 
 
 @pytest.mark.parametrize("about", [b"", b"\1", b"\x41\0\0", b"\x81\0\0", b"\1\4free\0"])
-def test_unknown_prefix_item_is_forwarded(about: bytes) -> None:
+def test_unknown_prefix_item_is_left_to_the_server(about: bytes) -> None:
     answer = PublicResolver(FakeView({b"10/X": b"\1\0"}, {b"10": about}), ResolutionSettings(), lambda: NOW)
     assert answer(RequestFields(b"10/x").to_bytes()) is None
 
 
 @pytest.mark.parametrize("about", [b"\x44\0\0", b"\0\0\1\5abc"])
-def test_unknown_ancestor_item_is_forwarded(about: bytes) -> None:
+def test_unknown_ancestor_item_is_left_to_the_server(about: bytes) -> None:
     homed_here = {b"0.NA": b"\1\0\0"} if not about[0] else {}
     answer = PublicResolver(FakeView({}, {b"10": about, **homed_here}), ResolutionSettings(), lambda: NOW)
     assert answer(RequestFields(b"0.NA/10.1").to_bytes()) is None

@@ -1,7 +1,7 @@
-"""The fast path returns the bytes of the slow path for any request in any state, or forwards the request.
+"""The fast path returns the bytes of the slow path for any request in any state, or leaves it to the server.
 
 The slow path is `wire.server` with `registry.queries.resolve` over the same ledger. `reasons` lists every reason for
-forwarding, as rules about the request and the records; a request must be forwarded exactly if one of them applies.
+leaving it, as rules about the request and the records; a request must be left to the server exactly if one applies.
 
 There is one known difference, with a test at the end of the module: if the stored policy of a namespace is invalid, the
 registry refuses with RC_ERROR, while a resolver responds as if there were no policy.
@@ -120,7 +120,7 @@ MADE_UP = (
 
 
 class RequestGenerator:
-    """Generates random requests: most of them for a resolver, some with every reason for forwarding.
+    """Generates random requests: most of them for a resolver, some with every reason to leave them.
 
     A request is built field by field.
     """
@@ -289,7 +289,7 @@ def here(request: pytest.FixtureRequest) -> Iterator[World]:
 
 @given(stored=records(), seed=st.integers(0, 1 << 32), now=st.sampled_from(CLOCKS))
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
-def test_any_request_gets_the_bytes_of_the_slow_path_or_is_forwarded(
+def test_any_request_gets_the_bytes_of_the_slow_path_or_is_left_to_it(
     here: World, stored: list[StoredState], seed: int, now: float
 ) -> None:
     here.store(stored)

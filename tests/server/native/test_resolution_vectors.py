@@ -1,4 +1,4 @@
-"""Every recorded resolution gets the recorded bytes from a view in the recorded state, or is forwarded.
+"""Every recorded resolution gets the recorded bytes from a view in the recorded state, or is left to the server.
 
 The same messages were recorded over TCP. Only the expiration time differs from run to run, so the clock is set to the
 recorded time.
@@ -72,13 +72,13 @@ def test_state_matches_the_description() -> None:
     assert described.references == (ValueRef(7, "20.500.99999/ref1"), ValueRef(300, "0.NA/20.500.99999"))
 
 
-def is_forwarded(vector: Vector) -> bool:
+def is_left_to_the_server(vector: Vector) -> bool:
     return vector.name.startswith(tuple(HANDED_OVER)) and vector.name not in ANSWERED_ALL_THE_SAME
 
 
 @pytest.mark.parametrize("vector", exchanges(*VECTOR_FILES), ids=str)
-def test_vector_gets_the_recorded_bytes_or_is_forwarded(vector: Vector, here: World) -> None:
-    if is_forwarded(vector):
+def test_vector_gets_the_recorded_bytes_or_is_left_to_the_server(vector: Vector, here: World) -> None:
+    if is_left_to_the_server(vector):
         assert all(here.answer(packet) is None for packet in vector.request)
         return
     (request,) = vector.request
