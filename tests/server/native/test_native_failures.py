@@ -20,6 +20,7 @@ from perseid.ledger.errors import (
     OutcomeUnknown,
     ReadOnlyStore,
     StorageFull,
+    StoreUnavailable,
     TooBusy,
 )
 from perseid.ledger.log.entry import Action, Draft, State
@@ -84,6 +85,7 @@ def create(visitor: Visitor, session: Session | None = None, name: bytes = NEW) 
     [
         (TooBusy(PLANTED), ResponseCode.SERVER_TOO_BUSY, "too busy"),
         (Contention(PLANTED), ResponseCode.SERVER_TOO_BUSY, "too busy"),
+        (StoreUnavailable(PLANTED), ResponseCode.SERVER_TOO_BUSY, "cannot reach its database"),
         (StateFull(PLANTED), ResponseCode.SERVER_TOO_BUSY, "too busy"),
         (Busy(PLANTED), ResponseCode.SERVER_TOO_BUSY, "too busy"),
         (StorageFull(PLANTED), ResponseCode.SERVER_BACKUP, "disk of the server is full"),

@@ -23,6 +23,7 @@ from perseid.ledger.errors import (
     LedgerError,
     OutcomeUnknown,
     ReadOnlyStore,
+    StoreUnavailable,
     TooBusy,
 )
 from perseid.ledger.log.entry import Entry, State
@@ -67,6 +68,7 @@ _INTERNAL_FAILURES: Final[dict[type[Exception], tuple[ResponseCode, str]]] = {
     TooBusy: (ResponseCode.SERVER_TOO_BUSY, "the server is too busy; nothing was changed, retry shortly"),
     Contention: (ResponseCode.SERVER_TOO_BUSY, "the server is too busy; nothing was changed, retry shortly"),
     StateFull: (ResponseCode.SERVER_TOO_BUSY, "the server is too busy; retry shortly"),
+    StoreUnavailable: (ResponseCode.SERVER_TOO_BUSY, "the server cannot reach its database at present; retry shortly"),
     ReadOnlyStore: (ResponseCode.SERVER_BACKUP, "the server is read-only at present; nothing was changed"),
     OutcomeUnknown: (ResponseCode.ERROR, "it is unknown whether the change was made; check before you retry"),
     LocalProtocolError: (ResponseCode.ERROR, "the response is too long for a message; request fewer values"),

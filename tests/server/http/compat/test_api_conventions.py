@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.ledger.errors import ClockError, OutcomeUnknown, ReadOnlyStore, StorageFull, TooBusy
+from perseid.ledger.errors import ClockError, OutcomeUnknown, ReadOnlyStore, StorageFull, StoreUnavailable, TooBusy
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
 from perseid.records.record import Value, ValueRef
@@ -231,7 +231,12 @@ def failing(server: Harness, problem: Exception) -> None:
 
 
 def test_busy_server_sends_retry_after(server: Harness) -> None:
-    for problem, seconds in ((Busy(), "1"), (TooBusy("x"), "1"), (RetryLater(2.5, None, "wait", ""), "3")):
+    for problem, seconds in (
+        (Busy(), "1"),
+        (TooBusy("x"), "1"),
+        (StoreUnavailable("x"), "1"),
+        (RetryLater(2.5, None, "wait", ""), "3"),
+    ):
         failing(server, problem)
         for answer in (server.get(f"{N0}?at=1"), server.put(N0, []), server.get("/api/prefixes")):
             assert (answer.status, json_of(answer)["responseCode"]) == (503, 3)
