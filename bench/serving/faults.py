@@ -75,12 +75,14 @@ def start_up(directory: Path, settings: dict[str, str]) -> Figures:
 def resident(server: Serving, when: str) -> Figures:
     """Memory of a server's processes, in MiB."""
     found: Figures = {}
-    whole = 0.0
+    whole = own = 0.0
     for pid, part in parts(server.pid).items():
         taken = memory(pid)
         whole += taken.shared_out
+        own += taken.own
         found[f"memory, {when}: {part}, MiB resident"] = taken.resident
         found[f"memory, {when}: {part}, MiB without mapped files"] = taken.own
+    found[f"memory, {when}: all together, MiB without mapped files"] = own
     return found | {f"memory, {when}: all together, MiB": whole}
 
 

@@ -24,7 +24,7 @@ class Memory:
     shared_out: float
     """The same, with every page divided by the number of its processes (PSS)."""
     own: float
-    """Private memory without mapped files, which the system can reclaim."""
+    """Its part of anonymous and shared memory (PSS), without mapped files, which the system can reclaim."""
 
 
 def _stat(pid: int) -> list[str]:
@@ -65,14 +65,11 @@ def cpu_seconds(pid: int) -> float:
 
 def memory(pid: int) -> Memory:
     """The current memory of a process."""
-    status = (_PROC / str(pid) / "status").read_text()
-    shared_out = (_PROC / str(pid) / "smaps_rollup").read_text()
-    return Memory(
-        *(
-            int(text.partition(f"\n{name}:")[2].split()[0]) / 1024
-            for text, name in ((status, "VmRSS"), (shared_out, "Pss"), (status, "RssAnon"))
-        )
+    rollup = (_PROC / str(pid) / "smaps_rollup").read_text()
+    resident, shared_out, anonymous, shared_memory = (
+        int(rollup.partition(f"\n{name}:")[2].split()[0]) / 1024 for name in ("Rss", "Pss", "Pss_Anon", "Pss_Shmem")
     )
+    return Memory(resident, shared_out, anonymous + shared_memory)
 
 
 class Watch:
