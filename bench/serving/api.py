@@ -17,7 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from base64 import b64encode
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -35,7 +36,7 @@ SETTINGS: Final = {
     "PERSEID_HTTP_API_REQUESTS": "0",
     "PERSEID_HTTP_PUBLIC_URL": "https://hdl.example.org",
 }
-SCOPES: Final = "mint,find,read,update"
+SCOPES: Final = "mint,find,read,update,create"
 BATCH: Final = 1_000
 """Handles minted in one request."""
 MIN_CALLS: Final = 5
@@ -45,10 +46,14 @@ VERSIONS: Final = 250
 OLD: Final = 0
 """The number of that record."""
 BASE: Final = "/api/v1"
-"""The base path of the API; other paths need no token."""
+COMPATIBLE: Final = "/api/handles"
+"""The base paths of both APIs."""
 URL: Final = [{"type": "URL", "data": "https://example.org/items/new"}]
 
+RECORD: Final = [{"index": 1, **URL[0]}, {"index": 4, "type": "EMAIL", "data": "someone@example.org"}]
+
 _chance = random.Random(7)
+_new = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +69,16 @@ class Case:
     each: int = 1
     """Number of handles in one request."""
     below: str = BASE
+    scheme: str = "Bearer"
+    """How the client authenticates; empty for anonymous requests."""
 
 
 def _name(number: int) -> str:
     return quote(FORMAT % number, safe="")
+
+
+def _new_name(_: int) -> str:
+    return f"/{PREFIX}/new-{next(_new)}"
 
 
 CASES: Final = (
@@ -81,6 +92,8 @@ CASES: Final = (
     Case("checkpoint", "GET", lambda _: "/ledger/checkpoint"),
     Case("consistency proof", "GET", lambda number: f"/ledger/consistency?old={number}"),
     Case("set a value", "PUT", lambda number: f"/handles/{_name(number)}/values", {"values": URL}),
+    Case("PUT, with a token", "PUT", _new_name, RECORD, 201, below=COMPATIBLE),
+    Case("PUT, with Basic", "PUT", _new_name, RECORD, 201, below=COMPATIBLE, scheme="Basic"),
     Case("mint", "POST", lambda _: "/mint", {"prefix": PREFIX, "values": URL}, 201),
     Case(
         f"mint {BATCH:,} in a call",
@@ -105,7 +118,7 @@ def past(first: int, last: int, time_: str) -> tuple[Case, ...]:
         ("TimeMap, 1 version", lambda number: f"/timemap/link/{_name(number)}", 200),
         (f"TimeMap, page of {VERSIONS} versions", lambda _: f"/timemap/link/{_name(OLD)}", 200),
     )
-    return tuple([Case(name, "GET", path, status=status, below="") for name, path, status in requests])
+    return tuple([Case(name, "GET", path, status=status, below="", scheme="") for name, path, status in requests])
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +136,16 @@ class Measurement:
 class Connection:
     """One connection with sequential requests."""
 
-    def __init__(self, address: Address, token: str) -> None:
+    def __init__(self, address: Address, credentials: Mapping[str, str]) -> None:
+        """`credentials` are those of each scheme."""
         self._connection = http.client.HTTPConnection(*address, timeout=120)
-        self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        self._credentials = credentials
 
     def __call__(self, case: Case, number: int) -> Any:
         body = None if case.plain is None else json.dumps(case.plain)
-        headers = self._headers if case.below == BASE else {}
+        headers = {"Content-Type": "application/json"}
+        if case.scheme:
+            headers["Authorization"] = f"{case.scheme} {self._credentials[case.scheme]}"
         self._connection.request(case.method, f"{case.below}{case.path(number)}", body, headers)
         response = self._connection.getresponse()
         body_read = response.read()
@@ -179,9 +195,11 @@ def main() -> None:
             filled = make(Path(folder, "installation"), records)
             first, last = renew(filled.directory, OLD, VERSIONS - 1)
             cases = (*past(first, last, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")), *CASES)
-            token = token_for(filled.directory)
+            identity, _ = filled.proof("secret")
+            basic = b64encode(f"{quote(identity)}:{filled.secret}".encode()).decode()
+            credentials = {"Bearer": token_for(filled.directory), "Basic": basic}
             print(f"{records:,} records", flush=True)
-            with serving(filled.directory, **SETTINGS) as server, closing(Connection(server.http, token)) as ask:
+            with serving(filled.directory, **SETTINGS) as server, closing(Connection(server.http, credentials)) as ask:
                 for case in [case for case in cases if not options.only or case.name in options.only]:
                     _print(case, measure(server.pid, ask, case, records, options.seconds))
 
