@@ -390,7 +390,9 @@ class Draft:
 
     def with_contents(self, contents: list[bytes]) -> Self:
         """The same draft with values that are encoded already."""
-        draft = replace(self, values=())
+        draft = type(self)(
+            self.action, self.state, self.handle, self.interface, self.actor, self.note, exact=self.exact
+        )
         object.__setattr__(draft, "_contents", contents)
         return draft
 

@@ -135,6 +135,21 @@ def test_certificate_with_serial_number_0_is_accepted(auth_server: AuthServer) -
     assert str(auth_server.identify(certificate=numbered).identity) == RSA_NAME
 
 
+def test_certificate_of_a_connection_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes with every request."""
+    loaded: list[bytes] = []
+    load = proofs._load_certificate
+
+    def count(raw: bytes) -> x509.Certificate:
+        loaded.append(raw)
+        return load(raw)
+
+    monkeypatch.setattr(proofs, "_load_certificate", count)
+    raw = named(f"300:{PREFIX}/once")
+    assert proofs.parse_subject(raw) == proofs.parse_subject(raw)
+    assert loaded == [raw]
+
+
 @given(octets=st.binary(max_size=300) | st.binary(max_size=5).map(lambda cut: named(RSA_NAME)[:-5] + cut))
 def test_any_bytes_are_parsed_or_refused(octets: bytes) -> None:
     with suppress(InvalidCertificate):

@@ -37,7 +37,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
@@ -149,6 +149,9 @@ def _hash(secret: bytes) -> bytes:
 MAX_CERTIFICATE: Final = 16_384
 """Bytes of a certificate that is parsed; one with an RSA key of 8,192 bits has 2,400."""
 
+MAX_CACHED_CERTIFICATES: Final = 256
+"""Certificates that a process remembers, parsed: a client sends many requests over one connection. 4 MB at most."""
+
 _NO_KEY: Final = "the key of the certificate must be RSA or DSA"
 _ALGORITHMS: Final = (PublicKeyAlgorithmOID.RSAES_PKCS1_v1_5, PublicKeyAlgorithmOID.DSA)
 _NAMES: Final = (NameOID.USER_ID, NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME)
@@ -169,6 +172,7 @@ class Subject:
     key: PublicKey
 
 
+@lru_cache(MAX_CACHED_CERTIFICATES)
 def parse_subject(raw: bytes) -> Subject:
     """Parse a certificate (DER); raises `InvalidCertificate`."""
     if len(raw) > MAX_CERTIFICATE:
@@ -360,7 +364,7 @@ async def authenticate_certificate(request_context: RequestContext, raw: bytes) 
             return subject, None, elsewhere, explain_mismatch(subject, values)
 
     try:
-        subject, key, elsewhere, reason = await request_context.do(WorkKind.READ, load_keys)
+        subject, key, elsewhere, reason = await request_context.read_short(load_keys)
     except InvalidCertificate as problem:
         _log_rejection(request_context, now, str(problem))
         return AuthFailure(f"the certificate was not accepted: {problem}")
