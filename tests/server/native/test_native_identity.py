@@ -385,21 +385,50 @@ def test_key_changed_after_the_challenge_proves_nothing(registry: Registry, visi
     assert not exists(registry)
 
 
+def count_readers(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """Return how often this thread has read from the ledger since the last call."""
+    readers: list[str] = []
+    open_reader = registry.ledger.open_reader
+
+    def opened() -> AbstractContextManager[LogReader]:
+        readers.append(threading.current_thread().name)
+        return open_reader()
+
+    def count() -> int:
+        found = readers.count(threading.current_thread().name)
+        readers.clear()
+        return found
+
+    monkeypatch.setattr(registry.ledger, "open_reader", opened)
+    return count
+
+
+def test_wrong_proof_reads_the_ledger_as_often_for_every_identity(
+    registry: Registry, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether an identity is cached, stored or missing."""
+    assert visitor.ask_as(SEC, create(visitor)).code is ResponseCode.SUCCESS
+    missing = replace(SEC, handle=SEC.handle + b"-missing")
+    count = count_readers(registry, monkeypatch)
+    counts = []
+    for identity in (SEC, missing):
+        request = create(visitor, name=NEW + b"2")
+        challenge = visitor.ask(request)
+        count()
+        answer = visitor.answer(challenge, request, identity, b"wrong")
+        assert visitor.ask(answer, about=request).code is not ResponseCode.SUCCESS
+        counts.append(count())
+    assert counts[0] == counts[1]
+
+
 def test_write_by_a_known_key_reads_only_its_record(
     registry: Registry, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The challenge depends on the record; keys and permissions were read before, and the commit checks them."""
     assert visitor.ask_as(RSA, create(visitor)).code is ResponseCode.SUCCESS
-    readers: list[str] = []
-    open_reader = registry.ledger.open_reader
-
-    def count() -> AbstractContextManager[LogReader]:
-        readers.append(threading.current_thread().name)
-        return open_reader()
-
-    monkeypatch.setattr(registry.ledger, "open_reader", count)
+    count = count_readers(registry, monkeypatch)
     assert visitor.ask_as(RSA, create(visitor, name=NEW + b"2")).code is ResponseCode.SUCCESS
-    assert readers.count(threading.current_thread().name) == 1
+    assert count() == 1
     assert visitor.ask(create(visitor)).code is ResponseCode.HANDLE_ALREADY_EXISTS  # without a challenge
 
 

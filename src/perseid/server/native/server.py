@@ -352,10 +352,10 @@ class NativeServer:
         registry_request = translate(request, self._native)
         claim = self.registry, registry_request, identity
         secret_of = own_secret_id(identity.reference.handle) if kind is Proof.SECRET_KEY else None
-        cached = await self._read(call, partial(find_claimed_keys, *claim, cached=True))
+        cached, is_current = await self._read(call, partial(find_claimed_keys, *claim, cached=True))
         key = await self._find_proving_key(call, proof, kind, cached, secret_of)
-        if key is None:
-            keys = await self._read(call, partial(find_claimed_keys, *claim))
+        if key is None and not is_current:
+            keys, _ = await self._read(call, partial(find_claimed_keys, *claim))
             if keys != cached:
                 key = await self._find_proving_key(call, proof, kind, keys, secret_of)
         call.guess = None if secret_of is None else SecretGuess(secret_of, right=key is not None)
