@@ -110,12 +110,16 @@ def bit(value: Value, letter: int) -> bool:
 
 
 def buried(name: "Name", wanted: Mapping[int, Value]) -> bool:
-    """Whether a change would add values to a tombstone (S8). Administrators can change."""
-    if name.state != "tombstone":
+    """Whether a change would add values to a tombstone (S8) or to a reserved handle (S1), or change those of a
+    tombstone. Administrators can change.
+    """
+    if name.state not in ("tombstone", "reserved"):
         return False
     for index in name.values.keys() | wanted.keys():
         old, new = name.values.get(index), wanted.get(index)
         if old is not None and new is not None and same(old, new):
+            continue
+        if new is None and name.state == "reserved":
             continue
         if not all(is_admin(value) for value in (old, new) if value is not None):
             return True
