@@ -437,6 +437,19 @@ def _decode_identity(message: _Identity) -> Identity:
     return identity if message.scope is None else TokenIdentity(identity, message.token, message.scope)
 
 
+def encode_identity(identity: Identity) -> bytes:
+    """Encode an identity, for a process that acts for it later."""
+    return _encoder.encode(_encode_identity(identity))
+
+
+def decode_identity(data: bytes) -> Identity:
+    """Decode an identity. Raises `InvalidMessage`."""
+    try:
+        return _decode_identity(msgspec.msgpack.decode(data, type=_Identity))
+    except (ValueError, msgspec.MsgspecError) as problem:
+        raise InvalidMessage(str(problem)) from problem
+
+
 # Outcomes
 
 

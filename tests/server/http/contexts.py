@@ -27,9 +27,13 @@ from perseid.server.http.auth.session_table import SessionTable
 from perseid.server.http.context import HttpSettings, ProofResult, ServerContext
 from perseid.server.http.messages import Client, Request, Response
 from perseid.server.http.service import HttpService
+from perseid.server.http.v1.state import ApiState
 from perseid.server.limits.budgets import NO_LIMIT, Budget
 from perseid.server.native.server import NativeServer
 from perseid.server.native.work import NativeResponse, Work, WorkKind
+from perseid.server.processes.jobs import JobExecutor
+from perseid.server.state.jobs import RunningJobs
+from perseid.server.state.state import SharedState
 from perseid.wire.codes import ResponseCode
 from perseid.wire.framing import Frame
 from perseid.wire.server import Reply
@@ -66,11 +70,30 @@ class Messages:
         return self.native_server.server.early_failure(code, text, self.time())
 
 
+class JobTasks:
+    """Runs jobs between the requests of an event loop, instead of the process of jobs; they stop with the loop."""
+
+    def __init__(self, registry: Registry, state: SharedState) -> None:
+        self.running = RunningJobs(state, self._start)
+        self.executor = JobExecutor(registry, self.running, pause=lambda _: None)
+        self._task: asyncio.Task[None] | None = None
+
+    def _start(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        while self.running.waiting():
+            await asyncio.sleep(0.001)
+            self.executor.advance()
+
+
 @dataclass
 class Harness:
     """A server to which requests are made directly."""
 
     service: HttpService
+    jobs: JobTasks
     kinds: list[WorkKind] = field(default_factory=list, repr=False)
     """What sorts of work were asked for, in that order."""
     verdicts: list[ProofResult] = field(default_factory=list, repr=False)
@@ -170,8 +193,10 @@ def header_of(response: Response, name: str) -> str | None:
     return found[0] if found else None
 
 
-def serve(registry: Registry, site: Site = SITE, key: PrivateKey = SERVER_KEY) -> Harness:
-    """A server of a registry."""
+def serve(
+    registry: Registry, site: Site = SITE, key: PrivateKey = SERVER_KEY, state: SharedState | None = None
+) -> Harness:
+    """A server of a registry; `state` is what it shares with others about jobs."""
     kinds: list[WorkKind] = []
     verdicts: list[ProofResult] = []
 
@@ -185,7 +210,9 @@ def serve(registry: Registry, site: Site = SITE, key: PrivateKey = SERVER_KEY) -
     def time() -> float:
         return float(registry.now())
 
+    jobs = JobTasks(registry, make_state() if state is None else state)
     context = ServerContext(
+        api=ApiState(jobs=jobs.running),
         registry=registry,
         site=site,
         position=0,
@@ -200,7 +227,7 @@ def serve(registry: Registry, site: Site = SITE, key: PrivateKey = SERVER_KEY) -
         suggestion_budget=Budget(NO_LIMIT, NO_LIMIT),
         native=Messages(NativeServer(registry, make_server(), site), time),
     )
-    return Harness(HttpService(context), kinds, verdicts)
+    return Harness(HttpService(context), jobs, kinds, verdicts)
 
 
 @contextmanager

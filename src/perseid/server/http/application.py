@@ -27,7 +27,7 @@ from perseid.server.http.connection.connection import Connection
 from perseid.server.http.connection.listener import ConnectionManager, HttpListener, Timeouts
 from perseid.server.http.connection.tls import make_server_context
 from perseid.server.http.resolver.fast_path import FastPath
-from perseid.server.http.v1.job_runner import JobRunner, Listeners
+from perseid.server.http.v1.job_events import Listeners
 from perseid.server.http.v1.state import ApiState, RateLimiter, SharedClaims
 from perseid.server.limits.buckets import Buckets
 from perseid.server.limits.turns import Turns
@@ -36,6 +36,7 @@ from perseid.server.native.service import NativeService
 from perseid.server.native.work import Work, WorkKind
 from perseid.server.observe.access_log import AccessLog
 from perseid.server.processes.site_settings import ServerIdentity
+from perseid.server.state.jobs import RunningJobs
 from perseid.server.state.state import SharedState
 
 from .clients import Peer
@@ -74,11 +75,12 @@ class HttpServer:
         installed: HttpConfig,
         ready: Callable[[], str],
         state: SharedState,
+        jobs: RunningJobs,
     ) -> None:
         """Share pools, counters and limits with the native protocol."""
         self._native, self._view, self._ready = native, view, ready
         self._sessions, self._suggestion_budget = SessionTable(state), make_suggestion_budget(state)
-        self._api = ApiState(RateLimiter.shared(state), SharedClaims(state), JobRunner(state), Listeners(state))
+        self._api = ApiState(RateLimiter.shared(state), SharedClaims(state), jobs, Listeners(state))
         self._turns = Turns()
         self._record_proof = make_proof_recorder(native.pools)
         self._trusted = NetworkSet(())
@@ -101,7 +103,6 @@ class HttpServer:
         """Apply the current settings and files."""
         config = installed.config
         server = self._server_context(installed)
-        self._api.rules = installed.registry.rules
         self._trusted = NetworkSet(config.http.trusted_proxies)
         self.manager.times = Timeouts(body=config.limits.message_time, take=config.limits.take_time)
         self.manager.unfinished.limit = self._native.connections.unfinished.limit

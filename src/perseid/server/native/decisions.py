@@ -11,10 +11,11 @@ the log has the type and the stack of the error, without its message, which may 
 
 import asyncio
 import logging
+import secrets
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Generic, NoReturn, TypeVar
 
@@ -28,15 +29,16 @@ from perseid.ledger.errors import (
 )
 from perseid.ledger.log.entry import Entry, State
 from perseid.ledger.log.reader import LogReader
-from perseid.names.errors import InvalidName
+from perseid.names.errors import InvalidName, capitalize
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.record import Value
+from perseid.registry.access.token_records import check_token_identity
 from perseid.registry.commands.minting import RetryLater
 from perseid.registry.context import Command, Context, Plan, Stage, not_hosted
 from perseid.registry.identity import Identity, KeyIdentity
 from perseid.registry.registry import Registry
 from perseid.registry.results import PrefixNotHosted, ReferralError, Refused, find_refusal
-from perseid.registry.snapshot import Snapshot
+from perseid.registry.snapshot import Rules, Snapshot
 from perseid.server.state.state import StateFull
 from perseid.wire.codes import LocalProtocolError, OpCode, ResponseCode
 from perseid.wire.responses import Failure, Referral, ResponseBody
@@ -74,6 +76,7 @@ _INTERNAL_FAILURES: Final[dict[type[Exception], tuple[ResponseCode, str]]] = {
     LocalProtocolError: (ResponseCode.ERROR, "the response is too long for a message; request fewer values"),
 }
 
+_REFERENCE_BYTES: Final = 6
 _logger = logging.getLogger(__name__)
 
 
@@ -121,6 +124,18 @@ def known_failure(error: Exception) -> tuple[ResponseCode, str] | None:
                 _logger.warning("request failed: %s", kind.__name__)
             return response
     return None
+
+
+def to_refusal(error: Exception) -> Refused:
+    """Return the refusal that says why work failed that nobody waits for; unexpected errors are logged."""
+    refused = error if isinstance(error, Refused) else find_refusal(error)
+    if refused is not None:
+        return refused
+    if isinstance(error, Busy):
+        return Refused(ResponseCode.SERVER_TOO_BUSY, capitalize(error.text))
+    if (known := known_failure(error)) is not None:
+        return Refused(known[0], capitalize(known[1]))
+    return Refused(ResponseCode.ERROR, internal_error(error, secrets.token_hex(_REFERENCE_BYTES)))
 
 
 def internal_error(error: Exception, reference: str) -> str:
@@ -317,6 +332,37 @@ class GuardedCommand(Generic[T]):
             self.guard.check(context.snapshot)
         inner = context if self.allow_referrals else replace(context, snapshot=_WithoutReferrals(context.snapshot))
         return inner.decide(self.command)
+
+
+class AuthorizedRegistry(Registry):
+    """A view of a registry for the long work of one identity, such as a job.
+
+    Every step, reads included, checks that the key or token is still valid, and applies the current settings.
+    """
+
+    def __init__(
+        self, registry: Registry, identity: Identity, guard: Guard | None, rules: Callable[[], Rules] | None = None
+    ) -> None:
+        """`rules` returns the current settings; by default those of the registry."""
+        super().__init__(registry.ledger, registry.rules)
+        self._identity = identity
+        self._guard = guard
+        self._rules_now = rules or (lambda: registry.rules)
+
+    def prepare(self, command: Command[T]) -> Command[T]:
+        """Execute a command only if the credentials are still valid."""
+        self.rules = self._rules_now()
+        return GuardedCommand(command, self._guard, allow_referrals=True)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Snapshot]:
+        """Read one state of the ledger. Raises `Refused` if the credentials are no longer valid."""
+        self.rules = self._rules_now()
+        with super().snapshot() as snapshot:
+            if self._guard is not None:
+                self._guard.check(snapshot)
+            check_token_identity(Context(snapshot, self._identity, "read", self.now()))
+            yield snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Processes of a server: supervisor, workers and writer, with their sockets and thread pools."""
+"""Processes of a server: supervisor, workers, writer and jobs, with their sockets and thread pools."""
 
 import signal
 from typing import Final

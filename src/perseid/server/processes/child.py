@@ -78,7 +78,7 @@ class SupervisorLink:
         self.counters.beat(self._options.number, monotonic())
 
     def report(self, kind: str, value: Any = True) -> None:
-        """Send a message: `ready` with whether the ledger is open, `reloaded`, or a `problem` with its text."""
+        """Send a message: `ready` with whether the ledger is open, `reloaded`, `jobs`, or a `problem` with its text."""
         with suppress(BrokenPipeError):  # the supervisor has ended; `read_news` notices too
             os.write(self._options.status, json.dumps({kind: value}).encode() + b"\n")
 

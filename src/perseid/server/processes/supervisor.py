@@ -10,9 +10,9 @@ sockets too, until it is back. One that stays silent is killed and replaced.
 
 Children are forked from the fork server, which has loaded their modules, one after the other. Each gets the options of
 its `Child` and those of `ChildOptions`. Over a pipe it reports, as lines of JSON, that it is `ready`, that it has
-`reloaded`, or the `problem` because of which the server cannot start. Over another pipe it gets the list of processes,
-the number of restarts and the silent workers; the end of that pipe is the end of the supervisor. In shared memory it
-says that it is alive.
+`reloaded`, that there are `jobs` to run, or the `problem` because of which the server cannot start. Over another pipe
+it gets the list of processes, the number of restarts and the silent workers; the end of that pipe is the end of the
+supervisor. In shared memory it says that it is alive.
 """
 
 import contextlib
@@ -181,7 +181,9 @@ class Supervisor:
         self._workers = [self._worker(number) for number in range(options.workers)]
         writing = {"directory": options.directory, "state": str(self._runtime.path)}
         self._writer = Child("writer", "perseid.server.processes.writer", writing)
-        self._children = [self._writer, *self._workers]
+        self._jobs = Child("jobs", "perseid.server.processes.jobs", writing)
+        """Started when a worker asks for it; it ends when there are no jobs."""
+        self._children = [self._writer, *self._workers, self._jobs]
         for number, child in enumerate(self._children):
             child.number = number
         pid, channel = options.fork_server
@@ -423,6 +425,11 @@ class Supervisor:
             return
         now = monotonic()
         child.is_ready, child.is_silent = False, True
+        self._note_reloaded(child)
+        if child is self._jobs and code == 0:  # there are no jobs
+            self._shared_counters.beat(child.number, 0.0)
+            self._send_news()
+            return
         child.crashes += 1
         lifetime = now - child.started
         child.restart_delay = (
@@ -432,7 +439,6 @@ class Supervisor:
         )
         child.restart_at = now + child.restart_delay
         _logger.warning("%s ended %s and is restarted", child.name, _format_exit(code))
-        self._note_reloaded(child)
         self._send_news()
 
     # Messages
@@ -485,6 +491,8 @@ class Supervisor:
                 _logger.error("%s cannot start: %s", child.name, self._problem)
         if "reloaded" in message:
             self._note_reloaded(child)
+        if "jobs" in message and not self._jobs.pid and self._jobs is not self._forking:
+            self._jobs.restart_at = self._jobs.restart_at or monotonic()
         if "ready" not in message:
             return
         if message["ready"]:  # the clock is accepted once, when the ledger is opened first

@@ -64,6 +64,7 @@ from perseid.server.observe.metrics import (
     read_worker,
 )
 from perseid.server.observe.metrics_listener import MetricsListener
+from perseid.server.state.jobs import RunningJobs
 from perseid.server.state.state import SharedState
 from perseid.wire.server import Server
 
@@ -180,6 +181,7 @@ class Worker:
         server_identity = load_identity(installation.directory, config)
         self._log = logs.configure(options.name, config.log.format, level=config.log.level_number)
         self._state = SharedState(Path(options.state))
+        self._jobs = RunningJobs(self._state, lambda: supervisor.report("jobs"))
         self._counts = WorkerCounters()
         self._earlier_counts = keep_counters(supervisor.counters.read(options.number))
         self._known_file = KnownClientsFile(installation.directory / KNOWN_CLIENTS)
@@ -263,7 +265,7 @@ class Worker:
             config, server_identity, self._service.native_server.registry, context, self._service.access
         )
         answers = self._installation.ledger.answers
-        return HttpServer(self._service, answers, installed, self._not_ready_reason, self._state)
+        return HttpServer(self._service, answers, installed, self._not_ready_reason, self._state, self._jobs)
 
     # Life
 
@@ -345,6 +347,8 @@ class Worker:
                 self._http.check_deadlines()
             self._access.flush()
             self._state.sweep()
+            if "jobs" not in self._supervisor.news.processes and self._jobs.waiting():
+                self._supervisor.report("jobs")  # it has just ended, or a worker that ran a job was killed
             if tick % PURGE_INTERVAL == 0:
                 self._udp.purge_expired(monotonic())
                 await self._known_file.save(self._pools.known)

@@ -12,8 +12,8 @@ from perseid.records.record import Permission, Value, ValueRef
 from perseid.registry.commands.records import Add, Create, Remove
 from perseid.registry.jobs import runner
 from perseid.registry.jobs import undo as undoing
-from perseid.server.http.v1 import job_requests, job_runner
-from tests.server.http.contexts import Harness, basic, header_of
+from perseid.server.http.v1 import job_events, job_requests
+from tests.server.http.contexts import Harness, basic, header_of, serve
 from tests.server.http.v1.apis import got, problem, send
 from tests.server.http.v1.callers import with_token
 from tests.server.http.v1.test_v1_jobs import ORDER, _often, ask, ended, events_of, fill, in_one_loop, leads
@@ -119,6 +119,7 @@ def test_failure_reason_is_private(slowly: Harness) -> None:
 
     token = with_token(server, "find", "update")
     in_one_loop(interrupted)
+    server = serve(server.registry)  # the next start
     where = f"/jobs/{begun['job']}"
     # ... because she runs the server now, which gives her no right to the names.
     rules = server.registry.rules
@@ -174,7 +175,7 @@ def test_running_job_uses_new_settings(slowly: Harness) -> None:
     async def scenario() -> None:
         told = got(await ask(server, "POST", "/transfers", {"where": "12345", "to": BEA}, **BEAS), 202)
         assert told["state"] == "running"
-        server.context.api.rules = rules  # as when they are read again
+        server.registry.rules = rules  # as when they are read again
         left = await ended(server, told["job"], **BEAS)
         assert (left["state"], left["done"] < 80) == ("unfinished", True)
         assert "LIST_HANDLES" in left["problem"]["detail"]
@@ -193,10 +194,10 @@ def test_concurrent_listeners_are_counted(slowly: Harness) -> None:
         told = got(await ask(server, "POST", "/rewrites", ORDER), 202)
         path = f"/jobs/{told['job']}/events"
         at_once = await asyncio.gather(
-            *[ask(server, "GET", path) for _ in range(3 * job_runner.MAX_LISTENERS_PER_SOURCE)]
+            *[ask(server, "GET", path) for _ in range(3 * job_events.MAX_LISTENERS_PER_SOURCE)]
         )
         listening = [each for each in at_once if each.stream is not None]
-        assert len(listening) == job_runner.MAX_LISTENERS_PER_SOURCE
+        assert len(listening) == job_events.MAX_LISTENERS_PER_SOURCE
         for each in at_once:
             if each.stream is None:
                 assert (problem(each, "too-many-requests")["status"], header_of(each, "Retry-After")) == (429, "10")

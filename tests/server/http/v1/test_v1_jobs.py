@@ -22,9 +22,10 @@ from perseid.registry.results import Refused
 from perseid.schema.common import ResponseBody
 from perseid.server.http.connection.responses import encode_head
 from perseid.server.http.messages import Client, Request, Response
-from perseid.server.http.v1 import job_requests, job_runner
-from perseid.server.http.v1.job_requests import AuthorizedRegistry
-from perseid.server.http.v1.job_runner import JobEvent, format_event
+from perseid.server.http.v1 import job_events, job_requests
+from perseid.server.http.v1.job_events import JobEvent, format_event
+from perseid.server.native.decisions import AuthorizedRegistry
+from perseid.server.state.jobs import MAX_RUNNING
 from perseid.wire.codes import ResponseCode
 from tests.server.http.contexts import STRANGER, Harness, basic, header_of, serve
 from tests.server.http.v1.apis import JSON, got, problem, send
@@ -98,7 +99,7 @@ async def ended(server: Harness, name: str, **headers: str) -> Any:
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Poll often."""
-    monkeypatch.setattr(job_runner, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(job_events, "POLL_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -185,6 +186,7 @@ def test_interrupted_job_is_resumed(slowly: Harness) -> None:
 
     async def interrupted() -> None:
         begun.update(got(await ask(server, "POST", "/rewrites", ORDER), 202))
+        server.jobs.executor.is_stopping = True
         server.context.api.stop()
         stream = await ask(server, "GET", f"/jobs/{begun['job']}/events")
         heard = await events_of(stream.stream)
@@ -216,15 +218,13 @@ def test_interrupted_job_is_resumed(slowly: Harness) -> None:
 
 def test_job_is_the_same_at_every_worker(slowly: Harness) -> None:
     names, state = fill(slowly, 60), make_state()
-    workers = [slowly, serve(slowly.registry)]
-    for each in workers:
-        each.context.api.runner = job_runner.JobRunner(state)
+    workers = [serve(slowly.registry, state=state) for _ in range(2)]
 
     async def scenario() -> None:
         where = f"/jobs/{got(await ask(workers[0], 'POST', '/rewrites', ORDER), 202)['job']}"
         assert [got(await ask(each, "GET", where))["state"] for each in workers] == ["running"] * 2
         assert got(await ask(workers[1], "POST", f"{where}/resume"), 202)["state"] == "running"
-        assert not workers[1].context.api.runner._tasks, "it runs once"
+        assert workers[1].jobs.executor.is_idle, "it runs once"
         assert (await ended(workers[1], where.removeprefix("/jobs/")))["done"] == 60
 
     in_one_loop(scenario)
@@ -240,7 +240,7 @@ def test_canceled_job_keeps_its_changes_and_is_resumed(slowly: Harness) -> None:
         assert (stopped["state"], 0 < stopped["done"] < 60, stopped["ended_at"] is None) == ("canceled", True, False)
         assert stopped["parameters"] == {**ORDER, "prefix": None}
         assert "already canceled" in problem(await ask(slowly, "POST", f"{where}/cancel"), "state-conflict")["detail"]
-        while slowly.context.api.runner.is_running(stopped["job"]):  # noqa: ASYNC110 - it has no event
+        while slowly.context.api.jobs.is_running(stopped["job"]):  # noqa: ASYNC110 - it has no event
             await asyncio.sleep(0.001)
         assert got(await ask(slowly, "GET", where))["done"] == stopped["done"], "it stopped before its next step"
         got(await ask(slowly, "POST", f"{where}/resume"), 202)
@@ -464,21 +464,11 @@ def test_unknown_job_is_not_found(shared: Harness) -> None:
 
 
 def test_number_of_running_jobs_is_limited(server: Harness) -> None:
-    runner, somebody = job_runner.JobRunner(), LocalIdentity("a")
-    with (
-        runner.reserve(somebody),
-        runner.reserve(somebody),
-        pytest.raises(job_runner.LimitReached, match="per user"),
-        runner.reserve(somebody),
-    ):
-        pass
-    with runner.reserve(somebody):
-        pass
+    running = server.jobs.running
     fill(server)
-    server.service.server.api.runner = runner
     with ExitStack() as others:
-        for number in range(job_runner.MAX_RUNNING):
-            others.enter_context(runner.reserve(LocalIdentity(f"other {number}")))
+        for number in range(MAX_RUNNING):
+            others.enter_context(running.reserve(LocalIdentity(f"other {number}")))
         answer = send(server, "POST", "/rewrites", ORDER, headers=basic())
         assert (problem(answer, "busy")["status"], header_of(answer, "Retry-After")) == (503, "10")
     got(send(server, "POST", "/rewrites", ORDER, headers=basic()), 202)
@@ -495,7 +485,7 @@ def test_number_of_listeners_is_limited(slowly: Harness) -> None:
         assert head.status == 200
         assert [name for name, _, _ in await events_of(head.stream)] == []
         assert not server.context.api.listeners.all, "whoever wants to know what there is does not listen"
-        answers = [await ask(server, "GET", path) for _ in range(job_runner.MAX_LISTENERS_PER_SOURCE)]
+        answers = [await ask(server, "GET", path) for _ in range(job_events.MAX_LISTENERS_PER_SOURCE)]
         heads = [encode_head(each, version="1.1", keep=True, seconds=0).decode() for each in (head, *answers)]
         alike = {re.sub("(?m)^RateLimit.*$", "", each) for each in heads}
         assert len(alike) == 1, "what is told of HEAD is what GET begins with"
@@ -517,8 +507,8 @@ def test_number_of_listeners_is_limited(slowly: Harness) -> None:
 def test_listening_to_an_idle_job_ends(slowly: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     server = slowly
     fill(server, 80)
-    monkeypatch.setattr(job_runner, "SILENT_SECONDS", 0.2)
-    monkeypatch.setattr(job_runner, "HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr(job_events, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(job_events, "HEARTBEAT_SECONDS", 0.01)
     told = got(send(server, "POST", "/rewrites", ORDER, headers=basic()), 202)
     other = serve(server.registry)
 

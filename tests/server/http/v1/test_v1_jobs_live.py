@@ -2,6 +2,8 @@
 
 import http.client
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,9 +24,10 @@ from perseid.registry.snapshot import Rules
 from tests.server.http.contexts import basic
 from tests.server.http.test_http_application import reload
 from tests.server.installations import ADMINISTRATOR, OPERATOR, PREFIX, copy_to
+from tests.server.processes.test_processes import children, eventually
 from tests.server.running import Address, serving
 
-COUNT = 4_000
+COUNT = 5_000
 ORDER = {"url": "http://old.example/*", "to": "https://new.example/*", "note": "the host has moved"}
 ADMIN = Value(100, "HS_ADMIN", Admin(ValueRef.parse(ADMINISTRATOR)).to_bytes())
 
@@ -94,6 +97,11 @@ def test_rewrite_survives_a_restart(filled: Path) -> None:
         events = listen(server.http, f"{where}/events")
         name, first = next(events)
         assert (name, first["job"], first["state"]) == ("progress", begun["job"], "running")
+        eventually(lambda: bool(children(server, "jobs")), "the process of jobs")
+        (process,) = children(server, "jobs")
+        os.kill(process, signal.SIGKILL)
+        eventually(lambda: children(server, "jobs") not in ([], [process]), "another process of jobs")
+        assert ask(server.http, "GET", where)[1]["state"] == "running"
         server.stop()  # while it goes on, and while somebody listens
         assert "end" not in [name for name, _ in events]
     with serving(filled) as server:

@@ -21,7 +21,7 @@ from perseid.server.http.context import HttpSettings
 
 from .api_call import KEY_HEADER, REPLAYED_HEADER
 from .application import Api
-from .job_runner import MEDIA_TYPE as EVENTS
+from .job_events import MEDIA_TYPE as EVENTS
 from .problems import MEDIA_TYPE
 from .routing import BASE, NO_TOKEN, OWN_TOKEN, Route
 from .state import WINDOW

@@ -32,13 +32,13 @@ from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 from perseid.registry.access.tokens import TokenAuthenticator
 from perseid.registry.idempotency import IdempotencyKeys, LocalClaims, NewClaim, PendingClaims
 from perseid.registry.registry import Registry
-from perseid.registry.snapshot import Rules
 from perseid.server.http.messages import HeaderList
 from perseid.server.limits.buckets import Buckets
 from perseid.server.limits.guesses import Source
+from perseid.server.state.jobs import RunningJobs
 from perseid.server.state.state import Entry, SharedState, StateFull, is_running
 
-from .job_runner import JobRunner, Listeners
+from .job_events import Listeners
 
 SECRET_PURPOSE: Final = b"API cursors"
 """Purpose for which the key is derived from the ledger's secret."""
@@ -214,12 +214,10 @@ class ApiState:
     """Event loop only."""
     claims: PendingClaims = field(default_factory=LocalClaims)
     """The requests with an idempotency key that are being executed."""
-    runner: JobRunner = field(default_factory=JobRunner)
-    """Running jobs. Event loop only."""
+    jobs: RunningJobs = field(default_factory=RunningJobs)
+    """Running jobs."""
     listeners: Listeners = field(default_factory=Listeners)
     """Listeners for job progress. Event loop only."""
-    rules: Rules | None = None
-    """The settings after a reload, for running jobs; None before the first reload."""
     _state: _RegistryState | None = field(default=None, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -240,8 +238,8 @@ class ApiState:
         return state.cursors
 
     def stop(self) -> None:
-        """Stop jobs and listeners: the server is shutting down."""
-        self.runner.stopping = self.listeners.stopping = True
+        """Start no more jobs, and end listeners: the server is shutting down."""
+        self.jobs.stopping = self.listeners.stopping = True
 
     def _state_for(self, registry: Registry) -> _RegistryState:
         with self._lock:

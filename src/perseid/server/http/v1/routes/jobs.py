@@ -31,10 +31,10 @@ from perseid.schema.jobs import (
 )
 from perseid.server.http.context import INTERFACE
 from perseid.server.http.v1.api_call import ApiCall, parse_value_ref
+from perseid.server.http.v1.job_events import MEDIA_TYPE, EventResponse, JobEvent, Listener, stream_events
 from perseid.server.http.v1.job_requests import (
     ACCEPTED,
     RETRY_LATER,
-    AuthorizedRegistry,
     accepted_reply,
     authorize_registry,
     count_handles,
@@ -44,12 +44,13 @@ from perseid.server.http.v1.job_requests import (
     run_job,
     to_job_response,
 )
-from perseid.server.http.v1.job_runner import MEDIA_TYPE, EventResponse, JobEvent, LimitReached, Listener, stream_events
 from perseid.server.http.v1.problems import ApiError
 from perseid.server.http.v1.routing import Reply, Routes
 from perseid.server.http.v1.validation import InvalidParameter
 from perseid.server.limits.budgets import get_source
+from perseid.server.native.decisions import AuthorizedRegistry
 from perseid.server.native.work import WorkKind
+from perseid.server.state.jobs import LimitReached
 
 from .queries import select
 
@@ -187,7 +188,7 @@ async def resume_job(call: ApiCall) -> Reply[JobResponse]:
     """
     registry, name = authorize_registry(call), call.names["job"]
     known = await call.do(WorkKind.READ, lambda: find_job(registry, call.identity, name))
-    if not known.ended_at and call.request_context.server.api.runner.is_running(known.id):
+    if not known.ended_at and call.request_context.server.api.jobs.is_running(known.id):
         return accepted_reply(call, await load_job(call, registry, known.id))
 
     async def start() -> Job:
