@@ -44,9 +44,11 @@ class Machine:
         return CheckedClock(lambda: self.wall, lambda: self.monotonic, accepted=accepted)
 
 
-def open_store(where: str) -> Store:
+def open_store(where: str, *, read_only: bool = False) -> Store:
     """Open the store at an address: a PostgreSQL URL or a file."""
-    return Store.postgres(where) if where.startswith("postgresql") else Store.sqlite(Path(where))
+    if where.startswith("postgresql"):
+        return Store.postgres(where, read_only=read_only)
+    return Store.sqlite(Path(where), read_only=read_only)
 
 
 @cache

@@ -298,7 +298,7 @@ def test_replaced_secret_is_removed_from_responses(log: Log, where: str) -> None
 def test_a_backup_has_keys_and_days_of_use(log: Log, machine: Machine, tmp_path: Path) -> None:
     one(log, with_key(change("x"), once()))
     one(log, with_key(change("y"), once(b"long", body=bytes(MAX_BODY + 1))))
-    token_uses.record_use(log, "abcdefgh", 20_000)
+    log.change(token_uses.RecordUse("abcdefgh", 20_000))
     stored = [find(log, CALLER, name) for name in (b"k", b"long")]
     save_backup(log, tmp_path / "backup")
     store = Store.sqlite(tmp_path / "again.db")
@@ -313,9 +313,8 @@ def test_a_backup_has_keys_and_days_of_use(log: Log, machine: Machine, tmp_path:
 
 
 def test_the_day_of_use_never_goes_back(log: Log) -> None:
-    assert token_uses.record_use(log, "abcdefgh", 5)
-    assert not token_uses.record_use(log, "abcdefgh", 5)
-    assert not token_uses.record_use(log, "abcdefgh", 4)
-    assert token_uses.record_use(log, "abcdefgh", 6)
-    assert token_uses.record_use(log, "zzzzzzzz", 1)
+    for token, day, last in (("abcdefgh", 5, 5), ("abcdefgh", 5, 5), ("abcdefgh", 4, 5), ("abcdefgh", 6, 6)):
+        log.change(token_uses.RecordUse(token, day))
+        assert token_uses.last_used_days(log) == {token: last}
+    log.change(token_uses.RecordUse("zzzzzzzz", 1))
     assert token_uses.last_used_days(log) == {"abcdefgh": 6, "zzzzzzzz": 1}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import alembic.command
 import alembic.config
@@ -144,6 +144,44 @@ def test_only_related_undos_are_read(log: Log) -> None:
     assert jobs.find_undos(log, ["0003", "", "9999"]) == jobs.find_undos(log, []) == []
     assert set(jobs.find_undos(log, ["0001", "0005"])) == {*about_one, UndoJob("0006", "0005", True)}
     assert set(jobs.list_undos(log)) == {*about_one, UndoJob("0006", "0005", True)}
+
+
+def test_changes_of_jobs_can_be_repeated(log: Log) -> None:
+    """A client repeats a change if the connection to the writer was lost before its outcome arrived."""
+    for _ in range(2):
+        started = log.change(jobs.StartJob(new_job(1, "a", ended=0)))
+        assert started == jobs.find(log, "0001")
+        assert (started.since, started.started_at > 0, started.ended_at) == (0, True, 0)
+    canceled = jobs.ChangeJob("0001", 0, '{"canceled":true}', ended=True)
+    assert log.change(canceled)
+    ended = jobs.find(log, "0001")
+    assert ended is not None
+    assert (ended.parameters, ended.ended_at > 0) == ('{"canceled":true}', True)
+    assert log.change(canceled)
+    assert jobs.find(log, "0001") == ended
+    assert not log.change(jobs.ChangeJob("0001", 0, "{}", ended=True)), "it has ended"
+    reopened = jobs.ChangeJob("0001", ended.ended_at, "{}", ended=False, undos=())
+    assert [log.change(reopened) for _ in range(2)] == [True, False], "another request may have opened it"
+    for _ in range(2):
+        log.change(jobs.EndJob("0001", discard=True))
+    assert jobs.find(log, "0001") is None
+
+
+def test_job_is_not_opened_again_if_an_undo_has_started(log: Log) -> None:
+    put(log, new_job(1, "a"))
+    reopened = jobs.ChangeJob("0001", 1, "{}", ended=False, undos=())
+    undo = new_job(2, "a", undoes="0001")
+    assert log.change(jobs.StartJob(undo)) == log.change(jobs.StartJob(replace(undo, id="0003")))
+    assert not log.change(reopened)
+    assert log.change(replace(reopened, undos=(UndoJob("0002", "0001", False),)))
+
+
+def test_failed_change_of_a_job_fails_its_commit_only(log: Log) -> None:
+    broken = jobs.StartJob(replace(new_job(1, "a"), note=cast("str", object())))
+    with pytest.raises(Exception, match="object"):
+        log.change(broken)
+    log.change(jobs.StartJob(new_job(1, "a")))
+    assert jobs.find(log, "0001") is not None
 
 
 def test_jobs_of_older_tables_get_an_owner(where: str) -> None:

@@ -278,7 +278,7 @@ def test_other_errors_come_back() -> None:
         lambda _: b"",
         lambda data: data[:-1],
         lambda data: data + b"\0",
-        lambda data: b"\x92\x02" + data[2:],  # the version
+        lambda data: b"\x92\x7f" + data[2:],  # the version
         lambda data: data.replace(b"Create", b"Remove"),
         lambda data: data.replace(b"Create", b"system"),
         lambda data: data.replace(b"cli", b"\xff\xff\xff"),

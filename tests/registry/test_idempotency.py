@@ -188,7 +188,7 @@ def test_response_of_several_commits_is_stored_afterwards(here: Registry) -> Non
     with keys.claim(OPERATOR, b"key", digest()) as claim:
         assert isinstance(claim, NewClaim)
         unit = runner.start_job(here, "test", {}, OPERATOR, "http")
-        jobs.finish(here.ledger.log, unit.id)
+        here.ledger.change(jobs.EndJob(unit.id))
         assert keys.keep(claim, answer) == Executed(answer)
         assert keys.keep(claim, StoredResponse(500, b"")) == Replayed(202, b"the operation", 0, 0)
         assert keys.keep(replace(claim, digest=digest("x")), answer) == KeyReused()

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from time import monotonic
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from perseid.ledger.backup.bulk_load import BulkLoad, LoadResult, Progress
 from perseid.ledger.log.entry import Draft
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.record_keys import HOMED, POLICY, record_key
-from perseid.ledger.log.requests import Outcome, Preconditions, Request
+from perseid.ledger.log.requests import Outcome, Preconditions, Request, StateChange, changed_result
 from perseid.ledger.log.signing import WrongKey, rotate_key, sign_checkpoint
 from perseid.ledger.log.writer import INTERVAL, ChangeWatcher, Writer
 from perseid.ledger.store.tables import change_from_entry, clear_entry_cache
@@ -124,6 +124,10 @@ class Ledger:
     def append(self, *requests: Request) -> list[Outcome]:
         """Submit requests and wait for all of them."""
         return [future.result() for future in self.submit(*requests)]
+
+    def change(self, request: StateChange) -> Any:
+        """Change state that is not derived from entries, and return the result."""
+        return changed_result(self.append(request)[0])
 
     def commit(self, group: Sequence[Request]) -> list[Outcome]:
         """Commit a group of requests at once, in this thread: for the one that gets the requests of all processes."""

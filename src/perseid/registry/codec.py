@@ -7,7 +7,7 @@ Results of commands that carry an idempotency key are stored in this form too (`
 fields stay as they are.
 """
 
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -29,6 +29,7 @@ from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.requests import (
     Append,
     Appended,
+    Changed,
     Execute,
     Executed,
     Failed,
@@ -41,7 +42,10 @@ from perseid.ledger.log.requests import (
     Remembered,
     RepeatedRequest,
     Request,
+    StateChange,
 )
+from perseid.ledger.store.idempotency import RecordUse
+from perseid.ledger.store.jobs import ChangeJob, EndJob, Job, StartJob
 from perseid.names.handle import Handle
 from perseid.records.record import Value, ValueRef
 from perseid.registry.access.permissions import ScopeSet
@@ -89,7 +93,7 @@ from .results import (
     WrongClock,
 )
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Changes with every change of a message."""
 
 MAX_MESSAGE: Final = 64 << 20
@@ -113,6 +117,9 @@ _COMMANDS: Final[dict[str, type[Deferrable]]] = {
         *(RemoveNamespace, ReplaceRecord, Reserve, Revive, RevokeToken, SetPolicy, SetValues, Tombstone, Transfer),
         Unpublish,
     )
+}
+_STATE_CHANGES: Final[dict[str, type[StateChange]]] = {
+    kind.__name__: kind for kind in (ChangeJob, EndJob, RecordUse, StartJob)
 }
 _RESULTS: Final[dict[str, type[Any]]] = {
     kind.__name__: kind for kind in (ChangeResult, LinkResult, MintResult, Namespace, PolicyChange, Token, int)
@@ -191,6 +198,10 @@ class _Remember(_Message, frozen=True, tag="remember"):
     once: _Once
 
 
+class _StateChange(_Message, frozen=True, tag="change"):
+    change: _Tagged
+
+
 class _Identity(_Message, frozen=True):
     kind: str
     session: bool = False
@@ -226,6 +237,10 @@ class _Leased(_Message, frozen=True, tag="leased"):
 
 class _Remembered(_Message, frozen=True, tag="remembered"):
     pass
+
+
+class _Changed(_Message, frozen=True, tag="changed"):
+    result: Job | bool | None
 
 
 class _Executed(_Message, frozen=True, tag="executed"):
@@ -275,12 +290,13 @@ class _Failed(_Message, frozen=True, tag="failed"):
     """Whether the whole commit failed."""
 
 
-_Request: TypeAlias = _Append | _Lease | _Execute | _Remember
+_Request: TypeAlias = _Append | _Lease | _Execute | _Remember | _StateChange
 _Outcome: TypeAlias = (
     _Appended
     | _Leased
     | _Executed
     | _Remembered
+    | _Changed
     | _PreconditionFailed
     | _LeaseClosed
     | _Repeated
@@ -314,6 +330,8 @@ def encode_request(request: Request) -> bytes:
             message = _Lease(request.scope, request.count, request.now)
         case Remember():
             message = _Remember(_encode_once(request.once))
+        case StateChange():
+            message = _StateChange(_tag(request))
         case Execute(command=DeferredCommand() as deferred):
             command: object = deferred.command
             conditions: list[tuple[Handle, Condition]] = []
@@ -356,6 +374,8 @@ def decode_request(data: bytes, registry: Registry) -> Request:
                 return Lease(message.scope, message.count, message.now)
             case _Remember():
                 return Remember(_decode_once(message.once))
+            case _StateChange():
+                return _untag(_STATE_CHANGES, message.change)
             case _Execute():
                 command: Any = _untag(_COMMANDS, message.command)
                 if len(message.conditions) > MAX_CONDITIONS:
@@ -472,6 +492,8 @@ def _outcome_message(outcome: Outcome | Exception) -> _Outcome:
             message = _Executed(_tag(outcome.result), outcome.seq, outcome.changed, outcome.erased)
         case Remembered():
             message = _Remembered()
+        case Changed():
+            message = _Changed(cast("Job | bool | None", outcome.result))
         case PreconditionFailed():
             message = _PreconditionFailed(outcome.key, outcome.expected, outcome.actual)
         case LeaseClosed():
@@ -497,6 +519,8 @@ def decode_outcome(data: bytes) -> Outcome:
             return Executed(_untag(_RESULTS, message.result), message.seq, message.changed, message.erased)
         case _Remembered():
             return Remembered()
+        case _Changed():
+            return Changed(message.result)
         case _PreconditionFailed():
             return PreconditionFailed(message.key, message.expected, message.actual)
         case _LeaseClosed():

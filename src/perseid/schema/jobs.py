@@ -97,9 +97,7 @@ class JobResponse(ResponseBody, frozen=True, omit_defaults=False):
     ]
     parameters: Annotated[dict[str, Any], Doc("The parameters of the job.")]
     done: Annotated[int, Doc("Number of completed changes.")]
-    total: Annotated[
-        int | None, Doc("Number of handles, counted at the start; null if there are too many to count.")
-    ]
+    total: Annotated[int | None, Doc("Number of handles, counted at the start; null if there are too many to count.")]
     started_at: Annotated[str, Doc("Start time, in ISO 8601.")]
     ended_at: Annotated[str | None, Doc("End time, in ISO 8601; null until the job is complete or canceled.")]
     actor: Annotated[str, Doc("Who started it.", examples=["300:0.NA/12345"])]

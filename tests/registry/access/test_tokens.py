@@ -552,8 +552,6 @@ def test_day_of_use_is_written_once_a_day(here: Registry, machine: Machine) -> N
     today = here.now() // DAY
     assert idempotency.last_used_days(log) == {secret.id: today}
     assert tokens.get_token(here, ANN, secret.id).used == today * DAY
-    assert not idempotency.record_use(log, secret.id, today)
-    assert not idempotency.record_use(log, secret.id, today - 1)
     another.note(another.authenticate(secret.text()).token)
     machine.run(DAY * SECOND)
     for _ in range(3):
@@ -564,7 +562,7 @@ def test_day_of_use_is_written_once_a_day(here: Registry, machine: Machine) -> N
 def test_second_use_on_a_day_writes_nothing(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = make(there, ANN)
     calls: list[str] = []
-    monkeypatch.setattr(idempotency, "record_use", lambda _log, token, _day: calls.append(token))
+    monkeypatch.setattr(there.ledger, "change", lambda use: calls.append(use.token))
     known = TokenAuthenticator(there)
     for _ in range(5):
         known.note(known.authenticate(secret.text()).token)
@@ -579,7 +577,7 @@ def test_use_succeeds_if_it_cannot_be_recorded(there: Registry, monkeypatch: pyt
         raise Contention("somebody else writes")
 
     with monkeypatch.context() as patch:
-        patch.setattr(idempotency, "record_use", busy)
+        patch.setattr(there.ledger, "change", busy)
         known.note(known.authenticate(secret.text()).token)
     assert tokens.get_token(there, ANN, secret.id).used is None
     known.note(known.authenticate(secret.text()).token)

@@ -126,7 +126,7 @@ def test_job_owner_is_independent_of_handle_spelling(here: Registry) -> None:
 def test_jobs_of_old_backups_belong_to_their_actor(here: Registry) -> None:
     """They record nothing else."""
     old = Job("old", "test", "{}", "", "http", str(ANN), "")
-    jobs.start(here.ledger.log, old)
+    here.ledger.change(jobs.StartJob(old))
     assert visible(here, ANN) == ["old"]
     assert visible(here, key_holder(300, "0.na/12345")) == visible(here, BEA) == []
 

@@ -662,7 +662,7 @@ def test_ended_job_accepts_no_steps(registry: Registry) -> None:
         return registry.ledger.append(Append(draft, job=name))[0]
 
     assert isinstance(append(job.id), Appended)
-    jobs.finish(registry.ledger.log, job.id)
+    registry.ledger.change(jobs.EndJob(job.id))
     with log.open_reader() as reader:
         size = reader.size
     for name in (job.id, "unknown"):

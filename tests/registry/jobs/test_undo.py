@@ -172,7 +172,7 @@ def test_record_changed_twice_is_undone_completely(here: Registry, monkeypatch: 
     here.do(Redact(name, 1, redacted, "personal"), OPERATOR, "cli")
     step(handle("12345/1"), "https://one.example/")
     step(name, "https://two.example/")
-    jobs.finish(here.ledger.log, job.id)
+    here.ledger.change(jobs.EndJob(job.id))
     undo_job = undo.start(here, job.id, ANN, "cli")
     assert undo_job.total == 2
     list(run_steps(here, undo_job, ANN))

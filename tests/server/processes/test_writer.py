@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from sqlalchemy import delete
+from sqlalchemy.exc import DatabaseError
 
 from perseid.cli._arguments import open_installation
 from perseid.ledger.errors import JobEnded, LedgerError, OutcomeUnknown, StorageFull, TooBusy
@@ -26,6 +28,8 @@ from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.clock import CheckedClock
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.requests import Append, Appended, Failed, Lease, Leased, Outcome
+from perseid.ledger.store import tables
+from perseid.ledger.store.idempotency import RecordUse, last_used_days
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.records.record import Value
@@ -36,6 +40,7 @@ from perseid.registry.commands.minting import Mint
 from perseid.registry.commands.records import Add, Create, Delete, Home
 from perseid.registry.installation import installation as installations
 from perseid.registry.installation.installation import WRITER_LINK, Installation
+from perseid.registry.jobs import runner
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
 from perseid.registry.results import MintResult, Refused
@@ -110,7 +115,7 @@ def kill(child: int) -> None:
 @contextmanager
 def remote(folder: Path) -> Iterator[Registry]:
     """A registry that appends through the writer."""
-    log = log_of_today(open_store(str(folder / "ledger.db")))
+    log = log_of_today(open_store(str(folder / "ledger.db"), read_only=True))
     ledger = RemoteLedger(log, AnswersReader(folder / "answers"), folder / "run")
     try:
         yield Registry(ledger, Rules())
@@ -169,6 +174,28 @@ def disconnect(registry: Registry) -> None:
 def now(registry: Registry) -> int:
     with registry.ledger.open_reader() as reader:
         return reader.entry(reader.size).at
+
+
+def test_jobs_and_uses_of_tokens_are_written_by_the_writer(folder: Path) -> None:
+    """The database of the other processes refuses every change."""
+    with writing(folder) as children, remote(folder) as registry:
+        log = registry.ledger.log
+        job = runner.start_job(registry, "rewrite", {"n": 1}, OPERATOR, "cli", "a note", total=7)
+        assert (job, job.total, job.done) == (runner.find_job(registry, OPERATOR, job.id), 7, 0)
+        with pytest.raises(DatabaseError, match="readonly"), log.store.writing() as connection:
+            connection.execute(delete(tables.jobs))
+        with pytest.raises(sqlite3.Error, match="readonly"), log.store.writing_cursor() as cursor:
+            cursor.execute("DELETE FROM jobs")
+        kill(children[0])
+        children[0] = start(folder)
+        assert runner.is_canceled(runner.cancel(registry, job.id, OPERATOR))
+        assert runner.reopen(registry, runner.find_job(registry, OPERATOR, job.id)).ended_at == 0
+        undo = runner.start_job(registry, "undo", {}, OPERATOR, "cli", undoes=job.id)
+        assert runner.start_job(registry, "undo", {}, OPERATOR, "cli", undoes=job.id).id == undo.id
+        runner.complete_or_discard(registry, undo)
+        assert [each.id for each in runner.list_jobs(registry, OPERATOR)] == [job.id]
+        registry.ledger.change(RecordUse("abcdefgh", 7))
+        assert last_used_days(log) == {"abcdefgh": 7}
 
 
 def test_event_loop_and_threads_append_at_the_same_time(folder: Path) -> None:

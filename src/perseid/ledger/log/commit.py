@@ -7,6 +7,7 @@ of the same transaction see what earlier ones did; a request that is decided her
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from sqlalchemy import Connection
 from sqlalchemy.engine.interfaces import DBAPICursor
 
 from perseid.ledger.errors import CorruptView, JobEnded, LeaseClosed, PreconditionFailed
@@ -30,6 +31,7 @@ from .requests import (
     MAX_BODY,
     Append,
     Appended,
+    Changed,
     Decision,
     Execute,
     Executed,
@@ -45,6 +47,7 @@ from .requests import (
     Remembered,
     RepeatedRequest,
     Request,
+    StateChange,
 )
 
 _SECRET_TYPE = b"HS_SECKEY"
@@ -65,8 +68,11 @@ class Commit:
         clock: CheckedClock,
         random: Callable[[int], bytes],
         token: bytes,
+        connection: Connection | None = None,
     ) -> None:
+        """`connection` is that of the cursor, if there are requests that need it."""
         self._cursor = cursor
+        self._connection = connection
         self._statements = statements
         self._random = random
         self._token = token
@@ -113,8 +119,8 @@ class Commit:
         An invalid request fails alone. A database error fails the whole transaction.
         """
         try:
-            if isinstance(request, Lease):
-                return Leased(self.lease(request.scope, request.count, request.now), request.count)
+            if isinstance(request, Lease | StateChange):
+                return self._lease(request) if isinstance(request, Lease) else self._change_state(request)
             # Repetition first: the first execution has invalidated the preconditions of the repeated request.
             if (repeated := self._find_repeated(request.once)) is not None:
                 return repeated
@@ -137,6 +143,17 @@ class Commit:
         if isinstance(request, Append):
             return Appended(seq, self._at)
         return Executed(result, seq if prepared else 0, keys, bool(decision.redactions))
+
+    def _lease(self, request: Lease) -> Leased:
+        return Leased(self.lease(request.scope, request.count, request.now), request.count)
+
+    def _change_state(self, request: StateChange) -> Changed:
+        self.write()  # it may read what earlier requests did
+        assert self._connection is not None  # noqa: S101 - see `Log.commit`
+        self._broken = True
+        result = request.apply(self._connection, self._frontier.size, self._at)
+        self._broken = False
+        return Changed(result)
 
     def _decide(self, request: Append | Execute, seq: int) -> tuple[Decision, object, bytes | None]:
         """The decision, the result and its stored form; `seq` will be the first entry."""

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import Connection, insert
@@ -31,7 +30,7 @@ from .clock import CheckedClock
 from .commit import Commit
 from .entry import Action, Change, Draft, Entry, Slot
 from .reader import LogReader
-from .requests import Append, Outcome, Request
+from .requests import Append, Outcome, Request, StateChange, changed_result
 
 MAX_GROUP: Final = 10_000
 """The maximum number of requests in a commit: bounds memory, and how long others wait for the head."""
@@ -95,6 +94,10 @@ class Log:
         """Execute a group of requests in one durable transaction."""
         return self.commit(group).outcomes
 
+    def change(self, request: StateChange) -> Any:
+        """Change state that is not derived from entries, and return the result."""
+        return changed_result(self.append([request])[0])
+
     def commit(self, group: Sequence[Request], callback: Callable[[Connection], None] | None = None) -> CommitResult:
         """Execute a group of requests; also return what views need. `callback` runs in the same transaction."""
         if len(group) > MAX_GROUP:
@@ -130,8 +133,8 @@ class Log:
     ) -> CommitResult:
         attempt: tuple[int, CommitResult] | None = None
         try:
-            with self._writing(callback) as (cursor, finish):
-                commit = Commit(cursor, self.statements, self.clock, self.random, token)
+            with self._writing(group, callback) as (cursor, connection):
+                commit = Commit(cursor, self.statements, self.clock, self.random, token, connection)
                 if unsettled is not None and commit.was_committed(unsettled[0]):
                     return unsettled[1]
                 with gc_paused(len(group)):
@@ -139,7 +142,8 @@ class Log:
                         commit.prefetch(group)
                     outcomes = [commit.apply(request) for request in group]
                     commit.write()
-                finish()
+                if callback is not None and connection is not None:
+                    callback(connection)
                 if self.journal is not None:
                     self.journal(token, commit.first, outcomes)
                 attempt = commit.first, CommitResult(outcomes, commit.changes, commit.erased)
@@ -159,14 +163,16 @@ class Log:
             return [row[0] for row in cursor.fetchall()] == [token]
 
     @contextmanager
-    def _writing(self, callback: Callable[[Connection], None] | None) -> Iterator[tuple[Any, Callable[[], None]]]:
-        """Open a transaction: a cursor, and a function to call when everything is written."""
-        if callback is None:
+    def _writing(
+        self, group: Sequence[Request], callback: Callable[[Connection], None] | None
+    ) -> Iterator[tuple[Any, Connection | None]]:
+        """Open a transaction: a cursor, and the connection if anything needs it."""
+        if callback is None and not any(isinstance(each, StateChange) for each in group):
             with self.store.writing_cursor() as cursor:
-                yield cursor, lambda: None
+                yield cursor, None
         else:
             with self.store.writing() as connection:
-                yield connection.connection.cursor(), partial(callback, connection)
+                yield connection.connection.cursor(), connection
 
     @staticmethod
     def _retries_exhausted(unsettled: bool) -> LedgerError:

@@ -19,6 +19,8 @@ from perseid.ledger.errors import LeaseClosed, PreconditionFailed
 from .entry import Draft
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from .commit import CommitReader
 
 Preconditions = Mapping[bytes, int]
@@ -177,6 +179,22 @@ class Remember:
     once: IdempotentRequest
 
 
+class StateChange:
+    """A request to change state that is not derived from entries, such as a job.
+
+    It is data, and changes nothing more if it is repeated: a client repeats it if its outcome was lost.
+    """
+
+    __slots__ = ()
+
+    def apply(self, connection: "Connection", head: int, at: int) -> object:
+        """Make the change in the transaction of a commit, and return the result.
+
+        `head` is the last entry, and `at` the time of the commit in microseconds since 1970.
+        """
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True)
 class Remembered:
     """The key was stored."""
@@ -212,6 +230,13 @@ class Executed:
 
 
 @dataclass(frozen=True, slots=True)
+class Changed:
+    """A `StateChange` was made."""
+
+    result: object
+
+
+@dataclass(frozen=True, slots=True)
 class RepeatedRequest:
     """A request with the same key was executed before; this one was not."""
 
@@ -225,5 +250,16 @@ class Failed:
     error: Exception
 
 
-Request = Append | Lease | Execute | Remember
-Outcome = Appended | Leased | Executed | Remembered | PreconditionFailed | LeaseClosed | RepeatedRequest | Failed
+Request = Append | Lease | Execute | Remember | StateChange
+Outcome = (
+    Appended | Leased | Executed | Remembered | Changed | PreconditionFailed | LeaseClosed | RepeatedRequest | Failed
+)
+
+
+def changed_result(outcome: Outcome) -> object:
+    """Return the result of a `StateChange`; raises what it failed with."""
+    if isinstance(outcome, Changed):
+        return outcome.result
+    if isinstance(outcome, Failed):
+        raise outcome.error
+    raise TypeError(f"unexpected outcome of a change of state: {outcome!r}")

@@ -12,13 +12,14 @@ The last use of a token is stored to find unused ones. A day is precise enough, 
 day. It is not in the token's record, because that is part of the history forever.
 """
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import Connection, delete, func, select
 
 from perseid.ledger.log.log import Log
-from perseid.ledger.log.requests import CALLER_LENGTH, KEY_LIFETIME, OWNER_LENGTH, IdempotencyRecord
+from perseid.ledger.log.requests import CALLER_LENGTH, KEY_LIFETIME, OWNER_LENGTH, IdempotencyRecord, StateChange
 
 from .tables import StatementCompiler, idempotency, idempotency_from_row, token_uses
 
@@ -93,16 +94,16 @@ def last_used_days(log: Log) -> dict[str, int]:
         return {row.id: row.day for row in connection.execute(select(token_uses))}
 
 
-def record_use(log: Log, token: str, day: int) -> bool:
-    """Record that a token was used on a day; return whether anything was written."""
-    with log.store.reading() as connection:
-        known = connection.execute(select(token_uses.c.day).where(token_uses.c.id == token)).scalar()
-    if known is not None and known >= day:
-        return False
-    insert = StatementCompiler(log.store.dialect).insert(token_uses).values(id=token, day=day)
-    statement = insert.on_conflict_do_update(
-        index_elements=["id"], set_={"day": insert.excluded.day}, where=token_uses.c.day < insert.excluded.day
-    )
-    with log.store.writing() as connection:
+@dataclass(frozen=True, slots=True)
+class RecordUse(StateChange):
+    """Record that a token was used on a day, in days since 1970."""
+
+    token: str
+    day: int
+
+    def apply(self, connection: Connection, head: int, at: int) -> None:  # noqa: ARG002 - of every change
+        values = StatementCompiler(connection.dialect.name).insert(token_uses).values(id=self.token, day=self.day)
+        statement = values.on_conflict_do_update(
+            index_elements=["id"], set_={"day": values.excluded.day}, where=token_uses.c.day < values.excluded.day
+        )
         connection.execute(statement)
-    return True

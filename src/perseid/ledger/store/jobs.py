@@ -2,11 +2,11 @@
 
 A job runs in steps, each a commit of its own. The row of a step is written by the commit itself (`Append.job`,
 `Mint.job`), so every entry of a job is recorded, and an interrupted job can be resumed. Notes could not record this,
-because callers can write any note.
+because callers can write any note. Changes of a job itself are requests to the ledger, too (`StartJob` …).
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -14,8 +14,9 @@ from sqlalchemy import ColumnElement, Connection, Select, delete, exists, func, 
 
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.reader import LogReader
+from perseid.ledger.log.requests import StateChange
 
-from .tables import head, jobs, steps
+from .tables import jobs, steps
 
 PAGE: Final = 1_000
 """Jobs read at a time."""
@@ -86,62 +87,46 @@ class JobSteps:
             yield from range(first + count - 1, first - 1, -1)
 
 
-def start(log: Log, job: Job) -> Job:
-    """Record the start of a job.
+@dataclass(frozen=True, slots=True)
+class StartJob(StateChange):
+    """Record the start of a job. The result is the job.
 
     A job that undoes another one ends that one: it accepts no more steps. If an undo of it is already running, that one
-    is returned instead.
+    is the result.
     """
-    with log.store.writing() as connection:
-        cursor = connection.connection.cursor()
-        cursor.execute(log.statements.lock_head)
-        since = int(connection.execute(select(head.c.seq)).scalar_one())
-        started = replace(job, since=since, started_at=log.clock.now(), ended_at=0, done=0)
+
+    job: Job
+
+    def apply(self, connection: Connection, head: int, at: int) -> Job:
+        job = self.job
+        is_known = jobs.c.id == job.id  # repeated
         if job.undoes:
-            running = select(jobs).where(jobs.c.undoes == job.undoes, jobs.c.ended_at == 0)
-            if (row := connection.execute(running).first()) is not None:
-                return _load_jobs(connection, [row])[0]
+            is_known |= (jobs.c.undoes == job.undoes) & (jobs.c.ended_at == 0)
+        if (row := connection.execute(select(jobs).where(is_known)).first()) is not None:
+            return _load_jobs(connection, [row])[0]
+        if job.undoes:
             undone = update(jobs).where(jobs.c.id == job.undoes, jobs.c.ended_at == 0)
-            connection.execute(undone.values(ended_at=started.started_at))
+            connection.execute(undone.values(ended_at=at))
+        started = replace(job, since=head, started_at=at, ended_at=0, done=0)
         values = {column.name: getattr(started, column.name) for column in jobs.columns}
         connection.execute(insert(jobs).values(values))
-    return started
+        return started
 
 
-def finish(log: Log, job_id: str) -> None:
+@dataclass(frozen=True, slots=True)
+class EndJob(StateChange):
     """Record the end of a job, unless it has ended."""
-    with log.store.writing() as connection:
-        unfinished = update(jobs).where(jobs.c.id == job_id, jobs.c.ended_at == 0)
-        connection.execute(unfinished.values(ended_at=log.clock.now()))
 
+    job_id: str
+    discard: bool = False
+    """Whether to remove the job if it has no steps."""
 
-def replace_parameters(
-    log: Log, job: Job, parameters: str, *, ended: bool, check: Callable[[list["UndoJob"]], None] = lambda _: None
-) -> bool:
-    """End a job, or open it again, with other parameters; return whether it was as `job` says.
-
-    `check` gets the undos of the job, transitively, and may raise: none starts between it and the change.
-    """
-    with log.store.writing() as connection:
-        connection.connection.cursor().execute(log.statements.lock_head)  # a step is complete, or sees the change
-        check(_find_undos(connection, [job.id]))
-        same = update(jobs).where(jobs.c.id == job.id, jobs.c.ended_at == job.ended_at)
-        changed = same.values(parameters=parameters, ended_at=log.clock.now() if ended else 0)
-        return connection.execute(changed).rowcount == 1
-
-
-def discard(log: Log, job_id: str) -> None:
-    """Remove a job without steps."""
-    with log.store.writing() as connection:
-        is_step = exists().where(steps.c.job == job_id)
-        connection.execute(delete(jobs).where(jobs.c.id == job_id, ~is_step))
-
-
-def find(log: Log, job_id: str) -> Job | None:
-    """Find a job by its id."""
-    with log.store.reading() as connection:
-        row = connection.execute(select(jobs).where(jobs.c.id == job_id)).one_or_none()
-        return None if row is None else _load_jobs(connection, [row])[0]
+    def apply(self, connection: Connection, head: int, at: int) -> None:  # noqa: ARG002 - of every change
+        if self.discard:
+            is_step = exists().where(steps.c.job == self.job_id)
+            connection.execute(delete(jobs).where(jobs.c.id == self.job_id, ~is_step))
+        unfinished = update(jobs).where(jobs.c.id == self.job_id, jobs.c.ended_at == 0)
+        connection.execute(unfinished.values(ended_at=at))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +136,37 @@ class UndoJob:
     id: str
     undoes: str
     ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeJob(StateChange):
+    """End a job, or open it again, with other parameters. The result is whether it was as expected."""
+
+    job_id: str
+    ended_at: int
+    """When it ended, as far as is known."""
+    parameters: str
+    ended: bool
+    """Whether it has ended then."""
+    undos: tuple[UndoJob, ...] | None = None
+    """Its undos, transitively, as far as is known; None if they do not matter."""
+
+    def apply(self, connection: Connection, head: int, at: int) -> bool:  # noqa: ARG002 - of every change
+        ended = select(jobs.c.id).where(jobs.c.id == self.job_id, jobs.c.ended_at > 0)
+        if self.ended and connection.execute(ended.where(jobs.c.parameters == self.parameters)).first() is not None:
+            return True  # repeated
+        if self.undos is not None and set(self.undos) != set(_find_undos(connection, [self.job_id])):
+            return False
+        same = update(jobs).where(jobs.c.id == self.job_id, jobs.c.ended_at == self.ended_at)
+        changed = same.values(parameters=self.parameters, ended_at=at if self.ended else 0)
+        return connection.execute(changed).rowcount == 1
+
+
+def find(log: Log, job_id: str) -> Job | None:
+    """Find a job by its id."""
+    with log.store.reading() as connection:
+        row = connection.execute(select(jobs).where(jobs.c.id == job_id)).one_or_none()
+        return None if row is None else _load_jobs(connection, [row])[0]
 
 
 def list_undos(log: Log) -> list[UndoJob]:

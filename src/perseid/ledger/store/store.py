@@ -6,10 +6,13 @@ it reads stays true until it commits; readers see one state and never wait.
 
 **PostgreSQL** serves several nodes. Writers run READ COMMITTED and lock the head row first, so they are serialized; one
 that hangs while it holds the head loses its session after a few seconds. Readers run REPEATABLE READ: one state.
+
+A process that leaves writing to another one opens the store read-only, and the database refuses every change.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,6 +62,8 @@ _PRAGMAS = (
     "PRAGMA cache_size = -65536",  # 64 MiB: the upper index levels of some million records
     f"PRAGMA journal_size_limit = {MAX_WAL_SIZE}",
 )
+_QUERY_ONLY = "PRAGMA query_only = ON"
+_READ_ONLY = "-c default_transaction_read_only=on"
 _TIMEOUTS = "; ".join(
     f"SET LOCAL {name} = '{BUSY_SECONDS}s'"
     for name in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
@@ -99,20 +104,22 @@ class Store:
         self._connection_errors: tuple[type[Exception], ...] = (errors.OperationalError, errors.InterfaceError)
 
     @classmethod
-    def sqlite(cls, path: Path) -> "Store":
+    def sqlite(cls, path: Path, *, read_only: bool = False) -> "Store":
         """Open the store in a file, which is created if it is missing."""
-        path.touch(mode=0o600)
-        path.chmod(0o600)  # SQLite copies the mode to its other files
+        if not read_only:
+            path.touch(mode=0o600)
+            path.chmod(0o600)  # SQLite copies the mode to its other files
         path = path.absolute()
+        pragmas = (*_PRAGMAS, _QUERY_ONLY) if read_only else _PRAGMAS
         # Not as a URL string, where some characters of a path have a meaning.
         engines = _create_engines(URL.create("sqlite", database=str(path)), {"check_same_thread": False})
         for engine in engines:
-            event.listen(engine, "connect", _configure_connection)
+            event.listen(engine, "connect", partial(_configure_connection, pragmas))
             event.listen(engine, "begin", _begin)
-        return cls(*engines, SqliteDriver(str(path), _PRAGMAS, BUSY_SECONDS))
+        return cls(*engines, SqliteDriver(str(path), pragmas, BUSY_SECONDS))
 
     @classmethod
-    def postgres(cls, url: str) -> "Store":
+    def postgres(cls, url: str, *, read_only: bool = False) -> "Store":
         """Open the store in a database at `postgresql://user@host/database`; ValueError if the URL is invalid."""
         try:
             address = make_url(url).set(drivername="postgresql+psycopg")
@@ -120,7 +127,11 @@ class Store:
             raise ValueError("invalid database URL; expected postgresql://user@host/database") from None
         if "connect_timeout" not in address.query:
             address = address.update_query_dict({"connect_timeout": str(CONNECT_SECONDS)})
-        return cls(*_create_engines(address, dict(KEEP_ALIVE), pool_pre_ping=True))
+        arguments: dict[str, Any] = dict(KEEP_ALIVE)
+        if read_only:
+            options = address.query.get("options", "")
+            arguments["options"] = f"{options if isinstance(options, str) else ' '.join(options)} {_READ_ONLY}".strip()
+        return cls(*_create_engines(address, arguments, pool_pre_ping=True))
 
     def close(self) -> None:
         """Close all connections."""
@@ -353,11 +364,11 @@ def _create_engines(url: str | URL, arguments: dict[str, Any], **options: Any) -
     )
 
 
-def _configure_connection(dbapi_connection: Any, _record: object) -> None:
+def _configure_connection(pragmas: Sequence[str], dbapi_connection: Any, _record: object) -> None:
     # None: the driver must not begin transactions by itself.
     dbapi_connection.isolation_level = None
     cursor = dbapi_connection.cursor()
-    for pragma in _PRAGMAS:
+    for pragma in pragmas:
         cursor.execute(pragma)
     cursor.close()
 

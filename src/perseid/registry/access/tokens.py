@@ -212,7 +212,7 @@ class TokenAuthenticator:
                 self._noted.clear()  # a new day: drop those of yesterday
             self._noted[token] = day
         try:
-            idempotency.record_use(self._registry.ledger.log, token, day)
+            self._registry.ledger.change(idempotency.RecordUse(token, day))
         except LedgerError:
             with self._lock:
                 self._noted.pop(token, None)

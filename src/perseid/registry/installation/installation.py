@@ -111,7 +111,7 @@ class Installation:
         """Open the installation in a directory.
 
         `open_ledger` opens the ledger of a process that does not write it itself, from the log and the folder of the
-        answers view.
+        answers view. The database is then opened read-only.
 
         With `writable=False` there is a `log` and no `ledger`: no view is touched and nothing is signed, and root can
         read the directory of another user. `accept_clock` accepts the clock as it is.
@@ -119,7 +119,7 @@ class Installation:
         directory = directory.resolve()
         config = load_settings(directory, writable=writable, environ=environ)
         with ExitStack() as stack:
-            store = stack.enter_context(closing(open_store(directory, config)))
+            store = stack.enter_context(closing(open_store(directory, config, read_only=open_ledger is not None)))
             _check_version(directory, store, config)
             log = new_log(store, accept_clock=accept_clock)
             ledger = None
@@ -319,16 +319,16 @@ def _environ(environ: Mapping[str, str] | None) -> Mapping[str, str]:
 # The store
 
 
-def open_store(directory: Path, config: Config, *, new: bool = False) -> Store:
+def open_store(directory: Path, config: Config, *, new: bool = False, read_only: bool = False) -> Store:
     """Open the store of the settings; a missing file is created only if `new`."""
     text = config.ledger.database
     if not text:
         path = directory / LEDGER_NAME
         if not new and not path.exists():
             raise _missing_ledger(directory, config)
-        return Store.sqlite(path)
+        return Store.sqlite(path, read_only=read_only)
     try:
-        return Store.postgres(text)
+        return Store.postgres(text, read_only=read_only)
     except ValueError as problem:
         raise InvalidConfig(f"{config.sources['ledger.database']}: ledger.database", str(problem)) from None
     except ImportError as error:

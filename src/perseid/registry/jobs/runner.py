@@ -20,7 +20,7 @@ import msgspec
 
 from perseid.ledger.log.entry import Draft
 from perseid.ledger.store import jobs
-from perseid.ledger.store.jobs import Job, JobOwner, JobSteps, UndoJob
+from perseid.ledger.store.jobs import ChangeJob, EndJob, Job, JobOwner, JobSteps, StartJob, UndoJob
 from perseid.registry.access.authorization import MAX_GROUP_LOOKUPS, MAX_GROUP_MEMBERS, Decision, SearchUsage
 from perseid.registry.access.permissions import Requirement, display_name
 from perseid.registry.advice import AdviceKind
@@ -91,13 +91,13 @@ def start_job(  # noqa: PLR0913 - the fields of a job
         total=total,
         owner=_owner_name(str(identity)),
     )
-    return jobs.start(registry.ledger.log, job)
+    started: Job = registry.ledger.change(StartJob(job))
+    return started
 
 
 def complete_or_discard(registry: Registry, job: Job) -> None:
     """End a job that cannot be resumed, however it went; forget it if it changed nothing."""
-    jobs.finish(registry.ledger.log, job.id)
-    jobs.discard(registry.ledger.log, job.id)
+    registry.ledger.change(EndJob(job.id, discard=True))
 
 
 def load_parameters(job: Job) -> dict[str, object]:
@@ -232,7 +232,7 @@ class JobRun:
         Raises `Refused` at the first record that the caller may not change. After any error it can be called again.
         """
         if not self._items and not self._next_page():
-            jobs.finish(self.registry.ledger.log, self.job.id)
+            self.registry.ledger.change(EndJob(self.job.id))
             return False
         if self._items and self._work is not None:
             step = Step(self._work, self.job, self.steps, self._items)
@@ -282,11 +282,10 @@ def reopen(registry: Registry, job: Job) -> Job:
     parameters = msgspec.json.decode(job.parameters, type=dict[str, object])
     del parameters[_CANCELED]
     text = msgspec.json.encode(parameters).decode()
-
-    def check(undos: list[UndoJob]) -> None:
-        UndoIndex(undos).check_has_no_undo(job.id)
-
-    if not jobs.replace_parameters(registry.ledger.log, job, text, ended=False, check=check):
+    undos = jobs.find_undos(registry.ledger.log, [job.id])
+    UndoIndex(undos).check_has_no_undo(job.id)
+    if not registry.ledger.change(ChangeJob(job.id, job.ended_at, text, ended=False, undos=tuple(undos))):
+        UndoIndex.of(registry, job.id).check_has_no_undo(job.id)
         raise StateConflict(f"Job {job.id} was just resumed by another request", AdviceKind.RESUME_JOB(job=job.id))
     return replace(job, parameters=text, ended_at=0)
 
@@ -302,7 +301,7 @@ def cancel(registry: Registry, name: str, identity: Identity) -> Job:
         raise StateConflict(reason, AdviceKind.RESUME_JOB(job=job.id))
     parameters = msgspec.json.decode(job.parameters, type=dict[str, object]) | {_CANCELED: True}
     text = msgspec.json.encode(parameters).decode()
-    if job.ended_at or not jobs.replace_parameters(registry.ledger.log, job, text, ended=True):
+    if job.ended_at or not registry.ledger.change(ChangeJob(job.id, 0, text, ended=True)):
         raise StateConflict(f"Job {job.id} is already complete", AdviceKind.UNDO_JOB(job=job.id))
     return find_job(registry, identity, job.id)
 
