@@ -1,5 +1,6 @@
 """Idempotency keys: requests are replayed and never executed twice, even if a process is killed."""
 
+import asyncio
 import hashlib
 import secrets
 import threading
@@ -81,6 +82,14 @@ def ask(
 ) -> Executed | Replayed | KeyReused | InProgress:
     with keys.claim(identity, key, digest(body), changed) as claim:
         return keys.execute(claim, operation, identity, "http", changed) if isinstance(claim, NewClaim) else claim
+
+
+async def ask_in_loop(
+    keys: IdempotencyKeys, operation: Command[ChangeResult] = NEW
+) -> Executed | Replayed | KeyReused | InProgress:
+    with keys.claim(OPERATOR, b"key", digest(), changed) as claim:
+        assert isinstance(claim, NewClaim)
+        return await keys.execute_in_loop(claim, operation, OPERATOR, "http", changed)
 
 
 def size(registry: Registry) -> int:
@@ -237,12 +246,15 @@ class Meanwhile:
 
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("body", ["", "other"])
-def test_same_request_in_another_process_is_executed_once(here: Registry, first: bool, body: str) -> None:
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_same_request_in_another_process_is_executed_once(
+    here: Registry, first: bool, body: str, in_loop: bool
+) -> None:
     """Decided before or after: it gets the other response, and does nothing."""
     keys, others = IdempotencyKeys(here), IdempotencyKeys(here)
     done: list[Claim | Executed] = []
     late = Meanwhile(NEW, [lambda: done.append(ask(others, body=body))], first)
-    found = ask(keys, late)
+    found = asyncio.run(ask_in_loop(keys, late)) if in_loop else ask(keys, late)
     (other,) = done
     assert isinstance(other, Executed)
     if body:
@@ -349,8 +361,11 @@ def test_failure_is_raised_unchanged(there: Registry, monkeypatch: pytest.Monkey
     keys = IdempotencyKeys(there)
     with monkeypatch.context() as patch:
         patch.setattr(there, "do", busy)
+        patch.setattr(there, "execute", busy)
         with pytest.raises(TooBusy):
             ask(keys)
+        with pytest.raises(TooBusy):
+            asyncio.run(ask_in_loop(keys))
     assert isinstance(ask(keys), Executed)
 
 

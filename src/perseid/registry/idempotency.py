@@ -174,17 +174,38 @@ class IdempotencyKeys:
 
         `to_response` builds the response from the result.
         """
-        once = IdempotentRequest(claim.caller, claim.key, claim.digest, CREATED)
         try:
-            result = self._registry.do(command, identity, interface, note, preconditions, once=once)
-        except AlreadyExecuted as executed:
-            return _compare(executed.record, claim, to_response)
-        except (Refused, LedgerError):
-            # Another process may have executed the same request meanwhile, which would explain the refusal.
-            if (known := self._find(claim, to_response)) is not None:
-                return known
-            raise
+            result = self._registry.do(command, identity, interface, note, preconditions, once=_once(claim))
+        except (AlreadyExecuted, Refused, LedgerError) as error:
+            return self._explain(error, claim, to_response)
         return Executed(to_response(result))
+
+    async def execute_in_loop(
+        self,
+        claim: NewClaim,
+        command: Command[T],
+        identity: Identity,
+        interface: str,
+        to_response: Callable[[T], StoredResponse],
+        note: str = "",
+    ) -> Executed | Replayed | KeyReused:
+        """Like `execute`, in an event loop: it waits for the commit without blocking the loop."""
+        try:
+            result = await self._registry.execute(command, identity, interface, note, _once(claim))
+        except (AlreadyExecuted, Refused, LedgerError) as error:
+            return self._explain(error, claim, to_response)
+        return Executed(to_response(result))
+
+    def _explain(
+        self, error: Exception, claim: NewClaim, to_response: Callable[[T], StoredResponse]
+    ) -> Replayed | KeyReused:
+        """Return what was executed in place of a request, or raise the error that it failed with."""
+        if isinstance(error, AlreadyExecuted):
+            return _compare(error.record, claim, to_response)
+        # Another process may have executed the same request meanwhile, which would explain the refusal.
+        if (known := self._find(claim, to_response)) is not None:
+            return known
+        raise error
 
     def keep(self, claim: NewClaim, answer: StoredResponse) -> Executed | Replayed | KeyReused:
         """Store the response to what was done in several commits, or elsewhere, after it was done.
@@ -238,6 +259,10 @@ def _new_claim(identity: Identity, key: bytes, digest: bytes) -> NewClaim:
     if len(digest) != DIGEST_LENGTH:
         raise ValueError(f"the digest must have {DIGEST_LENGTH} bytes")
     return NewClaim(caller_id(identity), key, digest)
+
+
+def _once(claim: NewClaim) -> IdempotentRequest:
+    return IdempotentRequest(claim.caller, claim.key, claim.digest, CREATED)
 
 
 def _compare(

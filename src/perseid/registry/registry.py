@@ -100,11 +100,18 @@ class Registry:
             execution.finish(self.ledger.append(request)[0])
         return execution.result
 
-    async def execute(self, command: Command[T], identity: Identity, interface: str, note: str = "") -> T:
+    async def execute(
+        self,
+        command: Command[T],
+        identity: Identity,
+        interface: str,
+        note: str = "",
+        once: IdempotentRequest | None = None,
+    ) -> T:
         """Like `do`, in an event loop: it decides at once, and waits for the commit without blocking the loop."""
         import asyncio  # noqa: PLC0415 - commands do not need it
 
-        execution = Execution(self, self.prepare(command), identity, interface, note)
+        execution = Execution(self, self.prepare(command), identity, interface, note, once=once)
         while (request := execution.decide()) is not None:
             execution.finish(await asyncio.wrap_future(self.ledger.submit(request)[0]))
         return execution.result

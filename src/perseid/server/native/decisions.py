@@ -14,7 +14,7 @@ import logging
 import secrets
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Generic, NoReturn, TypeVar
@@ -237,10 +237,15 @@ async def execute_in_loop(
     registry: Registry, make: Callable[[int | None], Command[T]], identity: Identity, interface: str, note: str = ""
 ) -> T:
     """Like `execute`, in an event loop."""
+    return await wait_in_loop(make, lambda command: registry.execute(command, identity, interface, note))
+
+
+async def wait_in_loop(make: Callable[[int | None], Command[T]], do: Callable[[Command[T]], Awaitable[R]]) -> R:
+    """Like `execute_with_wait`, in an event loop."""
     remaining, since = MAX_WAIT, None
     while True:
         try:
-            return await registry.execute(make(since), identity, interface, note)
+            return await do(make(since))
         except RetryLater as wait:
             remaining -= wait.seconds
             if remaining < 0:

@@ -377,6 +377,19 @@ def test_idempotent_request_is_executed_once(server: Harness) -> None:
     assert problem(send(server, "POST", "/types", TYPE, headers=keyed("k2")), "already-exists")["status"] == 409
 
 
+def test_idempotent_and_conditional_changes_need_no_thread(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = {"handle": "12345/keyed", "values": [{"type": "URL", "data": "https://example.org/"}]}
+    with monkeypatch.context() as patch:
+        patch.setattr(server.registry, "do", lambda *_, **__: pytest.fail("it waits in a thread"))
+        made = send(server, "POST", "/handles", new, headers=keyed("k1"))
+        got(made, 201)
+        again = send(server, "POST", "/handles", new, headers=keyed("k1"))
+        assert (again.body, header_of(again, "Idempotency-Replayed")) == (made.body, "true")
+        tag = {"If-Match": header_of(made, "ETag") or ""}
+        path, values = "/handles/12345%2Fkeyed", {"values": new["values"]}
+        got(send(server, "PUT", path, values, headers={**basic(), **tag}))
+
+
 def test_reused_key_is_refused(server: Harness) -> None:
     got(send(server, "POST", "/types", TYPE, headers=keyed("k1")), 201)
     other = {**TYPE, "handle": "12345/SHEET"}

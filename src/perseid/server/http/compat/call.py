@@ -40,6 +40,7 @@ from perseid.server.native.decisions import (
     execute_in_loop,
     execute_with_wait,
     parse_lenient,
+    wait_in_loop,
 )
 from perseid.server.native.operations import check_partition
 from perseid.server.native.work import WorkKind
@@ -145,16 +146,27 @@ class Call:
         return await self.request_context.change(
             lambda: execute(*arguments),
             lambda: execute_in_loop(*arguments),
-            is_short=len(self.request.body) <= responses.MAX_INLINE_BYTES,
+            is_short=self._is_short,
         )
 
     async def execute_with(
-        self, make: Callable[[int | None], Command[T]], about: str, do: Callable[[Command[T]], R]
+        self,
+        make: Callable[[int | None], Command[T]],
+        about: str,
+        do: Callable[[Command[T]], R],
+        do_in_loop: Callable[[Command[T]], Awaitable[R]],
     ) -> R:
-        """The same with `do` as the function that executes the guarded command, in a thread."""
+        """The same with functions that execute the guarded command, in a thread or in the event loop."""
         guarded = self._guarded(make, about)
         await self._check_change(guarded)
-        return await self.request_context.do(WorkKind.WRITE, lambda: execute_with_wait(guarded, do))
+        return await self.request_context.change(
+            lambda: execute_with_wait(guarded, do), lambda: wait_in_loop(guarded, do_in_loop), is_short=self._is_short
+        )
+
+    @property
+    def _is_short(self) -> bool:
+        """Whether the change is decided in a short time."""
+        return len(self.request.body) <= responses.MAX_INLINE_BYTES
 
     def _guarded(self, make: Callable[[int | None], Command[T]], about: str) -> Callable[[int | None], Command[T]]:
         guard, allow_referrals = self.auth.guard, self.allow_referrals

@@ -208,7 +208,13 @@ class ApiCall(StarletteRequest):
                     return keys.execute(claim, command, identity, INTERFACE, to_stored, note)
                 return claim
 
-        outcome = await self.call.execute_with(make, str(about), once)
+        async def once_in_loop(command: Command[T]) -> Outcome:
+            with keys.claim(identity, key, digest, to_stored) as claim:
+                if isinstance(claim, NewClaim):
+                    return await keys.execute_in_loop(claim, command, identity, INTERFACE, to_stored, note)
+                return claim
+
+        outcome = await self.call.execute_with(make, str(about), once, once_in_loop)
         if replay is not None and isinstance(outcome, Replayed) and outcome.body is None and outcome.count:
             repeated = await self._replay(replay, outcome.seq, outcome.count)
             if repeated is not None:
