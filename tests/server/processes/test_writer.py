@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from sqlalchemy import delete
+from sqlalchemy import create_engine, delete, make_url
 from sqlalchemy.exc import DatabaseError
 
 from perseid.cli._arguments import open_installation
@@ -30,6 +30,7 @@ from perseid.ledger.log.log import Log
 from perseid.ledger.log.requests import Append, Appended, Failed, Lease, Leased, Outcome
 from perseid.ledger.store import tables
 from perseid.ledger.store.idempotency import RecordUse, last_used_days
+from perseid.ledger.store.store import Store
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.records.record import Value
@@ -45,14 +46,26 @@ from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
 from perseid.registry.results import MintResult, Refused
 from perseid.registry.snapshot import Rules
+from perseid.server.native.decisions import to_refusal
 from perseid.server.observe import logs
 from perseid.server.processes import remote_ledger, writer
 from perseid.server.processes.child import SupervisorLink
 from perseid.server.processes.remote_ledger import FRAME, SOCKET_NAME, FrameReader, RemoteLedger, find_writer, frame
 from perseid.server.processes.writer import Journal, WriterServer
 from perseid.wire.codes import ResponseCode
-from tests.ledger.ledgers import SIGNER, change, log_of_today, open_store, sqlite_with_tables, verified
+from tests.ledger.ledgers import (
+    SIGNER,
+    change,
+    log_of_today,
+    open_store,
+    postgres_with_tables,
+    sqlite_with_tables,
+    verified,
+)
+from tests.postgres import Cluster, postgres
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, handle
+
+__all__ = ["postgres"]
 
 URL = Value.text(1, "URL", "https://example.org/")
 
@@ -60,7 +73,18 @@ URL = Value.text(1, "URL", "https://example.org/")
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A ledger with a namespace 12345, and a runtime directory."""
-    store = sqlite_with_tables(tmp_path / "ledger.db")
+    return fill(tmp_path, sqlite_with_tables(tmp_path / "ledger.db"))
+
+
+@pytest.fixture
+def postgres_folder(tmp_path: Path, postgres: Cluster) -> Path:
+    """The same with PostgreSQL."""
+    where = postgres_with_tables(postgres)
+    (tmp_path / "database").write_text(where)
+    return fill(tmp_path, open_store(where))
+
+
+def fill(tmp_path: Path, store: Store) -> Path:
     log_of_today(store).create(SIGNER)
     store.close()
     (tmp_path / "run").mkdir(0o700)
@@ -71,9 +95,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def address(folder: Path) -> str:
+    """The address of the store: that in a file of this name, or the file of the ledger."""
+    path = folder / "database"
+    return path.read_text() if path.exists() else str(folder / "ledger.db")
+
+
 @contextmanager
 def opened(folder: Path) -> Iterator[Ledger]:
-    with Ledger(log_of_today(open_store(str(folder / "ledger.db"))), Answers(folder / "answers")) as ledger:
+    with Ledger(log_of_today(open_store(address(folder))), Answers(folder / "answers")) as ledger:
         yield ledger
 
 
@@ -115,7 +145,7 @@ def kill(child: int) -> None:
 @contextmanager
 def remote(folder: Path) -> Iterator[Registry]:
     """A registry that appends through the writer."""
-    log = log_of_today(open_store(str(folder / "ledger.db"), read_only=True))
+    log = log_of_today(open_store(address(folder), read_only=True))
     ledger = RemoteLedger(log, AnswersReader(folder / "answers"), folder / "run")
     try:
         yield Registry(ledger, Rules())
@@ -196,6 +226,54 @@ def test_jobs_and_uses_of_tokens_are_written_by_the_writer(folder: Path) -> None
         assert [each.id for each in runner.list_jobs(registry, OPERATOR)] == [job.id]
         registry.ledger.change(RecordUse("abcdefgh", 7))
         assert last_used_days(log) == {"abcdefgh": 7}
+
+
+@contextmanager
+def lost(where: str) -> Iterator[None]:
+    """A database that cannot be reached."""
+    name = str(make_url(where).database)
+    admin = create_engine(make_url(where).set(database="postgres"), isolation_level="AUTOCOMMIT")
+    with closing(admin.connect()) as connection:
+        connection.exec_driver_sql(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+        connection.exec_driver_sql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+        try:
+            yield
+        finally:
+            connection.exec_driver_sql(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+    admin.dispose()
+
+
+def test_postgresql_behind_the_writer(postgres_folder: Path) -> None:
+    """While the database cannot be reached, the server is busy; then everything works again without a restart."""
+    folder = postgres_folder
+    with writing(folder), remote(folder) as registry:
+        made = registry.do(Create(handle("12345/x"), (URL,)), OPERATOR, "cli")
+        assert registry.resolve(Query(handle("12345/x")), NOBODY).seq == made.seq
+        until(lambda: registry.ledger.ready)
+        job = runner.start_job(registry, "rewrite", {}, OPERATOR, "cli")
+        with pytest.raises(DatabaseError, match="read-only"), registry.ledger.log.store.writing() as connection:
+            connection.execute(delete(tables.jobs))
+        with lost(address(folder)):
+            with pytest.raises(LedgerError) as failed:
+                registry.do(Add(handle("12345/x"), (Value.text(2, "DESC", "new"),)), OPERATOR, "cli")
+            assert to_refusal(failed.value).code == ResponseCode.SERVER_TOO_BUSY
+            with pytest.raises(TooBusy, match="Nothing was written"):
+                registry.ledger.append(change("y"))
+            assert registry.ledger.find(b"12345/x") is not None, "resolution continues"
+        minted = registry.do(Mint("12345", 2, values=(URL,)), OPERATOR, "cli")
+        assert isinstance(minted, MintResult)
+        assert minted.seq == made.seq + 1
+
+        async def create(number: int) -> None:
+            await registry.execute(Create(handle(f"12345/l{number}"), (URL,)), OPERATOR, "http")
+
+        async def scenario() -> None:
+            await asyncio.gather(*(create(number) for number in range(20)))
+            disconnect(registry)
+
+        asyncio.run(scenario())
+        runner.complete_or_discard(registry, job)
+        assert verified(registry.ledger.log) == minted.seq + 21
 
 
 def test_event_loop_and_threads_append_at_the_same_time(folder: Path) -> None:
