@@ -202,7 +202,7 @@ def _print_undo_plan(preview: UndoPreview, json: bool) -> None:
 def list_(directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False) -> None:
     """List the jobs, newest first: id, start, state and parameters.
 
-    An `unfinished` job is in progress or was interrupted; `perseid jobs resume` resumes it.
+    An `unfinished` job is not complete: it still runs, or it was interrupted. `perseid jobs resume` does the rest.
 
     For example:
         perseid mint 102.100.272 --count 2 --reserve
@@ -249,7 +249,7 @@ def resume(
         if json:
             print_job(session, run.job.id)
         else:
-            _print_summary({"job": run.job.id, "records": run.job.total, "changed": done})
+            _print_summary({"job": run.job.id, "records": run.job.total or None, "changed": done})
 
 
 @register_command(app, "cancel")
