@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from perseid.registry.identity import LocalIdentity
+from perseid.registry.installation.installation import Installation
 from perseid.registry.jobs import runner
 from tests.cli.installation import Site, refused, site
 

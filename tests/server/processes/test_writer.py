@@ -271,8 +271,8 @@ def test_postgresql_behind_the_writer(postgres_folder: Path) -> None:
             await asyncio.gather(*(create(number) for number in range(20)))
             disconnect(registry)
 
-        asyncio.run(scenario())
         runner.complete_or_discard(registry, job)
+        asyncio.run(scenario())
         assert verified(registry.ledger.log) == minted.seq + 21
 
 
