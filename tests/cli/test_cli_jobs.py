@@ -218,7 +218,7 @@ def test_interrupted_job_prints_the_command_that_resumes_it(here: Site) -> None:
     resumed = here.ok(f"jobs resume {job} --json").json
     assert (resumed["job"], resumed["total"], resumed["done"]) == (job, 13, 12)
     with Installation.open(here.directory, environ={}) as installation:
-        order = {"url": "http://none.example/*", "to": "http://x.example/*", "prefix": None}
+        order: dict[str, object] = {"url": "http://none.example/*", "to": "http://x.example/*", "prefix": None}
         uncounted = runner.start_job(installation.registry(), "rewrite", order, LocalIdentity("ann"), "http").id
     assert here.lines(f"jobs resume {uncounted}") == [f"job      {uncounted}", "changed  0"]
     assert count_by_host(here, "new.example") == 12

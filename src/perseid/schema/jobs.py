@@ -91,8 +91,8 @@ class JobResponse(ResponseBody, frozen=True, omit_defaults=False):
     state: Annotated[
         JobState,
         Doc(
-            "`running` on this server; `unfinished`: not complete and not running on this server, because it failed, the "
-            "server was restarted, or a command or another server runs it; resume it if it does not continue; "
+            "`running` on this server; `unfinished`: not complete and not running on this server, because it failed, "
+            "the server was restarted, or a command or another server runs it; resume it if it does not continue; "
             "`done`; `canceled`: stopped by a user, its changes remain; `being_undone`; `undone`."
         ),
     ]

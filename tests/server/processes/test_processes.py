@@ -281,7 +281,7 @@ from perseid.server.processes.supervisor import ServerOptions, Supervisor
 supervisor = Supervisor(ServerOptions(sys.argv[1], "127.0.0.1", 0, 1, accept_clock=True))
 fork_server.request = lambda channel, module, options, descriptors: print(options["accept_clock"], flush=True)
 supervisor._channel = socket.socket()
-writer, worker = supervisor._children
+writer, worker = supervisor._children[:2]
 for child, opened in ((writer, False), (writer, True), (worker, True), (writer, False), (worker, False)):
     supervisor._start(child)
     supervisor._on_status(child, {"ready": opened})

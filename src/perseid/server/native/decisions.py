@@ -69,7 +69,6 @@ _REFERRALS_SINCE: Final = 5  # minor version; before it, the code of a referral 
 _INTERNAL_FAILURES: Final[dict[type[Exception], tuple[ResponseCode, str]]] = {
     TooBusy: (ResponseCode.SERVER_TOO_BUSY, "the server is too busy; nothing was changed, retry shortly"),
     Contention: (ResponseCode.SERVER_TOO_BUSY, "the server is too busy; nothing was changed, retry shortly"),
-    StoreUnavailable: (ResponseCode.SERVER_TOO_BUSY, "the database cannot be reached at present; retry shortly"),
     StateFull: (ResponseCode.SERVER_TOO_BUSY, "the server is too busy; retry shortly"),
     StoreUnavailable: (ResponseCode.SERVER_TOO_BUSY, "the server cannot reach its database at present; retry shortly"),
     ReadOnlyStore: (ResponseCode.SERVER_BACKUP, "the server is read-only at present; nothing was changed"),
