@@ -103,8 +103,8 @@ class BothInterfaces:
 
 
 def has_answered(done: Done) -> bool:
-    """Return whether a command succeeded; `explain` may exit with the code of the explained refusal."""
-    return done.code == 0 or bool(done.out)
+    """Return whether a command succeeded; `explain` exits with the code of the explained refusal, without an error."""
+    return done.code == 0 or (bool(done.out) and not done.err)
 
 
 def compare(done: Done, answer: Response) -> None:
