@@ -63,6 +63,24 @@ def test_url_that_leads_nowhere_is_stored_with_a_warning(plain: Site) -> None:
     assert "warnings" not in plain.ok("mint 12345 --url https://example.org/ --json").json
 
 
+def test_probable_mistakes_are_stored_with_a_warning(plain: Site) -> None:
+    for type_, meant in (("URLL", "URL"), ("url", "URL"), ("HS_ALIASS", "HS_ALIAS"), ("EMIAL.x", "EMAIL")):
+        done = plain.ok(f"create 12345/of-{type_} --value {type_}=https://example.org/")
+        warning = f"Value 1 has the type '{type_}', which clients may not know: did you mean {meant}?"
+        assert done.err == f"Warning: {warning}\n"
+    assert plain.ok("set 12345/of-URLL URLL=https://example.org/2").err == "", "it had the type before"
+    assert plain.ok("create 12345/o --value CHECKSUM=x --value URL.us=https://example.org/ --value URI=x").err == ""
+    done = plain.ok("create", "12345/z", "--url", "https://exam\u200bple.org/")
+    assert "'https://exam\\u200bple.org/', contains U+200B, an invisible, format or private-use character" in done.err
+    assert plain.ok("add 12345/z EMAIL=x").err == "", "what it had before is not reported again"
+
+
+def test_warning_and_redirect_have_the_same_schemes(plain: Site) -> None:
+    assert "is none of http, https, ftp, mailto. " in plain.ok("create 12345/u --url urn:isbn:9780000000000").err
+    environ = {"PERSEID_HTTP_SCHEMES": "https,urn"}
+    assert plain("create 12345/v --url urn:isbn:9780000000000", environ=environ).err == ""
+
+
 def test_s2_alias_of_a_missing_handle_is_stored_with_a_warning(plain: Site) -> None:
     plain.ok("reserve 12345/later")
     for target in ("12345/none", "12345/later"):  # for aliases, handles that are not public do not exist

@@ -556,7 +556,7 @@ def _record_findings(snapshot: Snapshot, prefix: str, policy: Policy) -> Iterato
                 count += 1
                 first = first or f"{entry.handle}: {problem}"
             if not policy.url_schemes:
-                for value, reason in find_url_problems(entry.record()):
+                for value, reason in find_url_problems(entry.record(), (), snapshot.rules.url_schemes):
                     urls += 1
                     first_url = first_url or f"value {value.index} of {entry.handle}, which {reason}"
     if urls:

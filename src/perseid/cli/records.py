@@ -112,7 +112,8 @@ def set_(  # noqa: PLR0913 - options
     """Set values of a record, or replace the whole record with --from.
 
     A value with an index replaces the one at that index. Without an index it replaces the only value of its type, or is
-    added if there is none. Other values and the TTL are unchanged. If a public value becomes private
+    added if there is none. Other values and the TTL are unchanged. A reserved handle has no record yet: create it with
+    `perseid create`. If a public value becomes private
     (`TYPE!private=DATA`), its earlier versions are hidden as well; --keep-history keeps them public.
 
     A whole record replaces all values, except for those that the policy requires and, if it names no administrators,

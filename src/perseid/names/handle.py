@@ -100,6 +100,12 @@ def is_invisible(character: str) -> bool:
     return any(first <= ord(character) <= last for first, last in INVISIBLE)
 
 
+def find_invisible(text: str) -> str:
+    """The first character that nobody sees, with its code; empty if there is none."""
+    character = None if text.isascii() else next(filter(is_invisible, text), None)
+    return "" if character is None else f"U+{ord(character):04X}, {INVISIBLE_TEXT}"
+
+
 def describe_unseen(character: str) -> str:
     """What a space, control character or invisible character is; empty for others."""
     if character in BLANKS:

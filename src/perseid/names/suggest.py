@@ -71,9 +71,9 @@ _TO_DIGITS: Final = str.maketrans(LOOKALIKES)
 _FOLDED_TO_DIGITS: Final = str.maketrans({fold(letter): digit for letter, digit in LOOKALIKES.items()})
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return the known word that is most similar to a mistyped one; empty if none is."""
-    return "".join(get_close_matches(word, known, 1))
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return the known word that is most similar to a mistyped one, at least to the `cutoff`; empty if none is."""
+    return "".join(get_close_matches(word, known, 1, cutoff))
 
 
 def did_you_mean(meant: str, otherwise: str = "") -> str:

@@ -47,11 +47,14 @@ DEFINITION: Final = "PERSEID_TYPE"
 URL_TYPES: Final = (URL, f"0.TYPE/{URL}")
 """The types of URLs; exact, folded. See `is_url_type` for their subtypes."""
 
-URL_SCHEMES: Final = ("http", "https", "ftp", "ftps", "mailto", "urn", "hdl", "doi", "info")
-"""Schemes of URLs that lead to something: web and file servers, mail, and persistent identifiers. Others run code
-(`javascript`), contain the data themselves (`data`), or are valid on one machine only (`file`)."""
+URL_SCHEMES: Final = ("http", "https", "ftp", "mailto")
+"""Schemes of URLs to redirect to, by default: what browsers open. They do not know those of identifiers (`urn`, `hdl`);
+others run code (`javascript`), contain the data themselves (`data`), or are valid on one machine only (`file`)."""
 
-_WITH_HOST: Final = frozenset(("http", "https", "ftp", "ftps"))
+MAX_CHECKED_URL: Final = 8_192
+"""Characters of a URL that are searched for invisible ones: longer ones are not redirected to."""
+
+_WITH_HOST: Final = frozenset(("http", "https", "ftp"))
 _ABSOLUTE_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.+)", re.DOTALL)
 _BLANK: Final = re.compile(r"[\s\x00-\x1f\x7f]")
 

@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, Protocol, Self, TypeVar
 from perseid.ledger.log.entry import IMPORT, Action, Draft, State
 from perseid.ledger.log.requests import Redactions
 from perseid.names.errors import InvalidName
-from perseid.names.handle import INVISIBLE_TEXT, MAX_BYTES, Handle, check_prefix_syntax, fold, is_invisible
+from perseid.names.handle import MAX_BYTES, Handle, check_prefix_syntax, find_invisible, fold
 from perseid.names.uri import is_uri
 from perseid.records import binary
 from perseid.records.admin import Admin
@@ -119,9 +119,8 @@ class Context:
 
     def warn_about_characters(self, name: str) -> None:
         """Warn about a character of a new handle that nobody sees."""
-        if not name.isascii() and (character := next(filter(is_invisible, name), None)):
-            what = f"{display_name(name)} contains U+{ord(character):04X}, {INVISIBLE_TEXT}"
-            self.warn(f"{what}. If it is there by mistake, use a handle without it")
+        if what := find_invisible(name):
+            self.warn(f"{display_name(name)} contains {what}. If it is there by mistake, use a handle without it")
 
     # Permissions
 

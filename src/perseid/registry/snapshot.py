@@ -34,7 +34,7 @@ from perseid.ledger.views.answers_reader import AnswersSnapshot
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle, ancestor_prefixes, fold
 from perseid.names.uri import Resolver
 from perseid.records.record import Value
-from perseid.records.types import DELEGATION_TYPES, has_type
+from perseid.records.types import DELEGATION_TYPES, URL_SCHEMES, has_type
 from perseid.registry.access.authorization import SearchUsage, Settings
 from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.policy.text import InvalidPolicy
@@ -70,6 +70,8 @@ class Rules:
     """What separates a base handle from its extension where no namespace sets it; empty for none."""
     resolvers: tuple[Resolver, ...] = ()
     """The resolvers of this server, whose URLs are read as handles like those of `KNOWN_RESOLVERS`."""
+    url_schemes: tuple[str, ...] = URL_SCHEMES
+    """The schemes of URLs that the web resolver redirects to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,20 +24,22 @@ from typing import Final, Generic, TypeVar
 
 from perseid.ledger.log.clock import SECOND, TOLERANCE
 from perseid.ledger.log.entry import State
-from perseid.names.errors import quote_text
-from perseid.names.handle import Handle, fold
+from perseid.names.errors import MAX_QUOTED_LENGTH, quote_text
+from perseid.names.handle import Handle, find_invisible, fold
+from perseid.names.suggest import did_you_mean
 from perseid.names.uri import KNOWN_RESOLVERS
 from perseid.records.encoding import to_iso
 from perseid.records.errors import RecordMisuse
 from perseid.records.record import Value, ascending
+from perseid.records.types import MAX_CHECKED_URL
 from perseid.registry.access import permissions
 from perseid.registry.access.permissions import HasRole, RequiredScope, Requirement, Role, display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Command, Context, Deferrable, Plan, add_administrators, check_count, check_sizes
 from perseid.registry.policy.authority import Change, CompletedRecord, FoundParty, PartyStatus, complete_record
-from perseid.registry.policy.policy import Audience, Policy, find_url_problems
+from perseid.registry.policy.policy import Audience, Policy, find_new_urls, find_url_problems
 from perseid.registry.policy.resolution import check_aliases, check_namespaces, check_ttls, find_missing_targets
-from perseid.registry.policy.types import check_definitions, check_types, find_type_problems
+from perseid.registry.policy.types import check_definitions, check_types, find_type_problems, find_type_typos
 from perseid.registry.results import InvalidTimestamp, Refused
 from perseid.registry.snapshot import Snapshot, StoredRecord
 from perseid.schema.namespaces import Scope
@@ -152,9 +154,17 @@ def compose(
 
 def _warn_about_values(context: Context, policy: Policy, values: Sequence[Value], known: Sequence[Value]) -> None:
     """Warn about new values that deployed servers accept, and that are probably mistakes."""
-    for value, problem in () if policy.url_schemes else find_url_problems(values, known):
+    for value, problem in find_url_problems(values, known, context.snapshot.rules.url_schemes):
         data, advice = quote_text(value.data.decode("utf-8", "replace")), AdviceKind.USE_ABSOLUTE_URL.value
         context.warn(f"Value {value.index} of type {display_name(value.type)}, {data}, {problem}. {advice}")
+    for value in find_new_urls(values, known):
+        if what := find_invisible(value.data[:MAX_CHECKED_URL].decode("utf-8", "ignore")):
+            data = ascii(value.data[:MAX_QUOTED_LENGTH].decode("utf-8", "ignore"))
+            text = f"Value {value.index} of type {display_name(value.type)}, {data}, contains {what}"
+            context.warn(f"{text}. If it is there by mistake, use a URL without it")
+    for value, meant in find_type_typos(policy, values, known):
+        text = f"Value {value.index} has the type {quote_text(value.type)}, which clients may not know"
+        context.warn(f"{text}: {did_you_mean(meant)}")
     for value, what in find_type_problems(values, known):
         consequence = "clients that ask for the type without it do not find the value"
         text = f"Value {value.index} has the type {quote_text(value.type)}, which contains {what}: {consequence}"

@@ -163,7 +163,8 @@ class Installation:
         config = config or self.config
         default = PROFILES[config.default_profile]
         listing, delimiter = config.server.listing_allowed, config.templates.delimiter
-        rules = Rules(config.administration, default, listing, delimiter, config.http.resolvers)
+        http = config.http
+        rules = Rules(config.administration, default, listing, delimiter, http.resolvers, http.schemes)
         return Registry(self.ledger, rules)
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ from perseid.names.handle import Handle
 from perseid.names.uri import Resolver, own_resolvers
 from perseid.records.errors import InvalidData
 from perseid.records.record import ref_from_text
+from perseid.records.types import URL_SCHEMES
 from perseid.wire.sessions import MAX_TIMEOUT
 
 BARE: Final = "bare"
@@ -283,7 +284,7 @@ class HttpSection(Section, frozen=True):
     ] = 302
     schemes: Annotated[
         tuple[str, ...], _SCHEMES, "URL schemes to redirect to and to link on pages; others are shown as text."
-    ] = ("http", "https", "ftp", "mailto")
+    ] = URL_SCHEMES
     no_values_status: Annotated[
         Literal[200, 404],
         "Status code of the page for a handle without public values: 200 as in deployed servers, or 404, which link "

@@ -549,11 +549,16 @@ def find_url_problems(
     values: Iterable[Value], known: Iterable[Value] = (), schemes: Collection[str] = URL_SCHEMES
 ) -> Iterator[tuple[Value, str]]:
     """The URLs that are not absolute URLs with one of these schemes, and why; without those that are `known`."""
-    before = {(value.type, value.data) for value in known}
-    for value in values:
-        is_new = is_url_type(value.type) and (value.type, value.data) not in before
-        if is_new and (problem := find_url_problem(value.data, schemes)):
+    for value in find_new_urls(values, known):
+        if problem := find_url_problem(value.data, schemes):
             yield value, problem
+
+
+def find_new_urls(values: Iterable[Value], known: Iterable[Value]) -> list[Value]:
+    """The values that are URLs, without those that are `known`."""
+    urls = [value for value in values if is_url_type(value.type)]
+    before = {(value.type, value.data) for value in known} if urls else set()
+    return [value for value in urls if (value.type, value.data) not in before]
 
 
 def _expand_prefix(administrator: ValueRef, prefix: str) -> ValueRef:

@@ -9,8 +9,10 @@ values that are new or changed. A policy or a definition may change after a valu
 that must not block other corrections of the record.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from perseid.names.errors import quote_text
@@ -20,7 +22,24 @@ from perseid.records.data_types import Definition
 from perseid.records.errors import InvalidData
 from perseid.records.patterns import ValidationBudget
 from perseid.records.record import Value, ascending
-from perseid.records.types import DEFINITION, DESC, TypeQuery, has_type
+from perseid.records.types import (
+    DEFINITION,
+    DESC,
+    HS_ADMIN,
+    HS_ALIAS,
+    HS_CERT,
+    HS_NA_DELEGATE,
+    HS_NAMESPACE,
+    HS_PUBKEY,
+    HS_SECKEY,
+    HS_SERV,
+    HS_SIGNATURE,
+    HS_SITE,
+    HS_VLIST,
+    MAX_CACHED_TYPES,
+    TypeQuery,
+    has_type,
+)
 from perseid.registry.advice import AdviceKind
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import Snapshot, StoredRecord
@@ -35,6 +54,16 @@ CITATION_TYPES: Final = frozenset(
     {"TITLE", "AUTHOR", "CREATOR", "DATE", "ISSUED", "PUBLISHER", "DESCRIPTION", "ABSTRACT", "DC", "DCTERMS"}
 )
 """Types, or the beginnings of their names, that citations read (`queries.citation`)."""
+
+_EXACT_TYPES: Final = BUILT_IN_TYPES | {
+    *(HS_ADMIN, HS_VLIST, HS_PUBKEY, HS_SECKEY, HS_SITE, HS_NA_DELEGATE, HS_SERV, HS_NAMESPACE, HS_ALIAS),
+    *(HS_SIGNATURE, HS_CERT),
+}
+
+TYPO_SIMILARITY: Final = 0.8
+"""How similar a type is to one that was probably meant: one letter of four or more differs, or is extra."""
+
+_WORD: Final = re.compile("[A-Za-z0-9_]{2,16}")  # no handle, and not much longer than the longest built-in type
 
 MAX_CHECKED_TYPES: Final = 32
 """How many types with a definition can be checked in one change of a record: each definition is read and compiled."""
@@ -107,6 +136,29 @@ def find_type_problems(values: Iterable[Value], before: Iterable[Value]) -> Iter
                 break
 
 
+def find_type_typos(policy: Policy, values: Iterable[Value], before: Iterable[Value]) -> Iterator[tuple[Value, str]]:
+    """The values whose type is nearly a built-in type, and which; without types of `before` and of the policy."""
+    known: set[str] | None = None
+    for value in values:
+        base = value.type.partition(".")[0]
+        if base in _EXACT_TYPES or not _WORD.fullmatch(base) or not (meant := _get_meant_type(base)):
+            continue
+        if known is None:
+            known = {fold(type_) for type_ in _policy_types(policy)} | {old.type for old in before}
+        if value.type not in known and fold(value.type) not in known:
+            yield value, meant
+
+
+@lru_cache(MAX_CACHED_TYPES)
+def _get_meant_type(base: str) -> str:
+    known = {fold(name): name for name in _EXACT_TYPES}
+    return known.get(nearest(fold(base), known, TYPO_SIMILARITY), "")
+
+
+def _policy_types(policy: Policy) -> tuple[str, ...]:
+    return (*policy.allowed_types, *policy.required_types, *policy.types_used)
+
+
 def get_registered_type(stored: StoredRecord) -> RegisteredType | None:
     """The type that a record defines; None if it is not public or defines none."""
     if not stored.is_public:
@@ -132,7 +184,7 @@ def is_known_type(snapshot: Snapshot, policy: Policy, type_: str) -> bool:
     """
     if type_.startswith("HS_") or type_.partition(".")[0] in BUILT_IN_TYPES | CITATION_TYPES:
         return True
-    if TypeQuery((*policy.allowed_types, *policy.required_types, *policy.types_used)).finds(type_):
+    if TypeQuery(_policy_types(policy)).finds(type_):
         return True
     return _is_defined(snapshot, Handle.for_lookup(type_))
 

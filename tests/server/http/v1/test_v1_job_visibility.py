@@ -103,8 +103,7 @@ def test_conflict_details_need_access_to_the_history(server: Harness) -> None:
     (known,) = got(send(server, "GET", f"{where}/undo", headers=basic()))["conflicts"]
     assert known["reason"] == f"changed later, in entry {known['seq']}"
     refused = problem(send(server, "POST", f"{where}/undo", {}, headers=BEAS), "undo-conflict")
-    assert f"entry {known['seq']}" not in str(refused)
-    assert known["seq"] not in [each.get("seq") for each in refused.get("conflicts", ())]
+    assert str(known["seq"]) not in str(refused).replace(where.rpartition("/")[2], "")
 
 
 def test_failure_reason_is_private(slowly: Harness) -> None:

@@ -181,7 +181,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.CHANGE_CASE: "Leave it unchanged. If no two handles collide, confirm with change_case",
     AdviceKind.CHANGE_POLICY: f"Change its policy instead: PUT {BASE}/namespaces/{{prefix}}/policy",
     AdviceKind.CHANGE_SCHEME: f"Change the scheme in the policy: PUT {BASE}/namespaces/{{prefix}}/policy",
-    AdviceKind.CREATE_RECORD: f"Create its record first, with its values: PUT {BASE}/handles/{{handle}}",
+    AdviceKind.CREATE_RECORD: f"Create its record first, with its values: POST {BASE}/handles",
     AdviceKind.CREATE_TOKEN: f"Use another token, or create one: POST {BASE}/tokens",
     AdviceKind.DEFINE_TYPE: f"Define it first (POST {BASE}/types), or use a registered type",
     AdviceKind.ENABLE_LISTING: AdviceKind.ENABLE_LISTING.value,
