@@ -1,7 +1,10 @@
 """Fast responses are limited per address; further requests use the normal path."""
 
+import asyncio
+
 import pytest
 
+from bench.serving.modules import of_http
 from perseid.server.http import service as service_module
 from perseid.server.http.clients import Peer
 from perseid.server.http.connection.requests import HeadParser, ParsedRequest
@@ -68,3 +71,14 @@ def test_exempt_address_is_not_limited(shared: Harness) -> None:
     every.exempt = NetworkSet(("192.0.2.0/24",))
     one = MonitoredService(every, "192.0.2.1", secure=False)
     assert [one.handle_fast(arrived("192.0.2.1")) for _ in range(5)] == [ANSWER] * 5
+
+
+@pytest.mark.parametrize("path", ["/12345/n1", "/api/handles/12345/n1"])
+def test_public_reads_need_neither_rules_nor_sql(shared: Harness, path: str) -> None:
+    modules = asyncio.run(of_http(shared, [f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()] * 2))
+    parts = {module.split(".")[1] for module in modules}
+    assert parts == {"ledger", "server"} | ({"records"} if "api" in path else set())
+    assert {module for module in modules if ".ledger." in module} == {
+        "perseid.ledger.views.answers_format",
+        "perseid.ledger.views.answers_reader",
+    }
