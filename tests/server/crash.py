@@ -88,19 +88,20 @@ class UdpReader(Reader):
     def __init__(self, scene: Scene, number: int, pause: float) -> None:
         super().__init__(scene, number, Via.UDP, pause)
         self._client = NativeClient(scene.direct, Via.UDP, timeout=UDP_SECONDS, attempts=1, gives_up=self._gives_up)
-        self._asked = 0.0
+        self.asked = 0.0
+        """When the latest datagram was sent; the one before was answered or given up."""
         self.lost_until = 0.0
         """Datagrams that were sent before may be lost."""
         self.lost: list[float] = []
 
     def _gives_up(self) -> bool:
-        return self._asked < self.lost_until and time.monotonic() > self.lost_until + READ_SECONDS
+        return self.asked < self.lost_until and time.monotonic() > self.lost_until + READ_SECONDS
 
     def act(self) -> None:
-        self._asked, before = time.monotonic(), self.counts["unanswered"]
+        self.asked, before = time.monotonic(), self.counts["unanswered"]
         super().act()
         if self.counts["unanswered"] > before:
-            self.lost.append(self._asked)
+            self.lost.append(self.asked)
 
 
 @dataclass
@@ -214,6 +215,7 @@ def _round(server: Server, scene: Scene, users: Sequence[User], figures: Figures
     recovered = _wait_until_answered(scene, server, users, killed)
     eventually(server.is_whole, "all processes")
     time.sleep(chance.uniform(0.0, 0.4))
+    _wait_for_datagrams(users)
     lost = [sent for user in users if isinstance(user, UdpReader) for sent in user.lost]
     late = [] if "supervisor" in victims else [sent - killed for sent in lost if sent > killed]
     assert not late, f"datagrams that were sent {late} s after the kill were lost"
@@ -253,6 +255,12 @@ def _wait_until_answered(scene: Scene, server: Server, users: Sequence[User], ki
 
     eventually(all_answered, f"answers for everybody; {server.running.errors[-3000:]}", RECOVERY_SECONDS)
     return max(firsts.values(), default=0.0)
+
+
+def _wait_for_datagrams(users: Sequence[User]) -> None:
+    """Wait until every datagram sent so far was answered or given up, so that no later kill excuses its loss."""
+    readers, now = [user for user in users if isinstance(user, UdpReader)], time.monotonic()
+    eventually(lambda: all(user.asked > now for user in readers), "new datagrams", 2 * UDP_SECONDS)
 
 
 def _kind(user: User) -> str:
