@@ -1,6 +1,7 @@
 """A log in memory, for tests that create thousands of them."""
 
 import random
+from functools import partial
 
 from sqlalchemy import create_engine, event
 from sqlalchemy.pool import StaticPool
@@ -15,7 +16,7 @@ from tests.ledger.ledgers import SIGNER, Machine
 def memory_log(machine: Machine | None = None) -> Log:
     """A log in SQLite's memory: everything but the disk is real."""
     engine = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
-    event.listen(engine, "connect", stores._configure_connection)
+    event.listen(engine, "connect", partial(stores._configure_connection, stores._PRAGMAS))
     event.listen(engine, "begin", stores._begin)
     metadata.create_all(engine)
     log = Log(Store(engine), (machine or Machine()).clock(), random.Random(1).randbytes)
