@@ -426,11 +426,6 @@ class CachedSnapshot(Snapshot):
             self._entered.__exit__(None, None, None)
 
     @property
-    def has_read_ledger(self) -> bool:
-        """Whether something that is not cached was read from the ledger."""
-        return self._entered is not None
-
-    @property
     def reader(self) -> LogReader:
         """The ledger's snapshot, opened on first use."""
         if self._reader is None:

@@ -421,14 +421,14 @@ def test_wrong_proof_reads_the_ledger_as_often_for_every_identity(
     assert counts[0] == counts[1]
 
 
-def test_write_by_a_known_key_reads_only_its_record(
+def test_write_reads_its_record_and_the_key(
     registry: Registry, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The challenge depends on the record; keys and permissions were read before, and the commit checks them."""
+    """Permissions were read before, and the commit checks them."""
     assert visitor.ask_as(RSA, create(visitor)).code is ResponseCode.SUCCESS
     count = count_readers(registry, monkeypatch)
     assert visitor.ask_as(RSA, create(visitor, name=NEW + b"2")).code is ResponseCode.SUCCESS
-    assert count() == 1
+    assert count() == 2
     assert visitor.ask(create(visitor)).code is ResponseCode.HANDLE_ALREADY_EXISTS  # without a challenge
 
 

@@ -284,23 +284,11 @@ def dry_run(registry: Registry, registry_request: RegistryRequest, identity: Ide
         command.decide(registry.context(snapshot, identity, INTERFACE, stage=Stage.COMMIT))
 
 
-def find_claimed_keys(
-    registry: Registry, registry_request: RegistryRequest, claimed: KeyIdentity, *, cached: bool = False
-) -> tuple[tuple[Value, ...], bool]:
-    """Return the keys that would prove a claimed identity, and whether they are from the ledger; raise `Refused` if
-    none can.
-
-    Those that are cached may be outdated. A right proof by such a key changes nothing, because the command reads the
-    key again; so only a wrong one has to be checked with the present keys. Then the ledger is read once for every
-    identity, cached or not, existing or not: the time of a wrong proof reveals nothing.
-    """
+def find_claimed_keys(registry: Registry, registry_request: RegistryRequest, claimed: KeyIdentity) -> tuple[Value, ...]:
+    """Return the keys that would prove a claimed identity; raise `Refused` if none can."""
     try:
-        if cached:
-            with registry.cached_snapshot() as snapshot, suppress(Refused):
-                keys = find_keys(snapshot, claimed.reference, claimed.proof)
-                return keys, snapshot.has_read_ledger
         with registry.snapshot() as snapshot:
-            return find_keys(snapshot, claimed.reference, claimed.proof), True
+            return find_keys(snapshot, claimed.reference, claimed.proof)
     except Refused as problem:
         raise find_claim_refusal(registry, registry_request, claimed) or problem from None
 

@@ -352,12 +352,10 @@ class NativeServer:
         registry_request = translate(request, self._native)
         claim = self.registry, registry_request, identity
         secret_of = own_secret_id(identity.reference.handle) if kind is Proof.SECRET_KEY else None
-        cached, is_current = await self._read(call, partial(find_claimed_keys, *claim, cached=True))
-        key = await self._find_proving_key(call, proof, kind, cached, secret_of)
-        if key is None and not is_current:
-            keys, _ = await self._read(call, partial(find_claimed_keys, *claim))
-            if keys != cached:
-                key = await self._find_proving_key(call, proof, kind, keys, secret_of)
+        keys = await self._read(call, partial(find_claimed_keys, *claim))
+        verify = partial(find_proving_key, proof, kind, keys)
+        is_short = kind is Proof.PUBLIC_KEY and are_rsa_keys(keys)
+        key = await self._work(call, WorkKind.VERIFY, verify, secret_of, is_short=is_short)
         call.guess = None if secret_of is None else SecretGuess(secret_of, right=key is not None)
         if key is None:
             call.failed_proof = True
@@ -369,13 +367,6 @@ class NativeServer:
             return await self._send(call, accepted)
         call.request = accepted
         return await self._execute_authenticated(call, registry_request, proved)
-
-    async def _find_proving_key(
-        self, call: _Call, proof: ChallengeProof, kind: Proof, keys: tuple[Value, ...], secret_of: bytes | None
-    ) -> Value | None:
-        verify = partial(find_proving_key, proof, kind, keys)
-        is_short = kind is Proof.PUBLIC_KEY and are_rsa_keys(keys)
-        return await self._work(call, WorkKind.VERIFY, verify, secret_of, is_short=is_short)
 
     def _check_session_required(self, request: Request) -> None:
         if self._settings.sessions_required and request.session is None:
