@@ -159,6 +159,29 @@ def test_job_that_ends_its_processes_fails_with_the_reason(work: Work, caplog: p
     assert work.run() is None, "it can be resumed"
 
 
+def test_job_that_ends_its_processes_fails_alone(work: Work) -> None:
+    work.errors = {0: [KeyboardInterrupt()] * jobs.MAX_STARTS}
+    for name in ("u", "other"):
+        work.hand_over(name)
+    for _ in range(jobs.MAX_STARTS):
+        with pytest.raises(KeyboardInterrupt):
+            work.executor().advance()
+    following = work.executor()
+    while following.advance():
+        pass
+    assert work.running.failure("u") is not None
+    assert work.running.failure("other") is None
+    assert work.done == [0, 1, 2, 3, 4]
+
+
+def test_process_that_ends_while_the_ledger_is_busy_is_not_counted(work: Work) -> None:
+    work.errors = {0: [TooBusy("x")] * jobs.MAX_STARTS}
+    work.hand_over()
+    for _ in range(jobs.MAX_STARTS):
+        work.executor().advance()
+    assert work.running.waiting()[0].starts == 0
+
+
 def test_jobs_take_turns(work: Work) -> None:
     names = ["a", "b"]
     for name in names:

@@ -122,12 +122,11 @@ class JobExecutor:
             reason = f"The process that ran the job ended {slot.starts} times before the job completed a step"
             self._fail(slot, identity, Refused(ResponseCode.ERROR, reason, AdviceKind.RESUME_JOB(job=slot.job)))
             return
-        self._running.slots.renew(slot.id, process=0, starts=slot.starts + 1)
+        self._running.slots.renew(slot.id, process=0)
         try:
             job = jobs.find(self.registry.ledger.log, slot.job)
         except LedgerError as error:  # the next look takes it
             _logger.warning("job %s waits: the ledger cannot be read (%s)", slot.job, type(error).__name__)
-            self._running.slots.renew(slot.id, starts=slot.starts)
             return
         if job is None or job.ended_at:
             self._running.slots.release(slot.id)
@@ -138,6 +137,9 @@ class JobExecutor:
         self._runs[slot.id] = _Run(slot, JobRun(registry, replace(job, interface=credentials.interface), identity))
 
     def _advance(self, each: _Run) -> None:
+        is_first = not each.renew_at
+        if is_first:  # counted here, so that a job that ends the process counts for no other
+            self._running.slots.renew(each.slot.id, starts=each.slot.starts + 1)
         try:
             has_more = each.run.advance()
         except JobEnded:
@@ -145,6 +147,8 @@ class JobExecutor:
         except LedgerError as error:  # what was done is known, so the step can be repeated
             each.retries += 1
             each.due = monotonic() + RETRY_SECONDS
+            if is_first:
+                self._running.slots.renew(each.slot.id, starts=each.slot.starts)
             if each.retries > MAX_RETRIES:
                 self._fail(each.slot, each.run.identity, to_refusal(error))
             return

@@ -87,7 +87,7 @@ class StoredSlot(msgspec.Struct, array_like=True, frozen=True):
     job: str = ""
     credentials: Credentials | None = None
     starts: int = 0
-    """How often a process of jobs has taken it since its last step."""
+    """How many processes of jobs have ended in their first step of it, since a step was completed."""
 
     @property
     def is_waiting(self) -> bool:
