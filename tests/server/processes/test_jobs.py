@@ -1,7 +1,12 @@
 """The process of jobs: steps, retries, failures, and what happens when a process is killed."""
 
+import os
+import signal
+import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -11,7 +16,7 @@ from perseid.registry.identity import LocalIdentity
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.server.processes import jobs
-from perseid.server.processes.jobs import JobExecutor
+from perseid.server.processes.jobs import JobExecutor, JobsOptions, JobsProcess
 from perseid.server.state.jobs import Credentials, RunningJobs
 from perseid.wire.codes import ResponseCode
 from tests.server.shared_state import make_state
@@ -129,6 +134,45 @@ def test_stopping_process_runs_no_steps_and_keeps_its_jobs(work: Work) -> None:
     executor.advance()
     assert work.done == []
     assert work.running.is_running("u")
+
+
+def test_stopping_process_waits_neither_for_the_writer_nor_in_a_pause(
+    work: Work, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    entered, disconnected = threading.Event(), threading.Event()
+
+    def wait_for_the_writer() -> bool:
+        entered.set()
+        assert disconnected.wait(30)
+        raise OutcomeUnknown("x")
+
+    def open_installation(*_: object, open_ledger: Any, **__: object) -> Any:
+        open_ledger(None, tmp_path)
+        return installation
+
+    installation = MagicMock()
+    installation.registry.return_value = REGISTRY
+    monkeypatch.setattr(work, "_advance", wait_for_the_writer)
+    monkeypatch.setattr(jobs, "MIN_PAUSE", 60.0)
+    monkeypatch.setattr(jobs, "Installation", SimpleNamespace(open=open_installation))
+    monkeypatch.setattr(jobs, "RemoteLedger", lambda *_: SimpleNamespace(disconnect=disconnected.set))
+    monkeypatch.setattr(jobs, "RunningJobs", lambda _: work.running)
+    for name in ("AnswersReader", "SharedState", "logs", "_lower_priority", "unblock_signals"):
+        monkeypatch.setattr(jobs, name, MagicMock())
+    monkeypatch.setattr(signal, "signal", MagicMock())
+    work.hand_over()
+    news, writer = os.pipe()
+    options = SimpleNamespace(name="jobs", directory="", state="", accept_clock=False, news=news)
+    process = JobsProcess(cast("JobsOptions", options), MagicMock())
+    thread = threading.Thread(target=process.run, daemon=True)
+    thread.start()
+    assert entered.wait(30)
+    process._stop()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert work.running.is_running("u"), "a request can resume it"
+    os.close(news)
+    os.close(writer)
 
 
 def test_next_process_resumes_the_jobs_of_a_killed_one(work: Work, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,8 +1,30 @@
-"""The supervisor kills the process that others wait for, and not those."""
+"""The supervisor kills the process that others wait for, and not those; it stops all of them, and loses none."""
+
+import os
+import select
+import signal
+from math import inf
 
 import pytest
 
-from perseid.server.processes.supervisor import Child, choose_stuck
+from perseid.server.processes import supervisor as module
+from perseid.server.processes.supervisor import Child, Supervisor, choose_stuck
+
+
+@pytest.fixture
+def supervisor() -> Supervisor:
+    """A supervisor of children that it has not started."""
+    made = Supervisor.__new__(Supervisor)
+    made._writer, made._workers, made._jobs = (
+        Child("writer", "", {}),
+        [Child("worker-0", "", {})],
+        Child("jobs", "", {}),
+    )
+    made._children = [made._writer, *made._workers, made._jobs]
+    made._fork_server = Child("forkserver", "", {})
+    made._channel = made._forking = None
+    made._has_started, made._stopping = True, False
+    return made
 
 
 @pytest.mark.parametrize(
@@ -26,3 +48,48 @@ def test_process_inside_a_change_of_the_shared_state_is_killed_first(
     children.append(Child("worker-3", "", {}, silence=100.0))  # it is not running
     children.append(Child("worker-4", "", {}, pid=14, silence=100.0))  # it is starting
     assert [child.name for child in choose_stuck(children, lambda: last_writer)] == killed
+
+
+@pytest.mark.parametrize(
+    ("needed", "killed"),
+    [
+        ({"jobs": 1.0, "worker-0": 8.0, "writer": 9.0}, []),
+        ({"jobs": inf, "worker-0": 8.0, "writer": 9.0}, ["jobs did not end in 2 s"]),
+        ({"jobs": inf, "worker-0": inf, "writer": 9.0}, ["jobs did not end in 2 s", "worker-0 did not end in 10 s"]),
+    ],
+)
+def test_process_that_does_not_end_leaves_the_others_their_time(
+    supervisor: Supervisor,
+    needed: dict[str, float],
+    killed: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = 0.0
+    ends: dict[int, float] = {}
+    for pid, child in enumerate(supervisor._children, 1):
+        child.pid = pid
+
+    def kill(pid: int, number: int) -> None:
+        if number != signal.SIGCONT:
+            ends[pid] = now if number == signal.SIGKILL else now + needed[supervisor._children[pid - 1].name]
+
+    def wait(_reading: object, _writing: object, _errors: object, timeout: float) -> tuple[bool]:
+        nonlocal now
+        has_ended = min(ends.values()) <= now + timeout
+        now = min(ends.values()) if has_ended else now + timeout
+        return (has_ended,)
+
+    def reap() -> None:
+        for child in supervisor._children:
+            if ends.get(child.pid, inf) <= now:
+                del ends[child.pid]
+                child.pid = 0
+
+    monkeypatch.setattr(os, "kill", kill)
+    monkeypatch.setattr(select, "select", wait)
+    monkeypatch.setattr(module, "monotonic", lambda: now)
+    monkeypatch.setattr(supervisor, "_signals", 0, raising=False)
+    monkeypatch.setattr(supervisor, "_on_signal", reap)
+    supervisor._stop_all()
+    assert [message.removesuffix(" and is killed") for message in caplog.messages] == killed

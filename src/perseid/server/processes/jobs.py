@@ -188,7 +188,10 @@ class JobsProcess:
         self._options = options
         self._supervisor = supervisor
         self._executor: JobExecutor | None = None
+        self._ledger: RemoteLedger | None = None
         self._is_stopping = self._reloads = False
+        self._interrupt = threading.Event()
+        """Ends pauses."""
         self._progress = monotonic()
         signal.signal(signal.SIGTERM, lambda *_: self._stop())
         signal.signal(signal.SIGINT, lambda *_: None)  # a terminal sends it to all processes
@@ -201,7 +204,8 @@ class JobsProcess:
         runtime = Path(self._options.state)
 
         def open_ledger(log: Log, answers: Path) -> RemoteLedger:
-            return RemoteLedger(log, AnswersReader(answers), runtime)
+            self._ledger = RemoteLedger(log, AnswersReader(answers), runtime)
+            return self._ledger
 
         try:
             directory, accept_clock = Path(self._options.directory), self._options.accept_clock
@@ -213,7 +217,8 @@ class JobsProcess:
             config = installation.config
             logs.configure(self._options.name, config.log.format, level=config.log.level_number)
             _lower_priority()  # not before: the user waits for the start
-            self._executor = JobExecutor(installation.registry(), RunningJobs(SharedState(runtime)))
+            running = RunningJobs(SharedState(runtime))
+            self._executor = JobExecutor(installation.registry(), running, self._interrupt.wait)
             self._supervisor.report("ready", True)
             self._serve(self._executor, installation)
         return 0
@@ -244,11 +249,17 @@ class JobsProcess:
             self._stop()
 
     def _beat(self) -> None:
-        """Tell the supervisor that this process is not stuck."""
+        """Tell the supervisor that this process is not stuck; when it stops, end its waiting.
+
+        A signal handler could not do this: the code that it interrupts may hold the locks.
+        """
         while not self._is_stopping:
             if monotonic() - self._progress < MAX_STEP_SECONDS:
                 self._supervisor.beat()
             time.sleep(BEAT_SECONDS)
+        self._interrupt.set()
+        if self._ledger is not None:
+            self._ledger.disconnect()
 
     def _reload(self, executor: JobExecutor, installation: Installation) -> None:
         """Reload the settings; on an error nothing changes."""

@@ -278,9 +278,9 @@ class _ThreadConnection:
 
     def abort(self) -> None:
         """Wake the thread that waits for an outcome."""
-        if self._socket is not None:
+        if (connection := self._socket) is not None:  # that thread may close it meanwhile
             with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
 
     def __del__(self) -> None:
         self.close()

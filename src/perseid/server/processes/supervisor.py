@@ -49,7 +49,10 @@ STABLE_SECONDS: Final = 10.0
 """Seconds after which a process is considered stable; it is then restarted at once."""
 
 DRAIN_SECONDS: Final = 10.0
-"""Seconds for processes to finish started work on shutdown."""
+"""Seconds for processes of one kind to finish started work on shutdown."""
+
+JOBS_DRAIN_SECONDS: Final = 2.0
+"""The same for the process of jobs, for which the others wait: what it does can be resumed from its last step."""
 
 START_TIMEOUT: Final = 600.0
 """Seconds for a process to start: opening databases may be slow. Its first heartbeat ends this."""
@@ -280,25 +283,25 @@ class Supervisor:
     def _stop_all(self) -> None:
         """Stop in reverse order: workers finish started work while the processes that they need still run."""
         systemd.stopping()
-        deadline = monotonic() + DRAIN_SECONDS
         kinds = list(dict.fromkeys(child.kind for child in self._children))
         for kind in reversed(kinds):
             running = [child for child in self._children if child.kind == kind and child.pid]
             for child in running:
                 os.kill(child.pid, signal.SIGTERM)
                 os.kill(child.pid, signal.SIGCONT)  # a stopped one could not end
-            self._wait_until_ended(running, deadline)
+            self._wait_until_ended(running, JOBS_DRAIN_SECONDS if kind == self._jobs.kind else DRAIN_SECONDS)
         if self._channel is not None:
             self._channel.close()
-        self._wait_until_ended([self._fork_server], deadline)
+        self._wait_until_ended([self._fork_server], DRAIN_SECONDS)
 
-    def _wait_until_ended(self, children: Sequence[Child], deadline: float) -> None:
+    def _wait_until_ended(self, children: Sequence[Child], seconds: float) -> None:
+        deadline = monotonic() + seconds
         while running := [child for child in children if child.pid]:
             if not select.select([self._signals], [], [], max(0.0, deadline - monotonic()))[0]:
                 for child in running:
-                    _logger.warning("%s did not end in %d s and is killed", child.name, DRAIN_SECONDS)
+                    _logger.warning("%s did not end in %d s and is killed", child.name, seconds)
                     os.kill(child.pid, signal.SIGKILL)
-                deadline = monotonic() + DRAIN_SECONDS
+                deadline = monotonic() + seconds
             self._on_signal()
 
     def _kill(self, child: Child, silence: float) -> None:
