@@ -226,6 +226,59 @@ def test_process_that_ends_while_the_ledger_is_busy_is_not_counted(work: Work) -
     assert work.running.waiting()[0].starts == 0
 
 
+@pytest.mark.parametrize("is_reachable", [True, False])
+def test_slow_steps_are_progress_and_pauses_are_short(
+    work: Work, monkeypatch: pytest.MonkeyPatch, *, is_reachable: bool
+) -> None:
+    now, pauses, ages = 1_000.0, list[float](), list[float]()
+
+    def advance_slowly() -> bool:
+        nonlocal now
+        ages.append(now - executor.progress)
+        now += 90
+        if not is_reachable:
+            raise TooBusy("x")
+        return True
+
+    monkeypatch.setattr(jobs, "monotonic", lambda: now)
+    monkeypatch.setattr(work, "_advance", advance_slowly)
+    executor = JobExecutor(REGISTRY, work.running, pause=pauses.append)
+    for name in ("a", "b"):
+        work.hand_over(name)
+    executor.advance()
+    assert ages == [0, 0]
+    assert now == executor.progress
+    assert pauses == ([jobs.MAX_PAUSE] * 2 if is_reachable else [])
+
+
+def test_job_waits_while_the_ledger_cannot_be_read(
+    work: Work, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now, reads = 1_000.0, list[str]()
+
+    def fail(_log: object, name: str) -> Job | None:
+        reads.append(name)
+        raise TooBusy("x")
+
+    monkeypatch.setattr(jobs, "monotonic", lambda: now)
+    monkeypatch.setattr(jobs, "RETRY_SECONDS", 1)
+    executor = work.executor()
+    work.hand_over()
+    with monkeypatch.context() as patch:
+        patch.setattr(jobs, "jobs", SimpleNamespace(find=fail))
+        for seconds in (0, 0.1, 0.9):
+            now += seconds
+            assert not executor.advance()
+            assert not executor.is_idle
+    assert reads == ["u"] * 2
+    assert caplog.text.count("job u waits") == 1
+    now += 1
+    while executor.advance():
+        pass
+    assert executor.is_idle
+    assert work.done == [0, 1, 2, 3, 4]
+
+
 def test_jobs_take_turns(work: Work) -> None:
     names = ["a", "b"]
     for name in names:

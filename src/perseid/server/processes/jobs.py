@@ -56,6 +56,9 @@ MIN_PAUSE: Final = 0.001
 """Shortest pause between two steps, in seconds. A pause is as long as the step before: half of the writer's time is
 left for others."""
 
+MAX_PAUSE: Final = 1.0
+"""Longest pause, in seconds: after a step that took longer the ledger was slow, and others had time meanwhile."""
+
 RETRY_SECONDS: Final = 1.0
 """Seconds before a step is retried when the ledger is busy or cannot be reached."""
 
@@ -93,25 +96,34 @@ class JobExecutor:
         self._running = running
         self._pause = pause
         self._runs: dict[bytes, _Run] = {}
+        self._retry_at: dict[bytes, float] = {}
+        """When to take slots whose job could not be read."""
+        self.progress = monotonic()
+        """When it was last between two steps."""
         self.is_stopping = False
 
     @property
     def is_idle(self) -> bool:
         """Whether there is no job."""
-        return not self._runs
+        return not self._runs and not self._retry_at
 
     def advance(self) -> bool:
         """Take over new jobs, and advance each by one step; return whether there was any step to do."""
-        for slot in self._running.waiting():
-            if slot.id not in self._runs:
+        waiting = {slot.id: slot for slot in self._running.waiting() if slot.id not in self._runs}
+        self._retry_at = {slot: at for slot, at in self._retry_at.items() if slot in waiting}
+        for slot in waiting.values():
+            self.progress = monotonic()
+            if self._retry_at.get(slot.id, 0.0) <= self.progress:
                 self._take(slot)
         due = [each for each in self._runs.values() if each.due <= monotonic()]
         for each in due:
             if self.is_stopping:
                 break
-            started = monotonic()
+            self.progress = started = monotonic()
             self._advance(each)
-            self._pause(max(MIN_PAUSE, monotonic() - started))
+            if not each.retries:  # otherwise it waits already
+                self._pause(min(max(MIN_PAUSE, monotonic() - started), MAX_PAUSE))
+        self.progress = monotonic()
         return bool(due)
 
     def _take(self, slot: StoredSlot) -> None:
@@ -125,9 +137,12 @@ class JobExecutor:
         self._running.slots.renew(slot.id, process=0)
         try:
             job = jobs.find(self.registry.ledger.log, slot.job)
-        except LedgerError as error:  # the next look takes it
-            _logger.warning("job %s waits: the ledger cannot be read (%s)", slot.job, type(error).__name__)
+        except LedgerError as error:
+            if slot.id not in self._retry_at:
+                _logger.warning("job %s waits: the ledger cannot be read (%s)", slot.job, type(error).__name__)
+            self._retry_at[slot.id] = monotonic() + RETRY_SECONDS
             return
+        self._retry_at.pop(slot.id, None)
         if job is None or job.ended_at:
             self._running.slots.release(slot.id)
             return
@@ -192,7 +207,7 @@ class JobsProcess:
         self._is_stopping = self._reloads = False
         self._interrupt = threading.Event()
         """Ends pauses."""
-        self._progress = monotonic()
+        self._started = monotonic()
         signal.signal(signal.SIGTERM, lambda *_: self._stop())
         signal.signal(signal.SIGINT, lambda *_: None)  # a terminal sends it to all processes
         signal.signal(signal.SIGHUP, lambda *_: self._note_reload())
@@ -230,9 +245,8 @@ class JobsProcess:
                 self._reloads = False
                 self._reload(executor, installation)
             was_busy = executor.advance()
-            self._progress = monotonic()
             if not executor.is_idle:
-                idle_since = self._progress
+                idle_since = executor.progress
             if select.select([self._options.news], [], [], 0 if was_busy else POLL_SECONDS)[0]:
                 self._on_news()
 
@@ -254,7 +268,8 @@ class JobsProcess:
         A signal handler could not do this: the code that it interrupts may hold the locks.
         """
         while not self._is_stopping:
-            if monotonic() - self._progress < MAX_STEP_SECONDS:
+            progress = self._started if self._executor is None else self._executor.progress
+            if monotonic() - progress < MAX_STEP_SECONDS:
                 self._supervisor.beat()
             time.sleep(BEAT_SECONDS)
         self._interrupt.set()
