@@ -49,6 +49,7 @@ from perseid.registry.commands.namespaces import AddNamespace, Namespace
 from perseid.registry.commands.records import Create, Delete, PartialValue
 from perseid.registry.context import Deferrable
 from perseid.registry.identity import Anonymous, Identity, KeyIdentity, LocalIdentity, Proof, TokenIdentity
+from perseid.registry.jobs.undo import UndoConflict
 from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.queries.namespaces import PolicyChange
@@ -202,6 +203,7 @@ def refusals() -> list[Refused]:
         InvalidTimestamp: InvalidTimestamp("bad date", AdviceKind.CORRECT_DATE(), 3),
         ReferralError: ReferralError((URL,)),
         StateConflict: StateConflict("state", advice, "H5"),
+        UndoConflict: UndoConflict("j1", []),
     }
     found, waiting = [], [Refused]
     while waiting:

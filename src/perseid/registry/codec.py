@@ -69,6 +69,7 @@ from perseid.registry.commands.records import (
     SetValues,
 )
 from perseid.registry.commands.transfer import LinkMetadata, LinkResult, LinkVersion, Transfer
+from perseid.registry.jobs.undo import UndoConflict
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.queries.namespaces import ChangePolicy, PolicyChange
 from perseid.wire.codes import ResponseCode
@@ -128,7 +129,7 @@ _REFUSALS: Final[dict[str, type[Refused]]] = {
     kind.__name__: kind
     for kind in (
         *(ConditionFailed, CounterClosed, InvalidQuery, InvalidRequest, InvalidTimestamp, NotPublic, OutOfSpace),
-        *(PrefixNotHosted, ReferralError, Refused, RetryLater, StateConflict, WrongClock),
+        *(PrefixNotHosted, ReferralError, Refused, RetryLater, StateConflict, UndoConflict, WrongClock),
     )
 }
 _LEDGER_ERRORS: Final[dict[str, type[LedgerError]]] = {
@@ -594,6 +595,8 @@ def _decode_refusal(message: _Refused) -> Refused:
             refused.number = message.number
         case ReferralError():
             refused.values = message.values
+        case UndoConflict():
+            refused.conflicts = []  # the reason lists them
     return refused
 
 

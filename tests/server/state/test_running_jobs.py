@@ -8,6 +8,7 @@ import pytest
 from perseid.records.record import ValueRef
 from perseid.registry.access.permissions import ScopeSet
 from perseid.registry.identity import Identity, KeyIdentity, LocalIdentity, Proof, TokenIdentity
+from perseid.registry.jobs.undo import Conflict, UndoConflict
 from perseid.registry.results import Refused
 from perseid.server.http.v1 import job_events
 from perseid.server.limits.budgets import get_source
@@ -100,6 +101,16 @@ def test_jobs_with_the_longest_credentials_fit(monkeypatch: pytest.MonkeyPatch) 
             assert running.claim(slot, str(number), Credentials.of(identity, Guard(proved, False), "http"))
             running.hand_over(slot)
     assert len(running.waiting()) == jobs.MAX_RUNNING
+
+
+def test_failed_undo_keeps_its_problem_type() -> None:
+    reason = UndoConflict("j1", [Conflict("12345/x", 7, "changed later")])
+    running = RunningJobs()
+    running.record_failure("u", JobFailure.of(ANN, reason))
+    failure = running.failure("u")
+    assert failure is not None
+    assert isinstance(failure.reason, UndoConflict)
+    assert (failure.reason.problem_type, str(failure.reason)) == ("undo-conflict", str(reason))
 
 
 def test_number_of_kept_failures_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
