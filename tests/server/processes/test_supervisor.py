@@ -3,7 +3,9 @@
 import os
 import select
 import signal
+import socket
 from math import inf
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -23,6 +25,7 @@ def supervisor() -> Supervisor:
     made._children = [made._writer, *made._workers, made._jobs]
     made._fork_server = Child("forkserver", "", {})
     made._channel = made._forking = None
+    made._ended_early = {}
     made._has_started, made._stopping = True, False
     return made
 
@@ -93,3 +96,31 @@ def test_process_that_does_not_end_leaves_the_others_their_time(
     monkeypatch.setattr(supervisor, "_on_signal", reap)
     supervisor._stop_all()
     assert [message.removesuffix(" and is killed") for message in caplog.messages] == killed
+
+
+@pytest.mark.parametrize("is_reaped_first", [True, False])
+def test_child_that_ends_at_once_is_restarted(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, is_reaped_first: bool
+) -> None:
+    """Its end may be noticed before the reply of the fork server is read."""
+    child = supervisor._forking = supervisor._workers[0]
+    ended = iter([(77, 9), (78, 0), (0, 0)])  # 78 is a process that the supervisor has never asked for
+    child.news = os.open(os.devnull, os.O_WRONLY)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    monkeypatch.setattr(os, "waitpid", lambda *_: next(ended))
+    monkeypatch.setattr(supervisor, "_send_news", lambda: None)
+    monkeypatch.setattr(supervisor, "_channel", ours)
+    with ours, theirs:
+        theirs.send(b'{"pid": 77}')
+        steps = [supervisor._reap, supervisor._on_fork]
+        for step in steps if is_reaped_first else reversed(steps):
+            step()
+    assert (child.pid, child.crashes, child.restart_at is None) == (0, 1, False)
+    assert caplog.messages == ["worker-0 ended by signal 9 and is restarted"]
+
+
+def test_process_that_has_ended_can_be_killed(supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "kill", MagicMock(side_effect=ProcessLookupError))
+    child = supervisor._workers[0]
+    child.pid = 77
+    supervisor._kill(child, 600.0)

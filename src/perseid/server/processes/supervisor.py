@@ -195,6 +195,8 @@ class Supervisor:
         """The socket of the fork server; None if it is not running."""
         self._forking: Child | None = None
         """The child that the fork server was asked for and has not forked yet."""
+        self._ended_early: dict[int, int] = {}
+        """Exit codes of processes that ended meanwhile, by process id: that child may be one of them."""
         self._shared_counters = SharedCounters.create(len(self._children))
         self._problem = ""
         self._accept_clock = options.accept_clock
@@ -307,7 +309,8 @@ class Supervisor:
     def _kill(self, child: Child, silence: float) -> None:
         _logger.error("%s has been unresponsive for %.1f s and is killed", child.name, silence)
         if child.pid:
-            os.kill(child.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGKILL)
 
     def _on_signal(self) -> None:
         numbers = b""
@@ -370,6 +373,7 @@ class Supervisor:
             "lock": self._runtime.lock,
         }
         self._forking = child
+        self._ended_early.clear()
         try:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has ended; `_on_exit` asks again
                 descriptors = (*child.descriptors, "counters", "status", "news", "lock")
@@ -393,7 +397,10 @@ class Supervisor:
             self._close_channel()
             return
         self._forking = None
-        self._send_news()
+        if child.pid in self._ended_early:
+            self._on_exit(child, self._ended_early[child.pid])
+        else:
+            self._send_news()
 
     def _close_channel(self) -> None:
         if self._channel is not None:
@@ -402,12 +409,19 @@ class Supervisor:
             self._channel = None
 
     def _reap(self) -> None:
-        """Note which processes have ended. An unknown one was never used: the fork server ended after its fork."""
+        """Note which processes have ended.
+
+        An unknown one is that of which the fork server's reply has not been read, or was never used: the fork server
+        ended after its fork.
+        """
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                for child in (self._fork_server, *self._children):
-                    if child.pid == ended[0]:
-                        self._on_exit(child, os.waitstatus_to_exitcode(ended[1]))
+                pid, code = ended[0], os.waitstatus_to_exitcode(ended[1])
+                known = [child for child in (self._fork_server, *self._children) if child.pid == pid]
+                if known:
+                    self._on_exit(known[0], code)
+                elif self._forking is not None:
+                    self._ended_early[pid] = code
 
     def _on_exit(self, child: Child, code: int) -> None:
         child.pid = 0
