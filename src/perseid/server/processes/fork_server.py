@@ -186,7 +186,8 @@ def _is_known(news: int) -> bool:
 
 def _set_name(name: str) -> None:
     """Set the name that ps and top show, of which the kernel keeps 15 bytes."""
-    Path("/proc/self/comm").write_text(name, encoding="ascii")
+    with suppress(OSError):  # some sandboxes forbid it
+        Path("/proc/self/comm").write_text(name, encoding="ascii")
 
 
 if __name__ == "__main__":
