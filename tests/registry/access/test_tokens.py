@@ -3,6 +3,7 @@
 import random
 import secrets
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,9 +17,10 @@ from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.entry import Action, Draft, Entry, State
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.record_keys import record_key, token_name
-from perseid.ledger.log.requests import Append
+from perseid.ledger.log.requests import Append, Failed, Outcome
 from perseid.ledger.merkle import Signer
 from perseid.ledger.store import idempotency
+from perseid.ledger.store.jobs import EndJob
 from perseid.ledger.store.jobs import Job as UnitOperation
 from perseid.ledger.store.store import Store
 from perseid.ledger.views.answers import Answers
@@ -543,44 +545,70 @@ def test_token_status(here: Registry, machine: Machine) -> None:
 # Used
 
 
+def use(authenticator: TokenAuthenticator, registry: Registry, secret: Secret) -> None:
+    """Use a token, and wait until that is recorded."""
+    authenticator.note(authenticator.authenticate(secret.text()).token)
+    registry.ledger.change(EndJob("no job"))  # committed after what was submitted before
+
+
 def test_day_of_use_is_written_once_a_day(here: Registry, machine: Machine) -> None:
     secret = make(here, ANN)
     log = here.ledger.log
     assert idempotency.last_used_days(log) == {}
     one, another = TokenAuthenticator(here), TokenAuthenticator(here)
-    one.note(one.authenticate(secret.text()).token)
+    use(one, here, secret)
     today = here.now() // DAY
     assert idempotency.last_used_days(log) == {secret.id: today}
     assert tokens.get_token(here, ANN, secret.id).used == today * DAY
-    another.note(another.authenticate(secret.text()).token)
+    use(another, here, secret)
     machine.run(DAY * SECOND)
     for _ in range(3):
-        one.note(one.authenticate(secret.text()).token)
+        use(one, here, secret)
     assert idempotency.last_used_days(log) == {secret.id: today + 1}
 
 
 def test_second_use_on_a_day_writes_nothing(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = make(there, ANN)
-    calls: list[str] = []
-    monkeypatch.setattr(there.ledger, "change", lambda use: calls.append(use.token))
+    calls: list[object] = []
     known = TokenAuthenticator(there)
+
+    def submit(request: object) -> list[Future[Outcome]]:
+        calls.append(request)
+        return [Future()]  # never done: nothing waits for it
+
+    monkeypatch.setattr(there.ledger, "submit", submit)
     for _ in range(5):
         known.note(known.authenticate(secret.text()).token)
-    assert calls == [secret.id]
+    assert calls == [idempotency.RecordUse(secret.id, there.now() // DAY)]
 
 
-def test_use_succeeds_if_it_cannot_be_recorded(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def fail_at_once(*_: object) -> list[Future[Outcome]]:
+    raise Contention("somebody else writes")
+
+
+def fail_later(*_: object) -> list[Future[Outcome]]:
+    future: Future[Outcome] = Future()
+    future.set_exception(OSError("the connection is lost"))
+    return [future]
+
+
+def fail_in_commit(*_: object) -> list[Future[Outcome]]:
+    future: Future[Outcome] = Future()
+    future.set_result(Failed(ValueError("no such table")))
+    return [future]
+
+
+@pytest.mark.parametrize("submit", [fail_at_once, fail_later, fail_in_commit])
+def test_use_succeeds_if_it_cannot_be_recorded(
+    there: Registry, monkeypatch: pytest.MonkeyPatch, submit: Callable[..., list[Future[Outcome]]]
+) -> None:
     secret = make(there, ANN)
     known = TokenAuthenticator(there)
-
-    def busy(*_: object) -> bool:
-        raise Contention("somebody else writes")
-
     with monkeypatch.context() as patch:
-        patch.setattr(there.ledger, "change", busy)
+        patch.setattr(there.ledger, "submit", submit)
         known.note(known.authenticate(secret.text()).token)
     assert tokens.get_token(there, ANN, secret.id).used is None
-    known.note(known.authenticate(secret.text()).token)
+    use(known, there, secret)
     assert tokens.get_token(there, ANN, secret.id).used is not None
 
 

@@ -11,12 +11,14 @@ it. A token cannot create tokens; it can revoke itself, so that anyone who finds
 import re
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final
 
 from perseid.ledger.errors import LedgerError
 from perseid.ledger.log.entry import Action, Draft, Entry, State
 from perseid.ledger.log.record_keys import TOKENS, record_key, token_name
+from perseid.ledger.log.requests import Failed, Outcome
 from perseid.ledger.store import idempotency
 from perseid.names.errors import quote_text
 from perseid.names.handle import PREFIX_OF_PREFIXES, fold
@@ -203,7 +205,10 @@ class TokenAuthenticator:
         return self._noted.get(token, -1) >= self._registry.now() // DAY
 
     def note(self, token: str) -> None:
-        """Record that a token was used today; if that fails, the next use tries again. May wait for the disk."""
+        """Record that a token was used today, without waiting for it; if that fails, the next use tries again.
+
+        In a server this must be called in the event loop.
+        """
         day = self._registry.now() // DAY
         with self._lock:
             if self._noted.get(token, -1) >= day:
@@ -211,11 +216,21 @@ class TokenAuthenticator:
             if any(noted < day for noted in self._noted.values()):
                 self._noted.clear()  # a new day: drop those of yesterday
             self._noted[token] = day
+
+        def forget_failure(future: "Future[Outcome]") -> None:
+            if future.cancelled() or future.exception() is not None or isinstance(future.result(), Failed):
+                self._forget(token)
+
         try:
-            self._registry.ledger.change(idempotency.RecordUse(token, day))
+            (future,) = self._registry.ledger.submit(idempotency.RecordUse(token, day))
         except LedgerError:
-            with self._lock:
-                self._noted.pop(token, None)
+            self._forget(token)
+        else:
+            future.add_done_callback(forget_failure)
+
+    def _forget(self, token: str) -> None:
+        with self._lock:
+            self._noted.pop(token, None)
 
 
 def authenticate(snapshot: Snapshot, text: str, now: int) -> TokenIdentity:

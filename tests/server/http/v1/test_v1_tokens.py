@@ -1,5 +1,6 @@
 """Tokens: create, list, show, revoke."""
 
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -44,6 +45,15 @@ def test_token_is_created_and_acts_for_its_issuer(server: Harness) -> None:
     }
     with server.registry.snapshot() as snapshot:
         assert snapshot.reader.entry(shown["seq"]).why == "for spring"
+
+
+def test_read_does_not_wait_until_the_use_of_its_token_is_recorded(
+    server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make(server)
+    with monkeypatch.context() as patch:
+        patch.setattr(server.registry.ledger, "submit", lambda *_: [Future()])  # never done
+        got(send(server, "GET", f"/tokens/{made['id']}", headers=bearer(made)))
 
 
 def test_token_is_shown_once(server: Harness) -> None:

@@ -449,5 +449,5 @@ async def authenticate_token(request_context: RequestContext, text: str) -> Toke
         reason = f"the token was not accepted: {result.reason}"
         return AuthFailure(reason, advice=result.advice, in_challenge=False)
     if not tokens.is_noted(result.token):
-        await request_context.do(WorkKind.READ, lambda: tokens.note(result.token))
+        tokens.note(result.token)
     return result
