@@ -13,15 +13,18 @@ import pytest
 
 from perseid.ledger.errors import TooBusy
 from perseid.ledger.log import commit
+from perseid.ledger.log.log import Log
 from perseid.ledger.log.requests import KEY_LIFETIME, IdempotentRequest, Remember, StoredResponse
 from perseid.ledger.store import idempotency, jobs
 from perseid.names.handle import Handle
 from perseid.records.record import Value
+from perseid.registry import idempotency as idempotency_keys
 from perseid.registry.commands.lifecycle import Publish, Unpublish
 from perseid.registry.commands.minting import Generate, Mint
 from perseid.registry.commands.records import Create, Delete
 from perseid.registry.context import Command, Context, Plan
 from perseid.registry.idempotency import (
+    DIGEST_LENGTH,
     Claim,
     Executed,
     IdempotencyKeys,
@@ -327,6 +330,7 @@ def test_new_key_is_refused_when_the_quota_is_used_up(there: Registry, monkeypat
     ask(keys)
     with monkeypatch.context() as patch:
         patch.setattr(idempotency, "MAX_KEYS_PER_OWNER", 1)
+        keys = IdempotencyKeys(there)
         assert isinstance(ask(keys), Replayed)
         with pytest.raises(
             Refused, match="You have too many stored idempotency keys; each is kept for 24 hours"
@@ -336,7 +340,35 @@ def test_new_key_is_refused_when_the_quota_is_used_up(there: Registry, monkeypat
         assert isinstance(ask(keys, Create(handle("12345/2"), (URL,)), ANN), Executed)
     monkeypatch.setattr(idempotency, "MAX_KEYS", 2)
     with pytest.raises(Refused, match="The server has too many"):
-        ask(keys, key=b"another")
+        ask(IdempotencyKeys(there), key=b"another")
+
+
+def test_keys_are_counted_once_in_a_while(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[bytes] = []
+    check, now = idempotency.check_capacity, 100.0
+
+    def count(log: Log, caller: bytes) -> idempotency.KeyCapacity:
+        counted.append(caller)
+        return check(log, caller)
+
+    monkeypatch.setattr(idempotency, "check_capacity", count)
+    monkeypatch.setattr(idempotency_keys, "MAX_OWNERS", 1)
+    monkeypatch.setattr(idempotency_keys, "monotonic", lambda: now)
+    keys = IdempotencyKeys(there)
+
+    def claim(number: int, identity: Identity = OPERATOR) -> int:
+        counted.clear()
+        with keys.claim(identity, b"%d" % number, bytes(DIGEST_LENGTH)) as claimed:
+            assert isinstance(claimed, NewClaim)
+        return len(counted)
+
+    assert [claim(number) for number in range(3)] == [1, 0, 0]
+    now += idempotency_keys.CAPACITY_SECONDS
+    assert [claim(3), claim(4)] == [1, 0]
+    assert [claim(5, ANN), claim(6)] == [1, 1], "the owners are bounded"
+    monkeypatch.setattr(idempotency, "MAX_KEYS_PER_OWNER", 2)
+    now += idempotency_keys.CAPACITY_SECONDS
+    assert [claim(number) for number in range(5)] == [1, 0, 1, 0, 1], "a refusal relies on a new count"
 
 
 def test_tokens_share_the_quota_of_their_issuer(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:

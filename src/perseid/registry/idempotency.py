@@ -21,6 +21,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from perseid.ledger.errors import LedgerError
@@ -37,7 +38,6 @@ from perseid.ledger.log.requests import (
     StoredResponse,
 )
 from perseid.ledger.store import idempotency
-from perseid.ledger.store.idempotency import KeyCapacity
 from perseid.wire.codes import ResponseCode
 
 from .advice import AdviceKind
@@ -58,6 +58,13 @@ CREATED: Final = 201
 
 RETENTION_HOURS: Final = KEY_LIFETIME // 3_600_000_000
 """How many hours a key is stored."""
+
+CAPACITY_SECONDS: Final = 5.0
+"""How long the counted keys of an owner are used: counting takes up to milliseconds of the event loop. Keys that other
+processes store meanwhile may exceed the quota."""
+
+MAX_OWNERS: Final = 1_000
+"""Owners whose keys are counted at a time: bounds memory."""
 
 T = TypeVar("T")
 
@@ -139,6 +146,7 @@ class IdempotencyKeys:
         """`pending` are the claims of all processes; without, those of this process."""
         self._registry = registry
         self._pending = LocalClaims() if pending is None else pending
+        self._capacity: dict[bytes, tuple[int, float]] = {}  # by owner: how many more keys, and until when that is used
 
     @contextmanager
     def claim(
@@ -227,12 +235,19 @@ class IdempotencyKeys:
 
     def _check_capacity(self, claim: NewClaim) -> NewClaim:
         """Refuse a new key when the quota is used up."""
-        capacity = idempotency.check_capacity(self._registry.ledger.log, claim.caller)
-        if capacity is KeyCapacity.AVAILABLE:
-            return claim
-        subject = "You have" if capacity is KeyCapacity.OWNER_LIMIT_REACHED else "The server has"
-        reason = f"{subject} too many stored idempotency keys; each is kept for {RETENTION_HOURS} hours"
-        raise Refused(ResponseCode.SERVER_TOO_BUSY, reason, AdviceKind.SEND_FEWER_KEYS())
+        owner, now = claim.caller[:OWNER_LENGTH], monotonic()
+        left, until = self._capacity.get(owner, (0, 0.0))
+        if not left or now >= until:
+            capacity = idempotency.check_capacity(self._registry.ledger.log, claim.caller)
+            left, until = min(capacity.owner, capacity.total), now + CAPACITY_SECONDS
+            if left <= 0:
+                subject = "The server has" if capacity.total <= 0 else "You have"
+                reason = f"{subject} too many stored idempotency keys; each is kept for {RETENTION_HOURS} hours"
+                raise Refused(ResponseCode.SERVER_TOO_BUSY, reason, AdviceKind.SEND_FEWER_KEYS())
+            if len(self._capacity) >= MAX_OWNERS:
+                self._capacity.clear()
+        self._capacity[owner] = left - 1, until
+        return claim
 
 
 def caller_id(identity: Identity) -> bytes:

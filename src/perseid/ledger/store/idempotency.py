@@ -13,15 +13,14 @@ day. It is not in the token's record, because that is part of the history foreve
 """
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
-from sqlalchemy import Connection, delete, func, select
+from sqlalchemy import Connection, delete, select
 
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.requests import CALLER_LENGTH, KEY_LIFETIME, OWNER_LENGTH, IdempotencyRecord, StateChange
 
-from .tables import StatementCompiler, idempotency, idempotency_from_row, token_uses
+from .tables import StatementCompiler, fetch_one, idempotency, idempotency_from_row, token_uses
 
 MAX_KEYS_PER_OWNER: Final = 10_000
 """Keys that are kept for one owner, of all their callers: one every nine seconds. Clients with more requests should
@@ -33,12 +32,14 @@ MAX_KEYS: Final = 100_000
 _PURGE_BATCH: Final = 1_000  # rows deleted per transaction, so that writers do not wait for long
 
 
-class KeyCapacity(Enum):
-    """Whether another key can be stored."""
+@dataclass(frozen=True, slots=True)
+class KeyCapacity:
+    """How many more keys can be stored."""
 
-    AVAILABLE = "available"
-    OWNER_LIMIT_REACHED = "owner limit reached"
-    NONE = "none"
+    owner: int
+    """Of one owner."""
+    total: int
+    """Of all owners."""
 
 
 def find(log: Log, caller: bytes, key: bytes) -> IdempotencyRecord | None:
@@ -53,21 +54,18 @@ def find(log: Log, caller: bytes, key: bytes) -> IdempotencyRecord | None:
 
 
 def check_capacity(log: Log, caller: bytes) -> KeyCapacity:
-    """Check whether another key can be stored for a caller's owner.
+    """Check how many more keys can be stored for a caller's owner. It counts the stored ones.
 
     Concurrent callers may all get the same result.
     """
     owner = caller[:OWNER_LENGTH]
     last_caller = owner + b"\xff" * (CALLER_LENGTH - OWNER_LENGTH)
-    with log.store.reading() as connection:
-        first, last = connection.execute(select(func.min(idempotency.c.number), func.max(idempotency.c.number))).one()
-        if first is not None and last - first + 1 >= MAX_KEYS:
-            return KeyCapacity.NONE
-        own = select(idempotency.c.number).where(idempotency.c.caller >= owner, idempotency.c.caller <= last_caller)
-        count = connection.execute(
-            select(func.count()).select_from(own.limit(MAX_KEYS_PER_OWNER).subquery())
-        ).scalar_one()
-    return KeyCapacity.OWNER_LIMIT_REACHED if count >= MAX_KEYS_PER_OWNER else KeyCapacity.AVAILABLE
+    with log.store.reading_cursor() as cursor:
+        cursor.execute(log.statements.idempotency_range, ())
+        first, last = fetch_one(cursor)
+        cursor.execute(log.statements.count_idempotency, (owner, last_caller, MAX_KEYS_PER_OWNER, 0))
+        (count,) = fetch_one(cursor)
+    return KeyCapacity(MAX_KEYS_PER_OWNER - count, MAX_KEYS - (0 if first is None else last - first + 1))
 
 
 def purge(log: Log) -> int:

@@ -263,6 +263,8 @@ class Statements:
     upsert_lease: str
     find_idempotency: str
     last_idempotency: str
+    idempotency_range: str
+    count_idempotency: str
     insert_idempotency: str
     delete_idempotency: str
     clear_responses: str
@@ -379,6 +381,22 @@ def compile_statements(name: str) -> Statements:
         upsert_lease=upsert(leases, "last"),
         find_idempotency=text(select(idempotency).where(idempotency.c.caller == key, idempotency.c.key == last)),
         last_idempotency=text(select(func.max(idempotency.c.number))),
+        # Two queries in one: SQLite finds the first or the last number at once, but scans the table for both.
+        idempotency_range=text(
+            select(
+                select(func.min(idempotency.c.number)).scalar_subquery(),
+                select(func.max(idempotency.c.number)).scalar_subquery(),
+            )
+        ),
+        count_idempotency=text(
+            select(func.count()).select_from(
+                select(idempotency.c.caller)
+                .where(idempotency.c.caller >= first, idempotency.c.caller <= last)
+                .limit(limit)
+                .offset(offset)
+                .subquery()
+            )
+        ),
         insert_idempotency=text(idempotency.insert()),
         delete_idempotency=compiler.delete(idempotency),
         clear_responses=text(update(idempotency).values(body=null()).where(idempotency.c.body.is_not(None))),
