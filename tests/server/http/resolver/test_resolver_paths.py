@@ -184,6 +184,7 @@ def test_scheme_after_segment_is_an_alternative() -> None:
         ("https://hdl.handle.net/12345%2Fa/b", "12345/a/b"),
         ("http://resolver.net.au/hdl/12345/x", "12345/x"),
         ("hdl.12345/x", "12345/x"),
+        ("12345/http://hdl.example.org/1", "12345/http://hdl.example.org/1"),
         ("Handle: 12345/x", "12345/x"),
         ("info:hdl/12345/x", "12345/x"),
         ("https://hdl.handle.net/12345/x", "12345/x"),

@@ -73,7 +73,7 @@ _WHITESPACE: Final = " \t\r\n\f\v"
 # Characters that a segment of a URI may contain unencoded (U5), so that no client or proxy changes them.
 _SAFE: Final = "!$&'()*+,;=:@"
 _WEB: Final = re.compile("https?://", re.IGNORECASE | re.ASCII)
-_LABEL: Final = re.compile(r"(?:hdl\.|handle:)\s*(?=[^\s/]+/)", re.IGNORECASE | re.ASCII)
+_LABEL: Final = re.compile(r"\A(?:hdl\.|handle:)\s*(?=[^\s/]+/)", re.IGNORECASE | re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def parse_search_input(field: str, settings: HttpSettings) -> RequestedName | No
         path = (rest if slash and first in get_segments(settings) else path).lstrip("/")
         text = "hdl:" + re.sub("/|%2[Ff]", "/", path, count=1)  # resolvers read both alike
     else:
-        text = _LABEL.sub("", text, count=1)
+        text = _LABEL.sub("", text)
     query: str | None = None
     fragment: str | None = None
     try:
