@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from perseid.server.state.runtime import RuntimeDirectory
@@ -59,6 +60,13 @@ def table_of(state: SharedState, max_entries: int = 4, max_bytes: int = 1 << 20,
 
 def present(table: Table, now: float = 0.0) -> list[int]:
     return [number for number in range(MAX_EVICTIONS * 4) if table.get(b"%d" % number, now) is not None]
+
+
+def test_missing_directory_is_not_created(tmp_path: Path) -> None:
+    """The server that had it has ended."""
+    with pytest.raises(lmdb.Error):
+        SharedState(tmp_path / "gone", MAP_BYTES)
+    assert not (tmp_path / "gone").exists()
 
 
 def test_entry_is_stored_replaced_taken_and_deleted(state: SharedState) -> None:

@@ -135,7 +135,7 @@ def _lock(path: Path) -> int | None:
         path.mkdir(MODE)
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) != MODE:
-        raise PermissionError(f"{path} exists and is not a directory of this user with mode {MODE:o}")
+        raise PermissionError(f"{path} exists and is not a directory of this user with mode {MODE:o}; remove it")
     try:
         lock = os.open(path / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except FileNotFoundError:  # another server has just removed it as unused

@@ -99,9 +99,12 @@ class SharedState:
     """The environment in one process, opened once after a fork. Thread-safe."""
 
     def __init__(self, path: Path, map_size: int = MAP_BYTES) -> None:
-        """Open the environment in a directory of this user; the first process creates it."""
+        """Open the environment in a directory of this user; the first process creates it, but not the directory:
+        a process that is late must not bring back that of a server which has ended.
+        """
         self._env = lmdb.open(
-            str(path),
+            str(path / "data.mdb"),
+            subdir=False,
             map_size=map_size,
             mode=0o600,
             max_dbs=2 * _MAX_TABLES,
