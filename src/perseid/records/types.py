@@ -54,7 +54,7 @@ others run code (`javascript`), contain the data themselves (`data`), or are val
 MAX_CHECKED_URL: Final = 8_192
 """Characters of a URL that are searched for invisible ones: longer ones are not redirected to."""
 
-_WITH_HOST: Final = frozenset(("http", "https", "ftp"))
+_WITH_HOST: Final = frozenset(("http", "https", "ftp", "ftps"))
 _ABSOLUTE_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.+)", re.DOTALL)
 _BLANK: Final = re.compile(r"[\s\x00-\x1f\x7f]")
 

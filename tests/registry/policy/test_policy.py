@@ -338,6 +338,16 @@ def test_profile_refuses_what_is_not_a_url(profile: str, type_: str) -> None:
     )
 
 
+@pytest.mark.parametrize("profile", ["pilin", "cordra"])
+def test_profile_accepts_the_schemes_that_it_always_accepted(profile: str) -> None:
+    """A prefix without a policy uses a profile itself, so a shorter list would change existing namespaces."""
+    schemes = ("http", "https", "ftp", "ftps", "mailto", "urn", "hdl", "doi", "info")
+    assert PROFILES[profile].url_schemes == schemes
+    values = [Value.text(index, "URL", f"{scheme}://example.org/") for index, scheme in enumerate(schemes, 1)]
+    assert PROFILES[profile].check_values(values, complete=False) == []
+    assert "has no host" in only(PROFILES[profile].check_values([Value.text(1, "URL", "ftps:x")])).message
+
+
 def test_url_schemes_are_chosen_by_the_policy() -> None:
     policy = Policy(url_schemes=("ark",))
     assert policy.check_values([Value.text(1, "URL", "ark:/12345/x")]) == []

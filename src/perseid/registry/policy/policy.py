@@ -516,12 +516,16 @@ KEYS: Final = {name: Key(name, hint) for name, hint in get_type_hints(Policy, in
 DEFAULTS: Final = Policy()
 """The policy of an empty text."""
 
+_PROFILE_URL_SCHEMES: Final = ("http", "https", "ftp", "ftps", "mailto", "urn", "hdl", "doi", "info")
+"""Web and file servers, mail, and persistent identifiers. Prefixes without a policy use a profile itself, so a shorter
+list would change existing namespaces. The web resolver redirects to fewer (`URL_SCHEMES`)."""
+
 PROFILES: Final[Mapping[str, Policy]] = {
     "pilin": Policy(
         profile="pilin",
         scheme="pilin",
         case=PROFILE_CASE_RULES["pilin"],
-        url_schemes=URL_SCHEMES,
+        url_schemes=_PROFILE_URL_SCHEMES,
         authority=True,
         deletion=Deletion.TOMBSTONE,
         tombstone_reason_type=TYPE_REGISTRY + DEFAULTS.tombstone_reason_type,
@@ -536,7 +540,7 @@ PROFILES: Final[Mapping[str, Policy]] = {
         profile="cordra",
         scheme="cordra",
         case=PROFILE_CASE_RULES["cordra"],
-        url_schemes=URL_SCHEMES,
+        url_schemes=_PROFILE_URL_SCHEMES,
         deletion=Deletion.TOMBSTONE,
     ),
     "free": Policy(profile="free", case=PROFILE_CASE_RULES["free"]),
