@@ -12,10 +12,14 @@ from perseid.records.record import Permission, Value
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Add, Create, Delete, Modify
+from perseid.registry.context import MAX_WARNINGS
+from perseid.registry.policy import types
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.policy.types import (
+    MAX_COMPARED_TYPES,
     check_types,
     definition_values,
+    find_type_typos,
     get_registered_type,
     is_known_type,
     nearest_type,
@@ -325,3 +329,30 @@ def test_namespace_that_forbids_definitions_gets_descriptions() -> None:
         add_namespace(registry, "102.100.272", replace(PROFILES["pilin"], default_creator="88.1/creator"))
         with registry.snapshot() as snapshot:
             assert [value.type for value in snapshot.stored(handle("102.100.TYPE/CREATOR")).values] == ["DESC"]
+
+
+def record_comparisons(monkeypatch: pytest.MonkeyPatch, meant: str) -> list[str]:
+    """The types that are compared with the built-in ones from now on; each is nearly `meant`."""
+    compared: list[str] = []
+
+    def get_meant_type(base: str) -> str:
+        compared.append(base)
+        return meant
+
+    monkeypatch.setattr(types, "_get_meant_type", get_meant_type)
+    return compared
+
+
+def test_search_for_typos_is_bounded_for_each_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = record_comparisons(monkeypatch, "")
+    old = [Value.text(index, f"OLD{index}", "x") for index in range(1, 101)]
+    new = [Value.text(index, f"NEW{index}", "x") for index in range(101, 201)]
+    assert list(find_type_typos(PROFILES["free"], [*old, *new, *new], old)) == []
+    assert compared == [f"NEW{index}" for index in range(101, 101 + MAX_COMPARED_TYPES)]
+
+
+def test_search_for_typos_ends_with_the_last_warning(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = record_comparisons(monkeypatch, "URL")
+    values = tuple(Value.text(index, f"TYPO{index}", "x") for index in range(1, MAX_WARNINGS + 11))
+    done = registry.do(Create(handle("10/typos"), values), OPERATOR, "cli")
+    assert len(done.warnings) == len(compared) == MAX_WARNINGS

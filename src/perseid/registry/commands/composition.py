@@ -20,6 +20,7 @@ learns nothing from it.
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Final, Generic, TypeVar
 
 from perseid.ledger.log.clock import SECOND, TOLERANCE
@@ -35,7 +36,16 @@ from perseid.records.types import MAX_CHECKED_URL
 from perseid.registry.access import permissions
 from perseid.registry.access.permissions import HasRole, RequiredScope, Requirement, Role, display_name
 from perseid.registry.advice import AdviceKind
-from perseid.registry.context import Command, Context, Deferrable, Plan, add_administrators, check_count, check_sizes
+from perseid.registry.context import (
+    MAX_WARNINGS,
+    Command,
+    Context,
+    Deferrable,
+    Plan,
+    add_administrators,
+    check_count,
+    check_sizes,
+)
 from perseid.registry.policy.authority import Change, CompletedRecord, FoundParty, PartyStatus, complete_record
 from perseid.registry.policy.policy import Audience, Policy, find_new_urls, find_url_problems
 from perseid.registry.policy.resolution import check_aliases, check_namespaces, check_ttls, find_missing_targets
@@ -162,7 +172,7 @@ def _warn_about_values(context: Context, policy: Policy, values: Sequence[Value]
             data = ascii(value.data[:MAX_QUOTED_LENGTH].decode("utf-8", "ignore"))
             text = f"Value {value.index} of type {display_name(value.type)}, {data}, contains {what}"
             context.warn(f"{text}. If it is there by mistake, use a URL without it")
-    for value, meant in find_type_typos(policy, values, known):
+    for value, meant in islice(find_type_typos(policy, values, known), MAX_WARNINGS):
         text = f"Value {value.index} has the type {quote_text(value.type)}, which clients may not know"
         context.warn(f"{text}: {did_you_mean(meant)}")
     for value, what in find_type_problems(values, known):
