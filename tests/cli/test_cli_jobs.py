@@ -96,7 +96,8 @@ def test_rewrite_shows_some_changes_and_asks_for_confirmation(here: Site) -> Non
             "No URL that you can see matches http://old.example/*, or none that can be rewritten"
         )
         assert "perseid find" in again.err
-    assert here.ok("rewrite", *MOVE[1:], "--yes", "--json").out == ""
+    assert here.ok("rewrite", *MOVE[1:], "--yes", "--json").json == {"records": 0, "changed": 0}
+    assert here.ok("rewrite", *MOVE[1:], "--dry-run", "--json").out == "", "one line for each record"
 
 
 def test_json_is_the_job_and_an_undo_can_be_undone(here: Site) -> None:
