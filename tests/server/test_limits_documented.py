@@ -8,6 +8,7 @@ import pytest
 
 from perseid.registry.installation.settings import SETTINGS
 from perseid.registry.policy.text import format_toml
+from perseid.server.native.work import WorkKind
 
 MANUAL = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "limits.md").read_text()
 CONSTANTS = re.findall(r"^\| `(perseid\.[\w.]+)\.([A-Z_0-9]+)` \| ([\d,.]+) \| (.+) \|$", MANUAL, re.MULTILINE)
@@ -53,3 +54,11 @@ def test_no_limit_is_missing() -> None:
         }
         imported |= {("perseid.server.native.udp", name) for name in ("MAX_PACKET", "MAX_PACKETS")}
         assert numbers - imported <= named
+
+
+def test_every_kind_of_work_is_documented() -> None:
+    kinds = re.search(r"^## Work\n\n(.+?) are .*kinds of work\.", MANUAL, re.MULTILINE)
+    assert kinds
+    assert len(re.split(", | and ", kinds[1])) == len(WorkKind)
+    assert ("perseid.registry.queries.suggest", "STEP_LOOKUPS") in {row[:2] for row in CONSTANTS}
+    assert "waiting for a resolver" not in MANUAL, "workers read datagrams"

@@ -1,16 +1,21 @@
 """The supervisor kills the process that others wait for, and not those; it stops all of them, and loses none."""
 
+import inspect
 import os
+import re
 import select
 import signal
 import socket
 from math import inf
+from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
 
 from perseid.server.processes import supervisor as module
 from perseid.server.processes.supervisor import Child, Supervisor, choose_stuck
+
+GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "serving.md"
 
 
 @pytest.fixture
@@ -124,3 +129,9 @@ def test_process_that_has_ended_can_be_killed(supervisor: Supervisor, monkeypatc
     child = supervisor._workers[0]
     child.pid = 77
     supervisor._kill(child, 600.0)
+
+
+def test_guide_lists_every_process() -> None:
+    started = set(re.findall(r'Child\(f?"([a-z]+)', inspect.getsource(module)))
+    table = GUIDE.read_text().partition("\n| process |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| ([a-z]+)", table, re.MULTILINE)) == started | {"supervisor"}
