@@ -61,7 +61,7 @@ OUTCOME_SECONDS: Final = 90.0
 """Seconds to wait for an outcome: longer than the writer tries to reach a database."""
 
 STATE_SECONDS: Final = 0.5
-"""Seconds for which the writer's state is cached. The writer checks it every second."""
+"""Seconds for which the writer's state is cached. The writer checks it as often."""
 
 _READ_BYTES: Final = 256 << 10
 _UNKNOWN = "the outcome is unknown; check whether the change was made before you retry"

@@ -402,7 +402,10 @@ class Worker:
         )
 
     def _tick_age(self) -> float:
-        """Seconds since the last heartbeat of the worker that is most behind; those that are starting have none."""
+        """Seconds since the last heartbeat of the worker, writer or process of jobs that is most behind.
+
+        Those that are starting have none.
+        """
         counters = self._supervisor.counters
         beats = [counters.last_beat(number) for number in range(len(counters))]
         return max(0.0, monotonic() - min((beat for beat in beats if beat), default=monotonic()))
