@@ -15,6 +15,7 @@ from perseid.server.limits.budgets import get_source
 from perseid.server.native.authentication import Guard, ProvenIdentity
 from perseid.server.state import jobs
 from perseid.server.state.jobs import Credentials, JobFailure, LimitReached, RunningJobs
+from perseid.server.state.state import SharedState, StateFull
 from perseid.wire.codes import ResponseCode
 from tests.server.shared_state import make_state
 
@@ -101,6 +102,27 @@ def test_jobs_with_the_longest_credentials_fit(monkeypatch: pytest.MonkeyPatch) 
             assert running.claim(slot, str(number), Credentials.of(identity, Guard(proved, False), "http"))
             running.hand_over(slot)
     assert len(running.waiting()) == jobs.MAX_RUNNING
+
+
+def test_full_state_is_not_another_process_that_runs_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    woken: list[int] = []
+    running = RunningJobs(make_state(), lambda: woken.append(1))
+    with running.reserve(ANN) as slot:
+        with monkeypatch.context() as full:
+            full.setattr(SharedState, "write", fail_for_lack_of_room)
+            with pytest.raises(LimitReached, match="busy"):
+                running.claim(slot, "u", ANNS)
+        assert running.claim(slot, "u", ANNS)
+        with monkeypatch.context() as full:
+            full.setattr(SharedState, "write", fail_for_lack_of_room)
+            assert not running.hand_over(slot)
+        assert (running.waiting(), woken) == ([], [])
+        assert running.hand_over(slot)
+    assert (len(running.waiting()), woken) == (1, [1])
+
+
+def fail_for_lack_of_room(*_: object) -> object:
+    raise StateFull
 
 
 def test_failed_undo_keeps_its_problem_type() -> None:

@@ -231,21 +231,31 @@ class RunningJobs:
                 self.slots.release(slot.id)
 
     def claim(self, slot: Slot, job: str, credentials: Credentials) -> bool:
-        """Use a slot for a job; return False if another request or process runs it."""
+        """Use a slot for a job; return False if another request or process runs it.
+
+        Raises `LimitReached` if there is no room for the credentials.
+        """
+        is_running = False
 
         def use(slots: list[StoredSlot]) -> list[StoredSlot] | None:
-            if any(each.job == job for each in slots):
+            nonlocal is_running
+            is_running = any(each.job == job for each in slots)
+            if is_running:
                 return None
             fields = {"job": job, "credentials": credentials}
             return [msgspec.structs.replace(each, **fields) if each.id == slot.id else each for each in slots]
 
         if not self.slots.change(use):
-            return False
+            if is_running:
+                return False
+            raise LimitReached("The server is busy")
         with suppress(StateFull):
             self._failures.delete(job.encode())
         return True
 
-    def hand_over(self, slot: Slot) -> None:
-        """Let the process of jobs do the rest of a claimed job."""
+    def hand_over(self, slot: Slot) -> bool:
+        """Let the process of jobs do the rest of a claimed job; return whether there was room."""
         slot.is_handed_over = self.slots.renew(slot.id, process=_NO_PROCESS)
-        self._wake()
+        if slot.is_handed_over:
+            self._wake()
+        return slot.is_handed_over

@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import ExitStack, aclosing
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -25,7 +26,7 @@ from perseid.server.http.messages import Client, Request, Response
 from perseid.server.http.v1 import job_events, job_requests
 from perseid.server.http.v1.job_events import JobEvent, format_event
 from perseid.server.native.decisions import AuthorizedRegistry
-from perseid.server.state.jobs import MAX_RUNNING
+from perseid.server.state.jobs import MAX_RUNNING, LimitReached
 from perseid.wire.codes import ResponseCode
 from tests.server.http.contexts import STRANGER, Harness, basic, header_of, serve
 from tests.server.http.v1.apis import JSON, got, problem, send
@@ -472,6 +473,22 @@ def test_number_of_running_jobs_is_limited(server: Harness) -> None:
         answer = send(server, "POST", "/rewrites", ORDER, headers=basic())
         assert (problem(answer, "busy")["status"], header_of(answer, "Retry-After")) == (503, "10")
     got(send(server, "POST", "/rewrites", ORDER, headers=basic()), 202)
+
+
+def test_job_without_room_in_the_shared_state_is_not_lost(slowly: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, running = slowly, slowly.jobs.running
+    fill(server, 40)
+    with monkeypatch.context() as full:
+        full.setattr(running.slots, "renew", lambda *_, **_fields: False)
+        job = got(send(server, "POST", "/rewrites", ORDER, headers=basic()), 202)
+    assert (job["done"], job["problem"]["status"]) == (8, 503)
+    assert f"POST /api/v1/jobs/{job['job']}/resume" in job["problem"]["advice"]
+    with monkeypatch.context() as full:
+        full.setattr(running, "claim", Mock(side_effect=LimitReached("The server is busy")))
+        for path, order in (("/rewrites", ORDER), (f"/jobs/{job['job']}/resume", None)):
+            answer = send(server, "POST", path, order, headers=basic())
+            assert (problem(answer, "busy")["status"], header_of(answer, "Retry-After")) == (503, "10")
+    assert [each["job"] for each in got(send(server, "GET", "/jobs", headers=basic()))["jobs"]] == [job["job"]]
 
 
 def test_number_of_listeners_is_limited(slowly: Harness) -> None:

@@ -88,9 +88,7 @@ async def run_job(
     call.call.check_can_change()
     with reserve_slot(call, undoes=undoes) as slot:
         job = await start()
-        credentials = Credentials.of(call.identity, call.call.auth.guard, INTERFACE)
-        if call.request_context.server.api.jobs.claim(slot, job.id, credentials):
-            await _run_first_steps(call, registry, slot, job, discard=discard)
+        await _run_first_steps(call, registry, slot, job, discard=discard)
     return accepted_reply(call, await load_job(call, registry, job.id))
 
 
@@ -98,6 +96,8 @@ async def _run_first_steps(call: ApiCall, registry: AuthorizedRegistry, slot: Sl
     run = JobRun(registry, replace(job, interface=INTERFACE), call.identity)
     jobs = call.request_context.server.api.jobs
     try:
+        if not jobs.claim(slot, job.id, Credentials.of(call.identity, call.call.auth.guard, INTERFACE)):
+            return
         for _ in range(FIRST_STEPS):
             if not await retry_when_busy(lambda: call.do(WorkKind.WRITE, run.advance), jobs):
                 return
@@ -110,7 +110,10 @@ async def _run_first_steps(call: ApiCall, registry: AuthorizedRegistry, slot: Sl
         if discard:
             await call.do(WorkKind.WRITE, lambda: complete_or_discard(registry, job))
         raise
-    jobs.hand_over(slot)
+    if not jobs.hand_over(slot):
+        reason = "The server is busy, so the job stopped before its end"
+        refused = Refused(ResponseCode.SERVER_TOO_BUSY, reason, AdviceKind.RESUME_JOB(job=job.id))
+        jobs.record_failure(job.id, JobFailure.of(call.identity, refused))
 
 
 async def retry_when_busy(do: Callable[[], Awaitable[T]], jobs: RunningJobs) -> T:
