@@ -71,12 +71,12 @@ class MemorySource:
 
     def current(self) -> Iterator[Change]:
         latest = {entry.key: entry for entry in self._entries}
-        existing = {entry.key: entry for entry in self._entries if entry.state != State.ABSENT}
+        previous = {entry.key: entry for entry in self._entries if entry is not latest[entry.key]}
         for key in sorted(latest):
-            last, found = latest[key], existing.get(key)
-            if last.state == State.ABSENT and found is not None:
-                is_public = found.state in PUBLIC_STATES
-                last = replace(last, last_version=(found.seq, found.at) if is_public else (0, 0))
+            last, before = latest[key], previous.get(key)
+            if last.state == State.ABSENT and before is not None and before.state != State.ABSENT:
+                is_public = before.state in PUBLIC_STATES
+                last = replace(last, last_version=(before.seq, before.at) if is_public else (0, 0))
             yield last
 
 

@@ -1,6 +1,7 @@
 """Change of the case rule of a namespace (H5): refused with the colliding handles, or one audited commit."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 
@@ -23,10 +24,12 @@ from perseid.registry.policy import case_rules
 from perseid.registry.policy.policy import PROFILES, Audience, Policy
 from perseid.registry.queries.history import as_of, get_history
 from perseid.registry.queries.listing import list_changes, list_handles, list_log
+from perseid.registry.queries.memento import Memento, find_deleted
 from perseid.registry.queries.prove import ensure_checkpoint, prove
 from perseid.registry.queries.resolve import Query, get_authority_metadata
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
+from perseid.registry.snapshot import LedgerNeeded, PublicSnapshot
 from perseid.wire.codes import ResponseCode
 from tests.ledger.ledgers import SIGNER, Machine, verified
 from tests.registry.jobs.runs import run_transfer
@@ -258,6 +261,32 @@ def test_hidden_versions_stay_hidden_after_the_change(exact: Registry) -> None:
     with exact.snapshot() as snapshot:
         values = as_of(snapshot, NOBODY, Query(handle("10.1/Abc")), then).resolved.values
     assert [value.index for value in values] == [100]
+
+
+def last_versions(registry: Registry, *names: str) -> list[Memento | None]:
+    """The last versions of deleted handles; the view tells the same, unless it leaves that to the ledger."""
+    with registry.snapshot() as snapshot:
+        found = [find_deleted(snapshot, handle(f"10.1/{name}")) for name in names]
+    with registry.ledger.answers.snapshot() as view:
+        for name, expected in zip(names, found, strict=True):
+            with suppress(LedgerNeeded):
+                assert find_deleted(PublicSnapshot(view, registry.rules), handle(f"10.1/{name}")) == expected, name
+    return [None if each is None else each.last for each in found]
+
+
+@pytest.mark.parametrize(("first", "second"), [(EXACT, FOLDED), (FOLDED, EXACT)], ids=["exact", "folded"])
+def test_hidden_and_deleted_handle_stays_hidden_after_two_changes(
+    folded: Registry, first: Policy, second: Policy
+) -> None:
+    change(folded, first)
+    folded.ledger.answers.rebuild(folded.ledger.open_reader)
+    create(folded, "Bc")
+    change(folded, second)
+    folded.do(Unpublish(handle("10.1/Bc")), OPERATOR, "cli")
+    folded.do(Delete(handle("10.1/Bc")), OPERATOR, "cli")
+    change(folded, first)
+    assert last_versions(folded, "Bc", "bc", "BC") == [None, None, None]
+    assert folded.ledger.answers.differences(folded.ledger.open_reader) is None
 
 
 def test_handles_that_became_distinct_do_not_share_a_history(folded: Registry) -> None:

@@ -509,8 +509,8 @@ class Change:
     last_update: LastUpdate = LastUpdate.UNKNOWN
     """What the entry tells about when the values last changed."""
     last_version: tuple[int, int] | None = None
-    """Entry and time of the last version of a deleted record, zeros if that was not public; None if there is none under
-    this key. Set by `Source.current` only."""
+    """Entry and time of the version that this entry deleted, zeros if that was not public; None if there was none under
+    this key just before. Set by `Source.current` only."""
 
 
 class Source(Protocol):

@@ -253,9 +253,9 @@ class LogReader:
             for row in rows:
                 change = change_from_row(row[1:], self._entry_row)
                 if change.state == State.ABSENT and row[3]:
-                    found = next((entry for entry in self.history(change.key) if entry.state != State.ABSENT), None)
-                    if found is not None:
-                        change.last_version = (found.seq, found.at) if found.state in PUBLIC_STATES else (0, 0)
+                    before = next(self.history(change.key, change.seq - 1), None)
+                    if before is not None and before.state != State.ABSENT:
+                        change.last_version = (before.seq, before.at) if before.state in PUBLIC_STATES else (0, 0)
                 yield change
             last = rows[-1][0]
 

@@ -27,7 +27,7 @@ from perseid.names.handle import CaseRule
 from perseid.records.record import PERMISSIONS_OFFSET, TYPE_LENGTH_OFFSET, TYPE_OFFSET, Permission
 from perseid.records.types import HS_ALIAS, LOCATIONS
 
-LAYOUT: Final = 5
+LAYOUT: Final = 6
 """The version of this layout; a view of another version is rebuilt."""
 
 MAX_PLAIN_KEY: Final = 400
@@ -181,7 +181,8 @@ class DeletedItem(NamedTuple):
     exact: bool
     """Whether the suffix was case-sensitive at the end."""
     last: tuple[int, int] | None
-    """Entry and time of the last version, zeros if that was not public; None if it was under another case rule."""
+    """Entry and time of the version that the latest entry deleted, zeros if that was not public; None if there was none
+    under this key just before: then only the ledger tells."""
 
     def to_bytes(self) -> bytes:
         """Encode the stored form: like the start of a handle's item, with the state of an absent record."""

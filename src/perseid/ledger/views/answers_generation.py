@@ -184,8 +184,6 @@ class Generation:
             txn.delete(past, db=self.past)
             return
         last = change.last_version
-        if (known := txn.get(past, db=self.past)) is not None:
-            last = DeletedItem.from_bytes(known).last
         raw = txn.get(key, db=self.handles)
         for item in () if raw is None else decode_handle(key, raw):
             if item.key == change.key:

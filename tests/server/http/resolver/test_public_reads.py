@@ -108,7 +108,7 @@ NAMES: Final = (
     *("12345/alias-gone", "12345/loop", "12345/chain0", "12345/chain5", "12345/gone", "12345/absent", "12345/loc"),
     *("12345/was-here", "12345/WAS-HERE", "12345/was-hidden", "12345/unpublished", "12345/hidden"),
     *(CORDRA_NAME, f"{CORDRA_NAME}?x=1", "5000/base@x", "5000/other@x", PILIN_NAME),
-    *("4000/Ab", "4000/aB", "4000/Deleted", "4000/deleted"),
+    *("4000/Ab", "4000/aB", "4000/deleted"),
     *("0.NA/12345", "12345", "0.NA/12345.7", "hdl/x", "0.TYPE/URL"),
 )
 FORMS: Final = (
@@ -156,7 +156,7 @@ def test_response_for_a_deleted_handle_has_its_last_version(server: Harness, tar
     assert any(f"at={last.seq}" in value and 'rel="last memento"' in value for value in links)
 
 
-@pytest.mark.parametrize("target", ["/12345/url?at=1", "/4000/AB", "/4000/Folded", "/4000/FOLDED"])
+@pytest.mark.parametrize("target", ["/12345/url?at=1", "/4000/AB", "/4000/Deleted", "/4000/Folded", "/4000/FOLDED"])
 def test_history_is_read_from_the_ledger(server: Harness, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
     server.kinds.clear()
     found = ask(server, target)
