@@ -24,6 +24,7 @@ from perseid.registry.queries.memento import (
     TimeMap,
     find_at_entry,
     find_at_time,
+    find_deleted,
     format_http_date,
     get_time_map,
     memento_links,
@@ -174,6 +175,14 @@ def test_times_outside_history_return_first_or_last(here: Registry, machine: Mac
     assert at_time(here, START - 1).memento.seq == first
     assert at_time(here, None).memento.seq == third
     assert at_time(here, START + 10**9).memento.seq == third, "also in the future"
+
+
+def test_deleted_handle_has_the_requested_spelling(here: Registry) -> None:
+    put(here)
+    delete(here)
+    with here.snapshot() as snapshot:
+        found = [find_deleted(snapshot, Handle.parse(name)) for name in ("12345/x", "12345/X")]
+    assert [each and str(each.handle) for each in found] == ["12345/x", "12345/X"]
 
 
 def test_last_version_of_a_second_is_chosen(here: Registry, machine: Machine) -> None:

@@ -85,7 +85,7 @@ class MementoNeighbors:
     """A memento and its visible neighbors."""
 
     handle: Handle
-    """The handle as registered."""
+    """The handle as registered; as requested if it is deleted and comes from `find_deleted`."""
     memento: Memento
     last: Memento
     previous: Memento | None = None
@@ -144,7 +144,10 @@ def find_at_entry(snapshot: Snapshot, identity: Identity, handle: Handle, seq: i
 
 
 def find_deleted(snapshot: Snapshot, handle: Handle) -> MementoNeighbors | None:
-    """Return the last version of a deleted handle; None if it has a record, or nothing that everybody may see."""
+    """Return the last version of a deleted handle; None if it has a record, or nothing that everybody may see.
+
+    The handle is in the requested spelling: the answers view keeps no names of deleted records.
+    """
     stored = snapshot.stored(handle)
     if stored.exists or not stored.policy.show_past:
         return None
