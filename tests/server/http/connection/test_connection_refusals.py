@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from perseid.server.http.connection.connection import MAX_LINGER_BYTES
-from perseid.server.http.connection.requests import MAX_CHUNK_LINE, MAX_FRAMING_BYTES, MAX_HEADERS
+from perseid.server.http.connection.requests import MAX_CHUNK_LINE, MAX_FRAMING_BYTES, MAX_HEADERS, HeaderFields
 from perseid.server.http.messages import MAX_BODY, MAX_HEAD
 from tests.server.http.connections import Closed, Running, running
 
@@ -98,6 +98,7 @@ HEADERS: Final = {
     "length with underscore": (400, [b"Content-Length: 1_0"]),
     "no length": (400, [b"Content-Length:"]),
     "endless length": (400, [b"Content-Length: " + b"9" * 30]),
+    "length of too many zeros": (400, [b"Content-Length: " + b"0" * 5_000 + b"4"]),
     "length too large": (413, [b"Content-Length: %d" % (MAX_BODY + 1)]),
     "gzip": (501, [b"Transfer-Encoding: gzip"]),
     "gzip and chunked": (501, [b"Transfer-Encoding: gzip, chunked"]),
@@ -247,6 +248,20 @@ def test_refusal_knows_the_path(server: Running) -> None:
         server.ask(octets)
         paths[octets] = server.service.refusals[-1][2]
     assert set(paths.values()) == {b"/a/b"}, paths
+
+
+def test_unexpected_error_while_parsing_is_answered(
+    server: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: HeaderFields) -> int:
+        raise ValueError("unforeseen")
+
+    monkeypatch.setattr(HeaderFields, "_find_length", fail)
+    answer = server.ask(with_headers(b"Content-Length: 4"))
+    assert (answer.status, answer.closes) == (500, True)
+    assert server.service.refusals[-1][2] == b"/a/b"
+    assert "ValueError in fail" in caplog.text
+    assert not server.errors
 
 
 def test_refusal_of_head_has_no_body(server: Running) -> None:

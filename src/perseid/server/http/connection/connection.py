@@ -245,6 +245,9 @@ class Connection(asyncio.Protocol):
         except ProtocolError as problem:
             self._refuse(problem)
             return
+        except Exception as error:  # noqa: BLE001 - the client must get a response
+            self._refuse(to_protocol_error(error, *guess_target(head)))
+            return
         self._start_request(request)
 
     def _start_request(self, request: ParsedRequest) -> None:
@@ -291,7 +294,7 @@ class Connection(asyncio.Protocol):
         try:
             data = self._service.handle_fast(request)
         except Exception as error:  # noqa: BLE001 - other connections must go on
-            self._refuse(to_protocol_error(error, request))
+            self._refuse(to_protocol_error(error, request.path, request.method))
             return
         if data is None:
             self._start(request)
@@ -338,7 +341,7 @@ class Connection(asyncio.Protocol):
                 keep = False  # the end of the connection is the end of the body
             head = encode_head(response, version=request.version, keep=keep, seconds=self._manager.time())
         except Exception as error:  # noqa: BLE001 - other connections must go on
-            self._refuse(to_protocol_error(error, request))
+            self._refuse(to_protocol_error(error, request.path, request.method))
             return False
         if response.stream is not None:
             await send_stream(self, head, response.stream, with_body=with_body, chunked=request.version == "1.1")

@@ -154,6 +154,9 @@ def _check_trailer(line: bytes) -> None:
 MAX_HEADERS: Final = 100
 """Headers of a request: browsers send about twenty, with proxies about thirty."""
 
+MAX_LENGTH_DIGITS: Final = 20
+"""Digits of a Content-Length, leading zeros included: enough for 64 bits. Python does not convert more than 4,300."""
+
 END_OF_HEAD: Final = b"\r\n\r\n"
 """The end of a head."""
 
@@ -303,7 +306,10 @@ class HeaderFields:
             if coding.lower() != "chunked":
                 raise ProtocolError(501, "the only supported Transfer-Encoding is chunked")
             return CHUNKED
-        length = int(self._unique.get("content-length", "0"))  # llhttp accepts digits only, and no second one
+        digits = self._unique.get("content-length", "0")  # llhttp accepts digits only, and no second one
+        if len(digits) > MAX_LENGTH_DIGITS:
+            raise ProtocolError(400, f"the Content-Length has more than {MAX_LENGTH_DIGITS} digits; omit leading zeros")
+        length = int(digits)
         if length > MAX_BODY:
             raise ProtocolError(413, f"the body is larger than {MAX_BODY} bytes")
         return length

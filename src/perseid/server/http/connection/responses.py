@@ -165,6 +165,6 @@ def encode_error(service: Service, problem: ProtocolError, seconds: float) -> by
     return head + response.body if has_body(response.status, problem.method) else head
 
 
-def to_protocol_error(error: Exception, request: Request) -> ProtocolError:
+def to_protocol_error(error: Exception, path: bytes, method: str) -> ProtocolError:
     """Convert an unexpected exception; it is logged under a number."""
-    return ProtocolError(500, internal_error(error, token_hex(4)), request.path, request.method)
+    return ProtocolError(500, internal_error(error, token_hex(4)), path, method)
