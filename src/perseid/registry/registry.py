@@ -38,7 +38,7 @@ from .advice import AdviceKind
 from .context import Command, Context, Deferrable, Plan, Stage
 from .identity import Identity, TokenIdentity
 from .results import Explanation, Refused, Resolution
-from .snapshot import CachedSnapshot, EntryCache, LedgerNeeded, PublicSnapshot, Rules, Snapshot
+from .snapshot import CachedSnapshot, EntryCache, LedgerNeeded, PublicSnapshot, Rules, ShortSnapshot, Snapshot
 
 MAX_ATTEMPTS: Final = 20
 """How often a command is decided again because others changed what it read. Each time somebody else succeeded, so a
@@ -150,10 +150,10 @@ class Registry:
     # Reading
 
     @contextmanager
-    def snapshot(self) -> Iterator[Snapshot]:
-        """One state of the ledger."""
+    def snapshot(self, *, short_only: bool = False) -> Iterator[Snapshot]:
+        """One state of the ledger; with `short_only`, reading a record that is long raises `LongRecord`."""
         with self.ledger.open_reader() as reader:
-            yield Snapshot(reader, self.rules)
+            yield (ShortSnapshot if short_only else Snapshot)(reader, self.rules)
 
     def cached_snapshot(self) -> CachedSnapshot:
         """The state as far as it is cached, and the ledger for the rest. Valid only if a commit checks it."""

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple, Self
 
 from perseid.ledger.errors import PreconditionFailed
 from perseid.ledger.log.entry import MICROSECONDS_PER_SECOND, Action, Entry, Kind, LastUpdate, Slot, State
-from perseid.ledger.log.reader import LogReader
+from perseid.ledger.log.reader import LogReader, LongEntry
 from perseid.ledger.log.record_keys import homed_name, policy_name, record_key
 from perseid.ledger.views.answers_format import HandleItem, is_local
 from perseid.ledger.views.answers_reader import AnswersSnapshot
@@ -454,7 +454,8 @@ class CachedSnapshot(Snapshot):
 
 
 MAX_SHORT_BYTES: Final = 16_384
-"""Bytes of the public values of a record up to which queries run in an event loop: nothing else runs meanwhile."""
+"""Bytes of a record up to which queries run in an event loop: nothing else runs meanwhile. Those of its public values
+in the answers view, of the whole entry in the ledger."""
 
 
 class LedgerNeeded(Exception):
@@ -463,6 +464,19 @@ class LedgerNeeded(Exception):
 
 class LongRecord(LedgerNeeded):
     """The record is too long for an event loop."""
+
+
+class ShortSnapshot(Snapshot):
+    """One state of the ledger, for an event loop: a record that is long raises `LongRecord`."""
+
+    def entry(self, key: bytes, *, new: bool = False) -> Entry | None:  # noqa: ARG002 - as in `Snapshot`
+        """The latest entry of a record."""
+        if key not in self._entries:
+            try:
+                self._entries[key] = self.reader.short_record(key, MAX_SHORT_BYTES)
+            except LongEntry:
+                raise LongRecord from None
+        return self._entries[key]
 
 
 class PublicSnapshot(Snapshot):

@@ -42,6 +42,8 @@ class AuthServer:
     now: list[float]
     """The time that it has, alone in its list."""
     kinds: list[WorkKind] = field(default_factory=list)
+    in_loop: list[bool] = field(default_factory=list)
+    """Whether each work was meant for the event loop."""
     secrets: list[bytes | None] = field(default_factory=list)
     """Whose secret each work was about."""
     verdicts: list[ProofResult] = field(default_factory=list)
@@ -122,12 +124,14 @@ def auth_server_context() -> Iterator[AuthServer]:
 
 def make_auth_server(registry: Registry) -> AuthServer:
     kinds: list[WorkKind] = []
+    in_loop: list[bool] = []
     secrets: list[bytes | None] = []
     verdicts: list[ProofResult] = []
     now = [NOW]
 
     async def do(work: Work, client: Client) -> object:  # noqa: ARG001 - everybody may have everything done
         kinds.append(work.kind)
+        in_loop.append(work.is_short)
         secrets.append(work.secret_of)
         return work.call()
 
@@ -147,7 +151,7 @@ def make_auth_server(registry: Registry) -> AuthServer:
         record_proof=record_proof,
         sessions=SessionTable(make_state()),
     )
-    return AuthServer(context, now, kinds, secrets, verdicts)
+    return AuthServer(context, now, kinds, in_loop, secrets, verdicts)
 
 
 def basic_header(name: str, secret: str | bytes) -> str:

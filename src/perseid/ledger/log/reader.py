@@ -55,6 +55,10 @@ def next_number(load: Callable[[bytes], tuple[int, int] | None], scope: bytes, n
     return int(max(last + 1, now))
 
 
+class LongEntry(Exception):
+    """An entry is longer than the caller accepts."""
+
+
 class LogReader:
     """One state of the log."""
 
@@ -115,6 +119,13 @@ class LogReader:
     def record(self, key: bytes) -> Entry | None:
         """Return the latest entry of a record; None if there never was one."""
         row = self._row(self._statements.entry_of_key, key)
+        return None if row is None else entry_from_row(row)
+
+    def short_record(self, key: bytes, max_bytes: int) -> Entry | None:
+        """Return the same, or raise `LongEntry` instead of parsing one with more bytes."""
+        row = self._row(self._statements.entry_of_key, key)
+        if row is not None and len(row[7]) > max_bytes:
+            raise LongEntry
         return None if row is None else entry_from_row(row)
 
     def entry(self, seq: int) -> Entry:

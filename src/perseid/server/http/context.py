@@ -16,6 +16,7 @@ plain errors.
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Generic, Protocol, Self, TypeVar, cast
 
 from perseid.records.private_keys import PrivateKey
@@ -276,10 +277,18 @@ class RequestContext:
         """Run a call in a thread of the pool for its kind; raises what the call raises, or `Busy`."""
         return cast("T", await self.server.do(Work(kind, call, secret_of, price), self.request.client))
 
-    async def read_short(self, call: Callable[[], T], *, secret_of: bytes | None = None) -> T:
-        """Read a few records: in the event loop, unless the database is across a network."""
-        work = Work(WorkKind.READ, call, secret_of, is_short=self._reads_are_short)
-        return cast("T", await self.server.do(work, self.request.client))
+    async def read_short(self, read: Callable[[Snapshot], T], *, secret_of: bytes | None = None) -> T:
+        """Read a few records: in the event loop, unless one is long or the database is across a network."""
+
+        def call(*, short_only: bool) -> T:
+            with self.server.registry.snapshot(short_only=short_only) as snapshot:
+                return read(snapshot)
+
+        if self._reads_are_short:
+            work = Work(WorkKind.READ, partial(call, short_only=True), secret_of, is_short=True)
+            with suppress(LongRecord):
+                return cast("T", await self.server.do(work, self.request.client))
+        return await self.do(WorkKind.READ, partial(call, short_only=False), secret_of=secret_of)
 
     async def change(
         self, call: Callable[[], T], coroutine: Callable[[], Coroutine[Any, Any, T]], *, is_short: bool

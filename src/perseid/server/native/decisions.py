@@ -348,10 +348,10 @@ class AuthorizedRegistry(Registry):
         return GuardedCommand(command, self._guard, allow_referrals=True)
 
     @contextmanager
-    def snapshot(self) -> Iterator[Snapshot]:
+    def snapshot(self, *, short_only: bool = False) -> Iterator[Snapshot]:
         """Read one state of the ledger. Raises `Refused` if the credentials are no longer valid."""
         self.rules = self._rules_now()
-        with super().snapshot() as snapshot:
+        with super().snapshot(short_only=short_only) as snapshot:
             if self._guard is not None:
                 self._guard.check(snapshot)
             check_token_identity(Context(snapshot, self._identity, "read", self.now()))

@@ -19,6 +19,7 @@ from perseid.registry.commands.records import Create, Delete
 from perseid.registry.identity import KeyIdentity
 from perseid.registry.queries.resolve import Query
 from perseid.registry.results import Refused
+from perseid.registry.snapshot import MAX_SHORT_BYTES
 from perseid.server.http.auth import authentication
 from perseid.server.http.auth.authentication import AuthResult, denial, end_stale_session, proof_headers
 from perseid.server.http.auth.proofs import AuthFailure
@@ -28,6 +29,7 @@ from perseid.server.native.authentication import KeyChanged
 from perseid.server.native.work import WorkKind
 from perseid.wire.codes import ResponseCode
 from tests.server.http.auth_servers import STRANGER, USER, AuthServer, basic_header, fields_of, handle_header, secret_at
+from tests.server.http.client_certificates import named
 from tests.server.native.native_servers import ADMIN, BY_ADMINS, PREFIX, STD, URL
 from tests.wire.key_material import DSA_KEY, RSA_KEY, RSA_KEYS, SECRET, SERVER_KEY
 
@@ -55,6 +57,26 @@ def key_header(session: Session, identity: str = RSA, key: PrivateKey = RSA_KEY,
     return handle_header(
         sessionId=session.id, id=identity, type="HS_PUBKEY", cnonce=CNONCE, alg=alg, signature=signature
     )
+
+
+@pytest.mark.parametrize("size", [1, MAX_SHORT_BYTES])
+def test_long_record_is_not_read_in_the_event_loop(auth_server: AuthServer, size: int) -> None:
+    """Anybody may name one, and other requests must not wait."""
+    key = Value(300, "HS_PUBKEY", RSA_KEY.public.to_bytes())
+    auth_server.create(USER, key, secret_at(301), Value(1, "DESC", b"x" * size))
+    session = auth_server.begin()
+    for how in (
+        {"authorization": basic_header(f"301:{USER}", "a secret")},
+        {"authorization": key_header(session, f"300:{USER}")},
+        {"certificate": named(f"300:{USER}", RSA_KEY)},
+    ):
+        auth_server.kinds.clear()
+        auth_server.in_loop.clear()
+        assert auth_server.identify(**how).problem is None
+        reads = [
+            short for kind, short in zip(auth_server.kinds, auth_server.in_loop, strict=True) if kind is WorkKind.READ
+        ]
+        assert reads == ([True] if size == 1 else [True, False]), how
 
 
 # Basic

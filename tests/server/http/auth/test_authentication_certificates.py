@@ -18,7 +18,7 @@ from perseid.server.http.auth import proofs
 from perseid.server.http.auth.proofs import InvalidCertificate
 from perseid.server.http.messages import Client
 from perseid.server.limits.budgets import BURST_LINES
-from perseid.server.native.authentication import KeyChanged
+from perseid.server.native.authentication import MAX_KEYS, KeyChanged
 from perseid.wire.codes import ResponseCode
 from tests.server.http.auth_servers import STRANGER, USER, AuthServer, handle_header
 from tests.server.http.client_certificates import CN, ORG, UID, UNIT, certificate, elliptic_key, named, wide_exponent
@@ -55,6 +55,18 @@ def test_certificate_names_its_holder(auth_server: AuthServer, names: list[tuple
 def test_key_is_found_without_index(auth_server: AuthServer, key: PrivateKey, index: int, name: str | None) -> None:
     auth = auth_server.identify(certificate=named(name or f"{index}:{ADMIN}", key))
     assert str(auth.identity) == f"{index}:{ADMIN}"
+
+
+def test_few_keys_of_a_record_are_tried(auth_server: AuthServer) -> None:
+    """Anybody may name a record with a thousand keys. Other values do not count."""
+    last = 300 + MAX_KEYS
+    others = [replace(URL, index=index) for index in range(1, MAX_KEYS + 1)]
+    keys = [Value(index, "HS_PUBKEY", RSA_KEY.public.to_bytes()) for index in range(300, last - 1)]
+    keys += [Value(last - 1 + at, "HS_PUBKEY", RSA_KEYS[at].public.to_bytes()) for at in range(2)]
+    auth_server.create(USER, *others, *keys)
+    assert str(auth_server.identify(certificate=named(USER, RSA_KEYS[0])).identity) == f"{last - 1}:{USER}"
+    assert "not a key of" in auth_server.reason(certificate=named(USER, RSA_KEYS[1]))
+    assert str(auth_server.identify(certificate=named(f"{last}:{USER}", RSA_KEYS[1])).identity) == f"{last}:{USER}"
 
 
 def test_trailing_zeros_of_key_are_ignored(auth_server: AuthServer) -> None:

@@ -56,18 +56,20 @@ from perseid.records.site import Site
 from perseid.records.types import HS_CERT, HS_PUBKEY, SITE_TYPES
 from perseid.registry.access.permissions import display_name
 from perseid.registry.access.token_records import PREFIX, InvalidToken, Secret
+from perseid.registry.access.tokens import authenticate
 from perseid.registry.advice import Advice, AdviceKind
 from perseid.registry.identity import Proof, TokenIdentity, handle_key
-from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
+from perseid.registry.snapshot import Snapshot
 from perseid.server.http.context import ProofResult, RequestContext
-from perseid.server.native.authentication import ProvenIdentity as Proved
 from perseid.server.native.authentication import (
+    MAX_KEYS,
     candidate_keys,
     hosted_elsewhere_reason,
     is_hosted_elsewhere,
     key_fingerprint,
 )
+from perseid.server.native.authentication import ProvenIdentity as Proved
 from perseid.server.native.work import WorkKind, own_secret_id
 from perseid.wire.codes import ResponseCode
 
@@ -221,10 +223,10 @@ def _certificate_key(certificate: x509.Certificate) -> PublicKey:
 
 
 def matching_certificate_key(subject: Subject, values: Sequence[Value], now: float) -> Value | None:
-    """The first value of the record with the key of a certificate; None if there is none."""
+    """The first value of the record with the key of a certificate; None if none of the first few has it."""
     index = subject.reference.index
-    suitable = sorted((value for value in values if value.index > 0 and index in (0, value.index)), key=_sort_key)
-    for value in suitable:
+    keys = [value for value in values if value.type in _KEY_TYPES and value.index > 0 and index in (0, value.index)]
+    for value in sorted(keys, key=_sort_key)[:MAX_KEYS]:
         if any(key == subject.key for key in _public_keys(value, subject.reference.handle, now)):
             return value
     return None
@@ -312,11 +314,11 @@ async def authenticate_basic(request_context: RequestContext, text: str) -> Prov
 async def _authenticate_credentials(
     request_context: RequestContext, credentials: Credentials
 ) -> ProvenIdentity | AuthFailure:
-    reference, registry = credentials.reference, request_context.server.registry
+    reference = credentials.reference
     target = own_secret_id(reference.handle)
 
-    def load_keys() -> tuple[Value | None, bool]:
-        keys = _find_keys(registry, reference, Proof.SECRET_KEY)
+    def load_keys(snapshot: Snapshot) -> tuple[Value | None, bool]:
+        keys = _find_keys(snapshot, reference, Proof.SECRET_KEY)
         return matching_secret(credentials, keys.values), keys.elsewhere
 
     # The comparison is fast, so it is part of the read; the budgets must know whose secret is guessed.
@@ -331,9 +333,9 @@ async def authenticate_claim(
     request_context: RequestContext, claim: Claim, nonce: bytes
 ) -> ProvenIdentity | AuthFailure:
     """Verify a claim of the Handle scheme for one of our nonces."""
-    reference, kind, registry = claim.reference, claim.kind, request_context.server.registry
+    reference, kind = claim.reference, claim.kind
     target = own_secret_id(reference.handle) if kind is Proof.SECRET_KEY else None
-    keys = await request_context.read_short(lambda: _find_keys(registry, reference, kind))
+    keys = await request_context.read_short(lambda snapshot: _find_keys(snapshot, reference, kind))
     check, price = (
         partial(handle_scheme.matching_signature_key, claim, nonce, keys.values),
         handle_scheme.verification_cost(claim),
@@ -351,17 +353,16 @@ async def authenticate_certificate(request_context: RequestContext, raw: bytes) 
     A rejected certificate does not count as a guess: nobody guesses keys that way, and a browser may offer one that is
     meant for another server.
     """
-    now, registry = request_context.server.time(), request_context.server.registry
+    now = request_context.server.time()
 
-    def load_keys() -> tuple[Subject, Value | None, bool, str]:
+    def load_keys(snapshot: Snapshot) -> tuple[Subject, Value | None, bool, str]:
         subject = parse_subject(raw)
-        with registry.snapshot() as snapshot:
-            values = snapshot.group(subject.reference.handle)
-            key = matching_certificate_key(subject, values or (), now)
-            if key is not None:
-                return subject, key, False, ""
-            elsewhere = is_hosted_elsewhere(snapshot, subject.reference.handle)
-            return subject, None, elsewhere, explain_mismatch(subject, values)
+        values = snapshot.group(subject.reference.handle)
+        key = matching_certificate_key(subject, values or (), now)
+        if key is not None:
+            return subject, key, False, ""
+        elsewhere = is_hosted_elsewhere(snapshot, subject.reference.handle)
+        return subject, None, elsewhere, explain_mismatch(subject, values)
 
     try:
         subject, key, elsewhere, reason = await request_context.read_short(load_keys)
@@ -391,10 +392,9 @@ class _Keys:
     """Whether another server hosts the record."""
 
 
-def _find_keys(registry: Registry, reference: ValueRef, kind: Proof) -> _Keys:
-    with registry.snapshot() as snapshot:
-        values = candidate_keys(snapshot.group(reference.handle) or (), kind, reference.index)
-        return _Keys(values, is_hosted_elsewhere(snapshot, reference.handle))
+def _find_keys(snapshot: Snapshot, reference: ValueRef, kind: Proof) -> _Keys:
+    values = candidate_keys(snapshot.group(reference.handle) or (), kind, reference.index)
+    return _Keys(values, is_hosted_elsewhere(snapshot, reference.handle))
 
 
 def _auth_failure(reference: ValueRef, remark: str, *, elsewhere: bool) -> AuthFailure:
@@ -437,13 +437,13 @@ async def authenticate_token(request_context: RequestContext, text: str) -> Toke
     target = _TOKEN_ID_PREFIX + hashlib.sha256(text.encode("utf-8", "replace")).digest()
     tokens = server.api.tokens(server.registry)
 
-    def authenticate() -> TokenIdentity | Refused:
+    def load_token(snapshot: Snapshot) -> TokenIdentity | Refused:
         try:
-            return tokens.authenticate(text)
+            return authenticate(snapshot, text, server.registry.now())
         except Refused as refused:  # a result; work that fails is not an attempt
             return refused
 
-    result = await request_context.read_short(authenticate, secret_of=target)
+    result = await request_context.read_short(load_token, secret_of=target)
     server.record_proof(ProofResult(not isinstance(result, Refused), target), request_context.request.client)
     if isinstance(result, Refused):
         reason = f"the token was not accepted: {result.reason}"

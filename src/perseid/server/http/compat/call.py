@@ -18,6 +18,7 @@ from perseid.registry.commands.minting import RetryLater
 from perseid.registry.context import Command, Context, Stage
 from perseid.registry.identity import Anonymous, Identity
 from perseid.registry.results import ReferralError, Refused
+from perseid.registry.snapshot import Snapshot
 from perseid.server.http import clients, responses
 from perseid.server.http.auth.authentication import (
     AuthResult,
@@ -177,8 +178,8 @@ class Call:
         registry, identity = self.request_context.server.registry, self.identity
         self.check_can_change()
 
-        def try_out() -> None:
-            with registry.snapshot() as snapshot, suppress(RetryLater):  # a caller who must wait has permission
+        def try_out(snapshot: Snapshot) -> None:
+            with suppress(RetryLater):  # a caller who must wait has permission
                 guarded(None).decide(registry.context(snapshot, identity, INTERFACE, stage=Stage.COMMIT))
 
         if self.is_anonymous:
