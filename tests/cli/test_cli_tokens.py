@@ -187,7 +187,7 @@ def test_check_uses_the_time_of_last_use(here: Site, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(check, "DAY", 0)
     assert len(list(findings(here))) == 2
     with Installation.open(here.directory) as installation:
-        installation.log.change(idempotency.RecordUse(token_id, 40_000))
+        installation.registry().ledger.change(idempotency.RecordUse(token_id, 40_000))
     assert list(findings(here)) == [("ok", "1 active")]
 
 

@@ -15,7 +15,17 @@ from perseid.ledger.log.commit import CommitReader
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.record_keys import record_key
-from perseid.ledger.log.requests import Append, Appended, Decision, Execute, IdempotentRequest, Outcome, Preconditions
+from perseid.ledger.log.requests import (
+    Append,
+    Appended,
+    Decision,
+    Execute,
+    IdempotentRequest,
+    Outcome,
+    Preconditions,
+    StateChange,
+    changed_result,
+)
 from perseid.ledger.merkle import Signer
 from perseid.ledger.store.store import Store
 from perseid.ledger.verify import verify
@@ -144,6 +154,11 @@ def change(
     """A request about `10.1/name`, or the given handle; `preconditions` are by name."""
     draft = Draft(action, state, handle or f"10.1/{name}", "cli", "local:alice", values=values, exact=exact)
     return Append(draft, {key(other): seq for other, seq in preconditions.items()})
+
+
+def change_state(log: Log, request: StateChange) -> Any:
+    """Change state that is not derived from entries, and return the result."""
+    return changed_result(log.append([request])[0])
 
 
 def key(name: str) -> bytes:

@@ -38,7 +38,19 @@ from perseid.ledger.store.store import Store
 from perseid.ledger.store.tables import idempotency
 from perseid.ledger.verify import verify
 from perseid.ledger.views.answers import Answers
-from tests.ledger.ledgers import Machine, change, execute, key, log_of_today, look, open_store, secret, until, url
+from tests.ledger.ledgers import (
+    Machine,
+    change,
+    change_state,
+    execute,
+    key,
+    log_of_today,
+    look,
+    open_store,
+    secret,
+    until,
+    url,
+)
 
 CALLER, OTHER = bytes(32), b"\x01" * 32
 DIGEST, ANOTHER = b"\x02" * 32, b"\x03" * 32
@@ -295,7 +307,7 @@ def test_replaced_secret_is_removed_from_responses(log: Log, where: str) -> None
 def test_a_backup_has_keys_and_days_of_use(log: Log, machine: Machine, tmp_path: Path) -> None:
     one(log, with_key(change("x"), once()))
     one(log, with_key(change("y"), once(b"long", body=bytes(MAX_BODY + 1))))
-    log.change(token_uses.RecordUse("abcdefgh", 20_000))
+    change_state(log, token_uses.RecordUse("abcdefgh", 20_000))
     stored = [find(log, CALLER, name) for name in (b"k", b"long")]
     save_backup(log, tmp_path / "backup")
     store = Store.sqlite(tmp_path / "again.db")
@@ -311,7 +323,7 @@ def test_a_backup_has_keys_and_days_of_use(log: Log, machine: Machine, tmp_path:
 
 def test_the_day_of_use_never_goes_back(log: Log) -> None:
     for token, day, last in (("abcdefgh", 5, 5), ("abcdefgh", 5, 5), ("abcdefgh", 4, 5), ("abcdefgh", 6, 6)):
-        log.change(token_uses.RecordUse(token, day))
+        change_state(log, token_uses.RecordUse(token, day))
         assert token_uses.last_used_days(log) == {token: last}
-    log.change(token_uses.RecordUse("zzzzzzzz", 1))
+    change_state(log, token_uses.RecordUse("zzzzzzzz", 1))
     assert token_uses.last_used_days(log) == {"abcdefgh": 6, "zzzzzzzz": 1}

@@ -116,7 +116,8 @@ class Commit:
     def apply(self, request: Request) -> Outcome:
         """Execute a request, unless one of its preconditions no longer holds.
 
-        An invalid request fails alone. A database error fails the whole transaction.
+        An invalid request fails alone. A database error fails the whole transaction, and so does any error of a
+        `StateChange`, which may have changed something before it.
         """
         try:
             if isinstance(request, Lease | StateChange):

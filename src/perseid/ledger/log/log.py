@@ -1,9 +1,9 @@
 """The log: append-only entries, numbered without gaps, the Merkle tree over them, and permanent redaction.
 
 Requests are committed in groups, one transaction each, so that many callers share one disk sync. Within a group every
-request succeeds or fails alone. If the connection is lost during a commit, the outcome is settled before any caller
-gets a result: the next attempt locks the head, which the lost one can no longer hold, and checks whether the entry at
-that number has this commit's token.
+request succeeds or fails alone, except that a database error or a failed `StateChange` fails all. If the connection is
+lost during a commit, the outcome is settled before any caller gets a result: the next attempt locks the head, which the
+lost one can no longer hold, and checks whether the entry at that number has this commit's token.
 
 The redaction of a value is an entry that says who redacted it and why. All values in the record's history with the same
 data are redacted, whatever their time, TTL, permissions or index. The tree contains only commitments and does not
@@ -30,7 +30,7 @@ from .clock import CheckedClock
 from .commit import Commit
 from .entry import Action, Change, Draft, Entry, Slot
 from .reader import LogReader
-from .requests import Append, Outcome, Request, StateChange, changed_result
+from .requests import Append, Outcome, Request, StateChange
 
 MAX_GROUP: Final = 10_000
 """The maximum number of requests in a commit: bounds memory, and how long others wait for the head."""
@@ -93,10 +93,6 @@ class Log:
     def append(self, group: Sequence[Request]) -> list[Outcome]:
         """Execute a group of requests in one durable transaction."""
         return self.commit(group).outcomes
-
-    def change(self, request: StateChange) -> Any:
-        """Change state that is not derived from entries, and return the result."""
-        return changed_result(self.append([request])[0])
 
     def commit(self, group: Sequence[Request], callback: Callable[[Connection], None] | None = None) -> CommitResult:
         """Execute a group of requests; also return what views need. `callback` runs in the same transaction."""
