@@ -161,7 +161,11 @@ def test_changes_of_jobs_can_be_repeated(log: Log) -> None:
     assert jobs.find(log, "0001") == ended
     assert not change_state(log, jobs.ChangeJob("0001", 0, "{}", ended=True)), "it has ended"
     reopened = jobs.ChangeJob("0001", ended.ended_at, "{}", ended=False, undos=())
-    assert [change_state(log, reopened) for _ in range(2)] == [True, False], "another request may have opened it"
+    assert [change_state(log, reopened) for _ in range(2)] == [True, True]
+    opened = jobs.find(log, "0001")
+    assert opened is not None
+    assert (opened.parameters, opened.ended_at) == ("{}", 0)
+    assert not change_state(log, replace(reopened, parameters='{"other":1}')), "it was opened in another way"
     for _ in range(2):
         change_state(log, jobs.EndJob("0001", discard=True))
     assert jobs.find(log, "0001") is None

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -502,7 +503,7 @@ def test_job_being_undone_cannot_be_resumed(here: Registry) -> None:
 
 
 def test_canceled_job_is_not_reopened_beside_its_undo(here: Registry) -> None:
-    """Whether the undo started or ended, or another request resumed the job, after this one had checked it."""
+    """Whether the undo started or ended, or the job was resumed and canceled again, after this one had checked it."""
     names = fill(here)
     before = [stored(here, name) for name in names]
     job = rewrite.start(here, ORDER, OPERATOR, "cli", "", 10)
@@ -517,9 +518,10 @@ def test_canceled_job_is_not_reopened_beside_its_undo(here: Registry) -> None:
         runner.reopen(here, known)
     assert [stored(here, name) for name in names] == before
     run_undo(here, undoing)
-    assert runner.reopen(here, known).ended_at == 0
+    assert runner.reopen(here, known) == runner.reopen(here, known) == runner.find_job(here, OPERATOR, job.id)
+    runner.cancel(here, job.id, OPERATOR)
     with pytest.raises(Refused, match=f"{job.id} was just resumed by another request"):
-        runner.reopen(here, known)
+        runner.reopen(here, replace(known, ended_at=known.ended_at - 1))
 
 
 def test_undone_undo_has_no_effect(here: Registry) -> None:

@@ -140,7 +140,10 @@ class UndoJob:
 
 @dataclass(frozen=True, slots=True)
 class ChangeJob(StateChange):
-    """End a job, or open it again, with other parameters. The result is whether it was as expected."""
+    """End a job, or open it again, with other parameters. The result is whether it is so now.
+
+    That does not say which request did it: this one, when it was sent before, or another one with the same intent.
+    """
 
     job_id: str
     ended_at: int
@@ -152,14 +155,15 @@ class ChangeJob(StateChange):
     """Its undos, transitively, as far as is known; None if they do not matter."""
 
     def apply(self, connection: Connection, head: int, at: int) -> bool:  # noqa: ARG002 - of every change
-        ended = select(jobs.c.id).where(jobs.c.id == self.job_id, jobs.c.ended_at > 0)
-        if self.ended and connection.execute(ended.where(jobs.c.parameters == self.parameters)).first() is not None:
+        is_changed = jobs.c.ended_at > 0 if self.ended else jobs.c.ended_at == 0
+        changed = select(jobs.c.id).where(jobs.c.id == self.job_id, jobs.c.parameters == self.parameters, is_changed)
+        if connection.execute(changed).first() is not None:
             return True  # repeated
         if self.undos is not None and set(self.undos) != set(_find_undos(connection, [self.job_id])):
             return False
         same = update(jobs).where(jobs.c.id == self.job_id, jobs.c.ended_at == self.ended_at)
-        changed = same.values(parameters=self.parameters, ended_at=at if self.ended else 0)
-        return connection.execute(changed).rowcount == 1
+        new = same.values(parameters=self.parameters, ended_at=at if self.ended else 0)
+        return connection.execute(new).rowcount == 1
 
 
 def find(log: Log, job_id: str) -> Job | None:

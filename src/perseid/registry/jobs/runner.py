@@ -276,7 +276,10 @@ def resume(registry: Registry, name: str, identity: Identity, interface: str = "
 
 
 def reopen(registry: Registry, job: Job) -> Job:
-    """Open a canceled job again; others stay unchanged. Raises `StateConflict` if it was undone or opened meanwhile."""
+    """Open a canceled job again; others stay unchanged. Raises `StateConflict` if it was undone or ended meanwhile.
+
+    Several requests may open it; the one that claims it runs it.
+    """
     if not is_canceled(job):
         return job
     parameters = msgspec.json.decode(job.parameters, type=dict[str, object])
