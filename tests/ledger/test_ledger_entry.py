@@ -90,6 +90,14 @@ def test_decode_summary_agrees_with_the_full_parser(one: Entry, data: st.DataObj
         assert decode_summary(one.seq, one.at, wrong) == found.summary()
 
 
+@pytest.mark.parametrize("actor", [b"\xff local:a", b"cli \xff"])
+def test_actor_that_is_not_utf8_is_refused(actor: bytes) -> None:
+    wrong = replace(entry(PUBLIC), actor=Slot.commit(Kind.ACTOR, bytes(SALT_LENGTH), actor)).body()
+    for parse in (Entry.from_body, decode_summary):
+        with pytest.raises(InvalidData, match="the actor is not UTF-8"):
+            parse(1, 1, wrong)
+
+
 @given(entries)
 def test_entry_round_trips(one: Entry) -> None:
     assert Entry.from_body(one.seq, one.at, one.body()) == one

@@ -186,6 +186,10 @@ class Entry:
         handle = reader.text()
         nonce = reader.raw(SALT_LENGTH)
         actor, note = Slot.read(reader, Kind.ACTOR), Slot.read(reader, Kind.NOTE)
+        try:
+            (actor.content or b"").decode("utf-8")
+        except UnicodeDecodeError:
+            raise reader.problem("the actor is not UTF-8") from None
         values = tuple([Slot.read(reader, Kind.VALUE) for _ in range(reader.count(1 + COMMITMENT_LENGTH - 12))])
         reader.finish()
         return cls(seq, at, action, state, case == _CASE_SENSITIVE, handle, nonce, actor, note, values)
@@ -332,7 +336,7 @@ def decode_summary(seq: int, at: int, body: bytes) -> Summary:
                 values.append(content)
                 contents.append(content)
         if version == FORMAT and case <= _CASE_SENSITIVE and length >= 0 and count >= 0 and position == len(body):
-            interface = "" if actor is None else actor.partition(b" ")[0].decode("utf-8")
+            interface = "" if actor is None else actor.decode("utf-8").partition(" ")[0]
             is_exact = case == _CASE_SENSITIVE
             return Summary(Action(action), State(state), is_exact, handle, interface, values, contents)
     except (IndexError, error, UnicodeDecodeError, _UnknownSlotForm):
