@@ -87,8 +87,8 @@ def rewrite(  # noqa: PLR0913 - options
     Values of type URL and locations in 10320/loc are changed. The command shows the changes, asks for confirmation, and
     runs as a job: `perseid jobs show` shows its progress, `perseid jobs resume` resumes it after an interruption, and
     `perseid undo` undoes it. With `--json`, the job is printed; with `--dry-run` as well, one line for each record. If
-    nothing matches, nothing is changed and no job is created: `--json` prints `{"records": 0, "changed": 0}`, and with
-    `--dry-run` no line.
+    nothing matches, nothing is changed and no job is created: `--json` prints zero records, and with `--dry-run` no
+    line.
 
     For example:
         perseid create 2000.01/0123456789ABCDEF0123456789ABCDEF --url http://old.example/maps/1
