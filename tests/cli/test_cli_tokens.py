@@ -11,11 +11,12 @@ import pytest
 from perseid.cli import check
 from perseid.ledger.store import idempotency
 from perseid.registry.access.token_records import PATTERN, Secret
-from perseid.registry.access.tokens import TokenAuthenticator
+from perseid.registry.access.tokens import TokenUses
 from perseid.registry.installation.installation import Installation
 from perseid.registry.results import Refused
 from perseid.schema.namespaces import SCOPES
 from tests.cli.installation import Site, refused, site
+from tests.registry.registries import authenticated
 
 
 @pytest.fixture
@@ -71,13 +72,13 @@ def test_json_has_all_fields_of_a_token(here: Site) -> None:
 def test_token_authenticates_until_it_is_revoked(here: Site) -> None:
     token = create(here, "--scope mint --namespace 12345")
     with Installation.open(here.directory) as installation:
-        tokens = TokenAuthenticator(installation.registry())
-        identity = tokens.authenticate(token["token"])
+        tokens = TokenUses(installation.registry())
+        identity = authenticated(installation.registry(), token["token"])
         tokens.note(identity.token)
         assert str(identity).startswith(f"token:{token['id']} by local:")
     here.ok(f"token revoke {token['id']}")
     with Installation.open(here.directory) as installation, pytest.raises(Refused, match="was revoked"):
-        TokenAuthenticator(installation.registry()).authenticate(token["token"])
+        authenticated(installation.registry(), token["token"])
     assert list_tokens(here, "--all")[0]["last_used"] is not None
 
 

@@ -15,10 +15,11 @@ from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
 from perseid.records.record import Value, ValueRef
 from perseid.registry.access.authorization import Settings
+from perseid.registry.access.tokens import authenticate
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Home
 from perseid.registry.context import Command
-from perseid.registry.identity import Anonymous, Identity, KeyIdentity, LocalIdentity, Proof
+from perseid.registry.identity import Anonymous, Identity, KeyIdentity, LocalIdentity, Proof, TokenIdentity
 from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.registry import Execution, Registry
 from perseid.registry.snapshot import Rules
@@ -73,3 +74,9 @@ def decide(registry: Registry, command: Command[object], identity: Identity = OP
     request = Execution(registry, command, identity, "cli", "", {}, "", None).decide()
     assert request is not None
     return request
+
+
+def authenticated(registry: Registry, text: str) -> TokenIdentity:
+    """The identity of a caller with a token; raises `Refused`."""
+    with registry.snapshot() as snapshot:
+        return authenticate(snapshot, text, registry.now())

@@ -24,7 +24,6 @@ import pytest
 from perseid.ledger.store.store import Store
 from perseid.names.handle import Handle
 from perseid.registry.access.token_records import Secret
-from perseid.registry.access.tokens import TokenAuthenticator
 from perseid.registry.commands.lifecycle import Tombstone, Unpublish
 from perseid.registry.commands.records import Create
 from perseid.registry.idempotency import IdempotencyKeys, KeyReused, NewClaim, Replayed
@@ -35,6 +34,7 @@ from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.server.http.v1.api_call import _outcome_reply
 from tests.cli.installation import Site
+from tests.registry.registries import authenticated
 from tests.stored import stored
 from tests.stored.stored import FOLDER, Facts, opened
 
@@ -180,7 +180,7 @@ def test_lost_views_are_rebuilt(here: Site, told: Facts) -> None:
 
 def test_token_is_valid_with_the_same_scopes_and_issuer(registry: Registry, told: Facts) -> None:
     (expected,) = [each for each in told["tokens"] if each[1] == "the catalog"]
-    who = TokenAuthenticator(registry).authenticate(told["token_texts"]["good"])
+    who = authenticated(registry, told["token_texts"]["good"])
     assert [who.token, str(who.issuer), who.scope.scope_names, list(who.scope.namespaces or ())] == [
         expected[0],
         expected[2],
@@ -195,7 +195,7 @@ def test_revoked_and_expired_tokens_are_refused(registry: Registry, told: Facts)
     forged = Secret(good.id, bytes(32)).text()
     for text in (told["token_texts"]["revoked"], told["token_texts"]["expired"], forged):
         with pytest.raises(Refused) as refusal:
-            TokenAuthenticator(registry).authenticate(text)
+            authenticated(registry, text)
         assert int(refusal.value.code) == AUTHENTICATION_FAILED
 
 
@@ -207,13 +207,13 @@ def test_token_is_invalid_after_its_issuer_key_changed(here: Site, told: Facts) 
     """The ledger has a commitment to the key."""
     here.ok("set 0.NA/12345", "300:HS_SECKEY!private=another one")
     with opened(here) as registry, pytest.raises(Refused) as refusal:
-        TokenAuthenticator(registry).authenticate(told["token_texts"]["good"])
+        authenticated(registry, told["token_texts"]["good"])
     assert int(refusal.value.code) == AUTHENTICATION_FAILED
 
 
 def test_token_is_limited_to_its_scopes(here: Site, told: Facts) -> None:
     with opened(here) as registry:
-        who = TokenAuthenticator(registry).authenticate(told["token_texts"]["good"])
+        who = authenticated(registry, told["token_texts"]["good"])
         made = registry.do(Create(Handle.parse("12345/by-a-program"), ()), who, "http")
         assert stored.entries(registry, made.seq)[-1][6] == f"http token:{who.token} by 300:0.NA/12345"
         for order in (
@@ -331,7 +331,7 @@ def test_job_is_visible_to_its_owner(here: Site, told: Facts) -> None:
 
 
 def test_repeated_request_gets_the_stored_response(registry: Registry, told: Facts) -> None:
-    keys, who = IdempotencyKeys(registry), TokenAuthenticator(registry).authenticate(told["token_texts"]["good"])
+    keys, who = IdempotencyKeys(registry), authenticated(registry, told["token_texts"]["good"])
     kept = {each[0]: each[1:] for each in told["kept_requests"]}
     for request in told["requests"]:
         digest, seq, count, status, body = kept[request["key"]]

@@ -32,7 +32,6 @@ from perseid.ledger.log.requests import (
     Failed,
     IdempotencyRecord,
     IdempotentRequest,
-    Preconditions,
     Remember,
     RepeatedRequest,
     StoredResponse,
@@ -176,14 +175,13 @@ class IdempotencyKeys:
         interface: str,
         to_response: Callable[[T], StoredResponse],
         note: str = "",
-        preconditions: Preconditions | None = None,
     ) -> Executed | Replayed | KeyReused:
         """Execute a command that is one commit, and store its key with it. Raises `Refused`.
 
         `to_response` builds the response from the result.
         """
         try:
-            result = self._registry.do(command, identity, interface, note, preconditions, once=_once(claim))
+            result = self._registry.do(command, identity, interface, note, once=_once(claim))
         except (AlreadyExecuted, Refused, LedgerError) as error:
             return self._explain(error, claim, to_response)
         return Executed(to_response(result))

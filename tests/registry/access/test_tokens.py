@@ -30,7 +30,7 @@ from perseid.records.record import Value, ValueRef
 from perseid.registry.access import authorization, tokens
 from perseid.registry.access.permissions import ScopeSet
 from perseid.registry.access.token_records import TOKEN_TYPE, Secret
-from perseid.registry.access.tokens import DAY, CreateToken, RevokeToken, TokenAuthenticator
+from perseid.registry.access.tokens import DAY, CreateToken, RevokeToken, TokenUses
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Add, Create, Home, Modify, Remove
 from perseid.registry.context import Command, Context, Plan
@@ -54,6 +54,7 @@ from tests.registry.registries import (
     OPERATOR,
     add_namespace,
     admin,
+    authenticated,
     handle,
     key_holder,
     registry_in_memory,
@@ -110,7 +111,7 @@ def size(registry: Registry) -> int:
 
 def test_token_acts_as_its_issuer_and_the_ledger_names_both(here: Registry) -> None:
     secret = make(here, ANN, scope("create"), label="the catalogue")
-    identity = TokenAuthenticator(here).authenticate(secret.text())
+    identity = authenticated(here, secret.text())
     assert identity == TokenIdentity(KeyIdentity(ValueRef(300, "0.NA/12345"), Proof.TOKEN), secret.id, scope("create"))
     here.do(NEW, identity, "http")
     entry = entry_of(here, "12345/new")
@@ -139,7 +140,7 @@ def test_create_and_revoke_are_ledger_entries(here: Registry) -> None:
 
 def test_secret_is_not_stored_and_its_hash_is_private(there: Registry, tmp_path: Path) -> None:
     secret = make(there, ANN, scope("create"))
-    identity = TokenAuthenticator(there).authenticate(secret.text())
+    identity = authenticated(there, secret.text())
     there.do(NEW, identity, "http")
     with there.snapshot() as snapshot:
         for asking in (OPERATOR, SERVER):
@@ -189,7 +190,7 @@ def test_unknown_token_is_refused(there: Registry, change: Callable[[Secret], st
     secret = make(there, ANN)
     text = change(secret)
     with pytest.raises(Refused) as caught:
-        TokenAuthenticator(there).authenticate(text)
+        authenticated(there, text)
     assert caught.value.code is ResponseCode.AUTHENTICATION_FAILED
     assert words in caught.value.reason
     assert not text or text not in str(caught.value)
@@ -199,7 +200,7 @@ def test_unknown_token_is_refused(there: Registry, change: Callable[[Secret], st
 
 def test_invalid_token_record_grants_nothing(there: Registry) -> None:
     secret = make(there, OPERATOR, scope("create"))
-    identity = TokenAuthenticator(there).authenticate(secret.text())
+    identity = authenticated(there, secret.text())
     about, hash_ = entry_of(there, token_name(secret.id)).record()
     for data in (
         b"{}",
@@ -210,7 +211,7 @@ def test_invalid_token_record_grants_nothing(there: Registry) -> None:
         values = (replace(about, data=data), hash_)
         draft = Draft(Action.UPDATE, State.NORMAL, token_name(secret.id), "cli", "local:alice", "", values)
         there.ledger.append(Append(draft))
-        refused(lambda: TokenAuthenticator(there).authenticate(secret.text()), ResponseCode.AUTHENTICATION_FAILED)
+        refused(lambda: authenticated(there, secret.text()), ResponseCode.AUTHENTICATION_FAILED)
         refused(lambda: there.do(NEW, identity, "http"), ResponseCode.AUTHENTICATION_FAILED)
 
 
@@ -228,12 +229,12 @@ def test_changed_token_must_be_authenticated_again(there: Registry) -> None:
 
 def test_expired_token_is_refused(here: Registry, machine: Machine) -> None:
     secret = make(here, ANN, scope("create"), days=2)
-    identity = TokenAuthenticator(here).authenticate(secret.text())
+    identity = authenticated(here, secret.text())
     machine.run((2 * DAY - 1) * SECOND)
-    assert TokenAuthenticator(here).authenticate(secret.text()) == identity
+    assert authenticated(here, secret.text()) == identity
     machine.run(SECOND)
     words = f"Token {secret.id} has expired"
-    refused(lambda: TokenAuthenticator(here).authenticate(secret.text()), ResponseCode.AUTHENTICATION_FAILED, words)
+    refused(lambda: authenticated(here, secret.text()), ResponseCode.AUTHENTICATION_FAILED, words)
     before = size(here)
     refused(lambda: here.do(NEW, identity, "http"), ResponseCode.AUTHENTICATION_FAILED, words)
     assert size(here) == before
@@ -241,10 +242,10 @@ def test_expired_token_is_refused(here: Registry, machine: Machine) -> None:
 
 def test_revoked_token_is_refused(here: Registry) -> None:
     secret = make(here, ANN, scope("create"))
-    identity = TokenAuthenticator(here).authenticate(secret.text())
+    identity = authenticated(here, secret.text())
     here.do(RevokeToken(secret.id), ANN, "cli")
     words = f"Token {secret.id} was revoked"
-    refused(lambda: TokenAuthenticator(here).authenticate(secret.text()), ResponseCode.AUTHENTICATION_FAILED, words)
+    refused(lambda: authenticated(here, secret.text()), ResponseCode.AUTHENTICATION_FAILED, words)
     refused(lambda: here.do(NEW, identity, "http"), ResponseCode.AUTHENTICATION_FAILED, words)
     assert not here.explain(NEW, identity, "http").allowed
     refused(lambda: here.resolve(Query(X), identity), ResponseCode.AUTHENTICATION_FAILED, words)
@@ -267,7 +268,7 @@ class Meanwhile:
 @pytest.mark.parametrize("seen_before", [False, True])
 def test_token_revoked_before_commit_changes_nothing(here: Registry, seen_before: bool) -> None:
     secret = make(here, ANN, scope("create"))
-    identity = TokenAuthenticator(here).authenticate(secret.text())
+    identity = authenticated(here, secret.text())
     if seen_before:  # so that the token's record is remembered, and not read for the decision
         here.do(Create(handle("12345/before"), (URL,)), identity, "http")
     late = Meanwhile(NEW, [lambda: here.do(RevokeToken(secret.id), SERVER, "cli")])
@@ -286,7 +287,7 @@ def test_token_revoked_before_commit_changes_nothing(here: Registry, seen_before
 )
 def test_token_is_refused_after_the_issuer_key_changed(here: Registry, change: Command[ChangeResult]) -> None:
     secret = make(here, ANN, scope("create"))
-    identity = TokenAuthenticator(here).authenticate(secret.text())
+    identity = authenticated(here, secret.text())
     late = Meanwhile(NEW, [lambda: here.do(change, OPERATOR, "cli")])
     refused(
         lambda: here.do(late, identity, "http"),
@@ -294,7 +295,7 @@ def test_token_is_refused_after_the_issuer_key_changed(here: Registry, change: C
         "is no longer valid: the key of its issuer",
     )
     refused(
-        lambda: TokenAuthenticator(here).authenticate(secret.text()),
+        lambda: authenticated(here, secret.text()),
         ResponseCode.AUTHENTICATION_FAILED,
         "300:0.NA/12345",
     )
@@ -305,7 +306,7 @@ def test_other_changes_of_the_issuer_record_keep_the_token_active(here: Registry
     secret = make(here, ANN, scope("create"))
     here.do(Add(handle("0.NA/12345"), (URL,)), OPERATOR, "cli")
     here.do(Modify(handle("0.NA/12345"), (key(301, "another secret"),)), OPERATOR, "cli")
-    here.do(NEW, TokenAuthenticator(here).authenticate(secret.text()), "http")
+    here.do(NEW, authenticated(here, secret.text()), "http")
 
 
 def test_group_token_ends_with_the_group_not_with_its_members(there: Registry) -> None:
@@ -316,9 +317,9 @@ def test_group_token_ends_with_the_group_not_with_its_members(there: Registry) -
     secret = make(there, identity, scope("create"))
     members = Value(200, "HS_VLIST", (1).to_bytes(4, "big") + (3).to_bytes(4, "big") + b"1/a" + bytes(4))
     there.do(Modify(prefix, (members,)), OPERATOR, "cli")
-    TokenAuthenticator(there).authenticate(secret.text())
+    authenticated(there, secret.text())
     there.do(Remove(prefix, (200,)), OPERATOR, "cli")
-    refused(lambda: TokenAuthenticator(there).authenticate(secret.text()), ResponseCode.AUTHENTICATION_FAILED)
+    refused(lambda: authenticated(there, secret.text()), ResponseCode.AUTHENTICATION_FAILED)
 
 
 def test_token_loses_the_permissions_of_its_issuer(here: Registry) -> None:
@@ -442,7 +443,7 @@ def test_who_can_revoke_tokens(here: Registry, identity: Identity, may: bool) ->
     else:
         with pytest.raises(Refused):
             here.do(RevokeToken(by_bea.id), identity, "cli")
-        TokenAuthenticator(here).authenticate(by_bea.text())
+        authenticated(here, by_bea.text())
 
 
 @pytest.mark.parametrize("identity", [STRANGER, NOBODY])
@@ -459,7 +460,7 @@ def test_hidden_token_looks_missing(here: Registry, identity: Identity) -> None:
         explained = here.explain(RevokeToken(token), identity, "http")
         said.add((explained.code, explained.reason.replace(token, "…"), explained.advice, explained.rule))
     assert len(said) == 1, said
-    TokenAuthenticator(here).authenticate(there_is.text())
+    authenticated(here, there_is.text())
 
 
 def test_issuer_can_revoke_without_current_permission(there: Registry) -> None:
@@ -545,9 +546,9 @@ def test_token_status(here: Registry, machine: Machine) -> None:
 # Used
 
 
-def use(authenticator: TokenAuthenticator, registry: Registry, secret: Secret) -> None:
+def use(uses: TokenUses, registry: Registry, secret: Secret) -> None:
     """Use a token, and wait until that is recorded."""
-    authenticator.note(authenticator.authenticate(secret.text()).token)
+    uses.note(secret.id)
     registry.ledger.change(EndJob("no job"))  # committed after what was submitted before
 
 
@@ -555,7 +556,7 @@ def test_day_of_use_is_written_once_a_day(here: Registry, machine: Machine) -> N
     secret = make(here, ANN)
     log = here.ledger.log
     assert idempotency.last_used_days(log) == {}
-    one, another = TokenAuthenticator(here), TokenAuthenticator(here)
+    one, another = TokenUses(here), TokenUses(here)
     use(one, here, secret)
     today = here.now() // DAY
     assert idempotency.last_used_days(log) == {secret.id: today}
@@ -570,7 +571,7 @@ def test_day_of_use_is_written_once_a_day(here: Registry, machine: Machine) -> N
 def test_second_use_on_a_day_writes_nothing(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = make(there, ANN)
     calls: list[object] = []
-    known = TokenAuthenticator(there)
+    known = TokenUses(there)
 
     def submit(request: object) -> list[Future[Outcome]]:
         calls.append(request)
@@ -578,7 +579,7 @@ def test_second_use_on_a_day_writes_nothing(there: Registry, monkeypatch: pytest
 
     monkeypatch.setattr(there.ledger, "submit", submit)
     for _ in range(5):
-        known.note(known.authenticate(secret.text()).token)
+        known.note(secret.id)
     assert calls == [idempotency.RecordUse(secret.id, there.now() // DAY)]
 
 
@@ -603,21 +604,13 @@ def test_use_succeeds_if_it_cannot_be_recorded(
     there: Registry, monkeypatch: pytest.MonkeyPatch, submit: Callable[..., list[Future[Outcome]]]
 ) -> None:
     secret = make(there, ANN)
-    known = TokenAuthenticator(there)
+    known = TokenUses(there)
     with monkeypatch.context() as patch:
         patch.setattr(there.ledger, "submit", submit)
-        known.note(known.authenticate(secret.text()).token)
+        known.note(secret.id)
     assert tokens.get_token(there, ANN, secret.id).used is None
     use(known, there, secret)
     assert tokens.get_token(there, ANN, secret.id).used is not None
-
-
-def test_refused_token_is_not_recorded_as_used(there: Registry) -> None:
-    secret = make(there, ANN)
-    there.do(RevokeToken(secret.id), ANN, "cli")
-    with pytest.raises(Refused):
-        TokenAuthenticator(there).authenticate(secret.text())
-    assert idempotency.last_used_days(there.ledger.log) == {}
 
 
 # Changes of many records
@@ -722,7 +715,7 @@ def test_command_without_requirements_is_refused_to_tokens(there: Registry) -> N
 
 def test_backup_contains_tokens_and_their_last_use(here: Registry, tmp_path: Path, machine: Machine) -> None:
     secret, gone = make(here, ANN, scope("create")), make(here, ANN)
-    TokenAuthenticator(here).authenticate(secret.text())
+    authenticated(here, secret.text())
     here.do(RevokeToken(gone.id), ANN, "cli")
     before = listed(here, OPERATOR)
     save_backup(here.ledger.log, tmp_path / "backup")
@@ -732,10 +725,8 @@ def test_backup_contains_tokens_and_their_last_use(here: Registry, tmp_path: Pat
     restore([tmp_path / "backup"], log, lambda origin: Signer.generate(origin, bytes(32)), ("cli", "local:alice"))
     with reopened(log, tmp_path) as again:
         assert listed(again, OPERATOR) == before
-        again.do(NEW, TokenAuthenticator(again).authenticate(secret.text()), "http")
-        refused(
-            lambda: TokenAuthenticator(again).authenticate(gone.text()), ResponseCode.AUTHENTICATION_FAILED, "revoked"
-        )
+        again.do(NEW, authenticated(again, secret.text()), "http")
+        refused(lambda: authenticated(again, gone.text()), ResponseCode.AUTHENTICATION_FAILED, "revoked")
 
 
 @contextmanager
@@ -752,7 +743,7 @@ def test_nodes_share_tokens(where: str, tmp_path: Path, machine: Machine) -> Non
         furnish(one)
         with reopened(Log(open_store(where), machine.clock(), random.Random(5).randbytes), tmp_path) as other:
             secret = make(one, ANN, scope("create"))
-            identity = TokenAuthenticator(other).authenticate(secret.text())
+            identity = authenticated(other, secret.text())
             other.do(Create(handle("12345/1"), (URL,)), identity, "http")
             one.do(RevokeToken(secret.id), ANN, "cli")
             refused(lambda: other.do(NEW, identity, "http"), ResponseCode.AUTHENTICATION_FAILED, "revoked")
@@ -762,7 +753,7 @@ def test_token_of_a_removed_namespace_can_be_revoked(there: Registry) -> None:
     """A token for a removed namespace is useless, and can be revoked."""
     add_namespace(there, "777")
     secret = make(there, OPERATOR, scope("create", where=["777"]))
-    identity = TokenAuthenticator(there).authenticate(secret.text())
+    identity = authenticated(there, secret.text())
     there.do(Home("0.NA/777", unhome=True), OPERATOR, "cli")
     refused(lambda: there.do(Create(handle("777/x"), (URL,)), identity, "http"), ResponseCode.SERVER_NOT_RESP)
     there.do(RevokeToken(secret.id), OPERATOR, "cli")

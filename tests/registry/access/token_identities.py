@@ -8,14 +8,14 @@ from perseid.records.record import Permission, Value
 from perseid.registry.access.authorization import Settings
 from perseid.registry.access.permissions import ScopeSet
 from perseid.registry.access.token_records import Secret
-from perseid.registry.access.tokens import CreateToken, TokenAuthenticator
+from perseid.registry.access.tokens import CreateToken
 from perseid.registry.commands.records import Create
 from perseid.registry.identity import Identity, TokenIdentity
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
 from perseid.schema.namespaces import Scope
 from tests.registry.administration import ref
-from tests.registry.registries import OPERATOR, add_namespace, admin, handle, key_holder
+from tests.registry.registries import OPERATOR, add_namespace, admin, authenticated, handle, key_holder
 
 ANN = key_holder(300, "0.NA/12345")
 """Administers the namespace and its records."""
@@ -66,4 +66,4 @@ def make(
 
 def shown(registry: Registry, identity: Identity, limits: ScopeSet | None = None) -> TokenIdentity:
     """The identity of a new token."""
-    return TokenAuthenticator(registry).authenticate(make(registry, identity, limits).text())
+    return authenticated(registry, make(registry, identity, limits).text())

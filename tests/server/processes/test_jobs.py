@@ -16,7 +16,8 @@ from perseid.registry.identity import LocalIdentity
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.server.processes import jobs
-from perseid.server.processes.jobs import JobExecutor, JobsOptions, JobsProcess
+from perseid.server.processes.child import ChildOptions
+from perseid.server.processes.jobs import JobExecutor, JobsProcess
 from perseid.server.state.jobs import Credentials, RunningJobs
 from perseid.wire.codes import ResponseCode
 from tests.server.shared_state import make_state
@@ -163,7 +164,7 @@ def test_stopping_process_waits_neither_for_the_writer_nor_in_a_pause(
     work.hand_over()
     news, writer = os.pipe()
     options = SimpleNamespace(name="jobs", directory="", state="", accept_clock=False, news=news)
-    process = JobsProcess(cast("JobsOptions", options), MagicMock())
+    process = JobsProcess(cast("ChildOptions", options), MagicMock())
     thread = threading.Thread(target=process.run, daemon=True)
     thread.start()
     assert entered.wait(30)

@@ -49,7 +49,7 @@ from perseid.registry.snapshot import Rules
 from perseid.server.native.decisions import to_refusal
 from perseid.server.observe import logs
 from perseid.server.processes import remote_ledger, writer
-from perseid.server.processes.child import SupervisorLink
+from perseid.server.processes.child import ChildOptions, SupervisorLink
 from perseid.server.processes.remote_ledger import FRAME, SOCKET_NAME, FrameReader, RemoteLedger, find_writer, frame
 from perseid.server.processes.writer import Journal, WriterServer
 from perseid.wire.codes import ResponseCode
@@ -524,7 +524,7 @@ def created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[w
     monkeypatch.setattr(writer, "unblock_signals", lambda: None)
     news, end = os.pipe()
     supervisor = _Supervisor()
-    options = writer.WriterOptions(
+    options = ChildOptions(
         name="writer", number=0, is_first=True, accept_clock=False, counters=-1, status=-1, news=news,
         directory=str(tmp_path), state=str(tmp_path),
     )  # fmt: skip

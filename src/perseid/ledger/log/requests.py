@@ -10,6 +10,7 @@ A request that a client may repeat because it got no response carries an idempot
 commit stores the key with the result and the response, so the request is executed once (see `store.idempotency`).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
@@ -179,7 +180,7 @@ class Remember:
     once: IdempotentRequest
 
 
-class StateChange:
+class StateChange(ABC):
     """A request to change state that is not derived from entries, such as a job.
 
     It is data, and changes nothing more if it is repeated: a client repeats it if its outcome was lost.
@@ -187,12 +188,12 @@ class StateChange:
 
     __slots__ = ()
 
+    @abstractmethod
     def apply(self, connection: "Connection", head: int, at: int) -> object:
         """Make the change in the transaction of a commit, and return the result.
 
         `head` is the last entry, and `at` the time of the commit in microseconds since 1970.
         """
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,21 +184,13 @@ class RevokeToken(Deferrable):
         return Plan(lambda _: token, (draft,), reason=context.reasons[-1])
 
 
-class TokenAuthenticator:
-    """Authenticates callers by their tokens. Thread-safe."""
+class TokenUses:
+    """Records on which day tokens were last used. Thread-safe."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._noted: dict[str, int] = {}  # the last recorded day of use, by token
         self._lock = threading.Lock()
-
-    def authenticate(self, text: str) -> TokenIdentity:
-        """The identity of a caller with a token. Raises `Refused`, which does not say why to a stranger.
-
-        The registry checks again, for each command, that the token is active.
-        """
-        with self._registry.snapshot() as snapshot:
-            return authenticate(snapshot, text, self._registry.now())
 
     def is_noted(self, token: str) -> bool:
         """Whether the use of a token is recorded for today."""
@@ -234,7 +226,10 @@ class TokenAuthenticator:
 
 
 def authenticate(snapshot: Snapshot, text: str, now: int) -> TokenIdentity:
-    """The identity of a caller with a token, in one snapshot. Raises `Refused`."""
+    """The identity of a caller with a token. Raises `Refused`, which does not say why to a stranger.
+
+    The registry checks again, for each command, that the token is active.
+    """
     try:
         secret = Secret.parse(text)
     except InvalidToken as problem:

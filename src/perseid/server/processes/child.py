@@ -25,6 +25,10 @@ _MAX_NEWS_BYTES = 1 << 20  # far more than the supervisor ever sends at a time
 class ChildOptions:
     """Options that the supervisor passes to each child process. Integers without a comment are descriptors."""
 
+    directory: str
+    """The installation."""
+    state: str
+    """The runtime directory, with the shared state."""
     name: str
     """Its name in the log and the metrics."""
     number: int

@@ -187,19 +187,10 @@ class JobExecutor:
         self._running.slots.release(slot.id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobsOptions(ChildOptions):
-    """Options that the supervisor passes to the process of jobs."""
-
-    directory: str
-    state: str
-    """The runtime directory."""
-
-
 class JobsProcess:
     """The process of jobs."""
 
-    def __init__(self, options: JobsOptions, supervisor: SupervisorLink) -> None:
+    def __init__(self, options: ChildOptions, supervisor: SupervisorLink) -> None:
         self._options = options
         self._supervisor = supervisor
         self._executor: JobExecutor | None = None
@@ -295,7 +286,7 @@ def _lower_priority() -> None:
 
 def main(text: str) -> int:
     """Run the process of jobs."""
-    options = parse_options(JobsOptions, text)
+    options = parse_options(ChildOptions, text)
     return JobsProcess(options, SupervisorLink(options)).run()
 
 

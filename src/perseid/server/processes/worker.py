@@ -108,9 +108,6 @@ _logger = logging.getLogger("perseid.server.processes.worker")  # run as a progr
 class WorkerOptions(ChildOptions):
     """Options that the supervisor passes to a worker. Lists are descriptors."""
 
-    directory: str
-    state: str
-    """The directory of the shared state."""
     worker: int
     """Position among the workers."""
     port: int

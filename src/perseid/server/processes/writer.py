@@ -428,19 +428,10 @@ def _unlink(link: Path, path: Path) -> None:
             link.unlink()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriterOptions(ChildOptions):
-    """Options that the supervisor passes to the writer."""
-
-    directory: str
-    state: str
-    """The runtime directory."""
-
-
 class Writer:
     """The writer process."""
 
-    def __init__(self, options: WriterOptions, supervisor: SupervisorLink) -> None:
+    def __init__(self, options: ChildOptions, supervisor: SupervisorLink) -> None:
         self._options = options
         self._supervisor = supervisor
         self._runtime = Path(options.state)
@@ -555,7 +546,7 @@ class Writer:
 
 def main(text: str) -> int:
     """Run the writer process."""
-    options = parse_options(WriterOptions, text)
+    options = parse_options(ChildOptions, text)
     return Writer(options, SupervisorLink(options)).run()
 
 

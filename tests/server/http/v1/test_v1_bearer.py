@@ -7,6 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from perseid.ledger.store import idempotency
+from perseid.ledger.store.jobs import EndJob
 from perseid.names.handle import Handle
 from perseid.records.record import ValueRef
 from perseid.records.site import Transport
@@ -23,6 +25,7 @@ from perseid.server.http.context import ProofResult
 from perseid.server.http.messages import Client
 from perseid.server.native.work import Work
 from perseid.server.processes.pools import Pools
+from tests.registry.registries import authenticated
 from tests.server.http.contexts import Harness, basic, header_of, json_of
 from tests.server.http.v1.apis import got, problem, send
 from tests.server.installations import OPERATOR
@@ -140,12 +143,13 @@ def test_token_is_refused_after_the_key_changed(server: Harness) -> None:
     key = {"index": 300, "type": "HS_SECKEY", "data": "another", "permissions": "1100"}
     assert server.put("/api/handles/0.NA/12345?index=300&overwrite=true", [key], headers=basic()).status == 200
     assert send(server, "POST", "/types", TYPE, headers=bearer(token)).status == 401
+    server.registry.ledger.change(EndJob("no job"))  # committed after what was submitted before
+    assert idempotency.last_used_days(server.registry.ledger.log) == {}
 
 
 def test_token_that_ends_before_the_decision_changes_nothing(server: Harness) -> None:
     token = make(server.registry, "create", "delete")
-    authenticate = server.context.api.tokens(server.registry).authenticate
-    shown = authenticate(token.text())
+    shown = authenticated(server.registry, token.text())
     server.registry.do(RevokeToken(token.id), OPERATOR, "cli")
     with pytest.raises(Refused, match="revoked"):
         server.registry.do(Delete(Handle.parse("12345/n0")), shown, "http")

@@ -29,7 +29,7 @@ import msgspec
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
-from perseid.registry.access.tokens import TokenAuthenticator
+from perseid.registry.access.tokens import TokenUses
 from perseid.registry.idempotency import IdempotencyKeys, LocalClaims, NewClaim, PendingClaims
 from perseid.registry.registry import Registry
 from perseid.server.http.messages import HeaderList
@@ -201,7 +201,7 @@ class _RegistryState:
     """State that belongs to one registry."""
 
     registry: Registry
-    tokens: TokenAuthenticator
+    tokens: TokenUses
     keys: IdempotencyKeys
     cursors: CursorCipher | None = None
 
@@ -221,7 +221,7 @@ class ApiState:
     _state: _RegistryState | None = field(default=None, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def tokens(self, registry: Registry) -> TokenAuthenticator:
+    def tokens(self, registry: Registry) -> TokenUses:
         """Return the token authenticator."""
         return self._state_for(registry).tokens
 
@@ -244,7 +244,5 @@ class ApiState:
     def _state_for(self, registry: Registry) -> _RegistryState:
         with self._lock:
             if self._state is None or self._state.registry is not registry:
-                self._state = _RegistryState(
-                    registry, TokenAuthenticator(registry), IdempotencyKeys(registry, self.claims)
-                )
+                self._state = _RegistryState(registry, TokenUses(registry), IdempotencyKeys(registry, self.claims))
             return self._state
