@@ -1,7 +1,7 @@
 """Floods of expensive requests and invalid data: resolution continues.
 
-Nothing here measures speed: requests during a flood must get correct responses, and not a small fraction as often as
-without it. `pytest -s` shows the CPU time of each process.
+Nothing here measures speed: every request during a flood must get its correct response. `pytest -s` shows what each
+flood took.
 """
 
 import json
@@ -41,11 +41,8 @@ from tests.server.faults.sources import (
 from tests.server.installations import ADMINISTRATOR, NAMES, PREFIX, SECRET, copy_to, values_of
 from tests.server.native.native_client import NativeClient, Serving, Via, serving
 
-QUIET_SECONDS = 1.5
-FLOOD_SECONDS = 2.0
-LEAST_PART = 50
-"""Resolution during a flood may be slower than without, for clients, server and flood share two cores; but not by more
-than this."""
+RESOLUTIONS = 100
+"""Handles that each client resolves during a flood."""
 GROWTH = 48 << 20
 """Octets by which a worker may grow while it is flooded: sessions, challenges and answers that it keeps for a while."""
 
@@ -70,70 +67,53 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 class Honest(threading.Thread):
     """A client that resolves handles one after the other, and must always get a response."""
 
-    def __init__(self, server: Serving, via: Via, seconds: float) -> None:
+    def __init__(self, server: Serving, via: Via) -> None:
         super().__init__(name=via.value)
-        self._client = NativeClient(server.native, via, timeout=60.0, attempts=8)
-        self._until = time.monotonic() + seconds
-        self.answered = 0
+        self._client = NativeClient(server.native, via, timeout=120.0, attempts=9)
         self.problem: Exception | None = None
 
     def run(self) -> None:
         try:
             with self._client as client:
-                while time.monotonic() < self._until:
-                    number = self.answered % NAMES
-                    answer = client.resolve(f"{PREFIX}/n{number}")
+                for number in range(RESOLUTIONS):
+                    answer = client.resolve(f"{PREFIX}/n{number % NAMES}")
                     assert answer.code is ResponseCode.SUCCESS, answer
                     assert isinstance(answer.body, ResolutionResult)
-                    assert answer.body.values[0].data == values_of(number)[0].data
-                    self.answered += 1
-                    time.sleep(0.002)  # so that nobody is slow because of this one
+                    assert answer.body.values[0].data == values_of(number % NAMES)[0].data
         except Exception as problem:  # noqa: BLE001 - it is told where the thread is joined
             self.problem = problem
 
 
-def resolve_for(server: Serving, seconds: float) -> Counter[str]:
-    """How often handles are resolved in some seconds over each transport."""
-    everybody = [Honest(server, via, seconds) for via in Via]
+def resolve_over_all_transports(server: Serving) -> None:
+    everybody = [Honest(server, via) for via in Via]
     for one in everybody:
         one.start()
     for one in everybody:
         one.join()
         assert one.problem is None, f"over {one.name}: {one.problem!r}"
-    return Counter({one.name: one.answered for one in everybody})
 
 
+@pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.value)
 def test_resolution_continues_during_a_flood_of_expensive_requests(
-    server: Serving, capsys: pytest.CaptureFixture[str]
+    server: Serving, kind: Kind, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    quiet = resolve_for(server, QUIET_SECONDS)
-    lines = [f"{'':20}{'udp':>6}{'tcp':>6}{'kept':>6}  answered a second, and what each took of a core"]
-    lines.append(_row("nothing else", quiet, QUIET_SECONDS))
-    for kind in Kind:
-        command = [sys.executable, "-m", "tests.server.faults.flood", kind.value, *map(str, server.native)]
-        with subprocess.Popen([*command, str(FLOOD_SECONDS + 0.5)], stdout=subprocess.PIPE) as flood:
-            assert flood.stdout is not None
-            assert flood.stdout.readline() == b"started\n"
-            before, begun = _used(server), time.monotonic()
-            done = resolve_for(server, FLOOD_SECONDS)
-            sent, _ = flood.communicate()
-        after, seconds = _used(server), time.monotonic() - begun
-        counts = json.loads(sent)
-        shares = {name: (after[name] - before[name]) / seconds for name in after}
-        shown = ", ".join(f"{name} {share:.0%}" for name, share in shares.items() if share > 0.005)
-        lines.append(_row(kind.value, done, FLOOD_SECONDS) + f"  {shown}")
-        lines.append(f"{'':20}{', '.join(f'{count:,} {what}' for what, count in sorted(counts.items()))}")
-        assert counts["over TCP"] > 0, "\n".join(lines)
-        assert counts["over UDP"] > 0, "\n".join(lines)
-        for via in Via:
-            least = quiet[via.value] / QUIET_SECONDS * FLOOD_SECONDS / LEAST_PART
-            assert done[via.value] >= least, "\n".join(lines)
+    command = [sys.executable, "-m", "tests.server.faults.flood", kind.value, *map(str, server.native)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as flood:
+        assert flood.stdout is not None
+        assert flood.stdout.readline() == b"started\n"
+        before, begun = _used(server), time.monotonic()
+        resolve_over_all_transports(server)
+        sent, _ = flood.communicate()
+    after, seconds = _used(server), time.monotonic() - begun
+    counts = json.loads(sent)
+    assert counts["over TCP"] > 0
+    assert counts["over UDP"] > 0
+    shares = {name: (after[name] - before[name]) / seconds for name in after}
+    shown = ", ".join(f"{name} {share:.0%}" for name, share in shares.items() if share > 0.005)
     with capsys.disabled():
-        print("\n" + "\n".join(lines))
-
-
-def _row(what: str, done: Counter[str], seconds: float) -> str:
-    return f"{what:20}" + "".join(f"{done[via.value] / seconds:6.0f}" for via in Via)
+        print(
+            f"\n{kind.value}: {seconds:.1f} s; {', '.join(f'{count:,} {what}' for what, count in counts.items())}; {shown}"
+        )
 
 
 def _used(server: Serving) -> dict[str, float]:
