@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-PACKAGES = ("names", "records", "schema", "wire", "ledger", "registry", "server")
+PACKAGES = ("names", "records", "schema", "wire", "client", "ledger", "registry", "server")
 
 HEAVY = (
     "alembic",

@@ -18,6 +18,7 @@ FAILED: Final = 1
 USAGE: Final = 2
 NOT_FOUND: Final = 3
 REFUSED: Final = 4
+UNREACHABLE: Final = 5
 INTERRUPTED: Final = 130
 """As shells report a program that Ctrl-C ended: 128 and the number of the signal."""
 
@@ -38,6 +39,9 @@ _FAILURES: Final = (
 )
 """Classes of errors, the more exact first, and their problem types."""
 
+
+_CLIENT_EXIT_CODES: Final = {"NotFound": NOT_FOUND, "Refused": REFUSED, "Unreachable": UNREACHABLE}
+"""The exit codes of the errors of `perseid.client.errors`, by class."""
 
 _INPUT_TEXTS: Final = {
     "greater_than_equal": "{input} is less than {ge}",
@@ -144,6 +148,8 @@ def _describe(error: Exception) -> _Report:
         return _Report("invalid-name", error.detail, advice, error.rule, exit_code=exit_code)
     if _is_instance(error, "perseid.registry.results", "Refused"):
         return _describe_refusal(error)
+    if _is_instance(error, "perseid.client.errors", "ClientError"):
+        return _describe_client_error(error)
     if isinstance(error, NotFound):
         return _Report("not-found", str(error), code=0, exit_code=NOT_FOUND)
     if isinstance(error, CommandFailed):
@@ -158,6 +164,16 @@ def _describe(error: Exception) -> _Report:
         path = f"{error.filename}: " if error.filename else ""
         return _Report("command-failed", f"{path}{error.strerror or error}")
     raise error
+
+
+def _describe_client_error(error: Any) -> _Report:
+    """Describe an error of a request to another server."""
+    exit_code = next(
+        (_CLIENT_EXIT_CODES[each.__name__] for each in type(error).__mro__ if each.__name__ in _CLIENT_EXIT_CODES),
+        FAILED,
+    )
+    advice = (error.advice,) if error.advice else ()
+    return _Report(error.problem_type, error.detail, advice, error.rule, error.code, exit_code)
 
 
 def _describe_failure(error: Exception, slug: str) -> _Report:

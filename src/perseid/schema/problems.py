@@ -297,6 +297,20 @@ _TYPES: Final = (
         "`detail` gives the reason.",
     ),
     ProblemType(
+        "unreachable",
+        504,
+        "Server unreachable",
+        "Only the client reports this: no server answered in time. `detail` names the servers. Check the network and "
+        "the address, then retry.",
+    ),
+    ProblemType(
+        "invalid-response",
+        502,
+        "Invalid response",
+        "Only the client reports this: the response of a server is malformed, has a wrong signature or belongs to "
+        "another request, so it is not used. `detail` gives the reason.",
+    ),
+    ProblemType(
         "not-supported",
         501,
         "Not supported",

@@ -1,0 +1,45 @@
+"""The errors of the client have the data of a problem, and exit codes at the command line."""
+
+import pytest
+
+import perseid.client
+from perseid.cli import _errors
+from perseid.client.errors import ClientError, NotFound, ProtocolError, Refused, Unreachable
+from perseid.schema.problems import PROBLEM_TYPES
+
+CASES = [
+    (ClientError, "command-failed", 1),
+    (NotFound, "not-found", 3),
+    (Refused, "permission-denied", 4),
+    (Unreachable, "unreachable", 5),
+    (ProtocolError, "invalid-response", 1),
+]
+
+
+@pytest.mark.parametrize(("kind", "problem_type", "exit_code"), CASES)
+def test_each_error_has_a_problem_type_and_an_exit_code(
+    kind: type[ClientError], problem_type: str, exit_code: int
+) -> None:
+    error = kind("it failed", advice="Retry", code=100, rule="H3")
+    assert error.problem_type == problem_type
+    assert problem_type in PROBLEM_TYPES
+    assert str(error) == "it failed. Retry"
+    report = _errors._describe(error)
+    assert (report.slug, report.detail, report.advice, report.rule, report.code, report.exit_code) == (
+        problem_type,
+        "it failed",
+        ("Retry",),
+        "H3",
+        100,
+        exit_code,
+    )
+    assert getattr(perseid.client, kind.__name__) is kind
+
+
+def test_an_exact_problem_type_replaces_that_of_the_class() -> None:
+    assert Refused("exists", problem_type="already-exists").problem_type == "already-exists"
+
+
+def test_an_unknown_name_is_not_exported() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        getattr(perseid.client, "Nothing")  # noqa: B009 - the type checker knows that it does not exist
