@@ -53,3 +53,13 @@ def test_supervisor_loads_only_what_it_uses() -> None:
 def test_package_alone_loads_no_modules(package: str) -> None:
     ours = [module for module in loaded_by(f"perseid.{package}") if module.startswith("perseid")]
     assert ours == ["perseid", f"perseid.{package}"]
+
+
+@pytest.mark.parametrize("module", ["perseid.client.api", "perseid.client.errors"])
+def test_client_needs_neither_database_nor_server(module: str) -> None:
+    loaded = loaded_by(module)
+    assert [
+        name for name in loaded if name.split(".")[0] in {"alembic", "lmdb", "sqlalchemy", "starlette", "typer"}
+    ] == []
+    ours = [name.split(".")[1] for name in loaded if name.startswith("perseid.")]
+    assert {"cli", "ledger", "registry", "server"}.isdisjoint(ours)

@@ -8,22 +8,31 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .api import AsyncClient, Client, connect, connect_async
     from .errors import ClientError, NotFound, ProtocolError, Refused, Unreachable
 
 __all__ = [
+    "AsyncClient",
+    "Client",
     "ClientError",
     "NotFound",
     "ProtocolError",
     "Refused",
     "Unreachable",
+    "connect",
+    "connect_async",
 ]
 
 _MODULES = {
+    "AsyncClient": "api",
+    "Client": "api",
     "ClientError": "errors",
     "NotFound": "errors",
     "ProtocolError": "errors",
     "Refused": "errors",
     "Unreachable": "errors",
+    "connect": "api",
+    "connect_async": "api",
 }
 """The module of each exported name."""
 

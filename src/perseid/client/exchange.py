@@ -1,0 +1,427 @@
+"""Requests to the HTTP API without sockets: credentials, retries, and what an answer means.
+
+`exchange` is a generator: it yields an `HttpRequest` to send or a `Wait`, and receives an `HttpResponse` or a
+`Failure`. A driver (`api`) does the input and output, blocking or asynchronous.
+
+A request is sent again only if that is safe: the server says that nothing was changed (429, 503), the request was never
+sent, or repeating it has no further effect (reading, replacing, and creating with an idempotency key).
+"""
+
+import base64
+import ipaddress
+import random
+import secrets
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, Final, Generic, TypeAlias, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+
+from perseid.records.encoding import from_base64, to_base64
+from perseid.records.private_keys import PrivateKey
+from perseid.schema.common import AlreadyDone
+from perseid.schema.problems import Problem
+
+from .errors import ClientError, NotFound, ProtocolError, Refused, Unreachable
+
+R = TypeVar("R")
+
+API_PATH: Final = "/api/v1"
+SESSIONS_PATH: Final = "/api/sessions"
+JSON: Final = "application/json"
+PROBLEM_JSON: Final = "application/problem+json"
+
+DEFAULT_RETRIES: Final = 3
+"""Further attempts: together with the waits, they outlast the restart of a server process."""
+
+FIRST_WAIT: Final = 0.25
+"""Seconds before the second attempt; each further wait is twice as long, and up to a quarter of it is random, so that
+many clients do not come back together."""
+
+MAX_WAIT: Final = 8.0
+"""The longest wait, in seconds, that the client chooses."""
+
+MAX_RETRY_AFTER: Final = 60
+"""The longest wait, in seconds, that a server can ask for; for longer ones the error is raised at once."""
+
+_TOO_MANY_REQUESTS: Final = 429
+_UNAUTHORIZED: Final = 401
+_NOT_FOUND: Final = 404
+_CONFLICT: Final = 409
+_UNAVAILABLE: Final = 503
+_GATEWAY_ERRORS: Final = frozenset((502, 504))
+"""A proxy got no valid answer: whether the server has done what was asked is unknown."""
+
+
+class InsecureConnection(ValueError):
+    """Credentials would be sent where others can read them."""
+
+
+# Requests and responses
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """A request to send."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpResponse:
+    """A complete response; the names of headers are in lowercase."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def media_type(self) -> str:
+        """The media type without parameters."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """No response."""
+
+    reason: str
+    sent: bool = True
+    """Whether the server may have got the request."""
+    advice: str = ""
+    final: bool = False
+    """Whether another attempt fails as well: a certificate that is not trusted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Seconds to wait before the next request."""
+
+    seconds: float
+
+
+Steps: TypeAlias = Generator[HttpRequest | Wait, HttpResponse | Failure | None, R]
+
+
+class Repeat(Enum):
+    """Whether a request can be sent again although the server may have got it."""
+
+    NEVER = "never"
+    ALWAYS = "always"
+    """It reads, or its repetition changes nothing more."""
+    WITH_KEY = "with_key"
+    """Its idempotency key prevents a second change."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRequest(Generic[R]):
+    """One request of an operation."""
+
+    method: str
+    path: str
+    """The path under the API, with encoded parameters."""
+    response: type[R]
+    """The type of the result; bytes for other media types than JSON."""
+    query: msgspec.Struct | None = None
+    body: msgspec.Struct | None = None
+    repeat: Repeat = Repeat.NEVER
+    if_version: int | None = None
+    """The latest entry of the record that the change is based on."""
+
+    def next_page(self, page: Any) -> "ApiRequest[R] | None":
+        """The request of the page after one; None after the last."""
+        if page.next is None or self.query is None:
+            return None
+        return replace(self, query=msgspec.structs.replace(self.query, cursor=page.next))
+
+
+def encode_query(query: msgspec.Struct | None) -> str:
+    """Encode the parameters that differ from their defaults."""
+    if query is None:
+        return ""
+    pairs: list[tuple[str, str]] = []
+    given = msgspec.to_builtins(query)
+    for each in msgspec.structs.fields(query):
+        value = given[each.encode_name]
+        if value is None or getattr(query, each.name) == each.default:
+            continue
+        items: Iterable[object] = value if isinstance(value, list | tuple) else (value,)
+        pairs += [(each.encode_name, str(item).lower() if isinstance(item, bool) else str(item)) for item in items]
+    return urlencode(pairs, quote_via=quote)
+
+
+# Where the server is
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The address of a server, without a trailing slash: `https://id.example.org`."""
+
+    url: str
+    host: str
+    port: int
+    is_https: bool
+
+    @classmethod
+    def parse(cls, url: str) -> "Origin":
+        """Parse a URL; raises ValueError."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{url} is not the URL of a server. Use https://HOST")
+        if parts.username is not None or parts.password is not None:
+            raise ValueError("A URL must not contain credentials. Use token, or identity and secret")
+        if parts.query or parts.fragment:
+            raise ValueError(f"{url} has a query or fragment. Use https://HOST")
+        is_https = parts.scheme == "https"
+        base = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix(API_PATH)}"
+        return cls(base, parts.hostname, parts.port or (443 if is_https else 80), is_https)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether this machine itself is meant."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost" or self.host.endswith(".localhost")
+
+
+# Credentials
+
+
+@dataclass(slots=True)
+class Credentials:
+    """Who acts: anonymous, or with a client certificate, which the connection proves."""
+
+    def headers(self) -> dict[str, str]:
+        """The headers of a request."""
+        return {}
+
+    def prepare(self, _origin: Origin) -> "Steps[HttpResponse | Failure | None]":
+        """Do what must precede the first request; return what went wrong."""
+        yield from ()
+        return None
+
+    def renew(self) -> bool:
+        """Forget what the server no longer accepts; return whether another attempt can succeed."""
+        return False
+
+
+@dataclass(slots=True)
+class TokenCredentials(Credentials):
+    """A token of a program."""
+
+    token: str = field(repr=False)
+
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}"}
+
+
+@dataclass(slots=True)
+class SecretCredentials(Credentials):
+    """An identity and its secret, in each request (Basic)."""
+
+    identity: str
+    secret: bytes = field(repr=False)
+
+    def headers(self) -> dict[str, str]:
+        pair = quote(self.identity, safe="/").encode() + b":" + self.secret
+        return {"Authorization": f"Basic {base64.b64encode(pair).decode()}"}
+
+
+@dataclass(slots=True)
+class KeyCredentials(Credentials):
+    """An identity and its private key, which signs the nonce of a session; the key is never sent."""
+
+    identity: str
+    key: PrivateKey = field(repr=False)
+    session: str = field(default="", repr=False)
+    claim: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def headers(self) -> dict[str, str]:
+        # The server accepts the same claim again without verifying it, and a restarted one after verifying it.
+        fields = {"sessionId": self.session, **self.claim}
+        return {"Authorization": "Handle " + ", ".join([f'{name}="{value}"' for name, value in fields.items()])}
+
+    def prepare(self, origin: Origin) -> "Steps[HttpResponse | Failure | None]":
+        """Start a session and sign its nonce."""
+        if self.session:
+            return None
+        response = yield HttpRequest("POST", f"{origin.url}{SESSIONS_PATH}")
+        if isinstance(response, Failure):
+            return replace(response, sent=False)  # what follows was not sent
+        if response is None or response.status >= 300:
+            return response
+        try:
+            session = msgspec.json.decode(response.body, type=_Session)
+            nonce = from_base64(session.nonce, "nonce")
+        except ValueError as error:
+            raise ProtocolError(f"{origin.url} did not start a session") from error
+        cnonce = secrets.token_bytes(16)
+        self.claim = {
+            "id": quote(self.identity, safe="/"),
+            "type": "HS_PUBKEY",
+            "cnonce": to_base64(cnonce),
+            "alg": "SHA-256",
+            "signature": to_base64(self.key.sign("SHA-256", nonce + cnonce)),
+        }
+        self.session = session.session_id
+        return None
+
+    def renew(self) -> bool:
+        had_session, self.session = bool(self.session), ""
+        return had_session
+
+
+class _Session(msgspec.Struct, rename="camel"):
+    """A session as the server returns it."""
+
+    session_id: str
+    nonce: str
+
+
+def check_privacy(origin: Origin, *, has_credentials: bool, proxy: str | None) -> None:
+    """Refuse credentials over plain HTTP, except to this machine itself."""
+    if has_credentials and not origin.is_https and (proxy is not None or not origin.is_loopback):
+        raise InsecureConnection(f"Credentials are not sent over plain HTTP. Use https://{origin.host}")
+
+
+# The exchange
+
+
+def exchange(
+    request: ApiRequest[R], origin: Origin, credentials: Credentials, retries: int = DEFAULT_RETRIES
+) -> Steps[R]:
+    """Send a request, again where that helps and is safe, and return its result; raises `ClientError`."""
+    key = secrets.token_hex(16) if request.repeat is Repeat.WITH_KEY else ""
+    attempt, renewed = 0, False
+    while True:
+        response = yield from credentials.prepare(origin)
+        if response is None:
+            response = yield build_request(request, origin, credentials, key)
+        if isinstance(response, HttpResponse) and response.status < 300:
+            return read_result(request, origin, response)
+        if isinstance(response, HttpResponse) and response.status == _UNAUTHORIZED and not renewed:
+            renewed = True
+            if credentials.renew():
+                continue
+        seconds = wait_before_retry(request, response, attempt)
+        if seconds is None or attempt >= retries:
+            raise unreachable(origin, response) if isinstance(response, Failure) else read_error(origin, response)
+        attempt += 1
+        yield Wait(seconds)
+
+
+def build_request(request: ApiRequest[Any], origin: Origin, credentials: Credentials, key: str = "") -> HttpRequest:
+    """Build one attempt of a request."""
+    query = encode_query(request.query)
+    url = f"{origin.url}{API_PATH}{request.path}{'?' if query else ''}{query}"
+    headers = {"Accept": f"{JSON}, */*;q=0.5", **credentials.headers()}
+    body = b""
+    if request.body is not None:
+        body = msgspec.json.encode(request.body)
+        headers["Content-Type"] = JSON
+    if key:
+        headers["Idempotency-Key"] = key
+    if request.if_version is not None:
+        headers["If-Match"] = f'"v{request.if_version}"'
+    return HttpRequest(request.method, url, headers, body)
+
+
+def wait_before_retry(request: ApiRequest[Any], response: HttpResponse | Failure | None, attempt: int) -> float | None:
+    """Seconds to wait before another attempt; None if there must be none."""
+    own = min(FIRST_WAIT * 2**attempt, MAX_WAIT)
+    own += own * random.random() / 4  # noqa: S311 - not a secret
+    if isinstance(response, Failure):
+        can_repeat = not response.sent or request.repeat is not Repeat.NEVER
+        return own if can_repeat and not response.final else None
+    assert response is not None  # noqa: S101 - the driver sends one for each request
+    if response.status in (_TOO_MANY_REQUESTS, _UNAVAILABLE) or (
+        response.status == _CONFLICT and "retry-after" in response.headers  # the first attempt is still in progress
+    ):
+        asked = response.headers.get("retry-after", "")
+        seconds = float(asked) if asked.isascii() and asked.isdecimal() else 0.0
+        return None if seconds > MAX_RETRY_AFTER else max(own, seconds)
+    return own if response.status in _GATEWAY_ERRORS and request.repeat is not Repeat.NEVER else None
+
+
+def read_result(request: ApiRequest[R], origin: Origin, response: HttpResponse) -> R:
+    """Decode the result of a successful response."""
+    if request.response is bytes:
+        return response.body  # type: ignore[return-value]
+    try:
+        if response.media_type != JSON:
+            raise ValueError(f"media type {response.media_type or 'missing'}")
+        return msgspec.json.decode(response.body, type=request.response)
+    except ValueError as error:
+        if "idempotency-replayed" in response.headers:
+            done = msgspec.json.decode(response.body, type=AlreadyDone)
+            raise ProtocolError(
+                f"The change was made (entry {done.seq}), but the server no longer has its response"
+            ) from error
+        raise ProtocolError(
+            f"{origin.url} did not answer {request.method} {API_PATH}{request.path} as a Perseid server does: {error}",
+            advice="Check the URL, and whether the server has a newer version than this client",
+        ) from error
+
+
+def read_error(origin: Origin, response: HttpResponse | Failure | None) -> ClientError:
+    """Convert an unsuccessful response to an error."""
+    assert isinstance(response, HttpResponse)  # noqa: S101 - the driver sends one for each request
+    location = response.headers.get("location", "")
+    if 300 <= response.status < 400:
+        return ProtocolError(
+            f"{origin.url} redirects to {location or 'another address'}, which is not followed",
+            advice="Connect to the URL of the server itself",
+        )
+    try:
+        problem = msgspec.json.decode(response.body, type=Problem) if response.media_type == PROBLEM_JSON else None
+    except ValueError:
+        problem = None
+    if problem is None:
+        if response.status in (*_GATEWAY_ERRORS, _UNAVAILABLE):
+            return Unreachable(f"{origin.url} is not available: a proxy answers with status {response.status}")
+        return ProtocolError(
+            f"{origin.url} answered with status {response.status}, but not as a Perseid server does",
+            advice="Check the URL of the server",
+        )
+    kinds = {_NOT_FOUND: NotFound}
+    kind = kinds.get(response.status, Refused if response.status < 500 else ClientError)
+    return kind(
+        problem.detail,
+        advice=problem.advice,
+        code=problem.code,
+        rule=problem.rule,
+        problem_type=problem.type.rpartition("#")[2],
+        problem=problem,
+    )
+
+
+def unreachable(origin: Origin, failure: Failure) -> Unreachable:
+    """Convert a failure to an error."""
+    return Unreachable(f"{origin.url} cannot be reached: {failure.reason}", advice=failure.advice)
+
+
+# Server-sent events
+
+
+@dataclass(slots=True)
+class EventParser:
+    """Parses server-sent events, in pieces of any size."""
+
+    _rest: bytes = b""
+
+    def feed(self, data: bytes) -> list[tuple[str, bytes]]:
+        """Return the name and data of each event that is complete."""
+        *complete, self._rest = (self._rest + data).replace(b"\r\n", b"\n").split(b"\n\n")
+        events = []
+        for block in complete:
+            fields = dict([line.partition(b":")[::2] for line in block.split(b"\n") if not line.startswith(b":")])
+            if b"data" in fields:
+                name = fields.get(b"event", b"message").strip().decode("utf-8", "replace")
+                events.append((name, fields[b"data"].strip()))
+        return events
