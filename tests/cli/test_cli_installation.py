@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perseid.registry.installation.installation import WRITER_LINK
-from perseid.server.state.runtime import lock_installation
+from perseid.server.state.runtime import WRITER_LINK, lock_installation
 from tests.cli.installation import Site, call, refused, site
 from tests.cli.program import run
 
@@ -205,7 +204,7 @@ def test_upgrade_reports_that_nothing_changed(tmp_path: Path) -> None:
 
 def test_upgrade_is_refused_beside_a_running_server(tmp_path: Path) -> None:
     installation = site(tmp_path, "--prefix", "12345")
-    lock = lock_installation(installation.directory, exclusive=False)
+    lock = lock_installation(installation.directory)
     assert lock is not None
     problem = json.loads(installation("upgrade --json").err)
     os.close(lock)

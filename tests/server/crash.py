@@ -115,7 +115,7 @@ class Server:
     """Where the log of the running server starts."""
 
     def restart(self) -> None:
-        """Start the command again; it fails while remaining processes of the killed server use the ports."""
+        """Start the command again; it fails if processes of the killed server use the ports for long."""
         self.running.process.wait()
         self.log_start = len(self.running.errors)
         end = time.monotonic() + RECOVERY_SECONDS

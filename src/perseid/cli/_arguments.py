@@ -43,11 +43,12 @@ from perseid.registry.commands.composition import Condition, Conditional, entry_
 from perseid.registry.commands.records import PartialValue
 from perseid.registry.context import Command, name_too_long
 from perseid.registry.identity import Identity, KeyIdentity, LocalIdentity, Proof
-from perseid.registry.installation.installation import WRITER_LINK, Installation
+from perseid.registry.installation.installation import Installation
 from perseid.registry.queries.history import keep_history_note
 from perseid.registry.registry import Registry
 from perseid.registry.responses import to_changed
 from perseid.registry.results import ChangeResult
+from perseid.server.state.runtime import WRITER_LINK
 
 from ._commands import NAME_OPTIONS, Directory, find_own_resolvers, resolve_directory
 from ._output import STANDARD_INPUT, print_json, print_message

@@ -161,7 +161,7 @@ def upgrade(directory: Directory = None, json: AsJson = False) -> None:
     """
     target = resolve_directory(directory)
     installations.load_settings(target)  # there is an installation
-    if (lock := lock_installation(target, exclusive=True)) is None:
+    if (lock := lock_installation(target)) is None:
         raise StateConflict("The server of this installation is running. Stop it first, then upgrade")
     try:
         done = installations.upgrade(target)

@@ -123,7 +123,10 @@ def serve(  # noqa: PLR0913 - options
         # A process that has opened a ledger and created keys is not forked.
         fork_server=(0, -1) if is_new else fork_server.fork(),
     )
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "perseid.server.processes.supervisor", options.to_json()])  # noqa: S606 - ours
+    pipe, writer = os.pipe()
+    os.set_inheritable(pipe, True)
+    os.write(writer, options.to_json().encode())
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "perseid.server.processes.supervisor", str(pipe)])  # noqa: S606 - ours
 
 
 def _set_environment(options: dict[str, str | int | None]) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from perseid.records.record import Value
 from perseid.records.site import Interface, Purpose, Site, Transport
-from perseid.registry.installation.installation import WRITER_LINK
+from perseid.server.state.runtime import WRITER_LINK
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.fragments import MAX_PACKET, packet_count, split
 from perseid.wire.framing import Frame

@@ -4,11 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from unittest.mock import MagicMock
 
-import pytest
-
-from perseid.server.processes import CHILD_SIGNALS, fork_server
+from perseid.server.processes import CHILD_SIGNALS
 
 _SUPERVISOR = """
 import ctypes, json, os, random, signal, socket, sys, time, types
@@ -77,10 +74,3 @@ def test_children_belong_to_the_supervisor_and_share_no_randomness() -> None:
     assert unknown == {"code": 0}, "a process that the supervisor does not know does nothing"
     assert result["code"] == 0
     assert done.stderr == ""
-
-
-def test_process_whose_name_cannot_be_set_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    comm = MagicMock()
-    comm.write_text.side_effect = PermissionError
-    monkeypatch.setattr(fork_server, "Path", lambda _: comm)
-    fork_server._set_name("worker-0")

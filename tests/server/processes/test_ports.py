@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perseid.server.processes import sockets
-from perseid.server.processes.sockets import PortStatus, check_port
+from perseid.server.processes.sockets import PortStatus, check_port, wait_for_release
 
 BOTH = pytest.mark.parametrize("udp", [False, True], ids=["tcp", "udp"])
 
@@ -76,3 +76,32 @@ def test_foreign_address_is_a_problem(udp: bool, host: str) -> None:
     looked = check_port(host, 2641, udp=udp)
     assert looked.problem
     assert not looked.in_use
+
+
+@BOTH
+def test_ports_of_a_killed_server_are_waited_for(
+    udp: bool, in_use: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    addresses, pauses = [in_use.getsockname()], list[float]()
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            in_use.close()
+
+    monkeypatch.setattr(time, "sleep", pause)
+    wait_for_release(addresses, lambda: False)
+    assert not pauses, "another program uses the port"
+    wait_for_release(addresses, lambda: True)
+    assert len(pauses) == 3
+    assert check_port(*addresses[0], udp=udp) == PortStatus()
+
+
+def test_ports_are_not_waited_for_longer_than_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter(range(10))
+    monkeypatch.setattr(sockets, "RELEASE_SECONDS", 3)
+    monkeypatch.setattr(sockets, "_is_used", lambda *_: True)
+    monkeypatch.setattr(time, "monotonic", lambda: next(times))
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    wait_for_release([("127.0.0.1", 1)], lambda: True)
+    assert next(times) == 4

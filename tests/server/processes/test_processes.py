@@ -205,12 +205,15 @@ def test_invalid_message_gets_one_response_and_the_connection_ends(server: Servi
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_other_workers_serve_the_sockets_of_a_silent_one(killable_server: Serving, number: signal.Signals) -> None:
-    """Nobody waits for its replacement, which takes seconds on a busy machine. Changes wait for another writer."""
+    """Nobody waits for its replacement, which takes seconds on a busy machine. Changes wait for another writer.
+
+    The process that forks the others is silent, too.
+    """
     before = children(killable_server, "worker")
-    (writer,) = children(killable_server, "writer")
+    (writer,), (parent,) = (children(killable_server, kind) for kind in ("writer", "forkserver"))
     host, port = killable_server.http
-    os.kill(before[0], number)
-    os.kill(writer, number)
+    for process in (parent, before[0], writer):
+        os.kill(process, number)
     for at in range(40):  # the kernel gives about half of them to the sockets of each worker
         for via in (Via.UDP, Via.TCP):
             with NativeClient(killable_server.native, via, timeout=PATIENCE, attempts=1) as client:
@@ -223,7 +226,7 @@ def test_other_workers_serve_the_sockets_of_a_silent_one(killable_server: Servin
         assert made.code is ResponseCode.SUCCESS
     assert writer not in children(killable_server, "writer")
     eventually(lambda: len(set(children(killable_server, "worker")) - {before[0]}) == 2, "another worker")
-    for name in ("worker", "writer"):
+    for name in ("worker", "writer", "forkserver"):
         line = re.compile(rf"{name}\S* ended by signal 9 and is restarted")
         eventually(lambda line=line: line.search(killable_server.errors) is not None, "a line in the log")  # type: ignore[misc]
         was_stuck = re.search(rf"{name}\S* has been unresponsive for", killable_server.errors) is not None
@@ -349,18 +352,28 @@ def test_killed_workers_are_restarted_and_keep_their_queues(killable_server: Ser
 
 
 def test_no_process_survives_the_supervisor(tmp_path: Path) -> None:
+    """While it runs there is no second server; when it is killed, the next one starts at once, at the same ports."""
     directory = copy_to(tmp_path)
     with ExitStack() as stack:
         running = stack.enter_context(serving(directory))
+        (native, native_port), (http, http_port) = running.native, running.http
+        second = run(directory, "--native-port", str(native_port))
+        ports = f"native protocol at {native} port {native_port}, HTTP at {http} port {http_port}"
+        what = f"A server of {directory} is already running: process {running.pid}, {ports}"
+        fix = f"Stop it first, for example with `kill {running.pid}`, or serve another installation with -d DIR"
+        assert (second.returncode, second.stderr) == (1, f"perseid: {what}. {fix}\n")
         left = [pid for kind in ("forkserver", "writer", "worker") for pid in children(running, kind)]
         assert len(left) == 3
-        os.kill(running.pid, signal.SIGKILL)
-        running.process.wait()
+        with socket.create_connection(running.native) as unfinished:
+            unfinished.sendall(b"\2")  # the worker waits for the rest of the request for a moment
+            assert is_answered(running, Via.TCP), "so the connection before was accepted, too"
+            os.kill(running.pid, signal.SIGKILL)
+            running.process.wait()
+            with serving(directory, "--native-port", str(native_port), "--http-port", str(http_port)) as again:
+                assert is_answered(again, Via.UDP)
         eventually(lambda: not any(_runs(process) for process in left), "the end of all processes")
         with pytest.raises(AssertionError, match="exit code -9"):
             stack.close()
-    with serving(directory) as again:
-        assert is_answered(again, Via.UDP)
 
 
 def _runs(process: int) -> bool:
@@ -536,13 +549,13 @@ def test_missing_installation_is_refused(tmp_path: Path) -> None:
 
 def test_installation_that_is_being_upgraded_is_not_served(tmp_path: Path) -> None:
     directory = copy_to(tmp_path)
-    lock = lock_installation(directory, exclusive=True)
+    lock = lock_installation(directory)
     assert lock is not None
     done = run(directory, "--native-port", "0")
     os.close(lock)
     assert (done.returncode, done.stderr) == (
         1,
-        "perseid: The installation is being upgraded. Start the server after that\n",
+        f"perseid: {directory} is in use: a server is starting there, or it is being upgraded. Retry after that\n",
     )
 
 

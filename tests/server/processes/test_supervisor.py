@@ -75,11 +75,15 @@ def test_process_that_does_not_end_leaves_the_others_their_time(
 ) -> None:
     now = 0.0
     ends: dict[int, float] = {}
+    continued: list[int] = []
     for pid, child in enumerate(supervisor._children, 1):
         child.pid = pid
 
     def kill(pid: int, number: int) -> None:
-        if number != signal.SIGCONT:
+        if number == signal.SIGCONT:
+            assert not ends, "others may wait for a stopped process"
+            continued.append(pid)
+        else:
             ends[pid] = now if number == signal.SIGKILL else now + needed[supervisor._children[pid - 1].name]
 
     def wait(_reading: object, _writing: object, _errors: object, timeout: float) -> tuple[bool]:
@@ -100,6 +104,7 @@ def test_process_that_does_not_end_leaves_the_others_their_time(
     monkeypatch.setattr(supervisor, "_signals", 0, raising=False)
     monkeypatch.setattr(supervisor, "_on_signal", reap)
     supervisor._stop_all()
+    assert continued == [1, 2, 3]
     assert [message.removesuffix(" and is killed") for message in caplog.messages] == killed
 
 

@@ -40,7 +40,7 @@ from perseid.registry.commands.lifecycle import Redact
 from perseid.registry.commands.minting import Mint
 from perseid.registry.commands.records import Add, Create, Delete, Home
 from perseid.registry.installation import installation as installations
-from perseid.registry.installation.installation import WRITER_LINK, Installation
+from perseid.registry.installation.installation import Installation
 from perseid.registry.jobs import runner
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
@@ -52,6 +52,7 @@ from perseid.server.processes import remote_ledger, writer
 from perseid.server.processes.child import ChildOptions, SupervisorLink
 from perseid.server.processes.remote_ledger import FRAME, SOCKET_NAME, FrameReader, RemoteLedger, find_writer, frame
 from perseid.server.processes.writer import Journal, WriterServer
+from perseid.server.state.runtime import WRITER_LINK
 from perseid.wire.codes import ResponseCode
 from tests.ledger.ledgers import (
     SIGNER,

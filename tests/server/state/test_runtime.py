@@ -11,7 +11,14 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from perseid.server.state import runtime
-from perseid.server.state.runtime import NoRuntimeDirectory, RuntimeDirectory
+from perseid.server.state.runtime import (
+    WRITER_LINK,
+    NoRuntimeDirectory,
+    RuntimeDirectory,
+    is_last_ending,
+    lock_installation,
+    read_details,
+)
 
 
 @pytest.fixture
@@ -129,3 +136,29 @@ def test_lock_removed_meanwhile_is_not_taken(tmp_path: Path, monkeypatch: pytest
     assert calls.count(calls[0]) == 2
     assert (second.path / "lock").exists()
     second.remove()
+
+
+def test_installation_has_one_server_and_tells_which(tmp_path: Path) -> None:
+    installation = tmp_path / "installation"
+    installation.mkdir()
+    assert (read_details(installation), is_last_ending(installation)) == (None, False)
+    lock = lock_installation(installation)
+    assert lock is not None
+    assert lock_installation(installation) is None
+    directory = create(tmp_path)
+    (installation / WRITER_LINK).symlink_to(directory.path / "writer")
+    assert (read_details(installation), is_last_ending(installation)) == (None, True)
+    directory.write_details({"pid": os.getpid(), "workers": 2})
+    assert read_details(installation) == {"pid": os.getpid(), "workers": 2}
+    with subprocess.Popen(["/bin/true"]) as ended:
+        pass
+    directory.write_details({"pid": ended.pid})
+    assert read_details(installation) is None, "the server was killed"
+    os.close(lock)
+    os.close(directory.lock)
+    assert not is_last_ending(installation)
+    lock = lock_installation(installation)
+    assert lock is not None
+    os.close(lock)
+    directory.path.rename(tmp_path / "gone")
+    directory.write_details({})  # this is for a message only

@@ -51,9 +51,6 @@ from .site import PUBLIC_KEY, SERVER_KEY, SITE_JSON, build_site, encode_site, ge
 
 LEDGER_NAME: Final = "ledger.db"
 ANSWERS_NAME: Final = "answers"
-WRITER_LINK: Final = "writer"
-"""A link to the socket of the writer, while a server is running."""
-
 KNOWN_CLIENTS: Final = "known-clients"
 CHECKPOINT_KEY: Final = "checkpoint.key"
 NEXT_CHECKPOINT_KEY: Final = f"{CHECKPOINT_KEY}.next"

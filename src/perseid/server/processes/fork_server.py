@@ -4,7 +4,8 @@ Loading them takes half a second, a fork some milliseconds; and what is loaded o
 of the installation, has no thread and no secret: children open databases and keys, and start threads and event loops,
 after the fork.
 
-Its standard input is a socket. A request is the module and the options of a child as JSON, with the descriptors that
+Its standard input is a socket. The first message has the shared counters, where it says that it is alive once it has
+loaded all modules. A request is the module and the options of a child as JSON, with the descriptors that
 these name; the reply is its process id or a problem. The child becomes one of the supervisor, which adopts orphans
 (PR_SET_CHILD_SUBREAPER), so it outlives the fork server. It waits for the supervisor's first news before it does
 anything: one of which the supervisor does not learn, because the fork server was killed, reads the end of that pipe and
@@ -23,15 +24,20 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
-from pathlib import Path
+from time import monotonic
 from typing import Any, Final, NoReturn
 
+from perseid.server.observe.counters import SharedCounters
+
 from . import CHILD_SIGNALS, systemd
+from .child import BEAT_SECONDS
+from .title import set_title
 
 PRELOADED: Final = (
     "perseid.server.processes.writer",
     "perseid.server.processes.worker",
     "perseid.server.http.v1.routes",  # which the first worker loads when it has time
+    "perseid.server.processes.jobs",
 )
 """Modules to load before they are asked for, in the order in which children are started."""
 
@@ -82,6 +88,11 @@ def spawn(environ: Mapping[str, str]) -> tuple[int, socket.socket]:
     return pid, ours
 
 
+def send_counters(channel: socket.socket, descriptor: int) -> None:
+    """Send the shared counters; the last slot is that of the fork server."""
+    socket.send_fds(channel, [b"{}"], [descriptor])
+
+
 def request(channel: socket.socket, module: str, options: Mapping[str, Any], descriptors: Sequence[str]) -> None:
     """Ask for a child. `descriptors` are the names of those options that are descriptors or lists of them."""
     numbers: list[int] = []
@@ -111,20 +122,22 @@ def run() -> NoReturn:
     signal.pthread_sigmask(signal.SIG_BLOCK, CHILD_SIGNALS)  # children unblock them when they have handlers
     for name in systemd.VARIABLES:  # only the supervisor notifies systemd
         os.environ.pop(name, None)
-    _set_name("forkserver")
+    set_title("forkserver")
     gc.disable()  # nothing that is loaded becomes garbage
     preload = list(PRELOADED)
+    counters: SharedCounters | None = None
     with socket.socket(fileno=os.dup(_CHANNEL)) as channel:
         os.dup2(null := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC), _CHANNEL)
         os.close(null)
         while True:
-            if preload and not select.select([channel], [], [], 0)[0]:
-                import_module(preload.pop(0))
-                continue
+            _wait(channel, preload, counters)
             received = _receive(channel)
             if received is None:
                 sys.exit(0)
             message, numbers = received
+            if not message:
+                counters = SharedCounters(numbers[0])
+                continue
             import_module(message["module"])
             gc.freeze()  # these objects live as long as the process, and their pages stay shared
             if _fork(channel):
@@ -136,8 +149,17 @@ def run() -> NoReturn:
     for name in message["descriptors"]:
         value = options[name]
         options[name] = numbers.pop(0) if isinstance(value, int) else [numbers.pop(0) for _ in value]
-    _set_name(options["name"])
+    set_title(options["name"], options.get("directory", ""))
     sys.exit(import_module(message["module"]).main(json.dumps(options)) if _is_known(options["news"]) else 0)
+
+
+def _wait(channel: socket.socket, preload: list[str], counters: SharedCounters | None) -> None:
+    """Wait for a message. Meanwhile load modules; when all are loaded, say that this process is alive."""
+    while not select.select([channel], [], [], 0 if preload else BEAT_SECONDS)[0]:
+        if preload:
+            import_module(preload.pop(0))
+        elif counters is not None:
+            counters.beat(len(counters) - 1, monotonic())
 
 
 def _receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
@@ -182,12 +204,6 @@ def _is_known(news: int) -> bool:
     poll = select.poll()
     poll.register(news, select.POLLIN)
     return bool(poll.poll()[0][1] & select.POLLIN)
-
-
-def _set_name(name: str) -> None:
-    """Set the name that ps and top show, of which the kernel keeps 15 bytes."""
-    with suppress(OSError):  # some sandboxes forbid it
-        Path("/proc/self/comm").write_text(name, encoding="ascii")
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from perseid.ledger.log.writer import INTERVAL, MAX_WAITING, MAX_WAITING_BYTES
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.registry.codec import MAX_MESSAGE, InvalidMessage, OtherVersion, decode_outcome, encode_request
-from perseid.registry.installation.installation import WRITER_LINK
+from perseid.server.state.runtime import WRITER_LINK
 
 SOCKET_NAME: Final = "writer"
 """The writer's socket in the runtime directory."""

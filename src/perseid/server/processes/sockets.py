@@ -9,7 +9,7 @@ import contextlib
 import errno
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,10 @@ RECEIVE_BUFFER_BYTES: Final = 4 << 20
 """Receive buffer of a worker; the system may allow less. Each datagram needs about 768 bytes there, so this is the
 load of a twentieth of a second."""
 
+RELEASE_SECONDS: Final = 1.0
+"""Seconds to wait for the ports of a killed server: its workers finish started work for half a second, and end."""
+
+_RELEASE_PAUSE = 0.01  # seconds between two looks
 _ATTEMPTS = 50  # to find a port that is free for TCP and for UDP
 
 
@@ -61,6 +65,26 @@ def listen(host: str, port: int, workers: int) -> list[socket.socket]:
             raise _startup_error("HTTP", "http.port", host, port, error) from error
         stack.pop_all()
         return sockets
+
+
+def wait_for_release(addresses: Sequence[tuple[str, int]], is_ending: Callable[[], bool]) -> None:
+    """Wait until nobody uses these ports, as long as processes of a killed server are ending, but not for long.
+
+    What is still in use is reported by who binds it.
+    """
+    deadline = time.monotonic() + RELEASE_SECONDS
+    while is_ending() and time.monotonic() < deadline and any(_is_used(*address) for address in addresses):
+        time.sleep(_RELEASE_PAUSE)
+
+
+def _is_used(host: str, port: int) -> bool:
+    for kind in _TABLES:
+        try:
+            _try_bind(host, port, kind)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return True
+    return False
 
 
 def listen_for_metrics(host: str, port: int) -> socket.socket:
@@ -139,7 +163,7 @@ PROC: Final = Path("/proc")
 _TABLES = {socket.SOCK_STREAM: ("tcp", "tcp6"), socket.SOCK_DGRAM: ("udp", "udp6")}
 _LISTEN_STATES = {socket.SOCK_STREAM: "0A", socket.SOCK_DGRAM: "07"}  # states in the kernel's tables
 _CHECK_ATTEMPTS, _PAUSE = 3, 0.05  # another check may hold the port at the same moment
-_COMMAND_WORDS = 4  # of a command: `python -P -m perseid.server.processes.supervisor`
+_COMMAND_WORDS = 4  # of a command: `python -P -m perseid.server.processes.fork_server`
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,10 +36,17 @@ from perseid.server.limits.connections import SharedConnections
 from perseid.server.limits.udp import SLOTS, TrafficLimit
 from perseid.server.observe import logs
 from perseid.server.observe.counters import SharedCounters
-from perseid.server.state.runtime import NoRuntimeDirectory, RuntimeDirectory, lock_installation
+from perseid.server.state.runtime import (
+    NoRuntimeDirectory,
+    RuntimeDirectory,
+    is_last_ending,
+    lock_installation,
+    read_details,
+)
 
 from . import fork_server, systemd, unblock_signals
-from .sockets import StartupError, bind, listen, listen_for_metrics
+from .sockets import StartupError, bind, listen, listen_for_metrics, wait_for_release
+from .title import set_title
 
 MIN_RESTART_DELAY: Final = 0.1
 MAX_RESTART_DELAY: Final = 5.0
@@ -71,7 +78,7 @@ LOCKED_SECONDS: Final = 1.0
 the shared state: they wait for it to end its transaction, which takes microseconds."""
 
 FORK_TIMEOUT: Final = 60.0
-"""Seconds for the fork server to fork a process: loading all modules may be slow."""
+"""Seconds for the fork server to fork a process while it loads modules, which may be slow. Then it has a heartbeat."""
 
 CHECK_SECONDS: Final = 0.1
 """Seconds between two looks at the heartbeats."""
@@ -111,7 +118,6 @@ class ServerOptions:
     """Process id and socket of a fork server that has been started; zero if it has not."""
 
     def to_json(self) -> str:
-        """Return the options as a command line argument."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -166,6 +172,13 @@ class Supervisor:
 
     def __init__(self, options: ServerOptions) -> None:
         self._options = options
+        directory = Path(options.directory)
+        self._lock = lock_installation(directory)
+        if self._lock is None:
+            raise StartupError(_describe_owner(directory))
+        metrics = options.metrics_host, options.metrics_port
+        addresses = (options.host, options.port), (options.http_host, options.http_port), metrics
+        wait_for_release([each for each in addresses if all(each)], lambda: is_last_ending(directory))
         udp, tcp = bind(options.host, options.port, options.workers)
         self.port: int = tcp[0].getsockname()[1]
         http = listen(options.http_host, options.http_port, options.workers) if options.http_host else []
@@ -174,10 +187,8 @@ class Supervisor:
         self._sockets = [udp, tcp, http]
         self._traffic, self._requests = TrafficLimit.create(SLOTS), TrafficLimit.create(SLOTS)
         self._connections = SharedConnections.create(options.workers)
-        self._lock = lock_installation(Path(options.directory), exclusive=False)
-        if self._lock is None:
-            raise StartupError("The installation is being upgraded. Start the server after that")
-        self._runtime = RuntimeDirectory.create(Path(options.directory))
+        self._runtime = RuntimeDirectory.create(directory)
+        self._runtime.write_details(self._details())
         self._selector = selectors.DefaultSelector()
         self._signals, wakeup = _signal_pipe()
         signal.set_wakeup_fd(wakeup)
@@ -197,7 +208,8 @@ class Supervisor:
         """The child that the fork server was asked for and has not forked yet."""
         self._ended_early: dict[int, int] = {}
         """Exit codes of processes that ended meanwhile, by process id: that child may be one of them."""
-        self._shared_counters = SharedCounters.create(len(self._children))
+        self._fork_server.number = len(self._children)
+        self._shared_counters = SharedCounters.create(len(self._children) + 1)
         self._problem = ""
         self._accept_clock = options.accept_clock
         self._has_started = self._stopping = False
@@ -265,9 +277,12 @@ class Supervisor:
         for child in self._children:
             if self._channel is not None and self._forking is None and child.is_due(now):
                 self._start(child)
+        everyone = (*self._children, self._fork_server)
+        self._fork_server.is_ready = self._shared_counters.last_beat(self._fork_server.number) > 0
+        for child in everyone:
             child.silence = now - late - (self._shared_counters.last_beat(child.number) or child.started)
             child.is_silent = not child.is_ready or child.silence > SILENT_SECONDS
-        if now >= self._resume_deadline and (stuck := choose_stuck(self._children, self._runtime.last_writer)):
+        if now >= self._resume_deadline and (stuck := choose_stuck(everyone, self._runtime.last_writer)):
             self._resume_deadline = now + RESUME_SECONDS
             for child in stuck:
                 self._kill(child, child.silence)
@@ -285,12 +300,14 @@ class Supervisor:
     def _stop_all(self) -> None:
         """Stop in reverse order: workers finish started work while the processes that they need still run."""
         systemd.stopping()
+        for child in (*self._children, self._fork_server):  # a stopped one could not end, and others may wait for it
+            if child.pid:
+                os.kill(child.pid, signal.SIGCONT)
         kinds = list(dict.fromkeys(child.kind for child in self._children))
         for kind in reversed(kinds):
             running = [child for child in self._children if child.kind == kind and child.pid]
             for child in running:
                 os.kill(child.pid, signal.SIGTERM)
-                os.kill(child.pid, signal.SIGCONT)  # a stopped one could not end
             self._wait_until_ended(running, JOBS_DRAIN_SECONDS if kind == self._jobs.kind else DRAIN_SECONDS)
         if self._channel is not None:
             self._channel.close()
@@ -333,6 +350,7 @@ class Supervisor:
     def _start_fork_server(self) -> None:
         self._fork_server.restart_at = None
         self._fork_server.started = monotonic()
+        self._shared_counters.beat(self._fork_server.number, 0.0)
         try:
             self._fork_server.pid, channel = fork_server.spawn(os.environ)
         except OSError as error:  # out of memory or processes; this may pass
@@ -345,6 +363,8 @@ class Supervisor:
     def _watch_fork_server(self, channel: socket.socket) -> None:
         channel.set_inheritable(False)
         self._channel = channel
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has ended; `_on_exit` starts another
+            fork_server.send_counters(channel, self._shared_counters.descriptor)
         self._selector.register(channel, selectors.EVENT_READ, self._on_fork)
 
     def _start(self, child: Child) -> None:
@@ -531,16 +551,18 @@ class Supervisor:
             if not any(each.is_reloading for each in self._children):
                 systemd.ready()
 
-    def _print_startup(self) -> None:
-        details = {
+    def _details(self) -> dict[str, Any]:
+        return {
             "pid": os.getpid(),
             "native": {"host": self._options.host, "port": self.port},
             **({"http": {"host": self._options.http_host, "port": self.http_port}} if self._options.http_host else {}),
             "workers": self._options.workers,
             "metrics": self._metrics_url(),
         }
+
+    def _print_startup(self) -> None:
         lines = (
-            (json.dumps(details),)
+            (json.dumps(self._details()),)
             if self._options.as_json
             else [
                 each.format(
@@ -581,6 +603,19 @@ def choose_stuck(children: Sequence[Child], last_writer: Callable[[], int]) -> l
     return [child for child in running if child.silence > (STUCK_SECONDS if child.is_ready else START_TIMEOUT)]
 
 
+def _describe_owner(directory: Path) -> str:
+    """Say what uses an installation that cannot be locked."""
+    details = read_details(directory)
+    if details is None:
+        return f"{directory} is in use: a server is starting there, or it is being upgraded. Retry after that"
+    places = [(name, details[key]) for key, name in (("native", "native protocol"), ("http", "HTTP")) if key in details]
+    ports = [f"{name} at {place['host']} port {place['port']}" for name, place in places]
+    return (
+        f"A server of {directory} is already running: process {details['pid']}, {', '.join(ports)}. Stop it first, for "
+        f"example with `kill {details['pid']}`, or serve another installation with -d DIR"
+    )
+
+
 def _signal_pipe() -> tuple[int, int]:
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
@@ -592,9 +627,11 @@ def _format_exit(code: int) -> str:
     return f"by signal {-code}" if code < 0 else f"with code {code}"
 
 
-def main(text: str) -> int:
-    """Run the supervisor process."""
-    options = ServerOptions.from_json(text)
+def main(descriptor: int) -> int:
+    """Run the supervisor process, with the options that a pipe contains: a command line is for everybody to read."""
+    with open(descriptor, encoding="utf-8") as pipe:
+        options = ServerOptions.from_json(pipe.read())
+    set_title("supervisor", options.directory)
     logs.configure("supervisor", options.log_format, level=options.log_level)
     try:
         return Supervisor(options).run()
@@ -606,4 +643,4 @@ def main(text: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(int(sys.argv[1])))

@@ -14,6 +14,7 @@ ports, the number of workers) and the database take effect at the next start.
 
 import asyncio
 import gc
+import itertools
 import logging
 import os
 import secrets
@@ -288,6 +289,8 @@ class Worker:
             if self._http is not None:
                 self._http.drain()
             await self._drain()
+        for sock in itertools.chain(*self._sockets):  # if the supervisor has ended, the next server can use the ports
+            sock.close()
         self._publish_metrics()
         if isinstance(self._installation.ledger, RemoteLedger):
             self._installation.ledger.disconnect()  # first: threads of the pools may wait for the writer

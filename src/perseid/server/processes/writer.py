@@ -37,10 +37,11 @@ from perseid.ledger.log.log import Log
 from perseid.ledger.log.requests import Outcome, Request
 from perseid.records.errors import InvalidData
 from perseid.registry.codec import MAX_MESSAGE, InvalidMessage, decode_request, encode_outcome
-from perseid.registry.installation.installation import WRITER_LINK, Installation
+from perseid.registry.installation.installation import Installation
 from perseid.registry.installation.settings import Config, InvalidConfig
 from perseid.registry.registry import Registry
 from perseid.server.observe import logs
+from perseid.server.state.runtime import WRITER_LINK
 
 from . import unblock_signals
 from .child import BEAT_SECONDS, ChildOptions, SupervisorLink, parse_options

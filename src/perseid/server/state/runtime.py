@@ -3,13 +3,17 @@
 It is in memory if possible: in `$RUNTIME_DIRECTORY` (systemd), in the user's runtime directory or in shared memory,
 else inside the installation. The supervisor creates it, and removes it when it stops. A lock, which all processes of
 the server inherit, tells a directory in use from one that a killed server left behind, which the next server of the
-same user removes.
+same user removes. The link `writer` in the installation leads to it.
+
+Only one server at a time serves an installation: its supervisor locks the installation. If the supervisor is killed,
+the next one can start at once, while other processes of the last one end.
 
 The supervisor loads this module, so it imports little.
 """
 
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -18,13 +22,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 MIN_FREE_BYTES: Final = 32 << 20
 """Free bytes that a file system must have: the state of a busy server. Containers often have little shared memory."""
 
 MAX_SERVERS: Final = 64
-"""Servers of one installation at a time, each with a directory of its own; there is seldom more than one."""
+"""Servers of one installation whose processes still run, each with a directory of its own: seldom more than one."""
 
 MAX_PATH: Final = 100
 """Bytes of the directory's path: the address of a socket in it (`writer`) has at most 107 on Linux (unix(7))."""
@@ -37,6 +41,12 @@ SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - `_lock` refuses what others cr
 
 CONTROL_NAME: Final = "control"
 """File with numbers that all processes share; the first is the id of the process that made the last change."""
+
+DETAILS_NAME: Final = "server.json"
+"""File with what the server prints at its start with `--json`, for whoever tries to start a second one."""
+
+WRITER_LINK: Final = "writer"
+"""A link in the installation to the socket of the writer, in the runtime directory, while a server is running."""
 
 _NAME = re.compile("perseid-[0-9a-f]{16}(-[0-9]+)?")
 _LOCK_NAME = "lock"
@@ -83,24 +93,53 @@ class RuntimeDirectory:
         except OSError:
             return 0
 
+    def write_details(self, details: Mapping[str, Any]) -> None:
+        """Say what runs."""
+        with suppress(OSError):  # a full disk; it is for a message only
+            (self.path / DETAILS_NAME).write_text(json.dumps(details))
+
     def remove(self) -> None:
         """Remove the directory with everything in it."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self.lock)
 
 
-def lock_installation(directory: Path, *, exclusive: bool) -> int | None:
-    """Lock an installation until the descriptor is closed: servers share it, an upgrade has it alone.
-
-    Return None if another process does not allow it.
-    """
+def lock_installation(directory: Path) -> int | None:
+    """Lock an installation for a server or an upgrade, until the descriptor is closed; None if another one has it."""
     lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(lock, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(lock)
         return None
     return lock
+
+
+def read_details(installation: Path) -> dict[str, Any] | None:
+    """Return what the running server of an installation wrote with `write_details`; None if it is unknown."""
+    try:
+        details: dict[str, Any] = json.loads((_find_last(installation) / DETAILS_NAME).read_bytes())
+        os.kill(details["pid"], 0)  # it runs
+    except (OSError, ValueError):
+        return None
+    return details
+
+
+def is_last_ending(installation: Path) -> bool:
+    """Whether processes of the last server of an installation still run, although its supervisor does not."""
+    try:
+        with (_find_last(installation) / _LOCK_NAME).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _find_last(installation: Path) -> Path:
+    """The runtime directory of the last server."""
+    return (installation / WRITER_LINK).readlink().parent
 
 
 def _candidates(installation: Path, environ: Mapping[str, str]) -> Iterator[Path]:
