@@ -29,6 +29,18 @@ class AdviceKind(Enum):
     REPLACE_VALUE = "Remove value {index} and add another one"
     USE_KEY_STORED_HERE = "Use a key in a handle that this server hosts"
 
+    # Users and roles
+    CHANGE_AT_HOST = "Change {handle} at the service that hosts it"
+    DISABLE_AS_OTHER = "Authenticate as another administrator"
+    GRANT_ROLE = "Grant a role on the prefix, such as editor, or grant the permission on single records"
+    LIST_USERS = "List the users"
+    MOVE_VALUE = "Move value {index} of {handle} to another index"
+    NAME_KEY = "Name one of its keys as INDEX:HANDLE: {keys}"
+    NAME_KEY_OR_GROUP = "Name an existing key or group as INDEX:HANDLE"
+    NAME_PREFIX = "Name a prefix"
+    NAME_RIGHTS = "Use a role ({roles}) or a permission ({permissions})"
+    ONE_LINE_NAME = "Use one printable line"
+
     # Tokens and idempotency keys
     CHANGE_LABEL = "Change the label"
     CREATE_TOKEN = "Use another token, or create one"

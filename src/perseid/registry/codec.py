@@ -51,6 +51,7 @@ from perseid.records.record import Value, ValueRef
 from perseid.registry.access.permissions import ScopeSet
 from perseid.registry.access.token_records import Token
 from perseid.registry.access.tokens import CreateToken, RevokeToken
+from perseid.registry.commands.access import AccessChange, Grant, Revoke
 from perseid.registry.commands.composition import Condition, Conditional, ConditionFailed
 from perseid.registry.commands.create_namespace import CopyPrefixHandle, CreateNamespace
 from perseid.registry.commands.lifecycle import Publish, Redact, Revive, Tombstone, Unpublish
@@ -69,6 +70,7 @@ from perseid.registry.commands.records import (
     SetValues,
 )
 from perseid.registry.commands.transfer import LinkMetadata, LinkResult, LinkVersion, Transfer
+from perseid.registry.commands.users import AddUser, DisableUser, ResetUser, UserResult
 from perseid.registry.jobs.undo import UndoConflict
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.queries.namespaces import ChangePolicy, PolicyChange
@@ -116,14 +118,17 @@ _COMMANDS: Final[dict[str, type[Deferrable]]] = {
         *(Add, AddNamespace, AddValues, ChangePolicy, CopyPrefixHandle, Create, CreateNamespace, CreateRecord),
         *(CreateToken, Delete, Generate, Home, LinkMetadata, LinkVersion, Mint, Modify, Publish, Redact, Remove),
         *(RemoveNamespace, ReplaceRecord, Reserve, Revive, RevokeToken, SetPolicy, SetValues, Tombstone, Transfer),
-        Unpublish,
+        *(Unpublish, AddUser, DisableUser, Grant, ResetUser, Revoke),
     )
 }
 _STATE_CHANGES: Final[dict[str, type[StateChange]]] = {
     kind.__name__: kind for kind in (ChangeJob, EndJob, RecordUse, StartJob)
 }
 _RESULTS: Final[dict[str, type[Any]]] = {
-    kind.__name__: kind for kind in (ChangeResult, LinkResult, MintResult, Namespace, PolicyChange, Token, int)
+    kind.__name__: kind
+    for kind in (
+        *(AccessChange, ChangeResult, LinkResult, MintResult, Namespace, PolicyChange, Token, UserResult, int),
+    )
 }
 _REFUSALS: Final[dict[str, type[Refused]]] = {
     kind.__name__: kind

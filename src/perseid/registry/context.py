@@ -21,11 +21,12 @@ from perseid.names.errors import InvalidName
 from perseid.names.handle import MAX_BYTES, Handle, check_prefix_syntax, find_invisible, fold
 from perseid.names.uri import is_uri
 from perseid.records import binary
-from perseid.records.admin import Admin
+from perseid.records.admin import Admin, AdminPermission
 from perseid.records.record import MAX_VALUES, Value, ValueRef, ascending
 from perseid.records.types import HS_ADMIN
 from perseid.registry.access.authorization import Decision, authorize, authorize_read
 from perseid.registry.access.permissions import HasRole, RequiredScope, Requirement, Role, display_name
+from perseid.registry.access.roles import has_keys_or_groups
 from perseid.registry.policy.authority import find_built_in_definition
 from perseid.registry.policy.policy import Audience, Policy
 from perseid.schema.namespaces import Scope
@@ -336,10 +337,13 @@ def add_administrators(context: Context, stored: StoredRecord, values: Sequence[
 
     The protocol allows a record without administrators, which only server administrators can change. Where every
     authenticated user can mint, the caller becomes the administrator, so that they can correct or delete the record.
+    Editors and readers of the prefix are not among the administrators of a record with keys or groups: see `roles`.
     """
     if values_of_type(tuple(values), HS_ADMIN):
         return tuple(values)
     admins: Sequence[Admin] = stored.policy.administrators(stored.handle.prefix)
+    if has_keys_or_groups(values):
+        admins = [admin for admin in admins if AdminPermission.ADD_ADMIN in admin.permissions] or admins
     if not admins and stored.policy.who_may_mint is Audience.AUTHENTICATED:
         admins = caller_as_administrator(context)
     return (*values, *admin_values(values, stored.policy, admins))

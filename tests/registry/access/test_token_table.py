@@ -17,6 +17,7 @@ from perseid.registry.access import permissions
 from perseid.registry.access.permissions import ScopeSet
 from perseid.registry.access.token_records import Secret
 from perseid.registry.access.tokens import CreateToken, RevokeToken
+from perseid.registry.commands.access import Grant, Revoke
 from perseid.registry.commands.create_namespace import CopyPrefixHandle, CreateNamespace
 from perseid.registry.commands.lifecycle import Publish, Redact, Revive, Tombstone, Unpublish
 from perseid.registry.commands.minting import Generate, Mint, Reserve
@@ -35,6 +36,7 @@ from perseid.registry.commands.records import (
     SetValues,
 )
 from perseid.registry.commands.transfer import LinkMetadata, LinkVersion, Transfer
+from perseid.registry.commands.users import AddUser, DisableUser, NewUserKey, ResetUser
 from perseid.registry.context import Command, Context, Plan
 from perseid.registry.identity import Identity
 from perseid.registry.policy.policy import PROFILES, Audience
@@ -151,6 +153,13 @@ CASES = {
     "tombstone": case(Tombstone(X, "gone"), W.TOMBSTONE),
     "revive": case(Revive(handle("12345/tomb")), W.TOMBSTONE),
     "transfer": case(Transfer(X, ref("301:0.NA/12345")), W.TRANSFER),
+    "grant in a record": case(Grant(ref("300:0.NA/12345"), ("reader",), "12345/x"), W.TRANSFER),
+    "grant on a prefix": case(Grant(ref("300:0.NA/12345"), ("minter",), "12345"), W.NAMESPACES, W.TRANSFER),
+    "revoke in a record": case(Revoke(ref("1:1/a"), (), "12345/x"), W.TRANSFER),
+    "revoke on a prefix": case(Revoke(ref("1:1/a"), (), "12345"), W.NAMESPACES, W.TRANSFER),
+    "add a user": case(AddUser("12345", "eve", NewUserKey(secret="x")), W.CREATE, W.TRANSFER),
+    "disable a user": case(DisableUser(X), W.TRANSFER),
+    "reset a user": case(ResetUser(PREFIX, NewUserKey(secret="x")), W.NAMESPACES, W.TRANSFER),
     "link versions": case(LinkVersion(X, Y), W.UPDATE),
     "link metadata": case(LinkMetadata(X, Y), W.UPDATE),
     "redact": case(lambda registry: Redact(handle("12345/changed"), 1, first_of(registry), "law"), W.ADMIN, where=""),

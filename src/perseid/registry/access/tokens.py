@@ -17,7 +17,7 @@ from typing import Final
 
 from perseid.ledger.errors import LedgerError
 from perseid.ledger.log.entry import Action, Draft, Entry, State
-from perseid.ledger.log.record_keys import TOKENS, record_key, token_name
+from perseid.ledger.log.record_keys import TOKENS, key_range, record_key, token_name
 from perseid.ledger.log.requests import Failed, Outcome
 from perseid.ledger.store import idempotency
 from perseid.names.errors import quote_text
@@ -28,7 +28,15 @@ from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.namespaces import check_prefix
 from perseid.registry.commands.records import require_identity
 from perseid.registry.context import Context, Deferrable, Plan
-from perseid.registry.identity import Anonymous, Identity, KeyIdentity, LocalIdentity, TokenIdentity
+from perseid.registry.identity import (
+    Anonymous,
+    Identity,
+    KeyIdentity,
+    LocalIdentity,
+    TokenIdentity,
+    effective_identity,
+    handle_key,
+)
 from perseid.registry.queries.history import is_allowed
 from perseid.registry.queries.listing import MAX_SCANNED
 from perseid.registry.queries.paging import DEFAULT_PAGE, PageBudget, page_size
@@ -182,6 +190,26 @@ class RevokeToken(Deferrable):
             return Plan(lambda _: token, reason=context.reasons[-1])
         draft = _draft(context, Action.DELETE, State.ABSENT, token.id)
         return Plan(lambda _: token, (draft,), reason=context.reasons[-1])
+
+
+def revoke_tokens_of(context: Context, handle: str) -> tuple[Draft, ...]:
+    """The entries that revoke all tokens whose issuer is a key of this handle.
+
+    Call it inside the commit, where no others can be created; the caller must have permission to remove the keys.
+    """
+    drafts: list[Draft] = []
+    first, end = key_range(TOKENS)
+    more = True
+    while more:
+        entries, more = context.snapshot.reader.names_page(first, end, MAX_SCANNED)
+        for entry in entries:
+            token = Token.from_entry(entry) if entry.state is State.NORMAL else None
+            issuer = None if token is None else effective_identity(token.identity())
+            if isinstance(issuer, KeyIdentity) and handle_key(issuer.reference.handle) == handle_key(handle):
+                drafts.append(_draft(context, Action.DELETE, State.ABSENT, entry.handle.rpartition("/")[2].lower()))
+            first = entry.key + b"\0"
+        more = more and bool(entries)
+    return tuple(drafts)
 
 
 class TokenUses:

@@ -114,6 +114,8 @@ class Mint(Generate):
     """The values of each metadata record: an object then gets two handles, linked both ways (S12). None for one."""
     own_handle: str = ""
     """The type of another value, with the handle itself: a creator names itself (A4)."""
+    own_administrator: bytes = b""
+    """The data of another HS_ADMIN value, whose administrator is the key at the same index in the record itself."""
     reserve: bool = False
     """Whether the handles only get an owner: they do not resolve until their record is created."""
     published: bool = True
@@ -137,7 +139,7 @@ class Mint(Generate):
         rows = range(self.count if self.each else 1)
         (first, *_), *_ = [self._drafts(context, mint_plan, samples, row) for row in rows]
         handles = mint_plan.new_handles(total, self.names_each)
-        if self.each or self.own_handle or self.metadata is not None:
+        if self.each or self.own_handle or self.own_administrator or self.metadata is not None:
             groups = [handles[at : at + self.names_each] for at in range(0, len(handles), self.names_each)]
             objects = [self._drafts(context, mint_plan, group, row) for row, group in enumerate(groups)]
             drafts = [draft for each in objects for draft in each]
@@ -161,6 +163,10 @@ class Mint(Generate):
         if self.own_handle:
             index = max((value.index for value in values), default=0) + 1
             values = (*values, Value.text(index, self.own_handle, str(handles[0])))
+        if self.own_administrator:
+            admin = Admin.from_bytes(self.own_administrator)
+            own = replace(admin, administrator=ValueRef(admin.administrator.index, str(handles[0])))
+            values = (*values, *admin_values(values, policy, [own]))
         records = [values]
         if self.metadata is not None:
             records = [

@@ -129,7 +129,7 @@ def check_owner(context: Context, owner: ValueRef) -> Admin:
     handle = Handle.parse(owner.handle)
     if context.snapshot.is_responsible(handle):
         stored = context.snapshot.stored(handle)
-        is_known = stored.exists and (stored.is_public or _may_know(context, stored))
+        is_known = stored.exists and (stored.is_public or may_know(context, stored))
         missing = "" if is_known else f"handle {display_name(handle)} does not exist"
         if is_known and owner.index and owner.index not in {value.index for value in stored.values}:
             missing = f"{display_name(handle)} has no value with index {owner.index}"
@@ -139,7 +139,7 @@ def check_owner(context: Context, owner: ValueRef) -> Admin:
     return admin
 
 
-def _may_know(context: Context, stored: StoredRecord) -> bool:
+def may_know(context: Context, stored: StoredRecord) -> bool:
     """Whether the caller can know of a record that is not public: its readers, and the holder of a key in it."""
     identity = effective_identity(context.identity)
     if isinstance(identity, KeyIdentity) and fold(identity.reference.handle) == fold(str(stored.handle)):

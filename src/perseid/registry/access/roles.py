@@ -1,0 +1,153 @@
+"""Roles: sets of permissions in plain words, and the groups that have them.
+
+    role     in a record                                          on a prefix
+    owner    all permissions                                      all permissions
+    editor   add, modify and remove values; read private ones     create and list handles
+    minter   –                                                    create and list handles
+    reader   read private values                                  list handles
+
+A role on one record is an HS_ADMIN value of it. A role on a prefix is a group in the prefix handle, because an HS_ADMIN
+value there grants nothing on the records: each record has its own. The prefix handle names the group with the
+permissions on the prefix, and the records name it with those in a record:
+
+    0.NA/12345   200 HS_VLIST   owners      12345/x   100 HS_ADMIN   200:0.NA/12345
+                 201 HS_VLIST   editors               101 HS_ADMIN   201:0.NA/12345:add_value,modify_value,…
+                 202 HS_VLIST   minters
+                 203 HS_VLIST   readers               102 HS_ADMIN   203:0.NA/12345:read_value
+
+On the prefix handle itself only owners can read private values or change anything: it contains the groups, and perhaps
+keys. For the same reason editors and readers of a prefix have no permissions on records that contain keys or groups:
+with the key of somebody else they would have all their permissions.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from perseid.names.handle import PREFIX_OF_PREFIXES
+from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
+from perseid.records.record import Value, ValueRef
+from perseid.records.types import HS_PUBKEY, HS_SECKEY, HS_VLIST, has_type
+from perseid.registry.advice import AdviceKind
+from perseid.registry.policy.policy import PREFIX_PLACEHOLDER
+from perseid.registry.results import InvalidRequest
+from perseid.schema.access import AccessRole
+from perseid.wire.codes import ResponseCode
+
+from .permissions import display_name
+
+NO_PERMISSIONS: Final = AdminPermission(0)
+
+PREFIX_PERMISSIONS: Final = (
+    AdminPermission.ADD_HANDLE | AdminPermission.LIST_HANDLES | AdminPermission.ADD_NA | AdminPermission.DELETE_NA
+)
+"""The permissions that apply to a prefix as a whole, and so need no group."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolePermissions:
+    """The permissions of a role."""
+
+    in_record: AdminPermission
+    """In an HS_ADMIN value of a record."""
+    on_prefix: AdminPermission
+    """In the HS_ADMIN value of a prefix handle."""
+    group_index: int
+    """The index of its group in a prefix handle; deployed tools put groups at 200."""
+
+    def group(self, prefix: str) -> ValueRef:
+        """The group of the role on a prefix."""
+        return ValueRef(self.group_index, f"{PREFIX_OF_PREFIXES}/{prefix}")
+
+    @property
+    def default_administrator(self) -> str:
+        """The group as the default administrators of a policy name it."""
+        return Admin(self.group(PREFIX_PLACEHOLDER), self.in_record).to_text()
+
+
+_CREATE = AdminPermission.ADD_HANDLE | AdminPermission.LIST_HANDLES
+_EDIT = (
+    AdminPermission.ADD_VALUE | AdminPermission.MODIFY_VALUE | AdminPermission.REMOVE_VALUE | AdminPermission.READ_VALUE
+)
+
+ROLES: Final = MappingProxyType(
+    {
+        AccessRole.OWNER: RolePermissions(ALL_PERMISSIONS, ALL_PERMISSIONS, 200),
+        AccessRole.EDITOR: RolePermissions(_EDIT, _CREATE, 201),
+        AccessRole.MINTER: RolePermissions(NO_PERMISSIONS, _CREATE, 202),
+        AccessRole.READER: RolePermissions(AdminPermission.READ_VALUE, AdminPermission.LIST_HANDLES, 203),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """Roles and single permissions."""
+
+    roles: tuple[AccessRole, ...] = ()
+    permissions: AdminPermission = NO_PERMISSIONS
+
+    @classmethod
+    def parse(cls, texts: Iterable[str]) -> "Rights":
+        """Parse names of roles and permissions. Raises `InvalidRequest`."""
+        roles: dict[AccessRole, None] = {}
+        permissions = NO_PERMISSIONS
+        for text in texts:
+            if text in PERMISSION_NAMES:
+                permissions |= PERMISSION_NAMES[text]
+            elif text in _ROLE_NAMES:
+                roles[_ROLE_NAMES[text]] = None
+            else:
+                raise _invalid_rights(f"{display_name(text)} is neither a role nor a permission")
+        return cls(tuple(roles), permissions)
+
+    def require_any(self) -> None:
+        """Raise `InvalidRequest` if there are none."""
+        if self == Rights():
+            raise _invalid_rights("No role or permission is named")
+
+    def in_record(self) -> AdminPermission:
+        """The permissions in a record. Raises `InvalidRequest` for a role that has none there."""
+        permissions = self.permissions
+        for role in self.roles:
+            if not ROLES[role].in_record:
+                reason = f"The role {role} is for a prefix, not for a single record"
+                raise InvalidRequest(ResponseCode.INVALID_VALUE, reason, AdviceKind.NAME_PREFIX())
+            permissions |= ROLES[role].in_record
+        return permissions
+
+
+PERMISSION_NAMES: Final = MappingProxyType({str(bit.name).lower(): bit for bit in AdminPermission})
+"""The permissions by their names at all interfaces."""
+
+
+def _invalid_rights(reason: str) -> InvalidRequest:
+    advice = AdviceKind.NAME_RIGHTS(roles=tuple(_ROLE_NAMES), permissions=tuple(PERMISSION_NAMES))
+    return InvalidRequest(ResponseCode.INVALID_VALUE, reason, advice)
+
+
+_ROLE_NAMES: Final = {role.value: role for role in AccessRole}
+
+
+def permission_names(permissions: AdminPermission) -> tuple[str, ...]:
+    """The names of permissions, in the order of their bits."""
+    return tuple([name for name, bit in PERMISSION_NAMES.items() if bit in permissions])
+
+
+def find_role(permissions: AdminPermission, *, on_prefix: bool) -> AccessRole | None:
+    """The role with exactly these permissions; None if no role has."""
+    for role, its in ROLES.items():
+        if permissions == (its.on_prefix if on_prefix else its.in_record):
+            return role
+    return None
+
+
+def is_key(value: Value) -> bool:
+    """Whether a value is a key."""
+    return has_type(value.type, HS_PUBKEY) or has_type(value.type, HS_SECKEY)
+
+
+def has_keys_or_groups(values: Sequence[Value]) -> bool:
+    """Whether a record contains keys or groups: who can change or read them can act as others."""
+    return any(is_key(value) or has_type(value.type, HS_VLIST) for value in values)

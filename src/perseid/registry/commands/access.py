@@ -1,0 +1,345 @@
+"""Grant and revoke roles and permissions: see `access.roles` for the values that these commands write.
+
+Nobody can grant more than they have: all permissions that are granted, and those to change the values, must come from
+one HS_ADMIN value that names the caller. Granting what somebody has, or revoking what they do not have, changes
+nothing. Members are never added to a group that has other permissions than those of the role.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from perseid.ledger.log.entry import Action, Draft
+from perseid.names.errors import InvalidName
+from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, fold
+from perseid.records.admin import Admin, AdminPermission, ValueList
+from perseid.records.data_types import interpret_as
+from perseid.records.record import Value, ValueRef
+from perseid.records.types import HS_VLIST, has_type
+from perseid.registry.access.permissions import Differences, HasPermissions, RequiredScope, Requirement, display_name
+from perseid.registry.access.roles import NO_PERMISSIONS, PREFIX_PERMISSIONS, ROLES, Rights, is_key, permission_names
+from perseid.registry.advice import AdviceKind
+from perseid.registry.context import Context, Deferrable, Plan, admin_values, not_found, not_hosted
+from perseid.registry.identity import handle_key
+from perseid.registry.policy.policy import Audience, Policy
+from perseid.registry.results import InvalidRequest, PrefixNotHosted, Refused, StateConflict
+from perseid.registry.snapshot import StoredRecord
+from perseid.schema.access import AccessRole
+from perseid.schema.namespaces import Scope
+from perseid.wire.codes import ResponseCode
+
+from .composition import compose
+from .namespaces import check_prefix, policy_draft
+from .records import no_administrator_left, plan_change, require_changeable, require_identity, require_record
+from .transfer import may_know
+
+
+@dataclass(frozen=True, slots=True)
+class AccessChange:
+    """The result of granting or revoking."""
+
+    on: str
+    """The prefix or handle."""
+    identity: ValueRef
+    roles: tuple[AccessRole, ...]
+    handles: tuple[str, ...]
+    """The handles whose records change."""
+    policy: bool
+    """Whether the policy changes, so that new records name the groups."""
+    seq: int
+    """The first entry; 0 if nothing changed."""
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether anything changed."""
+        return bool(self.handles or self.policy)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant(Deferrable):
+    """Give an identity or group roles or permissions on a prefix, or in a record."""
+
+    identity: ValueRef
+    """The key or group; index 0 means the only key of the handle."""
+    rights: tuple[str, ...]
+    """Names of roles and permissions."""
+    on: str
+    """A prefix, or a handle."""
+
+    def decide(self, context: Context) -> Plan[AccessChange]:
+        """Require ADD_ADMIN in the record, or MODIFY_ADMIN on the prefix, and everything that is granted."""
+        rights = Rights.parse(self.rights)
+        rights.require_any()
+        require_identity(context, f"grant rights on {display_name(self.on)}")
+        return self._in_record(context, rights) if "/" in self.on else self._on_prefix(context, rights)
+
+    def _in_record(self, context: Context, rights: Rights) -> Plan[AccessChange]:
+        stored = _get_record(context, self.on)
+        granted = rights.in_record()
+        _require(context, stored, AdminPermission.ADD_ADMIN | granted)
+        identity = find_identity(context, self.identity)
+        values = _add_administrator(stored.values, stored.policy, identity, granted)
+        _require(context, stored, Differences.between(stored.values, values).permissions | granted)
+        return _plan(context, stored, values, AccessChange(str(stored.handle), identity, rights.roles, (), False, 0))
+
+    def _on_prefix(self, context: Context, rights: Rights) -> Plan[AccessChange]:
+        stored = get_prefix_handle(context, self.on)
+        if other := rights.permissions & ~PREFIX_PERMISSIONS:
+            reason = f"The permission {permission_names(other)[0]} applies to records, not to a prefix"
+            raise InvalidRequest(ResponseCode.INVALID_VALUE, reason, AdviceKind.GRANT_ROLE())
+        granted = rights.permissions
+        for role in rights.roles:
+            granted |= _group_permissions(stored, role) | (NO_PERMISSIONS if _is_owner(role) else ROLES[role].in_record)
+        _require(context, stored, AdminPermission.MODIFY_ADMIN | granted, on_prefix=True)
+        identity = find_identity(context, self.identity)
+        values: Sequence[Value] = stored.values
+        for role in rights.roles:
+            values = _add_member(stored, values, role, identity)
+        if rights.permissions:
+            values = _add_administrator(values, stored.policy, identity, rights.permissions)
+        needed = Differences.between(stored.values, values).permissions | AdminPermission.MODIFY_ADMIN | granted
+        _require(context, stored, needed, on_prefix=True)
+        policy = self._policy_drafts(context, values, rights.roles)
+        return _plan(context, stored, values, AccessChange(self.on, identity, rights.roles, (), False, 0), policy)
+
+    def _policy_drafts(
+        self, context: Context, values: Sequence[Value], roles: Sequence[AccessRole]
+    ) -> tuple[Draft, ...]:
+        """The policy whose default administrators include the groups, so that new records name them.
+
+        Where every user can mint and the policy names no administrators, they own what they mint, and it stays so.
+        """
+        policy = context.snapshot.policy(self.on)
+        if not policy.default_administrators and policy.who_may_mint is Audience.AUTHENTICATED:
+            return ()
+        named = {reference_key(admin.administrator) for admin in policy.administrators(self.on)}
+        if not named and _find_value(values, ROLES[AccessRole.OWNER].group_index) is not None:
+            roles = (AccessRole.OWNER, *roles)
+        missing = {
+            ROLES[role].default_administrator: None
+            for role in roles
+            if ROLES[role].in_record and reference_key(ROLES[role].group(self.on)) not in named
+        }
+        if not missing:
+            return ()
+        policy = replace(policy, default_administrators=(*policy.default_administrators, *missing))
+        action = Action.CREATE if context.snapshot.policy_entry(self.on) is None else Action.UPDATE
+        return (policy_draft(context, self.on, policy, action),)
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke(Deferrable):
+    """Take roles or permissions from an identity or group. The groups themselves stay."""
+
+    identity: ValueRef
+    """The key or group; index 0 means every index of the handle."""
+    rights: tuple[str, ...]
+    """Names of roles and permissions; everything if empty."""
+    on: str
+    """A prefix, or a handle."""
+
+    def decide(self, context: Context) -> Plan[AccessChange]:
+        """Require MODIFY_ADMIN, and what the differences require. An administrator must remain."""
+        rights = Rights.parse(self.rights)
+        require_identity(context, f"revoke rights on {display_name(self.on)}")
+        is_record = "/" in self.on
+        stored = _get_record(context, self.on) if is_record else get_prefix_handle(context, self.on)
+        is_all = rights == Rights()
+        revoked = rights.in_record() if is_record else rights.permissions
+        values: list[Value] = []
+        for value in stored.values:
+            admin, group = interpret_as(value, Admin), interpret_as(value, ValueList)
+            if admin is not None and self._matches(admin.administrator) and (is_all or revoked):
+                left = NO_PERMISSIONS if is_all else admin.permissions & ~revoked
+                values += [replace(value, data=replace(admin, permissions=left).to_bytes())] if left else []
+            elif group is not None and not is_record and (is_all or value.index in _group_indexes(rights.roles)):
+                members = tuple([member for member in group.entries if not self._matches(member)])
+                values.append(value if members == group.entries else _with_members(value, members))
+            else:
+                values.append(value)
+        needed = Differences.between(stored.values, values).permissions | AdminPermission.MODIFY_ADMIN
+        _require(context, stored, needed, "revoke", on_prefix=not is_record)
+        if _has_administrator(stored, stored.values) and not _has_administrator(stored, values):
+            raise no_administrator_left(stored)
+        change = AccessChange(str(stored.handle) if is_record else self.on, self.identity, rights.roles, (), False, 0)
+        return _plan(context, stored, values, change)
+
+    def _matches(self, reference: ValueRef) -> bool:
+        is_handle = handle_key(reference.handle) == handle_key(self.identity.handle)
+        return is_handle and self.identity.index in (0, reference.index)
+
+
+def get_prefix_handle(context: Context, prefix: str) -> StoredRecord:
+    """The record of a prefix handle that is hosted here. Raises `Refused`."""
+    check_prefix(prefix)
+    if not context.snapshot.is_responsible(Handle(prefix, "…")):
+        raise not_hosted(prefix)
+    handle = Handle(PREFIX_OF_PREFIXES, fold(prefix))
+    if not context.snapshot.is_responsible(handle):
+        reason = f"Another service hosts {handle}, which names the administrators of the prefix"
+        raise PrefixNotHosted(ResponseCode.SERVER_NOT_RESP, reason, AdviceKind.CHANGE_AT_HOST(handle=handle))
+    stored = context.snapshot.stored(handle)
+    if not stored.exists:
+        raise not_found(stored)
+    return stored
+
+
+def find_identity(context: Context, identity: ValueRef) -> ValueRef:
+    """The identity in the registered spelling, by which its holder authenticates, and with the index of its key.
+
+    Refused if there is no such key or group. Another service may host it: that is not checked.
+    """
+    try:
+        handle = Handle.parse(identity.handle)
+    except InvalidName as problem:
+        reason = f"{display_name(str(identity))} is not a valid identity: {problem}"
+        raise InvalidRequest(
+            ResponseCode.INVALID_VALUE, reason, AdviceKind.NAME_KEY_OR_GROUP(), problem.rule
+        ) from problem
+    if not context.snapshot.is_responsible(handle):
+        if identity.index:
+            return identity
+        raise _not_an_identity(identity, "another service hosts it, so its key must be named")
+    stored = context.snapshot.stored(handle)
+    if not stored.exists or not (stored.is_public or may_know(context, stored)):
+        raise _not_an_identity(identity, f"handle {display_name(handle)} does not exist")
+    keys = [value.index for value in stored.values if is_key(value)]
+    if not identity.index and len(keys) > 1:
+        reason = f"{display_name(handle)} has {len(keys)} keys"
+        advice = AdviceKind.NAME_KEY(keys=tuple([f"{index}:{stored.handle}" for index in keys]))
+        raise Refused(ResponseCode.INVALID_VALUE, reason, advice)
+    index = identity.index or next(iter(keys), 0)
+    value = _find_value(stored.values, index)
+    if value is None or not (is_key(value) or has_type(value.type, HS_VLIST)):
+        raise _not_an_identity(identity, f"{display_name(handle)} has no {'key or group' if index else 'key'} there")
+    return ValueRef(index, str(stored.handle))
+
+
+def reference_key(reference: ValueRef) -> tuple[str, int]:
+    """What all spellings of a reference share."""
+    return handle_key(reference.handle), reference.index
+
+
+def _not_an_identity(identity: ValueRef, why: str) -> Refused:
+    name = str(identity) if identity.index else identity.handle
+    reason = f"{display_name(name)} is not a valid identity: {why}"
+    return Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.NAME_KEY_OR_GROUP())
+
+
+def _get_record(context: Context, on: str) -> StoredRecord:
+    stored = context.get_for_update(Handle.parse_lenient(on))
+    require_record(context, stored, Scope.TRANSFER)
+    return stored
+
+
+def _require(
+    context: Context, stored: StoredRecord, needed: AdminPermission, verb: str = "grant", *, on_prefix: bool = False
+) -> None:
+    """Require all permissions in one HS_ADMIN value."""
+    action = f"{verb} these rights on {display_name(stored.handle.suffix if on_prefix else stored.handle)}"
+    criterion = HasPermissions(needed, str(stored.handle), on_prefix=on_prefix)
+    context.require(
+        Requirement(action, ((criterion,),), required_scope=RequiredScope.of(stored.handle, Scope.TRANSFER))
+    )
+
+
+def _plan(
+    context: Context,
+    stored: StoredRecord,
+    values: Sequence[Value],
+    change: AccessChange,
+    policy_drafts: tuple[Draft, ...] = (),
+) -> Plan[AccessChange]:
+    """Change the record, and the policy, in one commit."""
+    require_changeable(stored, values)
+    drafts = plan_change(context, stored, Action.UPDATE, compose(context, stored, values)).drafts
+    handles = tuple([draft.handle for draft in drafts])
+    result: Callable[[int], AccessChange] = lambda seq: replace(  # noqa: E731
+        change, handles=handles, policy=bool(policy_drafts), seq=seq
+    )
+    return Plan(result, (*drafts, *policy_drafts), reason=context.reasons[-1])
+
+
+# Values
+
+
+def _find_value(values: Sequence[Value], index: int) -> Value | None:
+    return next((value for value in values if value.index == index), None)
+
+
+def _add_administrator(
+    values: Sequence[Value], policy: Policy, identity: ValueRef, permissions: AdminPermission
+) -> Sequence[Value]:
+    """Add permissions to the HS_ADMIN value that names an identity, or add such a value."""
+    for number, value in enumerate(values):
+        admin = interpret_as(value, Admin)
+        if admin is not None and reference_key(admin.administrator) == reference_key(identity):
+            data = replace(admin, permissions=admin.permissions | permissions).to_bytes()
+            return (*values[:number], replace(value, data=data), *values[number + 1 :])
+    return (*values, *admin_values(values, policy, [Admin(identity, permissions)]))
+
+
+def _add_member(stored: StoredRecord, values: Sequence[Value], role: AccessRole, identity: ValueRef) -> Sequence[Value]:
+    """Add an identity to the group of a role; the group is created if there is none."""
+    index = ROLES[role].group_index
+    value = _find_value(values, index)
+    group = None if value is None else interpret_as(value, ValueList)
+    if value is None or group is None:
+        data = ValueList((identity,)).to_bytes()
+        values = (*values, Value(index, HS_VLIST, data, ttl=stored.policy.default_ttl))
+        return _add_administrator(values, stored.policy, ValueRef(index, str(stored.handle)), ROLES[role].on_prefix)
+    if reference_key(identity) in map(reference_key, group.entries):
+        return values
+    changed = _with_members(value, (*group.entries, identity))
+    return [changed if each.index == index else each for each in values]
+
+
+def _with_members(value: Value, members: tuple[ValueRef, ...]) -> Value:
+    return replace(value, data=ValueList(members).to_bytes())
+
+
+def _group_permissions(stored: StoredRecord, role: AccessRole) -> AdminPermission:
+    """The permissions on the prefix of the group of a role; refused if its index is used for something else.
+
+    The owners may have fewer permissions than all: deployed tools leave out some.
+    """
+    its = ROLES[role]
+    value = _find_value(stored.values, its.group_index)
+    found = _permissions_of(stored, its.group_index)
+    if value is None and not found:
+        return its.on_prefix
+    is_group = value is not None and interpret_as(value, ValueList) is not None
+    is_its = AdminPermission.MODIFY_ADMIN in found if _is_owner(role) else found == its.on_prefix
+    if not (is_group and is_its):
+        reason = f"Value {its.group_index} of {stored.handle} is not the group of the role {role}"
+        raise StateConflict(reason, AdviceKind.MOVE_VALUE(index=its.group_index, handle=stored.handle))
+    return found
+
+
+def _permissions_of(stored: StoredRecord, index: int) -> AdminPermission:
+    """The permissions of the HS_ADMIN value that names a group of the same record."""
+    key = reference_key(ValueRef(index, str(stored.handle)))
+    for admin in filter(None, (interpret_as(value, Admin) for value in stored.values)):
+        if reference_key(admin.administrator) == key:
+            return admin.permissions
+    return NO_PERMISSIONS
+
+
+def _is_owner(role: AccessRole) -> bool:
+    return role is AccessRole.OWNER
+
+
+def _group_indexes(roles: Sequence[AccessRole]) -> set[int]:
+    return {ROLES[role].group_index for role in roles}
+
+
+def _has_administrator(stored: StoredRecord, values: Sequence[Value]) -> bool:
+    """Whether somebody can add administrators, except through an empty group of the same record."""
+    own = handle_key(str(stored.handle))
+    groups = {value.index: interpret_as(value, ValueList) for value in values if has_type(value.type, HS_VLIST)}
+    empty = {index for index, group in groups.items() if group is None or not group.entries}
+    admins = filter(None, (interpret_as(value, Admin) for value in values))
+    return any(
+        AdminPermission.ADD_ADMIN in admin.permissions
+        and not (handle_key(admin.administrator.handle) == own and admin.administrator.index in empty)
+        for admin in admins
+    )

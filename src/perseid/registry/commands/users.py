@@ -1,0 +1,261 @@
+"""Users: add, disable, and give a new key.
+
+A user is a record with a key, as deployed tools create it:
+
+    12345/ann   2    EMAIL       ann@example.org
+                100  HS_ADMIN    200:0.NA/12345                          the owners of the prefix
+                101  HS_ADMIN    300:12345/ann:add_value,modify_value,…  ann herself, so that she can change her key
+                300  HS_SECKEY   the secret, or HS_PUBKEY
+
+The identity of the user is `300:12345/ann`. It has no permissions on other records until somebody grants them. Where
+the namespace mints its suffixes, the handle is minted, and the name is a DESC value.
+
+Without a key nobody can authenticate, sessions end, and so do the tokens that name the key. The commit that removes the
+keys also revokes all active tokens of the handle, because one that was issued without an index does not depend on a
+single key. The rights of the identity stay in the records, and are effective again after `ResetUser`. The ledger
+redacts a secret in the commit that removes it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from perseid.ledger.log.entry import Action
+from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, fold
+from perseid.records.admin import Admin, AdminPermission
+from perseid.records.data_types import interpret_as
+from perseid.records.record import PRIVATE_PERMISSIONS, Value, ValueRef
+from perseid.records.types import DESC, EMAIL, HS_PUBKEY, HS_SECKEY
+from perseid.registry.access.permissions import (
+    Differences,
+    HasPermissions,
+    HasRole,
+    RequiredScope,
+    Requirement,
+    Role,
+    display_name,
+    on_record,
+)
+from perseid.registry.access.roles import ROLES, is_key
+from perseid.registry.access.tokens import revoke_tokens_of
+from perseid.registry.advice import AdviceKind
+from perseid.registry.context import (
+    Context,
+    Deferrable,
+    Plan,
+    Stage,
+    admin_values,
+    caller_as_administrator,
+    defer,
+    not_hosted,
+)
+from perseid.registry.identity import KeyIdentity, effective_identity, handle_key
+from perseid.registry.policy.policy import Policy
+from perseid.registry.results import InvalidRequest, StateConflict
+from perseid.registry.snapshot import StoredRecord
+from perseid.schema.access import MAX_NAME, AccessRole
+from perseid.schema.namespaces import Scope
+from perseid.wire.codes import ResponseCode
+
+from .composition import compose
+from .minting import Mint
+from .namespaces import check_prefix
+from .records import (
+    Create,
+    already_exists,
+    plan_change,
+    require_changeable,
+    require_identity,
+    require_record,
+    was_deleted,
+)
+
+KEY_INDEX: Final = 300
+"""The index of a user's key, as in deployed tools."""
+
+_EMAIL_INDEX: Final = 2
+_OWN_PERMISSIONS: Final = ROLES[AccessRole.EDITOR].in_record
+
+
+@dataclass(frozen=True, slots=True)
+class UserResult:
+    """A user after a change."""
+
+    handle: Handle
+    seq: int
+    """The first entry; the latest of the record if nothing changed."""
+    keys: tuple[int, ...]
+    """The indexes of the new key, or of the keys that were removed."""
+    tokens: int = 0
+    """How many tokens were revoked."""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def identity(self) -> str:
+        """The identity that the new key proves."""
+        return f"{self.keys[0]}:{self.handle}"
+
+
+@dataclass(frozen=True, slots=True)
+class NewUserKey:
+    """A key for a user: a public key, or else a secret. Its `repr` does not show it."""
+
+    public: bytes = field(default=b"", repr=False)
+    """A public key as stored in HS_PUBKEY values."""
+    secret: str = field(default="", repr=False)
+
+    def value(self, index: int, ttl: int) -> Value:
+        """The value of a record."""
+        if self.public:
+            return Value(index, HS_PUBKEY, self.public, ttl=ttl)
+        return Value(index, HS_SECKEY, self.secret.encode(), ttl=ttl, permissions=PRIVATE_PERMISSIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class AddUser(Deferrable):
+    """Create the record of a user."""
+
+    prefix: str
+    name: str
+    key: NewUserKey
+    email: str = ""
+    since: int | None = None
+    """When the first attempt to mint the handle was made; see `minting.RetryLater`."""
+
+    def decide(self, context: Context) -> Plan[UserResult]:
+        """Require a server administrator, or MODIFY_ADMIN on the prefix handle; and what creating a record requires."""
+        if context.stage is not Stage.COMMIT:
+            return defer(self)
+        check_prefix(self.prefix)
+        if not context.snapshot.is_responsible(Handle(self.prefix, "…")):
+            raise not_hosted(self.prefix)
+        require_user_administration(context, self.prefix)
+        for text in filter(None, (self.name, self.email)):
+            if len(text) > MAX_NAME or not text.isprintable():
+                reason = f"{display_name(text)} is not one printable line of at most {MAX_NAME} characters"
+                raise InvalidRequest(ResponseCode.INVALID_VALUE, reason, AdviceKind.ONE_LINE_NAME())
+        policy = context.snapshot.policy(self.prefix)
+        values = self._values(context, policy)
+        if policy.suffix_scheme() is None:
+            handle = Handle.parse(f"{self.prefix}/{self.name}")
+            stored = context.get_hosted(handle)
+            if stored.entry is not None:
+                raise (
+                    already_exists(stored, can_replace=False) if stored.exists else was_deleted(stored, can_reuse=False)
+                )
+            own = Admin(ValueRef(KEY_INDEX, str(policy.normalize(handle))), _OWN_PERMISSIONS)
+            created = Create(handle, (*values, *admin_values(values, policy, [own]))).decide(context)
+            return created.map(lambda result: UserResult(result.handle, result.seq, (KEY_INDEX,), 0, result.warnings))
+        values = (Value(1, DESC, self.name.encode(), policy.default_ttl), *values)
+        own_key = Admin(ValueRef(KEY_INDEX, self.prefix), _OWN_PERMISSIONS)
+        minted = Mint(self.prefix, values=values, own_administrator=own_key.to_bytes(), since=self.since).decide(
+            context
+        )
+        return minted.map(lambda result: UserResult(result.handles[0], result.seq, (KEY_INDEX,), 0, result.warnings))
+
+    def _values(self, context: Context, policy: Policy) -> tuple[Value, ...]:
+        ttl = policy.default_ttl
+        values = [self.key.value(KEY_INDEX, ttl)]
+        if self.email:
+            values.append(Value(_EMAIL_INDEX, EMAIL, self.email.encode(), ttl))
+        admins = [
+            admin for admin in policy.administrators(self.prefix) if AdminPermission.ADD_ADMIN in admin.permissions
+        ]
+        return (*values, *admin_values(values, policy, admins or caller_as_administrator(context)))
+
+
+@dataclass(frozen=True, slots=True)
+class DisableUser(Deferrable):
+    """Remove all keys of a user, and revoke their tokens. Nothing happens if there are none."""
+
+    handle: Handle
+
+    def decide(self, context: Context) -> Plan[UserResult]:
+        """Require MODIFY_ADMIN in the record, with REMOVE_VALUE. Users cannot disable themselves by mistake."""
+        if context.stage is not Stage.COMMIT:
+            return defer(self)
+        stored = _get_user(context, self.handle, "disable")
+        identity = effective_identity(context.identity)
+        if isinstance(identity, KeyIdentity) and handle_key(identity.reference.handle) == handle_key(
+            str(stored.handle)
+        ):
+            reason = f"{display_name(stored.handle)} is the user that you act as"
+            raise StateConflict(reason, AdviceKind.DISABLE_AS_OTHER())
+        return _plan_keys(context, stored, None, "disable")
+
+
+@dataclass(frozen=True, slots=True)
+class ResetUser(Deferrable):
+    """Replace all keys of a user by a new one, under the same identity, and revoke their tokens."""
+
+    handle: Handle
+    key: NewUserKey
+
+    def decide(self, context: Context) -> Plan[UserResult]:
+        """Require MODIFY_ADMIN in the record, with what the change of keys requires."""
+        if context.stage is not Stage.COMMIT:
+            return defer(self)
+        stored = _get_user(context, self.handle, "reset")
+        index = _find_key_index(stored)
+        if index is None:
+            context.require(_manage(stored, AdminPermission.MODIFY_ADMIN, "reset"))
+            reason = f"{display_name(stored.handle)} is not a user: it has no key, and does not administer itself"
+            raise StateConflict(reason, AdviceKind.LIST_USERS())
+        return _plan_keys(context, stored, self.key.value(index, stored.policy.default_ttl), "reset")
+
+
+def require_user_administration(context: Context, prefix: str) -> None:
+    """Require a server administrator, or MODIFY_ADMIN on the prefix handle."""
+    prefix_handle = f"{PREFIX_OF_PREFIXES}/{fold(prefix)}"
+    alternatives = (
+        (HasRole((Role.SERVER,)),),
+        (HasPermissions(AdminPermission.MODIFY_ADMIN, prefix_handle, on_prefix=True),),
+    )
+    required_scope = RequiredScope.for_namespace(prefix, Scope.CREATE, Scope.TRANSFER)
+    context.require(Requirement(f"add users under {display_name(prefix)}", alternatives, required_scope=required_scope))
+
+
+def _get_user(context: Context, handle: Handle, verb: str) -> StoredRecord:
+    stored = context.get_for_update(handle)
+    require_identity(context, f"{verb} {display_name(handle)}")
+    require_record(context, stored, Scope.TRANSFER)
+    return stored
+
+
+def _find_key_index(stored: StoredRecord) -> int | None:
+    """The index of the first key, or the one that the record itself names as its administrator."""
+    keys = [value.index for value in stored.values if is_key(value)]
+    admins = filter(None, (interpret_as(value, Admin) for value in stored.values))
+    taken = {value.index for value in stored.values}
+    keys += [
+        admin.administrator.index
+        for admin in admins
+        if handle_key(admin.administrator.handle) == handle_key(str(stored.handle))
+        and admin.administrator.index > 0
+        and admin.administrator.index not in taken
+    ]
+    return next(iter(keys), None)
+
+
+def _manage(stored: StoredRecord, needed: AdminPermission, verb: str) -> Requirement:
+    return on_record(f"{verb} the user {display_name(stored.handle)}", needed, stored.handle, Scope.TRANSFER)
+
+
+def _plan_keys(context: Context, stored: StoredRecord, key: Value | None, verb: str) -> Plan[UserResult]:
+    """Replace all keys by one, or by none, and revoke the tokens."""
+    removed = [value.index for value in stored.values if is_key(value)]
+    values: Sequence[Value] = [value for value in stored.values if not is_key(value)]
+    if key is not None:
+        values = [*values, key]
+    needed = Differences.between(stored.values, values).permissions | AdminPermission.MODIFY_ADMIN
+    context.require(_manage(stored, needed, verb))
+    require_changeable(stored, values)
+    changed = plan_change(context, stored, Action.UPDATE, compose(context, stored, values))
+    tokens = revoke_tokens_of(context, str(stored.handle))
+    keys = tuple(removed) if key is None else (key.index,)
+    warnings = tuple(context.warnings)
+    return Plan(
+        lambda seq: UserResult(stored.handle, seq or stored.seq, keys, len(tokens), warnings),
+        (*changed.drafts, *tokens),
+        reason=context.reasons[-1],
+    )
