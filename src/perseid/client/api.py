@@ -6,7 +6,7 @@
             print(found.handle)
 
 Both clients have the operations of `Operations`. Results are structures of `perseid.schema`; lists are
-iterators over all pages. The clients differ only in how they send requests and wait: the rules are in `exchange`.
+iterators over all pages. The clients differ only in how they send requests and wait: the rules are in `api_exchange`.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from perseid.records.private_keys import PrivateKey
 from perseid.schema.jobs import JobResponse
 
 from .errors import ProtocolError, Unreachable
-from .exchange import (
+from .api_exchange import (
     DEFAULT_RETRIES,
     ApiRequest,
     Credentials,
@@ -44,8 +44,8 @@ from .exchange import (
     check_privacy,
     exchange,
 )
-from .operations import QueryOperations, RecordOperations
-from .service_operations import JOB_PATH, JobOperations, NamespaceOperations
+from .api_operations import QueryOperations, RecordOperations
+from .api_services import JOB_PATH, JobOperations, NamespaceOperations
 
 R = TypeVar("R")
 Page = TypeVar("Page", bound=msgspec.Struct)

@@ -79,7 +79,7 @@ from perseid.schema.records import (
     VersionLink,
 )
 
-from .exchange import ApiRequest, Repeat
+from .api_exchange import ApiRequest, Repeat
 
 if TYPE_CHECKING:
     from .api import AsyncClient, AsyncPages, Client, Pages

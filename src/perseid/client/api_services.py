@@ -1,4 +1,4 @@
-"""Operations on jobs, namespaces, types and tokens, and the syntax of names (`operations`)."""
+"""Operations on jobs, namespaces, types and tokens, and the syntax of names (`api_operations`)."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -65,8 +65,8 @@ from perseid.schema.namespaces import (
 from perseid.schema.queries import Selectors
 from perseid.schema.records import CreatedRecord
 
-from .exchange import Repeat
-from .operations import Input, make_input, operation, pages
+from .api_exchange import Repeat
+from .api_operations import Input, make_input, operation, pages
 
 JOB_PATH: Final = "/jobs/{job}"
 
