@@ -21,6 +21,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from itertools import islice
 from typing import Final, TypeAlias
@@ -184,7 +185,7 @@ def find_locations(handle: Handle, values: Iterable[Value], lookup: RecordLookup
     if not is_true(_first_attribute(lists, "no_nslocs")):
         prefix = _first_attribute(lists, "overridePrefix") or handle.prefix
         more = collector.from_namespace(prefix, _first_attribute(lists, "nshdl"))
-    replacements = _template_values(handle)
+    replacements = _template_values(handle) if lists or more else {}
     candidates = [_make_candidate(location, replacements) for each in lists for location in each.locations]
     lists += more
     if not is_true(_first_attribute(lists, "no_legacy")):
@@ -407,6 +408,9 @@ MAX_NETWORKS: Final = 100
 MAX_TOTAL_NETWORKS: Final = 2_000
 """Maximum number of networks of all locations: some hundredths of a second of work."""
 
+MAX_CACHED_ADDRESSES: Final = 256
+"""Addresses of clients that are parsed once: those that send many requests at a time."""
+
 Address: TypeAlias = IPv4Address | IPv6Address
 _CandidateTuple: TypeAlias = tuple[Candidate, ...]
 
@@ -534,6 +538,7 @@ def _by_weight(candidates: _CandidateTuple, number: float) -> Candidate:
     return next(candidate for candidate in reversed(candidates) if candidate.weight > 0.0)
 
 
+@lru_cache(MAX_CACHED_ADDRESSES)
 def parse_address(text: str) -> Address | None:
     """Parse an IP address; None if it is invalid."""
     try:

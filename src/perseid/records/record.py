@@ -23,6 +23,7 @@ import struct
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntFlag
+from operator import attrgetter
 from typing import Final, Self
 
 from perseid.names.handle import Handle
@@ -348,9 +349,12 @@ def select(values: Iterable[Value], indexes: Collection[int], types: Collection[
     return tuple([value for value in values if value.index in index_set or query.finds(value.type)])
 
 
+_BY_INDEX = attrgetter("index")
+
+
 def ascending(values: Iterable[Value]) -> tuple[Value, ...]:
     """Sort values by index."""
-    return tuple(sorted(values, key=lambda value: value.index))
+    return tuple(sorted(values, key=_BY_INDEX))
 
 
 def values_from_bytes(data: bytes, now: int) -> tuple[Value, ...]:

@@ -186,7 +186,7 @@ def test_given_locations_are_used() -> None:
     shared = locations('<location href="https://mirror.example/"/>')
     found = find_locations(NAME, [value], lambda name: [shared] if name == "12345/shared" else None)
     assert by_relation(described(value)) == {"cite-as": [HOME]}
-    assert by_relation(described(value, candidates=found.locations))["item"] == ["https://mirror.example/"]
+    assert by_relation(described(value, find_candidates=lambda: found.locations))["item"] == ["https://mirror.example/"]
 
 
 def test_forms_are_describedby_and_creator_is_author_of_record() -> None:

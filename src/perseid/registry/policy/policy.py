@@ -342,6 +342,11 @@ class Policy:
         links = (self.work_type, self.expression_type, self.object_type, self.metadata_type)
         return tuple(filter(None, (*authority, *tombstone, *links)))
 
+    @cached_property
+    def identifier_types(self) -> frozenset[str]:
+        """The folded types about an identifier itself, which do not describe its target."""
+        return frozenset(map(fold, (*self.types_used, self.creator_type, self.creation_date_type)))
+
     def administrators(self, prefix: str) -> tuple[Admin, ...]:
         """The administrators of new records that name none."""
         admins = map(Admin.from_text, self.default_administrators)

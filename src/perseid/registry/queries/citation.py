@@ -128,11 +128,17 @@ def to_uri(reference: Reference, resolver: Resolver | None) -> str:
 
 
 def build_citation(
-    policy: Policy, resolved: Resolution, reference: Reference, resolver: Resolver | None, *, fixed: bool = False
+    policy: Policy,
+    resolved: Resolution,
+    reference: Reference,
+    resolver: Resolver | None,
+    texts: "PublicTexts | None" = None,
+    *,
+    fixed: bool = False,
 ) -> Citation:
-    """Build the citation of a resolution; `fixed` cites this version and no later one."""
+    """Build the citation of a resolution, with its `texts` if known; `fixed` cites this version and no later one."""
     name = Reference(resolved.registered, reference.query, reference.fragment)
-    texts = PublicTexts(policy, resolved.values)
+    texts = texts or PublicTexts(policy, resolved.values)
     metadata = build_metadata(policy, Record(resolved.registered, resolved.values), None, lambda _: False)
     titles, descriptions = texts.texts(TITLES), texts.texts(DESCRIPTIONS)
     created = None if metadata is None or metadata.created is None else to_iso(metadata.created)
@@ -170,11 +176,9 @@ class PublicTexts:
     """Texts of the public values that describe the target, each on one line."""
 
     def __init__(self, policy: Policy, values: Iterable[Value]) -> None:
-        # Types about the identifier itself do not describe its target.
-        excluded = {fold(type_) for type_ in (*policy.types_used, policy.creator_type, policy.creation_date_type)}
         self._values: dict[str, list[Value]] = {}
         for value in ascending(values):
-            if value.is_public and fold(value.type) not in excluded:
+            if value.is_public and fold(value.type) not in policy.identifier_types:
                 self._values.setdefault(_type_keyword(value.type), []).append(value)
 
     def texts(self, keywords: tuple[str, ...]) -> list[str]:

@@ -38,7 +38,7 @@ MAX_TEXT: Final = 1_024
 """Characters of the longest attribute."""
 
 MAX_CACHED_ATTRIBUTES: Final = 256
-"""Attributes of links that are known to be valid: most links of all records have the same two dozen."""
+"""Attributes of links that are checked and written once: most links of all records have the same two dozen."""
 
 # Characters of a URI (RFC 3986), starting with a scheme. They need no quoting in any serialization.
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?:[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+")
@@ -170,15 +170,19 @@ def format_headers(
 
 def format_header(link: Link, separator: str = "; ") -> str:
     """Format a link as the value of a `Link` header."""
-    parts = [f"<{link.target}>"]
-    # Languages are unquoted, as before RFC 8288 allowed both forms (section 3).
-    parts += [f"{name}={text if name == 'hreflang' else _quote(text)}" for name, text in link.attributes()]
+    parts = [f"<{link.target}>", _format_attributes(tuple(link.attributes()), separator)]
     if link.title is not None:
         if link.language is None and _PRINTABLE.fullmatch(link.title):
             parts.append(f"title={_quote(link.title)}")
         else:  # RFC 8187 notation, for any character and the language
             parts.append(f"title*=UTF-8'{link.language or ''}'{quote(link.title, safe='')}")
     return separator.join(parts)
+
+
+@lru_cache(MAX_CACHED_ATTRIBUTES)
+def _format_attributes(attributes: tuple[tuple[str, str], ...], separator: str) -> str:
+    # Languages are unquoted, as before RFC 8288 allowed both forms (section 3).
+    return separator.join([f"{name}={text if name == 'hreflang' else _quote(text)}" for name, text in attributes])
 
 
 def format_link_format(links: Iterable[Link]) -> str:

@@ -38,7 +38,7 @@ from itertools import islice
 from typing import Final
 
 from perseid.names.errors import InvalidName
-from perseid.names.handle import Handle
+from perseid.names.handle import Handle, fold
 from perseid.names.uri import Reference, Resolver, parse_uri, to_path
 from perseid.records.encoding import JsonObject, to_iso, write_json
 from perseid.records.errors import InvalidData
@@ -50,7 +50,6 @@ from perseid.registry.policy.authority import (
     Party,
     first_valid,
     parse_stored_party,
-    values_of_exact_type,
 )
 from perseid.registry.policy.policy import Policy
 from perseid.registry.results import Resolution
@@ -122,8 +121,8 @@ class DescribedRecord:
     """The resolver in the addresses of identifiers; without one they are `hdl:` URIs."""
     authority: AuthorityMetadata | None = None
     """Authority metadata: see `resolve.get_authority_metadata`."""
-    candidates: tuple[Candidate, ...] | None = None
-    """All locations, if already resolved; otherwise those in the record itself are used."""
+    find_candidates: Callable[[], tuple[Candidate, ...]] | None = None
+    """Finds all locations; without it those in the record itself are used."""
     page: str | None = None
     """Address of the record page, which does not redirect."""
     forms: tuple[AlternateForm, ...] = ()
@@ -138,8 +137,9 @@ class DescribedRecord:
 
     @cached_property
     def citation(self) -> Citation:
-        public = replace(self.resolved, values=self.values)
-        return build_citation(self.policy, public, self.asked, self.resolver, fixed=self.fixed)
+        resolved = self.resolved
+        public = resolved if resolved.values == self.values else replace(resolved, values=self.values)
+        return build_citation(self.policy, public, self.asked, self.resolver, self._texts, fixed=self.fixed)
 
     @cached_property
     def address(self) -> str:
@@ -162,16 +162,23 @@ class DescribedRecord:
 
     def linked_handles(self, type_: str) -> list[Handle]:
         """Return the handles in values of exactly this type."""
-        handles = [
-            first_valid([value], parse_stored_party)
-            for value in values_of_exact_type(self.values, type_)[:MAX_PER_TYPE]
-        ]
+        values = self._by_type.get(fold(type_), ())[:MAX_PER_TYPE]
+        handles = [first_valid([value], parse_stored_party) for value in values]
         return [handle for handle in handles if handle is not None]
 
+    @cached_property
+    def _by_type(self) -> dict[str, list[Value]]:
+        """The values by folded type."""
+        values: dict[str, list[Value]] = {}
+        for value in self.values:
+            values.setdefault(fold(value.type), []).append(value)
+        return values
+
+    @cached_property
     def locations(self) -> tuple[Candidate, ...]:
-        """Return all locations."""
-        if self.candidates is not None:
-            return self.candidates
+        """All locations."""
+        if self.find_candidates is not None:
+            return self.find_candidates()
         return find_locations(self.resolved.handle, self.values, lambda _: None).locations
 
     def find_address(self, text: str) -> str | None:
@@ -244,7 +251,7 @@ def _form_links(described: DescribedRecord) -> Iterator[Link]:
 
 
 def _location_links(described: DescribedRecord) -> Iterator[Link]:
-    locations = [(each.href, each.location) for each in described.locations()]
+    locations = [(each.href, each.location) for each in described.locations]
     hrefs = {location.get("id"): href for href, location in reversed(locations)}
     for href, location in (*locations, *_extra_locations(described)):
         address = normalize_url(href)
@@ -399,7 +406,7 @@ def _types(described: DescribedRecord, otherwise: str) -> tuple[str, object]:
 
 def _urls(described: DescribedRecord) -> list[str]:
     """Return the web addresses of the target."""
-    hrefs = [each.href for each in described.locations() if each.is_url][:MAX_PER_TYPE]
+    hrefs = [each.href for each in described.locations if each.is_url][:MAX_PER_TYPE]
     return [address for href in hrefs if (address := normalize_url(href)) is not None]
 
 

@@ -111,13 +111,14 @@ class Response:
     """The authenticated identity, for the log."""
 
     def __post_init__(self) -> None:
-        for name, value in self.headers:
-            if not is_header_text(value):
-                raise ValueError(f"the header {name} has a control character, or one beyond Latin-1")
+        if not is_header_text("".join([value for _, value in self.headers])):  # faster than one by one
+            wrong = next(name for name, value in self.headers if not is_header_text(value))
+            raise ValueError(f"the header {wrong} has a control character, or one beyond Latin-1")
 
     def values(self, name: str) -> Iterator[str]:
         """Iterate over the headers of a name, in any case."""
-        return (value for key, value in self.headers if key.lower() == name.lower())
+        name = name.lower()
+        return (value for key, value in self.headers if key.lower() == name)
 
     def with_headers(self, *more: tuple[str, str]) -> "Response":
         """Return a copy with headers appended."""

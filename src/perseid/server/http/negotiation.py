@@ -37,6 +37,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate
 from enum import Enum
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from perseid.registry.commands.composition import Condition
@@ -49,6 +50,9 @@ from .messages import OPTIONS, SAFE_METHODS, BadRequest, HeaderList, Request, Re
 
 MAX_ENTRIES: Final = 64
 """Entries of one header that are parsed: browsers send up to ten."""
+
+MAX_CACHED_HEADERS: Final = 64
+"""`Accept` headers that are parsed once: all clients of a kind send the same. One has at most a few KiB."""
 
 MAX_WEIGHT: Final = 1_000
 """The highest weight, in thousandths."""
@@ -174,6 +178,11 @@ class AcceptHeader:
 
 def parse_accept(lines: Iterable[str]) -> AcceptHeader:
     """Parse all `Accept` headers of a request."""
+    return _parse_accept(tuple(lines))
+
+
+@lru_cache(MAX_CACHED_HEADERS)
+def _parse_accept(lines: tuple[str, ...]) -> AcceptHeader:
     entries = []
     for name, weight in _parse_entries(lines):
         range_ = ANY_TYPE if name == "*" else name.lower()  # an old library sends * for */*
@@ -294,6 +303,7 @@ STATIC_AGE: Final = 86_400
 """Seconds for which static files are cached."""
 
 _TAG_DIGITS: Final = 32
+_CACHED_TIMES: Final = 64  # those of one second, for as many lifetimes
 _NOT_MODIFIED_HEADERS: Final = frozenset(
     ("cache-control", "content-location", "etag", "expires", "link", "memento-datetime", "vary")
 )
@@ -313,9 +323,14 @@ def cache_headers(
         seconds = MAX_CACHE_LIFETIME
     scope = "public" if shared else "private"
     return (
-        ("Expires", formatdate(int(now) + seconds, usegmt=True)),
+        ("Expires", _format_time(int(now) + seconds)),
         ("Cache-Control", f"{scope}, max-age={seconds}{', immutable' if fixed else ''}"),
     )
+
+
+@lru_cache(_CACHED_TIMES)
+def _format_time(seconds: int) -> str:
+    return formatdate(seconds, usegmt=True)
 
 
 def with_etag(request: Request, response: Response, tag: str = "") -> Response:

@@ -12,6 +12,8 @@ from typing import Any, Final
 import pytest
 
 from perseid.ledger.errors import StorageFull
+from perseid.ledger.log.record_keys import record_key
+from perseid.ledger.views.answers_reader import AnswersSnapshot
 from perseid.names.handle import CaseRule, Handle
 from perseid.records.record import Value
 from perseid.registry.commands.lifecycle import Tombstone, Unpublish
@@ -19,10 +21,12 @@ from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Add, Delete
 from perseid.registry.identity import Anonymous
 from perseid.registry.queries.history import get_history
+from perseid.registry.queries.links import Link
 from perseid.registry.queries.signposting import FORMATTERS
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import MAX_SHORT_BYTES, LedgerNeeded
 from perseid.server.http.messages import Response
+from perseid.server.http.resolver import signposting
 from perseid.server.native.work import WorkKind
 from tests.server.http.contexts import Harness, header_of
 from tests.server.http.resolver.resolver_records import CORDRA_NAME, add_namespace, create, resolver, text
@@ -193,6 +197,46 @@ def test_page_is_exact_after_changes_of_other_records(server: Harness) -> None:
     assert f'href="/{kind}"' not in page()
     server.registry.do(Add(Handle.parse("0.NA/7000"), (Value.text(7, "HS_NAMESPACE", status),)), OPERATOR, "cli")
     assert "Handle Values for" not in page()
+
+
+def test_second_page_of_a_namespace_reads_its_own_record_only(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("first", "second"):
+        create(server, f"12345/{name}-page", text(1, "URL", "https://page.example/"), text(4, "EMAIL", "a@b.example"))
+    read: list[bytes] = []
+    find = AnswersSnapshot.find
+
+    def note(view: AnswersSnapshot, key: bytes) -> object:
+        read.append(key)
+        return find(view, key)
+
+    monkeypatch.setattr(AnswersSnapshot, "find", note)
+    assert ask(server, "/12345/first-page?noredirect").status == 200
+    assert len(read) > 1
+    read.clear()
+    assert ask(server, "/12345/second-page?noredirect").status == 200
+    assert read == [record_key("12345/second-page")]
+
+
+def test_links_for_machines_are_not_built_without_a_public_url(
+    server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[object] = []
+
+    def note(*given: object) -> tuple[Link, ...]:
+        built.append(given)
+        return ()
+
+    monkeypatch.setattr(signposting, "build_links", note)
+    settings = server.context.settings
+    try:
+        ask(server, "/12345/url?noredirect")
+        assert built
+        built.clear()
+        server.configure(public_url="")
+        assert ask(server, "/12345/url?noredirect").status == 200
+        assert not built
+    finally:
+        server.configure(public_url=settings.public_url)
 
 
 @pytest.mark.parametrize("accept", [*FORMATTERS, "application/json", "text/html"])

@@ -139,9 +139,9 @@ def test_invalid_targets(text: str, reason: str) -> None:
 
 
 def test_schemes_are_configurable() -> None:
-    assert parse_target("gopher://example.org/", {"gopher"}).location == "gopher://example.org/"
+    assert parse_target("gopher://example.org/", frozenset(("gopher",))).location == "gopher://example.org/"
     with pytest.raises(InvalidTarget, match="scheme"):
-        parse_target("https://example.org/", {"gopher"})
+        parse_target("https://example.org/", frozenset(("gopher",)))
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ image from this server and nothing else, runs no script, and cannot be framed.
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterable, Mapping
+from functools import cache, lru_cache
+from html import escape as escape_html
 from importlib.resources import files
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -41,6 +41,9 @@ MAX_SHOWN: Final = 4_000
 
 ELLIPSIS: Final = "…"
 
+MAX_CACHED_TYPES: Final = 256
+"""Types that are kept as HTML: records have some dozen different ones."""
+
 _UNNAMED: Final = "Handle resolver"
 _CONTROLS: Final = re.compile("[\x00-\x09\x0b-\x1f\x7f]")
 _PICTURES: Final = 0x2400  # of the characters below U+0020
@@ -51,11 +54,11 @@ _TIME: Final = re.compile(
 )
 _TIME_ELEMENT: Final = r'<time datetime="\g<0>">\g<0></time>'
 _BREAK: Final = re.compile("[./](?=.)")
+_BREAK_ELEMENT: Final = r"\g<0><wbr>"
 _MAIL: Final = re.compile(r"[^\s@<>\"',;:?&#%/\\]{1,64}@[A-Za-z0-9.-]{1,253}")
 
 
-@dataclass(frozen=True, slots=True)
-class TextLink:
+class TextLink(NamedTuple):
     """Text, optionally a link."""
 
     text: str
@@ -106,16 +109,29 @@ def mark_times(text: str) -> Markup:
 
 def render_piece(piece: TextLink) -> Markup:
     """Write a text as HTML, as a link if it is one."""
-    text = str(escape(piece.text))  # a Markup would escape what is substituted
+    return Markup(to_html(piece))  # noqa: S704 - it is escaped
+
+
+def to_html(piece: TextLink) -> str:
+    """The same as text."""
+    text = escape_html(piece.text)
     if not piece.href:
-        return Markup(f"<bdi>{_TIME.sub(_TIME_ELEMENT, text)}</bdi>")  # noqa: S704 - the text is escaped
+        return f"<bdi>{_TIME.sub(_TIME_ELEMENT, text)}</bdi>"
     others = ' rel="nofollow noopener"' if piece.external else ""
-    return Markup(f'<a href="{escape(piece.href)}"{others}><bdi>{text}</bdi></a>')  # noqa: S704 - both are escaped
+    return f'<a href="{escape_html(piece.href)}"{others}><bdi>{text}</bdi></a>'
 
 
-def mark_breaks(text: str) -> Markup:
-    """Escape the name of a type and allow line breaks after its dots and slashes."""
-    return Markup(_BREAK.sub(r"\g<0><wbr>", str(escape(text))))  # noqa: S704 - the text is escaped
+def render_actions(links: Iterable[TextLink]) -> Markup:
+    """Write the links below a record as HTML."""
+    items = [f'<li><a href="{escape_html(link.href)}">{escape_html(link.text)}</a></li>\n' for link in links]
+    return Markup(f'<ul class="actions">\n{"".join(items)}</ul>')  # noqa: S704 - it is escaped
+
+
+@lru_cache(MAX_CACHED_TYPES)
+def type_to_html(type_: TextLink) -> str:
+    """Write a type as HTML, with line breaks allowed after its dots and slashes."""
+    text = f"<bdi>{_BREAK.sub(_BREAK_ELEMENT, escape_html(type_.text))}</bdi>"
+    return f'<a href="{escape_html(type_.href)}">{text}</a>' if type_.href else text
 
 
 def to_link(text: str, settings: HttpSettings, limit: int = MAX_SHOWN) -> TextLink:
@@ -162,6 +178,6 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     environment.filters["piece"] = render_piece
+    environment.filters["actions"] = render_actions
     environment.filters["times"] = mark_times
-    environment.filters["breaks"] = mark_breaks
     return environment

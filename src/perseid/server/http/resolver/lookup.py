@@ -7,11 +7,11 @@ For an earlier time, the record, the aliases on the way and everything else that
 Which server hosts the handle, its contact and the status of its namespace are always current.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar, cast
 from urllib.parse import quote
 
 from perseid.ledger.log.entry import State
@@ -38,13 +38,13 @@ from perseid.registry.queries.history import SearchBudget, as_of, public_record_
 from perseid.registry.queries.memento import MementoNeighbors, find_deleted
 from perseid.registry.queries.resolve import Query, get_authority_metadata, last_change, resolve
 from perseid.registry.results import Refused, Resolution
-from perseid.registry.snapshot import MAX_ANCESTORS, SITE_PREFIX, Snapshot, values_of_type
+from perseid.registry.snapshot import MAX_ANCESTORS, MAX_SHORT_BYTES, SITE_PREFIX, Snapshot, values_of_type
 from perseid.server.http.context import INTERFACE, ServerContext
 from perseid.server.native.decisions import UnstorableName, parse_lenient
 from perseid.server.native.resolution import WRONG_SERVER
 from perseid.wire.codes import ResponseCode
 
-from .paths import RequestedName
+from .paths import RequestedName, path_to
 from .time_travel import find_alias_entry, find_versions, negotiate_entry
 
 CHAIN_TOO_LONG: Final = "Alias chain too long"
@@ -53,6 +53,9 @@ CHAIN_TOO_LONG: Final = "Alias chain too long"
 MAX_LINK_CHECKS: Final = 100
 """Names that are checked to decide whether they can be linked: a list may have thousands."""
 
+T = TypeVar("T")
+
+_PREFIX_HANDLES: Final = f"{PREFIX_OF_PREFIXES}/"
 _CACHED_NAMESPACES: Final = 64  # as many as a server has busy prefixes; a few MiB at most
 
 
@@ -170,7 +173,7 @@ class RecordReader:
     at: int | None = None
     """The ledger entry after which to read; None for the present."""
     _used: list[Value] = field(default_factory=list)
-    _link_checks: int = 0
+    _links: dict[str, str] = field(default_factory=dict)
     _search_budget: SearchBudget = field(default_factory=SearchBudget)
     _versions: dict[str, MementoNeighbors | None] = field(default_factory=dict)
 
@@ -261,12 +264,7 @@ class RecordReader:
 
     def space(self, handle: Handle) -> NamespaceInfo:
         """Describe the namespace of a handle; a derived prefix inherits what it does not specify."""
-        cache, state, key = self.server.page_cache, self.snapshot.stamp, f"prefix {handle.prefix}"
-        known = cache.get(key, state)
-        if not isinstance(known, NamespaceInfo):
-            known = self._describe_namespace(handle)
-            cache.add(key, state, known)
-        return known
+        return self._cached(f"prefix {handle.prefix}", lambda: self._describe_namespace(handle))
 
     def _describe_namespace(self, handle: Handle) -> NamespaceInfo:
         contact, inactive, decided = "", None, False
@@ -277,16 +275,13 @@ class RecordReader:
                 inactive = namespace.status_message or "" if namespace.status is NamespaceStatus.INACTIVE else None
         return NamespaceInfo(contact or self._address(handle.prefix), inactive)
 
-    def is_here(self, handle: Handle) -> bool:
-        """Whether this server has a page for a handle; False after `MAX_LINK_CHECKS` checks."""
-        if self._link_checks >= MAX_LINK_CHECKS:
-            return False
-        cache, state, key = self.server.page_cache, self.snapshot.stamp, f"handle {handle}"
-        known = cache.get(key, state)
-        if not isinstance(known, bool):
-            known = self._has_page(handle)
-            cache.add(key, state, known)
-        self._link_checks += 1
+    def link_to(self, name: str) -> str:
+        """The path of the page of a name; empty if this server has none, and after `MAX_LINK_CHECKS` names."""
+        known = self._links.get(name)
+        if known is None:
+            handle = Handle.for_lookup(name.strip()) if len(self._links) < MAX_LINK_CHECKS else None
+            is_here = handle is not None and self._cached(f"handle {handle}", lambda: self._has_page(handle))
+            known = self._links[name] = path_to(str(handle), self.server.settings) if is_here else ""
         return known
 
     def _has_page(self, handle: Handle) -> bool:
@@ -380,6 +375,11 @@ class RecordReader:
 
     def _public_values(self, name: str, at: int | None = None) -> tuple[Value, ...] | None:
         """Read the public values of another record here, now or after an entry."""
+        if at is not None or not name.startswith(_PREFIX_HANDLES):
+            return self._read_values(name, at)
+        return self._cached(f"values {name}", lambda: (self._read_values(name),), _are_few)[0]
+
+    def _read_values(self, name: str, at: int | None = None) -> tuple[Value, ...] | None:
         handle = Handle.for_lookup(name)
         if handle is None or not (handle.is_prefix_handle or self._is_responsible(handle)):
             return None
@@ -391,6 +391,16 @@ class RecordReader:
         except Refused:
             return None  # the policy is invalid, or the history is hidden
         return None if record is None else record.values
+
+    def _cached(self, key: str, find: Callable[[], T], is_small: Callable[[T], bool] = lambda _: True) -> T:
+        """What the pages of many records need of others, found once in each state of the view."""
+        cache, state = self.server.page_cache, self.snapshot.stamp
+        known = cast("T | None", cache.get(key, state))
+        if known is None:
+            known = find()
+            if is_small(known):
+                cache.add(key, state, known)
+        return known
 
     def _namespaces(self, prefix: str) -> Iterator[Namespace]:
         """The namespaces of a prefix and its ancestors, nearest first."""
@@ -407,6 +417,10 @@ class RecordReader:
         """The email address of a prefix, for a namespace without contact."""
         values = self._public_values(f"{PREFIX_OF_PREFIXES}/{prefix}") or ()
         return next((value.data.decode("utf-8", "replace") for value in ascending(values_of_type(values, EMAIL))), "")
+
+
+def _are_few(values: tuple[tuple[Value, ...] | None]) -> bool:
+    return sum([len(value.data) for value in values[0] or ()]) <= MAX_SHORT_BYTES
 
 
 @lru_cache(_CACHED_NAMESPACES)

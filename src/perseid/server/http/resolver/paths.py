@@ -32,6 +32,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
 
@@ -69,6 +70,7 @@ PAGES: Final = frozenset(
 RESERVED_SEGMENTS: Final = frozenset(("api", "docs", "healthz", "hrls", "readyz", "static", TIME_MAPS))
 """First segments under which all paths belong to the server."""
 
+_CACHED_SETTINGS: Final = 4  # a process has one, or two during a reload
 _WHITESPACE: Final = " \t\r\n\f\v"
 # Characters that a segment of a URI may contain unencoded (U5), so that no client or proxy changes them.
 _SAFE: Final = "!$&'()*+,;=:@"
@@ -190,6 +192,7 @@ def absolute_url(path: str, settings: HttpSettings) -> str:
     return settings.public_url + path
 
 
+@lru_cache(_CACHED_SETTINGS)
 def get_resolvers(settings: HttpSettings) -> tuple[Resolver, ...]:
     """The resolvers at the public URL (U4), the one to cite first; none without a public URL."""
     return own_resolvers(settings.public_url, (*([""] if settings.bare else ()), *get_segments(settings)))
@@ -329,13 +332,11 @@ def get_forms(name: str, settings: HttpSettings, at: int | None = None) -> tuple
     """The other forms of a record, now or after an entry; none without a public URL."""
     if not settings.public_url:
         return ()
-    then = () if at is None else (f"at={at}",)
-    forms = [
-        AlternateForm(record_url(name, settings, f"action={action.value}", *then), media_type)
-        for action, media_type in FORMS.items()
-    ]
+    url, then = record_url(name, settings), "" if at is None else f"at={at}"
+    tail = then and f"&{then}"
+    forms = [AlternateForm(f"{url}?action={action.value}{tail}", media_type) for action, media_type in FORMS.items()]
     plain = absolute_url(API_HANDLES_PATH + encode_path(name), settings)
-    return (*forms, AlternateForm("?".join((plain, *then)), JSON))
+    return (*forms, AlternateForm(f"{plain}?{then}" if then else plain, JSON))
 
 
 def get_addresses(name: str, settings: HttpSettings) -> MementoUrls | None:

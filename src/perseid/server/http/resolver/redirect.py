@@ -14,8 +14,9 @@ be printable ASCII; links need a permitted scheme and a descriptive relation; th
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from html import escape
 from itertools import islice
 from typing import Final
@@ -58,6 +59,7 @@ _WITH_HOST: Final = frozenset(("http", "https", "ftp"))
 _PARTS: Final = re.compile(r"(//(?:[^/?#\\]*@)?)([^/?#\\]*?)((?::[0-9]*)?)((?:[/?#\\].*)?)", re.DOTALL)
 _HOST: Final = re.compile(r"[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\]")
 _ASCII_HOST: Final = re.compile(r"[A-Za-z0-9._-]+")
+_CACHED_TARGETS: Final = 64  # a page needs a URL several times
 
 
 class InvalidTarget(ValueError):
@@ -74,7 +76,7 @@ class Target:
     """As sent, in ASCII."""
 
 
-def parse_target(text: str, schemes: Collection[str], appended: str = "") -> Target:
+def parse_target(text: str, schemes: frozenset[str], appended: str = "") -> Target:
     """Check and encode a URL, with what the request appends to it. Raises `InvalidTarget`."""
     text = text.strip(_WHITESPACE)
     location = _encode_target(text, schemes)
@@ -98,7 +100,8 @@ def get_scheme(text: str) -> str:
     return match[1].lower() if match else ""
 
 
-def _encode_target(text: str, schemes: Collection[str]) -> str:
+@lru_cache(_CACHED_TARGETS)
+def _encode_target(text: str, schemes: frozenset[str]) -> str:
     if not text:
         raise InvalidTarget("it is empty")
     if _CONTROLS.search(text):
@@ -196,7 +199,7 @@ Header = tuple[str, str]
 
 
 def extra_headers(
-    handle: Handle, values: Iterable[Value], candidates: Candidates, schemes: Collection[str]
+    handle: Handle, values: Iterable[Value], candidates: Candidates, schemes: frozenset[str]
 ) -> tuple[Header, ...]:
     """The headers that a record adds, lines first, as far as they are allowed."""
     record = [value for value in ascending(values) if value.is_public]
@@ -221,7 +224,7 @@ def extra_headers(
     return tuple(allowed)
 
 
-def _header_lines(handle: Handle, record: list[Value], schemes: Collection[str]) -> Iterator[Header]:
+def _header_lines(handle: Handle, record: list[Value], schemes: frozenset[str]) -> Iterator[Header]:
     """Lines `Name: value` with allowed names."""
     for value in record:
         if not has_type(value.type, HEADERS):
@@ -237,7 +240,7 @@ def _header_lines(handle: Handle, record: list[Value], schemes: Collection[str])
                     yield known, content
 
 
-def _is_valid_link(content: str, schemes: Collection[str]) -> bool:
+def _is_valid_link(content: str, schemes: frozenset[str]) -> bool:
     """Whether every link of a `Link` line is allowed: it must be completely parsed, and each link have exactly one
     relation (RFC 8288, section 3.3).
     """
@@ -266,7 +269,7 @@ def _is_valid_link(content: str, schemes: Collection[str]) -> bool:
         at = following.end()
 
 
-def _is_valid_target(address: str, schemes: Collection[str]) -> bool:
+def _is_valid_target(address: str, schemes: frozenset[str]) -> bool:
     try:
         return parse_target(address, schemes).location == address
     except InvalidTarget:
@@ -302,7 +305,7 @@ def _linked_locations(
 
 
 def _link_headers(
-    locations: Iterable[tuple[str, Location]], hrefs: Mapping[str | None, str], schemes: Collection[str]
+    locations: Iterable[tuple[str, Location]], hrefs: Mapping[str | None, str], schemes: frozenset[str]
 ) -> list[Header]:
     """A header for each location with an allowed relation."""
     with_relation = [pair for pair in islice(locations, _MAX_LOCATIONS) if pair[1].get("rel")][:MAX_HEADERS]
@@ -310,7 +313,7 @@ def _link_headers(
     return [(_LINK, value) for value in links if value is not None]
 
 
-def _link(href: str, location: Location, hrefs: Mapping[str | None, str], schemes: Collection[str]) -> str | None:
+def _link(href: str, location: Location, hrefs: Mapping[str | None, str], schemes: frozenset[str]) -> str | None:
     relation = _allowed_relations(location.get("rel") or "")
     if not relation or not _PRINTABLE.fullmatch(relation):
         return None

@@ -279,7 +279,8 @@ def _resolve(
         problem = replace(problems.inactive_namespace(found.name, space), past=moment is not None)
         return problems.to_response(problem, accepted, settings)
     response = _RecordResponse(request_context, parsed, found, reader, moment).respond()
-    return replace(response, headers=(*response.headers, *_name_headers(found)))
+    headers = _name_headers(found)
+    return replace(response, headers=(*response.headers, *headers)) if headers else response
 
 
 def _name_headers(found: LookupResult) -> HeaderList:
@@ -467,7 +468,7 @@ class _RecordResponse:
         headers = (*self.cache_headers, *links_of_record)
         if form == JSON:
             return _AsJson(found.name, status, headers)
-        links = LinkBuilder(settings, reader.is_here)
+        links = LinkBuilder(settings, reader.link_to)
         then = None if self.moment is None else PastMoment(self.moment.seq, reader.versions(found.resolved))
         api = (
             _api_path(found.name)

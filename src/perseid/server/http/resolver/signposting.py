@@ -23,7 +23,6 @@ from typing import Final
 
 from markupsafe import Markup
 
-from perseid.records.locations import Candidate
 from perseid.registry.identity import Anonymous
 from perseid.registry.queries.links import MAX_HEADER_BYTES, Link, format_headers
 from perseid.registry.queries.memento import JSON, Memento, get_time_map
@@ -66,10 +65,8 @@ _OF_FORMS: Final = ("cite-as", "linkset")  # relations of a description itself
 _CHARSETS: Final = frozenset((BIBTEX, BIBLIOGRAPHY))  # types that need a charset
 
 
-def describe(
-    found: LookupResult, reader: RecordReader, settings: HttpSettings, candidates: tuple[Candidate, ...] | None = None
-) -> DescribedRecord:
-    """Collect everything known about a record; `candidates` are its locations, if they are already known."""
+def describe(found: LookupResult, reader: RecordReader, settings: HttpSettings) -> DescribedRecord:
+    """Collect everything known about a record."""
     resolved = found.resolved
     then = () if reader.at is None else (f"at={reader.at}",)
     return DescribedRecord(
@@ -78,7 +75,7 @@ def describe(
         found.reference,
         get_cited_resolver(settings),
         reader.authority(found),
-        reader.candidates(found).locations if candidates is None else candidates,
+        lambda: reader.candidates(found).locations,
         record_url(found.registered_name, settings, "noredirect", *then) if settings.public_url else None,
         get_forms(found.registered_name, settings, reader.at),
         fixed=reader.at is not None,
@@ -90,7 +87,7 @@ def record_headers(
 ) -> HeaderList:
     """The headers of a record's page or JSON: all links that fit."""
     own = (Link(ABOUT_PAGE, "type"),) if is_page else ()
-    return _headers(build_links(described, own), found, reader, settings)
+    return _headers(build_links(described, own) if settings.public_url else (), found, reader, settings)
 
 
 def form_headers(
