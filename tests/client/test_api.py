@@ -11,9 +11,9 @@ import pytest
 import perseid
 from perseid.client import api
 from perseid.client.api import AsyncClient, Client, Operations, make_options
-from perseid.client.errors import ClientError, NotFound, ProtocolError, Refused, Unreachable
 from perseid.client.api_exchange import EventParser, InsecureConnection, Origin
 from perseid.client.api_operations import ListOperation, Operation
+from perseid.client.errors import ClientError, NotFound, ProtocolError, Refused, Unreachable
 from perseid.records.encoding import to_base64
 from perseid.schema.common import HandleState
 from perseid.schema.jobs import JobState

@@ -26,7 +26,6 @@ from perseid import __version__
 from perseid.records.private_keys import PrivateKey
 from perseid.schema.jobs import JobResponse
 
-from .errors import ProtocolError, Unreachable
 from .api_exchange import (
     DEFAULT_RETRIES,
     ApiRequest,
@@ -46,6 +45,7 @@ from .api_exchange import (
 )
 from .api_operations import QueryOperations, RecordOperations
 from .api_services import JOB_PATH, JobOperations, NamespaceOperations
+from .errors import ProtocolError, Unreachable
 
 R = TypeVar("R")
 Page = TypeVar("Page", bound=msgspec.Struct)

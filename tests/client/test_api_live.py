@@ -1,0 +1,92 @@
+"""The client of the HTTP API over real connections: plain, TLS, client certificates, events."""
+
+import asyncio
+import hashlib
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+import perseid
+from perseid.client.errors import ProtocolError, Unreachable
+from perseid.records.encoding import to_base64
+from perseid.schema.jobs import JobState
+from perseid.schema.queries import Selectors
+from perseid.schema.records import ValueInput
+from tests.server.http.client_certificates import UID, certificate, library_key
+from tests.server.http.raw import NO_LIMITS
+from tests.server.installations import ADMINISTRATOR, SECRET, copy_to
+from tests.server.running import Serving, serving
+from tests.wire.key_material import RSA_KEY
+
+OWN = "300:12345/certified"
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copy_to(tmp_path_factory.mktemp("api"))
+
+
+@pytest.fixture(scope="module")
+def server(directory: Path) -> Iterator[Serving]:
+    with serving(directory, **NO_LIMITS) as running:
+        yield running
+
+
+def url(server: Serving, scheme: str = "https") -> str:
+    return f"{scheme}://127.0.0.1:{server.http[1]}"
+
+
+def test_self_signed_server_is_trusted_by_file_or_fingerprint(server: Serving, directory: Path) -> None:
+    pem = directory / "keys" / "https.pem"
+    with perseid.connect(url(server), ca_file=pem) as client:
+        assert client.resolve("12345/n0").handle == "12345/n0"
+    digest = hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem.read_text())).hexdigest()
+    written = ":".join(digest[at : at + 2] for at in range(0, len(digest), 2)).upper()
+    with perseid.connect(url(server), fingerprint=written, identity=ADMINISTRATOR, secret=SECRET) as client:
+        assert client.publish("12345/n0").handle == "12345/n0"
+    with (
+        perseid.connect(url(server), fingerprint="ab" * 32, token="t") as client,
+        pytest.raises(ProtocolError, match=digest),
+    ):
+        client.resolve("12345/n0")
+    with perseid.connect(url(server), token="t") as client, pytest.raises(Unreachable) as caught:
+        client.resolve("12345/n0")
+    assert "certificate is not trusted" in caught.value.detail
+    assert "fingerprint" in caught.value.advice
+
+
+def test_certificate_of_the_client_proves_its_identity(server: Serving, directory: Path, tmp_path: Path) -> None:
+    with perseid.connect(url(server, "http"), identity=ADMINISTRATOR, secret=SECRET) as admin:
+        public = ValueInput("HS_PUBKEY", f"base64:{to_base64(RSA_KEY.public.to_bytes())}", index=300)
+        admin.create("12345/certified", [public, ValueInput("HS_ADMIN", OWN, index=100)])
+    file = tmp_path / "own.pem"
+    key = library_key(RSA_KEY).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    file.write_bytes(key + ssl.DER_cert_to_PEM_cert(certificate((UID, OWN), key=RSA_KEY)).encode())
+    with perseid.connect(url(server), certificate=file, ca_file=directory / "keys" / "https.pem") as client:
+        client.set("12345/certified", {"URL": "https://example.org/"})
+        assert next(iter(client.history("12345/certified"))).actor == OWN
+
+
+def test_many_requests_and_events_at_once(server: Serving) -> None:
+    async def use() -> None:
+        options = {"identity": ADMINISTRATOR, "secret": SECRET}
+        async with perseid.connect_async(url(server, "http"), **options) as client:  # type: ignore[arg-type]
+            found = await asyncio.gather(*[client.resolve(f"12345/n{number}") for number in range(40)])
+            assert [each.handle for each in found] == [f"12345/n{number}" for number in range(40)]
+            job = await client.rewrite(Selectors(url="https://example.org/2*"), "https://example.net/2*")
+            assert (await client.wait(job.job)).state is JobState.DONE
+            assert [each.state async for each in client.watch(job.job)] == [JobState.DONE]
+
+    asyncio.run(use())
+
+
+def test_server_that_does_not_run_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perseid.client.api.time.sleep", lambda _: None)
+    with (
+        perseid.connect("http://127.0.0.1:9", token="t") as client,
+        pytest.raises(Unreachable, match=r"127\.0\.0\.1:9"),
+    ):
+        client.resolve("12345/n0")
