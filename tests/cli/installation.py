@@ -40,7 +40,7 @@ def call(*arguments: str, stdin: bytes = b"", environ: Mapping[str, str] | None 
 def examples(*words: str) -> list[str]:
     """The examples in the help of a command, without the program name."""
     shown = call(*words, "--help", environ={"COLUMNS": "300"}).out
-    return re.findall(r"^ perseid (.+?) *$", shown.partition("Example")[2], re.MULTILINE)
+    return re.findall(r"^  perseid (.+)$", shown.partition("Example")[2], re.MULTILINE)
 
 
 class Site:

@@ -12,7 +12,18 @@ from perseid.cli._commands import LAZY_COMMANDS, SYNONYMS, LazyCommand
 from tests.cli.installation import call
 from tests.cli.program import ENVIRON, run
 
-HEAVY = ("sqlalchemy", "alembic", "lmdb", "perseid.ledger", "perseid.registry", "perseid.records", "cryptography")
+HEAVY = (
+    "sqlalchemy",
+    "alembic",
+    "lmdb",
+    "perseid.ledger",
+    "perseid.registry",
+    "perseid.records",
+    "cryptography",
+    "asyncio",
+    "pydantic",
+    "rich",
+)
 
 SCRIPT = """
 import sys
@@ -94,11 +105,11 @@ def test_every_summary_is_one_sentence() -> None:
 
 def test_help_shows_the_commands_under_headings() -> None:
     shown = call("--help").out
-    positions = [shown.index(f"─ {panel} ─") for panel in ("Names (no installation needed)", *LAZY_COMMANDS)]
+    positions = [shown.index(f"\n{panel}:\n") for panel in LAZY_COMMANDS]
     assert positions == sorted(positions)
     for commands in LAZY_COMMANDS.values():
         for name, (_, text) in commands.items():
-            assert f"│ {name} " in shown
+            assert f"\n  {name} " in shown
             assert text.split(":")[0][:30] in shown
 
 
@@ -128,9 +139,9 @@ def test_synonyms_lead_to_commands() -> None:
     """Each suggestion exists, at the top or in a group; a word that is a command is never corrected."""
     names = {name for commands in LAZY_COMMANDS.values() for name in commands}
     for word, suggestions in SYNONYMS.items():
-        assert all(
-            each.split()[0] in names | {"name", "show", "add", "policy", "revoke", "cancel"} for each in suggestions
-        ), word
+        assert all(each.split()[0] in names | {"show", "add", "policy", "revoke", "cancel"} for each in suggestions), (
+            word
+        )
 
 
 @pytest.mark.parametrize("words", ["", "mint", "namespace add"])

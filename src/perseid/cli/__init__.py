@@ -33,7 +33,6 @@ import typer
 
 from perseid import __version__
 
-from . import names
 from ._commands import LazyGroup
 from ._output import use_utf8
 
@@ -44,11 +43,8 @@ app = typer.Typer(
     epilog="All commands take --json. `perseid help COMMAND` or `perseid COMMAND --help` shows examples.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(names.name_app, name="name", rich_help_panel="Names (no installation needed)")
-app.add_typer(names.suffix_app, name="suffix", rich_help_panel="Names (no installation needed)")
 
 
 def _show_version(requested: bool) -> None:

@@ -13,15 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from difflib import get_close_matches
+from enum import Enum
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeAlias, cast
+from typing import Annotated, Any, Final, TypeAlias, cast, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from perseid.names.errors import InvalidName
+from perseid.names.errors import InvalidName, quote_text
 from perseid.names.uri import Resolver
 
 from ._output import CommandFailed, Interrupted, check_utf8
@@ -136,10 +137,19 @@ def _get_words(metavar: str | None) -> set[str]:
 
 
 class Command(TyperCommand):
-    """A command whose help shows no type for flags and no braces around arguments."""
+    """A command with short help, which converts its arguments itself."""
+
+    def __init__(self, name: str | None, **attributes: Any) -> None:
+        super().__init__(name, **attributes | {"rich_markup_mode": None})
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - as in click
+        _write_text(formatter, self.help)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - as in click
+        _write_examples(formatter, self.epilog)
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return _hide_flag_types(super().get_params(ctx))
+        return _simplify(super().get_params(ctx))
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         # typer puts required arguments into braces, and adds dots to names that have them already.
@@ -160,14 +170,73 @@ def _is_stored(param: Any) -> bool:
     return bool(STORED_TEXTS & _get_words(param.metavar))
 
 
+class _Converter:
+    """Converts an argument. Typer would load pydantic for it, which takes as long as everything else."""
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the value as the annotation of the parameter says."""
+        is_multiple = param.multiple or param.nargs == -1
+        if value is None:
+            return () if is_multiple else None
+        try:
+            if is_multiple:
+                return [self._convert(each, param.type_descriptor) for each in value]
+            return self._convert(value, param.type_descriptor)
+        except ValueError as problem:
+            raise typer.BadParameter(str(problem), ctx=ctx, param=param) from problem
+
+    @staticmethod
+    def _convert(value: Any, descriptor: Any) -> Any:
+        info, kind = descriptor.parameter_info, descriptor.annotation
+        if info.parser is not None:
+            return info.parser(value)
+        kind = (get_args(kind) or (kind,))[0]  # of a list
+        if kind is int:
+            return _parse_number(value, info.min, info.max)
+        if issubclass(kind, Enum) and value not in (choices := [each.value for each in kind]):
+            raise ValueError(f"{value!r} is not one of {', '.join(map(repr, choices))}.")
+        return kind(value)
+
+
+def _parse_number(value: Any, least: int | None, most: int | None) -> int:
+    try:
+        number = int(value)
+    except ValueError:
+        raise ValueError(f"{quote_text(value)} is not a whole number") from None
+    if least is not None and number < least:
+        raise ValueError(f"{quote_text(str(value))} is less than {least}")
+    if most is not None and number > most:
+        raise ValueError(f"{quote_text(str(value))} is more than {most}")
+    return number
+
+
 class Group(TyperGroup):
-    """A group of commands whose help shows no type for flags, and which suggests commands for an unknown word."""
+    """A group of commands with short help, which suggests commands for an unknown word."""
 
     def __init__(self, **attributes: Any) -> None:
-        super().__init__(**attributes | {"suggest_commands": False})  # see `suggest`
+        super().__init__(**attributes | {"suggest_commands": False, "rich_markup_mode": None})  # see `suggest`
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - as in click
+        _write_text(formatter, self.help)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands under their headings, with whole summaries."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            command = self.commands[name]
+            heading = getattr(command, "rich_help_panel", None) or "Commands"
+            summary = (command.help or "").partition("\n\n")[0]
+            panels.setdefault(heading, []).append((name, _strip_markup(summary)))
+        width = max(len(name) for rows in panels.values() for name, _ in rows)
+        for heading, rows in panels.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), summary) for name, summary in rows])
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - as in click
+        _write_text(formatter, self.epilog)
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return _hide_flag_types(super().get_params(ctx))
+        return _simplify(super().get_params(ctx))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         try:
@@ -182,14 +251,42 @@ class Group(TyperGroup):
         return synonyms or get_close_matches(word, self.commands)
 
 
-def _hide_flag_types(params: list[Any]) -> list[Any]:
+def _write_text(formatter: Any, text: str | None) -> None:
+    if text:
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(_strip_markup(text))
+
+
+def _write_examples(formatter: Any, text: str | None) -> None:
+    """Write the heading of the examples, and each on one line, as it can be copied."""
+    heading, *examples = _strip_markup(text or "").split("\n\n")
+    if examples:
+        with formatter.section(heading.rstrip(":")):
+            for example in examples:
+                formatter.write(f"{' ' * formatter.current_indent}{example.strip()}\n")
+
+
+def _strip_markup(text: str) -> str:
+    return text.replace("`", "").replace("**", "")
+
+
+def _simplify(params: list[Any]) -> list[Any]:
+    """Show no type for flags and no markup, and convert without pydantic."""
     for param in params:
+        vars(param)["_runtime_param"] = _Converter()
+        if param.help:
+            param.help = _strip_markup(param.help)
         if getattr(param, "is_flag", False):
             param.metavar = ""
     return params
 
 
 LAZY_COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
+    "Names (no installation needed)": {
+        "name": ("names", "Parse and convert handles, and explain the rules."),
+        "suffix": ("names", "Generate and decode suffixes; nothing is registered."),
+    },
     "Installation and service": {
         "init": ("installation", "Create an installation: settings, keys, ledger, first administrator."),
         "serve": ("serve", "Run the server."),
@@ -301,7 +398,7 @@ class LazyCommand(Command):
         if isinstance(command, typer.Typer):
             loaded: Any = typer.main.get_group(command)
         else:
-            app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+            app = typer.Typer(add_completion=False)
             register_command(app, self.name)(command)
             loaded = typer.main.get_command(app)
         loaded.name = self.name
@@ -360,7 +457,7 @@ def register_command(app: typer.Typer, name: str) -> Callable[[Callable[..., Non
     def register(function: Callable[..., None]) -> Callable[..., None]:
         text, _, examples = (inspect.getdoc(function) or "").partition(f"\n{EXAMPLES_HEADING}\n")
         lines = [line.strip() for line in examples.splitlines() if line.strip()]
-        block = "".join(f"\n\n`{line}`" for line in lines)  # as code, so that Markdown leaves `*` alone
+        block = "".join(f"\n\n{line}" for line in lines)
         epilog = f"{'Example' if len(lines) == 1 else 'Examples'}:{block}" if lines else None
         app.command(name, cls=Command, help=text.strip(), epilog=epilog)(_with_name_options(function))
         return function

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from perseid.names.errors import InvalidName, NameProblem, capitalize, quote_text
+from perseid.names.errors import InvalidName, NameProblem, capitalize
 
 from ._output import CommandFailed, Interrupted, NotFound, print_message, to_json
 
@@ -42,15 +42,6 @@ _FAILURES: Final = (
 
 _CLIENT_EXIT_CODES: Final = {"NotFound": NOT_FOUND, "Refused": REFUSED, "Unreachable": UNREACHABLE}
 """The exit codes of the errors of `perseid.client.errors`, by class."""
-
-_INPUT_TEXTS: Final = {
-    "greater_than_equal": "{input} is less than {ge}",
-    "less_than_equal": "{input} is more than {le}",
-    "int_parsing": "{input} is not a whole number",
-    "value_error": "{error}",
-}
-"""Kinds of errors of the library that converts arguments, and their texts."""
-
 
 _RULE_ADVICE: Final = {
     "U4": ("To accept your own resolver, use --resolver, as in --resolver http://example.org/hdl",),
@@ -105,7 +96,6 @@ def report_error(error: Exception, *, json: bool = False, where: str = "") -> in
 def report_usage_error(error: Any, *, json: bool = False) -> int:
     """Print an error in the arguments of a command, like every other error, and return the exit code."""
     context, options = error.ctx, getattr(error, "possibilities", None)
-    _use_own_text(error)
     has_own_text = options or getattr(error, "param", None) is None  # it was raised here, not by the library
     hint = f"{error.param_hint}: " if getattr(error, "param_hint", None) else ""
     text = f"{hint}{error.message}" if has_own_text else error.format_message()
@@ -120,14 +110,6 @@ def report_usage_error(error: Any, *, json: bool = False) -> int:
         usage = () if context is None else (" ".join(context.get_usage().split()),)
         _print_lines(detail, (*advice, *usage, *see))
     return USAGE
-
-
-def _use_own_text(error: Any) -> None:
-    """Replace the text of the library that converts arguments, by the kind of its first error."""
-    find = getattr(error.__cause__, "errors", None)
-    first: dict[str, Any] = find()[0] if find else {"type": ""}
-    if text := _INPUT_TEXTS.get(first["type"]):
-        error.message = text.format(input=quote_text(str(first["input"])), **first.get("ctx", {}))
 
 
 def exit_code_of(code: Any) -> int:

@@ -201,3 +201,6 @@ def cordra_suffix(
         print_json(generated)
     else:
         typer.echo(generated.suffix)
+
+
+commands: dict[str, Callable[..., None] | typer.Typer] = {"name": name_app, "suffix": suffix_app}

@@ -16,8 +16,7 @@ are not allowed, so there are no accidental words (P4).
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
-from typing import cast
+from typing import Any, cast
 
 from .cordra import CordraScheme, UuidScheme
 from .errors import InvalidName, NameMisuse, format_character
@@ -175,6 +174,13 @@ _BUILT_IN: dict[str, Callable[..., Scheme]] = {
 
 # In order of specificity. `pattern` has no form of its own.
 _RECOGNIZABLE: tuple[Scheme, ...] = (CordraScheme(), UuidScheme(), PilinCheckScheme(), PilinScheme())
+
+
+def entry_points(**selection: str) -> Any:
+    """The entry points of installed packages."""
+    from importlib import metadata  # noqa: PLC0415 - takes 10 ms, and most names need none
+
+    return metadata.entry_points(**selection)
 
 
 def scheme_names() -> list[str]:
