@@ -12,6 +12,7 @@ iterators over all pages. The clients differ only in how they send requests and 
 import asyncio
 import hashlib
 import ssl
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
@@ -251,6 +252,7 @@ class Client(Operations):
         self.options = options
         self._transport = transport
         self._http: httpx.Client | None = None
+        self._opening = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -309,9 +311,10 @@ class Client(Operations):
         return current
 
     def _open(self) -> httpx.Client:
-        if self._http is None:
-            self._http = httpx.Client(**self.options.for_httpx(), transport=self._transport)
-        return self._http
+        with self._opening:  # several threads may come together
+            if self._http is None:
+                self._http = httpx.Client(**self.options.for_httpx(), transport=self._transport)
+            return self._http
 
     def _transfer(self, request: HttpRequest) -> HttpResponse | Failure:
         http = self._open()
@@ -345,6 +348,7 @@ class AsyncClient(Operations):
         self.options = options
         self._transport = transport
         self._http: httpx.AsyncClient | None = None
+        self._opening = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         return self
@@ -403,10 +407,11 @@ class AsyncClient(Operations):
         return current
 
     async def _open(self) -> httpx.AsyncClient:
-        if self._http is None:
-            options = await asyncio.to_thread(self.options.for_httpx)  # reads files, and may fetch a certificate
-            self._http = httpx.AsyncClient(**options, transport=self._transport)
-        return self._http
+        async with self._opening:  # the first requests may come together
+            if self._http is None:
+                options = await asyncio.to_thread(self.options.for_httpx)  # reads files, and may fetch a certificate
+                self._http = httpx.AsyncClient(**options, transport=self._transport)
+            return self._http
 
     async def _transfer(self, request: HttpRequest) -> HttpResponse | Failure:
         http = await self._open()
