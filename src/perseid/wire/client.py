@@ -109,10 +109,11 @@ class Client:
         peer_version: Version = ASSUMED_VERSION,
         site_serial: int = UNKNOWN_SERIAL,
         session: Session | None = None,
+        recursion: int = 0,
     ) -> Message:
         """Create a request, in the lower of the peer's version and ours, with a MAC in a session.
 
-        The default `flags` are those of deployed clients.
+        The default `flags` are those of deployed clients; `recursion` is the number of lookups that led to this one.
         """
         if flags is None:
             flags = default_flags(opcode)
@@ -120,7 +121,7 @@ class Client:
         if not version.at_least(1):
             flags &= ~OpFlag.REQUEST_DIGEST
         envelope = Envelope(version, self._version, 0 if session is None else session.id, self._new_id())
-        header = Header(opcode, ResponseCode.RESERVED, flags, site_serial, expires=int(now) + MESSAGE_LIFETIME)
+        header = Header(opcode, ResponseCode.RESERVED, flags, site_serial, recursion, int(now) + MESSAGE_LIFETIME)
         message = Message.build(envelope, header, encode_request(body, version))
         return message if session is None else session.protect(message)
 

@@ -1,0 +1,74 @@
+"""The cache of a resolver: bounded, with the lifetimes that records state."""
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable
+from threading import Lock
+from typing import Final, Generic, TypeVar
+
+from perseid.records.record import TtlType, Value
+
+MAX_ENTRIES: Final = 10_000
+"""Entries of a cache: some MiB for usual records."""
+
+MAX_LIFETIME: Final = 3_600.0
+"""Seconds that an entry is used at most, as in deployed clients: a record can state years, and still be corrected."""
+
+NEGATIVE_LIFETIME: Final = 60.0
+"""Seconds that a missing handle is remembered: long enough for a page that asks again and again, short enough for a
+handle that is being created. Deployed clients remember none."""
+
+V = TypeVar("V")
+
+
+class Cache(Generic[V]):
+    """A bounded cache with an expiry for each entry; the entry that was not used for longest is evicted first.
+
+    It can be shared by threads.
+    """
+
+    def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
+        self._max = max_entries
+        self._entries: OrderedDict[Hashable, tuple[float, V]] = OrderedDict()
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: Hashable, now: float) -> V | None:
+        """The entry of a key, unless it has expired."""
+        with self._lock:
+            found = self._entries.get(key)
+            if found is None:
+                return None
+            expires, value = found
+            if expires <= now:
+                del self._entries[key]
+                return None
+            self._entries.move_to_end(key)
+            return value
+
+    def put(self, key: Hashable, value: V, expires: float, now: float) -> None:
+        """Store an entry until a time; one that has expired already is not stored."""
+        if expires <= now or self._max < 1:
+            return
+        with self._lock:
+            self._entries[key] = min(expires, now + MAX_LIFETIME), value
+            self._entries.move_to_end(key)
+            while len(self._entries) > self._max:
+                self._entries.popitem(last=False)
+
+    def drop(self, key: Hashable) -> None:
+        """Remove an entry, if it exists."""
+        with self._lock:
+            self._entries.pop(key, None)
+
+    def clear(self) -> None:
+        """Remove everything."""
+        with self._lock:
+            self._entries.clear()
+
+
+def expiry(values: Iterable[Value], now: float) -> float:
+    """When the first of some values expires; MAX_LIFETIME from now if that is earlier."""
+    times = [value.ttl if value.ttl_type is TtlType.ABSOLUTE else now + value.ttl for value in values]
+    return min([now + MAX_LIFETIME, *times])

@@ -1,0 +1,56 @@
+"""The cache of a resolver is bounded, in entries and in time."""
+
+from dataclasses import replace
+
+from perseid.client.cache import MAX_LIFETIME, Cache, expiry
+from perseid.client.sites import ResponseTimes, Service
+from perseid.records.record import TtlType, Value
+from tests.client.worlds import HOST, OTHER_HOST, make_site
+
+VALUE = Value.text(1, "URL", "https://example.org/")
+
+
+def test_the_entry_that_was_not_used_for_longest_is_evicted() -> None:
+    cache: Cache[int] = Cache(2)
+    for number in range(2):
+        cache.put(number, number, 10, 0)
+    assert cache.get(0, 1) == 0
+    cache.put(2, 2, 10, 0)
+    assert [cache.get(number, 1) for number in range(3)] == [0, None, 2]
+    cache.drop(0)
+    cache.drop(0)
+    assert len(cache) == 1
+    cache.clear()
+    assert len(cache) == 0
+
+
+def test_an_entry_expires_at_its_time_or_after_an_hour() -> None:
+    cache: Cache[str] = Cache()
+    cache.put("short", "", 10, 0)
+    cache.put("long", "", 1e9, 0)
+    cache.put("past", "", 0, 0)
+    assert [cache.get(key, 9.9) is not None for key in ("short", "long", "past")] == [True, True, False]
+    assert cache.get("short", 10) is None
+    assert cache.get("long", MAX_LIFETIME) is None
+    assert len(cache) == 0
+
+
+def test_a_cache_without_entries_keeps_nothing() -> None:
+    cache: Cache[str] = Cache(0)
+    cache.put("key", "", 10, 0)
+    assert len(cache) == 0
+
+
+def test_the_first_value_that_expires_decides() -> None:
+    assert expiry([], 100) == 100 + MAX_LIFETIME
+    assert expiry([VALUE, replace(VALUE, ttl=5)], 100) == 105
+    assert expiry([replace(VALUE, ttl=7, ttl_type=TtlType.ABSOLUTE)], 100) == 7
+
+
+def test_slow_sites_are_asked_last_and_again_after_a_while() -> None:
+    times = ResponseTimes()
+    peers = Service([make_site(HOST), make_site(OTHER_HOST)]).find_peers(b"12345/x")
+    times.record_failure(HOST, 0)
+    assert [peer.host for peer in times.order(peers, 0)] == [OTHER_HOST, HOST]
+    orders = {tuple(peer.host for peer in times.order(peers, 1_000)) for _ in range(200)}
+    assert len(orders) == 2
