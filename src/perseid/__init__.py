@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .client import connect, connect_async
+    from .client import connect, connect_async, resolve
 
-__all__ = ["connect", "connect_async"]
+__all__ = ["connect", "connect_async", "resolve"]
 __version__ = "0.1.0"
 
 

@@ -87,8 +87,8 @@ class Host:
         if found is None:
             return ResponseCode.HANDLE_NOT_FOUND, Failure()
         if found and isinstance(found[0], ResponseCode):
-            return found  # type: ignore[return-value]
-        values = select(found, query.indexes, query.types)  # type: ignore[arg-type]
+            return found
+        values = select(found, query.indexes, query.types)
         if not values:
             return ResponseCode.VALUES_NOT_FOUND, Failure()
         return ResponseCode.SUCCESS, ResolutionResult(query.handle, values)

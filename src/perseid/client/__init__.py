@@ -10,29 +10,43 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .api import AsyncClient, Client, connect, connect_async
     from .errors import ClientError, NotFound, ProtocolError, Refused, Unreachable
+    from .resolution import AsyncResolver, Resolution, Resolver, Step, resolve
+    from .roots import Root
 
 __all__ = [
     "AsyncClient",
+    "AsyncResolver",
     "Client",
     "ClientError",
     "NotFound",
     "ProtocolError",
     "Refused",
+    "Resolution",
+    "Resolver",
+    "Root",
+    "Step",
     "Unreachable",
     "connect",
     "connect_async",
+    "resolve",
 ]
 
 _MODULES = {
     "AsyncClient": "api",
+    "AsyncResolver": "resolution",
     "Client": "api",
     "ClientError": "errors",
     "NotFound": "errors",
     "ProtocolError": "errors",
     "Refused": "errors",
+    "Resolution": "resolution",
+    "Resolver": "resolution",
+    "Root": "roots",
+    "Step": "resolution",
     "Unreachable": "errors",
     "connect": "api",
     "connect_async": "api",
+    "resolve": "resolution",
 }
 """The module of each exported name."""
 

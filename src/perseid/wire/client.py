@@ -99,7 +99,7 @@ class Client:
         self._random = random
         self._version = version
 
-    def request(
+    def request(  # noqa: PLR0913 - one argument per field of the message
         self,
         opcode: OpCode,
         body: RequestBody,
