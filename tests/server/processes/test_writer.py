@@ -297,6 +297,26 @@ def test_event_loop_and_threads_append_at_the_same_time(folder: Path) -> None:
         assert found == [1, *range(200, 216), *range(300, 316)]
 
 
+def test_requests_of_one_iteration_of_the_loop_are_committed_together(folder: Path) -> None:
+    """The writer is woken once for all of them; of many it gets a part early, so that it does not wait for the last."""
+    with writing(folder), remote(folder) as registry:
+
+        def submit(count: int) -> "Iterator[asyncio.Future[Outcome]]":
+            for number in range(count):
+                yield as_loop_future(registry.ledger.submit(change(f"{count}-{number}"))[0])
+                time.sleep(0.02)  # long enough to commit it alone
+
+        async def commits(count: int) -> int:
+            outcomes = await asyncio.gather(*submit(count))
+            return len({outcome.at for outcome in outcomes if isinstance(outcome, Appended)})
+
+        async def scenario() -> None:
+            assert [await commits(1), await commits(4), await commits(remote_ledger.MAX_UNSENT + 2)] == [1, 1, 2]
+            disconnect(registry)
+
+        asyncio.run(scenario())
+
+
 def test_connection_of_a_thread_ends_with_it(folder: Path) -> None:
     def count_sockets() -> int:
         return sum(

@@ -60,10 +60,15 @@ RECONNECT_INTERVAL: Final = 0.02
 OUTCOME_SECONDS: Final = 90.0
 """Seconds to wait for an outcome: longer than the writer tries to reach a database."""
 
+MAX_UNSENT: Final = 16
+"""Requests of one iteration of an event loop that are sent together: the writer is woken once, and commits them
+together. If there are more, it starts with these while the loop decides the others."""
+
 STATE_SECONDS: Final = 0.5
 """Seconds for which the writer's state is cached. The writer checks it as often."""
 
 _READ_BYTES: Final = 256 << 10
+_WRITE_BYTES: Final = 64 << 10
 _UNKNOWN = "the outcome is unknown; check whether the change was made before you retry"
 _LOST = f"the connection to the writer was lost, and {_UNKNOWN}"
 
@@ -347,6 +352,7 @@ class _LoopConnection(asyncio.Protocol):
         self._waiting: dict[bytes, _Sent] = {}
         self._bytes = 0  # of the messages that wait
         self._unsent: deque[bytes] = deque()
+        self._is_flushing = False  # the loop will call `_flush`
 
     def close(self) -> None:
         """Close the connection for good; what has no outcome fails."""
@@ -366,21 +372,30 @@ class _LoopConnection(asyncio.Protocol):
         self._bytes += len(message)
         self._unsent.append(request_id)
         if self._transport is not None:
-            self._send(self._transport)
+            if len(self._unsent) >= MAX_UNSENT:
+                self._flush()
+            elif not self._is_flushing:
+                self._is_flushing = True
+                self.loop.call_soon(self._flush)
         elif self._connecting is None:
             self._connecting = self.loop.create_task(self._connect())
         return sent.future
 
-    def _send(self, transport: asyncio.WriteTransport) -> None:
+    def _flush(self) -> None:
         """Send what waits, except canceled requests, until the transport has enough."""
-        while self._unsent and not self._is_paused:
-            request_id = self._unsent.popleft()
-            sent = self._waiting[request_id]
-            if sent.future.done():
-                self._remove(request_id)
-            else:
-                sent.was_sent = True
-                transport.write(frame(request_id, sent.message, next(iter(self._waiting))))
+        self._is_flushing = False
+        while self._transport is not None and self._unsent and not self._is_paused:
+            data = bytearray()
+            oldest = next(iter(self._waiting))
+            while self._unsent and len(data) < _WRITE_BYTES:
+                request_id = self._unsent.popleft()
+                sent = self._waiting[request_id]
+                if sent.future.done():
+                    self._remove(request_id)
+                else:
+                    sent.was_sent = True
+                    data += frame(request_id, sent.message, oldest)
+            self._transport.write(data)
 
     def _remove(self, request_id: bytes) -> "_Sent | None":
         sent = self._waiting.pop(request_id, None)
@@ -415,15 +430,14 @@ class _LoopConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport, self._reader = cast("asyncio.WriteTransport", transport), FrameReader()
         self._is_paused, self._unsent = False, deque(self._waiting)
-        self._send(self._transport)
+        self._flush()
 
     def pause_writing(self) -> None:
         self._is_paused = True
 
     def resume_writing(self) -> None:
         self._is_paused = False
-        if self._transport is not None:
-            self._send(self._transport)
+        self._flush()
 
     def connection_lost(self, _: Exception | None) -> None:
         self._transport = None
