@@ -195,10 +195,10 @@ def test_namespaces_types_and_tokens(client: Client) -> None:
     assert client.namespace("999").purpose == "Charts"
     client.add_type("999/SCALE", "The scale", pattern="1:[0-9]+")
     assert client.type("999/SCALE").pattern == "1:[0-9]+"
-    token = client.create_token(["read"], namespaces_=["12345"], label="catalog")
+    token = client.create_token(["read"], namespaces=["12345"], label="catalog")
     assert token.token
     assert client.revoke_token(token.id).state == "revoked"
-    assert token.id in [each.id for each in client.tokens(all_=True)]
+    assert token.id in [each.id for each in client.tokens(all=True)]
     assert client.parse_name("hdl:12345/x").handle == "12345/x"
     assert client.remove_namespace("999", retire=True).retired
 

@@ -219,18 +219,18 @@ class RecordOperations:
         values: Values = (),
         *,
         count: int | None = None,
-        records_values: Iterable[Values] = (),
+        records: Iterable[Values] = (),
         metadata: Values | None = None,
         published: bool = True,
         owner: str | None = None,
         note: str = "",
     ) -> Input:
-        """Mint handles, each with a record; `records_values` are further values, for one handle each."""
+        """Mint handles, each with a record; `records` are further values, for one handle each."""
         body = MintRequest(
             prefix,
             count,
             to_values(values),
-            tuple([to_values(each) for each in records_values]),
+            tuple([to_values(each) for each in records]),
             None if metadata is None else to_values(metadata),
             published,
             owner,

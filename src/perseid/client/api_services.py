@@ -206,20 +206,20 @@ class NamespaceOperations:
         self,
         scopes: Iterable[Scope | str],
         *,
-        namespaces_: Iterable[str] = (),
+        namespaces: Iterable[str] = (),
         all_namespaces: bool = False,
         expires_in: str = DEFAULT_LIFETIME,
         label: str = "",
         note: str = "",
     ) -> Input:
         """Create a token, with which a program acts as you within its scopes. It is returned only once."""
-        new = NewToken(tuple(map(Scope, scopes)), tuple(namespaces_), all_namespaces, expires_in, label, note)
+        new = NewToken(tuple(map(Scope, scopes)), tuple(namespaces), all_namespaces, expires_in, label, note)
         return make_input(body=new)
 
     @pages("/tokens", TokenPage, "tokens", TokenResponse)
-    def tokens(self, *, all_: bool = False, page_size: int = MAX_PAGE) -> Input:
-        """List the tokens that you can see, without their secrets; `all_` includes revoked ones."""
-        return make_input(query=TokensQuery(page_size, all=all_))
+    def tokens(self, *, all: bool = False, page_size: int = MAX_PAGE) -> Input:  # noqa: A002 - the name in the API
+        """List the tokens that you can see, without their secrets; `all` includes revoked ones."""
+        return make_input(query=TokensQuery(page_size, all=all))
 
     @operation("GET", "/tokens/{token}", TokenResponse)
     def token(self, token: str) -> Input:
