@@ -568,8 +568,8 @@ class _Failures:
 def _describe(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "timed out"
-    if isinstance(error, OSError):
-        return error.strerror or str(error)
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)  # `asyncio` has texts of its own
     return str(error)
 
 
