@@ -4,7 +4,7 @@ import pytest
 
 import perseid.client
 from perseid.cli import _errors
-from perseid.client.errors import ClientError, NotFound, ProtocolError, Refused, Unreachable
+from perseid.client.errors import ClientError, NotFound, ProtocolError, Refused, UnknownOutcome, Unreachable
 from perseid.schema.problems import PROBLEM_TYPES
 
 CASES = [
@@ -12,6 +12,7 @@ CASES = [
     (NotFound, "not-found", 3),
     (Refused, "permission-denied", 4),
     (Unreachable, "unreachable", 5),
+    (UnknownOutcome, "unknown-outcome", 5),
     (ProtocolError, "invalid-response", 1),
 ]
 

@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .api import AsyncClient, Client, connect, connect_async
-    from .errors import ClientError, NotFound, ProtocolError, Refused, Unreachable
+    from .errors import ClientError, NotFound, ProtocolError, Refused, UnknownOutcome, Unreachable
+    from .native import NativeClient
+    from .native_async import AsyncNativeClient
     from .resolution import AsyncResolver, Resolution, Resolver, Step, resolve
     from .roots import Root
 
 __all__ = [
     "AsyncClient",
+    "AsyncNativeClient",
     "AsyncResolver",
     "Client",
     "ClientError",
+    "NativeClient",
     "NotFound",
     "ProtocolError",
     "Refused",
@@ -25,6 +29,7 @@ __all__ = [
     "Resolver",
     "Root",
     "Step",
+    "UnknownOutcome",
     "Unreachable",
     "connect",
     "connect_async",
@@ -35,7 +40,9 @@ _MODULES = {
     "AsyncClient": "api",
     "AsyncResolver": "resolution",
     "Client": "api",
+    "AsyncNativeClient": "native_async",
     "ClientError": "errors",
+    "NativeClient": "native",
     "NotFound": "errors",
     "ProtocolError": "errors",
     "Refused": "errors",
@@ -43,6 +50,7 @@ _MODULES = {
     "Resolver": "resolution",
     "Root": "roots",
     "Step": "resolution",
+    "UnknownOutcome": "errors",
     "Unreachable": "errors",
     "connect": "api",
     "connect_async": "api",

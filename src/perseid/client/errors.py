@@ -4,6 +4,7 @@
     ├── NotFound        the handle, value, prefix or path does not exist
     ├── Refused         the server refused the request: permission, policy, already exists, authentication
     ├── Unreachable     no server answered in time
+    │   └── UnknownOutcome    a change was sent and may have been made
     └── ProtocolError   an answer is malformed, has a wrong signature, or does not belong to the request
 
 Every error has the data of a problem document (`perseid.schema.problems`), so that programs never parse texts. A
@@ -66,6 +67,12 @@ class Unreachable(ClientError):
     """No server answered in time."""
 
     default_type = "unreachable"
+
+
+class UnknownOutcome(Unreachable):
+    """A change was sent, but its response did not arrive: it may have been made."""
+
+    default_type = "unknown-outcome"
 
 
 class ProtocolError(ClientError):

@@ -304,6 +304,13 @@ _TYPES: Final = (
         "the address, then retry.",
     ),
     ProblemType(
+        "unknown-outcome",
+        504,
+        "Unknown outcome",
+        "Only the client reports this: a change was sent, but its response did not arrive. It may have been made. "
+        "Resolve the handle before you repeat it.",
+    ),
+    ProblemType(
         "invalid-response",
         502,
         "Invalid response",

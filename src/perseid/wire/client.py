@@ -53,7 +53,7 @@ from .sessions import (
 )
 
 _MAX_ERROR_TEXT = 200  # characters of a peer's message that an error quotes
-_REPEATED_FLAGS = OpFlag.CERTIFY | OpFlag.ENCRYPT | OpFlag.PUBLIC_ONLY
+_REPEATED_FLAGS = OpFlag.CERTIFY | OpFlag.ENCRYPT | OpFlag.PUBLIC_ONLY | OpFlag.KEEP_CONNECTION
 _CHALLENGE_FLAGS = DEFAULT_FLAGS & ~OpFlag.PUBLIC_ONLY
 
 
@@ -234,6 +234,7 @@ class Client:
         peer_version: Version = ASSUMED_VERSION,
         timeout: int = MAX_TIMEOUT,
         group: tuple[int, int] = DEFAULT_GROUP,
+        flags: OpFlag | None = None,
     ) -> PendingSession:
         """Request a session by Diffie–Hellman, with an identity or anonymously."""
         pair = generate_key_pair(group, self._random)
@@ -244,7 +245,7 @@ class Client:
             ANONYMOUS_INDEX if identity is None else identity.index,
             public_key=pair.public.to_bytes(),
         )
-        request = self.request(OpCode.SESSION_SETUP, setup, now, peer_version=peer_version)
+        request = self.request(OpCode.SESSION_SETUP, setup, now, flags=flags, peer_version=peer_version)
         return PendingSession(request, pair, identity, timeout)
 
     def finish_session(self, pending: PendingSession, answer: VerifiedResponse) -> Session:

@@ -1,0 +1,202 @@
+"""Administration of one server over the native protocol, with asyncio. See `native`.
+
+    async with AsyncNativeClient("id.example.org", identity="300:0.NA/12345", key=private_key) as client:
+        await client.create("12345/x", [Value.text(1, "URL", "https://example.org/")])
+
+Operations that run at the same time share the connections and the session.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any, Self, TypeVar, cast
+
+from perseid.records.keys import PublicKey
+from perseid.records.private_keys import PrivateKey
+from perseid.records.record import Value, ValueRef
+from perseid.records.site import Site
+
+from . import native_operations as operations
+from .errors import ClientError
+from .native import DEFAULT_PORT, DEFAULT_TIMEOUT, Address, describe
+from .native_exchange import CONNECTIONS, WINDOW, Connection, Exchange, NativeProtocol
+from .native_operations import Operation
+
+T = TypeVar("T")
+
+
+class AsyncNativeClient:
+    """Administers one server. Its arguments are those of `NativeClient`."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int = DEFAULT_PORT,
+        *,
+        identity: str | ValueRef | None = None,
+        key: PrivateKey | bytes | str | None = None,
+        server_key: PublicKey | None = None,
+        timeout: float = DEFAULT_TIMEOUT,
+        connections: int = CONNECTIONS,
+    ) -> None:
+        self.address: Address = (host, port)
+        self.timeout = timeout
+        self._protocol = NativeProtocol(identity, key, server_key=server_key)
+        self._exchange = Exchange(
+            self._protocol, connect=self._connect, write=_write, close=_close, connections=connections
+        )
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End the session and close the connections."""
+        if self._protocol.session is not None and self._exchange.connections:
+            await asyncio.gather(self.do(operations.end_session()), return_exceptions=True)
+            self._protocol.session = None
+        for connection in list(self._exchange.connections):
+            self._exchange.lost(connection, "the client was closed")
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def server_key(self) -> PublicKey:
+        """Return the key of the server: the pinned one, or the one it has shown."""
+        if self._protocol.server_key is None:
+            await self.site()
+        return cast("PublicKey", self._protocol.server_key)
+
+    async def do(self, operation: Operation[T]) -> T:
+        """Perform one operation. If the caller is canceled, an operation that was sent still takes effect."""
+        result = await self._submit(operation)
+        if isinstance(result, ClientError):
+            raise result
+        return result
+
+    async def do_many(self, operations: Iterable[Operation[T]]) -> AsyncIterator[T | ClientError]:
+        """Perform operations side by side; yield a result or the error for each, in their order."""
+        pending = iter(operations)
+        running: list[asyncio.Future[T | ClientError]] = []
+        while True:
+            while len(running) < WINDOW and (operation := next(pending, None)) is not None:
+                running.append(self._submit(operation))
+            if not running:
+                return
+            yield await running.pop(0)
+
+    async def create(self, handle: str, values: Iterable[Value], *, overwrite: bool = False, mint: bool = False) -> str:
+        """Create a handle, and return its name; with `mint` the server completes the name."""
+        return await self.do(operations.create(handle, values, overwrite=overwrite, mint=mint))
+
+    async def add(self, handle: str, values: Iterable[Value], *, overwrite: bool = False) -> None:
+        """Add values to a record; with `overwrite` they replace those with the same index."""
+        await self.do(operations.add(handle, values, overwrite=overwrite))
+
+    async def modify(self, handle: str, values: Iterable[Value]) -> None:
+        """Replace the values that have these indexes."""
+        await self.do(operations.modify(handle, values))
+
+    async def remove(self, handle: str, indexes: Iterable[int]) -> None:
+        """Remove values from a record."""
+        await self.do(operations.remove(handle, indexes))
+
+    async def delete(self, handle: str) -> None:
+        """Delete a record."""
+        await self.do(operations.delete(handle))
+
+    async def resolve(
+        self, handle: str, *, types: Sequence[str] = (), indexes: Sequence[int] = (), private: bool = False
+    ) -> tuple[Value, ...]:
+        """Return the values of a handle; with `private` those too that only administrators can read."""
+        return await self.do(operations.resolve(handle, types=types, indexes=indexes, private=private))
+
+    async def list_handles(self, prefix: str) -> list[str]:
+        """List the handles under a prefix."""
+        return await self.do(operations.list_handles(prefix))
+
+    async def list_prefixes(self) -> list[str]:
+        """List the prefixes that the server hosts, as prefix handles."""
+        return await self.do(operations.list_prefixes())
+
+    async def home(self, prefix: str) -> None:
+        """Have the server host a prefix."""
+        await self.do(operations.home(prefix))
+
+    async def unhome(self, prefix: str) -> None:
+        """Have the server no longer host a prefix; its handles stay stored."""
+        await self.do(operations.unhome(prefix))
+
+    async def site(self) -> Site:
+        """Return what the server says about its site."""
+        return await self.do(operations.site_information())
+
+    # Transports
+
+    def _submit(self, operation: Operation[T]) -> "asyncio.Future[T | ClientError]":
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def finish(result: object) -> None:
+            if not future.done():  # the caller may be gone
+                future.set_result(result)
+
+        self._exchange.submit(operation, finish)
+        self._watch()
+        return future
+
+    def _watch(self) -> None:
+        """Look now and then for connections where nothing arrives, while something is in progress."""
+        if self._timer is None and self._exchange.in_progress:
+            self._timer = asyncio.get_running_loop().call_later(self.timeout / 4, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        self._exchange.expire(time.monotonic() - self.timeout, f"no answer within {self.timeout:g} s")
+        self._watch()
+
+    def _connect(self, connection: Connection) -> None:
+        task = asyncio.get_running_loop().create_task(self._open(connection))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _open(self, connection: Connection) -> None:
+        host, port = self.address
+        try:
+            async with asyncio.timeout(self.timeout):
+                await asyncio.get_running_loop().create_connection(
+                    lambda: _Protocol(self._exchange, connection), host, port
+                )
+        except OSError as error:
+            self._exchange.lost(connection, f"Cannot connect to {host}:{port}: {describe(error)}")
+
+
+class _Protocol(asyncio.Protocol):
+    def __init__(self, exchange: Exchange, connection: Connection) -> None:
+        self._exchange, self._connection = exchange, connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._connection.channel = transport
+        if self._connection in self._exchange.connections:
+            self._exchange.opened(self._connection)
+        else:  # given up while it was opened
+            transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        self._exchange.received(self._connection, data, time.monotonic())
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._connection in self._exchange.connections:
+            reason = describe(error) if isinstance(error, OSError) else "the server closed the connection"
+            self._exchange.lost(self._connection, reason)
+
+
+def _write(connection: Connection) -> None:
+    connection.channel.write(connection.take())
+
+
+def _close(connection: Connection) -> None:
+    if connection.channel is not None:
+        connection.channel.close()

@@ -1,0 +1,196 @@
+"""The native client against a running server, with blocking sockets and with asyncio."""
+
+import asyncio
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from perseid.client import native_operations as operations
+from perseid.client.errors import ClientError, NotFound, Refused, Unreachable
+from perseid.client.native import NativeClient
+from perseid.client.native_async import AsyncNativeClient
+from perseid.records.record import Value
+from tests.server.live_servers import MANY, NAMES, UNHOMED, WHO, live_installation
+from tests.server.native.native_servers import BY_ADMINS, HIDDEN, PREFIX
+from tests.server.running import Serving, serving
+
+URL = Value.text(1, "URL", "https://example.org/")
+NOTE = Value(50, "NOTE", b"for administrators", permissions=HIDDEN)
+SESSIONS = 8
+CREATES = 10
+SECRET_OF = {"identity": WHO["secret"][0], "key": WHO["secret"][1]}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Serving]:
+    with tempfile.TemporaryDirectory() as folder, serving(live_installation(Path(folder))) as running:
+        yield running
+
+
+@pytest.mark.parametrize("who", WHO)
+def test_an_administrator_with_any_key_does_everything(server: Serving, who: str) -> None:
+    identity, key = WHO[who]
+    name = f"{PREFIX}/by-{who}"
+    with NativeClient(*server.native, identity=identity, key=key) as client:
+        assert client.create(name, [URL, NOTE, BY_ADMINS]) == name
+        client.add(name, [Value.text(2, "EMAIL", "a@example.org")])
+        client.modify(name, [Value.text(2, "EMAIL", "b@example.org")])
+        assert [value.data for value in client.resolve(name, types=["EMAIL"])] == [b"b@example.org"]
+        assert [value.index for value in client.resolve(name)] == [1, 2, 100]
+        assert [value.data for value in client.resolve(name, indexes=[50], private=True)] == [NOTE.data]
+        client.remove(name, [2])
+        client.delete(name)
+        with pytest.raises(NotFound):
+            client.resolve(name)
+        assert client.list_handles(MANY) == list(NAMES)
+        client.home(UNHOMED[0])
+        assert f"0.NA/{UNHOMED[0]}" in client.list_prefixes()
+        client.unhome(UNHOMED[0])
+        assert f"0.NA/{UNHOMED[0]}" not in client.list_prefixes()
+        assert client.site().servers[0].key == client.server_key
+
+
+REFUSALS = {
+    "exists": (operations.create(f"{PREFIX}/vec-std", [URL]), Refused, 101, "already-exists"),
+    "not hosted": (operations.create("20.500.1/x", [URL]), Refused, 301, "prefix-not-hosted"),
+    "missing": (operations.delete(f"{PREFIX}/missing"), NotFound, 100, "not-found"),
+    "no such value": (operations.remove(f"{PREFIX}/vec-std", [77]), NotFound, 200, "not-found"),
+    "not an administrator": (operations.delete(f"{PREFIX}/foreign"), Refused, 400, "permission-denied"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_a_refusal_has_its_code_and_problem_type(server: Serving, case: str) -> None:
+    operation, kind, code, problem_type = REFUSALS[case]
+    with NativeClient(*server.native, **SECRET_OF) as client, pytest.raises(kind) as caught:  # type: ignore[arg-type]
+        client.do(operation)
+    assert (type(caught.value), caught.value.code, caught.value.problem_type) == (kind, code, problem_type)
+    assert caught.value.detail
+
+
+def test_a_wrong_secret_and_no_identity_are_refused(server: Serving) -> None:
+    with NativeClient(*server.native, identity=WHO["secret"][0], key="wrong") as client:
+        with pytest.raises(Refused) as caught:
+            client.delete(f"{PREFIX}/vec-std")
+        assert caught.value.problem_type == "authentication-failed"
+    with NativeClient(*server.native) as client:
+        with pytest.raises(Refused) as caught:
+            client.delete(f"{PREFIX}/vec-std")
+        assert caught.value.problem_type == "authentication-required"
+    with pytest.raises(ValueError, match="needs its key"):
+        NativeClient(*server.native, identity=WHO["secret"][0])
+
+
+def test_eight_sessions_create_at_the_same_time(server: Serving) -> None:
+    def run(number: int) -> list[str | ClientError]:
+        with NativeClient(*server.native, **SECRET_OF) as client:  # type: ignore[arg-type]
+            names = [f"{PREFIX}/session-{number}-{each}" for each in range(CREATES)]
+            return list(client.do_many([operations.create(name, [URL]) for name in names]))
+
+    with ThreadPoolExecutor(SESSIONS) as pool:
+        results = [result for some in pool.map(run, range(SESSIONS)) for result in some]
+    assert results == [f"{PREFIX}/session-{number}-{each}" for number in range(SESSIONS) for each in range(CREATES)]
+
+
+def test_results_are_in_the_order_of_the_operations_with_errors_in_between(server: Serving) -> None:
+    names = ["order-1", "vec-std", "order-2"]
+    with NativeClient(*server.native, **SECRET_OF) as client:  # type: ignore[arg-type]
+        first, refused, second = client.do_many([operations.create(f"{PREFIX}/{name}", [URL]) for name in names])
+    assert (first, second) == (f"{PREFIX}/order-1", f"{PREFIX}/order-2")
+    assert isinstance(refused, Refused)
+
+
+def test_with_asyncio_operations_share_one_client(server: Serving) -> None:
+    asyncio.run(_share_one_client(server))
+
+
+async def _share_one_client(server: Serving) -> None:
+    name = f"{PREFIX}/async"
+    async with AsyncNativeClient(*server.native, **SECRET_OF) as client:  # type: ignore[arg-type]
+        names = [f"{name}-{number}" for number in range(20)]
+        assert await asyncio.gather(*[client.create(each, [URL]) for each in names]) == names
+        wanted = [operations.create(each, [URL, BY_ADMINS]) for each in ("", name)]
+        refused, made = [result async for result in client.do_many(wanted)]
+        assert isinstance(refused, Refused)
+        assert made == name
+        await client.create(name, [URL, BY_ADMINS], overwrite=True)
+        await client.add(name, [Value.text(2, "EMAIL", "a@example.org")])
+        await client.modify(name, [Value.text(2, "EMAIL", "b@example.org")])
+        assert [value.data for value in await client.resolve(name, types=["EMAIL"])] == [b"b@example.org"]
+        await client.remove(name, [2])
+        await client.delete(name)
+        with pytest.raises(NotFound):
+            await client.resolve(name)
+        assert await client.list_handles(MANY) == list(NAMES)
+        await client.home(UNHOMED[1])
+        assert f"0.NA/{UNHOMED[1]}" in await client.list_prefixes()
+        await client.unhome(UNHOMED[1])
+        assert (await client.site()).servers[0].key == await client.server_key()
+
+
+@pytest.fixture
+def closing_port() -> Iterator[int]:
+    """A port where every connection is closed after the first bytes."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def run() -> None:
+            while True:
+                try:
+                    client, _ = listener.accept()
+                except OSError:
+                    return
+                client.recv(65_536)
+                client.close()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def test_a_server_that_answers_nothing_is_unreachable(closing_port: int) -> None:
+    with NativeClient("127.0.0.1", closing_port) as client, pytest.raises(Unreachable, match="closed the connection"):
+        client.site()
+
+    async def run() -> None:
+        async with AsyncNativeClient("127.0.0.1", closing_port) as client:
+            await client.site()
+
+    with pytest.raises(Unreachable, match="closed the connection"):
+        asyncio.run(run())
+
+
+def test_a_port_where_nobody_listens_is_unreachable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with NativeClient("127.0.0.1", port) as client, pytest.raises(Unreachable, match=f"127.0.0.1:{port}"):
+        client.site()
+
+    async def run() -> None:
+        async with AsyncNativeClient("127.0.0.1", port) as client:
+            await client.site()
+
+    with pytest.raises(Unreachable, match=f"127.0.0.1:{port}"):
+        asyncio.run(run())
+
+
+def test_a_silent_server_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with NativeClient("127.0.0.1", port, timeout=0.05) as client, pytest.raises(Unreachable, match="no answer"):
+            client.site()
+
+        async def run() -> None:
+            async with AsyncNativeClient("127.0.0.1", port, timeout=0.05) as client:
+                await client.site()
+
+        with pytest.raises(Unreachable, match="no answer"):
+            asyncio.run(run())
