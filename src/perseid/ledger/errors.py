@@ -1,5 +1,7 @@
 """Errors of the ledger."""
 
+from typing import TypeAlias
+
 
 class LedgerError(Exception):
     """Base class of the ledger's errors."""
@@ -63,6 +65,10 @@ class LeaseClosed(LedgerError):
 
 class StoreUnavailable(LedgerError):
     """The database cannot be used; the message is the database's own."""
+
+
+WriteProblem: TypeAlias = StorageFull | ClockError | StoreUnavailable
+"""Why changes are refused until an operator does something."""
 
 
 class ReadOnlyStore(LedgerError):

@@ -34,7 +34,15 @@ from perseid.ledger.views.answers_format import (
 from perseid.ledger.views.answers_generation import PrefixPart
 from perseid.ledger.views.rebuild import drop_unfinished
 
-from .errors import AnswersUnavailable, ClockError, CorruptData, LedgerError, StorageFull
+from .errors import (
+    AnswersUnavailable,
+    ClockError,
+    CorruptData,
+    LedgerError,
+    StorageFull,
+    StoreUnavailable,
+    WriteProblem,
+)
 from .merkle import Signer
 from .store import idempotency
 
@@ -72,7 +80,7 @@ class Ledger:
         self._wake.set()
         self._builder: threading.Thread | None = None
         self._in_load = False
-        self._write_problem: StorageFull | ClockError | None = None
+        self._write_problem: WriteProblem | None = None
         answers.follow(log.open_reader)
         self._writer = Writer(self._commit)
         self._maintenance = threading.Thread(target=self._run_maintenance, name="ledger maintenance")
@@ -100,7 +108,7 @@ class Ledger:
     # Writing
 
     @property
-    def write_problem(self) -> StorageFull | ClockError | None:
+    def write_problem(self) -> WriteProblem | None:
         """Why changes are refused; None if they are accepted."""
         return self._write_problem
 
@@ -112,7 +120,10 @@ class Ledger:
         try:
             self.log.check_clock()
             self.log.store.check_space(thorough=self._write_problem is not None)
-        except (StorageFull, ClockError) as problem:
+        except LedgerError as error:
+            problem = self.log.store.translate_read_error(error)
+            if not isinstance(problem, StorageFull | ClockError | StoreUnavailable):
+                raise
             self._write_problem = problem
         else:
             self._write_problem = None
@@ -344,7 +355,7 @@ class Ledger:
     def _warn(self, message: str, error: Exception) -> None:
         """Log a failure of maintenance, unless changes are refused too: that is reported once, by others."""
         error = self.log.store.translate_read_error(error)
-        if isinstance(error, StorageFull):
+        if isinstance(error, StorageFull) or (isinstance(error, StoreUnavailable) and self.log.store.is_remote):
             self._write_problem = error
         elif self._write_problem is None:
             _logger.warning("%s: %s", message, error)

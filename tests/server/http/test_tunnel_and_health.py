@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.ledger.errors import ClockError, LedgerError, StorageFull
+from perseid.ledger.errors import ClockError, LedgerError, StorageFull, StoreUnavailable
 from perseid.registry.installation.settings import Config
 from perseid.server.http.compat import api
 from perseid.server.http.context import HttpSettings
@@ -128,7 +128,12 @@ def test_not_ready_server_gives_reason(server: Harness) -> None:
 
 
 @pytest.mark.parametrize(
-    ("problem", "slug"), [(StorageFull("/secret"), "storage-full"), (ClockError("/secret"), "wrong-clock")]
+    ("problem", "slug"),
+    [
+        (StorageFull("/secret"), "storage-full"),
+        (ClockError("/secret"), "wrong-clock"),
+        (StoreUnavailable("/secret"), "database-unavailable"),
+    ],
 )
 def test_server_that_refuses_changes_is_ready_and_says_so(server: Harness, problem: LedgerError, slug: str) -> None:
     as_json = {"Accept": "application/json"}

@@ -23,7 +23,7 @@ from sqlalchemy import create_engine, delete, make_url
 from sqlalchemy.exc import DatabaseError
 
 from perseid.cli._arguments import open_installation
-from perseid.ledger.errors import JobEnded, LedgerError, OutcomeUnknown, StorageFull, TooBusy
+from perseid.ledger.errors import JobEnded, LedgerError, OutcomeUnknown, StorageFull, StoreUnavailable, TooBusy
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.clock import CheckedClock
 from perseid.ledger.log.log import Log
@@ -261,6 +261,8 @@ def test_postgresql_behind_the_writer(postgres_folder: Path) -> None:
             with pytest.raises(TooBusy, match="Nothing was written"):
                 registry.ledger.append(change("y"))
             assert registry.ledger.find(b"12345/x") is not None, "resolution continues"
+            until(lambda: isinstance(registry.ledger.write_problem, StoreUnavailable))
+        until(lambda: registry.ledger.write_problem is None)
         minted = registry.do(Mint("12345", 2, values=(URL,)), OPERATOR, "cli")
         assert isinstance(minted, MintResult)
         assert minted.seq == made.seq + 1

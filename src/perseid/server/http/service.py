@@ -54,6 +54,9 @@ READY_PATH: Final = b"/readyz"
 RETRY_AFTER: Final = 5
 """Seconds until a retry makes sense: a view has caught up, or another server is chosen."""
 
+DATABASE_UNAVAILABLE: Final = "database-unavailable"
+"""The reason if changes fail with "busy" until the database can be reached again."""
+
 _JSON = "application/json"
 _NO_STORE_HEADERS: HeaderList = (("Cache-Control", "no-store"),)
 
@@ -62,8 +65,9 @@ async def handle_health(request_context: RequestContext) -> Response:
     """Handle a health check."""
     if request_context.request.path == READY_PATH:
         reason = request_context.server.ready()
-        refused = find_refusal(request_context.server.registry.ledger.write_problem)
-        problem = "" if refused is None else refused.problem_type
+        write_problem = request_context.server.registry.ledger.write_problem
+        refused = find_refusal(write_problem)
+        problem = refused.problem_type if refused else DATABASE_UNAVAILABLE if write_problem else ""
         fields: dict[str, object] = {"ready": not reason, "accepts_changes": not (reason or problem)}
         line = f"not ready: {reason}" if reason else f"ready, changes are refused: {problem}" if problem else "ready"
         fields |= {"reason": reason or problem} if reason or problem else {}

@@ -23,12 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 from time import monotonic
-from typing import Final, cast
+from typing import Final, cast, get_args
 from weakref import WeakSet
 
 import msgspec
 
-from perseid.ledger.errors import ClockError, LedgerError, OutcomeUnknown, StorageFull, TooBusy
+from perseid.ledger.errors import LedgerError, OutcomeUnknown, TooBusy, WriteProblem
 from perseid.ledger.ledger import RETRY_DELAY, Ledger
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.requests import Outcome, Request
@@ -99,9 +99,9 @@ class WriterState(msgspec.Struct, frozen=True):
         return cls(kind, message, erased)
 
     @property
-    def problem(self) -> StorageFull | ClockError | None:
+    def problem(self) -> WriteProblem | None:
         """The problem of the ledger."""
-        kinds = {kind.__name__: kind for kind in (StorageFull, ClockError)}
+        kinds: dict[str, type[WriteProblem]] = {kind.__name__: kind for kind in get_args(WriteProblem)}
         return kinds[self.kind](self.message) if self.kind in kinds else None
 
 
@@ -195,7 +195,7 @@ class RemoteLedger(Ledger):
         return self.answers.ready
 
     @property
-    def write_problem(self) -> StorageFull | ClockError | None:
+    def write_problem(self) -> WriteProblem | None:
         """Why changes are refused, as the writer says; None if they are accepted."""
         now = monotonic()
         if now >= self._state_until:
