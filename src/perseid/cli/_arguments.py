@@ -102,6 +102,11 @@ class OpenInstallation:
     registry: Registry
     identity: Identity
 
+    def find_runtime(self) -> Path | None:
+        """Return the runtime directory of the server that runs on the installation; None if none does."""
+        link = self.installation.directory / WRITER_LINK
+        return link.readlink().parent if link.is_symlink() else None
+
     def do(self, command: Command[T], note: str = "", *, keep_history: bool = False) -> T:
         """Execute a command; its change is durable when this returns."""
         return self.registry.do(command, self.identity, INTERFACE, keep_history_note(note) if keep_history else note)

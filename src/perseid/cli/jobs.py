@@ -13,8 +13,8 @@ from perseid.registry.jobs import runner
 from perseid.registry.jobs.rewrite import PlannedRewrite, Rewrite
 from perseid.registry.jobs.runner import JobRun, UndoIndex
 from perseid.registry.jobs.undo import UndoConflict, UndoPreview
-from perseid.registry.responses import to_conflict, to_job, to_planned_record, to_undo_plan
-from perseid.schema.jobs import JobState
+from perseid.registry.responses import to_conflict, to_planned_record, to_undo_plan
+from perseid.schema.jobs import JobResponse, JobState
 from perseid.schema.queries import Selectors
 
 from ._advice import render_advice
@@ -30,7 +30,7 @@ from ._arguments import (
 )
 from ._commands import Group, register_command
 from ._output import AsJson, confirm, print_fields, print_json, print_message
-from .lifecycle import Yes, print_job, run_job
+from .lifecycle import Yes, print_job, run_job, to_job_response
 from .queries import (
     ChangedSince,
     HostCondition,
@@ -206,7 +206,8 @@ def _print_undo_plan(preview: UndoPreview, json: bool) -> None:
 def list_(directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False) -> None:
     """List the jobs, newest first: id, start, state and parameters.
 
-    An `unfinished` job is not complete: it still runs, or it was interrupted. `perseid jobs resume` does the rest.
+    A job is `running` if the server runs it. An `unfinished` job is not complete: it was interrupted, or a command runs
+    it. `perseid jobs resume` does the rest.
 
     For example:
         perseid mint 102.100.272 --count 2 --reserve
@@ -215,10 +216,11 @@ def list_(directory: Directory = None, acting_as: ActingAs = None, json: AsJson 
     with open_installation(directory, acting_as) as session:
         undos = UndoIndex.all(session.registry)
         for job in runner.list_jobs(session.registry, session.identity):
+            response = to_job_response(job, undos, session.find_runtime())
             if json:
-                print_json(to_job(job, undos))
+                print_json(response)
             else:
-                typer.echo(f"{job.id}  {short_time(job.started_at)}  {_format_state(job, undos)}  {_describe(job)}")
+                typer.echo(f"{job.id}  {short_time(job.started_at)}  {_format_state(response)}  {_describe(job)}")
 
 
 @register_command(app, "show")
@@ -300,26 +302,27 @@ def _describe(job: Job) -> str:
     return f"{runner.display_kind(job)} {printable(quote_text(words[0]) if ' ' in words[0] else words[0])}"
 
 
-def _format_state(job: Job, undos: UndoIndex) -> str:
-    state = undos.state(job)
-    is_partial = state in (JobState.CANCELED, JobState.UNFINISHED)
+def _format_state(job: JobResponse) -> str:
+    state = job.state
+    is_partial = state in (JobState.CANCELED, JobState.UNFINISHED, JobState.RUNNING)
     of_total = f" of {job.total:,}" if job.total and is_partial else ""
     count = f" {job.done:,}{of_total}" if is_partial or state is JobState.DONE else ""
     return state.value.replace("_", " ") + count
 
 
 def _print_job(session: OpenInstallation, job: Job) -> None:
-    undos = UndoIndex.of(session.registry, job.id)
+    response = to_job_response(job, UndoIndex.of(session.registry, job.id), session.find_runtime())
     print_fields(
         {
             "job": job.id,
             "action": _describe(job),
-            "state": _format_state(job, undos),
+            "state": _format_state(response),
+            "problem": None if response.problem is None else printable(response.problem.detail),
             "started": short_time(job.started_at),
             "ended": short_time(job.ended_at) if job.ended_at else None,
             "actor": printable(job.actor),
             "note": printable(job.note) if job.note else None,
-            "undone by": undos.effective_undo(job.id),
+            "undone by": response.undone_by,
         }
     )
 

@@ -1,20 +1,26 @@
 """`perseid publish`, `unpublish`, `tombstone`, `transfer`, `redact` and `link`: the life of an identifier."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
 import typer
 
+from perseid.ledger.store.jobs import Job
 from perseid.registry.access.permissions import display_name
 from perseid.registry.commands.lifecycle import Publish, Redact, Revive, Tombstone, Unpublish
 from perseid.registry.commands.transfer import LinkMetadata, LinkResult, LinkVersion, Transfer
 from perseid.registry.context import Context
 from perseid.registry.jobs import transfer as transfer_job
-from perseid.registry.jobs.runner import JobRun, UndoIndex, find_job
+from perseid.registry.jobs.runner import JobInterrupted, JobRun, UndoIndex, find_job
 from perseid.registry.jobs.transfer import TransferAll
 from perseid.registry.queries.history import get_history
 from perseid.registry.responses import to_job, to_linked
+from perseid.registry.results import Refused
+from perseid.schema.jobs import JobResponse
+from perseid.schema.problems import make_problem, slug_of_code
 
+from ._advice import render_advice
 from ._arguments import (
     INTERFACE,
     ActingAs,
@@ -264,7 +270,21 @@ def run_job(run: JobRun) -> int:
 def print_job(session: OpenInstallation, name: str) -> None:
     """Print a job as JSON."""
     job = find_job(session.registry, session.identity, name)
-    print_json(to_job(job, UndoIndex.of(session.registry, job.id)))
+    print_json(to_job_response(job, UndoIndex.of(session.registry, job.id), session.find_runtime()))
+
+
+def to_job_response(job: Job, undos: UndoIndex, runtime: Path | None) -> JobResponse:
+    """Convert a job, which the server with this runtime directory may be running."""
+    is_running, failure = False, None
+    if runtime is not None and not job.ended_at:
+        from perseid.server.state.jobs import read_failure, read_running  # noqa: PLC0415 - only beside a server
+
+        is_running, failure = job.id in read_running(runtime), read_failure(runtime, job.id)
+    reason = JobInterrupted(job) if failure is None else failure.reason
+    assert isinstance(reason, Refused)  # noqa: S101 - as it was recorded
+    slug, advice = reason.problem_type or slug_of_code(reason.code), render_advice(reason.advice)
+    problem = make_problem(slug, reason.reason, advice=advice, rule=reason.rule, code=int(reason.code))
+    return to_job(job, undos, is_running=is_running, problem=problem)
 
 
 link_app = typer.Typer(

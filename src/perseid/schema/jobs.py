@@ -106,7 +106,7 @@ class JobResponse(ResponseBody, frozen=True, omit_defaults=False):
     undone_by: Annotated[str | None, Doc("The job that undid it.")] = None
     problem: Annotated[
         Problem | None,
-        Doc("Why the job failed, if it ran on this server. Only the user who ran it sees the reason."),
+        Doc("Why the job is unfinished. Only the user who ran it sees the reason of a failure."),
     ] = None
 
 

@@ -287,3 +287,14 @@ def test_jobs_take_turns(work: Work) -> None:
     executor = work.executor()
     executor.advance()
     assert work.done == [0, 1], "one step of each"
+
+
+def test_late_process_of_a_server_that_has_ended_ends_quietly(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The shared state is removed with the server; nobody reads why the process cannot start."""
+    options = SimpleNamespace(name="jobs", directory=str(tmp_path), state=str(tmp_path / "removed"), accept_clock=False)
+    process, supervisor = JobsProcess.__new__(JobsProcess), MagicMock()
+    process._options, process._supervisor = cast("ChildOptions", options), supervisor
+    assert process.run() == 1
+    ((kind, problem), _) = supervisor.report.call_args
+    assert (kind, problem.startswith("cannot open the shared state")) == ("problem", True)
+    assert caplog.messages == []

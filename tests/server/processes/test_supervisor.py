@@ -103,6 +103,7 @@ def test_process_that_does_not_end_leaves_the_others_their_time(
     monkeypatch.setattr(module, "monotonic", lambda: now)
     monkeypatch.setattr(supervisor, "_signals", 0, raising=False)
     monkeypatch.setattr(supervisor, "_on_signal", reap)
+    monkeypatch.setattr(supervisor, "_send_news", lambda: None)
     supervisor._stop_all()
     assert continued == [1, 2, 3]
     assert [message.removesuffix(" and is killed") for message in caplog.messages] == killed

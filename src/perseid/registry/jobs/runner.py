@@ -321,6 +321,19 @@ def _find_not_undone(registry: Registry, name: str, identity: Identity) -> Job:
     return job
 
 
+class JobInterrupted(Refused):
+    """A job is not complete, and no process of the server runs it."""
+
+    problem_type = "job-failed"
+
+    def __init__(self, job: Job) -> None:
+        reason = (
+            "The server stopped, or the command that ran the job ended, before it was complete; or a command or "
+            "another server still runs it"
+        )
+        super().__init__(ResponseCode.ERROR, reason, AdviceKind.RESUME_JOB(job=job.id))
+
+
 def get_unfinished_job(registry: Registry, name: str, identity: Identity) -> Job:
     """Return a job that can be resumed, also if it was canceled. Raises `Refused`."""
     job = _find_not_undone(registry, name, identity)

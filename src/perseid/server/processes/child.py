@@ -65,6 +65,8 @@ class News:
     """Workers whose sockets the others serve, too."""
     has_writer: bool = False
     """Whether the writer is ready."""
+    is_stopping: bool = False
+    """Whether the whole server stops."""
 
 
 class SupervisorLink:

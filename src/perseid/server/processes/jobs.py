@@ -215,6 +215,7 @@ class JobsProcess:
 
         try:
             directory, accept_clock = Path(self._options.directory), self._options.accept_clock
+            state = SharedState(runtime)
             installation = Installation.open(directory, accept_clock=accept_clock, open_ledger=open_ledger)
         except _STARTUP_ERRORS as problem:
             self._supervisor.report("problem", str(problem))
@@ -223,7 +224,7 @@ class JobsProcess:
             config = installation.config
             logs.configure(self._options.name, config.log.format, level=config.log.level_number)
             _lower_priority()  # not before: the user waits for the start
-            running = RunningJobs(SharedState(runtime))
+            running = RunningJobs(state)
             self._executor = JobExecutor(installation.registry(), running, self._interrupt.wait)
             self._supervisor.report("ready", True)
             self._serve(self._executor, installation)

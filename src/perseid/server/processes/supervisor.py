@@ -300,6 +300,7 @@ class Supervisor:
     def _stop_all(self) -> None:
         """Stop in reverse order: workers finish started work while the processes that they need still run."""
         systemd.stopping()
+        self._send_news()
         for child in (*self._children, self._fork_server):  # a stopped one could not end, and others may wait for it
             if child.pid:
                 os.kill(child.pid, signal.SIGCONT)
@@ -492,6 +493,7 @@ class Supervisor:
             "restarts": restarts,
             "silent": silent,
             "has_writer": self._writer.is_ready,
+            "is_stopping": self._stopping,
         }
         for child in self._children:
             if child.pid:

@@ -41,6 +41,7 @@ from perseid.registry.installation.installation import Installation
 from perseid.registry.installation.settings import Config, InvalidConfig
 from perseid.registry.registry import Registry
 from perseid.server.observe import logs
+from perseid.server.state.jobs import read_running
 from perseid.server.state.runtime import WRITER_LINK
 
 from . import unblock_signals
@@ -467,6 +468,8 @@ class Writer:
                 self._supervisor.report("problem", str(problem))
                 return 1
             self._serve(server, installation)
+        if self._is_orphan or self._supervisor.news.is_stopping:
+            self._log_interrupted_jobs()
         if self._is_orphan:
             shutil.rmtree(self._runtime, ignore_errors=True)  # as the supervisor would
         return 0
@@ -488,6 +491,11 @@ class Writer:
                 if self._is_orphan and (self._progress > self._orphan_deadline or not server.has_connections):
                     break
             _unlink(installation.directory / WRITER_LINK, self._runtime / SOCKET_NAME)
+
+    def _log_interrupted_jobs(self) -> None:
+        """Log which jobs stop with the server: the other processes have ended."""
+        for job in sorted(read_running(self._runtime)):
+            _logger.warning("job %s is interrupted; to resume it: perseid jobs resume %s", job, job)
 
     @property
     def _is_orphan(self) -> bool:

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from time import monotonic
 from typing import Final
 
@@ -22,7 +23,7 @@ from perseid.registry.identity import Identity, quota_key
 from perseid.registry.results import Refused
 from perseid.server.native.authentication import Guard, ProvenIdentity
 
-from .state import Entry, SharedState, StateFull, is_running
+from .state import Entry, SharedState, StateFull, is_running, read_entry
 
 SLOT_SECONDS: Final = 7_200
 """Seconds after which a slot that is not renewed ends: longer than any listener stays. Without credentials, the slots
@@ -43,6 +44,7 @@ MAX_FAILURES: Final = 1_000
 FAILURE_SECONDS: Final = 7 * 24 * 3_600
 """Seconds for which a failure is kept: a week, in which the user asks for the job again."""
 
+_SLOTS_NAME, _FAILURES_NAME, _VERSION = "running_jobs", "job_failures", 2  # of the tables
 _FAILURE_BYTES = 4 << 10  # of a failure in the table; most are far shorter
 _SLOTS_KEY = b"slots"
 _SLOTS_BYTES = 256 << 10  # several times what all listeners, or all jobs with very long handles, take
@@ -102,7 +104,7 @@ class SharedSlots:
     """The slots of all processes, in one entry of the shared state: there are few, and limits apply to all together."""
 
     def __init__(self, state: SharedState, name: str) -> None:
-        self._table = state.table(name, version=2, max_entries=1, max_bytes=_SLOTS_BYTES)
+        self._table = state.table(name, version=_VERSION, max_entries=1, max_bytes=_SLOTS_BYTES)
 
     def all(self) -> list[StoredSlot]:
         """Return the slots in use."""
@@ -170,6 +172,22 @@ class JobFailure(msgspec.Struct, array_like=True, frozen=True):
         return failed.error
 
 
+def _load_failure(data: bytes | None) -> JobFailure | None:
+    return None if data is None else msgspec.msgpack.decode(data, type=JobFailure)
+
+
+def read_running(runtime: Path) -> frozenset[str]:
+    """Return the ids of the jobs that a server runs, in a process without its state."""
+    now = monotonic()
+    slots = _load_slots(read_entry(runtime, _SLOTS_NAME, _VERSION, _SLOTS_KEY, now), now)
+    return frozenset(each.job for each in slots if each.job)
+
+
+def read_failure(runtime: Path, job: str) -> JobFailure | None:
+    """Return why a job failed on a server, in a process without its state."""
+    return _load_failure(read_entry(runtime, _FAILURES_NAME, _VERSION, job.encode(), monotonic()))
+
+
 @dataclass(slots=True, eq=False)
 class Slot:
     """A slot that a worker has reserved."""
@@ -187,9 +205,9 @@ class RunningJobs:
         self.stopping = False
         """Whether the server is shutting down."""
         self._wake = wake
-        self.slots = SharedSlots(state, "running_jobs")
+        self.slots = SharedSlots(state, _SLOTS_NAME)
         self._failures = state.table(
-            "job_failures", version=2, max_entries=MAX_FAILURES, max_bytes=MAX_FAILURES * _FAILURE_BYTES
+            _FAILURES_NAME, version=_VERSION, max_entries=MAX_FAILURES, max_bytes=MAX_FAILURES * _FAILURE_BYTES
         )
 
     def is_running(self, job: str) -> bool:
@@ -202,8 +220,7 @@ class RunningJobs:
 
     def failure(self, job: str) -> JobFailure | None:
         """Return why a job failed."""
-        data = self._failures.get(job.encode(), monotonic())
-        return None if data is None else msgspec.msgpack.decode(data, type=JobFailure)
+        return _load_failure(self._failures.get(job.encode(), monotonic()))
 
     def record_failure(self, job: str, failure: JobFailure) -> None:
         """Remember why a job failed."""

@@ -52,6 +52,7 @@ SWEEP_BYTES: Final = 2 << 20
 KEY_BYTES: Final = 32
 """Bytes of the random key of an environment."""
 
+_DATA_NAME = "data.mdb"
 _MAX_TABLES = 64
 _MAX_READERS = 256
 _SPARE_TRANSACTIONS = 4
@@ -72,6 +73,10 @@ _KEY_NAME = b"\0key"  # in the main database, beside the names of the tables
 
 Transaction: TypeAlias = "lmdb.Transaction[bytes]"
 T = TypeVar("T")
+
+
+class StateUnavailable(OSError):
+    """The environment cannot be opened: its server has ended and removed it."""
 
 
 class StateFull(Exception):
@@ -102,21 +107,24 @@ class SharedState:
         """Open the environment in a directory of this user; the first process creates it, but not the directory:
         a process that is late must not bring back that of a server which has ended.
         """
-        self._env = lmdb.open(
-            str(path / "data.mdb"),
-            subdir=False,
-            map_size=map_size,
-            mode=0o600,
-            max_dbs=2 * _MAX_TABLES,
-            max_readers=_MAX_READERS,
-            max_spare_txns=_SPARE_TRANSACTIONS,
-            writemap=True,
-            sync=False,
-            metasync=False,
-        )
+        try:
+            self._env = lmdb.open(
+                str(path / _DATA_NAME),
+                subdir=False,
+                map_size=map_size,
+                mode=0o600,
+                max_dbs=2 * _MAX_TABLES,
+                max_readers=_MAX_READERS,
+                max_spare_txns=_SPARE_TRANSACTIONS,
+                writemap=True,
+                sync=False,
+                metasync=False,
+            )
+        except lmdb.Error as error:
+            raise StateUnavailable(f"cannot open the shared state: {error}") from error
         self._path = path
         self._map_size = map_size
-        self._file = os.open(path / "data.mdb", os.O_RDWR | os.O_CLOEXEC)
+        self._file = os.open(path / _DATA_NAME, os.O_RDWR | os.O_CLOEXEC)
         self._close_file = weakref.finalize(self, os.close, self._file)
         self._control = _map_file(path / CONTROL_NAME, _CONTROL_WORDS * _WORD_BYTES).cast("q")
         self._tables: weakref.WeakValueDictionary[str, Table] = weakref.WeakValueDictionary()
@@ -212,6 +220,18 @@ class SharedState:
         key = txn.get(_KEY_NAME) or os.urandom(KEY_BYTES)
         txn.put(_KEY_NAME, key)
         return key
+
+
+def read_entry(path: Path, name: str, version: int, key: bytes, now: float) -> bytes | None:
+    """Read an entry of a table of a running server from another process, which changes and locks nothing.
+
+    Return None if there is no server, table or entry.
+    """
+    with suppress(lmdb.Error), lmdb.open(str(path / _DATA_NAME), subdir=False, readonly=True, max_dbs=1) as env:
+        table = env.open_db(f"{name}.{version}".encode(), create=False)
+        with env.begin(table) as txn:
+            return _unpack(txn.get(key), now)
+    return None
 
 
 class Table:

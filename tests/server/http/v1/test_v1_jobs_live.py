@@ -21,6 +21,7 @@ from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries.find import Search, find
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
+from tests.cli.installation import call
 from tests.server.http.contexts import basic
 from tests.server.http.test_http_application import reload
 from tests.server.installations import ADMINISTRATOR, OPERATOR, PREFIX, copy_to
@@ -102,11 +103,18 @@ def test_rewrite_survives_a_restart(filled: Path) -> None:
         os.kill(process, signal.SIGKILL)
         eventually(lambda: children(server, "jobs") not in ([], [process]), "another process of jobs")
         assert ask(server.http, "GET", where)[1]["state"] == "running"
+        assert json.loads(call("jobs", "show", begun["job"], "--json", "-d", str(filled)).out)["state"] == "running"
+        assert "  running " in call("jobs", "list", "-d", str(filled)).out
         server.stop()  # while it goes on, and while somebody listens
         assert "end" not in [name for name, _ in events]
+        assert f"to resume it: perseid jobs resume {begun['job']}" in server.errors
     with serving(filled) as server:
         status, left = ask(server.http, "GET", where)
-        assert (left["state"], left["problem"]) == ("unfinished", None)
+        assert (left["state"], left["problem"]["title"]) == ("unfinished", "Job failed")
+        assert left["problem"]["detail"].startswith("The server stopped, or")
+        assert left["problem"]["advice"] == f"Resume that job: POST /api/v1{where}/resume"
+        shown = json.loads(call("jobs", "show", begun["job"], "--json", "-d", str(filled)).out)
+        assert (shown["state"], shown["problem"]["detail"]) == ("unfinished", left["problem"]["detail"])
         assert first["done"] <= left["done"] < COUNT
         status, told = ask(server.http, "POST", f"{where}/resume")
         assert (status, told["job"]) == (202, begun["job"])

@@ -17,7 +17,15 @@ from perseid.ledger.errors import JobEnded
 from perseid.ledger.store.jobs import Job
 from perseid.registry.advice import AdviceKind
 from perseid.registry.identity import Anonymous
-from perseid.registry.jobs.runner import CHUNK_SIZE, JobRun, UndoIndex, complete_or_discard, find_job, is_own_change
+from perseid.registry.jobs.runner import (
+    CHUNK_SIZE,
+    JobInterrupted,
+    JobRun,
+    UndoIndex,
+    complete_or_discard,
+    find_job,
+    is_own_change,
+)
 from perseid.registry.jobs.undo import UndoPreview
 from perseid.registry.responses import to_job
 from perseid.registry.results import Refused
@@ -170,7 +178,8 @@ def to_job_response(call: ApiCall, job: Job, undos: UndoIndex) -> JobResponse:
     """Convert a job as the caller can see it. Safe in any thread."""
     jobs = call.request_context.server.api.jobs
     failure = jobs.failure(job.id)
-    problem = None if failure is None else _to_problem(call, failure)
+    interrupted = to_problem(JobInterrupted(job), call.request_context).problem
+    problem = interrupted if failure is None else _to_problem(call, failure)
     return to_job(job, undos, is_running=jobs.is_running(job.id), problem=problem)
 
 

@@ -164,7 +164,11 @@ async def watch_job(call: ApiCall) -> EventResponse:
 
     async def poll() -> JobEvent:
         job = await load_job(call, registry, first.job)
-        ended = job.ended_at is not None or job.problem is not None
+        # One that was interrupted may be resumed, or run elsewhere.
+        has_failed = (
+            job.state is JobState.UNFINISHED and call.request_context.server.api.jobs.failure(job.job) is not None
+        )
+        ended = job.ended_at is not None or has_failed
         return JobEvent(job, job.done, ended, job.state is JobState.RUNNING)
 
     return EventResponse(stream_events(poll, listener.listeners), listener)
