@@ -504,6 +504,8 @@ class _Walk:
 
     def _locate(self, peers: list[Peer]) -> Steps[list[Peer]]:
         """Look up the domains among the hosts."""
+        if not any(peer.is_domain for peer in peers):
+            return peers
         located: list[Peer] = []
         for peer in peers:
             if not peer.is_domain:

@@ -96,16 +96,13 @@ class Peer:
     """The domain for HTTP requests; empty for the address."""
     http_path: str = ""
     """Prefix of the path of HTTP requests."""
+    is_domain: bool = False
+    """Whether the host must be looked up."""
 
     @property
     def key(self) -> PublicKey | None:
         """The key that signs the responses; None if it is malformed or of an unknown kind."""
         return _decode_key(self.key_bytes)
-
-    @property
-    def is_domain(self) -> bool:
-        """Whether the host must be looked up."""
-        return not _is_ip(self.host)
 
     def address(self, transport: Transport) -> Address | None:
         """Where it listens."""
@@ -120,7 +117,7 @@ class Peer:
 
     def at(self, host: str) -> "Peer":
         """The same server at another address."""
-        return replace(self, host=host)
+        return replace(self, host=host, is_domain=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +185,7 @@ def _make_peer(site: Site, server: Server, position: int, local_addresses: Mappi
         server.public_key,
         domain,
         site.attribute(f"path.{position}") or site.attribute("path") or "",
+        host == domain and not _is_ip(host),
     )
 
 

@@ -32,6 +32,9 @@ _MAX_SOCKETS: Final = 64
 _MAX_BATCH: Final = 64
 """Datagrams that are read before other tasks run."""
 
+_TICK: Final = 0.05
+"""Seconds between checks for time-outs: one timer for all requests costs less than one for each."""
+
 T = TypeVar("T")
 
 
@@ -307,7 +310,9 @@ class _SharedSocket:
     address: Address
     _udp: socket.socket = field(init=False)
     _loop: "asyncio.AbstractEventLoop" = field(init=False)
-    _pending: "dict[int, tuple[Exchange, asyncio.Future[None]]]" = field(default_factory=dict)
+    _pending: "dict[int, tuple[Exchange, asyncio.Future[None], float]]" = field(default_factory=dict)
+    """Requests without a response, each with the time of its time-out."""
+    _timer: "asyncio.TimerHandle | None" = None
 
     def __post_init__(self) -> None:
         import asyncio  # noqa: PLC0415 - blocking clients do not need it
@@ -330,8 +335,9 @@ class _SharedSocket:
     async def exchange(self, exchange: Exchange) -> None:
         """Send a request and wait for its response."""
         future: asyncio.Future[None] = self._loop.create_future()
-        self._pending[exchange.request_id] = exchange, future
-        timer = self._loop.call_later(exchange.timeout, _time_out, future)
+        self._pending[exchange.request_id] = exchange, future, self._loop.time() + exchange.timeout
+        if self._timer is None:
+            self._timer = self._loop.call_later(_TICK, self._check_timeouts)
         try:
             for packet in exchange.data:
                 try:
@@ -340,8 +346,14 @@ class _SharedSocket:
                     break  # a full buffer is like a lost packet: the request is repeated
             await future
         finally:
-            timer.cancel()
             del self._pending[exchange.request_id]
+
+    def _check_timeouts(self) -> None:
+        now = self._loop.time()
+        for _, future, end in self._pending.values():
+            if end <= now:
+                _fail(future, TimeoutError("timed out"))
+        self._timer = self._loop.call_later(_TICK, self._check_timeouts) if self._pending else None
 
     def _receive(self) -> None:
         for _ in range(_MAX_BATCH):
@@ -350,13 +362,13 @@ class _SharedSocket:
             except BlockingIOError:
                 return
             except OSError as error:  # no server listens there
-                for _, future in self._pending.values():
+                for _, future, _ in self._pending.values():
                     _fail(future, error)
                 return
             pending = self._pending.get(int.from_bytes(data[8:12], "big", signed=True))
             if pending is None:
                 continue
-            exchange, future = pending
+            exchange, future, _ = pending
             try:
                 if exchange.receive(data) and not future.done():
                     future.set_result(None)
@@ -367,13 +379,11 @@ class _SharedSocket:
         """Close the socket; pending requests fail."""
         if not self._loop.is_closed():
             self._loop.remove_reader(self._udp.fileno())
-            for _, future in self._pending.values():
+            if self._timer is not None:
+                self._timer.cancel()
+            for _, future, _ in self._pending.values():
                 _fail(future, ConnectionAbortedError("the client was closed"))
         self._udp.close()
-
-
-def _time_out(future: "asyncio.Future[None]") -> None:
-    _fail(future, TimeoutError("timed out"))
 
 
 def _fail(future: "asyncio.Future[None]", error: Exception) -> None:

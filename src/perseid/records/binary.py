@@ -72,6 +72,10 @@ class Reader:
         value: int = _I64.unpack_from(self._data, self._take(8))[0]
         return value
 
+    def unpack(self, fields: Struct) -> tuple[int, ...]:
+        """Several numbers at once, which is faster than one by one."""
+        return fields.unpack_from(self._data, self._take(fields.size))
+
     def peek(self) -> int:
         """The next byte, without consuming it."""
         position = self._take(1)
@@ -85,7 +89,7 @@ class Reader:
 
     def bytes_(self, limit: int = MAX_BYTES) -> bytes:
         """A byte string after its length."""
-        length = self.i32()
+        length: int = _I32.unpack_from(self._data, self._take(4))[0]
         if not 0 <= length <= limit:
             raise self.problem(f"a length of {length} is not between 0 and {limit}")
         position = self._take(length)

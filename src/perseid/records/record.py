@@ -57,6 +57,7 @@ TYPE_LENGTH_OFFSET: Final = 14
 TYPE_OFFSET: Final = HEAD.size
 """Offsets in an encoded value. The data follows the type, with its length in four bytes."""
 
+_FIXED = struct.Struct(">iIBiB")  # HEAD without the length of the type
 _LENGTH = struct.Struct(">i")
 _NO_REFERENCES = bytes(4)
 _MIN_VALUE_SIZE = 26  # an empty type, empty data, no references
@@ -175,19 +176,16 @@ class Value:
     @classmethod
     def read(cls, reader: Reader, now: int, limit: int = MAX_BYTES) -> Self:
         """Read the binary form; `now` resolves 32-bit times, and `limit` is the maximum length of the data."""
-        index = reader.i32()
-        timestamp = from_wire(reader.u32(), now)
-        byte = reader.u8()
+        index, seconds, byte, ttl, bits = reader.unpack(_FIXED)
+        timestamp = from_wire(seconds, now)
         ttl_type = _TTL_TYPES[byte] if byte in _TTL_TYPES else TtlType(byte)
-        ttl = reader.i32()
         if ttl_type is TtlType.ABSOLUTE:
             ttl = from_wire(to_wire(ttl), now)
-        permissions = _PERMISSIONS[reader.u8()]
         type_ = reader.text()
         data = reader.bytes_(limit)
         count = reader.count(_MIN_REFERENCE_SIZE)
         references = tuple([ValueRef.read(reader) for _ in range(count)]) if count else ()
-        return cls(index, type_, data, ttl, ttl_type, permissions, timestamp, references)
+        return cls(index, type_, data, ttl, ttl_type, _PERMISSIONS[bits], timestamp, references)
 
     def write(self, writer: Writer) -> None:
         """Write the binary form."""
