@@ -15,8 +15,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from perseid.cli import check
-from perseid.records.private_keys import read_key_file
+from perseid.cli import check, keys
+from perseid.records.errors import InvalidData
+from perseid.records.private_keys import read_key_file, read_private_key
 from perseid.records.site import Site as SiteRecord
 from perseid.registry.installation import site as site_module
 from perseid.registry.installation.site import with_key
@@ -397,3 +398,41 @@ def test_check_reports_the_expiry_of_a_certificate(here: Site, days: int, level:
     path.chmod(0o604)
     found = findings(here, "http", int(level == "error"), environ)
     assert found[-1]["advice"] == f"restrict access with: chmod o= {path}"
+
+
+# Keys of users
+
+
+@pytest.mark.parametrize("options", ["", "--format handle"])
+@pytest.mark.parametrize("passphrase", ["", "--passphrase-file passphrase"])
+def test_generated_key_pair_is_read_back(
+    options: str, passphrase: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(keys, "generate_key", lambda: RSA_KEY)
+    Path("passphrase").write_text("correct horse\n", encoding="ascii")
+    done = call(*f"key generate my.key --json {options} {passphrase}".split())
+    assert done.code == 0, done
+    assert done.json == {
+        "fingerprint": site_module.fingerprint(RSA_KEY.public),
+        "key": RSA_KEY.public.to_json(),
+        "private_key_file": "my.key",
+        "public_key_file": "my.key.pub",
+    }
+    assert Path("my.key").stat().st_mode & 0o777 == 0o600
+    private = Path("my.key").read_bytes()
+    assert read_private_key(private, b"correct horse") == RSA_KEY
+    if passphrase:
+        for wrong in (None, b"wrong"):
+            with pytest.raises(InvalidData):
+                read_private_key(private, wrong)
+    again = call("key", "generate", "my.key")
+    assert (again.code, "my.key exists; choose another file" in again.err) == (2, True)
+
+
+def test_empty_passphrase_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").write_text("\n", encoding="ascii")
+    done = call("key", "generate", "my.key", "--passphrase-file", "empty")
+    assert (done.code, "the file is empty" in done.err) == (2, True)
+    assert not Path("my.key").exists()

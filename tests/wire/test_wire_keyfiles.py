@@ -3,6 +3,14 @@
 import hashlib
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_der_private_key,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +35,7 @@ from perseid.records.private_keys import (
     needs_passphrase,
     protect,
     read_key_file,
+    read_private_key,
     unprotect,
     write_key_file,
 )
@@ -151,6 +160,29 @@ def test_files_without_a_private_key_are_refused() -> None:
     for scheme in (5, 9, -1):
         file = scheme.to_bytes(4, "big", signed=True)
         assert "unknown key file scheme" in refused(read_key_file, file, None)
+
+
+def test_private_keys_are_read_from_files_of_other_tools() -> None:
+    library = load_der_private_key(DSA_KEY.to_pkcs8(), None)
+    plain, traditional = (
+        library.private_bytes(Encoding.PEM, form, NoEncryption())
+        for form in (PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL)
+    )
+    certificate = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+    for data in (plain, traditional, certificate + plain, key_file("dsapriv.bin"), DSA_KEY.to_text().encode()):
+        assert read_private_key(data) == DSA_KEY
+    protected = library.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"right"))
+    assert read_private_key(protected, b"right") == DSA_KEY
+    curve = ec.generate_private_key(ec.SECP256R1())
+    for data, passphrase, message in (
+        (protected, None, "requires a passphrase"),
+        (protected, b"wrong", "the passphrase is wrong"),
+        (curve.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), None, "neither RSA nor DSA"),
+        (plain.replace(b"MII", b"AAA"), None, "not a private key in PEM format"),
+        (b'{"kty":"EC"}', None, "must be RSA or DSA"),
+    ):
+        with pytest.raises(InvalidData, match=message):
+            read_private_key(data, passphrase)
 
 
 def test_key_file_length_is_limited() -> None:

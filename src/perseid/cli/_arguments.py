@@ -280,13 +280,13 @@ def parse_values(texts: Iterable[str] | None, url: str | None = None) -> tuple[P
 
 def read_record(path: str) -> tuple[Value, ...]:
     """Read the values of a JSON record from a file or standard input: `{"values": […]}`, an array, or one value."""
-    raw = _read_bytes(path, MAX_JSON_BYTES)
+    raw = read_bytes(path, MAX_JSON_BYTES)
     return values_from_json(parse_json(raw))
 
 
 def read_text(path: str) -> str:
     """Read a text in UTF-8 from a file or standard input."""
-    raw = _read_bytes(path, MAX_JSON_BYTES)
+    raw = read_bytes(path, MAX_JSON_BYTES)
     try:
         return raw.decode("utf-8-sig")  # some editors write a byte order mark
     except UnicodeDecodeError as error:
@@ -309,11 +309,11 @@ def printable(text: str) -> str:
 
 def _parse_data(type_: str, text: str) -> bytes:
     if text.startswith(FILE_PREFIX):
-        return check_data_length(_read_bytes(text.removeprefix(FILE_PREFIX), MAX_BYTES))
+        return check_data_length(read_bytes(text.removeprefix(FILE_PREFIX), MAX_BYTES))
     return data_from_text(type_, text)
 
 
-def _read_bytes(path: str, limit: int) -> bytes:
+def read_bytes(path: str, limit: int) -> bytes:
     """Read a file or standard input; one byte more than `limit` shows that it is too long."""
     if path == STANDARD_INPUT:
         return sys.stdin.buffer.read(limit + 1)

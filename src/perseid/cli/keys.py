@@ -1,4 +1,4 @@
-"""`perseid key`: list and rotate the keys of an installation.
+"""`perseid key`: list and rotate the keys of an installation, and generate keys for users.
 
 The ledger names the key that signs, and a file holds the private key; the two cannot change in one step. So a rotation
 writes the new key under another name first:
@@ -21,6 +21,14 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_der_private_key,
+)
 
 from perseid.ledger.errors import LedgerError
 from perseid.ledger.log.entry import Entry
@@ -31,6 +39,7 @@ from perseid.ledger.merkle import Signer
 from perseid.ledger.store.directory import sync_directory
 from perseid.proof.verifier import LogKey
 from perseid.records.encoding import iso_time
+from perseid.records.private_keys import PrivateKey, write_key_file
 from perseid.registry.installation.files import InstallationError, write_file
 from perseid.registry.installation.installation import (
     CHECKPOINT_KEY,
@@ -39,10 +48,10 @@ from perseid.registry.installation.installation import (
     Installation,
     load_settings,
 )
-from perseid.registry.installation.site import fingerprint, load_server_identity
+from perseid.registry.installation.site import MAX_PASSPHRASE, fingerprint, generate_key, load_server_identity
 from perseid.registry.installation.site import rotate as rotate_server
 
-from ._arguments import INTERFACE, Directory, get_identity, open_installation, printable, resolve_directory
+from ._arguments import INTERFACE, Directory, get_identity, open_installation, printable, read_bytes, resolve_directory
 from ._commands import Group, register_command
 from ._output import AsJson, print_fields, print_json, print_message
 from .verify import short_time
@@ -50,7 +59,10 @@ from .verify import short_time
 _SEED_SIZE = 32
 
 app = typer.Typer(
-    cls=Group, help="List and rotate the signing keys.", no_args_is_help=True, rich_markup_mode="markdown"
+    cls=Group,
+    help="List and rotate the signing keys; generate keys for users.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
 )
 
 
@@ -67,6 +79,13 @@ class Purpose(StrEnum):
 
     CHECKPOINT = "checkpoint"
     SERVER = "server"
+
+
+class KeyFormat(StrEnum):
+    """The form of key files."""
+
+    PEM = "pem"
+    HANDLE = "handle"
 
 
 @register_command(app, "list")
@@ -147,6 +166,56 @@ def rotate(
         print_json({"purpose": purpose.value, "key": str(current)})
     else:
         print_fields({"active key": printable(str(current))})
+
+
+@register_command(app, "generate")
+def generate(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The new file for the private key.")],
+    format_: Annotated[KeyFormat, typer.Option("--format", help="The form of both files.")] = KeyFormat.PEM,
+    passphrase_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Encrypt the private key with the passphrase in this file.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Generate a key pair for a user: the private key in FILE, readable only by you, the public key in FILE.pub.
+
+    Store the public key in the handle of the identity, and use the private key to authenticate. **pem** is read by most
+    tools, **handle** by those of the Handle System.
+
+    For example:
+        perseid key generate my.key
+        perseid key generate my.bin --format handle --json
+    """
+    passphrase = None if passphrase_file is None else read_bytes(str(passphrase_file), MAX_PASSPHRASE).strip(b"\r\n")
+    if passphrase == b"":
+        raise typer.BadParameter("the file is empty; write a passphrase to it", param_hint="--passphrase-file")
+    public_file = file.with_name(f"{file.name}.pub")
+    for path in (file, public_file):
+        if path.exists():
+            raise typer.BadParameter(f"{path} exists; choose another file", param_hint="FILE")
+    key = generate_key()
+    if format_ is KeyFormat.HANDLE:
+        private, public = write_key_file(key, passphrase, secrets.token_bytes), key.public.to_bytes()
+    else:
+        private, public = _to_pem(key, passphrase)
+    write_file(file, private)
+    write_file(public_file, public)
+    if json:
+        files = {"private_key_file": str(file), "public_key_file": str(public_file)}
+        print_json({"fingerprint": fingerprint(key.public), "key": key.public.to_json()} | files)
+    else:
+        fields = {"private key": file, "public key": public_file, "fingerprint": fingerprint(key.public)}
+        print_fields({name: printable(str(value)) for name, value in fields.items()})
+
+
+def _to_pem(key: PrivateKey, passphrase: bytes | None) -> tuple[bytes, bytes]:
+    """Encode a private and its public key as PEM."""
+    library = load_der_private_key(key.to_pkcs8(), None)
+    protection = BestAvailableEncryption(passphrase) if passphrase else NoEncryption()
+    return (
+        library.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection),
+        library.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo),
+    )
 
 
 def _print_server_key(installation: Installation, json: bool) -> None:

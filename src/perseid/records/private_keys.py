@@ -26,6 +26,7 @@ two kinds of file.
 """
 
 import hashlib
+import re
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -35,7 +36,14 @@ from typing import Final, Self
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import dsa, padding, rsa
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_der_private_key
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_der_private_key,
+    load_pem_private_key,
+)
 
 from .binary import Reader, Writer
 from .ciphers import (
@@ -47,7 +55,7 @@ from .ciphers import (
     is_valid_key_length,
     latin1_to_utf8,
 )
-from .encoding import OpenEnum, require_object
+from .encoding import OpenEnum, parse_json, require_object
 from .errors import InvalidData, RecordMisuse
 from .keys import (
     MAX_KIND_LENGTH,
@@ -62,6 +70,8 @@ from .keys import (
     read_numbers,
     write_numbers,
 )
+
+_PEM: Final = re.compile(rb"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----.+?-----END [A-Z ]{0,30}PRIVATE KEY-----", re.DOTALL)
 
 COMMON_EXPONENTS: Final = (65_537, 3, 17, 5, 7, 257)
 """Public exponents to try for an RSA key without primes, whose plain form omits the exponent."""
@@ -111,6 +121,11 @@ class PrivateKey(Key):
             key = load_der_private_key(raw, None)
         except (ValueError, TypeError, UnsupportedAlgorithm):
             raise InvalidData("this is not a private key in PKCS#8 format") from None
+        return cls.from_library(key)
+
+    @classmethod
+    def from_library(cls, key: PrivateKeyTypes) -> Self:
+        """Convert a key of the `cryptography` library."""
         if isinstance(key, rsa.RSAPrivateKey):
             numbers = key.private_numbers()
             e, n = numbers.public_numbers.e, numbers.public_numbers.n
@@ -383,6 +398,26 @@ def read_key_file(data: bytes, passphrase: bytes | None) -> PrivateKey:
         raise
 
 
+def read_private_key(data: bytes, passphrase: bytes | None = None) -> PrivateKey:
+    """Read a key in any form that tools write: PEM (also with a certificate), JWK, or a Handle key file.
+
+    A passphrase is ignored if the key is not protected.
+    """
+    if data.lstrip()[:1] == b"{":
+        return PrivateKey.from_json(parse_json(data))
+    match = _PEM.search(data)
+    if match is None:
+        return read_key_file(data, passphrase)
+    is_protected = b"ENCRYPTED" in match[0]
+    if is_protected and passphrase is None:
+        raise InvalidData(_PASSPHRASE_REQUIRED)
+    try:
+        key = load_pem_private_key(match[0], passphrase if is_protected else None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise InvalidData(_WRONG_PASSPHRASE if is_protected else "this is not a private key in PEM format") from None
+    return PrivateKey.from_library(key)
+
+
 def write_key_file(
     key: PrivateKey,
     passphrase: bytes | None,
@@ -423,7 +458,7 @@ def unprotect(data: bytes, passphrase: bytes | None) -> bytes:
     if scheme == ProtectionScheme.NONE:
         return reader.rest()
     if passphrase is None:
-        raise InvalidData("the key file requires a passphrase")
+        raise InvalidData(_PASSPHRASE_REQUIRED)
     if scheme in _CIPHERS:
         cipher, _ = _CIPHERS[scheme]
         salt, iterations, bits = reader.bytes_(), reader.i32(), reader.i32()
@@ -457,4 +492,5 @@ def _des_key(passphrase: bytes) -> bytes:
     return hashlib.md5(passphrase, usedforsecurity=False).digest()[:8]
 
 
+_PASSPHRASE_REQUIRED = "the key file requires a passphrase"  # noqa: S105 - a sentence
 _WRONG_PASSPHRASE = "the passphrase is wrong, or the file is damaged"  # noqa: S105 - a sentence
