@@ -178,6 +178,38 @@ CASES: Final = (
     Case("token list", "GET", "/tokens", items="tokens", differs=("id", "created", "expires")),
     Case("token show {token}", "GET", "/tokens/{token}", differs=("id", "created", "expires")),
     Case("token revoke {token}", "DELETE", "/tokens/{token}", differs=("id", "created", "expires", "revoked")),
+    # Users and rights
+    Case(
+        "user add 12345 zoe --email zoe@example.org",
+        "POST",
+        "/users",
+        {"prefix": "12345", "name": "zoe", "email": "zoe@example.org"},
+        differs=("secret",),
+    ),
+    Case(
+        "grant 12345/zoe editor --on 12345",
+        "POST",
+        "/grants",
+        {"identity": "12345/zoe", "rights": ["editor"], "on": "12345"},
+    ),
+    Case(
+        "grant 12345/zoe editor --on 12345",
+        "POST",
+        "/grants",
+        {"identity": "12345/zoe", "rights": ["editor"], "on": "12345"},
+    ),
+    Case(
+        "grant 12345/zoe reader --on 12345/n0 --dry-run",
+        "POST",
+        "/grants",
+        {"identity": "12345/zoe", "rights": ["reader"], "on": "12345/n0", "dry_run": True},
+    ),
+    Case("access 12345", "GET", "/access?on=12345"),
+    Case("access 12345/n0", "GET", "/access?on=12345/n0"),
+    Case("revoke 12345/zoe --on 12345", "POST", "/revocations", {"identity": "12345/zoe", "on": "12345"}),
+    Case("user list 12345", "GET", "/users?prefix=12345&limit=1000", items="users"),
+    Case("user reset 12345/zoe", "POST", "/users/12345%2Fzoe/reset", {}, differs=("secret",)),
+    Case("user disable 12345/zoe", "POST", "/users/12345%2Fzoe/disable", {}),
     # Syntax
     Case("name parse hdl:102.100.272/d7j1g0dqh?x", "GET", "/names/parse?text=hdl:102.100.272/d7j1g0dqh%3Fx"),
     Case("name convert 12345/a --to path", "GET", "/names/convert?text=12345/a&to=path"),

@@ -3,9 +3,12 @@
 import time
 import warnings
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa, x25519
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from hypothesis import given, settings
@@ -445,3 +448,28 @@ def test_rsa_encryption_length_is_limited() -> None:
     with pytest.raises(RecordMisuse, match="118 bytes"):
         key.public.encrypt(b"x" * 118)
     refused(key.decrypt, b"too short")
+
+
+def test_public_keys_are_read_from_files_of_other_tools() -> None:
+    key = rsa.generate_private_key(65_537, 1_024)
+    public = key.public_key()
+    pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    expected = RsaPublicKey(65_537, public.public_numbers().n)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "ann")])
+    builder = x509.CertificateBuilder(
+        name, name, public, 1, datetime(2026, 1, 1, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC)
+    )
+    certificate = builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
+    for data in (pem, b"# a comment\n" + pem, certificate, expected.to_bytes(), expected.to_text().encode()):
+        assert PublicKey.from_file(data) == expected
+    curve = ec.generate_private_key(ec.SECP256R1())
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    jwk = RsaPrivateKey.from_pkcs8(key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())).to_text()
+    for data in (
+        *(private, jwk.encode(), pem[:40], b"", b"{", b'{"kty":"EC"}', pem.replace(b"PUBLIC KEY", b"TOKEN")),
+        curve.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo),
+        builder.sign(curve, hashes.SHA256()).public_bytes(Encoding.PEM)[:60] + b"-----END",
+        pem.replace(b"PUBLIC KEY", b"CERTIFICATE"),
+    ):
+        with pytest.raises(InvalidData):
+            PublicKey.from_file(data)

@@ -26,6 +26,7 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.LIST_NAMESPACES: "List the namespaces: perseid namespace list",
     AdviceKind.LIST_TOKENS: "List the tokens: perseid token list",
     AdviceKind.LIST_TYPES: "Only handles can be registered as types. Use a registered type (perseid type list)",
+    AdviceKind.LIST_USERS: "List the users: perseid user list",
     AdviceKind.MAKE_PUBLIC: "Make it public: write its type without !private, or with !public",
     AdviceKind.NAME_RESOLVER: "Name a resolver with --resolver URL, or set http.public_url in perseid.toml",
     AdviceKind.OMIT_DATE: "Omit it. Server administrators can keep the dates of a new record with --preserve-dates",

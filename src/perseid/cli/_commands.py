@@ -299,6 +299,10 @@ LAZY_COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "key": ("keys", "List and rotate the signing keys; generate keys for users."),
     },
     "Access": {
+        "user": ("access", "Add, list, disable and reset users."),
+        "grant": ("access", "Give an identity rights on a prefix or a record."),
+        "revoke": ("access", "Take rights from an identity."),
+        "access": ("access", "Show who can do what, and why."),
         "token": ("tokens", "Create, list and revoke access tokens for programs."),
     },
     "Namespaces and types": {
@@ -344,6 +348,7 @@ LAZY_COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
 SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = {
     "cat": ("resolve", "show"),
     "abort": ("cancel",),
+    "allow": ("grant",),
     "change": ("set", "policy"),
     "del": ("delete", "remove", "revoke"),
     "delete": ("remove", "revoke"),
@@ -362,6 +367,7 @@ SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = {
     "new": ("mint", "create", "add"),
     "create": ("add",),
     "parse": ("name parse",),
+    "permissions": ("access",),
     "policy": ("namespace policy",),
     "prefix": ("namespace",),
     "query": ("find",),

@@ -14,6 +14,7 @@ import typer
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.record import ValueRef
 from perseid.registry.commands.namespaces import AddNamespace, Namespace, check_new_prefix
+from perseid.registry.commands.users import new_secret
 from perseid.registry.installation import installation as installations
 from perseid.registry.installation.installation import (
     ANSWERS_NAME,
@@ -29,7 +30,6 @@ from perseid.registry.installation.setup import (
     administrator_values,
     create_demonstration,
     create_root,
-    new_secret,
     with_group_administrators,
 )
 from perseid.registry.installation.site import SITE_NAMES

@@ -27,6 +27,7 @@ from perseid import __version__
 from perseid.records.private_keys import PrivateKey
 from perseid.schema.jobs import JobResponse
 
+from .api_access import AccessOperations
 from .api_exchange import (
     DEFAULT_RETRIES,
     ApiRequest,
@@ -201,7 +202,7 @@ def connect_async(url: str, **options: Unpack[ConnectOptions]) -> "AsyncClient":
 # Clients
 
 
-class Operations(RecordOperations, QueryOperations, JobOperations, NamespaceOperations):
+class Operations(RecordOperations, QueryOperations, JobOperations, NamespaceOperations, AccessOperations):
     """All operations of the HTTP API."""
 
 

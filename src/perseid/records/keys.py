@@ -23,6 +23,7 @@ password instead, which is just another secret to the server. Such values must n
 """
 
 import hashlib
+import re
 from abc import ABC, abstractmethod
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable
@@ -267,6 +268,27 @@ class PublicKey(Key):
             return cls._create(DsaPublicKey, {"q": group.q, "p": group.p, "g": group.g, "y": numbers.y})
         raise InvalidData("this is not an RSA or DSA key in X.509 format")
 
+    @classmethod
+    def from_file(cls, data: bytes) -> Self:
+        """Read a key in any form that tools write: PEM (a public key or a certificate), JWK, or a Handle key.
+
+        A private key is rejected, so that nobody publishes one by mistake.
+        """
+        if data.lstrip().startswith(b"{"):
+            if {"d", "x"} & require_object(parsed := parse_json(data), "a key").keys():
+                raise InvalidData("this is a private key; use its public key")
+            return cls.from_json(parsed)
+        match = _PEM.search(data)
+        if match is None:
+            return cls.from_bytes(data)
+        label, body = match[1].decode("ascii"), b"".join(match[2].split())
+        if "PRIVATE" in label:
+            raise InvalidData("this is a private key; use its public key")
+        if label not in _PEM_LABELS:
+            raise InvalidData(f"PEM with {label} is neither a public key nor a certificate")
+        der = from_base64(body.decode("ascii"), "the key")
+        return cls.from_x509(_read_certificate(der) if label == "CERTIFICATE" else der)
+
     def to_x509(self) -> bytes:
         """Encode as SubjectPublicKeyInfo (DER), for RSA and DSA keys that the `cryptography` library supports."""
         try:
@@ -410,6 +432,23 @@ class DhPublicKey(PublicKey):
 _KINDS: tuple[type[PublicKey], ...] = (RsaPublicKey, DsaPublicKey, DhPublicKey)
 _BY_KIND = {kind.KIND: kind for kind in _KINDS}
 _BY_KTY = {kind.KTY: kind for kind in _KINDS}
+
+
+_PEM: Final = re.compile(rb"-----BEGIN ([A-Z0-9 ]{1,40})-----([A-Za-z0-9+/=\s]*)-----END")
+_PEM_LABELS: Final = ("PUBLIC KEY", "CERTIFICATE")
+
+
+def _read_certificate(der: bytes) -> bytes:
+    """Return the SubjectPublicKeyInfo of a certificate with an RSA or DSA key."""
+    from cryptography.x509 import load_der_x509_certificate  # noqa: PLC0415 - it takes long to import
+
+    try:
+        if not any(oid in der for oid in _OIDS):
+            raise InvalidData("this certificate has neither an RSA nor a DSA key")
+        key = load_der_x509_certificate(der).public_key()
+        return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    except (ValueError, UnsupportedAlgorithm):
+        raise InvalidData("this is not a certificate with an RSA or DSA key") from None
 
 
 def check_modulus_length(modulus: int) -> None:

@@ -4,6 +4,7 @@ The HTTP API sends them and the command line prints them with `--json`, so both 
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
@@ -13,15 +14,19 @@ from perseid.records.data_types import Definition
 from perseid.records.encoding import iso_time, parse_json, to_base64, to_iso
 from perseid.records.errors import InvalidData
 from perseid.registry.access.permissions import Differences
+from perseid.registry.access.roles import permission_names
 from perseid.registry.access.tokens import TokenStatus
+from perseid.registry.commands.access import AccessChange
 from perseid.registry.commands.namespaces import Namespace
 from perseid.registry.commands.transfer import LinkResult
+from perseid.registry.commands.users import UserResult
 from perseid.registry.jobs.rewrite import PlannedRewrite
 from perseid.registry.jobs.runner import UndoIndex, display_kind, load_parameters
 from perseid.registry.jobs.transfer import PlannedTransfer
 from perseid.registry.jobs.undo import Conflict, UndoPreview
 from perseid.registry.policy.policy import Policy
 from perseid.registry.policy.types import RegisteredType
+from perseid.registry.queries.access import AccessList, Grantee, UserInfo, WithoutGroup, access_of, count_without
 from perseid.registry.queries.aliases import AliasChain, FoundRecord
 from perseid.registry.queries.citation import FORMATTERS, Citation, to_json
 from perseid.registry.queries.find import SearchResult
@@ -31,7 +36,7 @@ from perseid.registry.queries.namespaces import dump_policy, summarize
 from perseid.registry.queries.prove import Consistency, SigningKey
 from perseid.registry.queries.resolve import Query, get_authority_metadata
 from perseid.registry.queries.suggest import Suggestions
-from perseid.schema import jobs, namespaces, queries, records
+from perseid.schema import access, jobs, namespaces, queries, records
 from perseid.schema.problems import DeletionInfo, PrefixInfo, Problem, Suggestion
 from perseid.schema.records import dump_values
 
@@ -266,6 +271,73 @@ def to_token(item: TokenStatus, now: int) -> namespaces.TokenResponse:
         revoked=None if item.revoked is None else to_iso(item.revoked),
         last_used=None if item.used is None else to_iso(item.used)[:10],
     )
+
+
+# Access
+
+
+def to_access(found: AccessList) -> access.Access:
+    """Convert who can do what."""
+    without = tuple(map(_to_without, found.without))
+    return access.Access(
+        found.on, str(found.handle), [_to_access_entry(each) for each in found.grantees], found.is_truncated, without
+    )
+
+
+def to_access_changed(
+    context: Context, change: AccessChange, *, revokes: bool, dry_run: bool = False
+) -> access.AccessChanged:
+    """Convert the result of granting or revoking, with what the new state of the records says."""
+    is_prefix = "/" not in change.on
+    without = count_without(context.snapshot, change.on, change.roles) if is_prefix and not revokes else ()
+    remaining: tuple[Grantee, ...] = ()
+    if revokes and not dry_run:
+        with suppress(Refused):  # the caller revoked their own right to see it
+            remaining = access_of(context, change.on, change.identity)
+    return access.AccessChanged(
+        change.on,
+        str(change.identity) if change.identity.index else change.identity.handle,
+        change.is_changed,
+        change.handles,
+        change.policy,
+        change.seq,
+        tuple(map(_to_without, without)),
+        tuple(map(_to_access_entry, remaining)),
+    )
+
+
+def _to_access_entry(grantee: Grantee) -> access.AccessEntry:
+    return access.AccessEntry(
+        str(grantee.identity),
+        permission_names(grantee.permissions),
+        grantee.state,
+        grantee.role,
+        grantee.value,
+        tuple(map(str, grantee.groups)),
+        grantee.setting,
+    )
+
+
+def _to_without(without: WithoutGroup) -> access.RecordsWithoutGroup:
+    return access.RecordsWithoutGroup(without.role, str(without.group), without.count, without.is_complete)
+
+
+def to_user(user: UserInfo) -> access.User:
+    """Convert a user."""
+    return access.User(user.handle, user.state, user.identities, user.name, user.email)
+
+
+def to_user_key(result: UserResult, secret: str = "", advice: str = "") -> access.UserKey:
+    """Convert a user with a new key; `secret` is shown only once."""
+    return access.UserKey(
+        str(result.handle), result.identity, result.seq, secret, result.tokens, advice, result.warnings
+    )
+
+
+def to_user_disabled(result: UserResult) -> access.UserDisabled:
+    """Convert a disabled user."""
+    keys = tuple([f"{index}:{result.handle}" for index in result.keys])
+    return access.UserDisabled(str(result.handle), bool(keys or result.tokens), keys, result.tokens, result.seq)
 
 
 # Problems

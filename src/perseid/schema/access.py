@@ -92,7 +92,7 @@ class AccessEntry(ResponseBody, frozen=True):
 class RecordsWithoutGroup(ResponseBody, frozen=True, omit_defaults=False):
     """Records of a prefix that do not name the group of a role: the role has no permissions on them."""
 
-    role: AccessRole
+    role: Annotated[AccessRole, Doc("The role.")]
     group: Annotated[str, Doc("The group.", examples=["201:0.NA/12345"])]
     count: Annotated[int, Doc("The number of records, as far as they were counted.")]
     complete: Annotated[bool, Doc("Whether all records were counted; if not, there may be more.")]
@@ -222,7 +222,7 @@ class User(ResponseBody, frozen=True):
     """A user: a handle with keys, or a member of a group of the prefix that has none."""
 
     handle: Annotated[Name, Doc("The handle of the user.", examples=["12345/ann"])]
-    state: KeyState
+    state: Annotated[KeyState, Doc("`active`, or `disabled`: without a key.")]
     identities: Annotated[tuple[str, ...], Doc("The identities, one for each key.", examples=[["300:12345/ann"]])]
     name: Annotated[str, Doc("The description in the record.")] = ""
     email: Annotated[str, Doc("The email address in the record.")] = ""

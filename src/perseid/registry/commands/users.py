@@ -16,6 +16,7 @@ single key. The rights of the identity stay in the records, and are effective ag
 redacts a secret in the commit that removes it.
 """
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -70,11 +71,19 @@ from .records import (
     was_deleted,
 )
 
+SECRET_BYTES: Final = 32
+"""Random bytes in a secret: impossible to guess."""
+
 KEY_INDEX: Final = 300
 """The index of a user's key, as in deployed tools."""
 
 _EMAIL_INDEX: Final = 2
 _OWN_PERMISSIONS: Final = ROLES[AccessRole.EDITOR].in_record
+
+
+def new_secret() -> str:
+    """Return a new secret as text, which deployed clients ask for."""
+    return secrets.token_urlsafe(SECRET_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

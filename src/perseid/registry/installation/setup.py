@@ -14,7 +14,6 @@ is imported value by value, with its dates. The other records contain what the d
 date of the minting of their suffix, or of the revision of their document.
 """
 
-import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
@@ -32,6 +31,7 @@ from perseid.registry.commands.create_namespace import CreateNamespace
 from perseid.registry.commands.minting import DEFAULT_TIMEOUT, retry_until_ready
 from perseid.registry.commands.namespaces import AddNamespace, Namespace
 from perseid.registry.commands.records import Create, Home
+from perseid.registry.commands.users import KEY_INDEX
 from perseid.registry.identity import Identity
 from perseid.registry.policy.authority import FIRST_INDEX
 from perseid.registry.policy.policy import PREFIX_PLACEHOLDER, PROFILES, TYPE_REGISTRY, Policy
@@ -41,18 +41,9 @@ from perseid.wire.codes import ResponseCode
 
 ADMIN_INDEX: Final = 100
 GROUP_INDEX: Final = 200
-KEY_INDEX: Final = 300
-
-SECRET_BYTES: Final = 32
-"""Random bytes in a secret: impossible to guess."""
 
 GROUP: Final = f"{GROUP_INDEX}:{PREFIX_OF_PREFIXES}/{PREFIX_PLACEHOLDER}"
 """Administrators of new records, as a policy names them: the group on the prefix handle."""
-
-
-def new_secret() -> str:
-    """Return a new secret as text, which deployed clients ask for."""
-    return secrets.token_urlsafe(SECRET_BYTES)
 
 
 def administrator_key(prefix: str) -> ValueRef:

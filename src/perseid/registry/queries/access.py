@@ -260,25 +260,26 @@ def list_users(
 
     A user is a record with a key. The first page for a prefix also has the members of its groups that have none.
     """
-    snapshot, identity = context.snapshot, context.identity
-    stored = get_prefix_handle(context, prefix) if prefix else None
-    number, cursor = after or (0, None)
-    page = find(snapshot, identity, Search(type=_KEY_TYPES[number]), cursor, limit)
     users: list[UserInfo] = []
-    for item in page.items:
-        handle = Handle.parse_lenient(item.handle)
-        names_prefix = handle.suffix if handle.is_prefix_handle else handle.prefix
-        record = snapshot.stored(handle)
-        if prefix and fold(names_prefix) != fold(prefix):
-            continue
-        if number and any(value.type == _KEY_TYPES[0] for value in record.values if value.is_public):
-            continue  # it was found by its other key
-        users.append(_to_user(context, record))
-    if stored is not None and after is None:
-        users += _disabled_members(context, prefix)
-    if page.following is not None:
-        return tuple(users), (number, page.following)
-    return tuple(users), (number + 1, None) if number + 1 < len(_KEY_TYPES) else None
+    if prefix:
+        get_prefix_handle(context, prefix)
+        users += _disabled_members(context, prefix) if after is None else []
+    number, cursor = after or (0, None)
+    while True:
+        page = find(context.snapshot, context.identity, Search(type=_KEY_TYPES[number]), cursor, limit)
+        for item in page.items:
+            stored = context.snapshot.stored(Handle.parse_lenient(item.handle))
+            home = stored.handle.suffix if stored.handle.is_prefix_handle else stored.handle.prefix
+            was_found = number and any(value.type == _KEY_TYPES[0] and value.is_public for value in stored.values)
+            if not was_found and fold(prefix) in ("", fold(home)):
+                users.append(_to_user(context, stored))
+        if page.following is not None:
+            return tuple(users), (number, page.following)
+        number, cursor, limit = number + 1, None, limit - len(page.items)
+        if number == len(_KEY_TYPES):
+            return tuple(users), None
+        if limit < 1:
+            return tuple(users), (number, cursor)
 
 
 def _disabled_members(context: Context, prefix: str) -> list[UserInfo]:

@@ -222,6 +222,42 @@ def minting() -> st.SearchStrategy[Both]:
     )
 
 
+@requests
+def granting() -> st.SearchStrategy[Both]:
+    """Rights and users; the rights of the administrator stay."""
+
+    def change(kind: str, who: str, rights: list[str], on: str) -> Both:
+        path = "/grants" if kind == "grant" else "/revocations"
+        return Both(
+            [kind, who, *rights, "--on", on, "--json"],
+            "POST",
+            path,
+            {"identity": who, "rights": rights, "on": on},
+            alike=lambda done, plain: check_equal(done.json, plain),
+        )
+
+    def show(on: str) -> Both:
+        path = f"/access?on={step(on)}"
+        return Both(["access", on, "--json"], "GET", path, alike=lambda done, plain: check_equal(done.json, plain))
+
+    def disable(name: str) -> Both:
+        words, path = ["user", "disable", name, "--json"], f"/users/{step(name)}/disable"
+        return Both(words, "POST", path, {}, alike=lambda done, plain: check_equal(done.json, plain))
+
+    who = st.sampled_from(["12345/n1", "1:12345/n1", "300:54321/x", "54321/x", "12345/nobody", "300:12345/nobody"])
+    rights = st.lists(st.sampled_from(["editor", "minter", "reader", "add_value", "add_handle", "boss"]), min_size=1)
+    where = st.sampled_from(["12345", "54321", "12345/n0", "12345/new", "12345/private", "12345/none", "1/2"])
+    return st.one_of(
+        st.builds(change, st.sampled_from(["grant", "revoke"]), who, rights, where),
+        st.builds(show, where),
+        st.builds(disable, st.sampled_from(["12345/n0", "12345/none", "54321/x"])),
+    )
+
+
+def check_equal(printed: object, returned: object) -> None:
+    assert printed == returned
+
+
 def making_tokens() -> st.SearchStrategy[Both]:
     """Tokens, whose ids differ per interface."""
 

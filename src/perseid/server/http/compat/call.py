@@ -67,7 +67,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     **{kind: kind.value for kind in (AdviceKind.CHANGE_POLICY, AdviceKind.CHANGE_SCHEME, AdviceKind.REOPEN_NAMESPACE)},
     # This API has no policies, citations, tombstones, tokens or jobs.
     AdviceKind.NAME_RESOLVER: None,
-    **dict.fromkeys((AdviceKind.CHANGE_CASE, AdviceKind.LIST_TOKENS, AdviceKind.LIST_JOBS)),
+    **dict.fromkeys((AdviceKind.CHANGE_CASE, AdviceKind.LIST_TOKENS, AdviceKind.LIST_JOBS, AdviceKind.LIST_USERS)),
     **dict.fromkeys((AdviceKind.SEARCH_URLS, AdviceKind.REDO_JOB, AdviceKind.REPEAT_OR_UNDO_JOB)),
     AdviceKind.SEE_HIDDEN: None,  # authenticated requests show it
     AdviceKind.SEE_LAST_VERSION: None,  # its response to a missing handle has a fixed form

@@ -196,6 +196,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.LIST_NAMESPACES: f"List the namespaces: GET {BASE}/namespaces",
     AdviceKind.LIST_TOKENS: f"List the tokens: GET {BASE}/tokens",
     AdviceKind.LIST_TYPES: f"Only handles can be registered as types. Use a registered type (GET {BASE}/types)",
+    AdviceKind.LIST_USERS: f"List the users: GET {BASE}/users",
     AdviceKind.MAKE_PUBLIC: 'Make it public, with the permissions "1110"',
     AdviceKind.NAME_RESOLVER: "Name a resolver with the parameter resolver, as in ?resolver=https://hdl.handle.net",
     AdviceKind.OMIT_DATE: "Omit it. Server administrators can keep the dates of a new record with preserve_dates",

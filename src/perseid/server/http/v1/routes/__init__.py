@@ -27,7 +27,7 @@ from typing import Final
 
 from perseid.server.http.v1.routing import Routes
 
-from . import history, jobs, minting, names, namespaces, queries, records, tokens
+from . import access, history, jobs, minting, names, namespaces, queries, records, tokens
 
 SECTIONS: Final[tuple[Routes, ...]] = (
     names.OVERVIEW,
@@ -42,6 +42,7 @@ SECTIONS: Final[tuple[Routes, ...]] = (
     jobs.TRANSFERS,
     namespaces.NAMESPACES,
     namespaces.TYPES,
+    access.ACCESS,
     queries.EXPLAIN,
     queries.CITATION,
     names.NAMES,
