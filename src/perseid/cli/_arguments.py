@@ -48,10 +48,11 @@ from perseid.registry.queries.history import keep_history_note
 from perseid.registry.registry import Registry
 from perseid.registry.responses import to_changed
 from perseid.registry.results import ChangeResult
+from perseid.schema.records import CreatedRecord, RecordChanged
 from perseid.server.state.runtime import WRITER_LINK
 
-from ._commands import NAME_OPTIONS, Directory, find_own_resolvers, resolve_directory
-from ._output import STANDARD_INPUT, print_json, print_message
+from ._commands import NAME_OPTIONS, REMOTE, Directory, find_own_resolvers, resolve_directory
+from ._output import STANDARD_INPUT, CommandFailed, print_json, print_message
 
 __all__ = ["STANDARD_INPUT", "Directory", "resolve_directory"]
 
@@ -117,6 +118,8 @@ def open_installation(
     directory: Path | None, acting_as: str | None = None, *, maintains: bool = False
 ) -> Iterator[OpenInstallation]:
     """Open the installation of a command. One that `maintains` views or keys has the ledger itself, beside a server."""
+    if REMOTE.get() is not None:
+        raise CommandFailed("This command works on a local installation only", "Use -d DIR, without a server")
     identity, where = get_identity(acting_as), resolve_directory(directory)
     with Installation.open(where, open_ledger=None if maintains else find_writer(where)) as installation:
         yield OpenInstallation(installation, installation.registry(), identity)
@@ -198,10 +201,10 @@ def require_version(command: Command[T], handle: Handle, seq: int) -> Command[T]
     return Conditional(command, handle, Condition(any_of=(entry_tag(seq),)))
 
 
-def print_changed(changed: ChangeResult, json: bool) -> None:
+def print_changed(changed: ChangeResult | RecordChanged | CreatedRecord, json: bool) -> None:
     """Print the handle of a change that is durable, and warnings about it."""
     if json:
-        print_json(to_changed(changed))
+        print_json(to_changed(changed) if isinstance(changed, ChangeResult) else changed)
     else:
         typer.echo(str(changed.handle))
         print_warnings(changed.warnings)

@@ -17,7 +17,7 @@ from enum import Enum
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, cast, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -26,6 +26,9 @@ from perseid.names.errors import InvalidName, quote_text
 from perseid.names.uri import Resolver
 
 from ._output import CommandFailed, Interrupted, check_utf8
+
+if TYPE_CHECKING:
+    from perseid.client import Client
 
 _UsageError: Final = cast(type[Exception], typer.BadParameter.__base__)  # which typer does not export
 
@@ -94,6 +97,9 @@ class NameOptions:
     strict: bool = False
     directory: Path | None = None
 
+
+REMOTE: Final["ContextVar[Callable[[], Client] | None]"] = ContextVar("REMOTE", default=None)
+"""How to connect to the server that a command works on; None for an installation."""
 
 NAME_OPTIONS: Final = ContextVar("NAME_OPTIONS", default=NameOptions())  # noqa: B039 - it is immutable
 

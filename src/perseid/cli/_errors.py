@@ -43,6 +43,9 @@ _FAILURES: Final = (
 _CLIENT_EXIT_CODES: Final = {"NotFound": NOT_FOUND, "Refused": REFUSED, "Unreachable": UNREACHABLE}
 """The exit codes of the errors of `perseid.client.errors`, by class."""
 
+_USAGE_TYPES: Final = frozenset({"invalid-cursor", "invalid-query", "invalid-request"})
+"""Problem types of servers that mean wrong usage."""
+
 _RULE_ADVICE: Final = {
     "U4": ("To accept your own resolver, use --resolver, as in --resolver http://example.org/hdl",),
     "U7": ("Write it as a URI, as in hdl:12345/x, or omit --strict",),
@@ -65,6 +68,8 @@ class _Report:
     exit_code: int = FAILED
     refused: Any = None
     """The refusal, if it is one."""
+    problem: Any = None
+    """The problem that another server has sent."""
 
     @property
     def text(self) -> str:
@@ -85,7 +90,7 @@ def report_error(error: Exception, *, json: bool = False, where: str = "") -> in
         rule = f" (rule {report.rule})" if isinstance(error, NameProblem) else ""
         meant = [
             f"Did you mean {each.handle}? {each.why[0].upper()}{each.why[1:]}"
-            for each in getattr(getattr(report.refused, "suggestions", None), "suggestions", ())
+            for each in getattr(report.problem or getattr(report.refused, "suggestions", None), "suggestions", ())
         ]
         _print_lines(f"{f'{where}: ' if where else ''}{report.text}{rule}", (*meant, *report.advice, *notes))
     if isinstance(error, OSError):
@@ -149,13 +154,32 @@ def _describe(error: Exception) -> _Report:
 
 
 def _describe_client_error(error: Any) -> _Report:
-    """Describe an error of a request to another server."""
+    """Describe an error of a request to another server: as here, if the server has sent a problem."""
     exit_code = next(
         (_CLIENT_EXIT_CODES[each.__name__] for each in type(error).__mro__ if each.__name__ in _CLIENT_EXIT_CODES),
         FAILED,
     )
-    advice = (error.advice,) if error.advice else ()
-    return _Report(error.problem_type, error.detail, advice, error.rule, error.code, exit_code)
+    advice = error.advice
+    if error.problem is not None:
+        from perseid.registry.responses import to_advice  # noqa: PLC0415 - see the module
+        from perseid.wire.codes import ResponseCode  # noqa: PLC0415
+
+        from ._advice import render_advice  # noqa: PLC0415
+
+        advice = render_advice(to_advice(error.problem)) or advice
+        if error.problem_type in _USAGE_TYPES:
+            exit_code = USAGE
+        elif error.code:
+            exit_code = exit_code_of(ResponseCode(error.code))
+    return _Report(
+        error.problem_type,
+        error.detail,
+        (advice,) if advice else (),
+        error.rule,
+        error.code,
+        exit_code,
+        problem=error.problem,
+    )
 
 
 def _describe_failure(error: Exception, slug: str) -> _Report:
@@ -182,17 +206,26 @@ def _describe_refusal(refused: Any) -> _Report:
 
 def _print_problem(report: _Report, notes: tuple[str, ...] = (), where: str = "") -> None:
     """Print a problem on one line."""
-    from perseid.schema.problems import PROBLEM_TYPES, CommandProblem, make_problem  # noqa: PLC0415 - see the module
+    import msgspec  # noqa: PLC0415 - see the module
+
+    from perseid.schema.problems import PROBLEM_TYPES, CommandProblem, make_problem  # noqa: PLC0415
 
     code = next(iter(PROBLEM_TYPES[report.slug].codes), 0) if report.code is None else report.code
     detail, advice = map(_join_sentences, ((report.text, *notes), report.advice))
     problem = make_problem(report.slug, detail, advice=advice, rule=report.rule, code=code, where=where)
     fields = {name: getattr(problem, name) for name in problem.__struct_fields__}
     result = CommandProblem(**fields, exit_code=report.exit_code)
+    if report.problem is not None:
+        sent = ("advice_kind", "advice_parameters", "suggestions", "prefix", "deleted", "instance")
+        result = msgspec.structs.replace(result, **{name: getattr(report.problem, name) for name in sent})
     if report.refused is not None:
-        from perseid.registry.responses import with_deletion, with_suggestions  # noqa: PLC0415 - see the module
+        from perseid.registry.responses import (  # noqa: PLC0415 - see the module
+            with_advice_kind,
+            with_deletion,
+            with_suggestions,
+        )
 
-        result = with_deletion(result, report.refused)
+        result = with_advice_kind(with_deletion(result, report.refused), report.refused.advice)
         if report.refused.suggestions is not None:
             result = with_suggestions(result, report.refused.suggestions)
     print_message(to_json(result))

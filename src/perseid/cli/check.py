@@ -58,9 +58,9 @@ from perseid.server.processes.sockets import PortStatus, check_port
 
 from ._arguments import Directory, OpenInstallation, open_installation, printable, resolve_directory
 from ._output import AsJson, print_json, progress
+from ._target import list_all_tokens
 from .backup import counters, reopen_command
 from .keys import find_pending_key, list_keys
-from .tokens import list_all
 
 
 class Level(StrEnum):
@@ -95,7 +95,7 @@ _MAX_IDS: Final = 5
 def token_findings(session: OpenInstallation) -> Iterator[Finding]:
     """Yield the findings about tokens; none if there are no tokens."""
     now = session.registry.now()
-    tokens = list(list_all(session))
+    tokens = list(list_all_tokens(session))
     if not tokens:
         return
     active = [item for item in tokens if item.is_active(now)]

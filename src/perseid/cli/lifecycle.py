@@ -8,17 +8,17 @@ import typer
 
 from perseid.ledger.store.jobs import Job
 from perseid.registry.access.permissions import display_name
-from perseid.registry.commands.lifecycle import Publish, Redact, Revive, Tombstone, Unpublish
-from perseid.registry.commands.transfer import LinkMetadata, LinkResult, LinkVersion, Transfer
+from perseid.registry.commands.lifecycle import Redact, Revive, Tombstone
 from perseid.registry.context import Context
 from perseid.registry.jobs import transfer as transfer_job
 from perseid.registry.jobs.runner import JobInterrupted, JobRun, UndoIndex, find_job
 from perseid.registry.jobs.transfer import TransferAll
 from perseid.registry.queries.history import get_history
-from perseid.registry.responses import to_job, to_linked
+from perseid.registry.responses import to_job
 from perseid.registry.results import Refused
 from perseid.schema.jobs import JobResponse
 from perseid.schema.problems import make_problem, slug_of_code
+from perseid.schema.records import LinkedHandles
 
 from ._advice import render_advice
 from ._arguments import (
@@ -37,6 +37,7 @@ from ._arguments import (
 )
 from ._commands import Group, register_command
 from ._output import AsJson, CommandFailed, confirm, print_fields, print_json, progress
+from ._target import open_target
 
 MAX_WAIT: Final = 300
 """Seconds that `redact` waits until the data is gone from every file. The answers of a million records are rebuilt in
@@ -61,8 +62,9 @@ def publish(
     For example:
         perseid publish 102.100.272/D7J1G0DQH
     """
-    with open_installation(directory, acting_as) as session:
-        print_changed(session.do(Publish(parse_handle(handle)), note), json)
+    name = str(parse_handle(handle))
+    with open_target(directory, acting_as) as target:
+        print_changed(target.publish(name, note=note), json)
 
 
 def unpublish(
@@ -83,8 +85,9 @@ def unpublish(
     For example:
         perseid unpublish 102.100.272/D7J1G0DQH --note "under embargo until spring"
     """
-    with open_installation(directory, acting_as) as session:
-        print_changed(session.do(Unpublish(parse_handle(handle)), note, keep_history=keep_history), json)
+    name = str(parse_handle(handle))
+    with open_target(directory, acting_as) as target:
+        print_changed(target.unpublish(name, keep_history=keep_history, note=note), json)
 
 
 def tombstone(  # noqa: PLR0913 - options
@@ -113,8 +116,13 @@ def tombstone(  # noqa: PLR0913 - options
         perseid tombstone 102.100.272/D7J1G0DQH --undo --note "found again in the attic"
     """
     command = tombstone_command(handle, reason, replaced_by, undo=undo)
-    with open_installation(directory, acting_as) as session:
-        print_changed(session.do(command, note), json)
+    with open_target(directory, acting_as) as target:
+        if isinstance(command, Revive):
+            changed = target.revive(str(command.handle), note=note)
+        else:
+            replacement = None if command.replacement is None else str(command.replacement)
+            changed = target.tombstone(str(command.handle), command.reason, replaced_by=replacement, note=note)
+        print_changed(changed, json)
 
 
 def tombstone_command(handle: str, reason: str | None, replaced_by: str | None, *, undo: bool) -> Tombstone | Revive:
@@ -129,7 +137,7 @@ def tombstone_command(handle: str, reason: str | None, replaced_by: str | None, 
 
 
 def transfer(  # noqa: PLR0913 - options
-    target: Annotated[
+    where: Annotated[
         str,
         typer.Argument(
             metavar="HANDLE|PREFIX|PATTERN",
@@ -156,13 +164,15 @@ def transfer(  # noqa: PLR0913 - options
         perseid transfer 102.100.272/D7J1G0DQH --to 200:0.NA/102.100.272
         perseid transfer 102.100.272 --to 200:0.NA/102.100.272 --yes
     """
-    key_range, owner = transfer_job.parse_range(target), parse_value_ref(to, "--to")
+    key_range, owner = transfer_job.parse_range(where), parse_value_ref(to, "--to")
+    if key_range is None:
+        if derived:
+            raise typer.BadParameter("requires a prefix, not a handle", param_hint="--derived")
+        name = str(parse_handle(where))
+        with open_target(directory, acting_as) as target:
+            print_changed(target.transfer(name, str(owner), note=note), json)
+        return
     with open_installation(directory, acting_as) as session:
-        if key_range is None:
-            if derived:
-                raise typer.BadParameter("requires a prefix, not a handle", param_hint="--derived")
-            print_changed(session.do(Transfer(parse_handle(target), owner), note), json)
-            return
         order = TransferAll(key_range, owner, derived)
         if not yes:
             _check_allowed(session, lambda context: transfer_job.preview_page(context, order, None, 1))
@@ -312,8 +322,9 @@ def version(
     For example:
         perseid link version 102.100.272/Y35XYS0QH 102.100.272/2RDV0T0QH
     """
-    with open_installation(directory, acting_as) as session:
-        _print_linked(session.do(LinkVersion(parse_handle(work), parse_handle(expression)), note), json)
+    names = str(parse_handle(work)), str(parse_handle(expression))
+    with open_target(directory, acting_as) as target:
+        _print_linked(target.link_version(*names, note=note), json)
 
 
 @register_command(link_app, "metadata")
@@ -332,15 +343,16 @@ def metadata(
     For example:
         perseid link metadata 102.100.272/Y35XYS0QH 102.100.272/8RBZF0DQH
     """
-    with open_installation(directory, acting_as) as session:
-        _print_linked(session.do(LinkMetadata(parse_handle(resource), parse_handle(description)), note), json)
+    names = str(parse_handle(resource)), str(parse_handle(description))
+    with open_target(directory, acting_as) as target:
+        _print_linked(target.link_metadata(*names, note=note), json)
 
 
-def _print_linked(linked: LinkResult, json: bool) -> None:
+def _print_linked(linked: LinkedHandles, json: bool) -> None:
     if json:
-        print_json(to_linked(linked))
+        print_json(linked)
     else:
-        typer.echo("\n".join(map(str, linked.handles)))
+        typer.echo("\n".join(linked.handles))
 
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {

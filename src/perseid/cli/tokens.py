@@ -1,25 +1,21 @@
 """`perseid token`: create, list and revoke access tokens."""
 
-import secrets
-from collections.abc import Iterator
 from typing import Annotated, Final, TypeAlias
 
 import typer
 
-from perseid.records.encoding import to_iso
-from perseid.registry.access import tokens
 from perseid.registry.access.permissions import InvalidScope, ScopeSet
 from perseid.registry.access.token_records import InvalidToken, Secret
-from perseid.registry.access.tokens import CreateToken, InvalidLifetime, RevokeToken, TokenStatus, parse_lifetime
+from perseid.registry.access.tokens import InvalidLifetime, parse_lifetime
 from perseid.registry.advice import AdviceKind
-from perseid.registry.responses import to_token
 from perseid.registry.results import Refused
-from perseid.schema.namespaces import DEFAULT_LIFETIME, MAX_DAYS, SCOPES, CreatedToken
+from perseid.schema.namespaces import DEFAULT_LIFETIME, MAX_DAYS, SCOPES, TokenResponse
 from perseid.wire.codes import ResponseCode
 
-from ._arguments import ActingAs, Directory, Note, OpenInstallation, open_installation, printable
+from ._arguments import ActingAs, Directory, Note, printable
 from ._commands import Group, register_command
 from ._output import AsJson, print_fields, print_json, print_message
+from ._target import Target, open_target
 
 LAST: Final = "last"
 """Stands for the newest token that the caller can see."""
@@ -78,20 +74,26 @@ def create(  # noqa: PLR0913 - options
         perseid token create --scope mint,update --namespace 102.100.272 --label "the catalog"
         perseid token create --scope read,find --all-namespaces --expires-in 30d --json
     """
-    scopes = _parse_scopes(scope, namespace, all_namespaces)
+    names = _parse_scopes(scope, namespace, all_namespaces)
     try:
-        seconds = parse_lifetime(expires_in)
+        parse_lifetime(expires_in)
     except InvalidLifetime as problem:
         raise typer.BadParameter(str(problem), param_hint="--expires-in") from problem
-    order = CreateToken(Secret.new(secrets.token_bytes), scopes, label, seconds)
-    with open_installation(directory, acting_as) as session:
-        token = session.do(order, note)
+    with open_target(directory, acting_as) as target:
+        created = target.create_token(
+            names,
+            namespaces=namespace or (),
+            all_namespaces=all_namespaces,
+            expires_in=expires_in,
+            label=label,
+            note=note,
+        )
     if json:
-        print_json(CreatedToken(token.id, to_iso(token.expires), order.secret.text()))
+        print_json(created)
         return
-    typer.echo(order.secret.text())
-    print_message(f"This is token {token.id}. It is shown only once: store it where only your program can read it.")
-    print_message(f"It expires at {to_iso(token.expires)}. To revoke it: perseid token revoke {token.id}")
+    typer.echo(created.token)
+    print_message(f"This is token {created.id}. It is shown only once: store it where only your program can read it.")
+    print_message(f"It expires at {created.expires}. To revoke it: perseid token revoke {created.id}")
 
 
 @register_command(app, "list")
@@ -112,15 +114,12 @@ def list_(
         perseid token list
         perseid token list --all --json
     """
-    with open_installation(directory, acting_as) as session:
-        now = session.registry.now()
-        for item in list_all(session):
-            if item.revoked is not None and not everything:
-                continue
+    with open_target(directory, acting_as) as target:
+        for token in target.tokens(all=everything):
             if json:
-                print_json(to_token(item, now))
+                print_json(token)
             else:
-                typer.echo(_format_line(item, now))
+                typer.echo(_format_line(token))
 
 
 @register_command(app, "show")
@@ -131,26 +130,24 @@ def show(token: TokenArgument, directory: Directory = None, acting_as: ActingAs 
         perseid token create --scope read --all-namespaces
         perseid token show last
     """
-    with open_installation(directory, acting_as) as session:
-        now = session.registry.now()
-        item = tokens.get_token(session.registry, session.identity, _token_id(session, token))
+    with open_target(directory, acting_as) as target:
+        found = target.token(_token_id(target, token))
     if json:
-        print_json(to_token(item, now))
+        print_json(found)
         return
-    details = item.token
     print_fields(
         {
-            "token": details.id,
-            "label": printable(details.label) or None,
-            "state": item.state(now),
-            "issuer": printable(details.issuer),
-            "scopes": ", ".join(details.scope.scope_names),
-            "namespaces": details.scope.namespaces_text,
-            "created": to_iso(details.created),
-            "expires": to_iso(details.expires),
-            "revoked": None if item.revoked is None else to_iso(item.revoked),
-            "last used": _format_day(item.used) or "never",
-            "entry": item.seq,
+            "token": found.id,
+            "label": printable(found.label) or None,
+            "state": found.state,
+            "issuer": printable(found.issuer),
+            "scopes": ", ".join(found.scopes),
+            "namespaces": _format_namespaces(found),
+            "created": found.created,
+            "expires": found.expires,
+            "revoked": found.revoked,
+            "last used": found.last_used or "never",
+            "entry": found.seq,
         }
     )
 
@@ -179,67 +176,56 @@ def revoke(
     """
     if not token and issuer is None:
         raise typer.BadParameter("use one or more tokens, or --issuer", param_hint="TOKEN")
-    with open_installation(directory, acting_as) as session:
-        ids = [_token_id(session, each) for each in token or ()]
+    with open_target(directory, acting_as) as target:
+        ids = [_token_id(target, each) for each in token or ()]
         if issuer is not None:
-            now = session.registry.now()
-            ids += [item.token.id for item in list_all(session) if item.token.issuer == issuer and item.is_active(now)]
+            ids += [each.id for each in target.tokens() if each.issuer == issuer and each.state == "active"]
         for each in dict.fromkeys(ids):
-            revoked = session.do(RevokeToken(each), note)
+            revoked = target.revoke_token(each, note=note)
             if json:
-                status = tokens.get_token(session.registry, session.identity, each)
-                print_json(to_token(status, session.registry.now()))
+                print_json(revoked)
             else:
                 typer.echo(revoked.id)
         if not ids:
             print_message(f"perseid: {printable(issuer or '')} has no active tokens")
 
 
-def _parse_scopes(scopes: list[str] | None, namespaces: list[str] | None, all_namespaces: bool) -> ScopeSet:
+def _parse_scopes(scopes: list[str] | None, namespaces: list[str] | None, all_namespaces: bool) -> list[str]:
     names = [name.strip() for text in scopes or () for name in text.split(",") if name.strip()]
     if not names:
         raise typer.BadParameter(f"required: one or more of {', '.join(SCOPES)}", param_hint="--scope")
     if all_namespaces == bool(namespaces):
         raise typer.BadParameter("use either --namespace or --all-namespaces", param_hint="--namespace")
     try:
-        return ScopeSet.of(names, None if all_namespaces else namespaces)
+        ScopeSet.of(names, None if all_namespaces else namespaces)
     except InvalidScope as problem:
         raise typer.BadParameter(str(problem)) from problem
+    return names
 
 
-def _token_id(session: OpenInstallation, text: str) -> str:
+def _token_id(target: Target, text: str) -> str:
     """Return the id of a token that is given as id, as token or as `last`."""
     if text == LAST:
-        newest = max(list_all(session), key=lambda item: item.seq, default=None)
+        newest = max(target.tokens(all=True), key=lambda each: each.seq, default=None)
         if newest is None:
             reason = "there are no tokens"
             raise Refused(ResponseCode.HANDLE_NOT_FOUND, reason, AdviceKind.CREATE_TOKEN())
-        return newest.token.id
+        return newest.id
     try:
         return Secret.parse(text).id
     except InvalidToken:
         return text
 
 
-def list_all(session: OpenInstallation) -> Iterator[TokenStatus]:
-    """Yield all tokens that the caller can see, by id."""
-    after: str | None = ""
-    while after is not None:
-        page, after = tokens.list_tokens(session.registry, session.identity, after)
-        yield from page
-
-
-def _format_line(item: TokenStatus, now: int) -> str:
-    token = item.token
-    used = f"used {_format_day(item.used)}" if item.used is not None else "never used"
-    until = to_iso(token.expires)[:10]
-    scopes = ",".join(token.scope.scope_names)
-    parts = [token.id, item.state(now), f"until {until}", used, token.issuer, scopes, token.scope.namespaces_text]
+def _format_line(token: TokenResponse) -> str:
+    used = f"used {token.last_used}" if token.last_used is not None else "never used"
+    until = f"until {token.expires[:10]}"
+    parts = [token.id, token.state, until, used, token.issuer, ",".join(token.scopes), _format_namespaces(token)]
     return printable("  ".join([*parts, *([token.label] if token.label else [])]))
 
 
-def _format_day(seconds: int | None) -> str | None:
-    return None if seconds is None else to_iso(seconds)[:10]
+def _format_namespaces(token: TokenResponse) -> str:
+    return "all namespaces" if token.namespaces is None else ", ".join(token.namespaces)
 
 
 commands = {"token": app}

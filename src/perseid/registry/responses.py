@@ -40,6 +40,7 @@ from perseid.schema import access, jobs, namespaces, queries, records
 from perseid.schema.problems import DeletionInfo, PrefixInfo, Problem, Suggestion
 from perseid.schema.records import dump_values
 
+from .advice import Advice, AdviceKind
 from .context import Context
 from .results import ChangeResult, Deleted, Explanation, Refused
 from .snapshot import Snapshot
@@ -344,6 +345,23 @@ def to_user_disabled(result: UserResult) -> access.UserDisabled:
 
 
 P = TypeVar("P", bound=Problem)
+
+
+def with_advice_kind(problem: P, advice: Advice | None) -> P:
+    """Return a problem with its advice as data, which another interface can phrase (`to_advice`)."""
+    if advice is None:
+        return problem
+    parameters = {name: value if isinstance(value, tuple) else str(value) for name, value in advice.parameters}
+    return msgspec.structs.replace(problem, advice_kind=advice.kind.name, advice_parameters=parameters)
+
+
+def to_advice(problem: Problem) -> Advice | None:
+    """Return the advice in a problem of a server; None if it has none, or one of a newer version."""
+    kind = AdviceKind.__members__.get(problem.advice_kind)
+    if kind is None:
+        return None
+    given = problem.advice_parameters.items()
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in given})
 
 
 def with_deletion(problem: P, refused: Refused) -> P:

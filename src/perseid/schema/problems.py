@@ -10,7 +10,9 @@ part of the request.
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
+
+import msgspec
 
 from perseid.names.errors import capitalize
 
@@ -72,6 +74,12 @@ class Problem(ResponseBody, frozen=True):
     status: Annotated[int, Doc("The HTTP status.")]
     detail: Annotated[str, Doc("What is wrong with this request.")]
     advice: Annotated[str, Doc("How to fix it.")] = ""
+    advice_kind: Annotated[
+        str, Doc("The kind of advice, for programs that phrase it themselves.", examples=["TOMBSTONE_INSTEAD"])
+    ] = ""
+    advice_parameters: Annotated[dict[str, Any], Doc("The parameters of that kind.")] = msgspec.field(
+        default_factory=dict
+    )
     rule: Annotated[str, Doc("The id of the broken rule, or the line of the namespace's policy.", examples=["H3"])] = ""
     code: Annotated[int, Doc("The response code of the Handle System.", examples=[102])] = 0
     where: Annotated[str, Doc("The invalid parameter, or the path in the JSON body.", examples=["$.values[0]"])] = ""

@@ -128,8 +128,3 @@ def test_read_only_scopes() -> None:
     assert RequiredScope.for_namespace("12345", Scope.READ, Scope.FIND).is_read_only
     assert not RequiredScope.for_namespace("12345", Scope.READ, Scope.UPDATE).is_read_only
     assert not NO_TOKEN.is_read_only
-
-
-def test_scope_texts() -> None:
-    assert ALL.namespaces_text == "all namespaces"
-    assert ScopeSet.of(["update", "read"], ["20.*", "12345"]).namespaces_text == "12345, 20.*"

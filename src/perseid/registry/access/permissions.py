@@ -150,11 +150,6 @@ class ScopeSet:
         return ""
 
     @property
-    def namespaces_text(self) -> str:
-        """The namespaces, for people."""
-        return "all namespaces" if self.namespaces is None else ", ".join(self.namespaces)
-
-    @property
     def scope_names(self) -> list[str]:
         """The scopes, in the order of `Scope`."""
         return [scope.value for scope in Scope if scope in self.scopes]

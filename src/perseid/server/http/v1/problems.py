@@ -20,7 +20,7 @@ from perseid.registry.access.permissions import InvalidScope
 from perseid.registry.advice import Advice, AdviceKind, AdviceTexts, render
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.queries.suggest import SUGGESTION_CODES
-from perseid.registry.responses import with_deletion, with_suggestions
+from perseid.registry.responses import with_advice_kind, with_deletion, with_suggestions
 from perseid.registry.results import InvalidQuery, InvalidTimestamp, ReferralError, Refused, find_refusal
 from perseid.schema.problems import Problem, make_problem, slug_of_code
 from perseid.server.http import responses
@@ -141,6 +141,8 @@ def _refusal_problem(refused: Refused, request_context: RequestContext) -> Probl
     url = request_context.server.settings.public_url
     where = f"$.values[{refused.number}].timestamp" if isinstance(refused, InvalidTimestamp) else ""
     problem = make_problem(slug, refused.reason, url, advice=advice, rule=refused.rule, code=int(code), where=where)
+    if slug != "https-required":
+        problem = with_advice_kind(problem, refused.advice)
     return ProblemResponse(with_deletion(problem, refused), headers)
 
 

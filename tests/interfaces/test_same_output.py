@@ -1,0 +1,95 @@
+"""A command prints the same on an installation and on a server: output, errors and exit code.
+
+The commands run in order on two copies of one installation: on the first as usual, on the second through the HTTP API
+of a server in this process.
+"""
+
+import re
+from typing import Final
+
+import pytest
+
+from perseid.cli._commands import REMOTE
+from perseid.client.api import Client, make_options
+from tests.cli.installation import call
+from tests.cli.program import Done
+from tests.client.in_process import URL, InProcess
+from tests.server.http.v1.interfaces import both_interfaces
+from tests.server.installations import ADMINISTRATOR, SECRET
+
+COMMANDS: Final = (
+    # Identifiers
+    "unpublish 12345/n1 --keep-history --note embargo",
+    "unpublish 12345/n1",
+    "publish hdl:12345/n1",
+    "publish 12345/none",
+    "tombstone 12345/n2 --reason gone --replaced-by 12345/n1",
+    "tombstone 12345/n2 --undo",
+    "tombstone 12345/n2 --undo",
+    "transfer 12345/n3 --to 300:12345/ann",
+    "transfer 12345/n3 --to 300:0.NA/12345",
+    "transfer 12345/n4 --to 300:12345/missing",
+    "link version 12345/n5 12345/n6",
+    "link version 12345/n7 12345/n6",
+    "link metadata 12345/n8 12345/n9",
+    # Tokens
+    "token create --scope read,mint --namespace 12345 --label catalog",
+    "token create --scope admin --namespace 12345",
+    "token list",
+    "token show last",
+    "token show aaaaaaaa",
+    "token revoke last",
+    "token list --all",
+    "token revoke --issuer 300:12345/ann",
+)
+
+VARYING: Final = re.compile(
+    r"""
+    perseid_(?P<token>[a-z2-7]{8})[0-9A-Za-z]{49}
+    | \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z  # times
+    """,
+    re.VERBOSE,
+)
+"""What differs between two installations."""
+
+
+class Copy:
+    """A copy of the installation. What differs is replaced in what it prints."""
+
+    def __init__(self) -> None:
+        self._ids: set[str] = set()
+
+    def normalize(self, done: Done) -> tuple[int, str, str]:
+        self._ids |= {match["token"] for match in VARYING.finditer(done.out) if match["token"]}
+        ids = re.compile("|".join(self._ids) or "$^")
+        out, err = (ids.sub("…", VARYING.sub("…", text)) for text in (done.out, done.err))
+        return done.code, out, err
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=["text", "json"])
+def test_commands_print_the_same_on_a_server(options: tuple[str, ...]) -> None:
+    local, remote = Copy(), Copy()
+    with both_interfaces() as both:
+
+        def connect() -> Client:
+            connection = make_options(URL, {"identity": ADMINISTRATOR, "secret": SECRET})
+            return Client(connection, InProcess(both.server))
+
+        for words in COMMANDS:
+            here = both.site(words, *options, "--as", ADMINISTRATOR)
+            token = REMOTE.set(connect)
+            try:
+                there = call(*words.split(), *options)
+            finally:
+                REMOTE.reset(token)
+            assert local.normalize(here) == remote.normalize(there), words
+
+
+def test_commands_that_need_the_installation_refuse_a_server() -> None:
+    token = REMOTE.set(lambda: pytest.fail("it must not connect"))
+    try:
+        done = call("redact", "12345/n0", "1", "--seq", "1", "--reason", "x")
+    finally:
+        REMOTE.reset(token)
+    assert done.code == 1
+    assert "works on a local installation only" in done.err
