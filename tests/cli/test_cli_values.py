@@ -12,6 +12,7 @@ from perseid.records.errors import InvalidData
 from perseid.records.record import DEFAULT_PERMISSIONS, DEFAULT_TTL, PRIVATE_PERMISSIONS, Permission, Value, ValueRef
 from perseid.registry.commands.records import PartialValue, assign_indexes, merge_values
 from perseid.registry.results import Refused
+from tests.wire.key_material import RSA_KEY
 
 
 @pytest.mark.parametrize(
@@ -71,6 +72,17 @@ def test_data_is_read_from_a_file(tmp_path: Path) -> None:
     assert parse_value(f"X=@{tmp_path}/data").data == b"\x00\xff\n"
     with pytest.raises(OSError, match="No such file"):
         parse_value(f"X=@{tmp_path}/none")
+
+
+def test_public_key_file_becomes_a_handle_key_and_a_private_one_is_refused(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    pem = b"-----BEGIN PUBLIC KEY-----\n" + base64.encodebytes(RSA_KEY.public.to_x509()) + b"-----END PUBLIC KEY-----\n"
+    for data in (pem, RSA_KEY.public.to_text().encode(), RSA_KEY.public.to_bytes()):
+        key.write_bytes(data)
+        assert parse_value(f"300:HS_PUBKEY=@{key}") == PartialValue("HS_PUBKEY", RSA_KEY.public.to_bytes(), 300)
+    key.write_text(RSA_KEY.to_text(), encoding="ascii")
+    with pytest.raises(typer.BadParameter, match="this is a private key; use its public key"):
+        parse_value(f"HS_PUBKEY=@{key}")
 
 
 def test_too_large_file_is_refused(tmp_path: Path) -> None:

@@ -37,8 +37,9 @@ from perseid.records.data_types import check_data_length, data_from_text, data_t
 from perseid.records.encoding import MAX_JSON_BYTES, parse_json
 from perseid.records.errors import InvalidData
 from perseid.records.json_form import values_from_json
+from perseid.records.keys import PublicKey
 from perseid.records.record import DEFAULT_PERMISSIONS, PRIVATE_PERMISSIONS, Value, ValueRef, ref_from_text
-from perseid.records.types import HS_SECKEY, URL, has_type
+from perseid.records.types import HS_PUBKEY, HS_SECKEY, URL, has_type
 from perseid.registry.commands.composition import Condition, Conditional, entry_tag
 from perseid.registry.commands.records import PartialValue
 from perseid.registry.context import Command, name_too_long
@@ -312,7 +313,8 @@ def printable(text: str) -> str:
 
 def _parse_data(type_: str, text: str) -> bytes:
     if text.startswith(FILE_PREFIX):
-        return check_data_length(read_bytes(text.removeprefix(FILE_PREFIX), MAX_BYTES))
+        data = check_data_length(read_bytes(text.removeprefix(FILE_PREFIX), MAX_BYTES))
+        return PublicKey.from_file(data).to_bytes() if type_ == HS_PUBKEY else data
     return data_from_text(type_, text)
 
 
