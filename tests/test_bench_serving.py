@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from bench.serving import api
+from bench.serving import api, client
 from bench.serving.bare import TCP, UDP, bare
 from bench.serving.load import KEPT, Generator, Order
 from bench.serving.processes import Watch, memory, parts
@@ -63,3 +63,17 @@ def test_the_bench_of_the_api_asks_for_everything_and_the_past(
     assert [line.strip().startswith(name) for name, line in zip(names, lines, strict=True)] == [True] * len(names)
     assert all(" µs CPU " in line for line in lines)
     assert {"TimeMap, 1 version", "JSON, at a time", "history", "mint"} <= set(names)
+
+
+def test_the_bench_of_the_client_resolves_in_every_way(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["client", "--records", "30", "--seconds", "0"])
+    client.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition("  ")[2].split("  ")[0] for line in lines] == [
+        "one after the other",
+        "one after the other, certified",
+        "64 at a time",
+        "from the cache",
+    ]
