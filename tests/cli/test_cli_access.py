@@ -26,6 +26,11 @@ def test_user_is_added_granted_shown_and_disabled(here: Site) -> None:
     assert granted.out == "300:12345/ann\n"
     assert "1 existing record does not name the group 201:0.NA/12345" in granted.err
     assert "Nothing changed" in here.ok("grant 12345/ann editor --on 12345").err
+    assert "To add it: perseid grant 300:12345/ann editor --on 12345 --existing" in granted.err
+    assert here("add 12345/x DESC=x --as 300:12345/ann").code == 4
+    started = here.ok("grant 12345/ann editor --on 12345 --existing --yes")
+    assert "changed  1 of 2 records" in started.out
+    here.ok("add 12345/x DESC=x --as 300:12345/ann")
     here.ok("create 12345/y --url https://example.org/")
     here.ok("add 12345/y DESC=x --as 300:12345/ann")
     assert here.lines("access 12345") == [
@@ -35,7 +40,7 @@ def test_user_is_added_granted_shown_and_disabled(here: Site) -> None:
     assert here.lines("user list 12345")[0] == "300:12345/ann  active  ann@example.org"
     here.ok("grant hdl:12345/ann reader --on hdl:12345/x")
     revoked = here.ok("revoke 12345/ann editor --on 12345/x")
-    assert "Still has" not in revoked.err
+    assert "Still has: editor  300:12345/ann  active  value 101, group 201:0.NA/12345" in revoked.err
     assert "Nothing would change" in here.ok("revoke 12345/ann --on 12345/x --dry-run").err
     assert "Would change: 0.NA/12345" in here.ok("revoke 12345/ann --on 12345 --dry-run").err
     here.ok("token create --scope read --namespace 12345 --as 300:0.NA/12345")
@@ -55,6 +60,10 @@ def test_key_of_a_file_is_stored_as_handle_key(here: Site, tmp_path: Path) -> No
     added = here.ok(f"user add 12345 bob --key {tmp_path / 'key.json'} --json")
     assert json.loads(added.out) == {"handle": "12345/bob", "identity": "300:12345/bob", "seq": added.json["seq"]}
     assert "HS_PUBKEY" in here.ok("resolve 12345/bob").out
+    here.ok(f"create 12345/carl --value 300:HS_PUBKEY=@{tmp_path / 'key.json'}")
+    stored = [here.ok(f"resolve 12345/{name} --json").json["values"][-1]["data"] for name in ("bob", "carl")]
+    assert stored[0] == stored[1]
+    assert here(f"add 12345/carl HS_PUBKEY=@{tmp_path / 'private.json'}").code == 2
     refused = here(f"user add 12345 eve --key {tmp_path / 'private.json'}")
     assert (refused.code, "private key" in refused.err) == (2, True)
     assert here(f"user add 12345 eve --secret --key {tmp_path / 'key.json'}").code == 2
@@ -62,6 +71,7 @@ def test_key_of_a_file_is_stored_as_handle_key(here: Site, tmp_path: Path) -> No
 
 
 REFUSALS = (
+    ("grant 12345/ann editor --on 12345/x --existing", 2, "requires a prefix"),
     ("grant 12345/ann boss --on 12345", 2, "owner, editor, minter, reader"),
     ("grant 12345/none editor --on 12345", 4, "does not exist"),
     ("grant 12345/ann add_value --on 12345", 2, "Grant a role on the prefix"),

@@ -239,6 +239,7 @@ WITHOUT_ROUTE: Final = {
     "rebuild": "rewrites the views",
     "key list": "shows all keys of the installation; GET /ledger/key has those of the ledger",
     "key rotate": "changes the key files of the installation",
+    "key generate": "writes key files, without an installation",
     "namespace derive": "POST /namespaces with the derived prefix, as for namespace add",
     "edit": "starts an editor; GET and PUT /handles/{handle} with If-Match",
     "redact": "erases data permanently, only at the machine",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Final, TypeAlias, TypeVar
 
 import typer
@@ -15,6 +16,9 @@ from perseid.registry.commands.access import Grant, Revoke
 from perseid.registry.commands.minting import DEFAULT_TIMEOUT, retry_until_ready
 from perseid.registry.commands.users import AddUser, DisableUser, NewUserKey, ResetUser, UserResult, new_secret
 from perseid.registry.context import Context, Stage
+from perseid.registry.jobs import grant as grant_job
+from perseid.registry.jobs.grant import GrantAll
+from perseid.registry.jobs.runner import JobRun
 from perseid.registry.queries.access import UserCursor, list_access, list_users
 from perseid.registry.registry import decide_command
 from perseid.registry.responses import to_access, to_access_changed, to_user, to_user_disabled, to_user_key
@@ -34,7 +38,8 @@ from ._arguments import (
     printable,
 )
 from ._commands import Group, register_command
-from ._output import AsJson, print_fields, print_json, print_message
+from ._output import AsJson, confirm, print_fields, print_json, print_message
+from .lifecycle import Yes, print_job, run_job
 
 T = TypeVar("T")
 
@@ -219,7 +224,11 @@ def grant(  # noqa: PLR0913 - options
     rights: Annotated[list[str], typer.Argument(metavar="ROLE|PERMISSION...", help=_RIGHTS_HELP)],
     *,
     on: On,
+    existing: Annotated[
+        bool, typer.Option("--existing", help="With a prefix: make existing records name the groups too, as a job.")
+    ] = False,
     dry_run: DryRun = False,
+    yes: Yes = False,
     note: Note = "",
     directory: Directory = None,
     acting_as: ActingAs = None,
@@ -229,18 +238,42 @@ def grant(  # noqa: PLR0913 - options
 
     **owner**: all permissions. **editor**: add, change and remove values, read private ones, and mint. **minter**: mint
     and list identifiers. **reader**: read private values, and list. On a prefix a role is a group in the prefix handle,
-    which new records name. Existing records that do not name it are counted.
+    which new records name. Existing records that do not name it are counted; `--existing` adds the group to those that
+    you can change, except for records with keys or groups. `perseid undo` undoes that.
 
     For example:
         perseid namespace add 12345
         perseid user add 12345 ann
         perseid grant 12345/ann editor --on 12345
         perseid grant 12345/ann reader --on 102.100.272/D7J1G0DQH
+        perseid grant 12345/ann editor --on 12345 --existing --yes
     """
     command = Grant(_parse_identity(identity), tuple(rights), _parse_on(on))
+    if existing and "/" in command.on:
+        raise typer.BadParameter("requires a prefix, not a handle", param_hint="--existing")
     with open_installation(directory, acting_as) as session:
         changed = _change(session, command, note, dry_run=dry_run)
-    _print_changed(changed, json, dry_run=dry_run)
+        if not (existing and changed.records) or dry_run:
+            _print_changed(changed, json, dry_run=dry_run)
+            return
+        if json:
+            print_json(changed)
+        else:
+            typer.echo(printable(changed.identity))
+        _grant_in_records(session, changed, note, yes=yes, json=json)
+
+
+def _grant_in_records(session: OpenInstallation, changed: AccessChanged, note: str, *, yes: bool, json: bool) -> None:
+    if not yes:
+        confirm(f"Existing records under {printable(changed.on)} will name the groups")
+    order = GrantAll(changed.on, tuple([each.role for each in changed.records]))
+    job = grant_job.start(session.registry, order, session.identity, INTERFACE, note)
+    run = JobRun(session.registry, job, session.identity)
+    done = run_job(run)
+    if json:
+        print_job(session, job.id)
+    else:
+        print_fields({"job": job.id, "changed": f"{done:,} of {run.processed:,} records"})
 
 
 def revoke(  # noqa: PLR0913 - options
@@ -340,10 +373,13 @@ def _print_changed(changed: AccessChanged, json: bool, *, dry_run: bool) -> None
     for entry in changed.remaining:
         print_message(f"Still has: {_format_entry(entry)}")
     _print_without(changed.records)
+    if changed.records:
+        roles = " ".join([each.role for each in changed.records])
+        print_message(f"To add it: perseid grant {quote(changed.identity)} {roles} --on {changed.on} --existing")
 
 
 def _print_without(records: Iterable[RecordsWithoutGroup]) -> None:
-    for each in records:
+    for each in (each for each in records if each.count):
         number = f"{each.count:,}" if each.complete else f"At least {each.count:,}"
         what = "existing record does" if each.count == 1 and each.complete else "existing records do"
         print_message(f"{number} {what} not name the group {each.group}, which has the role {each.role}.")

@@ -7,8 +7,10 @@ from perseid.schema.access import (
     AccessChanged,
     AccessQuery,
     AccessRequest,
+    AccessRole,
     NewKey,
     NewUser,
+    RecordsRequest,
     RevokeRequest,
     User,
     UserDisabled,
@@ -17,6 +19,7 @@ from perseid.schema.access import (
     UsersQuery,
 )
 from perseid.schema.common import MAX_PAGE, ChangeNote
+from perseid.schema.jobs import JobResponse
 
 from .api_exchange import Repeat
 from .api_operations import Input, make_input, operation, pages
@@ -34,6 +37,11 @@ class AccessOperations:
     def grant(self, identity: str, rights: Iterable[str], on: str, *, dry_run: bool = False, note: str = "") -> Input:
         """Give an identity or group roles or permissions on a prefix, or in a record."""
         return make_input(body=AccessRequest(identity, tuple(rights), on, dry_run, note))
+
+    @operation("POST", "/namespaces/{prefix}/access", JobResponse, Repeat.WITH_KEY)
+    def grant_in_records(self, prefix: str, roles: Iterable[AccessRole | str], *, note: str = "") -> Input:
+        """Make the existing records of a prefix name the groups of roles, as a job."""
+        return make_input(prefix=prefix, body=RecordsRequest(tuple(map(AccessRole, roles)), note))
 
     @operation("POST", "/revocations", AccessChanged, Repeat.ALWAYS)
     def revoke(

@@ -38,6 +38,7 @@ class AdviceKind(Enum):
     NAME_KEY = "Name one of its keys as INDEX:HANDLE: {keys}"
     NAME_KEY_OR_GROUP = "Name an existing key or group as INDEX:HANDLE"
     NAME_PREFIX = "Name a prefix"
+    NAME_ROLES = "Name other roles: {roles}"
     NAME_RIGHTS = "Use a role ({roles}) or a permission ({permissions})"
     ONE_LINE_NAME = "Use one printable line"
 

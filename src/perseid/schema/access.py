@@ -144,6 +144,16 @@ class AccessChanged(ResponseBody, frozen=True, omit_defaults=False):
     ] = ()
 
 
+class RecordsRequest(RequestBody, frozen=True):
+    """Roles whose groups existing records should name."""
+
+    roles: Annotated[
+        tuple[AccessRole, ...],
+        Doc("The roles.", min_length=1, max_length=len(AccessRole), examples=[["editor"]]),
+    ]
+    note: Note = ""
+
+
 # Users
 
 UserName = Annotated[

@@ -75,10 +75,10 @@ class Grant(Deferrable):
     def _in_record(self, context: Context, rights: Rights) -> Plan[AccessChange]:
         stored = _get_record(context, self.on)
         granted = rights.in_record()
-        _require(context, stored, AdminPermission.ADD_ADMIN | granted)
+        require_rights(context, stored, AdminPermission.ADD_ADMIN | granted)
         identity = find_identity(context, self.identity)
-        values = _add_administrator(stored.values, stored.policy, identity, granted)
-        _require(context, stored, Differences.between(stored.values, values).permissions | granted)
+        values = add_administrator(stored.values, stored.policy, identity, granted)
+        require_rights(context, stored, Differences.between(stored.values, values).permissions | granted)
         return _plan(context, stored, values, AccessChange(str(stored.handle), identity, rights.roles, (), False, 0))
 
     def _on_prefix(self, context: Context, rights: Rights) -> Plan[AccessChange]:
@@ -88,16 +88,18 @@ class Grant(Deferrable):
             raise InvalidRequest(ResponseCode.INVALID_VALUE, reason, AdviceKind.GRANT_ROLE())
         granted = rights.permissions
         for role in rights.roles:
-            granted |= _group_permissions(stored, role) | (NO_PERMISSIONS if _is_owner(role) else ROLES[role].in_record)
-        _require(context, stored, AdminPermission.MODIFY_ADMIN | granted, on_prefix=True)
+            granted |= require_group(stored, role, may_be_missing=True) | (
+                NO_PERMISSIONS if _is_owner(role) else ROLES[role].in_record
+            )
+        require_rights(context, stored, AdminPermission.MODIFY_ADMIN | granted, on_prefix=True)
         identity = find_identity(context, self.identity)
         values: Sequence[Value] = stored.values
         for role in rights.roles:
             values = _add_member(stored, values, role, identity)
         if rights.permissions:
-            values = _add_administrator(values, stored.policy, identity, rights.permissions)
+            values = add_administrator(values, stored.policy, identity, rights.permissions)
         needed = Differences.between(stored.values, values).permissions | AdminPermission.MODIFY_ADMIN | granted
-        _require(context, stored, needed, on_prefix=True)
+        require_rights(context, stored, needed, on_prefix=True)
         policy = self._policy_drafts(context, values, rights.roles)
         return _plan(context, stored, values, AccessChange(self.on, identity, rights.roles, (), False, 0), policy)
 
@@ -157,7 +159,7 @@ class Revoke(Deferrable):
             else:
                 values.append(value)
         needed = Differences.between(stored.values, values).permissions | AdminPermission.MODIFY_ADMIN
-        _require(context, stored, needed, "revoke", on_prefix=not is_record)
+        require_rights(context, stored, needed, "revoke", on_prefix=not is_record)
         if _has_administrator(stored, stored.values) and not _has_administrator(stored, values):
             raise no_administrator_left(stored)
         change = AccessChange(str(stored.handle) if is_record else self.on, self.identity, rights.roles, (), False, 0)
@@ -231,7 +233,7 @@ def _get_record(context: Context, on: str) -> StoredRecord:
     return stored
 
 
-def _require(
+def require_rights(
     context: Context, stored: StoredRecord, needed: AdminPermission, verb: str = "grant", *, on_prefix: bool = False
 ) -> None:
     """Require all permissions in one HS_ADMIN value."""
@@ -266,7 +268,7 @@ def _find_value(values: Sequence[Value], index: int) -> Value | None:
     return next((value for value in values if value.index == index), None)
 
 
-def _add_administrator(
+def add_administrator(
     values: Sequence[Value], policy: Policy, identity: ValueRef, permissions: AdminPermission
 ) -> Sequence[Value]:
     """Add permissions to the HS_ADMIN value that names an identity, or add such a value."""
@@ -286,7 +288,7 @@ def _add_member(stored: StoredRecord, values: Sequence[Value], role: AccessRole,
     if value is None or group is None:
         data = ValueList((identity,)).to_bytes()
         values = (*values, Value(index, HS_VLIST, data, ttl=stored.policy.default_ttl))
-        return _add_administrator(values, stored.policy, ValueRef(index, str(stored.handle)), ROLES[role].on_prefix)
+        return add_administrator(values, stored.policy, ValueRef(index, str(stored.handle)), ROLES[role].on_prefix)
     if reference_key(identity) in map(reference_key, group.entries):
         return values
     changed = _with_members(value, (*group.entries, identity))
@@ -297,7 +299,7 @@ def _with_members(value: Value, members: tuple[ValueRef, ...]) -> Value:
     return replace(value, data=ValueList(members).to_bytes())
 
 
-def _group_permissions(stored: StoredRecord, role: AccessRole) -> AdminPermission:
+def require_group(stored: StoredRecord, role: AccessRole, *, may_be_missing: bool = False) -> AdminPermission:
     """The permissions on the prefix of the group of a role; refused if its index is used for something else.
 
     The owners may have fewer permissions than all: deployed tools leave out some.
@@ -306,7 +308,10 @@ def _group_permissions(stored: StoredRecord, role: AccessRole) -> AdminPermissio
     value = _find_value(stored.values, its.group_index)
     found = _permissions_of(stored, its.group_index)
     if value is None and not found:
-        return its.on_prefix
+        if may_be_missing:
+            return its.on_prefix
+        reason = f"Nobody has the role {role} on {display_name(stored.handle.suffix)} yet"
+        raise StateConflict(reason, AdviceKind.GRANT_ROLE())
     is_group = value is not None and interpret_as(value, ValueList) is not None
     is_its = AdminPermission.MODIFY_ADMIN in found if _is_owner(role) else found == its.on_prefix
     if not (is_group and is_its):

@@ -353,9 +353,10 @@ def display_kind(job: Job) -> str:
 
 def _kinds() -> dict[str, Callable[[Registry, Job], Work[Any]]]:
     """Return how to load the work of each kind of job that can be resumed."""
-    from . import rewrite, transfer, undo  # noqa: PLC0415 - they import this module
+    from . import grant, rewrite, transfer, undo  # noqa: PLC0415 - they import this module
 
     return {
+        grant.KIND: grant.load_work,
         rewrite.KIND: rewrite.load_work,
         transfer.KIND: transfer.load_work,
         undo.KIND: undo.load_work,

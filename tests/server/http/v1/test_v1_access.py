@@ -93,6 +93,14 @@ def test_grants_show_records_without_the_group_and_dry_runs_change_nothing(serve
     assert (without["role"], without["group"], without["complete"]) == ("editor", "201:0.NA/12345", True)
     create(server, "12345/later")
     assert got(send(server, "GET", "/access?on=12345", headers=basic()))["records"][0]["count"] == without["count"]
+    job = post(server, "/namespaces/12345/access", {"roles": ["editor"], "note": "as agreed"}, 202)
+    assert (job["kind"], job["state"], job["done"], job["parameters"]) == (
+        "grant",
+        "done",
+        without["count"],
+        {"prefix": "12345", "roles": ["editor"]},
+    )
+    assert "records" not in got(send(server, "GET", "/access?on=12345", headers=basic()))
     revoked = post(server, "/revocations", {"identity": "12345/zoe", "on": "12345"})
     assert revoked["remaining"] == []
     assert "records" not in got(send(server, "GET", "/access?on=12345"))

@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from perseid.ledger.store.jobs import Job
 from perseid.records.encoding import from_base64
 from perseid.records.errors import InvalidData
 from perseid.records.keys import PublicKey
@@ -14,6 +15,8 @@ from perseid.registry.commands.access import AccessChange, Grant, Revoke
 from perseid.registry.commands.records import require_identity
 from perseid.registry.commands.users import AddUser, DisableUser, NewUserKey, ResetUser, UserResult, new_secret
 from perseid.registry.context import Context, Stage
+from perseid.registry.jobs import grant as grant_job
+from perseid.registry.jobs.grant import GrantAll
 from perseid.registry.queries.access import list_access, list_users
 from perseid.registry.registry import decide_command
 from perseid.registry.responses import to_access, to_access_changed, to_user, to_user_disabled, to_user_key
@@ -24,6 +27,7 @@ from perseid.schema.access import (
     AccessRequest,
     NewKey,
     NewUser,
+    RecordsRequest,
     RevokeRequest,
     UserDisabled,
     UserKey,
@@ -31,9 +35,13 @@ from perseid.schema.access import (
     UsersQuery,
 )
 from perseid.schema.common import ChangeNote
+from perseid.schema.jobs import JobResponse
+from perseid.server.http.context import INTERFACE
 from perseid.server.http.v1.api_call import CREATED, REPLAYED_HEADER, ApiCall
+from perseid.server.http.v1.job_requests import ACCEPTED, authorize_registry, run_job
 from perseid.server.http.v1.routing import BASE, Reply, Routes
 from perseid.server.http.v1.validation import InvalidParameter
+from perseid.server.native.work import WorkKind
 
 ACCESS: Final = Routes(
     "Access",
@@ -74,6 +82,34 @@ async def revoke(call: ApiCall, new: RevokeRequest) -> Reply[AccessChanged]:
     An administrator must remain. `remaining` lists what the identity can still do, for example through another group.
     """
     return await _change(call, Revoke(_parse_identity(new.identity), new.rights, new.on), new)
+
+
+@ACCESS.add(
+    "POST",
+    "/namespaces/{prefix}/access",
+    "Grant roles in existing records",
+    status=ACCEPTED,
+    scope="transfer",
+    creates=True,
+    problems=(401, 403, 404, 422),
+)
+async def grant_in_records(call: ApiCall, new: RecordsRequest) -> Reply[JobResponse]:
+    """Make the existing records of a prefix name the groups of roles, as new records do.
+
+    This is one job, which can be undone. It continues in the background; a small one is complete when the response
+    arrives. Records that you cannot change are skipped, and so are those with keys or groups, except for the owners.
+    You need MODIFY_ADMIN and LIST_HANDLES on the prefix, and in each record ADD_ADMIN and what the role grants. A token
+    needs the scope `namespaces` too.
+    """
+    registry = authorize_registry(call)
+    order = GrantAll(call.names["prefix"], new.roles)
+
+    async def start() -> Job:
+        return await call.do(
+            WorkKind.WRITE, lambda: grant_job.start(registry, order, call.identity, INTERFACE, new.note)
+        )
+
+    return await call.once(lambda: run_job(call, registry, start, discard=True))
 
 
 async def _change(call: ApiCall, command: Grant | Revoke, new: AccessRequest) -> Reply[AccessChanged]:
