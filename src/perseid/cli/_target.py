@@ -29,16 +29,15 @@ from perseid.schema.records import LinkedHandles, RecordChanged
 
 from ._arguments import OpenInstallation, open_installation
 from ._commands import REMOTE
+from ._local_jobs import LocalJobs
 
 if TYPE_CHECKING:
     from perseid.client import Client
 
 
-@dataclass(frozen=True, slots=True)
-class LocalTarget:
+@dataclass(slots=True)
+class LocalTarget(LocalJobs):
     """An installation with the methods of `Client`. Handles are those that the command has parsed."""
-
-    session: OpenInstallation
 
     # Identifiers
 

@@ -18,7 +18,6 @@ from perseid.registry.commands.users import AddUser, DisableUser, NewUserKey, Re
 from perseid.registry.context import Context, Stage
 from perseid.registry.jobs import grant as grant_job
 from perseid.registry.jobs.grant import GrantAll
-from perseid.registry.jobs.runner import JobRun
 from perseid.registry.queries.access import UserCursor, list_access, list_users
 from perseid.registry.registry import decide_command
 from perseid.registry.responses import to_access, to_access_changed, to_user, to_user_disabled, to_user_key
@@ -39,7 +38,8 @@ from ._arguments import (
 )
 from ._commands import Group, register_command
 from ._output import AsJson, confirm, print_fields, print_json, print_message
-from .lifecycle import Yes, print_job, run_job
+from ._target import LocalTarget
+from .lifecycle import Yes, run_job
 
 T = TypeVar("T")
 
@@ -267,13 +267,13 @@ def _grant_in_records(session: OpenInstallation, changed: AccessChanged, note: s
     if not yes:
         confirm(f"Existing records under {printable(changed.on)} will name the groups")
     order = GrantAll(changed.on, tuple([each.role for each in changed.records]))
+    target = LocalTarget(session)
     job = grant_job.start(session.registry, order, session.identity, INTERFACE, note)
-    run = JobRun(session.registry, job, session.identity)
-    done = run_job(run)
+    ended = run_job(target, target.start(job))
     if json:
-        print_job(session, job.id)
+        print_json(ended)
     else:
-        print_fields({"job": job.id, "changed": f"{done:,} of {run.processed:,} records"})
+        print_fields({"job": ended.job, "changed": f"{ended.done:,}"})
 
 
 def revoke(  # noqa: PLR0913 - options

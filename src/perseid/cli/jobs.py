@@ -1,36 +1,34 @@
 """`perseid rewrite`, `perseid undo` and `perseid jobs`: changes to many records."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Final, TypeAlias
 
+import msgspec
 import typer
 
-from perseid.ledger.store.jobs import Job
 from perseid.names.errors import quote_text
+from perseid.records.json_form import value_from_json
 from perseid.registry.access.permissions import display_name
 from perseid.registry.jobs import rewrite as rewrite_job
 from perseid.registry.jobs import runner
-from perseid.registry.jobs.rewrite import PlannedRewrite, Rewrite
-from perseid.registry.jobs.runner import JobRun, UndoIndex
-from perseid.registry.jobs.undo import UndoConflict, UndoPreview
-from perseid.registry.responses import to_conflict, to_planned_record, to_undo_plan
-from perseid.schema.jobs import JobResponse, JobState
+from perseid.registry.jobs.rewrite import Rewrite
+from perseid.registry.queries.find import Search
+from perseid.schema.jobs import JobResponse, JobState, PlannedRecord, UndoPlan
 from perseid.schema.queries import Selectors
 
 from ._advice import render_advice
 from ._arguments import (
-    INTERFACE,
     ActingAs,
     Directory,
     Note,
-    OpenInstallation,
     format_data,
-    open_installation,
+    parse_reference,
     printable,
 )
 from ._commands import Group, register_command
 from ._output import AsJson, confirm, print_fields, print_json, print_message
-from .lifecycle import Yes, print_job, run_job, to_job_response
+from ._target import open_target
+from .lifecycle import Yes, run_job
 from .queries import (
     ChangedSince,
     HostCondition,
@@ -40,9 +38,7 @@ from .queries import (
     TypeCondition,
     UrlCondition,
     ValueCondition,
-    select,
 )
-from .verify import short_time
 
 MAX_SHOWN: Final = 10
 """Changes shown before the prompt; `--dry-run` shows all."""
@@ -95,10 +91,11 @@ def rewrite(  # noqa: PLR0913 - options
         perseid rewrite --host old.example --prefix 2000.01 --to "https://new.example/*" --dry-run
         perseid rewrite --url "http://old.example/*" --to "https://new.example/*" --yes --json
     """
-    selectors = Selectors(url, host, path, type_, value, prefix, owner, changed_since=changed_since)
-    with open_installation(directory, acting_as) as session:
-        order = Rewrite.of(select(session, selectors), to)
-        total = _preview_rewrite(session, order, json, dry_run)
+    order = Rewrite.of(Search(url=url, host=host), to)  # refuses what no server needs to see
+    by = None if owner is None else str(parse_reference(owner).handle)
+    selectors = Selectors(url, host, path, type_, value, prefix, by, changed_since=changed_since)
+    with open_target(directory, acting_as) as target:
+        total = _preview_rewrite(target.preview_rewrite(selectors, to), json, dry_run)
         if not total:  # no error, as in `find`: the same command may have been run before
             refused = rewrite_job.nothing_matches(order)
             print_message(f"{refused.reason}. {render_advice(refused.advice)}")
@@ -111,24 +108,23 @@ def rewrite(  # noqa: PLR0913 - options
             return
         if not yes:
             confirm(f"The URLs of {total:,} {'record' if total == 1 else 'records'} will change")
-        job = rewrite_job.start(session.registry, order, session.identity, INTERFACE, note, total)
-        done = run_job(JobRun(session.registry, job, session.identity))
-        if json:
-            print_job(session, job.id)
-        else:
-            _print_summary({"job": job.id, "records": total, "changed": done})
+        ended = run_job(target, target.rewrite(selectors, to, note=note))
+    if json:
+        print_json(ended)
+    else:
+        _print_summary({"job": ended.job, "records": total, "changed": ended.done})
 
 
-def _preview_rewrite(session: OpenInstallation, order: Rewrite, json: bool, dry_run: bool) -> int:
+def _preview_rewrite(planned: Iterable[PlannedRecord], json: bool, dry_run: bool) -> int:
     """Show what a rewrite will change, and return how many records."""
     total = remaining = 0
-    for planned in rewrite_job.preview(session.registry, order, session.identity):
-        total += bool(planned.changes)
-        remaining += len(planned.left)
+    for each in planned:
+        total += bool(each.changes)
+        remaining += len(each.remaining)
         if json and dry_run:
-            print_json(to_planned_record(planned))
+            print_json(each)
         elif not json and (dry_run or total <= MAX_SHOWN):
-            _print_planned(planned)
+            _print_planned(each)
     if not json and not dry_run and total > MAX_SHOWN:
         print_message(f"… and {total - MAX_SHOWN:,} more; --dry-run shows all")
     if remaining:
@@ -165,41 +161,35 @@ def undo(
         perseid undo last --yes
         perseid jobs undo last --yes
     """
-    with open_installation(directory, acting_as) as session:
-        preview = UndoPreview(session.registry, job, session.identity)
-        while preview.advance():
-            pass
-        original = preview.original
+    with open_target(directory, acting_as) as target:
+        plan = target.preview_undo(job)
+        original = target.job(plan.job)
         if dry_run:
-            _print_undo_plan(preview, json)
+            _print_undo_plan(plan, original, json)
             return
-        if not yes and not preview.conflict_count:
-            confirm(f"{preview.total:,} records will be restored: undo of {_describe(original)}")
-        try:
-            inverse = preview.start(INTERFACE, note)
-        except UndoConflict as problem:
-            if json:
-                for each in problem.conflicts:
-                    print_json(to_conflict(each))
-            raise
-        done = run_job(JobRun(session.registry, inverse, session.identity))
+        if not yes and plan.possible:
+            confirm(f"{plan.total:,} records will be restored: undo of {_describe(original)}")
         if json:
-            print_job(session, inverse.id)
-        else:
-            _print_summary({"job": inverse.id, "undoes": original.id, "records": inverse.total, "changed": done})
+            for each in plan.conflicts:
+                print_json(each)
+        ended = run_job(target, target.undo(plan.job, note=note))
+    if json:
+        print_json(ended)
+    else:
+        _print_summary({"job": ended.job, "undoes": original.job, "records": ended.total, "changed": ended.done})
 
 
 register_command(app, "undo")(undo)
 
 
-def _print_undo_plan(preview: UndoPreview, json: bool) -> None:
+def _print_undo_plan(plan: UndoPlan, original: JobResponse, json: bool) -> None:
     if json:
-        print_json(to_undo_plan(preview))
+        print_json(plan)
         return
-    counts = {"records": preview.total, "conflicts": preview.conflict_count}
-    _print_summary({"job": preview.original.id, "action": _describe(preview.original), **counts, "changed": 0})
-    for each in preview.conflicts:
-        typer.echo(f"    {printable(each.handle)}: {each.why}")
+    counts = {"records": plan.total, "conflicts": plan.conflict_count}
+    _print_summary({"job": plan.job, "action": _describe(original), **counts, "changed": 0})
+    for each in plan.conflicts:
+        typer.echo(f"    {printable(each.handle)}: {each.reason}")
 
 
 @register_command(app, "list")
@@ -213,14 +203,12 @@ def list_(directory: Directory = None, acting_as: ActingAs = None, json: AsJson 
         perseid mint 102.100.272 --count 2 --reserve
         perseid jobs list
     """
-    with open_installation(directory, acting_as) as session:
-        undos = UndoIndex.all(session.registry)
-        for job in runner.list_jobs(session.registry, session.identity):
-            response = to_job_response(job, undos, session.find_runtime())
+    with open_target(directory, acting_as) as target:
+        for job in target.jobs():
             if json:
-                print_json(response)
+                print_json(job)
             else:
-                typer.echo(f"{job.id}  {short_time(job.started_at)}  {_format_state(response)}  {_describe(job)}")
+                typer.echo(f"{job.job}  {_short_time(job.started_at)}  {_format_state(job)}  {_describe(job)}")
 
 
 @register_command(app, "show")
@@ -233,11 +221,12 @@ def show(
         perseid mint 102.100.272 --count 2 --reserve
         perseid jobs show last --json
     """
-    with open_installation(directory, acting_as) as session:
-        if json:
-            print_job(session, job)
-        else:
-            _print_job(session, runner.find_job(session.registry, session.identity, job))
+    with open_target(directory, acting_as) as target:
+        found = target.job(job)
+    if json:
+        print_json(found)
+    else:
+        _print_job(found)
 
 
 @register_command(app, "resume")
@@ -249,13 +238,12 @@ def resume(
     For example:
         perseid jobs resume last
     """
-    with open_installation(directory, acting_as) as session:
-        run = runner.resume(session.registry, job, session.identity, INTERFACE)
-        done = run_job(run)
-        if json:
-            print_job(session, run.job.id)
-        else:
-            _print_summary({"job": run.job.id, "records": run.job.total or None, "changed": done})
+    with open_target(directory, acting_as) as target:
+        ended = run_job(target, target.resume(job))
+    if json:
+        print_json(ended)
+    else:
+        _print_summary({"job": ended.job, "records": ended.total, "changed": ended.done})
 
 
 @register_command(app, "cancel")
@@ -272,34 +260,40 @@ def cancel(
     For example:
         perseid jobs cancel last
     """
-    with open_installation(directory, acting_as) as session:
-        canceled = runner.cancel(session.registry, job, session.identity)
-        if json:
-            print_job(session, canceled.id)
-            return
-        _print_summary({"job": canceled.id, "state": JobState.CANCELED.value, "changed": canceled.done})
-        resume = f"To do the rest: perseid jobs resume {canceled.id}. " if runner.can_resume(canceled) else ""
-        print_message(f"{resume}To undo what is done: perseid undo {canceled.id}")
+    with open_target(directory, acting_as) as target:
+        canceled = target.cancel(job)
+    if json:
+        print_json(canceled)
+        return
+    _print_summary({"job": canceled.job, "state": JobState.CANCELED.value, "changed": canceled.done})
+    resume = f"To do the rest: perseid jobs resume {canceled.job}. " if runner.can_resume(canceled.kind) else ""
+    print_message(f"{resume}To undo what is done: perseid undo {canceled.job}")
 
 
 def _print_summary(fields: dict[str, object]) -> None:
     print_fields({name: f"{value:,}" if isinstance(value, int) else value for name, value in fields.items()})
 
 
-def _print_planned(planned: PlannedRewrite) -> None:
+def _print_planned(planned: PlannedRecord) -> None:
     typer.echo(printable(planned.handle))
-    for old, new in planned.changes:
-        typer.echo(f"    - {old.index}  {printable(old.type)}  {format_data(old)}")
-        typer.echo(f"    + {new.index}  {printable(new.type)}  {format_data(new)}")
+    for change in planned.changes:
+        for sign, data in (("-", change.old), ("+", change.new)):
+            value = value_from_json({"index": change.index, "type": change.type, "data": msgspec.to_builtins(data)})
+            typer.echo(f"    {sign} {change.index}  {printable(change.type)}  {format_data(value)}")
 
 
-def _describe(job: Job) -> str:
+def _describe(job: JobResponse) -> str:
     """Describe a job in a few words."""
-    parameters = runner.load_parameters(job)
+    parameters = job.parameters
     if job.kind == rewrite_job.KIND:
         return f"rewrite {display_name(str(parameters['url']))} to {display_name(str(parameters['to']))}"
     words = [str(parameters[name]) for name in ("job", "where", "prefix") if parameters.get(name)]
-    return f"{runner.display_kind(job)} {printable(quote_text(words[0]) if ' ' in words[0] else words[0])}"
+    return f"{job.kind} {printable(quote_text(words[0]) if ' ' in words[0] else words[0])}"
+
+
+def _short_time(text: str) -> str:
+    """Shorten a time to the second."""
+    return f"{text[:19]}Z"
 
 
 def _format_state(job: JobResponse) -> str:
@@ -310,19 +304,18 @@ def _format_state(job: JobResponse) -> str:
     return state.value.replace("_", " ") + count
 
 
-def _print_job(session: OpenInstallation, job: Job) -> None:
-    response = to_job_response(job, UndoIndex.of(session.registry, job.id), session.find_runtime())
+def _print_job(job: JobResponse) -> None:
     print_fields(
         {
-            "job": job.id,
+            "job": job.job,
             "action": _describe(job),
-            "state": _format_state(response),
-            "problem": None if response.problem is None else printable(response.problem.detail),
-            "started": short_time(job.started_at),
-            "ended": short_time(job.ended_at) if job.ended_at else None,
+            "state": _format_state(job),
+            "problem": None if job.problem is None else printable(job.problem.detail),
+            "started": _short_time(job.started_at),
+            "ended": _short_time(job.ended_at) if job.ended_at else None,
             "actor": printable(job.actor),
             "note": printable(job.note) if job.note else None,
-            "undone by": response.undone_by,
+            "undone by": job.undone_by,
         }
     )
 

@@ -1,26 +1,18 @@
 """`perseid publish`, `unpublish`, `tombstone`, `transfer`, `redact` and `link`: the life of an identifier."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
 import typer
 
-from perseid.ledger.store.jobs import Job
 from perseid.registry.access.permissions import display_name
 from perseid.registry.commands.lifecycle import Redact, Revive, Tombstone
 from perseid.registry.context import Context
 from perseid.registry.jobs import transfer as transfer_job
-from perseid.registry.jobs.runner import JobInterrupted, JobRun, UndoIndex, find_job
-from perseid.registry.jobs.transfer import TransferAll
 from perseid.registry.queries.history import get_history
-from perseid.registry.responses import to_job
-from perseid.registry.results import Refused
-from perseid.schema.jobs import JobResponse
-from perseid.schema.problems import make_problem, slug_of_code
+from perseid.schema.jobs import JobResponse, JobState
 from perseid.schema.records import LinkedHandles
 
-from ._advice import render_advice
 from ._arguments import (
     INTERFACE,
     ActingAs,
@@ -37,7 +29,7 @@ from ._arguments import (
 )
 from ._commands import Group, register_command
 from ._output import AsJson, CommandFailed, confirm, print_fields, print_json, progress
-from ._target import open_target
+from ._target import Target, open_target
 
 MAX_WAIT: Final = 300
 """Seconds that `redact` waits until the data is gone from every file. The answers of a million records are rebuilt in
@@ -172,18 +164,15 @@ def transfer(  # noqa: PLR0913 - options
         with open_target(directory, acting_as) as target:
             print_changed(target.transfer(name, str(owner), note=note), json)
         return
-    with open_installation(directory, acting_as) as session:
-        order = TransferAll(key_range, owner, derived)
+    with open_target(directory, acting_as) as target:
         if not yes:
-            _check_allowed(session, lambda context: transfer_job.preview_page(context, order, None, 1))
+            next(iter(target.preview_transfer(where, str(owner), derived=derived)), None)  # refused before the prompt
             confirm(f"All handles under {display_name(key_range)} will be transferred to {owner}")
-        job = transfer_job.start(session.registry, order, session.identity, INTERFACE, note)
-        run = JobRun(session.registry, job, session.identity)
-        transferred = run_job(run)
-        if json:
-            print_job(session, job.id)
-        else:
-            print_fields({"job": job.id, "transferred": f"{transferred:,} of {run.processed:,} records"})
+        ended = run_job(target, target.transfer_all(where, str(owner), derived=derived, note=note))
+    if json:
+        print_json(ended)
+    else:
+        print_fields({"job": ended.job, "changed": f"{ended.done:,}"})
 
 
 def redact(  # noqa: PLR0913 - options
@@ -262,39 +251,28 @@ def _describe_value(session: OpenInstallation, order: Redact) -> str:
     return f"{text} ({printable(types[0])})" if types else text
 
 
-def run_job(run: JobRun) -> int:
-    """Run a job to its end and return the number of its changes. An error gets a note on how to resume it."""
-    job = run.job
-    with progress(job.kind, job.total or None, "records") as update:
+def run_job(target: Target, job: JobResponse) -> JobResponse:
+    """Wait until a job has ended, and return it. An error gets a note on how to resume it."""
+    done = job.done
+    with progress(job.kind, job.total, "records") as update:
+
+        def report(current: JobResponse) -> None:
+            nonlocal done
+            done = current.done
+            update(done)
+
         try:
-            while run.advance():
-                update(run.done if job.total else run.processed)
+            ended = target.wait(job.job, report)
+            if ended.problem is not None and ended.state is JobState.UNFINISHED:
+                from perseid.client.api_exchange import to_error  # noqa: PLC0415 - only a server has such a job
+
+                raise to_error(ended.problem)
         except BaseException as error:
-            state = f"{run.done:,} of {job.total:,}" if job.total else f"{run.done:,}"
-            note = f"Job {job.id} was interrupted after {state} changes. To resume it: perseid jobs resume {job.id}"
+            state = f"{done:,} of {job.total:,}" if job.total else f"{done:,}"
+            note = f"Job {job.job} was interrupted after {state} changes. To resume it: perseid jobs resume {job.job}"
             error.add_note(note)
             raise
-    return run.done
-
-
-def print_job(session: OpenInstallation, name: str) -> None:
-    """Print a job as JSON."""
-    job = find_job(session.registry, session.identity, name)
-    print_json(to_job_response(job, UndoIndex.of(session.registry, job.id), session.find_runtime()))
-
-
-def to_job_response(job: Job, undos: UndoIndex, runtime: Path | None) -> JobResponse:
-    """Convert a job, which the server with this runtime directory may be running."""
-    is_running, failure = False, None
-    if runtime is not None and not job.ended_at:
-        from perseid.server.state.jobs import read_failure, read_running  # noqa: PLC0415 - only beside a server
-
-        is_running, failure = job.id in read_running(runtime), read_failure(runtime, job.id)
-    reason = JobInterrupted(job) if failure is None else failure.reason
-    assert isinstance(reason, Refused)  # noqa: S101 - as it was recorded
-    slug, advice = reason.problem_type or slug_of_code(reason.code), render_advice(reason.advice)
-    problem = make_problem(slug, reason.reason, advice=advice, rule=reason.rule, code=int(reason.code))
-    return to_job(job, undos, is_running=is_running, problem=problem)
+    return ended
 
 
 link_app = typer.Typer(

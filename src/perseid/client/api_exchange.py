@@ -389,8 +389,12 @@ def read_error(origin: Origin, response: HttpResponse | Failure | None) -> Clien
             f"{origin.url} answered with status {response.status}, but not as a Perseid server does",
             advice="Check the URL of the server",
         )
-    kinds = {_NOT_FOUND: NotFound}
-    kind = kinds.get(response.status, Refused if response.status < 500 else ClientError)
+    return to_error(problem)
+
+
+def to_error(problem: Problem) -> ClientError:
+    """Convert the problem of a server to an error."""
+    kind = {_NOT_FOUND: NotFound}.get(problem.status, Refused if problem.status < 500 else ClientError)
     return kind(
         problem.detail,
         advice=problem.advice,

@@ -297,7 +297,7 @@ def cancel(registry: Registry, name: str, identity: Identity) -> Job:
     """End an unfinished job, wherever it runs: it stops before its next step. What it did remains. Raises `Refused`."""
     job = _find_not_undone(registry, name, identity)
     if is_canceled(job):
-        advice = AdviceKind.RESUME_JOB(job=job.id) if can_resume(job) else AdviceKind.UNDO_JOB(job=job.id)
+        advice = AdviceKind.RESUME_JOB(job=job.id) if can_resume(job.kind) else AdviceKind.UNDO_JOB(job=job.id)
         raise StateConflict(f"Job {job.id} is already canceled", advice)
     if job.undoes and not job.ended_at:
         reason = f"Job {job.id} undoes job {job.undoes}; an undo cannot be canceled"
@@ -309,9 +309,9 @@ def cancel(registry: Registry, name: str, identity: Identity) -> Job:
     return find_job(registry, identity, job.id)
 
 
-def can_resume(job: Job) -> bool:
+def can_resume(kind: str) -> bool:
     """Whether this kind of job can be resumed."""
-    return job.kind in _kinds()
+    return kind in _kinds()
 
 
 def _find_not_undone(registry: Registry, name: str, identity: Identity) -> Job:
@@ -340,7 +340,7 @@ def get_unfinished_job(registry: Registry, name: str, identity: Identity) -> Job
     if job.ended_at and not is_canceled(job):
         reason = f"Job {job.id} is already complete"
         raise StateConflict(reason, AdviceKind.LIST_JOBS())
-    if not can_resume(job):
+    if not can_resume(job.kind):
         reason = f"A {display_kind(job)} job cannot be resumed"
         raise StateConflict(reason, AdviceKind.REPEAT_OR_UNDO_JOB(job=job.id))
     return job
