@@ -49,6 +49,13 @@ def test_supervisor_loads_only_what_it_uses() -> None:
     assert len(ours) <= MAX_MODULES
 
 
+def test_worker_starts_without_the_handlers_of_http() -> None:
+    """They are loaded when it has started, or before it is forked."""
+    loaded = loaded_by("perseid.server.processes.writer, perseid.server.processes.worker")
+    late = ("jinja2", "starlette", "perseid.server.http.dispatch", "perseid.server.http.pages")
+    assert [module for module in late if module in loaded] == []
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_package_alone_loads_no_modules(package: str) -> None:
     ours = [module for module in loaded_by(f"perseid.{package}") if module.startswith("perseid")]

@@ -65,6 +65,12 @@ ANY_TYPE: Final = "*/*"
 RECORD_FORMS: Final = (JSON, *FORMATTERS)
 """Media types of a record for programs, in the server's order of preference."""
 
+API_VARY: Final = ("Vary", "Authorization, Accept-Datetime")
+"""Of the JSON API: authenticated callers may get more, and `Accept-Datetime` selects another version."""
+
+NO_CACHE: Final = "no-cache"
+"""May be cached, and must be revalidated each time."""
+
 VARY: Final = "Accept, Accept-Datetime"
 """Headers on which every response about a current record depends."""
 

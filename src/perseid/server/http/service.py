@@ -1,94 +1,25 @@
-"""HTTP dispatch, health checks, and counting and logging of responses.
-
-    /api/v1…                   version 1 API, with its description and documentation pages
-    /api…                      JSON API of deployed servers
-    /hrls/…                    reverse lookup: finding handles by their values
-    /healthz                   200 while the process responds; for a process supervisor
-    /readyz                    200 if ready, and if changes are accepted; 503 with a reason if not; for a load balancer
-    POST of a native message   the native protocol, tunneled
-    everything else            resolution and its pages
-
-Every exception becomes a response: JSON below `/api`, plain text elsewhere. An unexpected exception is logged under a
-number, and the client gets the number. Health checks return a line of text, or JSON if accepted, and are public.
+"""Handling of HTTP requests (`dispatch`), and counting and logging of responses.
 
 Each connection has a `MonitoredService`, which knows the peer; all of them share one `ServiceMonitor`, which is
 updated on reload. It tries the fast path first, before the service.
 """
 
-import json
 from collections.abc import Callable, Container
 from time import monotonic, perf_counter_ns
 from typing import Final, NamedTuple
 
 from perseid.records.site import Transport
-from perseid.registry.results import find_refusal
-from perseid.server.http.compat.api import NATIVE_TYPE
 from perseid.server.http.connection.requests import ParsedRequest
 from perseid.server.limits.buckets import Buckets
 from perseid.server.limits.budgets import NO_LIMIT, Budget, Rate, get_source
 from perseid.server.observe.access_log import AccessLog
 from perseid.server.observe.metrics import WorkerCounters
 from perseid.wire.codes import ResponseCode
+from perseid.wire.framing import MEDIA_TYPE as NATIVE_TYPE
 
-from . import negotiation, responses
-from .compat import api, listing
+from . import negotiation
 from .context import RequestContext, ServerContext
-from .messages import (
-    KNOWN_METHODS,
-    OPTIONS,
-    SAFE_METHODS,
-    BadRequest,
-    HeaderList,
-    Request,
-    Response,
-    allow_header,
-    is_api,
-)
-from .resolver import resolver
-from .v1 import application
-from .v1 import problems as v1_problems
-
-ALIVE_PATH: Final = b"/healthz"
-READY_PATH: Final = b"/readyz"
-
-RETRY_AFTER: Final = 5
-"""Seconds until a retry makes sense: a view has caught up, or another server is chosen."""
-
-DATABASE_UNAVAILABLE: Final = "database-unavailable"
-"""The reason if changes fail with "busy" until the database can be reached again."""
-
-_JSON = "application/json"
-_NO_STORE_HEADERS: HeaderList = (("Cache-Control", "no-store"),)
-
-
-async def handle_health(request_context: RequestContext) -> Response:
-    """Handle a health check."""
-    if request_context.request.path == READY_PATH:
-        reason = request_context.server.ready()
-        write_problem = request_context.server.registry.ledger.write_problem
-        refused = find_refusal(write_problem)
-        problem = refused.problem_type if refused else DATABASE_UNAVAILABLE if write_problem else ""
-        fields: dict[str, object] = {"ready": not reason, "accepts_changes": not (reason or problem)}
-        line = f"not ready: {reason}" if reason else f"ready, changes are refused: {problem}" if problem else "ready"
-        fields |= {"reason": reason or problem} if reason or problem else {}
-        return _health_response(request_context, 503 if reason else 200, fields, line)
-    return _health_response(request_context, 200, {"alive": True}, "alive")
-
-
-def _health_response(request_context: RequestContext, status: int, fields: dict[str, object], line: str) -> Response:
-    as_json = _JSON in request_context.request.get_joined("accept").lower()
-    body = json.dumps(fields) if as_json else line
-    kind = f"{_JSON};charset=utf-8" if as_json else "text/plain;charset=utf-8"
-    headers: HeaderList = (("Content-Type", kind), *_NO_STORE_HEADERS)
-    if status == 503:
-        headers += (("Retry-After", str(RETRY_AFTER)),)
-    return Response(status, headers, body.encode() + b"\n")
-
-
-HEALTH_PATHS: Final = (ALIVE_PATH, READY_PATH)
-
-REVERSE_LOOKUP_PATH: Final = b"/hrls/"
-"""Reverse lookup, as in an add-on to deployed servers."""
+from .messages import Request, Response, is_api
 
 CONTENT_SECURITY_POLICY: Final = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 """The default policy of a response: a browser may do nothing with it."""
@@ -97,7 +28,6 @@ REFERRER_POLICY: Final = "strict-origin-when-cross-origin"
 """Other sites learn the address of this server, but not which handle was looked up. Redirects have no such header:
 a visitor who followed a link through the resolver comes from the page with the link."""
 
-_IDENTITY: Final = ("", "identity")
 _REDIRECTIONS: Final = range(300, 400)
 
 
@@ -114,22 +44,16 @@ class HttpService:
 
     async def handle(self, request: Request) -> Response:
         """Handle a request; never raises."""
-        request_context = RequestContext(request, self.server)
-        try:
-            response = await _dispatch(request_context)
-        except Exception as problem:  # noqa: BLE001 - every exception must become a response
-            if application.is_api_path(request.path):
-                response = v1_problems.problem_response(v1_problems.to_problem(problem, request_context))
-            else:
-                response = responses.failure_response(request_context, problem)
-        return with_default_headers(request, response)
+        from .dispatch import respond  # noqa: PLC0415 - loaded when the server has started, see `HttpServer.load`
+
+        return with_default_headers(request, await respond(RequestContext(request, self.server)))
 
     def reject(self, status: int, problem: str, path: bytes) -> Response:
         """Create the response for bytes that are not a valid request."""
+        from .dispatch import rejection  # noqa: PLC0415
+
         request = Request("GET", path)
-        if application.is_api_path(request.path):
-            return with_default_headers(request, v1_problems.error_response(self.server.settings, status, problem))
-        return with_default_headers(request, responses.plain(request, status, problem))
+        return with_default_headers(request, rejection(request, self.server.settings, status, problem))
 
 
 def with_default_headers(request: Request, response: Response) -> Response:
@@ -141,41 +65,6 @@ def with_default_headers(request: Request, response: Response) -> Response:
         defaults.append(("Referrer-Policy", REFERRER_POLICY))
         defaults.append(("Content-Security-Policy", CONTENT_SECURITY_POLICY))
     return response.with_headers(*[header for header in defaults if header[0].lower() not in present])
-
-
-async def _dispatch(request_context: RequestContext) -> Response:
-    request = request_context.request
-    if negotiation.is_preflight(request):
-        return negotiation.preflight_response(request)
-    if request.body and request.get_joined("content-encoding").strip().lower() not in _IDENTITY:
-        # A small compressed body can expand without limit, and no known client compresses.
-        raise BadRequest(
-            "Content-Encoding is not supported; send the body uncompressed",
-            responses.UNSUPPORTED_MEDIA_TYPE,
-            advice="Send the body without Content-Encoding",
-        )
-    if application.is_api_path(request.path):
-        return await application.handle(request_context)
-    if is_api(request.path):
-        return await api.handle_request(request_context)
-    if api.is_message(request):
-        return await api.handle_message(request_context)
-    if request.path in HEALTH_PATHS:
-        return _check_method(request, SAFE_METHODS) or await handle_health(request_context)
-    if request.path.startswith(REVERSE_LOOKUP_PATH):
-        return _check_method(request, SAFE_METHODS) or await listing.handle_search(request_context)
-    return _check_method(request, (*SAFE_METHODS, "POST")) or await resolver.handle_request(request_context)
-
-
-def _check_method(request: Request, methods: tuple[str, ...]) -> Response | None:
-    """Return the response to a method that is not one of these; None if it is."""
-    if request.method in methods:
-        return None
-    if request.method == OPTIONS:
-        return Response(200, (allow_header(methods),))
-    if request.method not in KNOWN_METHODS:
-        return Response(responses.NOT_IMPLEMENTED)
-    return Response(responses.METHOD_NOT_ALLOWED, (allow_header(methods),))
 
 
 class FastResponse(NamedTuple):

@@ -36,7 +36,8 @@ from .title import set_title
 PRELOADED: Final = (
     "perseid.server.processes.writer",
     "perseid.server.processes.worker",
-    "perseid.server.http.v1.routes",  # which the first worker loads when it has time
+    "perseid.server.http.dispatch",
+    "perseid.server.http.v1.routes",  # these two the first worker loads when it has started
     "perseid.server.processes.jobs",
 )
 """Modules to load before they are asked for, in the order in which children are started."""

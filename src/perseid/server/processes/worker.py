@@ -40,7 +40,6 @@ from perseid.registry.installation.files import replace_file
 from perseid.registry.installation.installation import KNOWN_CLIENTS, Installation
 from perseid.registry.installation.settings import Config, InvalidConfig
 from perseid.server.http.application import HttpConfig, HttpServer, load_tls_context
-from perseid.server.http.v1.application import get_api
 from perseid.server.limits.budgets import Connections
 from perseid.server.limits.connections import SharedConnections
 from perseid.server.limits.guesses import KnownClients
@@ -81,6 +80,9 @@ DRAIN_SECONDS: Final = 8.0
 
 ORPHAN_DRAIN_SECONDS: Final = 0.5
 """Seconds to finish started work after the supervisor has ended: until then, the next server cannot use the ports."""
+
+LOAD_DELAY: Final = 0.05
+"""Seconds after the start until the rest of HTTP is loaded: requests that wait for the start are answered first."""
 
 REMINDER_INTERVAL: Final = 3600.0
 """Seconds after which it is logged again that changes are refused."""
@@ -283,6 +285,8 @@ class Worker:
             self._supervisor.report("ready", not isinstance(self._installation.ledger, UnopenedLedger))
             http = f", HTTP at port {self._options.http_port}" if self._http is not None else ""
             _logger.info("ready: native protocol at port %d%s", self._options.port, http)
+            if self._http is not None:
+                loop.call_later(LOAD_DELAY, self._http.load)
             await self._run_periodic_tasks()
             loop.remove_reader(self._options.news)
             self._serve_sockets(set())
@@ -331,8 +335,6 @@ class Worker:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), max(0.0, due - loop.time()))
                 return
-            if self._http is not None:
-                get_api()  # the first time: no request waits for it, and neither does the start
             lag = loop.time() - due
             self._counts.lags.add(int(lag * 1_000_000))
             due += max(0.0, lag)

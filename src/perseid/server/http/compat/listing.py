@@ -44,7 +44,7 @@ from perseid.server.native.work import WorkKind
 from perseid.wire.codes import ResponseCode
 
 from .call import Call
-from .reading import NO_CACHE, NOT_MODIFIED, VARY
+from .reading import NOT_MODIFIED
 
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
 _MAX_DIGITS: Final = 19  # of a 64-bit number
@@ -224,7 +224,7 @@ def _public_response(call: Call, plain: JsonObject) -> Response:
     if not call.is_public:
         return call.respond(plain, headers=(NO_STORE,))
     tag = hashlib.sha256(encode_json(plain)).hexdigest()[:32]
-    headers = (("Cache-Control", NO_CACHE), VARY, negotiation.etag_header(tag))
+    headers = (("Cache-Control", negotiation.NO_CACHE), negotiation.API_VARY, negotiation.etag_header(tag))
     if negotiation.matches_if_none_match(call.request, tag):
         return Response(NOT_MODIFIED, headers, code=int(ResponseCode.SUCCESS))
     return call.respond(plain, headers=headers)

@@ -57,12 +57,7 @@ from .call import Call, full_name
 
 NOT_MODIFIED: Final = 304
 
-VARY: Final = ("Vary", "Authorization, Accept-Datetime")
-"""Authenticated callers may get more, and `Accept-Datetime` selects another version: caches must distinguish them."""
 _VARY_HISTORY: Final = ("Vary", "Authorization")
-
-NO_CACHE: Final = "no-cache"
-"""May be cached, and must be revalidated each time."""
 
 PUT_CREATES: Final = "POST does not create a record; use PUT to create one"
 
@@ -216,8 +211,8 @@ def _cache_headers(call: Call, values: tuple[Value, ...]) -> HeaderList:
         return (NO_STORE,)
     seconds = cache_lifetime(values, call.request_context.server.time())
     if seconds is None or call.parameters.flag("auth"):
-        return ("Cache-Control", NO_CACHE), VARY
-    return ("Cache-Control", f"public, max-age={seconds}"), VARY
+        return ("Cache-Control", negotiation.NO_CACHE), negotiation.API_VARY
+    return ("Cache-Control", f"public, max-age={seconds}"), negotiation.API_VARY
 
 
 # Earlier versions
@@ -261,7 +256,7 @@ async def _respond_version(call: Call, name: Name, query: Query) -> Response:
         time = parse_accept_datetime(call.request) if at is None else None
     except Refused as refused:  # it is a TimeGate nevertheless (RFC 7089, section 4.5.3)
         failure = call.to_failure(refused)
-        headers = (*failure.headers, VARY, *_gate_headers(call, name))
+        headers = (*failure.headers, negotiation.API_VARY, *_gate_headers(call, name))
         return call.failure_response(replace(failure, headers=headers), name.text)
     found = await call.read(lambda context: _find_version(call, context, query, at, time), full_name(name.text))
     resolved, versions = found.resolved, found.versions
@@ -362,7 +357,7 @@ def _version_cache_headers(call: Call, values: tuple[Value, ...], *, fixed: bool
     if not call.is_public:
         return (NO_STORE,)
     if is_negotiated:  # the version of that time can change until the time has passed
-        return ("Cache-Control", "no-cache"), VARY
+        return ("Cache-Control", "no-cache"), negotiation.API_VARY
     now = call.request_context.server.time()
     age = cache_headers(cache_lifetime(values, now), now, no_cache=call.parameters.flag("auth"), fixed=fixed)
     return (*age, _VARY_HISTORY)

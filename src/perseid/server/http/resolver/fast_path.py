@@ -40,13 +40,12 @@ from perseid.registry.commands.composition import TAG_LENGTH
 from perseid.registry.installation.sections import HANDLE_SEGMENT
 from perseid.registry.policy.resolution import MAX_CACHE_LIFETIME, value_lifetime
 from perseid.server.http import responses
-from perseid.server.http.compat.reading import NO_CACHE, VARY
 from perseid.server.http.connection.requests import ParsedRequest
 from perseid.server.http.connection.responses import encode_head, format_date
 from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import BadRequest, HeaderList, Parameters, Request, Response
+from perseid.server.http.negotiation import API_VARY, NO_CACHE, etag_header, parse_accept
 from perseid.server.http.negotiation import VARY as VARIES_BY
-from perseid.server.http.negotiation import etag_header, parse_accept
 from perseid.server.http.responses import JsonFormat, encode_json
 from perseid.server.http.service import FastResponse, with_default_headers
 from perseid.server.native.resolution import (
@@ -496,9 +495,9 @@ class _ApiHeads(NamedTuple):
             return _template(Response(status, (*headers, form.content_type)), b"/api/handles/1/x")
 
         return cls(
-            head(200, ("Cache-Control", f"public, max-age={_PLACEHOLDERS[0]}"), VARY, tag, *links),
-            head(200, no_cache, VARY, tag, *links),
-            head(200, no_cache, VARY, *links),
+            head(200, ("Cache-Control", f"public, max-age={_PLACEHOLDERS[0]}"), API_VARY, tag, *links),
+            head(200, no_cache, API_VARY, tag, *links),
+            head(200, no_cache, API_VARY, *links),
             head(404, responses.NO_STORE),
         )
 

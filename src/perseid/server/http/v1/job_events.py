@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-from starlette.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
 
 from perseid.ledger.errors import LedgerError
 from perseid.registry.results import Refused
@@ -106,22 +104,6 @@ class Listener:
         if self in self.listeners.all:
             self.listeners.all.discard(self)
             self.listeners.slots.release(self.slot_id)
-
-
-class EventResponse(StreamingResponse):
-    """The events of one listener."""
-
-    def __init__(self, events: AsyncGenerator[bytes, None], listener: Listener) -> None:
-        # Buffering proxies would hold events back.
-        headers = {"Content-Type": MEDIA_TYPE, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        super().__init__(events, headers=headers)
-        self._listener = listener
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._listener.leave()
 
 
 async def stream_events(poll: Callable[[], Awaitable[JobEvent]], listeners: Listeners) -> AsyncGenerator[bytes, None]:

@@ -5,7 +5,11 @@ They do what `perseid rewrite`, `transfer`, `undo` and `jobs` do (`registry.jobs
 resume it. `routes.records` transfers a single handle.
 """
 
+from collections.abc import AsyncGenerator
 from typing import Final
+
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from perseid.ledger.store.jobs import Job
 from perseid.registry.context import Context
@@ -31,7 +35,7 @@ from perseid.schema.jobs import (
 )
 from perseid.server.http.context import INTERFACE
 from perseid.server.http.v1.api_call import ApiCall, parse_value_ref
-from perseid.server.http.v1.job_events import MEDIA_TYPE, EventResponse, JobEvent, Listener, stream_events
+from perseid.server.http.v1.job_events import MEDIA_TYPE, JobEvent, Listener, stream_events
 from perseid.server.http.v1.job_requests import (
     ACCEPTED,
     RETRY_LATER,
@@ -57,6 +61,22 @@ from .queries import select
 JOBS: Final = Routes("Jobs", "Preview, start, watch, cancel, resume and undo changes of many records.")
 
 _UNDO_PARAMETERS: Final = {"job": "The id of the job, as in `listJobs`, or `last`, if your last change is a job."}
+
+
+class EventResponse(StreamingResponse):
+    """The events of one listener."""
+
+    def __init__(self, events: AsyncGenerator[bytes, None], listener: Listener) -> None:
+        # Buffering proxies would hold events back.
+        headers = {"Content-Type": MEDIA_TYPE, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(events, headers=headers)
+        self._listener = listener
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._listener.leave()
 
 
 # Rewrites
