@@ -12,10 +12,11 @@ from perseid.server.limits.guesses import (
     MAX_TURNS,
     MAX_WAIT,
     MAX_WAITING,
+    RECENT_SECONDS,
     GuessQueue,
     KnownClients,
 )
-from perseid.server.state.state import StateFull
+from perseid.server.state.state import StateFull, Table
 from tests.server.shared_state import make_state
 
 HOME, OTHER = get_source("192.0.2.1"), get_source("2001:db8::1")
@@ -146,6 +147,26 @@ def test_number_of_known_clients_is_limited() -> None:
         known.add((number,), udp=False)
         clock.now += DAY
     assert [known.contains((number,), udp=False) for number in range(1, 6)] == [True, False, True, True, True]
+
+
+def test_known_client_is_looked_up_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    known, lookups = remembered(clock := Clock()), list[bytes]()
+    get = Table.get
+
+    def count(table: Table, key: bytes, now: float) -> bytes | None:
+        lookups.append(key)
+        return get(table, key, now)
+
+    monkeypatch.setattr(Table, "get", count)
+    for number, expected in ((1, 1), (1, 1), (2, 2)):
+        known.add((number,), ADMIN, udp=False)
+        assert known.contains((number,), ADMIN, udp=False)
+        assert len(lookups) == expected
+    clock.now += RECENT_SECONDS
+    assert known.contains((1,), ADMIN, udp=False)
+    assert len(lookups) == 3
+    clock.now += KNOWN_DAYS * DAY
+    assert not known.contains((1,), ADMIN, udp=False)
 
 
 def test_next_turn_belongs_to_the_network_that_failed_least() -> None:

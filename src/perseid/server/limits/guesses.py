@@ -31,6 +31,10 @@ MAX_KNOWN: Final = 16_384
 """Proofs that are remembered, an address with an identity each, in a file of 320 KiB; one of those that were not used
 for the most days is evicted."""
 
+MAX_RECENT: Final = 1_024
+RECENT_SECONDS: Final = 1.0
+"""Proofs that a process looks up once in so many seconds: those of the clients that it serves at the moment."""
+
 KNOWN_DAYS: Final = 30
 """Days after its last use on which a proof is forgotten: longer than a vacation, shorter than most leases of an
 address."""
@@ -93,6 +97,7 @@ class KnownClients:
         self._failures = state.table(
             "failed_guesses", version=1, max_entries=max_size, max_bytes=_TABLE_BYTES, clock=clock
         )
+        self._recent: dict[tuple[int, bytes, bool], tuple[float, int]] = {}  # when it was seen, and that day
         self.changed = False
         """Whether `dump` has something new. Set it again if what that returned could not be saved."""
 
@@ -109,11 +114,27 @@ class KnownClients:
 
     def add(self, source: Source, secret_of: bytes = b"", *, udp: bool) -> None:
         """Remember a proof; without `secret_of` that of any identity."""
-        self.changed |= self._remember(self._hash(source, secret_of, udp=udp), self._today + KNOWN_DAYS)
+        key, expiry, now = (source[0] if source else 0, secret_of, udp), self._today + KNOWN_DAYS, self._clock()
+        if not self._is_recent(key, now, expiry):
+            self.changed |= self._remember(self._hash(source, secret_of, udp=udp), expiry)
+            self._recent[key] = now, expiry
 
     def contains(self, source: Source, secret_of: bytes = b"", *, udp: bool) -> bool:
         """Whether a proof is remembered."""
-        return self._expiry.get(self._hash(source, secret_of, udp=udp), self._clock()) is not None
+        key, now = (source[0] if source else 0, secret_of, udp), self._clock()
+        if self._is_recent(key, now):
+            return True
+        day = self._expiry.get(self._hash(source, secret_of, udp=udp), now)
+        if day is not None:
+            self._recent[key] = now, int.from_bytes(day, "little")
+        return day is not None
+
+    def _is_recent(self, key: tuple[int, bytes, bool], now: float, expiry: int = 0) -> bool:
+        """Whether this process has just seen that a proof is remembered: each request asks for it several times."""
+        if len(self._recent) > MAX_RECENT:
+            self._recent.clear()  # those that matter are back at once
+        since, until = self._recent.get(key, (0.0, 0))
+        return 0 <= now - since < RECENT_SECONDS and until >= expiry and until * _DAY > now
 
     def add_failure(self, source: Source, secret_of: bytes, *, udp: bool) -> None:
         """Count a wrong guess at a secret for each network of a source."""
