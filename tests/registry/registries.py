@@ -15,6 +15,7 @@ from perseid.names.handle import Handle
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
 from perseid.records.record import Value, ValueRef
 from perseid.registry.access.authorization import Settings
+from perseid.registry.access.token_records import Secret
 from perseid.registry.access.tokens import authenticate
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import Home
@@ -79,4 +80,4 @@ def decide(registry: Registry, command: Command[object], identity: Identity = OP
 def authenticated(registry: Registry, text: str) -> TokenIdentity:
     """The identity of a caller with a token; raises `Refused`."""
     with registry.snapshot() as snapshot:
-        return authenticate(snapshot, text, registry.now())
+        return authenticate(snapshot, Secret.parse(text), registry.now())

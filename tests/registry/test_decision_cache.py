@@ -27,6 +27,7 @@ from perseid.registry.registry import Registry
 from perseid.registry.results import ChangeResult, Refused
 from perseid.registry.snapshot import POLICY_TYPE
 from perseid.wire.codes import ResponseCode
+from tests.ledger.ledgers import until
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
 
 URL = Value.text(1, "URL", "https://example.org/")
@@ -90,6 +91,17 @@ def test_second_create_reads_nothing(registry: Registry, readings: list[str]) ->
     create(registry, "10.1/b")
     create(registry, "10.1/c")
     assert readings == []
+
+
+def test_overwriting_create_of_a_new_handle_reads_nothing(registry: Registry, readings: list[str]) -> None:
+    """The answers view does not have it, and the commit checks that nothing else has: here an unpublished record."""
+    until(lambda: registry.ledger.ready)
+    create(registry, "10.1/a")
+    elsewhere(registry, "10.1/hidden", EMAIL, state=State.UNPUBLISHED)
+    for name, expected in (("10.1/b", []), ("10.1/hidden", ["read"]), ("10.1/a", ["read"])):
+        del readings[:]
+        result = registry.do(Create(handle(name), (URL, EMAIL), overwrite=True), OPERATOR, "native")
+        assert (result.overwritten, readings) == (bool(expected), expected)
 
 
 def test_existing_handle_is_detected(registry: Registry, readings: list[str]) -> None:

@@ -9,13 +9,14 @@ Tokens are checked here before the command: the decision depends on the token's 
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar, cast
 
 from perseid.ledger.errors import AnswersUnavailable, CorruptData, LedgerError, PreconditionFailed, TooBusy
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.commit import CommitReader
+from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.requests import (
     Append,
     Appended,
@@ -29,6 +30,7 @@ from perseid.ledger.log.requests import (
     Preconditions,
     RepeatedRequest,
 )
+from perseid.ledger.views.answers_format import is_local
 from perseid.registry.access.token_records import check_token_identity
 from perseid.registry.queries.history import as_of
 from perseid.registry.queries.resolve import Query, resolve
@@ -157,7 +159,22 @@ class Registry:
 
     def cached_snapshot(self) -> CachedSnapshot:
         """The state as far as it is cached, and the ledger for the rest. Valid only if a commit checks it."""
-        return CachedSnapshot(self.ledger.open_reader, self.rules, self.entry_cache)
+        return CachedSnapshot(self.ledger.open_reader, self.rules, self.entry_cache, self._seems_new)
+
+    def _seems_new(self, key: bytes) -> bool:
+        """Whether the answers view knows no entries of a record; it does not have all of them."""
+        try:
+            with self.ledger.answers.snapshot() as view:
+                return not is_local(key) and view.find(key) is None and view.deleted(key) is None
+        except (AnswersUnavailable, CorruptData):
+            return False
+
+    def recent_snapshot(self) -> CachedSnapshot:
+        """What is cached, and nothing else: any other read raises `LedgerNeeded`.
+
+        It may be out of date, so it is for what the decision of a change checks again, such as a key.
+        """
+        return CachedSnapshot(_no_ledger, self.rules, self.entry_cache, lambda _: False)
 
     @contextmanager
     def public_snapshot(self, *, short_only: bool = True) -> Iterator[PublicSnapshot]:
@@ -314,6 +331,10 @@ class Execution(Generic[T]):
     def _decide_on(self, snapshot: Snapshot, stage: Stage) -> Plan[T]:
         context = self.registry.context(snapshot, self.identity, self.interface, self.note, stage)
         return decide_command(self.command, context)
+
+
+def _no_ledger() -> AbstractContextManager[LogReader]:
+    raise LedgerNeeded
 
 
 def decide_command(command: Command[T], context: Context) -> Plan[T]:

@@ -5,10 +5,10 @@ policy, a prefix is homed here or not. Each record is read once per decision, an
 entry; the ledger checks at commit that nothing of it has changed.
 
 The cache saves a database transaction for most changes. Policies, homed prefixes, prefix handles and creators hardly
-ever change, and a handle to create is nearly always new. So a command is first decided on cached entries, and on the
-handle being new. The commit checks every precondition, cached or not; if one fails the command is decided again from
-the ledger. Without a commit nothing is checked, so refusals and results without a change that depend on the cache are
-decided again too.
+ever change, and a handle to create is nearly always new. So a command is first decided on cached entries, and on a
+handle being new that the answers view does not have. The commit checks every precondition, cached or not; if one fails
+the command is decided again from the ledger. Without a commit nothing is checked, so refusals and results without a
+change that depend on the cache are decided again too.
 
 An entry is cached with its leaf hash, which the commit compares: when an older state of the ledger is restored under a
 running process, sequence numbers are reused for other entries.
@@ -409,9 +409,17 @@ def _is_small(entry: Entry) -> bool:
 class CachedSnapshot(Snapshot):
     """A snapshot from the cache; reads only what is not cached from the ledger."""
 
-    def __init__(self, read: Callable[[], AbstractContextManager[LogReader]], rules: Rules, cache: EntryCache) -> None:
+    def __init__(
+        self,
+        read: Callable[[], AbstractContextManager[LogReader]],
+        rules: Rules,
+        cache: EntryCache,
+        seems_new: Callable[[bytes], bool],
+    ) -> None:
+        """`seems_new` tells cheaply whether a record probably has no entries."""
         super().__init__(None, rules)
         self._read = read
+        self._seems_new = seems_new
         self._entry_cache = cache
         self._entered: AbstractContextManager[LogReader] | None = None
         self.is_certain = True
@@ -434,7 +442,7 @@ class CachedSnapshot(Snapshot):
         return self._reader
 
     def entry(self, key: bytes, *, new: bool = False) -> Entry | None:
-        """The latest known entry of a record; a `new` handle has none.
+        """The latest known entry of a record; one that is `new`, or seems to be, has none.
 
         Once the ledger's snapshot is open, entries are read from it: a cached entry may be newer, and a decision must
         not mix it with the history that ends before it.
@@ -443,7 +451,7 @@ class CachedSnapshot(Snapshot):
             return self._entries[key]
         cached = None if self._reader is not None else self._entry_cache.get(key)
         if cached is None:
-            if self._reader is not None or not new:
+            if self._reader is not None or not (new or self._seems_new(key)):
                 return super().entry(key)
             self._entries[key] = None
         else:

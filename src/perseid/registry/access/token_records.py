@@ -27,6 +27,7 @@ import re
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, Self
 
 import msgspec
@@ -64,6 +65,13 @@ _SECRET_LENGTH: Final = 43  # 62⁴³ > 2²⁵⁶
 _SUM_LENGTH: Final = 6  # 62⁶ > 2³²
 _TOKEN_RE: Final = re.compile(PATTERN)
 _LENGTH: Final = len(PREFIX) + ID_LENGTH + _SECRET_LENGTH + _SUM_LENGTH
+
+
+class InactiveToken(Refused):
+    """A token that was revoked, has expired or is not valid for another reason."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(ResponseCode.AUTHENTICATION_FAILED, reason, AdviceKind.CREATE_TOKEN())
 
 
 class InvalidToken(ValueError):
@@ -146,6 +154,7 @@ HASH_TYPE: Final = "PERSEID_TOKEN_HASH"
 """The type of the value with the SHA-256 of its secret."""
 
 _LOCAL: Final = "local:"
+_MAX_CACHED_TOKENS: Final = 256  # those with which programs send many requests
 _ADMIN_ONLY: Final = Permission.ADMIN_READ | Permission.ADMIN_WRITE
 _NOT_READABLE: Final = Permission(0)
 
@@ -203,6 +212,7 @@ class Token:
         return None
 
     @classmethod
+    @lru_cache(_MAX_CACHED_TOKENS)
     def _parse(cls, name: str, data: bytes) -> Self | None:
         try:
             stored = msgspec.json.decode(data, type=_StoredToken)
@@ -227,14 +237,14 @@ def require_active_token(snapshot: Snapshot, token: str, now: int) -> tuple[Toke
     """An active token and its entry. Raises `Refused`."""
     entry = find_token_entry(snapshot, token)
     if entry is None:
-        raise _inactive("This token does not exist here")
+        raise InactiveToken("This token does not exist here")
     active = Token.from_entry(entry) if entry.state is State.NORMAL else None
     if active is None:
-        raise _inactive(f"Token {token} was revoked")
+        raise InactiveToken(f"Token {token} was revoked")
     if now >= active.expires:
-        raise _inactive(f"Token {token} has expired")
+        raise InactiveToken(f"Token {token} has expired")
     if not issuer_key_matches(snapshot, active):
-        raise _inactive(
+        raise InactiveToken(
             f"Token {token} is no longer valid: the key of its issuer {display_name(active.issuer)} changed"
         )
     return active, entry
@@ -246,7 +256,7 @@ def check_token_identity(context: Context) -> None:
     if isinstance(identity, TokenIdentity):
         token, _ = require_active_token(context.snapshot, identity.token, context.now)
         if token.identity() != identity:
-            raise _inactive(f"Token {identity.token} has changed")
+            raise InactiveToken(f"Token {identity.token} has changed")
 
 
 def key_commitment(snapshot: Snapshot, reference: ValueRef) -> bytes | None:
@@ -274,7 +284,3 @@ def issuer_key_matches(snapshot: Snapshot, token: Token) -> bool:
     if token.issuer.startswith(_LOCAL):
         return True
     return key_commitment(snapshot, ValueRef.parse(token.issuer)) == token.key
-
-
-def _inactive(reason: str) -> Refused:
-    return Refused(ResponseCode.AUTHENTICATION_FAILED, reason, AdviceKind.CREATE_TOKEN())

@@ -49,7 +49,6 @@ from perseid.wire.codes import ResponseCode
 from .authorization import SearchUsage
 from .permissions import DERIVED_SUFFIX, HasPermissions, HasRole, Requirement, Role, ScopeSet, display_name
 from .token_records import (
-    InvalidToken,
     Secret,
     Token,
     find_token_entry,
@@ -253,15 +252,11 @@ class TokenUses:
             self._noted.pop(token, None)
 
 
-def authenticate(snapshot: Snapshot, text: str, now: int) -> TokenIdentity:
+def authenticate(snapshot: Snapshot, secret: Secret, now: int) -> TokenIdentity:
     """The identity of a caller with a token. Raises `Refused`, which does not say why to a stranger.
 
     The registry checks again, for each command, that the token is active.
     """
-    try:
-        secret = Secret.parse(text)
-    except InvalidToken as problem:
-        raise Refused(ResponseCode.AUTHENTICATION_FAILED, str(problem), AdviceKind.SEND_WHOLE_TOKEN()) from None
     entry = find_token_entry(snapshot, secret.id)
     created = None if entry is None else _creation_entry(snapshot, entry)
     # Only a caller who has the secret learns that the token was revoked or has expired.

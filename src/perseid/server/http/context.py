@@ -277,11 +277,25 @@ class RequestContext:
         """Run a call in a thread of the pool for its kind; raises what the call raises, or `Busy`."""
         return cast("T", await self.server.do(Work(kind, call, secret_of, price), self.request.client))
 
-    async def read_short(self, read: Callable[[Snapshot], T], *, secret_of: bytes | None = None) -> T:
-        """Read a few records: in the event loop, unless one is long or the database is across a network."""
+    async def read_short(
+        self,
+        read: Callable[[Snapshot], T],
+        *,
+        secret_of: bytes | None = None,
+        accept_recent: Callable[[T], bool] | None = None,
+    ) -> T:
+        """Read a few records: in the event loop, unless one is long or the database is across a network.
+
+        A result that `accept_recent` accepts may be that of cached entries, which a later decision must check again.
+        """
 
         def call(*, short_only: bool) -> T:
-            with self.server.registry.snapshot(short_only=short_only) as snapshot:
+            registry = self.server.registry
+            if accept_recent is not None:
+                with suppress(LedgerNeeded), registry.recent_snapshot() as recent:
+                    if accept_recent(result := read(recent)):
+                        return result
+            with registry.snapshot(short_only=short_only) as snapshot:
                 return read(snapshot)
 
         if self._reads_are_short:

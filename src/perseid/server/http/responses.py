@@ -28,6 +28,7 @@ from perseid.records.encoding import JsonObject, json_type_name, parse_json
 from perseid.records.errors import InvalidData
 from perseid.records.json_form import value_from_json
 from perseid.records.record import MAX_VALUES, Value
+from perseid.registry.access.token_records import InactiveToken
 from perseid.registry.advice import NO_TEXTS, AdviceTexts, render
 from perseid.registry.commands.composition import ConditionFailed
 from perseid.registry.commands.minting import RetryLater
@@ -246,7 +247,7 @@ def to_failure(problem: Exception, request_context: RequestContext, texts: Advic
             return Failure(problem.status, problem.code, problem.message, echo_name=problem.echo_name)
         case ReferralError():
             return Failure(status_of(problem.code), problem.code, "", referral=problem)
-        case KeyChanged():
+        case KeyChanged() | InactiveToken():
             return Failure(UNAUTHORIZED, ResponseCode.AUTHENTICATION_FAILED, str(problem))
         case RetryLater():
             return Failure(

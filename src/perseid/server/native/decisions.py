@@ -38,7 +38,7 @@ from perseid.registry.context import Command, Context, Plan, Stage, not_hosted
 from perseid.registry.identity import Identity, KeyIdentity
 from perseid.registry.registry import Registry
 from perseid.registry.results import PrefixNotHosted, ReferralError, Refused, find_refusal
-from perseid.registry.snapshot import Rules, Snapshot
+from perseid.registry.snapshot import LedgerNeeded, Rules, Snapshot
 from perseid.server.state.state import StateFull
 from perseid.wire.codes import LocalProtocolError, OpCode, ResponseCode
 from perseid.wire.responses import Failure, Referral, ResponseBody
@@ -282,6 +282,13 @@ def dry_run(registry: Registry, registry_request: RegistryRequest, identity: Ide
                 raise
     with registry.snapshot() as snapshot, suppress(RetryLater):  # having to wait is not a refusal
         command.decide(registry.context(snapshot, identity, INTERFACE, stage=Stage.COMMIT))
+
+
+def find_recent_keys(registry: Registry, claimed: KeyIdentity) -> tuple[Value, ...]:
+    """Return the keys that would prove a claimed identity if they are cached; they may have changed since."""
+    with suppress(LedgerNeeded, Refused), registry.recent_snapshot() as snapshot:
+        return find_keys(snapshot, claimed.reference, claimed.proof)
+    return ()
 
 
 def find_claimed_keys(registry: Registry, registry_request: RegistryRequest, claimed: KeyIdentity) -> tuple[Value, ...]:

@@ -59,6 +59,7 @@ from .decisions import (
     execute_request,
     find_claim_refusal,
     find_claimed_keys,
+    find_recent_keys,
     internal_error,
 )
 from .operations import CHANGING_OPCODES, NativeContext, find_secrets, status_values, translate
@@ -352,10 +353,12 @@ class NativeServer:
         registry_request = translate(request, self._native)
         claim = self.registry, registry_request, identity
         secret_of = own_secret_id(identity.reference.handle) if kind is Proof.SECRET_KEY else None
-        keys = await self._read(call, partial(find_claimed_keys, *claim))
-        verify = partial(find_proving_key, proof, kind, keys)
-        is_short = kind is Proof.PUBLIC_KEY and are_rsa_keys(keys)
-        key = await self._work(call, WorkKind.VERIFY, verify, secret_of, is_short=is_short)
+        # The decision checks the key again, so one from the cache is enough; a wrong proof costs one read in any case.
+        keys = find_recent_keys(self.registry, identity)
+        key = await self._find_proving_key(call, proof, keys, secret_of) if keys else None
+        if key is None:
+            current = await self._read(call, partial(find_claimed_keys, *claim))
+            key = None if keys and current == keys else await self._find_proving_key(call, proof, current, secret_of)
         call.guess = None if secret_of is None else SecretGuess(secret_of, right=key is not None)
         if key is None:
             call.failed_proof = True
@@ -367,6 +370,14 @@ class NativeServer:
             return await self._send(call, accepted)
         call.request = accepted
         return await self._execute_authenticated(call, registry_request, proved)
+
+    async def _find_proving_key(
+        self, call: _Call, proof: ChallengeProof, keys: tuple[Value, ...], secret_of: bytes | None
+    ) -> Value | None:
+        kind = PROOF_KINDS[proof.auth_type]
+        is_short = kind is Proof.PUBLIC_KEY and are_rsa_keys(keys)
+        verify = partial(find_proving_key, proof, kind, keys)
+        return await self._work(call, WorkKind.VERIFY, verify, secret_of, is_short=is_short)
 
     def _check_session_required(self, request: Request) -> None:
         if self._settings.sessions_required and request.session is None:

@@ -1,21 +1,24 @@
 """Authentication with bearer tokens."""
 
 import secrets
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from threading import get_ident
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from perseid.ledger.log.reader import LogReader
 from perseid.ledger.store import idempotency
 from perseid.ledger.store.jobs import EndJob
 from perseid.names.handle import Handle
-from perseid.records.record import ValueRef
+from perseid.records.record import Permission, Value, ValueRef
 from perseid.records.site import Transport
 from perseid.registry.access.permissions import ScopeSet
 from perseid.registry.access.token_records import Secret
 from perseid.registry.access.tokens import CreateToken, RevokeToken
-from perseid.registry.commands.records import Delete
+from perseid.registry.commands.records import Delete, Modify
 from perseid.registry.identity import KeyIdentity, Proof
 from perseid.registry.installation.settings import Config
 from perseid.registry.registry import Registry
@@ -31,6 +34,7 @@ from tests.server.http.v1.apis import got, problem, send
 from tests.server.installations import OPERATOR
 
 ANN = KeyIdentity(ValueRef(300, "0.NA/12345"), Proof.SECRET_KEY)
+URL = {"index": 1, "type": "URL", "data": "https://example.org/"}
 TYPE = {"handle": "12345/SCALE", "description": "A map's scale"}
 
 
@@ -153,6 +157,40 @@ def test_token_that_ends_before_the_decision_changes_nothing(server: Harness) ->
     server.registry.do(RevokeToken(token.id), OPERATOR, "cli")
     with pytest.raises(Refused, match="revoked"):
         server.registry.do(Delete(Handle.parse("12345/n0")), shown, "http")
+
+
+def test_change_by_a_known_key_or_token_reads_nothing(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit checks what is cached, and that the handle is new."""
+    readers: list[int] = []
+    open_reader = server.registry.ledger.open_reader
+
+    def open_and_note() -> AbstractContextManager[LogReader]:
+        readers.append(get_ident())
+        return open_reader()
+
+    monkeypatch.setattr(server.registry.ledger, "open_reader", open_and_note)
+    for name, headers in (("a", basic()), ("b", bearer(make(server.registry, "create")))):
+        assert server.put(f"/api/handles/12345/{name}0", [URL], headers=headers).status == 201
+        assert get_ident() in readers
+        readers.clear()
+        assert server.put(f"/api/handles/12345/{name}1", [URL], headers=headers).status == 201
+        assert get_ident() not in readers  # the ledger's own threads read, too
+
+
+def test_key_and_token_that_another_process_changed_prove_nothing(server: Harness) -> None:
+    """What this process remembers of them is out of date."""
+    token, new = make(server.registry, "create"), "/api/handles/12345/new"
+    for name, headers in (("a", basic()), ("b", bearer(token))):
+        assert server.put(f"/api/handles/12345/{name}", [URL], headers=headers).status == 201
+    other = Registry(server.registry.ledger, server.registry.rules)
+    other.do(RevokeToken(token.id), OPERATOR, "cli")
+    assert server.get("/api/handles/0.NA/12345", headers=bearer(token)).status == 401
+    assert server.put(new, [URL], headers=bearer(token)).status == 401
+    key = Value(300, "HS_SECKEY", b"another", permissions=Permission(0x0C))
+    other.do(Modify(Handle.parse("0.NA/12345"), (key,)), OPERATOR, "cli")
+    assert server.put(new, [URL], headers=basic()).status == 401
+    assert server.get(new).status == 404
+    assert server.put(new, [URL], headers=basic(secret="another")).status == 201
 
 
 def test_wrong_token_counts_as_a_failure_but_a_typo_does_not(server: Harness) -> None:

@@ -19,10 +19,11 @@ from typing import Final
 from perseid.records.encoding import to_base64
 from perseid.registry.advice import NO_TEXTS, Advice, AdviceKind, AdviceTexts, render
 from perseid.registry.identity import Anonymous, Identity
+from perseid.registry.results import Refused
 from perseid.server.http.context import ProofResult, RequestContext
 from perseid.server.http.messages import HeaderList, Request
 from perseid.server.http.responses import FORBIDDEN, UNAUTHORIZED, https_required
-from perseid.server.native.authentication import Guard, KeyChanged, caller_identity
+from perseid.server.native.authentication import Guard, caller_identity
 from perseid.server.native.work import WorkKind
 from perseid.wire.codes import ResponseCode
 
@@ -76,8 +77,11 @@ class Denial:
         return ". ".join(filter(None, (self.message, render(self.advice, texts))))
 
 
-async def authenticate(request_context: RequestContext) -> AuthResult:
-    """Find the caller. Raises `Busy` under overload."""
+async def authenticate(request_context: RequestContext, *, changes: bool = False) -> AuthResult:
+    """Find the caller. Raises `Busy` under overload.
+
+    `changes` means that nothing but the decision of a change follows, which checks the key or token again.
+    """
     request = request_context.request
     if not request.client.private:
         return AuthResult()
@@ -86,11 +90,11 @@ async def authenticate(request_context: RequestContext) -> AuthResult:
         return await _authenticate_certificate(request_context, None, ambient=True)
     scheme, rest = parse_authorization(header)
     if scheme == _BASIC:
-        return _to_auth_result(await authenticate_basic(request_context, rest), ambient=True)
+        return _to_auth_result(await authenticate_basic(request_context, rest, changes=changes), ambient=True)
     if scheme == _HANDLE:
         return await _authenticate_handle(request_context, header, rest)
     if scheme == _BEARER:
-        identity = await proofs.authenticate_token(request_context, rest)
+        identity = await proofs.authenticate_token(request_context, rest, changes=changes)
         # Every decision checks the token again, so it needs no guard.
         return AuthResult(problem=identity) if isinstance(identity, AuthFailure) else AuthResult(identity)
     reason = "the scheme of the Authorization header is not supported; use Basic, Bearer or Handle"
@@ -207,8 +211,8 @@ async def with_server_signature(request_context: RequestContext, auth: AuthResul
     return replace(auth, session=session, signature=signature)
 
 
-def end_stale_session(request_context: RequestContext, auth: AuthResult, gone: KeyChanged) -> AuthResult:
-    """Return the anonymous result after a `Guard` found the key missing; the session ends."""
+def end_stale_session(request_context: RequestContext, auth: AuthResult, gone: Refused) -> AuthResult:
+    """Return the anonymous result after a decision found the key or token missing; the session ends."""
     if auth.session is not None:
         request_context.server.sessions.end(auth.session)
     return AuthResult(problem=AuthFailure(gone.reason))

@@ -302,18 +302,14 @@ class AuthFailure:
     """Whether the challenge repeats the reason; deployed servers do not for headers they cannot parse."""
 
 
-async def authenticate_basic(request_context: RequestContext, text: str) -> ProvenIdentity | AuthFailure:
-    """Check Basic credentials: the text after the scheme."""
+async def authenticate_basic(
+    request_context: RequestContext, text: str, *, changes: bool = False
+) -> ProvenIdentity | AuthFailure:
+    """Check Basic credentials: the text after the scheme. `changes` is as in `authenticate`."""
     try:
         credentials = parse_credentials(text)
     except InvalidCredentials as problem:
         return AuthFailure(str(problem))
-    return await _authenticate_credentials(request_context, credentials)
-
-
-async def _authenticate_credentials(
-    request_context: RequestContext, credentials: Credentials
-) -> ProvenIdentity | AuthFailure:
     reference = credentials.reference
     target = own_secret_id(reference.handle)
 
@@ -322,7 +318,9 @@ async def _authenticate_credentials(
         return matching_secret(credentials, keys.values), keys.elsewhere
 
     # The comparison is fast, so it is part of the read; the budgets must know whose secret is guessed.
-    key, elsewhere = await request_context.read_short(load_keys, secret_of=target)
+    key, elsewhere = await request_context.read_short(
+        load_keys, secret_of=target, accept_recent=(lambda found: found[0] is not None) if changes else None
+    )
     request_context.server.record_proof(ProofResult(key is not None, target), request_context.request.client)
     if key is None:
         return _auth_failure(reference, credentials.remark, elsewhere=elsewhere)
@@ -424,12 +422,14 @@ def is_token(text: str) -> bool:
     return text.startswith(PREFIX)
 
 
-async def authenticate_token(request_context: RequestContext, text: str) -> TokenIdentity | AuthFailure:
-    """Authenticate the token after the scheme. Raises `Busy`."""
+async def authenticate_token(
+    request_context: RequestContext, text: str, *, changes: bool = False
+) -> TokenIdentity | AuthFailure:
+    """Authenticate the token after the scheme; `changes` is as in `authenticate`. Raises `Busy`."""
     if not is_token(text):
         return AuthFailure(UNKNOWN_TOKEN, advice=AdviceKind.SEND_WHOLE_TOKEN(), in_challenge=False)
     try:
-        Secret.parse(text)
+        secret = Secret.parse(text)
     except InvalidToken as problem:
         reason = f"the token was not accepted: {problem}"
         return AuthFailure(reason, advice=AdviceKind.SEND_WHOLE_TOKEN(), in_challenge=False)
@@ -439,11 +439,15 @@ async def authenticate_token(request_context: RequestContext, text: str) -> Toke
 
     def load_token(snapshot: Snapshot) -> TokenIdentity | Refused:
         try:
-            return authenticate(snapshot, text, server.registry.now())
+            return authenticate(snapshot, secret, server.registry.now())
         except Refused as refused:  # a result; work that fails is not an attempt
             return refused
 
-    result = await request_context.read_short(load_token, secret_of=target)
+    result = await request_context.read_short(
+        load_token,
+        secret_of=target,
+        accept_recent=(lambda one: isinstance(one, TokenIdentity)) if changes else None,
+    )
     server.record_proof(ProofResult(not isinstance(result, Refused), target), request_context.request.client)
     if isinstance(result, Refused):
         reason = f"the token was not accepted: {result.reason}"

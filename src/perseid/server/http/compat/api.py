@@ -97,7 +97,8 @@ async def handle_request(request_context: RequestContext) -> Response:
         return _error_response(form, METHOD_NOT_ALLOWED, _unknown_endpoint(request), (allow_header(resource.methods),))
     if resource.session:
         return await sessions.handle_request(request_context)
-    auth = await authenticate(request_context)
+    changes = resource.is_handle and request.method in ("PUT", "DELETE")
+    auth = await authenticate(request_context, changes=changes)
     call = Call(request_context, auth, Parameters.parse(request.query), form)
     return await call.catching_errors(None, _call_resource(call, resource))
 

@@ -13,6 +13,7 @@ from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.encoding import JsonObject
 from perseid.records.json_form import value_to_json
 from perseid.records.record import Value
+from perseid.registry.access.token_records import InactiveToken
 from perseid.registry.advice import AdviceKind, AdviceTexts
 from perseid.registry.commands.minting import RetryLater
 from perseid.registry.context import Command, Context, Stage
@@ -226,7 +227,7 @@ class Call:
     def error_response(self, problem: Exception, echo: str | None) -> Response:
         """Create the response for an exception."""
         call = self
-        if isinstance(problem, KeyChanged):
+        if isinstance(problem, KeyChanged | InactiveToken):
             call = replace(self, auth=end_stale_session(self.request_context, self.auth, problem))
         return call.failure_response(self.to_failure(problem), echo)
 
