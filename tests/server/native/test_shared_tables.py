@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from perseid.server.native.authentication import ProvenIdentity
 from perseid.server.native.decisions import Busy
 from perseid.server.native.server import NativeServer
 from perseid.server.native.shared_tables import (
+    ID_BLOCK,
     LONG_DIVISOR,
     LONG_REQUEST,
     UNPROVED_SECONDS,
@@ -320,6 +322,21 @@ def test_ids_are_unique_over_processes_and_wrap(state: SharedState) -> None:
     last = ids[-1]
     one.add(session_at(last % MAX_ID + 1), NOW)
     assert two.next_id() == (last + 1) % MAX_ID + 1, "that one is in use"
+
+
+def test_ids_are_taken_in_blocks(state: SharedState, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most need no change of the shared state."""
+    sessions, writes = sessions_of(state), list[object]()
+    write = SharedState.write
+
+    def counted(*arguments: object) -> object:
+        writes.append(arguments)
+        return write(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SharedState, "write", counted)
+    ids = [sessions.next_id() for _ in range(2 * ID_BLOCK)]
+    assert len(writes) == 2
+    assert all(new == old % MAX_ID + 1 for old, new in pairwise(ids))
 
 
 def test_received_counters_are_remembered_like_in_one_process(state: SharedState) -> None:

@@ -12,6 +12,7 @@ survive a flood of them.
 import time
 from array import array
 from bisect import insort
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -40,6 +41,9 @@ SESSION_BYTES: Final = 2_048
 
 MIN_TABLE_BYTES: Final = 1 << 16
 """Bytes of a table besides its sessions: pages are never full."""
+
+ID_BLOCK: Final = 64
+"""Ids of sessions and challenges that a process takes at a time, so that most need no change of the shared state."""
 
 LONG_REQUEST: Final = 1_024
 """Bytes from which a request is long: changes of usual records are shorter."""
@@ -112,27 +116,30 @@ class SharedSessions:
         self._proved = table("native_sessions", limit)
         self._unproved = table("native_unproved_sessions", unproved)
         self._ids = table("native_ids", 1)
+        self._next_ids: deque[int] = deque()
 
     def __len__(self) -> int:
         return self._proved.size().entries + self._unproved.size().entries
 
     def next_id(self) -> int:
-        """The next id of all processes, which no session has.
+        """The next id of those that this process has taken, which no session has."""
+        while True:
+            if not self._next_ids:
+                last = _write(self._state, self._take_ids)
+                self._next_ids = deque((last + number) % MAX_ID + 1 for number in range(ID_BLOCK))
+            key = _pack_id(new := self._next_ids.popleft())
+            if self._proved.get(key, 0.0) is None and self._unproved.get(key, 0.0) is None:
+                return new
+
+    def _take_ids(self, txn: Transaction) -> int:
+        """Take a block of the ids of all processes; return the one before it.
 
         The first one is random: after a restart, messages of old sessions must not look forged instead of expired.
         """
-
-        def run(txn: Transaction) -> int:
-            data = self._ids.read(txn, _LAST_ID_KEY, 0.0)
-            last = int.from_bytes(data or self._state.key[:_ID_BYTES], "big") & MAX_ID
-            while True:
-                last = last % MAX_ID + 1
-                if self._find(txn, _pack_id(last)) is None:
-                    break
-            self._ids.write(txn, _LAST_ID_KEY, Entry(_pack_id(last), _NEVER))
-            return last
-
-        return _write(self._state, run)
+        data = self._ids.read(txn, _LAST_ID_KEY, 0.0)
+        last = int.from_bytes(data or self._state.key[:_ID_BYTES], "big") & MAX_ID
+        self._ids.write(txn, _LAST_ID_KEY, Entry(_pack_id((last + ID_BLOCK - 1) % MAX_ID + 1), _NEVER))
+        return last
 
     def add(self, session: Session, now: float) -> None:
         """Add a session; evict the least recently used unauthenticated one if necessary."""
@@ -420,4 +427,4 @@ def _window(stored: _StoredSession) -> "array[int]":
 
 def _is_fresh(window: "array[int]", counter: int) -> bool:
     """As in `CounterWindow`."""
-    return counter > window[0] and counter not in window
+    return counter > window[-1] or (counter > window[0] and counter not in window)
