@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 from perseid.names.errors import MAX_QUOTED_LENGTH
 from perseid.names.suggest import nearest
 from perseid.registry.access.permissions import display_name
+from perseid.registry.access.token_records import InactiveToken
 from perseid.registry.identity import quota_key
 from perseid.registry.queries.aliases import AliasError
 from perseid.registry.results import NotPublic
@@ -36,7 +37,7 @@ from perseid.server.http.auth.authentication import (
 )
 from perseid.server.http.compat.call import Call
 from perseid.server.http.context import RequestContext
-from perseid.server.http.messages import OPTIONS, SAFE_METHODS, HeaderList, Parameters, Response, allow_header
+from perseid.server.http.messages import OPTIONS, SAFE_METHODS, HeaderList, Parameters, Request, Response, allow_header
 from perseid.server.http.negotiation import with_etag
 from perseid.server.http.responses import DEFAULT_FORMAT, NO_STORE, UNAUTHORIZED
 from perseid.server.limits.budgets import get_source
@@ -44,7 +45,7 @@ from perseid.server.native.authentication import KeyChanged
 from perseid.server.native.work import WorkKind
 
 from . import problems
-from .api_call import LARGE_BODY, ApiCall
+from .api_call import KEY_HEADER, LARGE_BODY, ApiCall
 from .problems import ApiError, ProblemResponse
 from .routing import BASE, EmptyQuery, Reply, Route, Routes
 from .state import Allowance
@@ -54,6 +55,7 @@ BEARER_CHALLENGE: Final = ("WWW-Authenticate", 'Bearer realm="handle"')
 """The first authentication method offered: programs should use tokens."""
 
 _SLASH_ADVICE: Final = "Write the slash of a handle as %2F, as in {}/handles/12345%2Fx"
+_MINT_PATH: Final = f"{BASE}/mint".encode()
 _TIME_PARAMETERS: Final = ("at", "earlier", "later")
 
 
@@ -163,7 +165,7 @@ async def handle(request_context: RequestContext) -> Response:
     """Handle a request. Those for missing paths count toward the rate limit too."""
     if request_context.request.method == OPTIONS:
         return await _call_api(Call(request_context, AuthResult(), Parameters(), DEFAULT_FORMAT))
-    auth = await authenticate(request_context)
+    auth = await authenticate(request_context, changes=_mints(request_context.request))
     call = Call(request_context, auth, Parameters(), DEFAULT_FORMAT)
     allowance = _count_request(call)
     if auth.problem is not None:
@@ -173,6 +175,11 @@ async def handle(request_context: RequestContext) -> Response:
     else:
         response = await _call_api(call)
     return response.with_headers(*allowance.headers, *proof_headers(auth))
+
+
+def _mints(request: Request) -> bool:
+    """Whether a request only mints: with an idempotency key, it may repeat a response without a decision."""
+    return request.method == "POST" and request.path == _MINT_PATH and not request.all(KEY_HEADER)
 
 
 def _rate_limit_error(allowance: Allowance) -> ApiError:
@@ -241,7 +248,7 @@ async def _error_response(call: Call, error: Exception, api_call: ApiCall | None
     alias whose target is missing, or for this caller.
     """
     request_context, auth = call.request_context, call.auth
-    if isinstance(error, KeyChanged):
+    if isinstance(error, KeyChanged | InactiveToken):
         auth = end_stale_session(request_context, auth, error)
     result = problems.to_problem(error, request_context)
     if result.problem.status == UNAUTHORIZED:
