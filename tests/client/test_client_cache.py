@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from perseid.client.cache import MAX_LIFETIME, Cache, expiry
+from perseid.client.cache import MAX_LIFETIME, MAX_SIZE, Cache, expiry
 from perseid.client.sites import ResponseTimes, Service
 from perseid.records.record import TtlType, Value
 from tests.client.worlds import HOST, OTHER_HOST, make_site
@@ -32,6 +32,15 @@ def test_an_entry_expires_at_its_time_or_after_an_hour() -> None:
     assert [cache.get(key, 9.9) is not None for key in ("short", "long", "past")] == [True, True, False]
     assert cache.get("short", 10) is None
     assert cache.get("long", MAX_LIFETIME) is None
+    assert len(cache) == 0
+
+
+def test_the_bytes_of_a_cache_are_bounded() -> None:
+    cache: Cache[str] = Cache()
+    for number in range(100):
+        cache.put(number, "", 10, 0, MAX_SIZE // 10)
+    assert len(cache) == 9
+    cache.put("one", "", 10, 0, MAX_SIZE)
     assert len(cache) == 0
 
 

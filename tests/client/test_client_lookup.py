@@ -62,8 +62,8 @@ def test_requests_have_the_flags_and_counts_of_deployed_clients() -> None:
     world = two_hosts()
     resolver_of(world).resolve("12345/x", ("URL",))
     prefix, handle = sent(world.hosts[ROOT_HOST]), sent(world.hosts[HOST])
-    assert (prefix.header.flags, prefix.header.recursion, prefix.header.site_serial) == (DEFAULT_FLAGS, 0, 1)
-    assert (handle.header.flags, handle.header.recursion, handle.version) == (DEFAULT_FLAGS, 1, (2, 11))
+    assert (prefix.header.flags, prefix.header.recursion, prefix.header.site_serial) == (DEFAULT_FLAGS, 1, 1)
+    assert (handle.header.flags, handle.header.recursion, handle.version) == (DEFAULT_FLAGS, 0, (2, 11))
     resolver_of(world).resolve("12345/x", authoritative=True, certified=True)
     extra = OpFlag.CERTIFY | OpFlag.REQUEST_DIGEST
     assert sent(world.hosts[HOST]).header.flags == DEFAULT_FLAGS | extra | OpFlag.AUTHORITATIVE
@@ -281,9 +281,10 @@ def test_attributes_of_a_site_name_other_addresses(site: Site) -> None:
 
 
 def test_a_domain_that_is_unknown_is_not_asked() -> None:
-    world = two_hosts(site=make_site("0.0.0.0", attributes={"domain": "id.example.org"}))
-    with pytest.raises(Unreachable):
-        resolver_of(world).resolve("12345/x")
+    for attributes in ({"domain": "id.example.org"}, {}):
+        world = two_hosts(site=make_site("0.0.0.0", attributes=attributes))
+        with pytest.raises(Unreachable, match="no server has an address for queries"):
+            resolver_of(world).resolve("12345/x")
 
 
 def test_addresses_that_are_not_allowed_are_not_contacted() -> None:
@@ -486,6 +487,9 @@ def test_aliases_are_followed_on_request() -> None:
     for types in ((), ("URL",)):
         result = resolver.resolve("12345/a", types, follow_aliases=True)
         assert (result.handle, result.aliases, result.values) == ("12345/x", ("12345/a", "12345/b"), (URL,))
+    world.hosts[HOST].records["12345/D"] = (alias(1, "nonsense"),)
+    with pytest.raises(ProtocolError, match="the HS_ALIAS value of 12345/d is not a handle"):
+        resolver.resolve("12345/d", follow_aliases=True)
     world.hosts[HOST].records["12345/C"] = (alias(1, "12345/missing"),)
     with pytest.raises(NotFound, match="12345/missing"):
         resolver.resolve("12345/c", follow_aliases=True)

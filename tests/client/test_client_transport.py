@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from perseid.client.errors import ClientError, ProtocolError, Unreachable
+from perseid.client.errors import ClientError, NotFound, ProtocolError, Unreachable
 from perseid.client.resolution import AsyncResolver, Resolution, Resolver
 from perseid.client.roots import Root
 from perseid.client.transport import Address, AsyncTransport, Exchange, Lookup, Steps, StreamReceiver, run
@@ -19,7 +19,7 @@ from perseid.records.record import Value
 from perseid.records.site import Interface, Purpose, Site, Transport
 from perseid.wire.fragments import Reassembler
 from perseid.wire.framing import Frame, FrameReader
-from tests.client.worlds import URL, Host, make_site
+from tests.client.worlds import URL, Host, make_site, site_value
 
 LOOPBACK = "127.0.0.1"
 LONG = tuple(Value(index, "DATA", bytes([index]) * 900) for index in range(1, 9))
@@ -233,6 +233,51 @@ def test_a_cancelled_resolution_leaves_nothing_behind() -> None:
         asyncio.run(ask(Root((), resolver=(replace(site, servers=(udp,)),))))
 
 
+def test_concurrent_resolutions_find_their_service_once() -> None:
+    host = Host({})
+    host.records |= {f"12345/{number}": (URL,) for number in range(50)}
+
+    async def ask(root: Root) -> None:
+        async with AsyncResolver(root) as resolver:
+            first = asyncio.create_task(resolver.resolve("12345/0"))
+            await asyncio.sleep(0)
+            first.cancel()  # while it has the turn
+            found = await asyncio.gather(*[resolver.resolve(f"12345/{number}") for number in range(50)])
+            assert [result.target for result in found] == ["https://example.org/1"] * 50
+            lost = await asyncio.gather(*[resolver.resolve("888/x") for _ in range(5)], return_exceptions=True)
+            assert [type(error) for error in lost] == [NotFound] * 5
+            assert resolver._transport._turns == {}
+
+    with Listener(host).serving() as site:
+        host.records["0.NA/12345"] = (site_value(site),)
+        asyncio.run(ask(Root((site,))))
+    assert host.asked.count("0.NA/12345") <= 2  # that of the first one, which was cancelled, and one for all others
+    assert host.asked.count("0.NA/888") == 1
+
+
+def test_resolutions_that_wait_for_the_same_service_end_at_their_timeout() -> None:
+    async def ask(root: Root) -> list[object]:
+        async with AsyncResolver(root, transports=[Transport.UDP]) as resolver:
+            waiting = [resolver.resolve("12345/x", timeout=0.2) for _ in range(3)]
+            found = await asyncio.gather(*waiting, return_exceptions=True)
+            assert resolver._transport._turns == {}
+            return [type(error) for error in found]
+
+    with Listener(records(), lambda _: []).serving() as site:
+        assert asyncio.run(ask(Root((site,)))) == [Unreachable] * 3
+
+
+def test_a_cleared_cache_is_filled_again() -> None:
+    host = records()
+    with Listener(host).serving() as site:
+        resolver = Resolver(Root((), resolver=(site,)))
+        for _ in range(3):
+            assert resolver.resolve("12345/x").select("URL") == (URL,)
+        resolver.clear_cache()
+        assert resolver.resolve("12345/x").select("DESC") == ()
+    assert host.asked == ["12345/x"] * 2
+
+
 def look_up(domain: str) -> Steps[tuple[str, ...]]:
     found: tuple[str, ...] = yield Lookup(domain, 5.0)
     return found
@@ -244,6 +289,8 @@ def test_both_drivers_look_up_domains() -> None:
 
     assert LOOPBACK in run(look_up("localhost"))
     assert set(asyncio.run(ask())) == set(run(look_up("localhost")))
+    with pytest.raises(OSError, match="is not a domain"):
+        run(look_up("a..b"))
 
 
 def test_idle_sockets_are_closed_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 from perseid.client.lookup import Core, Options, Query, Resolution
 from perseid.client.roots import Root
 from perseid.client.sites import TRANSPORTS
-from perseid.client.transport import FAILURES, Address, Exchange, Lookup, Steps
+from perseid.client.transport import FAILURES, Address, Exchange, Lookup, Step, Steps, Turn
 from perseid.records.private_keys import PrivateKey
 from perseid.records.record import Value, select
 from perseid.records.site import Attribute, Interface, PrimaryMask, Purpose, Server, Site, Transport, address_from_json
@@ -114,7 +114,7 @@ class World:
             step = next(steps)
             while True:
                 try:
-                    result = self._look_up(step) if isinstance(step, Lookup) else self._exchange(step)
+                    result = self._do(step)
                 except FAILURES as error:
                     step = steps.throw(error)
                 else:
@@ -122,6 +122,11 @@ class World:
         except StopIteration as stop:
             value: T = stop.value
             return value
+
+    def _do(self, step: Step) -> object:
+        if isinstance(step, Turn):
+            return None
+        return self._look_up(step) if isinstance(step, Lookup) else self._exchange(step)
 
     def _look_up(self, lookup: Lookup) -> tuple[str, ...]:
         if lookup.domain not in self.domains:

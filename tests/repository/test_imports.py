@@ -70,3 +70,10 @@ def test_client_needs_neither_database_nor_server(module: str) -> None:
     ] == []
     ours = [name.split(".")[1] for name in loaded if name.startswith("perseid.")]
     assert {"cli", "ledger", "registry", "server"}.isdisjoint(ours)
+
+
+def test_a_blocking_resolver_loads_only_what_it_uses() -> None:
+    loaded = loaded_by("perseid.client.resolution")
+    unused = ("asyncio", "httpx", "lmdb", "msgspec", "sqlalchemy", "perseid.records.data_types", "perseid.schema")
+    assert [module for module in unused if module in loaded] == []
+    assert [module for module in loaded if module.startswith(("perseid.ledger", "perseid.registry"))] == []

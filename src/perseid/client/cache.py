@@ -10,6 +10,11 @@ from perseid.records.record import TtlType, Value
 MAX_ENTRIES: Final = 10_000
 """Entries of a cache: some MiB for usual records."""
 
+MAX_SIZE: Final = 64 << 20
+"""Bytes of the entries of a cache: services that others run decide how long their records are."""
+
+_ENTRY_SIZE = 512  # bytes of an entry besides its data
+
 MAX_LIFETIME: Final = 3_600.0
 """Seconds that an entry is used at most, as in deployed clients: a record can state years, and still be corrected."""
 
@@ -28,7 +33,8 @@ class Cache(Generic[V]):
 
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
         self._max = max_entries
-        self._entries: OrderedDict[Hashable, tuple[float, V]] = OrderedDict()
+        self._entries: OrderedDict[Hashable, tuple[float, V, int]] = OrderedDict()
+        self._size = 0
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -40,32 +46,39 @@ class Cache(Generic[V]):
             found = self._entries.get(key)
             if found is None:
                 return None
-            expires, value = found
+            expires, value, _ = found
             if expires <= now:
-                del self._entries[key]
+                self._remove(key)
                 return None
             self._entries.move_to_end(key)
             return value
 
-    def put(self, key: Hashable, value: V, expires: float, now: float) -> None:
-        """Store an entry until a time; one that has expired already is not stored."""
+    def put(self, key: Hashable, value: V, expires: float, now: float, size: int = 0) -> None:
+        """Store an entry of some bytes until a time; one that has expired already is not stored."""
         if expires <= now or self._max < 1:
             return
         with self._lock:
-            self._entries[key] = min(expires, now + MAX_LIFETIME), value
-            self._entries.move_to_end(key)
-            while len(self._entries) > self._max:
-                self._entries.popitem(last=False)
+            self._remove(key)
+            self._entries[key] = min(expires, now + MAX_LIFETIME), value, size + _ENTRY_SIZE
+            self._size += size + _ENTRY_SIZE
+            while len(self._entries) > self._max or self._size > MAX_SIZE:
+                self._remove(next(iter(self._entries)))
 
     def drop(self, key: Hashable) -> None:
         """Remove an entry, if it exists."""
         with self._lock:
-            self._entries.pop(key, None)
+            self._remove(key)
 
     def clear(self) -> None:
         """Remove everything."""
         with self._lock:
             self._entries.clear()
+            self._size = 0
+
+    def _remove(self, key: Hashable) -> None:
+        removed = self._entries.pop(key, None)
+        if removed is not None:
+            self._size -= removed[2]
 
 
 def expiry(values: Iterable[Value], now: float) -> float:

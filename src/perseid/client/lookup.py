@@ -47,6 +47,7 @@ from .transport import (
     Lookup,
     Steps,
     StreamReceiver,
+    Turn,
 )
 
 DEFAULT_TIMEOUT: Final = 30.0
@@ -61,6 +62,8 @@ MAX_REFERRALS: Final = 10
 MAX_ALIASES: Final = 10
 """Aliases that are followed: more are a mistake."""
 
+_SEE_ALIAS = "Resolve it without following aliases to see the alias itself"
+_SERVER_SIZE = 2_048  # bytes of a server in the cache, with its key
 _MAX_RECURSION = 10  # servers refuse a higher count
 _LOOKUP_TIMEOUT = 5.0  # seconds for the address of a domain
 _SERVICE_TYPES = (HS_SITE, HS_SITE_6, HS_SERV, HS_NAMESPACE)  # as deployed clients ask a prefix handle
@@ -219,7 +222,9 @@ class Core:
 
     def keep_answer(self, query: Query, answer: _Answer) -> None:
         """Cache an answer."""
-        self.answers.put((query.key, query.selection, answer.is_certified), answer, answer.expires, self.clock())
+        size = sum([value.size for value in answer.values])
+        key = query.key, query.selection, answer.is_certified
+        self.answers.put(key, answer, answer.expires, self.clock(), size)
 
     def find_service(self, prefix_handle: str, *, certified: bool) -> _FoundService | None:
         """The service of a prefix, if it is known."""
@@ -238,6 +243,8 @@ class Core:
             answer = yield from walk.read(asked)
             alias = _find_alias(answer.values) if options.follow_aliases else None
             if alias is None:
+                if options.follow_aliases and any(has_type(value.type, HS_ALIAS) for value in answer.values):
+                    raise ProtocolError(f"the HS_ALIAS value of {asked.handle} is not a handle", advice=_SEE_ALIAS)
                 break
             followed.append(asked.handle)
             walk.note("alias", asked.handle, alias)
@@ -245,7 +252,7 @@ class Core:
                 reason = "leads back to itself" if alias in followed else f"has more than {MAX_ALIASES} steps"
                 raise ProtocolError(
                     f"the alias of {query.handle} {reason}: {' → '.join([*followed, alias])}",
-                    advice="Resolve it without following aliases to see the alias itself",
+                    advice=_SEE_ALIAS,
                 )
             asked = replace(asked, handle=alias)
         if answer.code is not ResponseCode.SUCCESS:
@@ -353,19 +360,36 @@ class _Walk:
         known = core.find_service(prefix_handle, certified=certified) if self.options.use_cache and not again else None
         if known is not None:
             return known
+        is_first = not self.open_prefixes
+        if is_first and self.options.use_cache and not again:
+            yield from self._wait_for_turn(prefix_handle)
+            known = core.find_service(prefix_handle, certified=certified)
+            if known is not None:
+                yield Turn(prefix_handle, is_over=True)
+                return known
         if prefix_handle in self.open_prefixes:
             raise ProtocolError(f"the sites of {prefix_handle} can only be found through {prefix_handle} itself")
         self.open_prefixes.add(prefix_handle)
         found = yield from self._read_service(prefix_handle, again=again)
         self.open_prefixes.discard(prefix_handle)
-        core.services.put((prefix_handle, certified), found, found.expires, core.clock())
+        size = _SERVER_SIZE * sum(len(site.servers) for site in found.service.sites)
+        core.services.put((prefix_handle, certified), found, found.expires, core.clock(), size)
+        if is_first:
+            yield Turn(prefix_handle, is_over=True)
         return found
+
+    def _wait_for_turn(self, prefix_handle: str) -> Steps[None]:
+        """Wait while another resolution finds the same service: thousands can start at the same time."""
+        try:
+            yield Turn(prefix_handle, max(0.0, self.started + self.options.timeout - self.core.timer()))
+        except TimeoutError:
+            return  # the first request then reports it
 
     def _read_service(self, prefix_handle: str, *, again: bool) -> Steps[_FoundService]:
         since, prefix = self.core.timer(), prefix_handle.partition("/")[2]
         answer = _Answer(ResponseCode.HANDLE_NOT_FOUND)
         # At first any site of the root; if that has no sites, a primary one: the prefix may have just been created.
-        for authoritative in (True,) if again else (False, True):
+        for authoritative in (self.core.root_service.has_primary,) if again else (False, True):
             answer = yield from self.read(Query(prefix_handle, _SERVICE_TYPES, authoritative=authoritative))
             sites = yield from self.collect_sites(answer.values)
             if service := self.core.make_service(sites):
@@ -468,7 +492,7 @@ class _Walk:
             flags=flags,
             peer_version=peer.version,
             site_serial=peer.serial,
-            recursion=min(self.lookups - 1, _MAX_RECURSION),
+            recursion=min(len(self.open_prefixes), _MAX_RECURSION),
         )
 
     def _ask_peer(

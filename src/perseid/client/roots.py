@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
+from urllib.parse import quote
 
 from perseid.names.handle import fold
 from perseid.records.binary import Reader
@@ -25,7 +26,6 @@ from perseid.records.encoding import (
     require_text,
 )
 from perseid.records.errors import InvalidData
-from perseid.records.json_form import values_from_json
 from perseid.records.record import Value, values_from_bytes
 from perseid.records.site import Site
 
@@ -143,10 +143,8 @@ class Root:
             with httpx.Client(timeout=_FETCH_TIMEOUT, follow_redirects=False) as client:
                 while wanted and len(records) < _MAX_SERVICES:
                     handle = wanted.pop()
-                    response = client.get(f"{url}/{handle}").raise_for_status()
-                    records[handle] = values_from_json(
-                        require_object(parse_json(response.content), "a record")["values"]
-                    )
+                    response = client.get(f"{url}/{quote(handle, safe='/')}").raise_for_status()
+                    records[handle] = _parse_values(require_object(parse_json(response.content), "a record")["values"])
                     wanted += [each for each in read_sites(records[handle])[1] if each not in records]
         except httpx.HTTPError as error:
             raise Unreachable(
@@ -156,6 +154,12 @@ class Root:
         except (InvalidData, KeyError) as error:
             raise ProtocolError(f"the root information at {url} is malformed: {error}") from error
         return cls(tuple(_collect_sites(records)), url)
+
+
+def _parse_values(obj: object) -> tuple[Value, ...]:
+    from perseid.records.json_form import values_from_json  # noqa: PLC0415 - slow to import; a site does not need it
+
+    return values_from_json(obj)
 
 
 def _read_file(path: Path) -> bytes:
@@ -185,12 +189,12 @@ def _read_root_sites(data: bytes) -> list[Site]:
     members = require_object(parse_json(text), "the file")
     if "handles" in members:
         records = {
-            handle: values_from_json(require_object(record, "a record").get("values", []))
+            handle: _parse_values(require_object(record, "a record").get("values", []))
             for handle, record in require_object(members["handles"], "the handles").items()
         }
         return _collect_sites(records)
     if "values" in members:
-        return read_sites(values_from_json(members["values"]))[0]
+        return read_sites(_parse_values(members["values"]))[0]
     return [Site.from_json(members)]
 
 

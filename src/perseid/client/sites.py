@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from threading import Lock
 from typing import Final
 
 from perseid.records.errors import InvalidData
@@ -48,6 +49,7 @@ _FAILURE = 10.0  # seconds that a failure counts
 
 _HTTP_PORTS = {Transport.HTTP: 80, Transport.HTTPS: 443}
 _NO_ADDRESS = bytes(ADDRESS_LENGTH)
+_UNSPECIFIED = "0.0.0.0"  # noqa: S104 - what a server without an address has
 _DELEGATED_SITES = frozenset((HS_SITE_PREFIX, HS_NA_DELEGATE))
 
 
@@ -176,6 +178,8 @@ def _make_peer(site: Site, server: Server, position: int, local_addresses: Mappi
         for interface in reversed(server.interfaces)
         if Purpose.QUERY in interface.purpose and 0 < interface.port <= 0xFFFF
     }
+    if host == _UNSPECIFIED:  # neither an address nor a domain: a connection to it would reach this machine
+        ports = {}
     return Peer(
         Version(*site.protocol_version),
         site.serial,
@@ -216,13 +220,15 @@ class ResponseTimes:
 
     def __init__(self) -> None:
         self._measured: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._lock = Lock()
 
     def record(self, host: str, seconds: float, now: float) -> None:
         """Remember how long a response took."""
-        self._measured[host] = seconds, now
-        self._measured.move_to_end(host)
-        if len(self._measured) > _MAX_MEASURED:
-            self._measured.popitem(last=False)
+        with self._lock:  # threads share a resolver
+            self._measured[host] = seconds, now
+            self._measured.move_to_end(host)
+            if len(self._measured) > _MAX_MEASURED:
+                self._measured.popitem(last=False)
 
     def record_failure(self, host: str, now: float) -> None:
         """Remember that a server did not answer."""

@@ -1,9 +1,9 @@
 """Requests over the network: what the protocol logic asks for, and the two drivers that do it.
 
-Protocol logic is written once, as generators (`Steps`). A generator yields an `Exchange` or a `Lookup` and is resumed
-with its result, or with an exception: OSError (a time-out is one) or RemoteProtocolError. `run` does the steps with
-blocking sockets; `AsyncTransport.run` does them in an event loop. Neither knows the protocol: an exchange says what to
-send, and its receiver when the response is complete.
+Protocol logic is written once, as generators (`Steps`). A generator yields an `Exchange`, `Lookup` or `Turn` and is
+resumed with its result, or with an exception: OSError (a time-out is one) or RemoteProtocolError. `run` does the steps
+with blocking sockets; `AsyncTransport.run` does them in an event loop. Neither knows the protocol: an exchange says
+what to send, and its receiver when the response is complete.
 """
 
 import socket
@@ -84,7 +84,21 @@ class Lookup:
     timeout: float
 
 
-Steps: TypeAlias = Generator["Exchange | Lookup", Any, T]
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The turn to find something out, which concurrent generators then need not ask again.
+
+    It ends when the generator yields it with `is_over`, or returns. A generator has one turn at a time, so that no two
+    wait for each other. Blocking calls do not wait: threads are few.
+    """
+
+    key: str
+    timeout: float = 0.0
+    is_over: bool = False
+
+
+Step: TypeAlias = "Exchange | Lookup | Turn"
+Steps: TypeAlias = Generator[Step, Any, T]
 """Protocol logic that yields what it needs, and returns a result."""
 
 
@@ -174,10 +188,12 @@ def run(steps: Steps[T]) -> T:
         return value
 
 
-def _do(step: Exchange | Lookup) -> tuple[str, ...] | None:
-    if isinstance(step, Lookup):
+def _do(step: Step) -> tuple[str, ...] | None:
+    if isinstance(step, Exchange):
+        _exchange(step)
+    elif isinstance(step, Lookup):
+        _check_domain(step.domain)
         return _find_addresses(socket.getaddrinfo(step.domain, None, type=socket.SOCK_STREAM))
-    _exchange(step)
     return None
 
 
@@ -219,6 +235,14 @@ def _seconds_until(deadline: float) -> float:
     return seconds
 
 
+def _check_domain(domain: str) -> None:
+    """Reject what is not a domain as a failure of the network: it comes from the record of an untrusted site."""
+    try:
+        domain.encode("idna")
+    except UnicodeError:
+        raise OSError(f"{domain[:80]!r} is not a domain") from None
+
+
 def _find_addresses(found: list[Any]) -> tuple[str, ...]:
     """The addresses in the result of `getaddrinfo`."""
     return tuple(dict.fromkeys(str(address[0]) for *_, address in found))
@@ -258,14 +282,19 @@ class AsyncTransport:
 
     def __init__(self) -> None:
         self._sockets: OrderedDict[Address, _SharedSocket] = OrderedDict()
+        self._turns: dict[str, _Queue] = {}
 
     async def run(self, steps: Steps[T]) -> T:
         """Do the steps."""
+        turn: Turn | None = None
         try:
             step = next(steps)
             while True:
                 try:
-                    result = await self._do(step)
+                    if isinstance(step, Turn):
+                        turn, result = await self._change_turn(turn, step), None
+                    else:
+                        result = await self._do(step)
                 except FAILURES as error:
                     step = steps.throw(error)
                 else:
@@ -273,6 +302,39 @@ class AsyncTransport:
         except StopIteration as stop:
             value: T = stop.value
             return value
+        finally:
+            if turn is not None:
+                self._end_turn(turn)
+
+    async def _change_turn(self, held: Turn | None, turn: Turn) -> Turn | None:
+        """Begin or end a turn, and return the one that is held then."""
+        if turn.is_over:
+            if held is not None:
+                self._end_turn(held)
+            return None
+        import asyncio  # noqa: PLC0415 - blocking clients do not need it
+
+        queue = self._turns.get(turn.key)
+        if queue is None:
+            queue = self._turns[turn.key] = _Queue(asyncio.Lock())
+        queue.length += 1
+        try:
+            async with asyncio.timeout(turn.timeout):
+                await queue.lock.acquire()
+        except BaseException:
+            self._leave(turn.key, queue)
+            raise
+        return turn
+
+    def _end_turn(self, turn: Turn) -> None:
+        queue = self._turns[turn.key]
+        queue.lock.release()
+        self._leave(turn.key, queue)
+
+    def _leave(self, key: str, queue: "_Queue") -> None:
+        queue.length -= 1
+        if queue.length == 0:
+            del self._turns[key]
 
     async def _do(self, step: Exchange | Lookup) -> tuple[str, ...] | None:
         if isinstance(step, Exchange) and step.address.transport is Transport.UDP:
@@ -282,6 +344,7 @@ class AsyncTransport:
 
         async with asyncio.timeout(step.timeout):
             if isinstance(step, Lookup):
+                _check_domain(step.domain)
                 loop = asyncio.get_running_loop()
                 return _find_addresses(await loop.getaddrinfo(step.domain, None, type=socket.SOCK_STREAM))
             await _exchange_stream(step)
@@ -301,6 +364,14 @@ class AsyncTransport:
         """Close all sockets."""
         while self._sockets:
             self._sockets.popitem()[1].close()
+
+
+@dataclass(slots=True)
+class _Queue:
+    """The generators that have a turn or wait for it."""
+
+    lock: "asyncio.Lock"
+    length: int = 0
 
 
 @dataclass(slots=True, eq=False)
