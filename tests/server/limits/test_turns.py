@@ -47,6 +47,7 @@ def test_too_many_pieces_are_refused() -> None:
             for number in range(MAX_WAITING - MAX_WAITING_PER_SOURCE)
         ]
         await asyncio.sleep(0)
+        assert turns.waiting == MAX_WAITING
         for source in ("a", "c"):
             with pytest.raises(TooManyWaiting):
                 await work(turns, source, done)
@@ -54,6 +55,7 @@ def test_too_many_pieces_are_refused() -> None:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
         assert len(done) == 1 + MAX_WAITING - 100
+        assert turns.waiting == 0
         await work(turns, "a", done)
 
     asyncio.run(run())

@@ -140,6 +140,10 @@ MAX_SEARCHES: Final = 2
 """Searches at a time. More would take longer than people wait, and each costs as much as hundreds of responses; so
 under load the pages have no suggestions."""
 
+MAX_WAITING_FOR_SEARCH: Final = 4
+"""Pages that may wait beside a search. With more it is given up, so that neither they nor its own page wait for long:
+a search has dozens of steps, and all pages that wait take their turns between two of them."""
+
 
 MAX_CACHED_FACTS: Final = 512
 """What pages of many records need of other records: the contacts of prefixes, and whether a type has a page."""

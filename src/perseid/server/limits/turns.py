@@ -29,6 +29,11 @@ class Turns:
         self._count = 0
         self._is_taken = False
 
+    @property
+    def waiting(self) -> int:
+        """Pieces that wait."""
+        return self._count
+
     async def take(self, source: object) -> None:
         """Wait for a turn; the piece is what follows until the next `await`. Raises `TooManyWaiting`."""
         loop = asyncio.get_running_loop()

@@ -12,7 +12,12 @@ import pytest
 from perseid.names.handle import Handle
 from perseid.registry.commands.lifecycle import Tombstone
 from perseid.registry.queries.suggest import MAX_LOOKUPS, STEP_LOOKUPS
-from perseid.server.http.context import MAX_SEARCHES, SUGGESTIONS_PER_ADDRESS, make_suggestion_budget
+from perseid.server.http.context import (
+    MAX_SEARCHES,
+    MAX_WAITING_FOR_SEARCH,
+    SUGGESTIONS_PER_ADDRESS,
+    make_suggestion_budget,
+)
 from perseid.server.http.resolver import problems
 from perseid.server.limits.turns import Turns
 from perseid.server.state.state import SharedState
@@ -227,6 +232,23 @@ def test_suggestions_are_searched_in_steps_in_the_event_loop(server: Harness, mo
     told(server, "12345/reprot-2022", host=STRANGER)
     assert server.kinds == []
     assert MAX_LOOKUPS // STEP_LOOKUPS // 2 < len(turns) <= MAX_LOOKUPS // STEP_LOOKUPS + 3
+
+
+def test_search_is_given_up_while_pages_wait(limited: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a page without suggestions waits for one turn, not for one in each step."""
+    waiting = [0, 0, MAX_WAITING_FOR_SEARCH, MAX_WAITING_FOR_SEARCH + 1]
+    monkeypatch.setattr(Turns, "waiting", property(lambda _: waiting.pop(0)))
+    assert "suggestions" not in told(limited, "12345/reprot-2024")
+    assert waiting == [], "it ended after three steps"
+    assert limited.context.suggestion_cache.running == 0
+
+
+def test_search_is_not_started_while_pages_wait(limited: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Turns, "waiting", MAX_WAITING_FOR_SEARCH + 1)
+        for _ in range(2 * int(SUGGESTIONS_PER_ADDRESS.burst)):
+            assert "suggestions" not in told(limited, "12345/reprot-2021")
+    assert "suggestions" in told(limited, "12345/reprot-2021"), "they have not used the budget"
 
 
 def test_suggestions_are_cached_until_something_changes(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from perseid.registry.results import PrefixNotHosted, ReferralError
 from perseid.registry.snapshot import Snapshot
 from perseid.schema.problems import PrefixStatus
 from perseid.server.http import responses
-from perseid.server.http.context import MAX_SEARCHES, HttpSettings, RequestContext
+from perseid.server.http.context import MAX_SEARCHES, MAX_WAITING_FOR_SEARCH, HttpSettings, RequestContext
 from perseid.server.http.messages import HeaderList, Response
 from perseid.server.http.negotiation import VARY, VARY_HISTORY, AcceptHeader
 from perseid.server.http.pages.pages import NO_TEXT, TextLink, mail_link, render_page, to_sentence, to_visible
@@ -46,6 +46,8 @@ async def find_suggestions(request_context: RequestContext, text: str) -> Sugges
     Clients on this machine have no budget of their own. The page works without suggestions.
     """
     server, client = request_context.server, request_context.request.client
+    if server.turns.waiting > MAX_WAITING_FOR_SEARCH:
+        return None
     if not server.suggestion_budget.take(EXEMPT if client.local else get_source(client.host), monotonic()):
         return None
     cache, state = server.suggestion_cache, server.registry.ledger.answers.stamp
@@ -58,6 +60,8 @@ async def find_suggestions(request_context: RequestContext, text: str) -> Sugges
     try:
         for _ in search.steps():
             await request_context.take_turn()
+            if server.turns.waiting > MAX_WAITING_FOR_SEARCH:
+                return None
     except Busy:
         return None
     finally:
