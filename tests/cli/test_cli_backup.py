@@ -460,7 +460,7 @@ def test_check_counts_urls_that_lead_nowhere(here: Site) -> None:
     here.ok("create 12345/u1 --value URL=javascript:alert(1) --value URL=notaurl")
     (note,) = [finding for finding in _findings(here) if finding["level"] == "note"]
     assert note["about"] == "urls"
-    start = "12345: 2 URL values are not absolute URLs to redirect to; the first is value 1 of 12345/u1, which has the"
+    start = "12345: 2 URL values are not URLs to redirect to; the first is value 1 of 12345/u1, which has the"
     assert note["message"].startswith(start)
 
 

@@ -116,7 +116,8 @@ def test_help_shows_the_commands_under_headings() -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ("resolv 10.1/a", "Did you mean perseid resolve or perseid remove or perseid restore?"),
+        ("resolv 10.1/a", "Did you mean perseid resolve?"),
+        ("creat 10.1/a", "Did you mean perseid create?"),
         ("search", "Did you mean perseid find?"),
         ("get 10.1/a", "Did you mean perseid resolve?"),
         ("rm 10.1/a", "Did you mean perseid delete or perseid remove or perseid revoke?"),

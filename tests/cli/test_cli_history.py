@@ -229,7 +229,7 @@ def test_proof_is_written_and_valid(here: Site, tmp_path: Path, key: str) -> Non
     shown = here.ok(f"verify {path}").out
     assert "valid for  12345/x\n" in shown
     assert "value 1    URL  https://example.org/b\n" in shown
-    assert "not shown  1 more values\n" in shown
+    assert "not shown  1 more value\n" in shown
     assert f"key        {key}\n" in shown
 
 

@@ -111,7 +111,7 @@ def test_token_belongs_to_its_issuer(here: Site) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--all-namespaces", "required: one or more of"),
+        ("--all-namespaces", "Name at least one scope with --scope: read, "),
         ("--scope read", "use either --namespace or --all-namespaces"),
         ("--scope read --all-namespaces --namespace 12345", "use either --namespace or --all-namespaces"),
         ("--scope everything --all-namespaces", "is not a scope"),

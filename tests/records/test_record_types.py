@@ -60,8 +60,9 @@ def test_vectors_of_text_are_of_two_kinds() -> None:
 )
 def test_url_must_be_absolute_with_a_scheme_that_leads_somewhere(data: bytes, problem: str) -> None:
     found = find_url_problem(data)
-    assert found.startswith(problem)
+    assert ("" if found is None else found.reason).startswith(problem)
     assert bool(found) == bool(problem)
+    assert (found is not None and found.is_scheme) == problem.startswith("has the scheme ")
 
 
 @pytest.mark.parametrize(

@@ -216,6 +216,9 @@ def _parse_number(value: Any, least: int | None, most: int | None) -> int:
     return number
 
 
+_TYPO: Final = 0.85  # similarity of a word with one or two wrong letters; other matches are guesses
+
+
 class Group(TyperGroup):
     """A group of commands with short help, which suggests commands for an unknown word."""
 
@@ -254,7 +257,8 @@ class Group(TyperGroup):
     def suggest(self, word: str) -> list[str]:
         """Return the commands that an unknown word may mean: synonyms, or else similar ones."""
         synonyms = [words for words in SYNONYMS.get(word, ()) if words.split()[0] in self.commands]
-        return synonyms or get_close_matches(word, self.commands)
+        close = get_close_matches(word, self.commands, cutoff=_TYPO) or get_close_matches(word, self.commands)
+        return synonyms or close
 
 
 def _write_text(formatter: Any, text: str | None) -> None:

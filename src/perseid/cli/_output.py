@@ -87,6 +87,11 @@ class Interrupted(Exception):
     """The user pressed Ctrl-C."""
 
 
+def pluralize(count: int, noun: str, plural: str = "") -> str:
+    """Return a number and what is counted: `1 record`, `2,000 records`."""
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+
+
 def print_message(text: str) -> None:
     """Print a message that is not data, on standard error."""
     typer.echo(text, err=True)

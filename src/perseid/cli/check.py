@@ -57,7 +57,7 @@ from perseid.registry.snapshot import Snapshot
 from perseid.server.processes.sockets import PortStatus, check_port
 
 from ._arguments import Directory, OpenInstallation, open_installation, printable, resolve_directory
-from ._output import AsJson, print_json, progress
+from ._output import AsJson, pluralize, print_json, progress
 from ._target import list_all_tokens
 from .backup import counters, reopen_command
 from .keys import find_pending_key, list_keys
@@ -154,7 +154,9 @@ def _certificate_findings(credentials: Credentials, config: Config) -> Iterator[
         yield Finding(_HTTP, Level.OK, f"HTTPS uses a self-signed certificate: {credentials.path}")
     elif now <= end - EXPIRY_WARNING:
         days = (end - now).days
-        yield Finding(_HTTP, Level.OK, f"the certificate in {credentials.path} is valid for another {days} days")
+        yield Finding(
+            _HTTP, Level.OK, f"the certificate in {credentials.path} is valid for another {pluralize(days, 'day')}"
+        )
 
 
 def _key_file_findings(directory: Path, config: Config) -> Iterator[Finding]:
@@ -492,8 +494,9 @@ def _ledger_findings(installation: Installation, *, quick: bool) -> Iterator[Fin
         fix = "perseid rebuild" if in_view else "restore the last good backup: perseid restore"
         yield Finding("ledger", Level.ERROR, str(problem), fix)
         return
-    redacted = f", {report.redacted:,} values redacted" if report.redacted else ""
-    yield Finding("ledger", Level.OK, f"{report.entries:,} entries are valid{redacted}")
+    redacted = f", {pluralize(report.redacted, 'value')} redacted" if report.redacted else ""
+    verb = "is" if report.entries == 1 else "are"
+    yield Finding("ledger", Level.OK, f"{pluralize(report.entries, 'entry', 'entries')} {verb} valid{redacted}")
 
 
 def _answers_findings(session: OpenInstallation, *, quick: bool) -> Iterator[Finding]:
@@ -556,11 +559,11 @@ def _record_findings(snapshot: Snapshot, prefix: str, policy: Policy) -> Iterato
                 count += 1
                 first = first or f"{entry.handle}: {problem}"
             if not policy.url_schemes:
-                for value, reason in find_url_problems(entry.record(), (), snapshot.rules.url_schemes):
+                for value, wrong in find_url_problems(entry.record(), (), snapshot.rules.url_schemes):
                     urls += 1
-                    first_url = first_url or f"value {value.index} of {entry.handle}, which {reason}"
+                    first_url = first_url or f"value {value.index} of {entry.handle}, which {wrong.reason}"
     if urls:
-        what = "URL value is not an absolute URL" if urls == 1 else "URL values are not absolute URLs"
+        what = "URL value is not a URL" if urls == 1 else "URL values are not URLs"
         message = f"{prefix}: {urls:,} {what} to redirect to; the first is {first_url}"
         advice = "fix them with: perseid set; the policy key url_schemes refuses new ones"
         yield Finding("urls", Level.NOTE, message, advice)

@@ -26,7 +26,7 @@ from ._arguments import (
     printable,
 )
 from ._commands import Group, register_command
-from ._output import AsJson, confirm, print_fields, print_json, print_message
+from ._output import AsJson, confirm, pluralize, print_fields, print_json, print_message
 from ._target import open_target
 from .lifecycle import Yes, run_job
 from .queries import (
@@ -107,7 +107,7 @@ def rewrite(  # noqa: PLR0913 - options
                 print_json(summary)
             return
         if not yes:
-            confirm(f"The URLs of {total:,} {'record' if total == 1 else 'records'} will change")
+            confirm(f"The URLs of {pluralize(total, 'record')} will change")
         ended = run_job(target, target.rewrite(selectors, to, note=note))
     if json:
         print_json(ended)
@@ -128,7 +128,8 @@ def _preview_rewrite(planned: Iterable[PlannedRecord], json: bool, dry_run: bool
     if not json and not dry_run and total > MAX_SHOWN:
         print_message(f"… and {total - MAX_SHOWN:,} more; --dry-run shows all")
     if remaining:
-        print_message(f"{remaining:,} values cannot be changed without changing more of their XML: edit them by hand.")
+        values, them = pluralize(remaining, "value"), "it" if remaining == 1 else "them"
+        print_message(f"{values} cannot be changed without changing more of the XML: edit {them} by hand.")
     return total
 
 
@@ -168,7 +169,7 @@ def undo(
             _print_undo_plan(plan, original, json)
             return
         if not yes and plan.possible:
-            confirm(f"{plan.total:,} records will be restored: undo of {_describe(original)}")
+            confirm(f"{pluralize(plan.total, 'record')} will be restored: undo of {_describe(original)}")
         if json:
             for each in plan.conflicts:
                 print_json(each)

@@ -124,7 +124,7 @@ def tombstone_command(handle: str, reason: str | None, replaced_by: str | None, 
             raise typer.BadParameter("--undo accepts neither --reason nor --replaced-by; use --note")
         return Revive(parse_handle(handle))
     if reason is None:
-        raise typer.BadParameter("required: why the resource is gone", param_hint="--reason")
+        raise typer.BadParameter("Say with --reason TEXT why the resource is gone")
     return Tombstone(parse_handle(handle), reason, None if replaced_by is None else parse_handle(replaced_by))
 
 

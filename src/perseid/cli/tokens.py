@@ -193,7 +193,7 @@ def revoke(
 def _parse_scopes(scopes: list[str] | None, namespaces: list[str] | None, all_namespaces: bool) -> list[str]:
     names = [name.strip() for text in scopes or () for name in text.split(",") if name.strip()]
     if not names:
-        raise typer.BadParameter(f"required: one or more of {', '.join(SCOPES)}", param_hint="--scope")
+        raise typer.BadParameter(f"Name at least one scope with --scope: {', '.join(SCOPES)}")
     if all_namespaces == bool(namespaces):
         raise typer.BadParameter("use either --namespace or --all-namespaces", param_hint="--namespace")
     try:

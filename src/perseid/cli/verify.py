@@ -21,7 +21,7 @@ from perseid.records.json_form import value_to_json
 from perseid.records.record import Value
 
 from ._commands import resolve_directory
-from ._output import AsJson, CommandFailed, print_fields, print_json
+from ._output import AsJson, CommandFailed, pluralize, print_fields, print_json
 
 ACTIONS: Final = {
     1: "create",
@@ -137,8 +137,8 @@ def _installation_keys(directory: Path | None) -> list[LogKey]:
             keys: list[LogKey] = import_module(".keys", __package__).list_keys(installation)
             return keys
     except installations.NoInstallation as problem:
-        message = "required, because there is no installation here: the key that you trust"
-        raise typer.BadParameter(message, param_hint="--key") from problem
+        message = "There is no installation here. Name the key that you trust with --key KEY"
+        raise typer.BadParameter(message) from problem
 
 
 def _read(path: str, limit: int) -> bytes:
@@ -181,10 +181,10 @@ def _print_verified(proof: VerifiedProof, json: bool) -> None:
     for proved, value in values:
         fields[f"value {proved.index}"] = f"{printable(value.type)}  {printable(data_to_text(value))}"
     fields |= {
-        "not shown": f"{proof.undisclosed} more values" if proof.undisclosed else None,
+        "not shown": pluralize(proof.undisclosed, "more value") if proof.undisclosed else None,
         "actor": None if proof.actor is None else printable(f"{actor} ({interface})"),
         "note": None if proof.note is None else printable(proof.note),
-        "signed": f"{printable(proof.checkpoint.origin)}, {proof.checkpoint.size:,} entries",
+        "signed": f"{printable(proof.checkpoint.origin)}, {pluralize(proof.checkpoint.size, 'entry', 'entries')}",
         "key": printable(str(proof.keys[-1])),
         "continues": None if origin is None else f"{printable(origin)}, which was restored from a backup",
     }

@@ -16,7 +16,7 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from perseid.names.handle import Handle, fold
 
@@ -86,23 +86,32 @@ def is_url_type(type_: str) -> bool:
     return has_type(type_, URL) or fold(type_) in URL_TYPES
 
 
-def find_url_problem(data: bytes, schemes: Collection[str] = URL_SCHEMES) -> str:
-    """Why data is not an absolute URL with one of these schemes, as a clause; empty if it is."""
+class UrlProblem(NamedTuple):
+    """Why data is not a URL to redirect to."""
+
+    reason: str
+    """A clause."""
+    is_scheme: bool = False
+    """Whether it is an absolute URL with another scheme."""
+
+
+def find_url_problem(data: bytes, schemes: Collection[str] = URL_SCHEMES) -> UrlProblem | None:
+    """Why data is not an absolute URL with one of these schemes; None if it is."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
-        return "is not UTF-8"
+        return UrlProblem("is not UTF-8")
     if _BLANK.search(text):
-        return "contains a blank or a control character"
+        return UrlProblem("contains a blank or a control character")
     match = _ABSOLUTE_URL.fullmatch(text)
     if match is None:
-        return "is not an absolute URL"
+        return UrlProblem("is not an absolute URL")
     scheme, rest = match[1].lower(), match[2]
     if scheme not in schemes:
-        return f"has the scheme {scheme}, which is none of {', '.join(schemes)}"
+        return UrlProblem(f"has the scheme {scheme}, which is none of {', '.join(schemes)}", is_scheme=True)
     if scheme in _WITH_HOST and not re.match("//[^/?#]", rest):
-        return "has no host"
-    return ""
+        return UrlProblem("has no host")
+    return None
 
 
 def get_base_type(type_: str) -> str:

@@ -138,6 +138,7 @@ class AdviceKind(Enum):
     REMOVE_NEW_CONDITION = "Remove the condition that it must not exist, or choose another handle"
     REMOVE_VALUES = "Remove some values"
     USE_ABSOLUTE_URL = "Use an absolute URL, such as https://example.org/1"
+    USE_OTHER_SCHEME = "Use a URL with one of these schemes, which clients can be redirected to"
     USE_TTL = "Use a number of seconds from 0, or a time in ISO 8601"
     WRITE_DATE = "Write date, time and zone as in {example}"
 

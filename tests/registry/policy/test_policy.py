@@ -332,7 +332,9 @@ def test_profile_refuses_what_is_not_a_url(profile: str, type_: str) -> None:
     policy = PROFILES[profile]
     refusal = only(policy.check_values([wrong, right, Value.text(3, "NOTE", "notaurl")]))
     assert refusal.message.startswith(f"value 1 of type '{type_}' has the scheme javascript, ")
-    assert (refusal.key, refusal.advice) == ("url_schemes", AdviceKind.USE_ABSOLUTE_URL())
+    assert (refusal.key, refusal.advice) == ("url_schemes", AdviceKind.USE_OTHER_SCHEME())
+    relative = only(policy.check_values([Value.text(1, type_, "notaurl"), right]))
+    assert relative.advice == AdviceKind.USE_ABSOLUTE_URL()
     assert policy.check_values([wrong], known=[replace(wrong, index=7)]) == [], (
         "what it had before is not checked again"
     )

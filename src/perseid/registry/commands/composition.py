@@ -47,7 +47,7 @@ from perseid.registry.context import (
     check_sizes,
 )
 from perseid.registry.policy.authority import Change, CompletedRecord, FoundParty, PartyStatus, complete_record
-from perseid.registry.policy.policy import Audience, Policy, find_new_urls, find_url_problems
+from perseid.registry.policy.policy import Audience, Policy, advise_url, find_new_urls, find_url_problems
 from perseid.registry.policy.resolution import check_aliases, check_namespaces, check_ttls, find_missing_targets
 from perseid.registry.policy.types import check_definitions, check_types, find_type_problems, find_type_typos
 from perseid.registry.results import InvalidTimestamp, Refused
@@ -165,8 +165,8 @@ def compose(
 def _warn_about_values(context: Context, policy: Policy, values: Sequence[Value], known: Sequence[Value]) -> None:
     """Warn about new values that deployed servers accept, and that are probably mistakes."""
     for value, problem in find_url_problems(values, known, context.snapshot.rules.url_schemes):
-        data, advice = quote_text(value.data.decode("utf-8", "replace")), AdviceKind.USE_ABSOLUTE_URL.value
-        context.warn(f"Value {value.index} of type {display_name(value.type)}, {data}, {problem}. {advice}")
+        data, advice = quote_text(value.data.decode("utf-8", "replace")), advise_url(problem)
+        context.warn(f"Value {value.index} of type {display_name(value.type)}, {data}, {problem.reason}. {advice}")
     for value in find_new_urls(values, known):
         if what := find_invisible(value.data[:MAX_CHECKED_URL].decode("utf-8", "ignore")):
             data = ascii(value.data[:MAX_QUOTED_LENGTH].decode("utf-8", "ignore"))

@@ -25,7 +25,7 @@ from perseid.names.schemes import DEFAULT_MAX_AHEAD, STRICT_CLOCK, Scheme
 from perseid.names.unicode import find_mixed_scripts, nfc
 from perseid.records.admin import Admin
 from perseid.records.record import DEFAULT_TTL, Value, ValueRef
-from perseid.records.types import HS_ADMIN, URL_SCHEMES, TypeQuery, find_url_problem, is_url_type
+from perseid.records.types import HS_ADMIN, URL_SCHEMES, TypeQuery, UrlProblem, find_url_problem, is_url_type
 from perseid.registry.advice import Advice, AdviceKind
 
 from .text import (
@@ -452,8 +452,8 @@ class Policy:
         indexes: dict[str, list[int]] = {}
         refusals = []
         for value, problem in find_url_problems(values, known, self.url_schemes) if self.url_schemes else ():
-            message = f"value {value.index} of type {quote_text(value.type)} {problem}"
-            refusals.append(self._refusal(Subject.VALUES, "url_schemes", message, AdviceKind.USE_ABSOLUTE_URL()))
+            message = f"value {value.index} of type {quote_text(value.type)} {problem.reason}"
+            refusals.append(self._refusal(Subject.VALUES, "url_schemes", message, advise_url(problem)))
         for value in values:
             indexes.setdefault(value.type, []).append(value.index)
         for type_, found in indexes.items():
@@ -556,11 +556,16 @@ PROFILES: Final[Mapping[str, Policy]] = {
 
 def find_url_problems(
     values: Iterable[Value], known: Iterable[Value] = (), schemes: Collection[str] = URL_SCHEMES
-) -> Iterator[tuple[Value, str]]:
+) -> Iterator[tuple[Value, UrlProblem]]:
     """The URLs that are not absolute URLs with one of these schemes, and why; without those that are `known`."""
     for value in find_new_urls(values, known):
         if problem := find_url_problem(value.data, schemes):
             yield value, problem
+
+
+def advise_url(problem: UrlProblem) -> Advice:
+    """What to do about it."""
+    return AdviceKind.USE_OTHER_SCHEME() if problem.is_scheme else AdviceKind.USE_ABSOLUTE_URL()
 
 
 def find_new_urls(values: Iterable[Value], known: Iterable[Value]) -> list[Value]:
