@@ -125,6 +125,7 @@ def test_undo_with_later_changes_is_refused_and_lists_them(here: Site) -> None:
     seq = here.ok(f"set {name} DESC=changed --json").json["seq"]
     done = here(f"undo {job} --yes")
     refused(done, "1 record has conflicting changes", f"{name}: changed later, in entry {seq}")
+    assert "set these records back to what the job wrote. To see the changes: perseid history " in done.err
     listed = here(f"undo {job} --yes --json")
     assert (listed.code, json.loads(listed.out)) == (
         4,
@@ -194,17 +195,26 @@ def test_interrupted_job_prints_the_command_that_resumes_it(here: Site) -> None:
     done = here("rewrite", *MOVE[1:], "--yes")
     assert done.code == 4
     job = here.lines("jobs list")[0].split()[0]
-    assert f"Job {job} was interrupted after 10 of 13 changes. To resume it: perseid jobs resume {job}\n" in done.err
+    resume, undo = f"perseid jobs resume {job}", f"perseid undo {job}"
+    after = f"Job {job} stopped after 10 of 13 changes"
+    advice = f"{after}. Fix the cause and resume it: {resume}, or undo its changes: {undo}"
+    lines = done.err.splitlines()
+    assert advice in lines
+    problem = here.ok("jobs show last --json").json["problem"]
+    assert problem["type"].endswith("#job-failed")
+    assert f"perseid: {problem['detail']}" in lines
+    assert f"problem  {problem['detail']}" in here.lines("jobs show last")
+    assert here.ok("jobs show last --json").json["parameters"].keys() == {"url", "to", "prefix"}
     assert "unfinished 10 of 13  rewrite http://old.example/* to https://new.example/*" in here.lines("jobs list")[0]
     found = json.loads(here(f"jobs resume {job} --json").err)
     assert found["exit_code"] == 4
-    assert found["detail"].endswith(f"changes. To resume it: perseid jobs resume {job}")
+    assert found["detail"].endswith(advice)
     stopped = here.ok(f"jobs cancel {job}")
     assert stopped.out.splitlines()[1:] == ["state    canceled", "changed  10"]
     assert stopped.err == f"To do the rest: perseid jobs resume {job}. To undo what is done: perseid undo {job}\n"
     assert "canceled 10 of 13  rewrite" in here.lines("jobs list")[0]
     refused(here(f"jobs cancel {job}"), "already canceled", f"perseid jobs resume {job}")
-    assert "To resume it" in here(f"jobs resume {job}").err
+    assert "Fix the cause and resume it" in here(f"jobs resume {job}").err
     assert "unfinished 10 of 13  rewrite" in here.lines("jobs list")[0]
     assert here.ok(f"jobs cancel {job} --json").json["state"] == "canceled"
     here.ok(f"undo {job} --yes")

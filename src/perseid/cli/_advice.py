@@ -18,6 +18,9 @@ TEXTS: Final[AdviceTexts] = {
         "Ask an administrator for the permission. To find what an identity owns: "
         "perseid find --prefix {prefix} --owner HANDLE"
     ),
+    AdviceKind.FIX_AND_RESUME_JOB: (
+        "Fix the cause and resume it: perseid jobs resume {job}, or undo its changes: perseid undo {job}"
+    ),
     AdviceKind.FOLLOW_SCHEME: "Mint a handle (perseid mint {prefix}), or use a suffix that follows the scheme",
     AdviceKind.FREE_SPACE: "Free disk space, then retry. To see what is affected: perseid check",
     AdviceKind.GIVE_REASON: "Give a reason with --reason TEXT",
@@ -53,6 +56,10 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.SEE_TYPE_COPY: "See the copy of the definition: perseid type show {type}",
     AdviceKind.SEE_TYPE_FORMAT: "See docs/reference/types.md for the format of definitions",
     AdviceKind.SELECT_URLS: "Use either --url GLOB or --host HOST",
+    AdviceKind.SET_BACK: (
+        "Undo the later jobs first, or set these records back to what the job wrote. "
+        "To see the changes: perseid history {handle}"
+    ),
     AdviceKind.SET_CLOCK: "Set the clock, or start the server with: perseid serve --accept-clock",
     AdviceKind.TOMBSTONE_INSTEAD: "Create a tombstone instead: perseid tombstone {handle} --reason TEXT",
     AdviceKind.UNDO_EARLIER_JOB: "To undo the job before it: perseid undo {job}",

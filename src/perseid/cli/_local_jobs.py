@@ -1,17 +1,18 @@
 """Jobs of an installation, with the methods of `perseid.client.Client`: the command itself runs them."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import msgspec
 
+from perseid.ledger.errors import LedgerError
 from perseid.ledger.store.jobs import Job
 from perseid.records.record import ref_from_text
 from perseid.registry.context import Context
 from perseid.registry.jobs import rewrite, runner, transfer
 from perseid.registry.jobs.rewrite import Rewrite
-from perseid.registry.jobs.runner import JobInterrupted, JobRun, UndoIndex
+from perseid.registry.jobs.runner import JobRun, UndoIndex
 from perseid.registry.jobs.transfer import TransferAll
 from perseid.registry.jobs.undo import UndoPreview
 from perseid.registry.queries.find import build_search
@@ -69,9 +70,9 @@ class LocalJobs:
 
     def jobs(self) -> Iterator[JobResponse]:
         """Yield the jobs, latest first."""
-        undos, runtime = UndoIndex.all(self.session.registry), self.session.find_runtime()
+        undos = UndoIndex.all(self.session.registry)
         for job in runner.list_jobs(self.session.registry, self.session.identity):
-            yield to_job_response(job, undos, runtime)
+            yield to_job_response(self.session, job, undos)
 
     def job(self, job: str = runner.LAST) -> JobResponse:
         """Return a job."""
@@ -103,9 +104,14 @@ class LocalJobs:
         """Run a job to its end and return it. `progress` gets its changes, or its records if there is no total."""
         current = self.job(job)
         run = self._runs.pop(current.job)
-        while run.advance():
-            if progress is not None:
-                progress(msgspec.structs.replace(current, done=run.done if run.job.total else run.processed))
+        try:
+            while run.advance():
+                if progress is not None:
+                    progress(msgspec.structs.replace(current, done=run.done if run.job.total else run.processed))
+        except Refused as refused:
+            with suppress(LedgerError):
+                runner.record_refusal(run.registry, run.job, run.identity, refused)
+            raise
         return self.job(current.job)
 
     def _to_rewrite(self, selectors: Selectors, to: str) -> Rewrite:
@@ -124,17 +130,17 @@ class LocalJobs:
         return self._to_response(job)
 
     def _to_response(self, job: Job) -> JobResponse:
-        return to_job_response(job, UndoIndex.of(self.session.registry, job.id), self.session.find_runtime())
+        return to_job_response(self.session, job, UndoIndex.of(self.session.registry, job.id))
 
 
-def to_job_response(job: Job, undos: UndoIndex, runtime: Path | None) -> JobResponse:
-    """Convert a job, which the server with this runtime directory may be running."""
-    is_running, failure = False, None
+def to_job_response(session: OpenInstallation, job: Job, undos: UndoIndex) -> JobResponse:
+    """Convert a job, which a server may be running."""
+    is_running, failure, runtime = False, None, session.find_runtime()
     if runtime is not None and not job.ended_at:
         from perseid.server.state.jobs import read_failure, read_running  # noqa: PLC0415 - only beside a server
 
         is_running, failure = job.id in read_running(runtime), read_failure(runtime, job.id)
-    reason = JobInterrupted(job) if failure is None else failure.reason
+    reason = runner.find_interruption(job, session.identity) if failure is None else failure.reason
     assert isinstance(reason, Refused)  # noqa: S101 - as it was recorded
     slug, advice = reason.problem_type or slug_of_code(reason.code), render_advice(reason.advice)
     problem = make_problem(slug, reason.reason, advice=advice, rule=reason.rule, code=int(reason.code))

@@ -6,13 +6,16 @@ from typing import Annotated, Final, TypeAlias
 import typer
 
 from perseid.registry.access.permissions import display_name
+from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.lifecycle import Redact, Revive, Tombstone
 from perseid.registry.context import Context
 from perseid.registry.jobs import transfer as transfer_job
 from perseid.registry.queries.history import get_history
+from perseid.registry.results import Refused
 from perseid.schema.jobs import JobResponse, JobState
 from perseid.schema.records import LinkedHandles
 
+from ._advice import render_advice
 from ._arguments import (
     INTERFACE,
     ActingAs,
@@ -28,7 +31,7 @@ from ._arguments import (
     printable,
 )
 from ._commands import Group, register_command
-from ._output import AsJson, CommandFailed, confirm, print_fields, print_json, progress
+from ._output import AsJson, CommandFailed, confirm, pluralize, print_fields, print_json, progress
 from ._target import Target, open_target
 
 MAX_WAIT: Final = 300
@@ -252,8 +255,8 @@ def _describe_value(session: OpenInstallation, order: Redact) -> str:
 
 
 def run_job(target: Target, job: JobResponse) -> JobResponse:
-    """Wait until a job has ended, and return it. An error gets a note on how to resume it."""
-    done = job.done
+    """Wait until a job has ended, and return it. An error gets a note on what can be done."""
+    done, stopped = job.done, False
     with progress(job.kind, job.total, "records") as update:
 
         def report(current: JobResponse) -> None:
@@ -264,12 +267,16 @@ def run_job(target: Target, job: JobResponse) -> JobResponse:
         try:
             ended = target.wait(job.job, report)
             if ended.problem is not None and ended.state is JobState.UNFINISHED:
+                stopped = True
                 from perseid.client.api_exchange import to_error  # noqa: PLC0415 - only a server has such a job
 
                 raise to_error(ended.problem)
         except BaseException as error:
-            state = f"{done:,} of {job.total:,}" if job.total else f"{done:,}"
-            note = f"Job {job.job} was interrupted after {state} changes. To resume it: perseid jobs resume {job.job}"
+            counted = pluralize(job.total or done, "change")
+            after = f"after {done:,} of {counted}" if job.total else f"after {counted}"
+            note = f"Job {job.job} was interrupted {after}. To resume it: perseid jobs resume {job.job}"
+            if stopped or isinstance(error, Refused):
+                note = f"Job {job.job} stopped {after}. {render_advice(AdviceKind.FIX_AND_RESUME_JOB(job=job.job))}"
             error.add_note(note)
             raise
     return ended

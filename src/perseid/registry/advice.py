@@ -173,12 +173,14 @@ class AdviceKind(Enum):
 
     # Jobs
     ASK_JOB_OWNER = "Ask that user or a server administrator to resume it"
+    FIX_AND_RESUME_JOB = "Fix the cause and resume job {job}, or undo its changes"
     LIST_JOBS = "List the jobs"
     REDO_JOB = "To redo it, undo job {job}"
     REPEAT_OR_UNDO_JOB = "Repeat the request, or undo job {job}"
     RESUME_JOB = "Resume job {job}"
     SEARCH_URLS = "Search for the URLs first. A pattern that ends in * matches all URLs that begin like it"
     SELECT_URLS = "Give either the URL or the host that will change"
+    SET_BACK = "Undo the later jobs first, or set these records back to what the job wrote"
     UNDO_EARLIER_JOB = "To undo the job before it, name job {job}"
     UNDO_JOB = "Undo job {job}"
     URL_PATTERN_EXAMPLE = "For example: https://old.example/*"

@@ -134,7 +134,7 @@ def test_conflict_details_are_withheld_without_access(here: Registry) -> None:
     why = f"changed later, in entry {last}"
     assert sorted(caught.value.conflicts, key=lambda each: each.handle) == [
         Conflict(str(transferred), None, "details withheld: you cannot read its history"),
-        Conflict(str(own), last, why),
+        Conflict(str(own), last, why, is_later=True),
     ]
     listed = f"12345/2: {why}; 12345/1: details withheld: you cannot read its history"
     assert caught.value.reason.endswith(f"2 records have conflicting changes: {listed}")
@@ -151,6 +151,38 @@ def test_details_of_conflicts_during_undo_are_withheld_without_access(here: Regi
     with pytest.raises(UndoConflict) as caught:
         list(running)
     assert caught.value.conflicts == [Conflict("12345/0", None, "details withheld: you cannot read its history")]
+    assert caught.value.advice is None
+
+
+def test_record_that_was_set_back_is_no_conflict(here: Registry) -> None:
+    """Its timestamps differ; what the job wrote is there again, so nothing is lost."""
+    name, other = handle("12345/1"), handle("12345/2")
+    before = url(here, name)
+    job = run_rewrite(here, ANN)
+    written = {each: Value.text(1, "URL", url(here, each)) for each in (name, other)}
+    for each in written:
+        here.do(Modify(each, (Value.text(1, "URL", "https://third.example/"),)), ANN, "cli")
+    here.do(Modify(name, (written[name],)), ANN, "cli")
+    with pytest.raises(UndoConflict, match="1 record has conflicting changes: 12345/2: ") as caught:
+        undo.start(here, job, ANN, "cli")
+    assert caught.value.advice == AdviceKind.SET_BACK(handle="12345/2")
+    here.do(Modify(other, (written[other],)), ANN, "cli")
+    list(run_steps(here, undo.start(here, job, ANN, "cli"), ANN))
+    assert url(here, name) == before
+
+
+def test_change_between_two_entries_of_a_job_is_a_conflict(here: Registry) -> None:
+    """An undo would lose it, although the record is as the job wrote it."""
+    name, job = handle("12345/0"), runner.start_job(here, "test", {}, ANN, "cli")
+    for text, job_id in (
+        ("https://one.example/", job.id),
+        ("https://two.example/", ""),
+        ("https://1.example/", job.id),
+    ):
+        here.do(Modify(name, (Value.text(1, "URL", text),)), ANN, "cli", job_id=job_id)
+    here.ledger.change(jobs.EndJob(job.id))
+    with pytest.raises(UndoConflict, match="1 record has conflicting changes"):
+        undo.start(here, job.id, ANN, "cli")
 
 
 # Redactions

@@ -51,8 +51,14 @@ ends before a record for which too little of the budget is left."""
 _CANCELED: Final = "canceled"
 """The parameter that a canceled job has in addition."""
 
+_REFUSED: Final = "refused"
+"""The parameter that a job has in addition if a refusal stopped it outside a server: who ran it, and the reason."""
+
 LAST: Final = "last"
 """Selects the most recently started job that the caller can see."""
+
+WITHHELD_REASON: Final = "The user who ran the job could not complete it"
+"""What others see of the reason, which can reveal permissions."""
 
 _ID_BYTES: Final = 8  # enough to never collide in one installation
 _TOKEN_ACTOR: Final = re.compile(r"\Atoken:\S+ by ")  # as `TokenIdentity` is written
@@ -103,13 +109,30 @@ def complete_or_discard(registry: Registry, job: Job) -> None:
 def load_parameters(job: Job) -> dict[str, object]:
     """Decode the job's parameters."""
     parameters = msgspec.json.decode(job.parameters, type=dict[str, object])
-    parameters.pop(_CANCELED, None)
+    for name in (_CANCELED, _REFUSED):
+        parameters.pop(name, None)
     return {"job" if name == "operation" else name: value for name, value in parameters.items()}  # as undos store it
 
 
 def is_canceled(job: Job) -> bool:
     """Whether a job was canceled; if it was undone later, that counts."""
     return _CANCELED in msgspec.json.decode(job.parameters, type=dict[str, object])
+
+
+def record_refusal(registry: Registry, job: Job, identity: Identity, refused: Refused) -> None:
+    """Keep the reason why an unfinished job stopped, for the user who ran it."""
+    parameters = msgspec.json.decode(job.parameters, type=dict[str, object])
+    parameters[_REFUSED] = [str(identity), refused.reason]
+    registry.ledger.change(ChangeJob(job.id, 0, msgspec.json.encode(parameters).decode(), ended=False))
+
+
+def find_interruption(job: Job, identity: Identity) -> "JobInterrupted":
+    """Return why a job is unfinished that no process of the server runs. Only the user who ran it sees a refusal."""
+    refused = msgspec.json.decode(job.parameters, type=dict[str, object]).get(_REFUSED)
+    if refused is None:
+        return JobInterrupted(job)
+    actor, reason = msgspec.convert(refused, tuple[str, str])
+    return JobInterrupted(job, reason if is_own_change(actor, identity) else WITHHELD_REASON)
 
 
 class DeferToNextChunk(Exception):
@@ -326,12 +349,14 @@ class JobInterrupted(Refused):
 
     problem_type = "job-failed"
 
-    def __init__(self, job: Job) -> None:
-        reason = (
+    def __init__(self, job: Job, reason: str = "") -> None:
+        """`reason` is that of the refusal which stopped it, if one did."""
+        advice = AdviceKind.FIX_AND_RESUME_JOB(job=job.id) if reason else AdviceKind.RESUME_JOB(job=job.id)
+        reason = reason or (
             "The server stopped, or the command that ran the job ended, before it was complete; or a command or "
             "another server still runs it"
         )
-        super().__init__(ResponseCode.ERROR, reason, AdviceKind.RESUME_JOB(job=job.id))
+        super().__init__(ResponseCode.ERROR, reason, advice)
 
 
 def get_unfinished_job(registry: Registry, name: str, identity: Identity) -> Job:

@@ -4,8 +4,9 @@ An undo requires the permissions for the inverse changes, under today's policies
 
 - A created handle is not removed: someone may already use it. Its record becomes a tombstone that says why (S8). A
   handle that was only reserved stays reserved.
-- Later changes by others are never lost: if there are any, nothing is undone and all of them are listed. For a record
-  whose history the caller cannot see, only the conflict itself is reported.
+- Later changes by others are never lost: if there are any, nothing is undone and all of them are listed, unless the
+  record was set back to what the job wrote. For a record whose history the caller cannot see, only the conflict itself
+  is reported.
 - Redacted data does not come back: if any is needed, the record is listed and nothing is undone.
 
 - `last` is the caller's last change. If that is not a job, nothing is undone: an older job is undone by its id only.
@@ -26,6 +27,7 @@ from perseid.ledger.store import jobs
 from perseid.ledger.store.jobs import Job, JobSteps
 from perseid.names.handle import Handle
 from perseid.records.admin import AdminPermission
+from perseid.records.record import ascending
 from perseid.registry.access import permissions
 from perseid.registry.access.authorization import authorize_write
 from perseid.registry.access.permissions import Differences, HasPermissions, RequiredScope, Requirement, display_name
@@ -64,6 +66,8 @@ class Conflict:
     seq: int | None
     """The conflicting entry; None if the caller may not know it."""
     why: str
+    is_later: bool = False
+    """Whether a later change is in the way, which can be reverted."""
 
 
 class UndoConflict(Refused):
@@ -78,7 +82,9 @@ class UndoConflict(Refused):
         lines = [f"{display_name(each.handle)}: {each.why}" for each in conflicts[:MAX_CONFLICTS_SHOWN]]
         more = f"; and {count - len(lines):,} more" if count > len(lines) else ""
         reason = f"Job {job_id} cannot be undone: {records} conflicting changes: {'; '.join(lines)}{more}"
-        super().__init__(ResponseCode.INVALID_VALUE, reason)
+        first = next((each for each in conflicts if each.is_later), None)
+        advice = None if first is None else AdviceKind.SET_BACK(handle=first.handle)
+        super().__init__(ResponseCode.INVALID_VALUE, reason, advice)
         self.conflicts = conflicts
 
 
@@ -236,17 +242,23 @@ class _Change:
             return None
         entry = reader.entry(seq)
         later: list[int] = []
-        at = reader.latest(entry.key)
+        own = 0  # the job's last entry for the record
+        at = latest = reader.latest(entry.key)
         while at > seq:
             if at in past.undo:
                 return cls(entry, None, None, is_undone=True)
-            is_own = at in past.original or at in past.reverted
+            if at in past.original or at in past.reverted:
+                own = own or at
             # A redaction only erases history; the record stays unchanged.
-            if len(later) < MAX_LATER_CHANGES and not is_own and reader.entry(at).action is not Action.REDACT:
+            elif len(later) < MAX_LATER_CHANGES and reader.entry(at).action is not Action.REDACT:
                 later.append(at)
             if len(later) == MAX_LATER_CHANGES and not past.undo:
                 break  # enough, and no step of the undo is among them
             at = reader.previous(at)
+        else:
+            own = own or seq
+            if later and later[-1] > own and _is_same(reader.entry(latest), reader.entry(own)):
+                later = []  # set back to what the job wrote: nothing is lost
         return cls(entry, before, _find_conflict(entry, before, later), is_undone=False)
 
     @property
@@ -264,6 +276,14 @@ def _last_change_before(reader: LogReader, previous: int, before: Entry | None) 
     return previous
 
 
+def _is_same(one: Entry, other: Entry) -> bool:
+    """Whether two entries store the same record, apart from timestamps."""
+    if one.state is not other.state or any(slot.is_redacted for slot in (*one.values, *other.values)):
+        return False
+    contents = [[value.with_timestamp(0) for value in ascending(entry.record())] for entry in (one, other)]
+    return contents[0] == contents[1]
+
+
 def _redact_conflict(context: Context, conflict: Conflict) -> Conflict:
     """Return a conflict as the caller may see it: how often and when a record changed needs access to its history."""
     if context.is_allowed(permissions.read(Handle.parse_lenient(conflict.handle))) or context.is_allowed(SEE_ALL):
@@ -275,7 +295,7 @@ def _find_conflict(entry: Entry, before: Entry | None, later: list[int]) -> Conf
     if later:
         count = f"{len(later):,}" if len(later) < MAX_LATER_CHANGES else f"{MAX_LATER_CHANGES:,} or more"
         times = "" if len(later) == 1 else f" (the last of {count} changes)"
-        return Conflict(entry.handle, later[0], f"changed later, in entry {later[0]}{times}")
+        return Conflict(entry.handle, later[0], f"changed later, in entry {later[0]}{times}", is_later=True)
     if before is not None and any(slot.is_redacted for slot in before.values):
         return Conflict(entry.handle, before.seq, f"data of entry {before.seq} was permanently redacted")
     return None

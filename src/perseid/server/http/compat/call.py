@@ -70,6 +70,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.NAME_RESOLVER: None,
     **dict.fromkeys((AdviceKind.CHANGE_CASE, AdviceKind.LIST_TOKENS, AdviceKind.LIST_JOBS, AdviceKind.LIST_USERS)),
     **dict.fromkeys((AdviceKind.SEARCH_URLS, AdviceKind.REDO_JOB, AdviceKind.REPEAT_OR_UNDO_JOB)),
+    **dict.fromkeys((AdviceKind.FIX_AND_RESUME_JOB, AdviceKind.SET_BACK)),
     AdviceKind.SEE_HIDDEN: None,  # authenticated requests show it
     AdviceKind.SEE_LAST_VERSION: None,  # its response to a missing handle has a fixed form
     **dict.fromkeys((AdviceKind.RESUME_JOB, AdviceKind.UNDO_EARLIER_JOB, AdviceKind.UNDO_JOB)),

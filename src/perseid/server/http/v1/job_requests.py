@@ -19,10 +19,11 @@ from perseid.registry.advice import AdviceKind
 from perseid.registry.identity import Anonymous
 from perseid.registry.jobs.runner import (
     CHUNK_SIZE,
-    JobInterrupted,
+    WITHHELD_REASON,
     JobRun,
     UndoIndex,
     complete_or_discard,
+    find_interruption,
     find_job,
     is_own_change,
 )
@@ -178,7 +179,7 @@ def to_job_response(call: ApiCall, job: Job, undos: UndoIndex) -> JobResponse:
     """Convert a job as the caller can see it. Safe in any thread."""
     jobs = call.request_context.server.api.jobs
     failure = jobs.failure(job.id)
-    interrupted = to_problem(JobInterrupted(job), call.request_context).problem
+    interrupted = to_problem(find_interruption(job, call.identity), call.request_context).problem
     problem = interrupted if failure is None else _to_problem(call, failure)
     return to_job(job, undos, is_running=jobs.is_running(job.id), problem=problem)
 
@@ -187,7 +188,7 @@ def _to_problem(call: ApiCall, failure: JobFailure) -> Problem:
     """Convert the reason of a failure, as far as the caller can see it."""
     if is_own_change(failure.actor, call.identity):
         return to_problem(failure.reason, call.request_context).problem
-    return make_problem("job-failed", "The user who ran the job could not complete it", call.settings.public_url)
+    return make_problem("job-failed", WITHHELD_REASON, call.settings.public_url)
 
 
 def accepted_reply(call: ApiCall, response: JobResponse) -> Reply[JobResponse]:

@@ -190,6 +190,9 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.FIND_OWNED: (
         f"Ask an administrator for the permission. To find what you own: GET {BASE}/find?prefix={{prefix}}&owner=HANDLE"
     ),
+    AdviceKind.FIX_AND_RESUME_JOB: (
+        f"Fix the cause and resume it: POST {BASE}/jobs/{{job}}/resume, or undo it: POST {BASE}/jobs/{{job}}/undo"
+    ),
     AdviceKind.FOLLOW_SCHEME: f"Mint a handle (POST {BASE}/mint), or use a suffix that follows the scheme",
     AdviceKind.FREE_SPACE: AdviceKind.FREE_SPACE.value,
     AdviceKind.GIVE_REASON: "Give a reason in the field reason",
@@ -223,6 +226,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.SEE_TYPE_COPY: f"See the copy of the definition: GET {BASE}/types/{{type}}",
     AdviceKind.SEE_TYPE_FORMAT: "See /docs/types for the format of definitions",
     AdviceKind.SELECT_URLS: "Give either url or host",
+    AdviceKind.SET_BACK: (f"{AdviceKind.SET_BACK.value}. To see the changes: GET {BASE}/handles/{{handle}}/history"),
     AdviceKind.SET_CLOCK: AdviceKind.SET_CLOCK.value,
     AdviceKind.TOMBSTONE_INSTEAD: f"Create a tombstone instead: POST {BASE}/handles/{{handle}}/tombstone",
     AdviceKind.UNDO_EARLIER_JOB: f"To undo the job before it: POST {BASE}/jobs/{{job}}/undo",
