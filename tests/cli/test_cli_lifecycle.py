@@ -203,7 +203,7 @@ def test_interrupted_transfer_is_resumed_and_undone(here: Site) -> None:
     assert (done.code, done.out) == (4, "")
     assert "cannot transfer 12345/y" in done.err
     name = here.ok("jobs show last --json").json["job"]
-    assert f"Job {name} stopped after 0 changes. Fix the cause and resume it: perseid jobs resume {name}, or" in done.err
+    assert f"Job {name} stopped after 0 changes. Fix the cause and resume it: perseid jobs resume {name}, " in done.err
     problem = here.ok("jobs show last --json").json["problem"]
     assert problem["detail"] == "The user who ran the job could not complete it", "it ran as another identity"
     assert owner(here, "12345/x") == "200:0.NA/12345"

@@ -21,6 +21,7 @@ from perseid.names.suggest import (
     MAX_TRIES,
     compare,
     did_you_mean,
+    find_bare_handle,
     find_readings,
     nearest,
     suggest,
@@ -141,6 +142,24 @@ def test_suffix_is_never_removed_completely() -> None:
     suggest("10.1/x", register)
     assert "10.1/" not in register.queried
     assert "10.1/xs" in register.queried
+
+
+@pytest.mark.parametrize(
+    ("text", "bare"),
+    [
+        ("doi.org/10.1000/1", "10.1000/1"),
+        ("hdl.handle.net/10.1000/a/b", "10.1000/a/b"),
+        ("api/handles/10.1000/1", "10.1000/1"),
+        ("<https://doi.org/10.1000/1>", "10.1000/1"),
+        ("10.1000/doi.org/1", None),
+        ("abc/x", None),
+        ("abc/x/y", None),
+        ("12345/x", None),
+    ],
+)
+def test_handle_after_a_part_of_a_url_is_found(text: str, bare: str | None) -> None:
+    found = find_bare_handle(text)
+    assert bare == (None if found is None else str(found))
 
 
 def test_no_similar_name_means_no_suggestion() -> None:

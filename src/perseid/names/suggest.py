@@ -50,7 +50,8 @@ WITHOUT_ADDRESS = "without the address before it"
 LOOKALIKES = {"O": "0", "o": "0", "I": "1", "i": "1", "l": "1"}
 """Letters that people confuse with digits; they are never replaced silently (P7)."""
 
-_OPENING: Final = "([{<\"'«“‘„‹"  # noqa: RUF001 - quotation marks of several languages
+_SLASHES_AFTER_ADDRESS: Final = 2  # one after the address, one in the handle
+OPENING: Final = "([{<\"'«“‘„‹"  # noqa: RUF001 - quotation marks of several languages
 _CLOSING: Final = ")]}>\"'»”’“›.,;:!?…"  # noqa: RUF001
 _DASHES: Final = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"
 _SLASHES: Final = "\u2044\u2215\u29f8\uff0f"
@@ -161,10 +162,21 @@ def find_readings(text: str, resolvers: Sequence[Resolver]) -> tuple[Reading, ..
     return tuple(readings)
 
 
+def find_bare_handle(text: str) -> Handle | None:
+    """Return the handle in a text that begins with a part of a URL, as in `doi.org/10.1000/1`; None if there is none.
+
+    Prefixes begin with a digit, unless an installation has chosen others; hosts, paths and schemes hardly do.
+    """
+    if text[:1].isdecimal() or text.count("/") < _SLASHES_AFTER_ADDRESS:
+        return None
+    handles = [Handle.for_lookup(reading.text) for reading in find_readings(text, KNOWN_RESOLVERS)[1:]]
+    return next((each for each in reversed(handles) if each is not None and each.prefix[:1].isdecimal()), None)
+
+
 def _repairs(text: str, resolvers: Sequence[Resolver]) -> Iterator[tuple[str, str]]:
     yield text.strip(STRIPPED_CHARACTERS), "without surrounding spaces"
     yield text.translate(_TO_ASCII), "with plain hyphens, slashes, spaces and letters"
-    yield text.lstrip(_OPENING).rstrip(_CLOSING), "without surrounding punctuation"
+    yield text.lstrip(OPENING).rstrip(_CLOSING), "without surrounding punctuation"
     yield text.rstrip("/"), "without the trailing slash"
     with suppress(InvalidName):
         yield str(parse_user_input(text, resolvers, for_lookup=True).handle), "without the rest of the URI"

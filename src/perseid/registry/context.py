@@ -19,6 +19,7 @@ from perseid.ledger.log.entry import IMPORT, Action, Draft, State
 from perseid.ledger.log.requests import Redactions
 from perseid.names.errors import InvalidName
 from perseid.names.handle import MAX_BYTES, Handle, check_prefix_syntax, find_invisible, fold
+from perseid.names.suggest import OPENING, find_bare_handle
 from perseid.names.uri import is_uri
 from perseid.records import binary
 from perseid.records.admin import Admin, AdminPermission
@@ -277,8 +278,12 @@ def not_hosted(prefix: str, handle: Handle | None = None) -> PrefixNotHosted:
     reason = f"This server does not host prefix {name}"
     if handle is not None and find_built_in_definition(handle) is not None:
         advice = AdviceKind.SEE_TYPE_COPY(type=handle)
+    elif handle is not None and (meant := find_bare_handle(str(handle))) is not None:
+        advice = AdviceKind.USE_BARE_HANDLE(handle=meant)
+    elif is_uri(prefix.lstrip(OPENING)):
+        advice = AdviceKind.PREFIX_EXAMPLE()
     else:
-        advice = AdviceKind.PREFIX_EXAMPLE() if is_uri(prefix) else AdviceKind.HOST_PREFIX(prefix=prefix)
+        advice = AdviceKind.HOST_PREFIX(prefix=prefix)
     return PrefixNotHosted(ResponseCode.SERVER_NOT_RESP, reason, advice)
 
 

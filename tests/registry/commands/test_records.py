@@ -23,11 +23,11 @@ from perseid.records.binary import MAX_BYTES
 from perseid.records.encoding import to_iso
 from perseid.records.record import Permission, Value, ValueRef
 from perseid.registry.access.authorization import Settings
-from perseid.registry.advice import AdviceKind
+from perseid.registry.advice import Advice, AdviceKind
 from perseid.registry.commands.minting import Reserve
 from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
 from perseid.registry.commands.records import Add, Create, Delete, Home, Modify, Remove, ReplaceRecord
-from perseid.registry.context import Command
+from perseid.registry.context import Command, not_hosted
 from perseid.registry.identity import Anonymous, Identity, KeyIdentity, Proof
 from perseid.registry.policy.policy import PROFILES, Audience, Deletion, Policy
 from perseid.registry.queries.namespaces import RETIRED, ChangePolicy
@@ -1795,3 +1795,18 @@ def test_each_change_is_one_entry_of_its_kind(
     with world.registry.ledger.open_reader() as reader:
         entry = reader.entry(before + 1)
     assert (entry.action, entry.handle, world.size) == (action, name, before + 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("54321/x", AdviceKind.HOST_PREFIX(prefix="54321")),
+        ("abc/x", AdviceKind.HOST_PREFIX(prefix="abc")),
+        ("doi.org/10.1000/1", AdviceKind.USE_BARE_HANDLE(handle=handle("10.1000/1"))),
+        ("api/handles/12345/x", AdviceKind.USE_BARE_HANDLE(handle=handle("12345/x"))),
+        ("<https://x", AdviceKind.PREFIX_EXAMPLE()),
+    ],
+)
+def test_part_of_a_url_is_not_advised_as_a_prefix_to_host(name: str, advice: Advice) -> None:
+    wrong = Handle.parse_lenient(name)
+    assert not_hosted(wrong.prefix, wrong).advice == advice
