@@ -280,6 +280,9 @@ def test_credentials_over_plain_http_are_refused(shared: Harness) -> None:
     assert answer.status == 403
     assert "HTTPS" in found["advice"]
     assert not list(answer.values("WWW-Authenticate"))
+    # Otherwise a search would find nothing that only the caller can list.
+    answer = send(shared, "GET", "/find?prefix=12345", headers=basic(), secure=False)
+    assert problem(answer, "https-required")["detail"] == "The credentials were not read"
 
 
 def test_missing_permission_is_refused(shared: Harness) -> None:

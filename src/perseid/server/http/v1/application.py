@@ -24,7 +24,7 @@ from perseid.registry.access.permissions import display_name
 from perseid.registry.access.token_records import InactiveToken
 from perseid.registry.identity import quota_key
 from perseid.registry.queries.aliases import AliasError
-from perseid.registry.results import NotPublic
+from perseid.registry.results import NotPublic, Refused
 from perseid.schema.problems import make_problem
 from perseid.server.http.asgi import call_app
 from perseid.server.http.auth.authentication import (
@@ -43,6 +43,7 @@ from perseid.server.http.responses import DEFAULT_FORMAT, NO_STORE, UNAUTHORIZED
 from perseid.server.limits.budgets import get_source
 from perseid.server.native.authentication import KeyChanged
 from perseid.server.native.work import WorkKind
+from perseid.wire.codes import ResponseCode
 
 from . import problems
 from .api_call import KEY_HEADER, LARGE_BODY, ApiCall
@@ -172,6 +173,10 @@ async def handle(request_context: RequestContext) -> Response:
         response = _unauthenticated(request_context, auth)
     elif not allowance.allowed:
         response = problems.problem_response(problems.to_problem(_rate_limit_error(allowance), request_context))
+    elif request_context.request.header("authorization") is not None and not request_context.request.client.private:
+        # An anonymous response could lack what the caller can see, without a word.
+        refused = Refused(ResponseCode.AUTHENTICATION_NEEDED, "The credentials were not read")
+        response = problems.problem_response(problems.to_problem(refused, request_context))
     else:
         response = await _call_api(call)
     return response.with_headers(*allowance.headers, *proof_headers(auth))
