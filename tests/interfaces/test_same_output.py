@@ -50,6 +50,31 @@ COMMANDS: Final = (
     "undo last --yes",
     "jobs undo last --yes",
     "transfer 54321 --to 300:12345/ann --yes",
+    # Namespaces and types
+    "namespace add 99 --purpose Maps",
+    "namespace add 99",
+    "namespace add 98 --profile exact --creator hdl:12345/n1 --case insensitive --administrator 300:12345/ann",
+    "namespace add 97 --administrator 300:12345/missing",
+    "namespace derive 12345 7",
+    "namespace derive 54321 7",
+    "namespace list",
+    "namespace show 98",
+    "namespace show 97",
+    "namespace policy 99",
+    "namespace policy 99 --file -",
+    "namespace policy 99 --file -",
+    "namespace remove 99",
+    "namespace remove 98 --retire",
+    "namespace list",
+    "type add 12345/SCALE --definition Scale --pattern 1:[0-9]+ --example 1:25000",
+    "type add 12345/SCALE --definition Scale",
+    "type add 12345/WRONG --definition Scale --pattern [",
+    "type add 12345/SHEET --definition Sheet --schema -",
+    "type list",
+    "type list 12345",
+    "type show 12345/SCALE",
+    "type show 12345/SHEET",
+    "type show 102.100.TYPE/CREATOR",
     # Tokens
     "token create --scope read,mint --namespace 12345 --label catalog",
     "token create --scope admin --namespace 12345",
@@ -60,6 +85,12 @@ COMMANDS: Final = (
     "token list --all",
     "token revoke --issuer 300:12345/ann",
 )
+
+INPUT: Final = {
+    "namespace policy 99 --file -": b'purpose = "Charts"\nwho_may_list = "public"\n',
+    "type add 12345/SHEET --definition Sheet --schema -": b'{"type": "integer", "minimum": 1}',
+}
+"""The standard input of commands."""
 
 VARYING: Final = re.compile(
     r"""
@@ -96,10 +127,11 @@ def test_commands_print_the_same_on_a_server(options: tuple[str, ...]) -> None:
             return Client(connection, InProcess(both.server))
 
         for words in COMMANDS:
-            here = both.site(words, *options, "--as", ADMINISTRATOR)
+            stdin = INPUT.get(words, b"")
+            here = both.site(words, *options, "--as", ADMINISTRATOR, stdin=stdin)
             token = REMOTE.set(connect)
             try:
-                there = call(*words.split(), *options)
+                there = call(*words.split(), *options, stdin=stdin)
             finally:
                 REMOTE.reset(token)
             assert local.normalize(here) == remote.normalize(there), words

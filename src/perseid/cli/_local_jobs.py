@@ -26,7 +26,7 @@ from ._advice import render_advice
 from ._arguments import INTERFACE, OpenInstallation
 
 
-@dataclass(slots=True)
+@dataclass
 class LocalJobs:
     """The jobs of an open installation."""
 

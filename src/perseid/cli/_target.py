@@ -30,13 +30,14 @@ from perseid.schema.records import LinkedHandles, RecordChanged
 from ._arguments import OpenInstallation, open_installation
 from ._commands import REMOTE
 from ._local_jobs import LocalJobs
+from ._local_namespaces import LocalNamespaces
 
 if TYPE_CHECKING:
     from perseid.client import Client
 
 
-@dataclass(slots=True)
-class LocalTarget(LocalJobs):
+@dataclass
+class LocalTarget(LocalJobs, LocalNamespaces):
     """An installation with the methods of `Client`. Handles are those that the command has parsed."""
 
     # Identifiers

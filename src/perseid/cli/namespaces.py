@@ -5,48 +5,30 @@ from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias, cast
 
 import msgspec
 import typer
 
-from perseid.names.handle import CaseRule, fold, is_derived
+from perseid.names.handle import CaseRule, is_derived
 from perseid.records.data_types import Definition
 from perseid.records.encoding import parse_json
-from perseid.records.record import ValueRef
-from perseid.registry.commands.namespaces import AddNamespace, RemoveNamespace, SetPolicy, namespaces
-from perseid.registry.commands.records import Create
-from perseid.registry.installation.setup import add_namespace, administrator_values, with_group_administrators
+from perseid.records.record import ref_from_text
 from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.policy.text import InvalidPolicy
-from perseid.registry.policy.types import RegisteredType, definition_values
-from perseid.registry.queries.listing import list_handles
 from perseid.registry.queries.namespaces import (
-    RETIRED,
-    ChangePolicy,
     apply_policy_text,
     changed_keys,
     find_administrators,
-    get_policy,
-    get_type,
-    list_prefixes,
-    list_types,
 )
-from perseid.registry.queries.paging import MAX_PAGE
-from perseid.registry.responses import to_created_namespace, to_namespace, to_policy, to_type
-from perseid.registry.results import Refused
-from perseid.registry.snapshot import Snapshot
-from perseid.schema.namespaces import PolicyChanged, RemovedNamespace
+from perseid.schema.namespaces import CreatedNamespace
 
 from ._arguments import (
-    INTERFACE,
     ActingAs,
     Directory,
     HandleArgument,
     Note,
-    OpenInstallation,
     Prefix,
-    open_installation,
     parse_handle,
     parse_reference,
     parse_value_ref,
@@ -57,7 +39,8 @@ from ._arguments import (
 )
 from ._commands import Group, register_command
 from ._editor import find_editor, run_editor
-from ._output import AsJson, print_fields, print_json, print_message, require_terminal
+from ._output import AsJson, print_fields, print_json, print_message, require_terminal, to_json
+from ._target import LocalTarget, open_target
 from .installation import Profile, make_policy, parse_party
 
 namespace_app = typer.Typer(
@@ -126,13 +109,23 @@ def add(  # noqa: PLR0913 - options
         perseid namespace add 10.5072 --profile pilin --purpose "Maps of the survey, as they were printed"
         perseid namespace add 20.500 --profile exact --json
     """
-    rules = _load_policy(profile, case, creator, policy)
-    if purpose is not None:
-        rules = replace(rules, purpose=purpose)
-    with open_installation(directory, acting_as) as session:
-        members = [parse_value_ref(text, "--administrator") for text in administrator or ()]
-        default = list(session.installation.config.administration.server_admins)
-        _create_namespace(session, prefix, rules, members or default, json, require_administrators=bool(members))
+    if policy is not None and (profile is not None or case is not None):
+        raise typer.BadParameter("--policy cannot be used with --profile or --case; set them in the file")
+    text = "" if policy is None else read_text(policy)
+    named_creator = parse_party(creator, "--creator") if creator else ""
+    has_creator = bool(named_creator or (text and Policy.from_toml(text).default_creator))
+    members = _parse_administrators(administrator)
+    with open_target(directory, acting_as) as target:
+        created = target.add_namespace(
+            prefix,
+            profile=profile or "",
+            case=None if case is None else CaseRule(case.value),
+            creator=named_creator,
+            purpose=purpose or "",
+            policy=text,
+            administrators=members,
+        )
+    _print_created(created, json, has_new_creator=not has_creator)
 
 
 @register_command(namespace_app, "derive")
@@ -156,14 +149,19 @@ def derive(  # noqa: PLR0913 - options
         perseid namespace derive 102.100.272 maps --purpose "Maps of the project" --administrator 300:0.NA/102.100.272
     """
     prefix = child if is_derived(child, parent) else f"{parent}.{child}"
-    with open_installation(directory, acting_as) as session:
-        with session.registry.snapshot() as snapshot:
-            rules = get_policy(snapshot, parent) if profile is None else make_policy(profile, None)
-            parent_administrators = find_administrators(snapshot, parent)
+    members = _parse_administrators(administrator)
+    with open_target(directory, acting_as) as target:
+        above = Policy.from_toml(target.policy(parent).policy)
+        rules = above if profile is None else make_policy(profile, None)
         rules = replace(rules, retired=False, purpose=rules.purpose if purpose is None else purpose)
-        members = [parse_value_ref(text, "--administrator") for text in administrator or ()]
-        default = parent_administrators or list(session.installation.config.administration.server_admins)
-        _create_namespace(session, prefix, rules, members or default, json, require_administrators=bool(members))
+        if isinstance(target, LocalTarget):
+            with target.session.registry.snapshot() as snapshot:  # it knows private ones too
+                refs = [ref_from_text(text) for text in members] or find_administrators(snapshot, parent)
+            created = target.create_namespace(prefix, rules, refs, require_administrators=bool(members))
+        else:
+            administrators = members or target.namespace(parent).administrators
+            created = target.add_namespace(prefix, policy=rules.to_toml(), administrators=administrators)
+    _print_created(created, json, has_new_creator=not rules.default_creator)
 
 
 @register_command(namespace_app, "remove")
@@ -189,13 +187,10 @@ def remove(
         perseid namespace remove 12345.1
         perseid namespace remove 2000.01 --retire --note "The project has ended"
     """
-    with open_installation(directory, acting_as) as session:
-        if retire:
-            seq = session.do(ChangePolicy(prefix, RETIRED), note).made.seq
-        else:
-            seq = session.do(RemoveNamespace(prefix), note)
+    with open_target(directory, acting_as) as target:
+        removed = target.remove_namespace(prefix, retire=retire, note=note)
     if json:
-        print_json(RemovedNamespace(prefix, seq, retire))
+        print_json(removed)
     else:
         typer.echo(prefix)
 
@@ -208,12 +203,12 @@ def list_(directory: Directory = None, acting_as: ActingAs = None, json: AsJson 
         perseid namespace list
         perseid namespace list --json
     """
-    with open_installation(directory, acting_as) as session, session.registry.snapshot() as snapshot:
-        for prefix in list_prefixes(snapshot, session.identity):
+    with open_target(directory, acting_as) as target:
+        for each in target.namespaces():
             if json:
-                print_json(to_namespace(snapshot, prefix))
+                print_json(each)
             else:
-                typer.echo(f"{printable(prefix)}{'  retired' if _is_retired(snapshot, prefix) else ''}")
+                typer.echo(f"{printable(each.prefix)}{'  retired' if each.retired else ''}")
 
 
 @register_command(namespace_app, "show")
@@ -223,9 +218,8 @@ def show(prefix: Prefix, directory: Directory = None, acting_as: ActingAs = None
     For example:
         perseid namespace show 102.100.272
     """
-    with open_installation(directory, acting_as) as session, session.registry.snapshot() as snapshot:
-        get_policy(snapshot, prefix)
-        summary = to_namespace(snapshot, prefix)
+    with open_target(directory, acting_as) as target:
+        summary = target.namespace(prefix)
     if json:
         print_json(summary)
         return
@@ -268,75 +262,49 @@ def policy(  # noqa: PLR0913 - options
     """
     if edit and file is not None:
         raise typer.BadParameter("use either --edit or --file, not both")
-    with open_installation(directory, acting_as) as session:
-        with session.registry.snapshot() as snapshot:
-            before = get_policy(snapshot, prefix)
+    with open_target(directory, acting_as) as target:
+        shown = target.policy(prefix)
         if not edit and file is None:
-            _print_policy(prefix, before, json)
+            if json:
+                print_json(shown)
+            else:
+                typer.echo(shown.policy, nl=False)
             return
-        if file is None:
-            namespace = session.do(SetPolicy(prefix, _edit_policy(before), change_case), note)
-        else:
-            namespace = session.do(ChangePolicy(prefix, read_text(file), change_case), note).made
-    after = namespace.policy
+        before = Policy.from_toml(shown.policy)
+        text = _edit_policy(before) if file is None else read_text(file)
+        changed = target.change_policy(prefix, text, change_case=change_case, note=note)
+        after = Policy.from_toml(target.policy(prefix).policy)
     changes = _format_changes(before, after)
     for line in changes:
         print_message(line)
     if not changes:
         print_message("The policy is unchanged.")
     if json:
-        print_json(PolicyChanged(namespace.prefix, namespace.seq, tuple(changed_keys(before, after))))
+        print_json(changed)
     else:
-        typer.echo(namespace.prefix)
+        typer.echo(changed.prefix)
 
 
 # Adding
 
 
-def _load_policy(profile: Profile | None, case: Case | None, creator: str | None, file: str | None) -> Policy:
-    if file is None:
-        rules = make_policy(profile, creator)
-        if case is not None:
-            rules = replace(rules, case=CaseRule(case.value))
-        return rules
-    if profile is not None or case is not None:
-        raise typer.BadParameter("--policy cannot be used with --profile or --case; set them in the file")
-    rules = with_group_administrators(Policy.from_toml(read_text(file)))
-    return rules if creator is None else replace(rules, default_creator=parse_party(creator, "--creator"))
+def _parse_administrators(texts: list[str] | None) -> list[str]:
+    return [str(parse_value_ref(text, "--administrator")) for text in texts or ()]
 
 
-def _create_namespace(
-    session: OpenInstallation,
-    prefix: str,
-    rules: Policy,
-    members: list[ValueRef],
-    json: bool,
-    *,
-    require_administrators: bool,
-) -> None:
-    values = administrator_values(prefix, members) if members else ()
-    namespace = add_namespace(
-        session.registry, AddNamespace(prefix, rules, values, require_administrators), session.identity, INTERFACE
-    )
+def _print_created(created: CreatedNamespace, json: bool, *, has_new_creator: bool) -> None:
     if json:
-        print_json(to_created_namespace(namespace))
+        print_json(created)
         return
-    typer.echo(namespace.prefix)
-    print_warnings(namespace.warnings)
-    if namespace.policy.default_creator and not rules.default_creator:
-        print_message(f"The default creator is {namespace.policy.default_creator}. Describe it in its record.")
-    if namespace.types_elsewhere:
-        print_message(f"Types defined at another service: {', '.join(namespace.types_elsewhere)}")
+    typer.echo(created.prefix)
+    print_warnings(created.warnings)
+    if created.creator and has_new_creator:
+        print_message(f"The default creator is {created.creator}. Describe it in its record.")
+    if created.external_types:
+        print_message(f"Types defined at another service: {', '.join(created.external_types)}")
 
 
 # Showing
-
-
-def _is_retired(snapshot: Snapshot, prefix: str) -> bool:
-    try:
-        return snapshot.policy(prefix).retired
-    except Refused:  # the policy is unreadable; `check` says so
-        return False
 
 
 def _format_value(value: object) -> str | None:
@@ -348,18 +316,11 @@ def _format_value(value: object) -> str | None:
     return printable(str(value)) if value else None
 
 
-def _print_policy(prefix: str, rules: Policy, json: bool) -> None:
-    if json:
-        print_json(to_policy(prefix, rules))
-    else:
-        typer.echo(rules.to_toml(), nl=False)
-
-
 # Changing
 
 
-def _edit_policy(before: Policy) -> Policy:
-    """Open the policy in an editor and return the result; keep an invalid text, so that no work is lost."""
+def _edit_policy(before: Policy) -> str:
+    """Open the policy in an editor and return the text; keep an invalid text, so that no work is lost."""
     require_terminal("The editor", "To change the policy without one: --file FILE")
     editor = find_editor()
     with tempfile.NamedTemporaryFile("w", suffix=".toml", prefix="perseid-policy-", delete=False) as file:
@@ -367,7 +328,8 @@ def _edit_policy(before: Policy) -> Policy:
     path = Path(file.name)
     try:
         run_editor(editor, path)
-        after = apply_policy_text(before, path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        apply_policy_text(before, text)
     except InvalidPolicy as problem:
         message = f"{problem.message}; your text is in {path}: correct it and use --file {path}"
         raise InvalidPolicy(problem.key, message) from problem
@@ -375,7 +337,7 @@ def _edit_policy(before: Policy) -> Policy:
         path.unlink(missing_ok=True)
         raise
     path.unlink()
-    return after
+    return text
 
 
 def _format_changes(before: Policy, after: Policy) -> list[str]:
@@ -431,9 +393,13 @@ def add_type(  # noqa: PLR0913 - options
     if pattern is not None and schema is not None:
         raise typer.BadParameter("use either --pattern or --schema, not both", param_hint="--pattern")
     plain = None if schema is None else parse_json(read_text(schema))
-    parsed = Definition.make(name or new_handle.suffix, definition, pattern=pattern, schema=plain, example=example)
-    with open_installation(directory, acting_as) as session:
-        print_changed(session.do(Create(new_handle, definition_values(parsed))), json)
+    name = name or new_handle.suffix
+    Definition.make(name, definition, pattern=pattern, schema=plain, example=example)  # refused without a server
+    with open_target(directory, acting_as) as target:
+        created = target.add_type(
+            str(new_handle), definition, name=name, pattern=pattern, schema=cast(Any, plain), example=example
+        )
+    print_changed(created, json)
 
 
 @register_command(type_app, "list")
@@ -453,8 +419,8 @@ def list_all_types(
         perseid type list
         perseid type list 102.100.TYPE --json
     """
-    with open_installation(directory, acting_as) as session:
-        for registered in map(to_type, _find_types(session, prefix)):
+    with open_target(directory, acting_as) as target:
+        for registered in target.types(prefix=prefix):
             if json:
                 print_json(registered)
             else:
@@ -471,36 +437,18 @@ def show_type(
         perseid type show 102.100.TYPE/CREATION_DATE
         perseid type show 102.100.TYPE/CREATOR --json
     """
-    requested = parse_reference(handle).handle
-    with open_installation(directory, acting_as) as session, session.registry.snapshot() as snapshot:
-        registered = get_type(snapshot, requested)
-    response = to_type(registered, check=True)
+    requested = str(parse_reference(handle).handle)
+    with open_target(directory, acting_as) as target:
+        response = target.type(requested)
     if json:
         print_json(response)
         return
     fields = msgspec.structs.asdict(response) | {"seq": None, "copy": None}
-    if registered.definition is not None:
-        fields["schema"] = registered.definition.schema
+    if response.schema is not None:
+        fields["schema"] = to_json(response.schema)
     print_fields({name: printable(str(text)) for name, text in fields.items() if text})
-    if registered.is_copy:
+    if response.copy:
         print_message("This is a copy: another service hosts the type.")
-
-
-def _find_types(session: OpenInstallation, prefix: str) -> list[RegisteredType]:
-    """Find the types of a namespace, or of all that the caller can list."""
-    with session.registry.snapshot() as snapshot:
-        for each in () if prefix else namespaces(snapshot.reader):
-            try:
-                list_handles(snapshot, session.identity, each, limit=1)
-            except Refused as refused:
-                print_message(f"Not listed: {printable(each)}: {refused.reason}")
-        found: list[RegisteredType] = []
-        after: str | None = None
-        while True:
-            page, after = list_types(snapshot, session.identity, prefix, after, MAX_PAGE)
-            found += page
-            if after is None:
-                return sorted(found, key=lambda each: fold(str(each.handle)))
 
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {"namespace": namespace_app, "type": type_app}
