@@ -3,13 +3,14 @@
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 import typer
 
 from perseid.cli import app
 from perseid.cli._commands import LAZY_COMMANDS, SYNONYMS, LazyCommand
-from tests.cli.installation import call
+from tests.cli.installation import call, site
 from tests.cli.program import ENVIRON, run
 
 HEAVY = (
@@ -76,8 +77,8 @@ def test_serve_loads_no_ledger() -> None:
     assert {"sqlalchemy", "lmdb", "perseid.ledger"}.isdisjoint(loaded)
 
 
-def test_sqlite_ledger_loads_no_postgresql_modules() -> None:
-    loaded = loaded_by("list --help")
+def test_sqlite_ledger_loads_no_postgresql_modules(tmp_path: Path) -> None:
+    loaded = loaded_by(f"list 102.100.272 -d {site(tmp_path, '--demo').directory}")
     assert "sqlalchemy.dialects.sqlite" in loaded
     assert {"sqlalchemy.dialects.postgresql", "psycopg"}.isdisjoint(loaded)
 

@@ -52,7 +52,7 @@ def test_limited_search_can_be_continued(here: Site) -> None:
 
 
 def test_full_scan_stops_at_the_time_limit(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queries, "MAX_PAGE", 1)
+    monkeypatch.setattr("perseid.registry.queries.paging.MAX_PAGE", 1)
     ticks = iter(range(0, 1_000, 7))
     monkeypatch.setattr(queries, "monotonic", lambda: float(next(ticks)))
     done = here("find --url *example* --seconds 10")

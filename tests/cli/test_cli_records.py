@@ -425,7 +425,7 @@ def test_list_reads_all_pages(plain: Site, monkeypatch: pytest.MonkeyPatch) -> N
     for number in range(7):
         plain.ok(f"create 12345/{number} --url https://example.org/{number}")
     plain.ok("delete 12345/3")
-    monkeypatch.setattr("perseid.cli.records.MAX_PAGE", 2)
+    monkeypatch.setattr("perseid.registry.queries.paging.MAX_PAGE", 2)
     assert plain.lines("list 12345") == [f"12345/{number}" for number in (0, 1, 2, 4, 5, 6)]
     with_deleted = [json.loads(line) for line in plain.lines("list 12345 --deleted --json")]
     assert [(item["handle"], item["state"]) for item in with_deleted][3] == ("12345/3", "absent")

@@ -2,10 +2,15 @@
 
 import json
 import re
+import shutil
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
+from perseid.cli import _local
+from perseid.registry.installation.public_view import open_public_view
+from perseid.registry.snapshot import LedgerNeeded, PublicSnapshot
 from tests.cli.installation import Site, refused, site
 
 
@@ -20,6 +25,52 @@ def here(tmp_path: Path) -> Site:
     installation.ok("create 12345/x --url https://example.org/a")
     installation.ok("create 12345/other --value HS_ALIAS=12345/X")
     return installation
+
+
+READ_COMMANDS = (
+    "resolve 102.100.272/8RBZF0DQH",
+    "resolve 102.100.272/8rbzf0dqh --json",
+    "resolve 102.100.272/8RBZF0DQH --type DESC --index 100 --json",
+    "resolve 102.100.272/8RBZF0DQH --type NONE",
+    "resolve 102.100.272/8RBZF0DQX",
+    "resolve 102.100.TYPE/OWNER --json",
+    "resolve 0.NA/102.100.272 --json",
+    "resolve 0.SITE/POLICY/102.100.272",
+    "resolve 102.100.272/BCDFGHJKH",
+    "resolve 102.100.272/BCDFGHJKH --follow --json",
+    "resolve 99999/x 102.100.272/X4NDP2JQH --json",
+    "resolve 2000.01/EEF4DF17361A42E2B975E554663B70C3?a=b#c --json",
+)
+"""Reads of every kind, with and without a result."""
+
+
+def test_public_records_are_the_same_with_and_without_the_answers_view(
+    demo: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demo.ok("create 102.100.272/BCDFGHJKH --value HS_ALIAS=102.100.272/8RBZF0DQH")
+    demo.ok("rebuild answers")
+    from_view = [demo(words) for words in READ_COMMANDS]
+    with open_public_view(demo.directory):
+        pass  # it was used: this raises nothing
+    monkeypatch.setattr(_local, "open_public_view", _no_view)
+    assert [demo(words) for words in READ_COMMANDS] == from_view
+    assert {done.code for done in from_view} == {0, 3}
+
+
+def _no_view(_: Path) -> AbstractContextManager[PublicSnapshot]:
+    raise LedgerNeeded
+
+
+def test_answers_view_without_the_last_entry_is_not_used(here: Site) -> None:
+    here.ok("rebuild answers")
+    answers, old = here.directory / "answers", here.directory.parent / "old"
+    shutil.copytree(answers, old)
+    here.ok("set 12345/x URL=https://example.org/b")
+    shutil.rmtree(answers)
+    shutil.copytree(old, answers)
+    with pytest.raises(LedgerNeeded), open_public_view(here.directory):
+        pytest.fail("the view is behind")
+    assert here.ok("resolve 12345/x --type URL").out == "1  URL  https://example.org/b\n"
 
 
 def test_alias_is_shown_or_followed(here: Site) -> None:

@@ -1,10 +1,13 @@
-"""Packages import nothing by themselves, and the supervisor loads few modules."""
+"""Packages import nothing by themselves, and the supervisor and quick commands load few modules."""
 
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from tests.cli.installation import site
 
 PACKAGES = ("names", "records", "schema", "wire", "client", "ledger", "registry", "server")
 
@@ -77,3 +80,48 @@ def test_a_blocking_resolver_loads_only_what_it_uses() -> None:
     unused = ("asyncio", "httpx", "lmdb", "msgspec", "sqlalchemy", "perseid.records.data_types", "perseid.schema")
     assert [module for module in unused if module in loaded] == []
     assert [module for module in loaded if module.startswith(("perseid.ledger", "perseid.registry"))] == []
+
+
+STARTUP_MODULES = (
+    "alembic",
+    "asyncio",
+    "cryptography",
+    "defusedxml",
+    "http.client",
+    "httpx",
+    "lmdb",
+    "perseid.ledger",
+    "perseid.registry",
+    "psycopg",
+    "pydantic",
+    "rich",
+    "sqlalchemy",
+)
+"""Modules that take long to load, compared with what a short command does."""
+
+RUN_COMMAND = "import sys; from perseid.cli import app; app(sys.argv[1:], standalone_mode=False); print(*sys.modules)"
+
+
+@pytest.mark.parametrize(
+    ("words", "allowed"),
+    [
+        ("--help", ()),
+        ("name parse 10.1/a", ()),
+        ("create --help", ()),
+        ("find --help", ()),
+        ("mint --help", ()),
+        ("resolve --help", ()),
+        ("resolve 102.100.272/8RBZF0DQH", ("lmdb", "perseid.ledger", "perseid.registry")),
+        ("resolve 102.100.272/8RBZF0DQH --json", ("lmdb", "perseid.ledger", "perseid.registry")),
+    ],
+)
+def test_quick_commands_load_few_modules(words: str, allowed: tuple[str, ...], tmp_path: Path) -> None:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
+    demo = site(tmp_path, "--demo")
+    demo.ok("rebuild answers")
+    environ["PERSEID_DIR"] = str(demo.directory)
+    command = [sys.executable, "-c", RUN_COMMAND, *words.split()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environ)
+    loaded = done.stdout.splitlines()[-1].split()
+    assert "perseid.cli" in loaded
+    assert [module for module in STARTUP_MODULES if module in loaded] == list(allowed)

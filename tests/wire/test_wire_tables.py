@@ -16,12 +16,20 @@ from perseid.wire.challenges import (
     ChallengeTable,
     PendingChallenge,
 )
-from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, LocalProtocolError, OpCode, OpFlag, ResponseCode, Version
+from perseid.wire.codes import (
+    CURRENT_VERSION,
+    DEFAULT_FLAGS,
+    MAX_TIMEOUT,
+    LocalProtocolError,
+    OpCode,
+    OpFlag,
+    ResponseCode,
+    Version,
+)
 from perseid.wire.message import MAX_CREDENTIAL, MAX_MESSAGE, Credential, Envelope, Header, Message, RequestDigest
 from perseid.wire.sessions import (
     COUNTER_WINDOW_SIZE,
     MAX_SESSIONS,
-    MAX_TIMEOUT,
     MAX_UNAUTHENTICATED,
     Cipher,
     CounterWindow,

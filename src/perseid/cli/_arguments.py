@@ -19,16 +19,14 @@ import os
 import pwd
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, TypeVar
 
 import typer
 
-from perseid.ledger.ledger import Ledger
-from perseid.ledger.log.log import Log
 from perseid.names.errors import InvalidName, quote_text
 from perseid.names.handle import Handle
 from perseid.names.uri import KNOWN_RESOLVERS, Reference, parse_uri, parse_user_input
@@ -37,23 +35,23 @@ from perseid.records.data_types import check_data_length, data_from_text, data_t
 from perseid.records.encoding import MAX_JSON_BYTES, parse_json
 from perseid.records.errors import InvalidData
 from perseid.records.json_form import values_from_json
-from perseid.records.keys import PublicKey
 from perseid.records.record import DEFAULT_PERMISSIONS, PRIVATE_PERMISSIONS, Value, ValueRef, ref_from_text
 from perseid.records.types import HS_PUBKEY, HS_SECKEY, URL, has_type
-from perseid.registry.commands.composition import Condition, Conditional, entry_tag
-from perseid.registry.commands.records import PartialValue
-from perseid.registry.context import Command, name_too_long
-from perseid.registry.identity import Identity, KeyIdentity, LocalIdentity, Proof
-from perseid.registry.installation.installation import Installation
-from perseid.registry.queries.history import keep_history_note
-from perseid.registry.registry import Registry
-from perseid.registry.responses import to_changed
-from perseid.registry.results import ChangeResult
-from perseid.schema.records import CreatedRecord, RecordChanged
 from perseid.server.state.runtime import WRITER_LINK
 
 from ._commands import NAME_OPTIONS, REMOTE, Directory, find_own_resolvers, resolve_directory
 from ._output import STANDARD_INPUT, CommandFailed, print_json, print_message
+
+if TYPE_CHECKING:  # loading them takes longer than showing help or resolving a handle
+    from perseid.ledger.ledger import Ledger
+    from perseid.ledger.log.log import Log
+    from perseid.registry.commands.records import PartialValue
+    from perseid.registry.context import Command
+    from perseid.registry.identity import Identity
+    from perseid.registry.installation.installation import Installation
+    from perseid.registry.registry import Registry
+    from perseid.registry.results import ChangeResult
+    from perseid.schema.records import CreatedRecord, RecordChanged, ValueResponse
 
 __all__ = ["STANDARD_INPUT", "Directory", "resolve_directory"]
 
@@ -100,17 +98,19 @@ T = TypeVar("T")
 class OpenInstallation:
     """An open installation, and the identity that works on it."""
 
-    installation: Installation
-    registry: Registry
-    identity: Identity
+    installation: "Installation"
+    registry: "Registry"
+    identity: "Identity"
 
     def find_runtime(self) -> Path | None:
         """Return the runtime directory of the server that runs on the installation; None if none does."""
         link = self.installation.directory / WRITER_LINK
         return link.readlink().parent if link.is_symlink() else None
 
-    def do(self, command: Command[T], note: str = "", *, keep_history: bool = False) -> T:
+    def do(self, command: "Command[T]", note: str = "", *, keep_history: bool = False) -> T:
         """Execute a command; its change is durable when this returns."""
+        from perseid.registry.queries.history import keep_history_note  # noqa: PLC0415 - as above
+
         return self.registry.do(command, self.identity, INTERFACE, keep_history_note(note) if keep_history else note)
 
 
@@ -121,12 +121,14 @@ def open_installation(
     """Open the installation of a command. One that `maintains` views or keys has the ledger itself, beside a server."""
     if REMOTE.get() is not None:
         raise CommandFailed("This command works on a local installation only", "Use -d DIR, without a server")
+    from perseid.registry.installation.installation import Installation  # noqa: PLC0415 - as above
+
     identity, where = get_identity(acting_as), resolve_directory(directory)
     with Installation.open(where, open_ledger=None if maintains else find_writer(where)) as installation:
         yield OpenInstallation(installation, installation.registry(), identity)
 
 
-def find_writer(directory: Path) -> Callable[[Log, Path], Ledger] | None:
+def find_writer(directory: Path) -> "Callable[[Log, Path], Ledger] | None":
     """How to open the ledger beside a running server, which appends for this command; None without one."""
     if not (directory / WRITER_LINK).is_symlink():
         return None
@@ -135,8 +137,10 @@ def find_writer(directory: Path) -> Callable[[Log, Path], Ledger] | None:
     return remote_ledger.find_writer(directory)
 
 
-def get_identity(acting_as: str | None) -> Identity:
+def get_identity(acting_as: str | None) -> "Identity":
     """Return the identity of the system user, or the one of `--as`."""
+    from perseid.registry.identity import KeyIdentity, LocalIdentity, Proof  # noqa: PLC0415 - as above
+
     if acting_as is None:
         return LocalIdentity(_user_name())
     return KeyIdentity(parse_value_ref(acting_as, "--as"), Proof.FILE_PERMISSION)
@@ -170,6 +174,8 @@ def parse_reference(text: str) -> Reference:
         return read_name(text, for_lookup=True)
     except InvalidName as problem:
         if problem.rule == "H9":
+            from perseid.registry.context import name_too_long  # noqa: PLC0415 - as above
+
             raise name_too_long(text) from problem
         raise
 
@@ -197,14 +203,19 @@ def read_name(text: str, *, for_lookup: bool = False) -> Reference:
     return parse(text, [*options.resolvers, *own, *KNOWN_RESOLVERS], for_lookup=for_lookup)
 
 
-def require_version(command: Command[T], handle: Handle, seq: int) -> Command[T]:
+def require_version(command: "Command[T]", handle: Handle, seq: int) -> "Command[T]":
     """Refuse a command if the latest version of the record is not this entry."""
+    from perseid.registry.commands.composition import Condition, Conditional, entry_tag  # noqa: PLC0415 - as above
+
     return Conditional(command, handle, Condition(any_of=(entry_tag(seq),)))
 
 
-def print_changed(changed: ChangeResult | RecordChanged | CreatedRecord, json: bool) -> None:
+def print_changed(changed: "ChangeResult | RecordChanged | CreatedRecord", json: bool) -> None:
     """Print the handle of a change that is durable, and warnings about it."""
     if json:
+        from perseid.registry.responses import to_changed  # noqa: PLC0415 - as above
+        from perseid.registry.results import ChangeResult  # noqa: PLC0415
+
         print_json(to_changed(changed) if isinstance(changed, ChangeResult) else changed)
     else:
         typer.echo(str(changed.handle))
@@ -258,8 +269,10 @@ FromOption: TypeAlias = Annotated[
 ]
 
 
-def parse_value(text: str) -> PartialValue:
+def parse_value(text: str) -> "PartialValue":
     """Parse `[INDEX:]TYPE=DATA`."""
+    from perseid.registry.commands.records import PartialValue  # noqa: PLC0415 - as above
+
     match = _VALUE.fullmatch(text)
     if match is None:
         raise typer.BadParameter(f"{quote_text(text)} is not a value; use {_SYNTAX}")
@@ -276,8 +289,10 @@ def parse_value(text: str) -> PartialValue:
     return PartialValue(type_, data, index, _PERMISSIONS[mark] if mark else None)
 
 
-def parse_values(texts: Iterable[str] | None, url: str | None = None) -> tuple[PartialValue, ...]:
+def parse_values(texts: Iterable[str] | None, url: str | None = None) -> "tuple[PartialValue, ...]":
     """Parse the values of a command."""
+    from perseid.registry.commands.records import PartialValue  # noqa: PLC0415 - as above
+
     first = () if url is None else (PartialValue(URL, _parse_data(URL, url)),)
     return (*first, *[parse_value(text) for text in texts or ()])
 
@@ -297,6 +312,13 @@ def read_text(path: str) -> str:
         raise InvalidData(f"{quote_text(path)} is not UTF-8 at byte {error.start + 1}") from None
 
 
+def load_values(values: "Sequence[ValueResponse]") -> tuple[Value, ...]:
+    """The values of a response, to print them."""
+    import msgspec  # noqa: PLC0415 - as above
+
+    return values_from_json(msgspec.to_builtins(values))
+
+
 def format_data(value: Value) -> str:
     """Format the data of a value on one line; hide secrets."""
     if has_type(value.type, HS_SECKEY):
@@ -314,7 +336,11 @@ def printable(text: str) -> str:
 def _parse_data(type_: str, text: str) -> bytes:
     if text.startswith(FILE_PREFIX):
         data = check_data_length(read_bytes(text.removeprefix(FILE_PREFIX), MAX_BYTES))
-        return PublicKey.from_file(data).to_bytes() if type_ == HS_PUBKEY else data
+        if type_ != HS_PUBKEY:
+            return data
+        from perseid.records.keys import PublicKey  # noqa: PLC0415 - loads cryptography
+
+        return PublicKey.from_file(data).to_bytes()
     return data_from_text(type_, text)
 
 

@@ -8,24 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
-from perseid.ledger.errors import LedgerError
 from perseid.names.errors import quote_text
 from perseid.names.suggest import did_you_mean
 from perseid.names.uri import BYTE_ORDER_MARK
 from perseid.records.encoding import to_base64
-from perseid.records.record import Value
-from perseid.registry.commands.minting import Mint, Reserve
-from perseid.registry.commands.minting import mint as mint_in_steps
-from perseid.registry.commands.namespaces import check_prefix
-from perseid.registry.commands.records import PartialValue, assign_indexes
-from perseid.registry.jobs import runner
-from perseid.registry.policy.types import BUILT_IN_TYPES, is_known_type, nearest_type
-from perseid.registry.responses import to_minted
-from perseid.registry.results import MintResult, Refused
 
 from ._arguments import (
     FILE_PREFIX,
@@ -44,6 +34,12 @@ from ._arguments import (
     print_warnings,
 )
 from ._output import AsJson, InvalidTable, UnknownColumns, print_json, progress
+
+if TYPE_CHECKING:  # loading them takes longer than showing help
+    from perseid.records.record import Value
+    from perseid.registry.commands.minting import Mint
+    from perseid.registry.commands.records import PartialValue
+    from perseid.registry.results import MintResult
 
 MAX_CELL: Final = 2_097_152
 """Characters of the longest cell of a CSV file: a value has at most half as many bytes, base64 needs more."""
@@ -81,17 +77,19 @@ class Rows:
     lines: tuple[tuple[int, tuple[str, ...]], ...]
     """Line numbers in the file, and cells."""
     name: str
-    common: tuple[PartialValue, ...]
+    common: "tuple[PartialValue, ...]"
     """Values that every record has."""
 
     def __len__(self) -> int:
         return len(self.lines)
 
-    def values(self, ttl: int) -> tuple[tuple[Value, ...], ...]:
+    def values(self, ttl: int) -> "tuple[tuple[Value, ...], ...]":
         """The values of each record."""
+        from perseid.registry.commands.records import assign_indexes  # noqa: PLC0415 - see above
+
         return tuple([assign_indexes((*self.common, *self.parse(number)), ttl=ttl) for number in range(len(self))])
 
-    def parse(self, number: int) -> list[PartialValue]:
+    def parse(self, number: int) -> "list[PartialValue]":
         """Parse one row; empty cells are skipped."""
         line, cells = self.lines[number]
         try:
@@ -149,6 +147,9 @@ def mint(  # noqa: PLR0913 - options
         perseid mint 102.100.272 --count 3 --reserve
         perseid mint 102.100.272 --count 2 --value EMAIL!private=maps@example.org --json
     """
+    from perseid.registry.commands.minting import Mint  # noqa: PLC0415 - see above
+    from perseid.registry.commands.records import assign_indexes  # noqa: PLC0415
+
     values = parse_values(value, url)
     if source is not None and count is not None:
         raise typer.BadParameter("cannot be used with --from: each row gets one identifier", param_hint="--count")
@@ -197,6 +198,8 @@ def reserve(
         perseid reserve 102.100.272 --count 3
         perseid reserve 102.100.272/BCDFGHJKH 102.100.272/CDFGHJKLH
     """
+    from perseid.registry.commands.minting import Mint, Reserve  # noqa: PLC0415 - see above
+
     administrator = None if owner is None else parse_value_ref(owner, "--owner")
     is_prefix = "/" not in where[0]
     if is_prefix and len(where) > 1:
@@ -214,7 +217,11 @@ def reserve(
         _mint(session, Mint(where[0], count or 1, reserve=True, owner=administrator), note, json)
 
 
-def _mint(session: OpenInstallation, order: Mint, note: str, json: bool) -> None:
+def _mint(session: OpenInstallation, order: "Mint", note: str, json: bool) -> None:
+    from perseid.ledger.errors import LedgerError  # noqa: PLC0415 - see above
+    from perseid.registry.commands.minting import mint as mint_in_steps  # noqa: PLC0415
+    from perseid.registry.results import Refused  # noqa: PLC0415
+
     done = 0
     try:
         with (
@@ -232,8 +239,10 @@ def _mint(session: OpenInstallation, order: Mint, note: str, json: bool) -> None
 
 
 @contextmanager
-def _start_job(session: OpenInstallation, order: Mint, note: str) -> Iterator[str]:
+def _start_job(session: OpenInstallation, order: "Mint", note: str) -> Iterator[str]:
     """Start a job for several identifiers, so that they can be undone; one is faster without a job."""
+    from perseid.registry.jobs import runner  # noqa: PLC0415 - see above
+
     if order.count == 1:
         yield ""
         return
@@ -248,14 +257,18 @@ def _start_job(session: OpenInstallation, order: Mint, note: str) -> Iterator[st
 
 
 def _default_ttl(session: OpenInstallation, where: str) -> int:
+    from perseid.registry.commands.namespaces import check_prefix  # noqa: PLC0415 - see above
+
     prefix = where.partition("/")[0]
     check_prefix(prefix)
     with session.registry.snapshot() as snapshot:
         return snapshot.policy(prefix).default_ttl
 
 
-def _print_minted(result: MintResult, handles_per_item: int, json: bool) -> None:
+def _print_minted(result: "MintResult", handles_per_item: int, json: bool) -> None:
     if json:
+        from perseid.registry.responses import to_minted  # noqa: PLC0415 - see above
+
         print_json(to_minted(result.handles, result.seq, handles_per_item, result.warnings))
     else:
         typer.echo("\n".join(map(str, result.handles)))
@@ -265,7 +278,7 @@ def _print_minted(result: MintResult, handles_per_item: int, json: bool) -> None
 # Files
 
 
-def _read_rows(source: str, common: tuple[PartialValue, ...]) -> Rows:
+def _read_rows(source: str, common: "tuple[PartialValue, ...]") -> Rows:
     """Read and check all rows of a CSV file, so that a file with an error mints nothing."""
     name = "standard input" if source == STANDARD_INPUT else source
     raw = sys.stdin.buffer.read() if source == STANDARD_INPUT else Path(source).read_bytes()
@@ -304,6 +317,8 @@ def _check_columns(columns: tuple[str, ...], name: str) -> None:
 
 def _check_types(session: OpenInstallation, where: str, rows: Rows, allowed: Sequence[str]) -> None:
     """Refuse columns that are not known types: a typo, or a column of another program, would be minted permanently."""
+    from perseid.registry.policy.types import BUILT_IN_TYPES, is_known_type, nearest_type  # noqa: PLC0415 - see above
+
     types = [column.partition("!")[0].rpartition(":")[2].strip() for column in rows.columns]
     with session.registry.snapshot() as snapshot:
         policy = snapshot.policy(where.partition("/")[0])

@@ -1,36 +1,14 @@
 """`perseid resolve`, `find`, `cite` and `qr`: read, search and cite identifiers."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
-from typing import Annotated, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
-from perseid.ledger.log.entry import State
 from perseid.names.errors import InvalidName
 from perseid.names.uri import Resolver
-from perseid.records.encoding import iso_time
-from perseid.records.record import Value
-from perseid.registry.context import Context
-from perseid.registry.policy.authority import NOT_VERIFIED
-from perseid.registry.queries.aliases import FoundRecord, find_record
-from perseid.registry.queries.citation import (
-    FORMATTERS,
-    QrImage,
-    find_printable_name,
-    get_citation,
-    to_uri,
-)
-from perseid.registry.queries.find import Search, SearchPage, build_search, find
-from perseid.registry.queries.paging import MAX_PAGE
-from perseid.registry.queries.resolve import Query
-from perseid.registry.queries.suggest import SUGGESTION_CODES, suggestions
-from perseid.registry.responses import get_authority, to_citation, to_found, to_record
-from perseid.registry.results import NotPublic, Refused
-from perseid.schema.namespaces import Authority
 from perseid.schema.queries import MAX_SCALE, ImageFormat, Selectors, Style
 
 from ._arguments import (
@@ -42,6 +20,7 @@ from ._arguments import (
     Limit,
     OpenInstallation,
     format_data,
+    load_values,
     open_installation,
     parse_reference,
     print_more,
@@ -50,10 +29,15 @@ from ._arguments import (
 from ._commands import parse_resolver
 from ._output import STANDARD_INPUT, AsJson, CommandFailed, for_each, print_json, print_message
 
+if TYPE_CHECKING:  # loading them takes longer than showing help
+    from perseid.registry.queries.find import Search, SearchPage
+    from perseid.schema.namespaces import Authority
+    from perseid.schema.records import Record
+
 _STATE_DESCRIPTIONS: Final = {
-    State.TOMBSTONE: "a tombstone: the resource is gone",
-    State.UNPUBLISHED: "unpublished: only administrators can see it",
-    State.RESERVED: "reserved: it has no record yet",
+    "tombstone": "a tombstone: the resource is gone",
+    "unpublished": "unpublished: only administrators can see it",
+    "reserved": "reserved: it has no record yet",
 }
 
 
@@ -102,51 +86,47 @@ def resolve(  # noqa: PLR0913 - options
         raise typer.BadParameter("cannot be used with --at", param_hint="--authority")
     is_single = len(handles) == 1 and handles[0] != STANDARD_INPUT
 
-    def read(text: str) -> tuple[FoundRecord, Authority | None]:
-        reference = parse_reference(text)
-        query = Query(reference.handle, tuple(type_ or ()), tuple(index or ()), public_only=not private)
-        with _suggest(session, text), session.registry.snapshot() as snapshot:
-            context = Context(snapshot, session.identity, INTERFACE, session.registry.now())
-            found = find_record(context, query, at, session.registry.ledger.log.clock.now(), follow=follow)
-            metadata = get_authority(context, replace(query, handle=found.resolution.handle)) if authority else None
-        record = found.resolution
-        record = replace(
-            record,
-            query=reference.query if record.query is None else record.query,
-            fragment=reference.fragment if record.fragment is None else record.fragment,
-        )
-        return replace(found, resolution=record), metadata
+    import msgspec  # noqa: PLC0415 - see above
 
-    def show(result: tuple[FoundRecord, Authority | None]) -> None:
-        found, metadata = result
+    from perseid.client.errors import ClientError  # noqa: PLC0415
+    from perseid.registry.results import Refused  # noqa: PLC0415
+
+    from ._local import LocalReader, open_reader  # noqa: PLC0415
+
+    def read(text: str) -> "tuple[Record, Authority | None]":
+        reference = parse_reference(text)
+        record = reader.resolve(
+            str(reference.handle), types=type_ or (), indexes=index or (), at=at, private=private, follow=follow
+        )
+        metadata = None
+        if authority and isinstance(reader, LocalReader):
+            metadata = reader.authority(record.handle, private=private)
+        elif authority:
+            metadata = reader.authority(record.handle)
+        own_query = reference.query if record.query is None else record.query
+        fragment = reference.fragment if record.fragment is None else record.fragment
+        return msgspec.structs.replace(record, query=own_query, fragment=fragment), metadata
+
+    def show(result: "tuple[Record, Authority | None]") -> None:
+        record, metadata = result
         if json:
-            print_json(metadata or to_record(found))
+            print_json(metadata or record)
             return
         if not is_single:
-            typer.echo(printable(str(found.resolution.registered)))
+            typer.echo(printable(record.handle))
         if metadata is not None:
             _print_authority(metadata)
         else:
-            _print_values(found.resolution.values)
-        _print_hints(found)
+            _print_values(record)
+        _print_hints(record)
 
-    with open_installation(directory, acting_as) as session:
-        for_each(handles, read, show, json=json, errors=(InvalidName, Refused))
-
-
-@contextmanager
-def _suggest(session: OpenInstallation, text: str) -> Iterator[None]:
-    """Add what may have been meant to the refusal of a handle that is not found."""
-    try:
-        yield
-    except Refused as refused:
-        if refused.code in SUGGESTION_CODES and not isinstance(refused, NotPublic):
-            # Nobody else waits for it, so the limit on lookups is enough.
-            refused.suggestions = suggestions(session.registry, text, clock=lambda: 0.0)
-        raise
+    with open_reader(directory, acting_as) as reader:
+        for_each(handles, read, show, json=json, errors=(InvalidName, Refused, ClientError))
 
 
-def _print_authority(metadata: Authority) -> None:
+def _print_authority(metadata: "Authority") -> None:
+    from perseid.registry.policy.authority import NOT_VERIFIED  # noqa: PLC0415 - see above
+
     if not metadata.required:
         print_message("The policy of the namespace does not require authority metadata.")
         return
@@ -158,26 +138,26 @@ def _print_authority(metadata: Authority) -> None:
         typer.echo(f"{label:<7}  {text}{remark}")
 
 
-def _print_hints(found: FoundRecord) -> None:
-    record = found.resolution
-    if found.is_copy:
+def _print_hints(record: "Record") -> None:
+    if record.copy:
         print_message("This is a copy: another service hosts the type.")
-    if found.aliases:
-        print_message(f"{printable(found.aliases[0])} is an alias of {printable(str(record.registered))}.")
-    if record.state is not State.NORMAL:
+    if record.aliases:
+        print_message(f"{printable(record.aliases[0])} is an alias of {printable(record.handle)}.")
+    if record.state in _STATE_DESCRIPTIONS:
         print_message(f"The handle is {_STATE_DESCRIPTIONS[record.state]}.")
     for part, text in (("query", record.query), ("fragment", record.fragment)):
         if text is not None:
             print_message(f"The {part} belongs to the name, not to the record: {printable(text)}")
     if record.by_template:
-        source = "" if record.base is None else f" from the record of {printable(str(record.base))}"
+        source = "" if record.template_base is None else f" from the record of {printable(record.template_base)}"
         print_message(f"The handle has no record of its own: a template created these values{source}.")
-    if found.entry is not None:
+    if record.as_of is not None:
         source = "its latest source" if record.by_template else "the record"
-        print_message(f"As of entry {found.entry}; {source} is from entry {record.seq} ({iso_time(record.at)}).")
+        print_message(f"As of entry {record.as_of}; {source} is from entry {record.seq} ({record.changed}).")
 
 
-def _print_values(values: tuple[Value, ...]) -> None:
+def _print_values(record: "Record") -> None:
+    values = load_values(record.values)
     width = max(len(str(value.index)) for value in values)
     types = [printable(value.type) + ("" if value.is_public else "!private") for value in values]
     for value, type_ in zip(values, types, strict=True):
@@ -264,17 +244,22 @@ def search(  # noqa: PLR0913 - options
         _print_results(session, select(session, selectors), after, limit, seconds, json)
 
 
-def select(session: OpenInstallation, selectors: Selectors) -> Search:
+def select(session: OpenInstallation, selectors: Selectors) -> "Search":
     """Return the search for the selectors of a command."""
+    from perseid.registry.queries.find import build_search  # noqa: PLC0415 - see above
+
     with session.registry.snapshot() as snapshot:
         now = session.registry.ledger.log.clock.now()
         return build_search(snapshot.reader, selectors, lambda text: str(parse_reference(text).handle), now)
 
 
 def _print_results(
-    session: OpenInstallation, query: Search, after: str | None, limit: int | None, seconds: int, json: bool
+    session: OpenInstallation, query: "Search", after: str | None, limit: int | None, seconds: int, json: bool
 ) -> None:
     """Print the results page by page."""
+    from perseid.registry.queries.paging import MAX_PAGE  # noqa: PLC0415 - see above
+    from perseid.registry.responses import to_found  # noqa: PLC0415
+
     remaining, deadline, warned = limit, monotonic() + seconds, False
     while True:
         page = _find_page(session, query, after, MAX_PAGE if remaining is None else min(remaining, MAX_PAGE))
@@ -298,7 +283,9 @@ def _print_results(
             raise CommandFailed(reason, f"To continue: --after {after}. To search longer: --seconds N.")
 
 
-def _find_page(session: OpenInstallation, query: Search, after: str | None, limit: int) -> SearchPage:
+def _find_page(session: OpenInstallation, query: "Search", after: str | None, limit: int) -> "SearchPage":
+    from perseid.registry.queries.find import find  # noqa: PLC0415 - see above
+
     with session.registry.snapshot() as snapshot:
         return find(snapshot, session.identity, query, after, limit)
 
@@ -328,7 +315,7 @@ def cite(
         Style,
         typer.Option(
             "--style",
-            metavar="|".join(FORMATTERS),
+            metavar="|".join(Style),
             help="The style of the citation; `hdl` and `http` are the link alone.",
         ),
     ] = Style.TEXT,
@@ -357,14 +344,25 @@ def cite(
         perseid cite 102.100.272/X4NDP2JQH --style csl-json --at 30 --resolver http://resolver.net.au/hdl
         perseid cite hdl:102.100.272/2RDV0T0QH --json
     """
+    from perseid.registry.context import Context  # noqa: PLC0415 - see above
+    from perseid.registry.queries.citation import get_citation  # noqa: PLC0415
+    from perseid.registry.responses import to_citation  # noqa: PLC0415
+    from perseid.registry.results import Refused  # noqa: PLC0415
+
+    from ._local import LocalReader  # noqa: PLC0415
+
     reference = parse_reference(handle)
-    with open_installation(directory, acting_as) as session:
-        registry = session.registry
-        with _suggest(session, handle), registry.snapshot() as snapshot:
-            context = Context(snapshot, session.identity, INTERFACE, registry.now())
-            citation = get_citation(
-                context, reference, resolver or _own_resolver(session), at, registry.ledger.log.clock.now()
-            )
+    with LocalReader(directory, acting_as) as reader:
+        session, registry = reader.session, reader.session.registry
+        try:
+            with registry.snapshot() as snapshot:
+                context = Context(snapshot, session.identity, INTERFACE, registry.now())
+                citation = get_citation(
+                    context, reference, resolver or _own_resolver(session), at, registry.ledger.log.clock.now()
+                )
+        except Refused as refused:
+            reader.suggest(refused, handle)
+            raise
     cited = to_citation(citation, style)
     if json:
         print_json(cited)
@@ -401,6 +399,9 @@ def qr(  # noqa: PLR0913 - options
         perseid qr 102.100.272/X4NDP2JQH -o code.png --resolver http://resolver.net.au/hdl --json
         perseid qr 102.100.272/X4NDP2JQH
     """
+    from perseid.registry.context import Context  # noqa: PLC0415 - see above
+    from perseid.registry.queries.citation import QrImage, find_printable_name, to_uri  # noqa: PLC0415
+
     reference = parse_reference(handle)
     image_format = _choose_format(output, format_)
     to_file = output is not None and str(output) != STANDARD_OUTPUT

@@ -4,17 +4,10 @@ The index of a value depends on the record, so the registry assigns it: see `per
 """
 
 from collections.abc import Callable
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from perseid.ledger.log.entry import State
-from perseid.registry.commands.records import AddValues, CreateRecord, Delete, Remove, ReplaceRecord, SetValues
-from perseid.registry.context import Command
-from perseid.registry.queries.listing import list_handles
-from perseid.registry.queries.paging import MAX_PAGE
-from perseid.registry.responses import to_summary
-from perseid.registry.results import ChangeResult
 from perseid.schema.common import HandleState
 
 from ._arguments import (
@@ -41,6 +34,11 @@ from ._arguments import (
     require_version,
 )
 from ._output import AsJson, print_json
+
+if TYPE_CHECKING:  # loading them takes longer than showing help
+    from perseid.registry.commands.records import AddValues, CreateRecord, ReplaceRecord, SetValues
+    from perseid.registry.context import Command
+    from perseid.registry.results import ChangeResult
 
 Overwrite: TypeAlias = Annotated[
     bool,
@@ -163,6 +161,8 @@ def remove(
     For example:
         perseid remove 102.100.272/0N8J991QH 2
     """
+    from perseid.registry.commands.records import Remove  # noqa: PLC0415 - see above
+
     with open_installation(directory, acting_as) as session:
         print_changed(session.do(Remove(parse_handle(handle), tuple(index)), note), json)
 
@@ -181,6 +181,8 @@ def delete(
     For example:
         perseid delete 102.100.TYPE/LINK.WORK
     """
+    from perseid.registry.commands.records import Delete  # noqa: PLC0415 - see above
+
     with open_installation(directory, acting_as) as session:
         print_changed(session.do(Delete(parse_handle(handle)), note), json)
 
@@ -210,6 +212,11 @@ def list_(  # noqa: PLR0913 - options
         perseid list 102.100.272 --state published
         perseid list 2000.01 --limit 2 --json
     """
+    from perseid.ledger.log.entry import State  # noqa: PLC0415 - see above
+    from perseid.registry.queries.listing import list_handles  # noqa: PLC0415
+    from perseid.registry.queries.paging import MAX_PAGE  # noqa: PLC0415
+    from perseid.registry.responses import to_summary  # noqa: PLC0415
+
     with open_installation(directory, acting_as) as session:
         last, remaining, more = parse_cursor(after), limit, True
         while more and remaining != 0:
@@ -240,8 +247,10 @@ def create_command(
     overwrite: bool = False,
     reuse_deleted: bool = False,
     preserve_dates: bool = False,
-) -> CreateRecord:
+) -> "CreateRecord":
     """Return the command of `create`."""
+    from perseid.registry.commands.records import CreateRecord  # noqa: PLC0415 - see above
+
     whole = () if record is None else read_record(record)
     values = parse_values(value, url)
     return CreateRecord(
@@ -249,8 +258,10 @@ def create_command(
     )
 
 
-def set_command(handle: str, value: list[str] | None, record: str | None) -> SetValues | ReplaceRecord:
+def set_command(handle: str, value: list[str] | None, record: str | None) -> "SetValues | ReplaceRecord":
     """Return the command of `set`."""
+    from perseid.registry.commands.records import ReplaceRecord, SetValues  # noqa: PLC0415 - see above
+
     if bool(value) == (record is not None):
         raise typer.BadParameter("use either values or a whole record with --from FILE")
     if record is None:
@@ -258,8 +269,10 @@ def set_command(handle: str, value: list[str] | None, record: str | None) -> Set
     return ReplaceRecord(parse_handle(handle), read_record(record))
 
 
-def add_command(handle: str, value: list[str] | None) -> AddValues:
+def add_command(handle: str, value: list[str] | None) -> "AddValues":
     """Return the command of `add`."""
+    from perseid.registry.commands.records import AddValues  # noqa: PLC0415 - see above
+
     if not value:
         raise typer.BadParameter("at least one value is required, as in URL=https://example.org/")
     return AddValues(parse_handle(handle), parse_values(value))

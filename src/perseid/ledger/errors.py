@@ -84,3 +84,7 @@ class CorruptView(CorruptData):
 
     def __init__(self, message: str, view: str = "") -> None:
         super().__init__(f"{message}. Run: perseid rebuild {view}".rstrip())
+
+
+class LongEntry(Exception):
+    """An entry is longer than the caller accepts."""

@@ -17,7 +17,8 @@ new definitions. See docs/reference/types.md.
 """
 
 from dataclasses import dataclass, field
-from typing import Final, Protocol, Self, TypeVar
+from importlib import import_module
+from typing import Final, Protocol, Self, TypeVar, cast
 
 from perseid.names.handle import fold
 
@@ -36,13 +37,8 @@ from .encoding import (
 )
 from .errors import InvalidData, RecordMisuse
 from .json_schema import MAX_CHECKED_BYTES, Violation, compile_schema
-from .keys import PublicKey, SecretKey
-from .locations import Locations
-from .namespace import Namespace
 from .patterns import BudgetExceeded, ValidationBudget, compile_pattern
 from .record import Value
-from .signatures import Certificate, RecordSignature
-from .site import Site
 from .types import Alias, Description, Email, ServiceHandle, Text, Url
 
 BASE64_PREFIX: Final = "base64:"
@@ -187,32 +183,38 @@ def _optional_text(members: JsonObject, name: str) -> str | None:
 
 D = TypeVar("D", bound=Data)
 
-_CLASSES: dict[str, type[Data]] = {
+_CLASSES: dict[str, type[Data] | str] = {
     fold(name): class_
     for name, class_ in (
         (types.HS_ADMIN, Admin),
         (types.HS_VLIST, ValueList),
-        (types.HS_SITE, Site),
-        (types.HS_NA_DELEGATE, Site),
-        (types.HS_PUBKEY, PublicKey),
-        (types.HS_SECKEY, SecretKey),
+        (types.HS_SITE, "site.Site"),
+        (types.HS_NA_DELEGATE, "site.Site"),
+        (types.HS_PUBKEY, "keys.PublicKey"),
+        (types.HS_SECKEY, "keys.SecretKey"),
         (types.HS_SERV, ServiceHandle),
         (types.HS_ALIAS, Alias),
-        (types.HS_NAMESPACE, Namespace),
-        (types.HS_SIGNATURE, RecordSignature),
-        (types.HS_CERT, Certificate),
+        (types.HS_NAMESPACE, "namespace.Namespace"),
+        (types.HS_SIGNATURE, "signatures.RecordSignature"),
+        (types.HS_CERT, "signatures.Certificate"),
         (types.URL, Url),
         (types.EMAIL, Email),
         (types.DESC, Description),
-        (types.LOCATIONS, Locations),
+        (types.LOCATIONS, "locations.Locations"),
         (types.DEFINITION, Definition),
     )
 }
+"""The data classes of types. Those with a module are loaded when they are used: cryptography and XML take 50 ms."""
 
 
 def find_data_class(type_: str) -> type[Data] | None:
     """The data class of a type; None if the type is unknown."""
-    return _CLASSES.get(types.get_base_type(type_))
+    base = types.get_base_type(type_)
+    found = _CLASSES.get(base)
+    if isinstance(found, str):
+        module, name = found.split(".")
+        found = _CLASSES[base] = cast("type[Data]", getattr(import_module(f".{module}", __package__), name))
+    return found
 
 
 def interpret(value: Value) -> Data | None:

@@ -23,7 +23,7 @@ Negative indexes and TTLs are accepted, because existing records can have them; 
 """
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
@@ -57,7 +57,9 @@ from .record import (
     ref_from_json,
     ref_to_json,
 )
-from .site import key_for_json
+
+if TYPE_CHECKING:
+    from .keys import PublicKey
 
 FORMATS: Final = {
     types.HS_ADMIN: "admin",
@@ -128,12 +130,18 @@ def values_from_json(obj: object) -> tuple[Value, ...]:
     return _parse_values(require_member(members, "values", "the record"))
 
 
+def _decode_key(data: bytes) -> "PublicKey | None":
+    from .site import key_for_json  # noqa: PLC0415 - most records have no keys
+
+    return key_for_json(data)
+
+
 def _data_to_json(value: Value) -> JsonObject:
     """In the format of its type if that is exact, as a string if it is printable, otherwise in base64."""
     format_ = FORMATS.get(types.get_base_type(value.type))
     if format_ is not None:
         # Administrators, lists and sites decode exactly or not at all.
-        decoded = key_for_json(value.data) if format_ == "key" else interpret(value)
+        decoded = _decode_key(value.data) if format_ == "key" else interpret(value)
         if decoded is not None:
             return {"format": format_, "value": decoded.to_json()}
     text = decode_printable(value.data)

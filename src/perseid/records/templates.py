@@ -36,7 +36,6 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
-from xml.sax.saxutils import escape, quoteattr
 
 from .errors import InvalidData
 from .namespace import Namespace
@@ -394,6 +393,8 @@ class _Evaluation:
 
     def _write(self, child: Element | str, text: _TextBuffer) -> None:
         """Write an element with its content, or text."""
+        from xml.sax.saxutils import escape, quoteattr  # noqa: PLC0415 - loads an HTTP client
+
         if isinstance(child, str):
             text.add(escape(self._fill(child, text.remaining)))
             return

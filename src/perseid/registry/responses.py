@@ -27,7 +27,7 @@ from perseid.registry.jobs.undo import Conflict, UndoPreview
 from perseid.registry.policy.policy import Policy
 from perseid.registry.policy.types import RegisteredType
 from perseid.registry.queries.access import AccessList, Grantee, UserInfo, WithoutGroup, access_of, count_without
-from perseid.registry.queries.aliases import AliasChain, FoundRecord
+from perseid.registry.queries.aliases import AliasChain
 from perseid.registry.queries.citation import FORMATTERS, Citation, to_json
 from perseid.registry.queries.find import SearchResult
 from perseid.registry.queries.history import Version, VisibleVersion, resolve_at
@@ -46,25 +46,6 @@ from .results import ChangeResult, Deleted, Explanation, Refused
 from .snapshot import Snapshot
 
 # Records
-
-
-def to_record(found: FoundRecord) -> records.Record:
-    """Convert a record, or an earlier version of it."""
-    resolution = found.resolution
-    return records.Record(
-        handle=str(resolution.registered),
-        state=resolution.state.label,
-        values=dump_values(resolution.values),
-        seq=resolution.seq,
-        changed=None if found.is_copy else iso_time(resolution.at),
-        as_of=found.entry,
-        aliases=found.aliases,
-        by_template=resolution.by_template,
-        template_base=None if resolution.base is None else str(resolution.base),
-        query=resolution.query,
-        fragment=resolution.fragment,
-        copy=found.is_copy,
-    )
 
 
 def to_changed(result: ChangeResult) -> records.RecordChanged:

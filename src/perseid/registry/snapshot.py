@@ -23,11 +23,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
-from typing import Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from perseid.ledger.errors import PreconditionFailed
+from perseid.ledger.errors import LongEntry, PreconditionFailed
 from perseid.ledger.log.entry import MICROSECONDS_PER_SECOND, Action, Entry, Kind, LastUpdate, Slot, State
-from perseid.ledger.log.reader import LogReader, LongEntry
 from perseid.ledger.log.record_keys import homed_name, policy_name, record_key
 from perseid.ledger.views.answers_format import HandleItem, is_local
 from perseid.ledger.views.answers_reader import AnswersSnapshot
@@ -42,6 +41,9 @@ from perseid.wire.codes import ResponseCode
 
 from .advice import AdviceKind
 from .results import Refused
+
+if TYPE_CHECKING:  # resolution needs no SQL
+    from perseid.ledger.log.reader import LogReader
 
 POLICY_TYPE: Final = "PERSEID_POLICY"
 """The type of the value that contains a policy."""
@@ -128,7 +130,7 @@ class CaseRulePeriod:
 class Snapshot:
     """One state of the ledger, and what was read of it."""
 
-    def __init__(self, reader: LogReader | None, rules: Rules) -> None:
+    def __init__(self, reader: "LogReader | None", rules: Rules) -> None:
         self._reader = reader
         self.rules = rules
         self._entries: dict[bytes, Entry | None] = {}
@@ -141,7 +143,7 @@ class Snapshot:
         """How much was searched for permissions."""
 
     @property
-    def reader(self) -> LogReader:
+    def reader(self) -> "LogReader":
         """The state of the ledger itself, for what is not looked up by handle."""
         assert self._reader is not None  # noqa: S101 - CachedSnapshot opens it on first use
         return self._reader
@@ -411,7 +413,7 @@ class CachedSnapshot(Snapshot):
 
     def __init__(
         self,
-        read: Callable[[], AbstractContextManager[LogReader]],
+        read: "Callable[[], AbstractContextManager[LogReader]]",
         rules: Rules,
         cache: EntryCache,
         seems_new: Callable[[bytes], bool],
@@ -434,7 +436,7 @@ class CachedSnapshot(Snapshot):
             self._entered.__exit__(None, None, None)
 
     @property
-    def reader(self) -> LogReader:
+    def reader(self) -> "LogReader":
         """The ledger's snapshot, opened on first use."""
         if self._reader is None:
             self._entered = self._read()
@@ -506,7 +508,7 @@ class PublicSnapshot(Snapshot):
         return self._view.stamp
 
     @property
-    def reader(self) -> LogReader:
+    def reader(self) -> "LogReader":
         """Raises `LedgerNeeded`."""
         raise LedgerNeeded
 

@@ -18,6 +18,7 @@ from .codes import (
     ASSUMED_VERSION,
     CURRENT_VERSION,
     DEFAULT_FLAGS,
+    MAX_TIMEOUT,
     LocalProtocolError,
     OpCode,
     OpFlag,
@@ -42,7 +43,6 @@ from .requests import (
 from .responses import Challenge, Failure, ResponseBody, SessionSetupResult, decode_response
 from .sessions import (
     DEFAULT_GROUP,
-    MAX_TIMEOUT,
     Cipher,
     DhKeyPair,
     Identity,

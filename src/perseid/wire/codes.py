@@ -5,6 +5,9 @@ from typing import Final, NamedTuple, Self, cast
 
 from perseid.records.encoding import OpenEnum
 
+MAX_TIMEOUT: Final = 86_400
+"""Maximum idle timeout of a session in seconds."""
+
 
 class OpCode(OpenEnum):
     """The operation of a request."""

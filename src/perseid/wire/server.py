@@ -28,6 +28,7 @@ from .codes import (
     ASSUMED_VERSION,
     CURRENT_VERSION,
     DEFAULT_FLAGS,
+    MAX_TIMEOUT,
     LocalProtocolError,
     OpCode,
     OpFlag,
@@ -61,7 +62,6 @@ from .responses import (
     encode_response,
 )
 from .sessions import (
-    MAX_TIMEOUT,
     Cipher,
     Identity,
     Session,

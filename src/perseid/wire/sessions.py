@@ -45,7 +45,7 @@ from perseid.records.errors import InvalidData
 from perseid.records.keys import DhPublicKey, RsaPublicKey, check_dh_group
 from perseid.records.private_keys import RsaPrivateKey
 
-from .codes import LocalProtocolError, RemoteProtocolError, ResponseCode, Version
+from .codes import MAX_TIMEOUT, LocalProtocolError, RemoteProtocolError, ResponseCode, Version
 from .credentials import add_mac, verify_mac
 from .message import MAX_MESSAGE, Credential, Envelope, Message
 
@@ -103,9 +103,6 @@ theirs, so the table holds about a day's clients."""
 
 MAX_UNAUTHENTICATED: Final = 1_000
 """Maximum number of unauthenticated sessions. Anyone can start them, so they evict only each other."""
-
-MAX_TIMEOUT: Final = 86_400
-"""Maximum idle timeout in seconds."""
 
 MAX_ID: Final = 0x7FFF_FFFF
 """The largest id: the field of the envelope is signed, and 0 means no session."""

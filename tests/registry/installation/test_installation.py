@@ -23,12 +23,13 @@ from alembic.script import ScriptDirectory
 from perseid.ledger.errors import ClockError, NewerFormat, ReadOnlyStore, StorageFull
 from perseid.ledger.log.log import Log
 from perseid.ledger.merkle import Signer
+from perseid.ledger.store import TABLES_VERSION
 from perseid.ledger.store.directory import UnsuitableDirectory, prepare
-from perseid.ledger.store.store import TABLES_VERSION, Store
+from perseid.ledger.store.store import Store
 from perseid.ledger.verify import verify
 from perseid.proof.verifier import open_checkpoint
 from perseid.records.record import ValueRef
-from perseid.registry.installation import files
+from perseid.registry.installation import files, public_view
 from perseid.registry.installation import installation as module
 from perseid.registry.installation.installation import (
     ANSWERS_NAME,
@@ -366,7 +367,7 @@ def test_user_without_access_is_told_the_owner(closed: bool) -> None:
 
 
 def test_installation_on_network_file_system_is_not_opened(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "prepare", network_mounts(made.parent))
+    monkeypatch.setattr(public_view, "prepare", network_mounts(made.parent))
     with pytest.raises(UnsuitableDirectory, match="on a network file system"):
         opened(made)
 

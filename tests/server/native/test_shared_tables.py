@@ -27,11 +27,11 @@ from perseid.server.native.shared_tables import (
 from perseid.server.state.state import MAX_EVICTIONS, SharedState, StateFull, Transaction
 from perseid.wire.challenges import MAX_REPLY, NONCE_LENGTH, ChallengeLimits, PendingChallenge
 from perseid.wire.client import Client
-from perseid.wire.codes import CURRENT_VERSION, OpCode, OpFlag, ResponseCode, default_flags
+from perseid.wire.codes import CURRENT_VERSION, MAX_TIMEOUT, OpCode, OpFlag, ResponseCode, default_flags
 from perseid.wire.message import RequestDigest
 from perseid.wire.requests import HandleRequest, ValuesRequest
 from perseid.wire.server import Server, ServerSettings
-from perseid.wire.sessions import COUNTER_WINDOW_SIZE, MAX_ID, MAX_TIMEOUT, Cipher, CounterWindow, Identity, Session
+from perseid.wire.sessions import COUNTER_WINDOW_SIZE, MAX_ID, Cipher, CounterWindow, Identity, Session
 from tests.server.native.native_servers import (
     ADMIN,
     NEW,

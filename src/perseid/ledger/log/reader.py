@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final, cast
 
-from perseid.ledger.errors import CorruptData, LeaseClosed
+from perseid.ledger.errors import CorruptData, LeaseClosed, LongEntry
 from perseid.ledger.merkle import Frontier, consistency_path, inclusion_path, subtree_root
 from perseid.ledger.store.tables import (
     OTHER_SCOPES,
@@ -53,10 +53,6 @@ def next_number(load: Callable[[bytes], tuple[int, int] | None], scope: bytes, n
     if closed:
         raise LeaseClosed(scope, last)
     return int(max(last + 1, now))
-
-
-class LongEntry(Exception):
-    """An entry is longer than the caller accepts."""
 
 
 class LogReader:

@@ -12,11 +12,12 @@ import sqlite3
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from perseid.ledger.errors import Contention, StoreUnavailable, TooBusy
+from perseid.ledger.store import TABLES_VERSION
 
 READERS: Final = 32
 """Concurrent read connections; further readers wait for one, and fail after a while."""
@@ -26,6 +27,22 @@ _READER_CACHE = "PRAGMA cache_size = -4096"
 
 _PROBE_SIZE = 1 << 16  # bytes; SQLite extends a file by less at a time
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+_END = """SELECT version_num, id, head.seq, leaf
+FROM alembic_version, ledger, head JOIN entries ON entries.seq = head.seq
+WHERE NOT EXISTS (SELECT 1 FROM views WHERE seq < 0)"""
+"""Tables whose upgrade was not completed have a view with a negative number."""
+
+
+def find_end(path: Path) -> tuple[bytes, int, bytes] | None:
+    """The id of a ledger, its last entry and the leaf of it; None if only `Store` can tell. Loads no SQLAlchemy."""
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
+            row = connection.execute(_END).fetchone()
+    except sqlite3.Error:
+        return None
+    return None if row is None or row[0] != TABLES_VERSION else row[1:]
 
 
 class SqliteDriver:

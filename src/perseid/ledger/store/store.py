@@ -31,6 +31,7 @@ from perseid.ledger.errors import (
     TooBusy,
 )
 
+from . import TABLES_VERSION
 from .sqlite import READERS, SqliteDriver, has_free_space, looks_full
 
 BUSY_SECONDS: Final = 5
@@ -42,10 +43,6 @@ single statement may take any time."""
 
 MAX_WAL_SIZE: Final = 16 << 20
 """The size of SQLite's write-ahead log after its content was copied: four times its usual size."""
-
-TABLES_VERSION: Final = "0006"
-"""The version of the tables that this program uses: the last migration. Versions have four digits, so a later one
-compares greater. The migrations are not loaded to find it."""
 
 CONNECT_SECONDS: Final = 10
 """The connection timeout. The driver's own is two minutes."""

@@ -469,6 +469,11 @@ class AnswersSnapshot:
         """The state that is read: equal stamps mean equal content."""
         return self._generation.number, self._txn.id()
 
+    @property
+    def position(self) -> Position:
+        """How far the view has come."""
+        return self._generation.position(self._txn)
+
     def find(self, record: bytes) -> HandleItem | None:
         """Find a record by its key in the ledger; None if it does not exist."""
         key = store_key(record)

@@ -28,8 +28,8 @@ from perseid.ledger.ledger import Ledger, UnopenedLedger
 from perseid.ledger.log.clock import CheckedClock
 from perseid.ledger.log.log import Log
 from perseid.ledger.merkle import Signer
-from perseid.ledger.store.directory import DIRECTORY_MODE, prepare, sync_directory
-from perseid.ledger.store.store import TABLES_VERSION as TABLES_VERSION  # noqa: PLC0414 - re-exported
+from perseid.ledger.store import TABLES_VERSION as TABLES_VERSION  # noqa: PLC0414 - re-exported
+from perseid.ledger.store.directory import DIRECTORY_MODE, sync_directory
 from perseid.ledger.store.store import Store, newer_tables
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.rebuild import rebuild_outdated
@@ -37,20 +37,21 @@ from perseid.names.errors import quote_text
 from perseid.records.keys import PublicKey
 from perseid.records.private_keys import write_key_file
 from perseid.registry.access.authorization import Settings
-from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
-from perseid.registry.snapshot import Rules
 
 from .certificates import create_certificate
-from .files import OTHERS_READ, OTHERS_WRITE, check_mode, place, remove_files, staging_directory, write_file
+from .files import OTHERS_READ, check_mode, place, remove_files, staging_directory, write_file
 from .files import InstallationError as InstallationError  # noqa: PLC0414 - re-exported
+from .public_view import ANSWERS_NAME as ANSWERS_NAME  # noqa: PLC0414
+from .public_view import LEDGER_NAME as LEDGER_NAME  # noqa: PLC0414
+from .public_view import NoInstallation as NoInstallation  # noqa: PLC0414
+from .public_view import load_settings as load_settings  # noqa: PLC0414
+from .public_view import rules_of
 from .sections import mask_password
 from .settings import FILE_NAME, Config, InvalidConfig, config_template
 from .site import KEYS_NAME as KEYS_NAME  # noqa: PLC0414
 from .site import PUBLIC_KEY, SERVER_KEY, SITE_JSON, build_site, encode_site, generate_key, load_passphrase
 
-LEDGER_NAME: Final = "ledger.db"
-ANSWERS_NAME: Final = "answers"
 KNOWN_CLIENTS: Final = "known-clients"
 CHECKPOINT_KEY: Final = "checkpoint.key"
 NEXT_CHECKPOINT_KEY: Final = f"{CHECKPOINT_KEY}.next"
@@ -61,13 +62,6 @@ MAX_ORIGIN: Final = 200
 
 _SEED_BYTES = 32
 _ORIGIN_BYTES = 8
-
-
-class NoInstallation(InstallationError):
-    """The directory has no installation."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(f"No installation in {directory}; create one with: perseid init {directory}")
 
 
 class OlderFormat(InstallationError):
@@ -158,11 +152,7 @@ class Installation:
     def registry(self, config: Config | None = None) -> Registry:
         """Return a registry on the ledger, with the rules of these settings; by default those it was opened with."""
         config = config or self.config
-        default = PROFILES[config.default_profile]
-        listing, delimiter = config.server.listing_allowed, config.templates.delimiter
-        http = config.http
-        rules = Rules(config.administration, default, listing, delimiter, http.resolvers, http.schemes)
-        return Registry(self.ledger, rules)
+        return Registry(self.ledger, rules_of(config))
 
     def close(self) -> None:
         """Complete pending work and release all resources."""
@@ -192,7 +182,7 @@ def create(
     fails, nothing is left behind.
     """
     text = config_template(settings)
-    config = Config.parse(text, _environ(environ))
+    config = Config.parse(text, os.environ if environ is None else environ)
     signer = Signer.generate(_check_origin(origin), secrets.token_bytes(_SEED_BYTES))
     directory = directory.resolve()
     passphrase, _ = load_passphrase(directory, config)
@@ -252,41 +242,6 @@ def upgrade(directory: Path, *, environ: Mapping[str, str] | None = None) -> boo
     return before != TABLES_VERSION or not was_complete
 
 
-# Directories
-
-
-def load_settings(directory: Path, *, writable: bool = True, environ: Mapping[str, str] | None = None) -> Config:
-    """Load the settings of a directory that this user can write to, or read, without opening the ledger."""
-    directory = directory.resolve()
-    _check_directory(directory, writable=writable)
-    path = directory / FILE_NAME
-    try:
-        config = Config.load(directory, _environ(environ))
-    except OSError as error:
-        raise InstallationError(f"Cannot read {path}: {error.strerror}") from error
-    # Users who can write the settings can make themselves administrators.
-    check_mode(path, OTHERS_READ if config.has_secret_in_file else OTHERS_WRITE)
-    return config
-
-
-def _check_directory(directory: Path, *, writable: bool) -> None:
-    """Refuse a directory that is not an installation, or is not safe to use."""
-    path = directory / FILE_NAME
-    try:
-        exists = path.is_file()
-    except PermissionError:
-        exists = True  # `prepare` checks the directory and names its owner
-    if not exists:
-        raise NoInstallation(directory)
-    try:
-        prepare(directory)
-    except ReadOnlyStore:
-        if writable or os.geteuid() != 0:
-            raise
-    except PermissionError as error:
-        raise InstallationError(f"Cannot read {directory}: {error.strerror}") from error
-
-
 def _load_signer(directory: Path, log: Log) -> Signer:
     """Load the checkpoint key: the next one, if a rotation was interrupted after it took effect."""
     keys = directory / KEYS_NAME
@@ -308,10 +263,6 @@ def _read_signer(path: Path) -> Signer:
         problem = error.strerror if isinstance(error, OSError) else "the file is damaged"
         message = f"Cannot read {path}: {problem}; restore it from your copy of the keys"
         raise InstallationError(message) from None
-
-
-def _environ(environ: Mapping[str, str] | None) -> Mapping[str, str]:
-    return os.environ if environ is None else environ
 
 
 # The store

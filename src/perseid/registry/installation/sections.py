@@ -21,7 +21,7 @@ from perseid.names.uri import Resolver, own_resolvers
 from perseid.records.errors import InvalidData
 from perseid.records.record import ref_from_text
 from perseid.records.types import URL_SCHEMES
-from perseid.wire.sessions import MAX_TIMEOUT
+from perseid.wire.codes import MAX_TIMEOUT
 
 BARE: Final = "bare"
 """Resolver form `/{handle}`; the other forms are path segments."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from perseid.ledger.log.entry import State
 from perseid.names.handle import Handle, fold
+from perseid.records.encoding import iso_time
 from perseid.records.record import select
 from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
@@ -18,6 +19,7 @@ from perseid.registry.policy.authority import find_built_in_definition
 from perseid.registry.policy.resolution import MAX_ALIASES, AliasOutcome, AliasTrail, alias_target, has_alias
 from perseid.registry.results import Refused, Resolution
 from perseid.registry.snapshot import SITE_PREFIX, Snapshot
+from perseid.schema import records as schema
 from perseid.wire.codes import ResponseCode
 
 from .history import resolve_at, seq_at_time
@@ -111,6 +113,24 @@ class FoundRecord:
     """The aliases that were followed."""
     is_copy: bool = False
     """Whether another service hosts the handle, a type, and this is the copy that comes with Perseid (A6)."""
+
+    def to_response(self) -> schema.Record:
+        """Convert it for every interface; here, because `responses` loads what resolution does not need."""
+        resolution = self.resolution
+        return schema.Record(
+            handle=str(resolution.registered),
+            state=resolution.state.label,
+            values=schema.dump_values(resolution.values),
+            seq=resolution.seq,
+            changed=None if self.is_copy else iso_time(resolution.at),
+            as_of=self.entry,
+            aliases=self.aliases,
+            by_template=resolution.by_template,
+            template_base=None if resolution.base is None else str(resolution.base),
+            query=resolution.query,
+            fragment=resolution.fragment,
+            copy=self.is_copy,
+        )
 
 
 def find_record(context: Context, query: Query, at: str | None, now: int, *, follow: bool) -> FoundRecord:

@@ -19,10 +19,9 @@ with the present record is not enough: what was hidden and then removed, moved o
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from perseid.ledger.log.entry import Action, Entry, State
-from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.record_keys import record_key
 from perseid.names.handle import Handle, fold
 from perseid.records.record import Permission, Value, ValueRef, ascending, select
@@ -40,6 +39,9 @@ from perseid.wire.codes import ResponseCode
 
 from .paging import DEFAULT_PAGE, PageBudget, page_size, values_size
 from .resolve import Query, resolve, resolve_by_template, values_not_found
+
+if TYPE_CHECKING:  # resolution needs no SQL
+    from perseid.ledger.log.reader import LogReader
 
 MAX_VERSIONS_SCANNED: Final = 20_000
 """Versions and values examined to find what was hidden since: a quarter of a second of work. Anybody can ask, and a
@@ -238,7 +240,7 @@ class VisibleVersion:
     values: tuple[Value, ...]
 
 
-def seq_at_time(reader: LogReader, when: str | int, now: int) -> int:
+def seq_at_time(reader: "LogReader", when: str | int, now: int) -> int:
     """Return the last entry of the ledger at a time; 0 if there was none yet.
 
     `when` is an entry number, microseconds since 1970, or an ISO 8601 time (UTC if it has no zone). `now` is the clock

@@ -14,16 +14,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 from struct import Struct
-from typing import Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESSIV
-
-from perseid.ledger.log.reader import LogReader
 from perseid.records.record import Value
 from perseid.registry.advice import AdviceKind
 from perseid.registry.results import InvalidQuery
 from perseid.schema.common import MAX_PAGE_BYTES
+
+if TYPE_CHECKING:  # only cursors need them
+    from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+
+    from perseid.ledger.log.reader import LogReader
 
 MAX_PAGE: Final = 1_000
 """Maximum number of items on a page, which limits the cost of one request."""
@@ -63,7 +64,7 @@ def page_size(limit: int) -> int:
 class CursorCodec:
     """Encodes and decodes the cursors of one search."""
 
-    def __init__(self, reader: LogReader, search: object) -> None:
+    def __init__(self, reader: "LogReader", search: object) -> None:
         """`search` identifies the search by its `repr`."""
         self._reader = reader
         self._search = repr(search).encode("utf-8", "surrogatepass")
@@ -76,13 +77,17 @@ class CursorCodec:
         """Decode the entry and the digest; None if the cursor does not belong to this search."""
         if len(cursor) != _CURSOR_DIGITS or not _HEXADECIMAL.issuperset(cursor):
             return None
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - see above
+
         try:
             seq, mark = _CURSOR.unpack(self._cipher().decrypt(bytes.fromhex(cursor), [self._search]))
         except InvalidTag:
             return None
         return seq, mark
 
-    def _cipher(self) -> AESSIV:
+    def _cipher(self) -> "AESSIV":
+        from cryptography.hazmat.primitives.ciphers.aead import AESSIV  # noqa: PLC0415 - see above
+
         return AESSIV(self._reader.secret(_PURPOSE))
 
 

@@ -22,9 +22,9 @@ import msgspec
 
 from perseid.server.state.state import Entry, SharedState, StateFull, Table, Transaction
 from perseid.wire.challenges import MAX_REPLY, ChallengeLimits, PendingChallenge
-from perseid.wire.codes import Version
+from perseid.wire.codes import MAX_TIMEOUT, Version
 from perseid.wire.message import ENVELOPE_LENGTH, DigestAlgorithm, Envelope, Message, RequestDigest
-from perseid.wire.sessions import COUNTER_WINDOW_SIZE, MAX_ID, MAX_TIMEOUT, Cipher, Identity, Session
+from perseid.wire.sessions import COUNTER_WINDOW_SIZE, MAX_ID, Cipher, Identity, Session
 
 from .authentication import ProvenIdentity
 from .decisions import Busy

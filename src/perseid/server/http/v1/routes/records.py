@@ -16,7 +16,6 @@ from perseid.registry.commands.transfer import Transfer
 from perseid.registry.context import Context
 from perseid.registry.queries.aliases import find_record
 from perseid.registry.queries.resolve import Query
-from perseid.registry.responses import to_record
 from perseid.schema.common import ChangeNote
 from perseid.schema.records import (
     CreatedRecord,
@@ -74,10 +73,10 @@ async def get_record(call: ApiCall, query: RecordQuery) -> Reply[Record]:
         found = find_record(context, selection, query.at, call.now(), follow=query.follow)
         seq = found.resolution.seq
         if found.entry is not None or found.aliases or found.is_copy or found.resolution.by_template:
-            return Reply(to_record(found), name=str(handle))
+            return Reply(found.to_response(), name=str(handle))
         # The ETag of the record's state, for `If-Match`; other responses have the ETag of their bytes.
         tag = entry_tag(seq) if query.private else version_tag(seq)
-        return Reply(to_record(found), name=str(handle), tag=tag)
+        return Reply(found.to_response(), name=str(handle), tag=tag)
 
     return await call.read(read, handle)
 

@@ -1,0 +1,88 @@
+"""The public records of an installation, read from its answers view: no SQL, and nothing is opened for writing.
+
+Loading what SQL needs takes longer than everything else that resolving a handle on the command line does. The view is
+used only if it has the last entry of the ledger; otherwise only the ledger can tell.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from perseid.ledger.errors import AnswersUnavailable, CorruptData, ReadOnlyStore
+from perseid.ledger.store.directory import prepare
+from perseid.ledger.store.sqlite import find_end
+from perseid.ledger.views.answers_generation import Position
+from perseid.ledger.views.answers_reader import AnswersReader
+from perseid.registry.policy.policy import PROFILES
+from perseid.registry.snapshot import LedgerNeeded, PublicSnapshot, Rules
+
+from .files import OTHERS_READ, OTHERS_WRITE, InstallationError, check_mode
+from .settings import FILE_NAME, Config
+
+LEDGER_NAME: Final = "ledger.db"
+ANSWERS_NAME: Final = "answers"
+
+
+class NoInstallation(InstallationError):
+    """The directory has no installation."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(f"No installation in {directory}; create one with: perseid init {directory}")
+
+
+@contextmanager
+def open_public_view(directory: Path) -> Iterator[PublicSnapshot]:
+    """Open the public part of the current state; raises `LedgerNeeded` if the view cannot tell."""
+    directory = directory.resolve()
+    config = load_settings(directory)
+    if config.ledger.database:
+        raise LedgerNeeded  # other nodes may have written to it
+    try:
+        with AnswersReader(directory / ANSWERS_NAME) as answers, answers.snapshot() as view:
+            end = find_end(directory / LEDGER_NAME)
+            if end is None or view.position != Position(*end):
+                raise LedgerNeeded
+            yield PublicSnapshot(view, rules_of(config), short_only=False)
+    except (AnswersUnavailable, CorruptData) as problem:
+        raise LedgerNeeded from problem
+
+
+def rules_of(config: Config) -> Rules:
+    """The rules of these settings."""
+    default, http = PROFILES[config.default_profile], config.http
+    listing, delimiter = config.server.listing_allowed, config.templates.delimiter
+    return Rules(config.administration, default, listing, delimiter, http.resolvers, http.schemes)
+
+
+def load_settings(directory: Path, *, writable: bool = True, environ: Mapping[str, str] | None = None) -> Config:
+    """Load the settings of a directory that this user can write to, or read, without opening the ledger."""
+    directory = directory.resolve()
+    _check_directory(directory, writable=writable)
+    path = directory / FILE_NAME
+    try:
+        config = Config.load(directory, os.environ if environ is None else environ)
+    except OSError as error:
+        raise InstallationError(f"Cannot read {path}: {error.strerror}") from error
+    # Users who can write the settings can make themselves administrators.
+    check_mode(path, OTHERS_READ if config.has_secret_in_file else OTHERS_WRITE)
+    return config
+
+
+def _check_directory(directory: Path, *, writable: bool) -> None:
+    """Refuse a directory that is not an installation, or is not safe to use."""
+    path = directory / FILE_NAME
+    try:
+        exists = path.is_file()
+    except PermissionError:
+        exists = True  # `prepare` checks the directory and names its owner
+    if not exists:
+        raise NoInstallation(directory)
+    try:
+        prepare(directory)
+    except ReadOnlyStore:
+        if writable or os.geteuid() != 0:
+            raise
+    except PermissionError as error:
+        raise InstallationError(f"Cannot read {directory}: {error.strerror}") from error
