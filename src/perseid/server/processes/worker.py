@@ -82,7 +82,8 @@ ORPHAN_DRAIN_SECONDS: Final = 0.5
 """Seconds to finish started work after the supervisor has ended: until then, the next server cannot use the ports."""
 
 LOAD_DELAY: Final = 0.05
-"""Seconds after the start until the rest of HTTP is loaded: requests that wait for the start are answered first."""
+"""Seconds after the start until the rest of HTTP is loaded, in a thread, because the loop would stand still for a tenth
+of a second: requests that wait for the start are answered first."""
 
 REMINDER_INTERVAL: Final = 3600.0
 """Seconds after which it is logged again that changes are refused."""
@@ -286,7 +287,7 @@ class Worker:
             http = f", HTTP at port {self._options.http_port}" if self._http is not None else ""
             _logger.info("ready: native protocol at port %d%s", self._options.port, http)
             if self._http is not None:
-                loop.call_later(LOAD_DELAY, self._http.load)
+                loop.call_later(LOAD_DELAY, loop.run_in_executor, None, self._http.load)
             await self._run_periodic_tasks()
             loop.remove_reader(self._options.news)
             self._serve_sockets(set())
