@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from perseid.client import sites
 from perseid.client.errors import ClientError, NotFound, ProtocolError, Unreachable
 from perseid.client.resolution import AsyncResolver, Resolution, Resolver
 from perseid.client.roots import Root
@@ -24,6 +25,12 @@ from tests.client.worlds import URL, Host, make_site, site_value
 LOOPBACK = "127.0.0.1"
 LONG = tuple(Value(index, "DATA", bytes([index]) * 900) for index in range(1, 9))
 Change = Callable[[list[bytes]], list[bytes]]
+
+
+@pytest.fixture(autouse=True)
+def long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine must not look like a lossy network; the first wait stays short, for tests of loss."""
+    monkeypatch.setattr(sites, "UDP_WAITS", (0.5, 10.0, 10.0))
 
 
 @dataclass
