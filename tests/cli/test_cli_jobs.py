@@ -119,6 +119,16 @@ def test_json_is_the_job_and_an_undo_can_be_undone(here: Site) -> None:
     assert "state    done 12" in here.ok("jobs show").out
 
 
+def test_rewrite_to_a_scheme_that_nobody_is_redirected_to_warns_before_it_asks(here: Site) -> None:
+    order = ("rewrite", "--url", "http://old.example/3", "--to", "javascript://new.example/3", "--dry-run")
+    done = here.ok(*order)
+    start = "Warning: Value 1 of type URL, 'javascript://new.example/3', has the scheme javascript, which is none of "
+    assert done.err.startswith(start)
+    (change,) = json.loads(here.ok(*order, "--json").out)["changes"]
+    assert f"Warning: {change['warnings'][0]}\n" == done.err
+    assert move(here, "--dry-run", "--json")[0].count("warnings") == 0
+
+
 def test_undo_with_later_changes_is_refused_and_lists_them(here: Site) -> None:
     job = json.loads(move(here, "--yes", "--json")[-1])["job"]
     name = here.lines("find --url https://new.example/3")[0]

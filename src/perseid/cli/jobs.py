@@ -23,6 +23,7 @@ from ._arguments import (
     Note,
     format_data,
     parse_reference,
+    print_warnings,
     printable,
 )
 from ._commands import Group, register_command
@@ -118,8 +119,10 @@ def rewrite(  # noqa: PLR0913 - options
 def _preview_rewrite(planned: Iterable[PlannedRecord], json: bool, dry_run: bool) -> int:
     """Show what a rewrite will change, and return how many records."""
     total = remaining = 0
+    warnings: list[str] = []
     for each in planned:
         total += bool(each.changes)
+        warnings += [text for change in each.changes for text in change.warnings][: MAX_SHOWN - len(warnings)]
         remaining += len(each.remaining)
         if json and dry_run:
             print_json(each)
@@ -127,6 +130,7 @@ def _preview_rewrite(planned: Iterable[PlannedRecord], json: bool, dry_run: bool
             _print_planned(each)
     if not json and not dry_run and total > MAX_SHOWN:
         print_message(f"… and {total - MAX_SHOWN:,} more; --dry-run shows all")
+    print_warnings(warnings)
     if remaining:
         values, them = pluralize(remaining, "value"), "it" if remaining == 1 else "them"
         print_message(f"{values} cannot be changed without changing more of the XML: edit {them} by hand.")

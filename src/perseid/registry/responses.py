@@ -387,7 +387,7 @@ def to_planned_record(planned: PlannedRewrite) -> jobs.PlannedRecord:
     changes = []
     for pair in planned.changes:
         old, new = dump_values(pair)
-        changes.append(jobs.PlannedChange(new.index, new.type, old.data, new.data))
+        changes.append(jobs.PlannedChange(new.index, new.type, old.data, new.data, planned.find_warnings(pair)))
     return jobs.PlannedRecord(planned.handle, changes, [value.index for value in planned.left])
 
 

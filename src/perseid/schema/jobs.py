@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 from .common import Doc, IdentityText, NextCursor, Note, Paging, RequestBody, ResponseBody, Seq
 from .problems import Problem
 from .queries import FindQuery, Selectors
-from .records import Data, Index, Type
+from .records import Data, Index, Type, Warnings
 
 MAX_ADMINISTRATORS_SHOWN: Final = 20
 """Administrators shown per record in a preview; a record can have two thousand."""
@@ -63,6 +63,7 @@ class PlannedChange(ResponseBody, frozen=True):
     type: Type
     old: Annotated[Data, Doc("The current data.")]
     new: Annotated[Data, Doc("The new data.")]
+    warnings: Warnings = ()
 
 
 class PlannedRecord(ResponseBody, frozen=True, omit_defaults=False):

@@ -18,7 +18,7 @@ learns nothing from it.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, Generic, TypeVar
@@ -164,9 +164,8 @@ def compose(
 
 def _warn_about_values(context: Context, policy: Policy, values: Sequence[Value], known: Sequence[Value]) -> None:
     """Warn about new values that deployed servers accept, and that are probably mistakes."""
-    for value, problem in find_url_problems(values, known, context.snapshot.rules.url_schemes):
-        data, advice = quote_text(value.data.decode("utf-8", "replace")), advise_url(problem)
-        context.warn(f"Value {value.index} of type {display_name(value.type)}, {data}, {problem.reason}. {advice}")
+    for text in find_url_warnings(values, known, context.snapshot.rules.url_schemes):
+        context.warn(text)
     for value in find_new_urls(values, known):
         if what := find_invisible(value.data[:MAX_CHECKED_URL].decode("utf-8", "ignore")):
             data = ascii(value.data[:MAX_QUOTED_LENGTH].decode("utf-8", "ignore"))
@@ -179,6 +178,14 @@ def _warn_about_values(context: Context, policy: Policy, values: Sequence[Value]
         consequence = "clients that ask for the type without it do not find the value"
         text = f"Value {value.index} has the type {quote_text(value.type)}, which contains {what}: {consequence}"
         context.warn(f"{text}. If it is there by mistake, correct the type")
+
+
+def find_url_warnings(values: Iterable[Value], known: Iterable[Value], schemes: Collection[str]) -> Iterator[str]:
+    """The warnings about new URLs to which no client is redirected."""
+    for value, problem in find_url_problems(values, known, schemes):
+        data = quote_text(value.data.decode("utf-8", "replace"))
+        text = f"Value {value.index} of type {display_name(value.type)}, {data}, {problem.reason}"
+        yield f"{text}. {advise_url(problem)}"
 
 
 def reindex(values: Iterable[Value], others: Iterable[Value]) -> list[Value]:

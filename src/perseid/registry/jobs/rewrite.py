@@ -26,13 +26,13 @@ from perseid.names.handle import Handle
 from perseid.records.errors import InvalidData
 from perseid.records.locations import Locations
 from perseid.records.record import Permission, Value
-from perseid.records.types import LOCATIONS, URL, has_type
+from perseid.records.types import LOCATIONS, URL, URL_SCHEMES, has_type
 from perseid.records.xml import Element
 from perseid.registry.access import permissions
 from perseid.registry.access.authorization import authorize_write
 from perseid.registry.access.permissions import Modification, display_name
 from perseid.registry.advice import AdviceKind
-from perseid.registry.commands.composition import compose
+from perseid.registry.commands.composition import compose, find_url_warnings
 from perseid.registry.context import Context
 from perseid.registry.identity import Identity
 from perseid.registry.queries.find import PreparedSearch, Search, SearchResult, find
@@ -249,6 +249,13 @@ class PlannedRewrite:
     """Values before and after."""
     left: tuple[Value, ...]
     """Values that match but cannot be rewritten."""
+    schemes: tuple[str, ...] = URL_SCHEMES
+    """The schemes of URLs to which clients are redirected."""
+
+    def find_warnings(self, change: Modification) -> tuple[str, ...]:
+        """What the caller should know about one of the changes."""
+        old, new = change
+        return tuple(find_url_warnings([new], [old], self.schemes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,17 +288,20 @@ def preview_page(
 
     def weigh(result: SearchResult) -> int:
         """Size of the planned change, which also counts toward the page budget."""
-        planned = items[result.handle] = _plan_record(rewrite, result.handle, result.values)
+        planned = _plan_record(rewrite, result.handle, result.values, snapshot.rules.url_schemes)
+        items[result.handle] = planned
         return values_size([new for _, new in planned.changes])
 
     results, following = _find_matching(snapshot, identity, order, after, limit or runner.CHUNK_SIZE, weigh)
     return RewritePage(tuple([items[handle] for handle, _ in results]), following)
 
 
-def _plan_record(rewrite: UrlRewrite, handle: str, values: tuple[Value, ...]) -> PlannedRewrite:
+def _plan_record(
+    rewrite: UrlRewrite, handle: str, values: tuple[Value, ...], schemes: tuple[str, ...]
+) -> PlannedRewrite:
     pairs = [(value, rewrite.apply(value)) for value in values]
     changes = tuple([(old, new) for old, new in pairs if new is not None and new != old])
-    return PlannedRewrite(handle, changes, tuple([old for old, new in pairs if new == old]))
+    return PlannedRewrite(handle, changes, tuple([old for old, new in pairs if new == old]), schemes)
 
 
 def nothing_matches(order: Rewrite) -> Refused:
