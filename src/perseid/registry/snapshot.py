@@ -283,6 +283,19 @@ class Snapshot:
             return None
         return self.values(handle)
 
+    def is_same_record(self, one: str, other: str) -> bool:
+        """Whether two spellings name one record, by the case rule of its namespace.
+
+        The holder of a key in it can authenticate with each of them, although they are different administrators.
+        """
+        if fold(one) != fold(other) or one == other:
+            return one == other
+        first, second = Handle.for_lookup(one), Handle.for_lookup(other)
+        try:
+            return first is not None and second is not None and self.stored(first).key == self.stored(second).key
+        except Refused:  # the policy of the namespace cannot be read
+            return False
+
     # Prefixes
 
     def is_homed(self, name: str) -> bool:

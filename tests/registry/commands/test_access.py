@@ -193,6 +193,20 @@ def test_revoking_on_a_prefix_ends_roles_and_permissions(registry: Registry) -> 
     assert not revoke(registry, "12345/ann").is_changed
 
 
+def test_revoking_finds_every_spelling_of_one_record() -> None:
+    """Its holder can authenticate with each, although they are different administrators."""
+    for profile, left in (("free", []), ("exact", ["300:12345/ANN"])):
+        with registry_in_memory() as made:
+            furnish(made, with_group_administrators(PROFILES[profile]))
+            made.do(Add(handle("12345/x"), (admin(101, "300:12345/ANN"), admin(102, "300:12345/ann"))), OPERATOR, "cli")
+            with made.snapshot() as snapshot:
+                shown = access_of(made.context(snapshot, ROOT, "cli"), "12345/x", ANN.reference)
+            assert len(shown) == 2 - len(left)
+            revoke(made, "12345/ann", on="12345/x")
+            admins = [Admin.from_bytes(each.data) for each in stored(made, "12345/x").values() if each.index > 100]
+            assert [str(each.administrator) for each in admins] == left
+
+
 def test_last_administrator_stays(registry: Registry) -> None:
     assert refused(registry, Revoke(ROOT.reference, (), "12345"), ROOT).code is ResponseCode.INVALID_VALUE
     assert refused(registry, Revoke(ValueRef(200, PREFIX_HANDLE), (), "12345/x"), ROOT).advice is not None

@@ -35,7 +35,6 @@ from perseid.registry.identity import (
     LocalIdentity,
     TokenIdentity,
     effective_identity,
-    handle_key,
 )
 from perseid.registry.queries.history import is_allowed
 from perseid.registry.queries.listing import MAX_SCANNED
@@ -204,7 +203,7 @@ def revoke_tokens_of(context: Context, handle: str) -> tuple[Draft, ...]:
         for entry in entries:
             token = Token.from_entry(entry) if entry.state is State.NORMAL else None
             issuer = None if token is None else effective_identity(token.identity())
-            if isinstance(issuer, KeyIdentity) and handle_key(issuer.reference.handle) == handle_key(handle):
+            if isinstance(issuer, KeyIdentity) and context.snapshot.is_same_record(issuer.reference.handle, handle):
                 drafts.append(_draft(context, Action.DELETE, State.ABSENT, entry.handle.rpartition("/")[2].lower()))
             first = entry.key + b"\0"
         more = more and bool(entries)

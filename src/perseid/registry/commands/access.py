@@ -150,11 +150,11 @@ class Revoke(Deferrable):
         values: list[Value] = []
         for value in stored.values:
             admin, group = interpret_as(value, Admin), interpret_as(value, ValueList)
-            if admin is not None and self._matches(admin.administrator) and (is_all or revoked):
+            if admin is not None and self._matches(context, admin.administrator) and (is_all or revoked):
                 left = NO_PERMISSIONS if is_all else admin.permissions & ~revoked
                 values += [replace(value, data=replace(admin, permissions=left).to_bytes())] if left else []
             elif group is not None and not is_record and (is_all or value.index in _group_indexes(rights.roles)):
-                members = tuple([member for member in group.entries if not self._matches(member)])
+                members = tuple([member for member in group.entries if not self._matches(context, member)])
                 values.append(value if members == group.entries else _with_members(value, members))
             else:
                 values.append(value)
@@ -165,9 +165,11 @@ class Revoke(Deferrable):
         change = AccessChange(str(stored.handle) if is_record else self.on, self.identity, rights.roles, (), False, 0)
         return _plan(context, stored, values, change)
 
-    def _matches(self, reference: ValueRef) -> bool:
-        is_handle = handle_key(reference.handle) == handle_key(self.identity.handle)
-        return is_handle and self.identity.index in (0, reference.index)
+    def _matches(self, context: Context, reference: ValueRef) -> bool:
+        """Whether a reference names the identity, in any spelling of its handle."""
+        return self.identity.index in (0, reference.index) and context.snapshot.is_same_record(
+            reference.handle, self.identity.handle
+        )
 
 
 def get_prefix_handle(context: Context, prefix: str) -> StoredRecord:

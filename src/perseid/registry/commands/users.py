@@ -185,8 +185,8 @@ class DisableUser(Deferrable):
             return defer(self)
         stored = _get_user(context, self.handle, "disable")
         identity = effective_identity(context.identity)
-        if isinstance(identity, KeyIdentity) and handle_key(identity.reference.handle) == handle_key(
-            str(stored.handle)
+        if isinstance(identity, KeyIdentity) and context.snapshot.is_same_record(
+            identity.reference.handle, str(stored.handle)
         ):
             reason = f"{display_name(stored.handle)} is the user that you act as"
             raise StateConflict(reason, AdviceKind.DISABLE_AS_OTHER())

@@ -21,7 +21,6 @@ from perseid.registry.access.permissions import Role
 from perseid.registry.access.roles import ROLES, find_role, has_keys_or_groups, is_key
 from perseid.registry.commands.access import get_prefix_handle, reference_key
 from perseid.registry.context import Context, not_found
-from perseid.registry.identity import handle_key
 from perseid.registry.snapshot import Snapshot, StoredRecord
 from perseid.schema.access import MAX_ENTRIES, AccessRole, KeyState
 
@@ -115,8 +114,8 @@ def access_of(context: Context, on: str, identity: ValueRef) -> tuple[Grantee, .
         [
             each
             for each in list_access(context, on).grantees
-            if handle_key(each.identity.handle) == handle_key(identity.handle)
-            and identity.index in (0, each.identity.index)
+            if identity.index in (0, each.identity.index)
+            and context.snapshot.is_same_record(each.identity.handle, identity.handle)
         ]
     )
 
@@ -284,11 +283,12 @@ def list_users(
 
 def _disabled_members(context: Context, prefix: str) -> list[UserInfo]:
     """Return the members of groups of a prefix that have no key."""
-    handles = {
-        each.identity.handle: None for each in list_access(context, prefix).grantees if each.state is KeyState.DISABLED
-    }
-    records = [context.snapshot.stored(Handle.parse_lenient(handle)) for handle in handles]
-    return [_to_user(context, record) for record in records if not any(map(is_key, record.values))]
+    disabled = [
+        each.identity.handle for each in list_access(context, prefix).grantees if each.state is KeyState.DISABLED
+    ]
+    records = [context.snapshot.stored(Handle.parse_lenient(handle)) for handle in disabled]
+    users = {record.key: record for record in records if not any(map(is_key, record.values))}  # in any spelling
+    return [_to_user(context, record) for record in users.values()]
 
 
 def _to_user(context: Context, stored: StoredRecord) -> UserInfo:
