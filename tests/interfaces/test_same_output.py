@@ -75,6 +75,28 @@ COMMANDS: Final = (
     "type show 12345/SCALE",
     "type show 12345/SHEET",
     "type show 102.100.TYPE/CREATOR",
+    # Users and rights
+    "user add 12345 zoe --email zoe@example.org",
+    "user add 12345 zoe",
+    "user list 12345",
+    "grant 12345/zoe editor --on 12345 --dry-run",
+    "grant 12345/zoe editor --on 12345",
+    "grant hdl:12345/zoe editor --on 12345 --existing --yes",
+    "grant 12345/zoe reader --on hdl:12345/n5",
+    "grant 12345/zoe boss --on 12345",
+    "grant 12345/zoe minter --on 12345/n5",
+    "grant 300:12345 minter --on 12345",
+    "grant 300:12345/none owner --on 12345/n5",
+    "access 12345",
+    "access 12345/n5",
+    "access 12345/none",
+    "revoke 12345/zoe editor --on 12345",
+    "revoke 12345/zoe minter --on 12345/n5",
+    "revoke 12345/zoe --on 12345/n5",
+    "user reset 12345/zoe",
+    "user reset 12345/n5",
+    "user disable 12345/zoe",
+    "user disable 12345/zoe",
     # Tokens
     "token create --scope read,mint --namespace 12345 --label catalog",
     "token create --scope admin --namespace 12345",
@@ -96,6 +118,7 @@ VARYING: Final = re.compile(
     r"""
     perseid_(?P<token>[a-z2-7]{8})[0-9A-Za-z]{49}
     | \b[0-9a-f]{16}\b  # jobs
+    | (?:(?<=secret[ ]{4})|(?<="secret":"))[\w-]{43}  # of a new user
     | "total":(?:\d+|null)  # only a server counts the handles of a transfer
     | \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z  # times
     """,

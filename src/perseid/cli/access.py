@@ -1,47 +1,37 @@
 """`perseid user`, `grant`, `revoke` and `access`: users, their rights, and who can do what."""
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from shlex import quote
-from typing import Annotated, Final, TypeAlias, TypeVar
+from typing import Annotated, Final, TypeAlias
 
 import typer
 
+from perseid.names.errors import InvalidName
+from perseid.names.handle import Handle
 from perseid.records.binary import MAX_BYTES
+from perseid.records.data_types import BASE64_PREFIX
+from perseid.records.encoding import to_base64
 from perseid.records.errors import InvalidData
 from perseid.records.keys import PublicKey
 from perseid.records.record import ValueRef
-from perseid.registry.access.roles import PERMISSION_NAMES, ROLES
-from perseid.registry.commands.access import Grant, Revoke
-from perseid.registry.commands.minting import DEFAULT_TIMEOUT, retry_until_ready
-from perseid.registry.commands.users import AddUser, DisableUser, NewUserKey, ResetUser, UserResult, new_secret
-from perseid.registry.context import Context, Stage
-from perseid.registry.jobs import grant as grant_job
-from perseid.registry.jobs.grant import GrantAll
-from perseid.registry.queries.access import UserCursor, list_access, list_users
-from perseid.registry.registry import decide_command
-from perseid.registry.responses import to_access, to_access_changed, to_user, to_user_disabled, to_user_key
-from perseid.schema.access import AccessChanged, AccessEntry, RecordsWithoutGroup, User
+from perseid.registry.access.roles import PERMISSION_NAMES, ROLES, Rights
+from perseid.schema.access import AccessChanged, AccessEntry, RecordsWithoutGroup, User, UserKey
 
 from ._arguments import (
-    INTERFACE,
     ActingAs,
     Directory,
     HandleArgument,
     Note,
-    OpenInstallation,
     Prefix,
-    open_installation,
     parse_handle,
     print_warnings,
     printable,
+    read_bytes,
 )
 from ._commands import Group, register_command
 from ._output import AsJson, confirm, print_fields, print_json, print_message
-from ._target import LocalTarget
+from ._target import open_target
 from .lifecycle import Yes, run_job
-
-T = TypeVar("T")
 
 IdentityArgument: TypeAlias = Annotated[
     str,
@@ -97,12 +87,9 @@ def add(  # noqa: PLR0913 - options
         perseid namespace add 12345
         perseid user add 12345 bob --json
     """
-    new_key = _read_key(key, secret=secret)
-    with open_installation(directory, acting_as) as session:
-        result = retry_until_ready(
-            lambda since: session.do(AddUser(prefix, name, new_key, email, since), note), None, DEFAULT_TIMEOUT
-        )
-    _print_key(result, new_key, json)
+    public_key = _read_key(key, secret=secret)
+    with open_target(directory, acting_as) as target:
+        _print_key(target.add_user(prefix, name, email=email, public_key=public_key, note=note), json)
 
 
 @register_command(user_app, "list")
@@ -119,17 +106,12 @@ def list_(
         perseid user list
         perseid user list 102.100.272 --json
     """
-    with open_installation(directory, acting_as) as session:
-        after: UserCursor | None = None
-        while True:
-            page, after = _read(session, lambda context, after=after: list_users(context, prefix, after))  # type: ignore[misc]
-            for user in map(to_user, page):
-                if json:
-                    print_json(user)
-                else:
-                    typer.echo(_format_user(user))
-            if after is None:
-                return
+    with open_target(directory, acting_as) as target:
+        for user in target.users(prefix=prefix):
+            if json:
+                print_json(user)
+            else:
+                typer.echo(_format_user(user))
 
 
 @register_command(user_app, "disable")
@@ -151,8 +133,9 @@ def disable(
         perseid user disable 12345/bob --note "left in spring"
         perseid user reset 12345/bob
     """
-    with open_installation(directory, acting_as) as session:
-        disabled = to_user_disabled(session.do(DisableUser(parse_handle(handle)), note))
+    name = str(parse_handle(handle))
+    with open_target(directory, acting_as) as target:
+        disabled = target.disable_user(name, note=note)
     if json:
         print_json(disabled)
         return
@@ -180,34 +163,30 @@ def reset(
         perseid user add 12345 eve
         perseid user reset 12345/eve
     """
-    new_key = _read_key(key)
-    with open_installation(directory, acting_as) as session:
-        result = session.do(ResetUser(parse_handle(handle), new_key), note)
-    _print_key(result, new_key, json)
+    name, public_key = str(parse_handle(handle)), _read_key(key)
+    with open_target(directory, acting_as) as target:
+        _print_key(target.reset_user(name, public_key=public_key, note=note), json)
 
 
-def _read_key(path: str | None, *, secret: bool = False) -> NewUserKey:
-    """Read a public key from a file; without one, generate a secret."""
+def _read_key(path: str | None, *, secret: bool = False) -> str:
+    """Read a public key from a file, as text; empty without one, to generate a secret."""
     if path is None:
-        return NewUserKey(secret=new_secret())
+        return ""
     if secret:
         raise typer.BadParameter("use either --key or --secret", param_hint="--key")
-    with Path(path).open("rb") as file:
-        data = file.read(MAX_BYTES)
     try:
-        return NewUserKey(public=PublicKey.from_file(data).to_bytes())
+        return BASE64_PREFIX + to_base64(PublicKey.from_file(read_bytes(path, MAX_BYTES)).to_bytes())
     except InvalidData as problem:
         raise typer.BadParameter(f"{printable(path)}: {problem}", param_hint="--key") from problem
 
 
-def _print_key(result: UserResult, key: NewUserKey, json: bool) -> None:
-    response = to_user_key(result, secret=key.secret)
+def _print_key(user: UserKey, json: bool) -> None:
     if json:
-        print_json(response)
+        print_json(user)
         return
-    print_fields({"identity": response.identity, "secret": response.secret or None})
-    print_warnings(response.warnings)
-    if response.secret:
+    print_fields({"identity": user.identity, "secret": user.secret or None})
+    print_warnings(user.warnings)
+    if user.secret:
         print_message("The secret is shown only once: give it to the user over a secure channel.")
 
 
@@ -248,28 +227,23 @@ def grant(  # noqa: PLR0913 - options
         perseid grant 12345/ann reader --on 102.100.272/D7J1G0DQH
         perseid grant 12345/ann editor --on 12345 --existing --yes
     """
-    command = Grant(_parse_identity(identity), tuple(rights), _parse_on(on))
-    if existing and "/" in command.on:
+    who, where = _parse_identity(identity), _parse_on(on)
+    Rights.parse(rights).check(where)
+    if existing and "/" in where:
         raise typer.BadParameter("requires a prefix, not a handle", param_hint="--existing")
-    with open_installation(directory, acting_as) as session:
-        changed = _change(session, command, note, dry_run=dry_run)
-        if not (existing and changed.records) or dry_run:
+    with open_target(directory, acting_as) as target:
+        changed = target.grant(who, rights, where, dry_run=dry_run, note=note)
+        if dry_run or not (existing and changed.records):
             _print_changed(changed, json, dry_run=dry_run)
             return
         if json:
             print_json(changed)
         else:
             typer.echo(printable(changed.identity))
-        _grant_in_records(session, changed, note, yes=yes, json=json)
-
-
-def _grant_in_records(session: OpenInstallation, changed: AccessChanged, note: str, *, yes: bool, json: bool) -> None:
-    if not yes:
-        confirm(f"Existing records under {printable(changed.on)} will name the groups")
-    order = GrantAll(changed.on, tuple([each.role for each in changed.records]))
-    target = LocalTarget(session)
-    job = grant_job.start(session.registry, order, session.identity, INTERFACE, note)
-    ended = run_job(target, target.start(job))
+        if not yes:
+            confirm(f"Existing records under {printable(where)} will name the groups")
+        roles = [each.role for each in changed.records]
+        ended = run_job(target, target.grant_in_records(where, roles, note=note))
     if json:
         print_json(ended)
     else:
@@ -299,9 +273,11 @@ def revoke(  # noqa: PLR0913 - options
         perseid grant 12345/ann editor --on 12345
         perseid revoke 12345/ann editor --on 12345
     """
-    command = Revoke(_parse_identity(identity), tuple(rights or ()), _parse_on(on))
-    with open_installation(directory, acting_as) as session:
-        changed = _change(session, command, note, dry_run=dry_run)
+    who, where = _parse_identity(identity), _parse_on(on)
+    if rights:
+        Rights.parse(rights).check(where)
+    with open_target(directory, acting_as) as target:
+        changed = target.revoke(who, where, rights or (), dry_run=dry_run, note=note)
     _print_changed(changed, json, dry_run=dry_run)
 
 
@@ -319,8 +295,9 @@ def access(
         perseid access 102.100.272
         perseid access 102.100.272/D7J1G0DQH --json
     """
-    with open_installation(directory, acting_as) as session:
-        found = _read(session, lambda context: to_access(list_access(context, _parse_on(on))))
+    where = _parse_on(on)
+    with open_target(directory, acting_as) as target:
+        found = target.access(where)
     if json:
         print_json(found)
         return
@@ -331,33 +308,19 @@ def access(
     _print_without(found.records)
 
 
-def _parse_identity(text: str) -> ValueRef:
+def _parse_identity(text: str) -> str:
     """Parse `INDEX:HANDLE`, or a handle in any form."""
     try:
         reference = ValueRef.parse(text)
-    except InvalidData as problem:
+        if reference.index:
+            Handle.parse(reference.handle)
+    except (InvalidData, InvalidName) as problem:
         raise typer.BadParameter(f"{problem}; for example: 300:12345/ann", param_hint="[INDEX:]HANDLE") from problem
-    return reference if reference.index else ValueRef(0, str(parse_handle(reference.handle)))
+    return str(reference) if reference.index else str(parse_handle(reference.handle))
 
 
 def _parse_on(text: str) -> str:
     return str(parse_handle(text)) if "/" in text else text
-
-
-def _read(session: OpenInstallation, read: Callable[[Context], T]) -> T:
-    with session.registry.snapshot() as snapshot:
-        return read(session.registry.context(snapshot, session.identity, INTERFACE))
-
-
-def _change(session: OpenInstallation, command: Grant | Revoke, note: str, *, dry_run: bool) -> AccessChanged:
-    if dry_run:
-        with session.registry.snapshot() as snapshot:
-            context = session.registry.context(snapshot, session.identity, INTERFACE, stage=Stage.COMMIT)
-            change = decide_command(command, context).result(0)
-    else:
-        change = session.do(command, note)
-    revokes = isinstance(command, Revoke)
-    return _read(session, lambda context: to_access_changed(context, change, revokes=revokes, dry_run=dry_run))
 
 
 def _print_changed(changed: AccessChanged, json: bool, *, dry_run: bool) -> None:

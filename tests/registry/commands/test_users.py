@@ -123,7 +123,7 @@ def test_only_administrators_of_the_prefix_add_users(registry: Registry) -> None
     assert code_of(registry, AddUser("12345", "eve", KEY), NOBODY) is ResponseCode.AUTHENTICATION_NEEDED
     for command, kind in (
         (AddUser("99", "eve", KEY), PrefixNotHosted),
-        (AddUser("12345", "e\nve", KEY), InvalidRequest),
+        (AddUser("12345", "e\nve", KEY), Refused),
         (AddUser("1/2", "eve", KEY), InvalidRequest),
     ):
         with pytest.raises(kind):

@@ -102,10 +102,15 @@ class Rights:
                 raise _invalid_rights(f"{display_name(text)} is neither a role nor a permission")
         return cls(tuple(roles), permissions)
 
-    def require_any(self) -> None:
-        """Raise `InvalidRequest` if there are none."""
+    def check(self, on: str) -> None:
+        """Refuse rights that cannot be granted on a prefix, or in a record. Raises `InvalidRequest`."""
         if self == Rights():
             raise _invalid_rights("No role or permission is named")
+        if "/" in on:
+            self.in_record()
+        elif other := self.permissions & ~PREFIX_PERMISSIONS:
+            reason = f"The permission {permission_names(other)[0]} applies to records, not to a prefix"
+            raise InvalidRequest(ResponseCode.INVALID_VALUE, reason, AdviceKind.GRANT_ROLE())
 
     def in_record(self) -> AdminPermission:
         """The permissions in a record. Raises `InvalidRequest` for a role that has none there."""

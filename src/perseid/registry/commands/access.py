@@ -16,7 +16,7 @@ from perseid.records.data_types import interpret_as
 from perseid.records.record import Value, ValueRef
 from perseid.records.types import HS_VLIST, has_type
 from perseid.registry.access.permissions import Differences, HasPermissions, RequiredScope, Requirement, display_name
-from perseid.registry.access.roles import NO_PERMISSIONS, PREFIX_PERMISSIONS, ROLES, Rights, is_key, permission_names
+from perseid.registry.access.roles import NO_PERMISSIONS, ROLES, Rights, is_key
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context, Deferrable, Plan, admin_values, not_found, not_hosted
 from perseid.registry.identity import handle_key
@@ -68,7 +68,7 @@ class Grant(Deferrable):
     def decide(self, context: Context) -> Plan[AccessChange]:
         """Require ADD_ADMIN in the record, or MODIFY_ADMIN on the prefix, and everything that is granted."""
         rights = Rights.parse(self.rights)
-        rights.require_any()
+        rights.check(self.on)
         require_identity(context, f"grant rights on {display_name(self.on)}")
         return self._in_record(context, rights) if "/" in self.on else self._on_prefix(context, rights)
 
@@ -83,9 +83,6 @@ class Grant(Deferrable):
 
     def _on_prefix(self, context: Context, rights: Rights) -> Plan[AccessChange]:
         stored = get_prefix_handle(context, self.on)
-        if other := rights.permissions & ~PREFIX_PERMISSIONS:
-            reason = f"The permission {permission_names(other)[0]} applies to records, not to a prefix"
-            raise InvalidRequest(ResponseCode.INVALID_VALUE, reason, AdviceKind.GRANT_ROLE())
         granted = rights.permissions
         for role in rights.roles:
             granted |= require_group(stored, role, may_be_missing=True) | (
@@ -146,6 +143,8 @@ class Revoke(Deferrable):
         is_record = "/" in self.on
         stored = _get_record(context, self.on) if is_record else get_prefix_handle(context, self.on)
         is_all = rights == Rights()
+        if not is_all:
+            rights.check(self.on)
         revoked = rights.in_record() if is_record else rights.permissions
         values: list[Value] = []
         for value in stored.values:

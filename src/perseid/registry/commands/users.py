@@ -24,7 +24,9 @@ from typing import Final
 from perseid.ledger.log.entry import Action
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, fold
 from perseid.records.admin import Admin, AdminPermission
-from perseid.records.data_types import interpret_as
+from perseid.records.data_types import BASE64_PREFIX, interpret_as
+from perseid.records.encoding import from_base64
+from perseid.records.keys import PublicKey
 from perseid.records.record import PRIVATE_PERMISSIONS, Value, ValueRef
 from perseid.records.types import DESC, EMAIL, HS_PUBKEY, HS_SECKEY
 from perseid.registry.access.permissions import (
@@ -52,7 +54,7 @@ from perseid.registry.context import (
 )
 from perseid.registry.identity import KeyIdentity, effective_identity, handle_key
 from perseid.registry.policy.policy import Policy
-from perseid.registry.results import InvalidRequest, StateConflict
+from perseid.registry.results import Refused, StateConflict
 from perseid.registry.snapshot import StoredRecord
 from perseid.schema.access import MAX_NAME, AccessRole
 from perseid.schema.namespaces import Scope
@@ -120,6 +122,21 @@ class NewUserKey:
         return Value(index, HS_SECKEY, self.secret.encode(), ttl=ttl, permissions=PRIVATE_PERMISSIONS)
 
 
+def parse_user_key(text: str) -> NewUserKey:
+    """Parse a public key: PEM, JWK, or `base64:` and a Handle key. Without one, generate a secret.
+
+    Raises `InvalidData`.
+    """
+    if not text:
+        return NewUserKey(secret=new_secret())
+    data = (
+        from_base64(text.removeprefix(BASE64_PREFIX), "the key")
+        if text.startswith(BASE64_PREFIX)
+        else text.encode("utf-8", "replace")
+    )
+    return NewUserKey(public=PublicKey.from_file(data).to_bytes())
+
+
 @dataclass(frozen=True, slots=True)
 class AddUser(Deferrable):
     """Create the record of a user."""
@@ -142,7 +159,7 @@ class AddUser(Deferrable):
         for text in filter(None, (self.name, self.email)):
             if len(text) > MAX_NAME or not text.isprintable():
                 reason = f"{display_name(text)} is not one printable line of at most {MAX_NAME} characters"
-                raise InvalidRequest(ResponseCode.INVALID_VALUE, reason, AdviceKind.ONE_LINE_NAME())
+                raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.ONE_LINE_NAME())
         policy = context.snapshot.policy(self.prefix)
         values = self._values(context, policy)
         if policy.suffix_scheme() is None:

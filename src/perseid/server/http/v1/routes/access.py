@@ -7,13 +7,11 @@ from urllib.parse import quote
 import msgspec
 
 from perseid.ledger.store.jobs import Job
-from perseid.records.encoding import from_base64
 from perseid.records.errors import InvalidData
-from perseid.records.keys import PublicKey
 from perseid.records.record import ValueRef
 from perseid.registry.commands.access import AccessChange, Grant, Revoke
 from perseid.registry.commands.records import require_identity
-from perseid.registry.commands.users import AddUser, DisableUser, NewUserKey, ResetUser, UserResult, new_secret
+from perseid.registry.commands.users import AddUser, DisableUser, NewUserKey, ResetUser, UserResult, parse_user_key
 from perseid.registry.context import Context, Stage
 from perseid.registry.jobs import grant as grant_job
 from perseid.registry.jobs.grant import GrantAll
@@ -50,7 +48,6 @@ ACCESS: Final = Routes(
 )
 
 _SECRET_NOT_KEPT: Final = "The secret is shown only once. If you lost it, reset the user"  # noqa: S105 - not a secret
-_BASE64: Final = "base64:"
 
 
 @ACCESS.add("GET", "/access", "List who has access", problems=(404, 422))
@@ -198,12 +195,8 @@ def _parse_identity(text: str) -> ValueRef:
 
 
 def _parse_key(text: str) -> NewUserKey:
-    """Parse a public key; without one, generate a secret."""
-    if not text:
-        return NewUserKey(secret=new_secret())
     try:
-        data = from_base64(text.removeprefix(_BASE64), "the key") if text.startswith(_BASE64) else text.encode()
-        return NewUserKey(public=PublicKey.from_file(data).to_bytes())
-    except (InvalidData, UnicodeEncodeError) as problem:
+        return parse_user_key(text)
+    except InvalidData as problem:
         advice = "Send a public key or certificate as PEM, a JWK, or base64: and a Handle key"
         raise InvalidParameter(f"Invalid public key: {problem}", "$.public_key", advice) from problem
