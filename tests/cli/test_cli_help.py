@@ -30,7 +30,7 @@ def walk(command: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
 
 
 COMMANDS = list(walk(typer.main.get_command(app)))
-OFFLINE = {("key", "generate")}  # and the name commands; they need no installation
+OFFLINE = {("key", "generate"), ("login",), ("logout",)}  # and the name commands; they need no installation
 LEAVES = [path for path, is_group in COMMANDS if not is_group]
 
 
@@ -59,8 +59,8 @@ def test_help_has_no_type_names_and_a_standard_usage_line(path: tuple[str, ...])
 
 
 # `serve` replaces this process (tests/server/processes runs its examples); `jobs resume` and `jobs cancel` need an
-# interrupted job; `edit` needs an editor and a terminal.
-NOT_RUN = [("serve",), ("jobs", "resume"), ("jobs", "cancel"), ("edit",)]
+# interrupted job; `edit` needs an editor and a terminal; `login` and `logout` need a server (test_cli_remote.py).
+NOT_RUN = [("login",), ("logout",), ("serve",), ("jobs", "resume"), ("jobs", "cancel"), ("edit",)]
 
 
 @pytest.mark.parametrize("path", [path for path in LEAVES if path not in NOT_RUN], ids=words)

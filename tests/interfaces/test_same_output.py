@@ -97,6 +97,14 @@ COMMANDS: Final = (
     "user reset 12345/n5",
     "user disable 12345/zoe",
     "user disable 12345/zoe",
+    # Resolution
+    "resolve 12345/n0",
+    "resolve hdl:12345/N0 --type URL --index 100",
+    "resolve 12345/n0 --at 20",
+    "resolve 12345/private --private",
+    "resolve 12345/n0 --authority",
+    "resolve 12345/none",
+    "resolve 12345/n0 12345/none 12345/n1",
     # Tokens
     "token create --scope read,mint --namespace 12345 --label catalog",
     "token create --scope admin --namespace 12345",

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -104,25 +105,55 @@ REMOTE: Final["ContextVar[Callable[[], Client] | None]"] = ContextVar("REMOTE", 
 NAME_OPTIONS: Final = ContextVar("NAME_OPTIONS", default=NameOptions())  # noqa: B039 - it is immutable
 
 
-def _with_name_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the options for reading identifiers to a command that takes one."""
+REMOTE_VARIABLE: Final = "PERSEID_REMOTE"
+
+ServerOption: TypeAlias = Annotated[
+    str | None, typer.Option("--server", metavar="URL", help="Work on the server at this URL, not on an installation.")
+]
+RemoteOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--remote", metavar="NAME", help=f"Work on a saved server: see `login`. Default: ${REMOTE_VARIABLE}."),
+]
+TokenFile: TypeAlias = Annotated[
+    Path | None, typer.Option("--token-file", metavar="FILE", help="With --server: a file with your token.")
+]
+SecretFile: TypeAlias = Annotated[
+    Path | None, typer.Option("--secret-file", metavar="FILE", help="With --server and --as: a file with the secret.")
+]
+KeyFile: TypeAlias = Annotated[
+    Path | None, typer.Option("--key-file", metavar="FILE", help="With --server and --as: the private key.")
+]
+CaFile: TypeAlias = Annotated[
+    Path | None, typer.Option("--ca-file", metavar="FILE", help="With --server: certificates to trust, in PEM.")
+]
+
+
+def _with_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options for reading identifiers to a command that takes one, and for servers to one that has `--as`."""
     signature = inspect.signature(function)
-    if not any(map(_takes_identifier, signature.parameters.values())):
+    added: dict[str, tuple[Any, Any]] = {}
+    if "acting_as" in signature.parameters and "directory" in signature.parameters:
+        kinds = (ServerOption, RemoteOption, TokenFile, SecretFile, KeyFile, CaFile)
+        added = dict(zip(_REMOTE_OPTIONS, ((kind, None) for kind in kinds), strict=True))
+    if takes_identifier := any(map(_takes_identifier, signature.parameters.values())):
+        added |= {"resolver": (ResolversOption, None), "strict": (StrictOption, False)}
+        # Some commands have a resolver of their own, which they read as well.
+        added = {name: option for name, option in added.items() if name not in signature.parameters}
+    if not added:
         return function
-    added = {"resolver": (ResolversOption, None), "strict": (StrictOption, False)}
-    # Some commands have a resolver of their own, which they read as well.
-    added = {name: option for name, option in added.items() if name not in signature.parameters}
 
     @wraps(function)
     def run(**arguments: Any) -> None:
-        own = {name: arguments.pop(name) if name in added else arguments[name] for name in ("resolver", "strict")}
-        resolvers = own["resolver"] or ()
-        resolvers = (resolvers,) if isinstance(resolvers, Resolver) else tuple(resolvers)
-        token = NAME_OPTIONS.set(NameOptions(resolvers, own["strict"], arguments.get("directory")))
-        try:
-            function(**arguments)
-        finally:
-            NAME_OPTIONS.reset(token)
+        with ExitStack() as stack:
+            if takes_identifier:
+                own = {name: arguments[name] for name in ("resolver", "strict")}
+                resolvers = own["resolver"] or ()
+                resolvers = (resolvers,) if isinstance(resolvers, Resolver) else tuple(resolvers)
+                name_options = NameOptions(resolvers, own["strict"], arguments.get("directory"))
+                stack.callback(NAME_OPTIONS.reset, NAME_OPTIONS.set(name_options))
+            if "server" in added and (connect := _choose_server(**arguments)) is not None:
+                stack.callback(REMOTE.reset, REMOTE.set(connect))
+            function(**{name: value for name, value in arguments.items() if name not in added})
 
     options = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
@@ -131,6 +162,42 @@ def _with_name_options(function: Callable[..., None]) -> Callable[..., None]:
     run.__annotations__ = function.__annotations__ | {name: annotation for name, (annotation, _) in added.items()}
     run.__dict__["__signature__"] = signature.replace(parameters=[*signature.parameters.values(), *options])
     return run
+
+
+_REMOTE_OPTIONS: Final = ("server", "remote", "token_file", "secret_file", "key_file", "ca_file")
+
+
+def _choose_server(  # noqa: PLR0913 - options
+    *,
+    server: str | None,
+    remote: str | None,
+    token_file: Path | None,
+    secret_file: Path | None,
+    key_file: Path | None,
+    ca_file: Path | None,
+    acting_as: str | None,
+    directory: Path | None,
+    **_: Any,
+) -> "Callable[[], Client] | None":
+    """How to connect to the server of the options; None to work on an installation."""
+    if remote is None and server is None and directory is None:
+        remote = os.environ.get(REMOTE_VARIABLE) or None
+    given = [option for option in (server, remote, directory) if option is not None]
+    if len(given) > 1:
+        raise typer.BadParameter("use only one of --server, --remote and --directory")
+    if server is None:
+        files = {"--token-file": token_file, "--secret-file": secret_file, "--key-file": key_file, "--ca-file": ca_file}
+        for option, file in files.items():
+            if file is not None:
+                raise typer.BadParameter("requires --server", param_hint=option)
+    if server is None and remote is None:
+        return None
+    if remote is not None and acting_as is not None:
+        raise typer.BadParameter("cannot be used with a saved server, which has an identity", param_hint="--as")
+    if remote is not None:
+        return import_module(".remote", __package__).load(remote).connect  # type: ignore[no-any-return]
+    options = import_module(".remote", __package__).read_options
+    return options(server, acting_as, token_file, secret_file, key_file, ca_file).connect  # type: ignore[no-any-return]
 
 
 def _takes_identifier(parameter: inspect.Parameter) -> bool:
@@ -309,6 +376,9 @@ LAZY_COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "key": ("keys", "List and rotate the signing keys; generate keys for users."),
     },
     "Access": {
+        "login": ("remote", "Save a server and your credentials for it."),
+        "logout": ("remote", "Remove a saved server and its credentials."),
+        "whoami": ("remote", "Show where you work, and as whom."),
         "user": ("access", "Add, list, disable and reset users."),
         "grant": ("access", "Give an identity rights on a prefix or a record."),
         "revoke": ("access", "Take rights from an identity."),
@@ -475,7 +545,7 @@ def register_command(app: typer.Typer, name: str) -> Callable[[Callable[..., Non
         lines = [line.strip() for line in examples.splitlines() if line.strip()]
         block = "".join(f"\n\n{line}" for line in lines)
         epilog = f"{'Example' if len(lines) == 1 else 'Examples'}:{block}" if lines else None
-        app.command(name, cls=Command, help=text.strip(), epilog=epilog)(_with_name_options(function))
+        app.command(name, cls=Command, help=text.strip(), epilog=epilog)(_with_options(function))
         return function
 
     return register

@@ -1,0 +1,137 @@
+"""`login`, `logout` and `whoami`, and the options that select a server."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perseid.cli import remote as command
+from perseid.client import remotes
+from perseid.client.api import Client
+from perseid.client.remotes import Remote
+from tests.cli.installation import call, refused
+from tests.cli.program import Done
+from tests.client.in_process import InProcess
+from tests.server.http.contexts import Harness, harness
+from tests.server.installations import ADMINISTRATOR, SECRET
+
+SERVER = "https://hdl.example.org"
+FINGERPRINT = "ab" * 32
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Harness]:
+    with harness() as made:
+        yield made
+
+
+class User:
+    """A user with a configuration folder, whose requests reach a server in this process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environ = {"XDG_CONFIG_HOME": str(folder), "PERSEID_REMOTE": ""}
+        self.secret = self.write("secret", SECRET)
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.write_text(f"{text}\n")
+        path.chmod(0o600)
+        return path
+
+    def __call__(self, words: str, *more: str, stdin: bytes = b"", remote: str = "") -> Done:
+        return call(*words.split(), *more, stdin=stdin, environ=self.environ | {"PERSEID_REMOTE": remote})
+
+    def login(self, *options: str) -> Done:
+        return self(f"login {SERVER} --as {ADMINISTRATOR}", "--secret-file", str(self.secret), *options)
+
+
+@pytest.fixture
+def user(tmp_path: Path, server: Harness, monkeypatch: pytest.MonkeyPatch) -> User:
+    def connect(self: Remote) -> Client:
+        options = original(self).options  # it checks them
+        return Client(replace(options, fingerprint=""), InProcess(server))
+
+    original = Remote.connect
+    monkeypatch.setattr(Remote, "connect", connect)
+    monkeypatch.setattr(remotes, "find_untrusted", lambda *_: "")
+    return User(tmp_path)
+
+
+def test_login_saves_a_server_that_commands_use(user: User) -> None:
+    done = user.login("--name", "work")
+    assert (done.code, done.out.split()) == (0, ["remote", "work", "server", SERVER, "identity", ADMINISTRATOR])
+    assert user("whoami --json", "--remote", "work").json == {"server": SERVER, "identity": ADMINISTRATOR}
+    assert user("whoami", remote="work").out == user("whoami --remote work").out
+    assert user("resolve 12345/none --remote work").code == 3
+    assert user("logout work --json").json == {"remote": "work"}
+    done = user("whoami --remote work")
+    assert (done.code, done.out) == (1, "")
+    assert "There is no remote work" in done.err
+
+
+def test_token_identifies_its_issuer(user: User) -> None:
+    user.login("--name", "work")
+    created = user("token create --scope read --all-namespaces --json --remote work").json
+    token_file = user.write("token", created["token"])
+    done = user(f"login {SERVER} --json", "--token-file", str(token_file))
+    assert done.json == {"remote": "hdl.example.org", "server": SERVER, "identity": ADMINISTRATOR}
+    assert created["token"] not in done.out + done.err
+    typo = user.write("typo", f"{created['token'][:-1]}~")
+    refused(user(f"login {SERVER} --token-file {typo}"), "Invalid token", code=1)
+
+
+def test_wrong_credentials_are_not_saved(user: User) -> None:
+    wrong = user.write("wrong", "not the secret")
+    done = user(f"login {SERVER} --as {ADMINISTRATOR} --secret-file {wrong} --name work")
+    assert done.code == 4, done
+    assert remotes.list_remotes(user.environ) == []
+
+
+def test_unknown_certificate_is_shown_confirmed_and_pinned(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remotes, "find_untrusted", lambda *_: FINGERPRINT)
+    refused(user.login("--name", "work"), "No known authority", f"--fingerprint {FINGERPRINT}", code=1)
+    asked: list[str] = []
+    monkeypatch.setattr(command, "is_terminal", lambda _: True)
+    monkeypatch.setattr(command, "confirm", asked.append)
+    done = user.login("--name", "work")
+    assert (done.code, asked) == (0, [f"No known authority has signed the certificate of {SERVER}"])
+    assert ":".join(["AB"] * 32) in done.err
+    assert remotes.load_remote("work", user.environ).fingerprint == FINGERPRINT
+
+
+def test_token_is_typed_without_being_shown(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused(user(f"login {SERVER}"), "Credentials required", "--token-file", code=1)
+    monkeypatch.setattr(command, "is_terminal", lambda _: True)
+    monkeypatch.setattr(command, "getpass", lambda _: "")
+    refused(user(f"login {SERVER}"), "Nothing was saved", code=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("whoami --server https://a.example -d x", "only one of --server, --remote and --directory"),
+        ("whoami --server https://a.example --remote b", "only one of --server, --remote and --directory"),
+        ("whoami --token-file x", "requires --server"),
+        ("whoami --server https://a.example --as 300:1/a", "together with --secret-file or --key-file"),
+        ("whoami --remote b --as 300:1/a", "cannot be used with a saved server"),
+        ("login ftp://a.example --token-file {token}", "is not the URL of a server"),
+        ("login https://a.example --token-file {token} --key-file {token}", "only one of --token-file"),
+    ],
+)
+def test_contradicting_options_are_wrong_usage(words: str, problem: str, user: User) -> None:
+    done = user(words.format(token=user.write("token", "x")))
+    assert (done.code, done.out) == (2, "")
+    assert problem in done.err
+
+
+def test_credentials_are_not_sent_over_plain_http(user: User) -> None:
+    words = f"whoami --server http://hdl.example.org --as {ADMINISTRATOR} --secret-file {user.secret}"
+    refused(user(words), "not sent over plain HTTP", code=1)
+
+
+def test_whoami_on_an_installation_is_the_system_user(tmp_path: Path) -> None:
+    done = call("whoami", "-d", str(tmp_path), "--json")
+    assert (done.code, done.json["directory"]) == (0, str(tmp_path))
+    assert done.json["identity"].startswith("local:")
