@@ -31,8 +31,8 @@ from perseid.wire.codes import DEFAULT_FLAGS, LocalProtocolError, OpCode, OpFlag
 from perseid.wire.fragments import MAX_PACKET, split
 from perseid.wire.framing import http_request
 from perseid.wire.message import Message
-from perseid.wire.requests import Resolve
-from perseid.wire.responses import Failure, Referral, ResolutionResult
+from perseid.wire.requests import Resolve, VerifyChallenge
+from perseid.wire.responses import Failure, Referral, ResolutionResult, VerificationResult
 
 from .cache import NEGATIVE_LIFETIME, Cache, expiry
 from .errors import ClientError, NotFound, ProtocolError, Refused, Unreachable
@@ -134,6 +134,8 @@ class Query:
     types: tuple[str, ...] = ()
     indexes: tuple[int, ...] = ()
     authoritative: bool = False
+    challenge: VerifyChallenge | None = None
+    """What to verify, instead of asking for values."""
 
     @property
     def key(self) -> str:
@@ -269,6 +271,15 @@ class Core:
             tuple(walk.steps),
         )
 
+    def verify(self, challenge: VerifyChallenge, timeout: float) -> Steps[bool]:
+        """Ask the service of an identity whether an answer to a challenge was made with its secret (§13.5)."""
+        query = Query(challenge.handle.decode("utf-8"), challenge=challenge)
+        response = yield from _Walk(self, Options(certified=True, timeout=timeout)).request(query)
+        if not isinstance(response.body, VerificationResult):
+            text = response.body.sentence[:_MAX_TEXT] if isinstance(response.body, Failure) else ""
+            raise _make_refusal(query.handle, _Answer(response.code, text=text))
+        return response.body.is_valid
+
 
 _EVERYTHING: Final[tuple[tuple[str, ...], tuple[int, ...]]] = ((), ())
 """The selection of a whole record."""
@@ -315,6 +326,12 @@ class _Walk:
             if cached is not None:
                 self.note("cache", query.handle, cached.code.name, certified=cached.is_certified)
                 return cached
+        answer = self.make_answer((yield from self.request(query)))
+        core.keep_answer(query, answer)
+        return answer
+
+    def request(self, query: Query) -> Steps[VerifiedResponse]:
+        """Ask the service that has a handle, and follow its referrals."""
         found = yield from self.find_service(query.handle)
         response = yield from self.ask(found.service, query)
         if response.code in _OUTDATED_CODES and found.expires:  # the prefix handle may have changed
@@ -330,9 +347,7 @@ class _Walk:
             response = yield from self.ask(service, query)
         else:
             raise ProtocolError(f"the service of {query.handle} sent more than {MAX_REFERRALS} referrals")
-        answer = self.make_answer(response)
-        core.keep_answer(query, answer)
-        return answer
+        return response
 
     def make_answer(self, response: VerifiedResponse) -> _Answer:
         """Convert a response for the cache."""
@@ -486,8 +501,8 @@ class _Walk:
         if query.authoritative:
             flags |= OpFlag.AUTHORITATIVE
         return self.core.wire.request(
-            OpCode.RESOLUTION,
-            Resolve(handle, query.indexes, query.types),
+            OpCode.RESOLUTION if query.challenge is None else OpCode.VERIFY_CHALLENGE,
+            query.challenge or Resolve(handle, query.indexes, query.types),
             self.core.clock(),
             flags=flags,
             peer_version=peer.version,

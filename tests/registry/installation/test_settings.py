@@ -115,6 +115,8 @@ OTHERS: Mapping[str, tuple[object, str, object]] = {
     "administrators.replication": (["3:1/d, e"], '["3:1/d, e"]', ("3:1/d, e",)),
     "administrators.full_access": (True, "YES", True),
     "administrators.prefix_administrators": (False, "0", False),
+    "identities.root": ("root.json", "root.json", "root.json"),
+    "identities.networks": (["10.0.0.0/8"], "10.0.0.0/8", ("10.0.0.0/8",)),
     "sessions.required": (True, "on", True),
     "sessions.challenge_life": (20, "20", 20),
     "sessions.life": (60, "60", 60),
@@ -159,7 +161,7 @@ def test_every_setting_has_a_valid_default_and_a_description() -> None:
         assert setting.read(setting.default, name) == get(config, name)
         assert setting.about.endswith(".")
     assert not hasattr(config, "__dict__")
-    assert len(SETTINGS) == 78
+    assert len(SETTINGS) == 80
 
 
 def test_profiles_are_those_of_policies() -> None:

@@ -342,6 +342,22 @@ class AdministratorsSection(Section, frozen=True):
     ] = True
 
 
+class IdentitiesSection(Section, frozen=True):
+    """Section `identities`."""
+
+    root: Annotated[
+        _FileName,
+        "Whose identities can authenticate here besides those with keys in this installation: global (all of the "
+        "global Handle System), or a file with the site information of a root, relative to this directory. Empty: "
+        "global if root is global, else none.",
+    ] = ""
+    networks: Annotated[
+        _Networks,
+        "Networks that are not public, such as 10.0.0.0/8, whose servers may be asked about identities. Servers at "
+        "public addresses always may.",
+    ] = ()
+
+
 class SessionsSection(Section, frozen=True):
     """Section `sessions`."""
 
@@ -510,6 +526,7 @@ class AllSettings(Section, frozen=True):
     native: NativeSection = NativeSection()
     http: HttpSection = HttpSection()
     administrators: AdministratorsSection = AdministratorsSection()
+    identities: IdentitiesSection = IdentitiesSection()
     sessions: SessionsSection = SessionsSection()
     templates: TemplatesSection = TemplatesSection()
     log: LogSection = LogSection()

@@ -3,10 +3,10 @@
 A caller who is not an administrator is refused as such, whether or not the signature is right (native protocol, 14).
 What a caller with a wrong proof learns depends on public records only, and takes the same work whether or not the
 identity exists: otherwise anybody could find unpublished and reserved handles by claiming them. The key is read from
-the record of the identity, which must be stored here, because the server asks no other. Between verification and commit
-the record may change; so the command reads the key again in the snapshot in which it is decided, and the ledger checks
-at commit that the record is unchanged. The same applies to every request in a session: the session ends when the key
-that proved it changes.
+the record of the identity, which must be stored here unless other servers may be asked (see `external`). Between
+verification and commit the record may change; so the command reads the key again in the snapshot in which it is
+decided, and the ledger checks at commit that the record is unchanged. The same applies to every request in a session:
+the session ends when the key that proved it changes.
 """
 
 import hashlib
@@ -85,12 +85,19 @@ class UnfinishedMessages(Generic[HolderT]):
         return evicted
 
 
+EXTERNAL_LIFE: Final = 600
+"""Seconds that the proof of a key on another server is valid in a session: nobody tells us that the key was removed."""
+
 MAX_KEYS: Final = 8
 """Keys of a record that are tried for an identity without an index (index 0). Each check costs up to 0.1 s, anybody may
 ask for it, and users have two or three keys."""
 
 PROOF_KINDS: Final = {HS_PUBKEY: Proof.PUBLIC_KEY, HS_SECKEY: Proof.SECRET_KEY}
 """Kinds of proof by their name in the protocol."""
+
+
+class HostedElsewhere(Refused):
+    """Another server hosts the keys of an identity."""
 
 
 class KeyChanged(Refused):
@@ -104,6 +111,8 @@ class ProvenIdentity(Identity):
     kind: Proof = Proof.PUBLIC_KEY
     fingerprint: bytes = b""
     """Hash of the key."""
+    external_until: int = 0
+    """For a key on another server: until when the proof is valid. 0 for a key that is stored here."""
 
 
 def key_identity(identity: Identity, kind: Proof, *, session: bool) -> KeyIdentity:
@@ -130,8 +139,14 @@ def find_keys(snapshot: Snapshot, reference: ValueRef, kind: Proof) -> tuple[Val
     handle = reference.handle
     if is_hosted_elsewhere(snapshot, handle):
         reason = hosted_elsewhere_reason(handle)
-        raise Refused(ResponseCode.AUTHENTICATION_FAILED, reason, AdviceKind.USE_KEY_STORED_HERE())
+        raise HostedElsewhere(ResponseCode.AUTHENTICATION_FAILED, reason, AdviceKind.USE_KEY_STORED_HERE())
     return candidate_keys(snapshot.group(handle) or (), kind, reference.index)
+
+
+def is_unknown_prefix_handle(snapshot: Snapshot, handle: str) -> bool:
+    """Whether a name is a prefix handle that is not stored here."""
+    name = Handle.for_lookup(handle)
+    return name is not None and name.is_prefix_handle and snapshot.group(handle) is None
 
 
 def is_hosted_elsewhere(snapshot: Snapshot, handle: str) -> bool:
@@ -217,9 +232,17 @@ class Guard:
     proved: ProvenIdentity
     session: bool
 
-    def check(self, snapshot: Snapshot) -> None:
-        """Refuse an identity whose key has changed. What is read here becomes a precondition of the decision."""
+    def check(self, snapshot: Snapshot, now: float) -> None:
+        """Refuse an identity whose key has changed. What is read here becomes a precondition of the decision.
+
+        A key on another server cannot be read here: its proof is valid for a limited time.
+        """
         proved = self.proved
+        if proved.external_until:
+            if now >= proved.external_until:
+                reason = "the session has ended because its key is on another server; authenticate again"
+                raise KeyChanged(ResponseCode.SESSION_TIMEOUT, reason)
+            return
         values = snapshot.group(proved.handle.decode("utf-8")) or ()
         if any(value.index == proved.key_index and key_fingerprint(value) == proved.fingerprint for value in values):
             return

@@ -329,7 +329,7 @@ class GuardedCommand(Generic[T]):
     def decide(self, context: Context) -> Plan[T]:
         """Check the key first: with a changed key the caller learns nothing."""
         if self.guard is not None:
-            self.guard.check(context.snapshot)
+            self.guard.check(context.snapshot, context.now)
         inner = context if self.allow_referrals else replace(context, snapshot=_WithoutReferrals(context.snapshot))
         return inner.decide(self.command)
 
@@ -360,7 +360,7 @@ class AuthorizedRegistry(Registry):
         self.rules = self._rules_now()
         with super().snapshot(short_only=short_only) as snapshot:
             if self._guard is not None:
-                self._guard.check(snapshot)
+                self._guard.check(snapshot, self.now())
             check_token_identity(Context(snapshot, self._identity, "read", self.now()))
             yield snapshot
 

@@ -15,7 +15,7 @@ once; a session, and a challenge response, is valid only while the key that prov
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar, cast
 
@@ -36,8 +36,10 @@ from perseid.wire.responses import HANDLES_PER_MESSAGE, Failure, HandleList, Res
 from perseid.wire.server import ChallengeProof, Reply, Request, Server
 
 from .authentication import (
+    EXTERNAL_LIFE,
     PROOF_KINDS,
     Guard,
+    HostedElsewhere,
     KeyChanged,
     ProvenIdentity,
     are_rsa_keys,
@@ -45,6 +47,7 @@ from .authentication import (
     caller_identity,
     find_proving_key,
     find_proving_secret,
+    is_unknown_prefix_handle,
     key_identity,
     prove_identity,
     with_identity,
@@ -62,6 +65,7 @@ from .decisions import (
     find_recent_keys,
     internal_error,
 )
+from .external import ExternalIdentities
 from .operations import CHANGING_OPCODES, NativeContext, find_secrets, status_values, translate
 from .udp import MAX_SETUPS, Key, ReplyCache, content_key, frame_key
 from .work import (
@@ -147,8 +151,12 @@ class NativeServer:
         checkpoint: Callable[[], bool] | None = None,
         run: RunWork = run_here,
         state: SharedState | None = None,
+        external: ExternalIdentities | None = None,
     ) -> None:
-        """`run` does the work for a client address; `state` is that of all processes, else it is private."""
+        """`run` does the work for a client address; `state` is that of all processes, else it is private.
+
+        `external` asks other servers about identities, if that is allowed.
+        """
         self.registry = registry
         self.server = server
         self._settings = settings or NativeSettings()
@@ -157,6 +165,7 @@ class NativeServer:
         self.resolution_enabled = {each: self._accepts(each, OpCode.RESOLUTION) for each in Transport}
         """Whether resolution may use the fast path; some sites exclude it from a transport (2.5)."""
         self._run = run
+        self._external = external
         self._reads_are_short = not registry.ledger.log.store.is_remote
         self._random = registry.ledger.log.random
         state = state or SharedState.private()
@@ -352,32 +361,74 @@ class NativeServer:
         identity: KeyIdentity = key_identity(proof.identity, kind, session=request.session is not None)
         registry_request = translate(request, self._native)
         claim = self.registry, registry_request, identity
-        secret_of = own_secret_id(identity.reference.handle) if kind is Proof.SECRET_KEY else None
-        # The decision checks the key again, so one from the cache is enough; a wrong proof costs one read in any case.
-        keys = find_recent_keys(self.registry, identity)
-        key = await self._find_proving_key(call, proof, keys, secret_of) if keys else None
-        if key is None:
-            current = await self._read(call, partial(find_claimed_keys, *claim))
-            key = None if keys and current == keys else await self._find_proving_key(call, proof, current, secret_of)
-        call.guess = None if secret_of is None else SecretGuess(secret_of, right=key is not None)
-        if key is None:
+        secret_of = _secret_id(identity)
+        proved = await self._prove(call, proof, registry_request, identity)
+        call.guess = None if secret_of is None else SecretGuess(secret_of, right=proved is not None)
+        if proved is None:
             call.failed_proof = True
             refused = await self._read(call, partial(find_claim_refusal, *claim))
             raise refused or authentication_failed(identity)
-        proved = prove_identity(proof.identity, kind, key)
-        accepted = self.server.accept(with_identity(proof, proved), key.index, call.now)
+        accepted = self.server.accept(with_identity(proof, proved), proved.key_index or 0, call.now)
         if isinstance(accepted, Reply):
             return await self._send(call, accepted)
         call.request = accepted
         return await self._execute_authenticated(call, registry_request, proved)
 
+    async def _prove(
+        self, call: _Call, proof: ChallengeProof, registry_request: RegistryRequest, identity: KeyIdentity
+    ) -> ProvenIdentity | None:
+        """Verify a challenge response with a key that is stored here, or with the server that has it."""
+        claim = self.registry, registry_request, identity
+        # The decision checks the key again, so one from the cache is enough; a wrong proof costs one read in any case.
+        keys = find_recent_keys(self.registry, identity)
+        key = await self._find_proving_key(call, proof, keys, identity) if keys else None
+        if key is None:
+            try:
+                current = await self._read(call, partial(find_claimed_keys, *claim))
+            except HostedElsewhere:  # and it would have the permission
+                if self._external is None:
+                    raise
+                return await self._prove_externally(call, proof, identity, self._external)
+            if not current and self._external is not None and await self._is_unknown_prefix(call, identity):
+                if (refused := await self._read(call, partial(find_claim_refusal, *claim))) is not None:
+                    raise refused
+                return await self._prove_externally(call, proof, identity, self._external)
+            key = None if keys and current == keys else await self._find_proving_key(call, proof, current, identity)
+        return None if key is None else prove_identity(proof.identity, identity.proof, key)
+
     async def _find_proving_key(
-        self, call: _Call, proof: ChallengeProof, keys: tuple[Value, ...], secret_of: bytes | None
+        self, call: _Call, proof: ChallengeProof, keys: tuple[Value, ...], identity: KeyIdentity
     ) -> Value | None:
-        kind = PROOF_KINDS[proof.auth_type]
+        kind = identity.proof
         is_short = kind is Proof.PUBLIC_KEY and are_rsa_keys(keys)
         verify = partial(find_proving_key, proof, kind, keys)
-        return await self._work(call, WorkKind.VERIFY, verify, secret_of, is_short=is_short)
+        return await self._work(call, WorkKind.VERIFY, verify, _secret_id(identity), is_short=is_short)
+
+    async def _is_unknown_prefix(self, call: _Call, identity: KeyIdentity) -> bool:
+        """Whether an identity is a prefix handle that is not stored here: the root may have it."""
+
+        def read() -> bool:
+            with self.registry.snapshot() as snapshot:
+                return is_unknown_prefix_handle(snapshot, identity.reference.handle)
+
+        return await self._read(call, read)
+
+    async def _prove_externally(
+        self, call: _Call, proof: ChallengeProof, identity: KeyIdentity, external: ExternalIdentities
+    ) -> ProvenIdentity | None:
+        """Verify with a public key from another server; a secret is verified by the server that stores it."""
+        claimed, until = proof.identity, int(call.now) + EXTERNAL_LIFE
+        if identity.proof is Proof.SECRET_KEY:
+            await self._work(
+                call, WorkKind.VERIFY, lambda: None, _secret_id(identity)
+            )  # raises after many wrong guesses
+            nonce, digest = proof.pending.nonce, proof.pending.digest.digest
+            challenge = VerifyChallenge(claimed.handle, claimed.index, nonce, digest, proof.answer)
+            if not await external.verify_secret(challenge):
+                return None
+            return ProvenIdentity(claimed.handle, claimed.index, claimed.index, identity.proof, external_until=until)
+        key = await self._find_proving_key(call, proof, await external.find_keys(identity.reference), identity)
+        return None if key is None else replace(prove_identity(claimed, identity.proof, key), external_until=until)
 
     def _check_session_required(self, request: Request) -> None:
         if self._settings.sessions_required and request.session is None:
@@ -518,6 +569,11 @@ class NativeServer:
 
     def _reference(self) -> str:
         return self._random(REFERENCE_BYTES).hex()
+
+
+def _secret_id(identity: KeyIdentity) -> bytes | None:
+    """The secret that a proof is an attempt at."""
+    return own_secret_id(identity.reference.handle) if identity.proof is Proof.SECRET_KEY else None
 
 
 def _keys(frame_id: Key | None) -> tuple[Key, ...]:

@@ -29,6 +29,7 @@ from typing import Final
 
 import uvloop
 
+from perseid.client.errors import ClientError
 from perseid.ledger.errors import LedgerError, StorageFull
 from perseid.ledger.ledger import UnopenedLedger
 from perseid.ledger.log.log import Log
@@ -45,6 +46,7 @@ from perseid.server.limits.connections import SharedConnections
 from perseid.server.limits.guesses import KnownClients
 from perseid.server.limits.udp import RateLimit, TrafficLimit
 from perseid.server.native.authentication import TableLimits
+from perseid.server.native.external import ExternalIdentities
 from perseid.server.native.resolution import PublicResolver
 from perseid.server.native.server import NativeServer
 from perseid.server.native.service import NativeService
@@ -245,8 +247,16 @@ class Worker:
             checkpoint=ledger.checkpoint,
             run=self._pools.do,
             state=self._state,
+            external=self._load_external(config),
         )
         return native_server, PublicResolver(ledger.answers, server_identity.resolution_settings(), time)
+
+    def _load_external(self, config: Config) -> ExternalIdentities | None:
+        try:
+            return ExternalIdentities.of(config, self._installation.directory)
+        except ClientError as problem:
+            _logger.error("identities on other servers are refused: %s", problem)  # noqa: TRY400 - it is complete
+            return None
 
     def _create_http(self, config: Config, server_identity: ServerIdentity) -> HttpServer | None:
         """Return the HTTP server, if enabled.

@@ -284,4 +284,4 @@ def test_changed_site_record_ends_proof(auth_server: AuthServer) -> None:
     auth_server.modify(ADMIN, Value(1, "HS_SITE", replace(SITE, serial=7).to_bytes()))
     assert auth.guard is not None
     with auth_server.registry.snapshot() as snapshot, pytest.raises(KeyChanged):
-        auth.guard.check(snapshot)
+        auth.guard.check(snapshot, 0.0)

@@ -126,7 +126,7 @@ async def _is_alive(request_context: RequestContext, session: Session) -> bool:
 
     def check_key() -> None:
         with registry.snapshot() as snapshot:
-            guard.check(snapshot)
+            guard.check(snapshot, registry.now())
 
     try:
         await request_context.do(WorkKind.READ, check_key)

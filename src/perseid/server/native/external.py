@@ -1,0 +1,150 @@
+"""Identities on other servers: their keys are read from the service that hosts them (native protocol, 13.4, 13.5).
+
+Other servers are asked only if the settings allow it (`identities`), and only about identities that would have the
+permission if they were proved: nobody else can make this server send anything. Every response must be signed, up to
+the key of the root, so servers and ports are those of certified site information. Addresses that are not public are
+refused unless they are configured. What fails is logged; callers learn only that the proof failed, because the reason
+would tell them about the network of this server.
+"""
+
+import asyncio
+import ipaddress
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Final, Protocol, Self, TypeVar
+
+from perseid.client.errors import ClientError, NotFound
+from perseid.client.lookup import AddressFilter, Core, Options, Query
+from perseid.client.roots import GLOBAL, Root
+from perseid.client.transport import AsyncTransport, Steps
+from perseid.records.record import Value, ValueRef
+from perseid.records.site import Transport
+from perseid.records.types import HS_PUBKEY
+from perseid.registry.identity import Proof
+from perseid.registry.installation.settings import Config
+from perseid.wire.requests import VerifyChallenge
+
+from .authentication import candidate_keys
+from .decisions import Busy
+
+TIMEOUT: Final = 10.0
+"""Seconds for all that is asked about one identity. Clients wait up to a minute for the response to a challenge."""
+
+MAX_RUNNING: Final = 16
+"""Identities that a worker asks other servers about at the same time; further callers are told to retry."""
+
+CACHED_RECORDS: Final = 1_000
+"""Prefix handles of other services that are remembered. Keys are asked for each time, so that a removed one ends."""
+
+TRANSPORTS: Final = (Transport.UDP, Transport.TCP)
+"""No HTTP: its requests could mean something to a server that is not one of handles."""
+
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # IPv4 addresses behind a translator (RFC 6052)
+_IPV4_BITS = 0xFFFF_FFFF
+
+T = TypeVar("T")
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_logger = logging.getLogger(__name__)
+
+
+class Run(Protocol):
+    """Does the steps of a resolution."""
+
+    def __call__(self, steps: Steps[T], /) -> Awaitable[T]: ...
+
+
+class ExternalIdentities:
+    """Asks other servers about identities."""
+
+    def __init__(self, load_root: Callable[[], Root], allows: AddressFilter, run: Run | None = None) -> None:
+        """`load_root` is called when the root is first needed, in a thread: that of the global system is fetched."""
+        self._load_root = load_root
+        self._allows = allows
+        self._run = run or AsyncTransport().run
+        self._core: Core | None = None
+        self._running = 0
+
+    @classmethod
+    def of(cls, config: Config, directory: Path) -> Self | None:
+        """Return it as configured; None if identities on other servers are not accepted."""
+        root = config.identities.root or (GLOBAL if config.root == GLOBAL else "")
+        if not root:
+            return None
+        allows = make_address_filter(config.identities.networks)
+        if root == GLOBAL:
+            return cls(Root.load_global, allows)
+        loaded = Root.load(directory / root)
+        return cls(lambda: loaded, allows)
+
+    async def find_keys(self, reference: ValueRef) -> tuple[Value, ...]:
+        """Return the public keys that can prove an identity, by index; none if they cannot be read."""
+        query = Query(reference.handle, (HS_PUBKEY,), authoritative=True)
+        options = Options(certified=True, timeout=TIMEOUT)
+        try:
+            resolved = await self._ask(reference.handle, lambda core: core.resolve(query, options))
+        except _Failed:
+            return ()
+        return candidate_keys(resolved.values, Proof.PUBLIC_KEY, reference.index)
+
+    async def verify_secret(self, challenge: VerifyChallenge) -> bool:
+        """Ask the service of an identity whether a challenge was answered with its secret."""
+        handle = challenge.handle.decode("utf-8", "replace")
+        try:
+            return await self._ask(handle, lambda core: core.verify(challenge, TIMEOUT))
+        except _Failed:
+            return False
+
+    async def _ask(self, handle: str, ask: Callable[[Core], Steps[T]]) -> T:
+        if self._running >= MAX_RUNNING:
+            raise Busy
+        self._running += 1
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                if self._core is None:
+                    root = await asyncio.to_thread(self._load_root)
+                    self._core = Core(root, CACHED_RECORDS, TRANSPORTS, self._allows)
+                return await self._run(ask(self._core))
+        except (ClientError, TimeoutError, UnicodeError) as error:
+            level = logging.INFO if isinstance(error, NotFound) else logging.WARNING
+            _logger.log(level, "cannot verify an identity on another server, %s: %s", ascii(handle), ascii(str(error)))
+            raise _Failed from error
+        finally:
+            self._running -= 1
+
+
+class _Failed(Exception):
+    """The service of an identity did not answer, or not in a way that can be trusted."""
+
+
+def make_address_filter(networks: Iterable[str]) -> AddressFilter:
+    """Allow public addresses, and the networks of the settings. Never port 0."""
+    configured = [ipaddress.ip_network(network) for network in networks]
+
+    def allows(address: Address, port: int) -> bool:
+        if port == 0:
+            return False
+        address = _embedded_address(address)
+        if any(address in network for network in configured):
+            return True
+        # Some ranges, such as the former site-local addresses, are not public in one of these respects only.
+        return address.is_global and not (
+            address.is_multicast
+            or address.is_reserved
+            or address.is_private
+            or address.is_link_local
+            or (isinstance(address, ipaddress.IPv6Address) and address.is_site_local)
+        )
+
+    return allows
+
+
+def _embedded_address(address: Address) -> Address:
+    """The IPv4 address that an IPv6 address leads to, if it does."""
+    if not isinstance(address, ipaddress.IPv6Address):
+        return address
+    if address in _NAT64:
+        return ipaddress.IPv4Address(int(address) & _IPV4_BITS)
+    teredo = None if address.teredo is None else address.teredo[1]
+    return address.ipv4_mapped or address.sixtofour or teredo or address
