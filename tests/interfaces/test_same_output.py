@@ -50,6 +50,16 @@ COMMANDS: Final = (
     "undo last --yes",
     "jobs undo last --yes",
     "transfer 54321 --to 300:12345/ann --yes",
+    # Minting
+    "mint 12345 --url https://example.org/new --owner 300:12345/ann --unpublished",
+    "mint 12345 --count 3 --value EMAIL!private=keeper@example.org --value 7:URL=x",
+    "mint 12345/map- --with-metadata --metadata-url https://example.org/about",
+    "mint 12345 --from -",
+    "mint 12345 --from - --allow-type COLOR",
+    "mint 12345 --count 2 --reserve",
+    "reserve 12345 --count 2",
+    "reserve 12345/r1 12345/r2",
+    "reserve 12345/r1",
     # Namespaces and types
     "namespace add 99 --purpose Maps",
     "namespace add 99",
@@ -118,6 +128,8 @@ COMMANDS: Final = (
 
 INPUT: Final = {
     "namespace policy 99 --file -": b'purpose = "Charts"\nwho_may_list = "public"\n',
+    "mint 12345 --from -": b"URL,COLOUR,DESK\nhttps://example.org/1,red,x\n",
+    "mint 12345 --from - --allow-type COLOR": b"URL,COLOR\nhttps://example.org/1,red\nhttps://example.org/2,\n",
     "type add 12345/SHEET --definition Sheet --schema -": b'{"type": "integer", "minimum": 1}',
 }
 """The standard input of commands."""
@@ -127,6 +139,7 @@ VARYING: Final = re.compile(
     perseid_(?P<token>[a-z2-7]{8})[0-9A-Za-z]{49}
     | \b[0-9a-f]{16}\b  # jobs
     | (?:(?<=secret[ ]{4})|(?<="secret":"))[\w-]{43}  # of a new user
+    | [0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}  # minted suffixes
     | "total":(?:\d+|null)  # only a server counts the handles of a transfer
     | \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z  # times
     """,

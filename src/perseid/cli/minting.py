@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
@@ -33,13 +35,16 @@ from ._arguments import (
     parse_values,
     print_warnings,
 )
+from ._commands import REMOTE
 from ._output import AsJson, InvalidTable, UnknownColumns, print_json, progress
 
 if TYPE_CHECKING:  # loading them takes longer than showing help
     from perseid.records.record import Value
     from perseid.registry.commands.minting import Mint
     from perseid.registry.commands.records import PartialValue
+    from perseid.registry.policy.policy import Policy
     from perseid.registry.results import MintResult
+    from perseid.schema.records import MintedHandles
 
 MAX_CELL: Final = 2_097_152
 """Characters of the longest cell of a CSV file: a value has at most half as many bytes, base64 needs more."""
@@ -158,10 +163,28 @@ def mint(  # noqa: PLR0913 - options
         raise typer.BadParameter("requires --with-metadata", param_hint="--metadata-url")
     total = count or 1 if rows is None else len(rows)
     administrator = None if owner is None else parse_value_ref(owner, "--owner")
+    if (connect := REMOTE.get()) is not None:
+        from . import _remote_minting as remote  # noqa: PLC0415 - only for a server
+
+        with connect() as client:
+            if rows is not None:
+                policy = remote.load_policy(client, prefix)
+                _check_types(policy, rows, allow_type or (), partial(remote.is_known_type, client, policy))
+            metadata = parse_values((), metadata_url) if with_metadata else None
+            row = None if rows is None else rows.parse
+            by = None if administrator is None else str(administrator)
+            remote.RemoteOrder(prefix, total, values, row, metadata, reserve, not unpublished, by, note).mint(
+                client, partial(_print_response, json=json)
+            )
+        return
     with open_installation(directory, acting_as) as session:
         ttl = _default_ttl(session, prefix)
         if rows is not None:
-            _check_types(session, prefix, rows, allow_type or ())
+            from perseid.registry.policy.types import is_known_type  # noqa: PLC0415 - see above
+
+            with session.registry.snapshot() as snapshot:
+                policy = snapshot.policy(prefix.partition("/")[0])
+                _check_types(policy, rows, allow_type or (), partial(is_known_type, snapshot, policy))
         order = Mint(
             prefix,
             total,
@@ -210,6 +233,17 @@ def reserve(
         )
         raise typer.BadParameter(message, param_hint="--count")
     chosen = () if is_prefix else tuple([parse_handle(each, new=True) for each in where])
+    if (connect := REMOTE.get()) is not None:
+        from . import _remote_minting as remote  # noqa: PLC0415 - only for a server
+
+        by = None if administrator is None else str(administrator)
+        with connect() as client:
+            if chosen:
+                _print_response(client.reserve(handles=map(str, chosen), owner=by, note=note), json)
+            else:
+                order = remote.RemoteOrder(where[0], count or 1, reserve=True, owner=by, note=note)
+                order.mint(client, partial(_print_response, json=json))
+        return
     with open_installation(directory, acting_as) as session:
         if chosen:
             _print_minted(session.do(Reserve(chosen, administrator), note), 1, json)
@@ -275,6 +309,15 @@ def _print_minted(result: "MintResult", handles_per_item: int, json: bool) -> No
         print_warnings(result.warnings)
 
 
+def _print_response(minted: "MintedHandles", json: bool) -> None:
+    if json:
+        print_json(minted)
+    else:
+        pairs = zip(minted.handles, minted.metadata, strict=True) if minted.metadata else None
+        typer.echo("\n".join(minted.handles if pairs is None else chain.from_iterable(pairs)))
+        print_warnings(minted.warnings)
+
+
 # Files
 
 
@@ -315,17 +358,15 @@ def _check_columns(columns: tuple[str, ...], name: str) -> None:
             raise InvalidTable(f"{name}: {message}")
 
 
-def _check_types(session: OpenInstallation, where: str, rows: Rows, allowed: Sequence[str]) -> None:
+def _check_types(policy: "Policy", rows: Rows, allowed: Sequence[str], is_known: Callable[[str], bool]) -> None:
     """Refuse columns that are not known types: a typo, or a column of another program, would be minted permanently."""
-    from perseid.registry.policy.types import BUILT_IN_TYPES, is_known_type, nearest_type  # noqa: PLC0415 - see above
+    from perseid.registry.policy.types import BUILT_IN_TYPES, nearest_type  # noqa: PLC0415 - see above
 
     types = [column.partition("!")[0].rpartition(":")[2].strip() for column in rows.columns]
-    with session.registry.snapshot() as snapshot:
-        policy = snapshot.policy(where.partition("/")[0])
-        unknown = [type_ for type_ in types if type_ not in allowed and not is_known_type(snapshot, policy, type_)]
-        if not unknown:
-            return
-        meant = [(type_, nearest_type(policy, type_)) for type_ in unknown]
+    unknown = [type_ for type_ in types if type_ not in allowed and not is_known(type_)]
+    if not unknown:
+        return
+    meant = [(type_, nearest_type(policy, type_)) for type_ in unknown]
     hints = [f"{quote_text(type_)}: {did_you_mean(known)}" for type_, known in meant if known]
     if any(type_.lower() in _HANDLE_COLUMNS for type_ in unknown):
         hints.append("mint generates the handles; to choose a handle, use: perseid create HANDLE")

@@ -194,11 +194,13 @@ def is_known_type(snapshot: Snapshot, policy: Policy, type_: str) -> bool:
 
     Every type can be stored. This is for files whose columns may mean something else.
     """
-    if type_.startswith("HS_") or type_.partition(".")[0] in BUILT_IN_TYPES | CITATION_TYPES:
-        return True
-    if TypeQuery(_policy_types(policy)).finds(type_):
-        return True
-    return _is_defined(snapshot, Handle.for_lookup(type_))
+    return is_named_type(policy, type_) or _is_defined(snapshot, Handle.for_lookup(type_))
+
+
+def is_named_type(policy: Policy, type_: str) -> bool:
+    """Whether a type is built in, in this spelling, used by citations, or named by the policy."""
+    is_built_in = type_.startswith("HS_") or type_.partition(".")[0] in BUILT_IN_TYPES | CITATION_TYPES
+    return is_built_in or TypeQuery(_policy_types(policy)).finds(type_)
 
 
 def nearest_type(policy: Policy, type_: str) -> str:
