@@ -1,11 +1,16 @@
 """The benches of a running server ask what they are told to, and count what comes back."""
 
+import os
+import pstats
 import socket
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
-from bench.serving import api, client
+from bench.serving import api, client, profiles
 from bench.serving.bare import TCP, UDP, bare
 from bench.serving.load import KEPT, Generator, Order
 from bench.serving.processes import Watch, memory, parts
@@ -24,6 +29,30 @@ def test_every_answer_is_counted_and_nothing_else(mode: str, kind: str) -> None:
     assert (tally.wrong, tally.lost, tally.reopened) == (0, 0, 0)
     assert wrong.answered == 0
     assert wrong.wrong > 0
+
+
+FORKING = """
+import os, sys
+from pathlib import Path
+
+def work_of_the_parent(): pass
+def work_of_the_child(): pass
+
+work_of_the_parent()
+if not (child := os.fork()):
+    Path("/proc/self/comm").write_text("worker-1")
+    work_of_the_child()
+    sys.exit()
+os.waitpid(child, 0)
+"""
+
+
+def test_forked_processes_have_profiles_of_their_own(tmp_path: Path) -> None:
+    environ = os.environ | profiles.settings(tmp_path)
+    subprocess.run([sys.executable, "-c", FORKING], check=True, env=environ)
+    (child,) = tmp_path.glob("worker-*-main.prof")
+    stats: dict[tuple[str, int, str], object] = vars(pstats.Stats(str(child)))["stats"]
+    assert {name for *_, name in stats if name.startswith("work_of")} == {"work_of_the_child"}
 
 
 def test_what_is_not_answered_is_lost() -> None:

@@ -9,7 +9,6 @@ where time goes, not how much.
 import atexit
 import cProfile
 import os
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -18,10 +17,8 @@ VARIABLE = "PERSEID_BENCH_PROFILE"
 
 
 def _process() -> str:
-    """The last part of the module name, and the process id."""
-    command = sys.orig_argv
-    module = command[command.index("-m") + 1] if "-m" in command[:-1] else "command"
-    return f"{module.rpartition('.')[2]}-{os.getpid()}"
+    """The name of the process without its number, as forked ones set it, and its id."""
+    return f"{Path('/proc/self/comm').read_text().strip().partition('-')[0]}-{os.getpid()}"
 
 
 def _profile_everything(folder: Path) -> None:
@@ -44,6 +41,7 @@ def _profile_everything(folder: Path) -> None:
     main = cProfile.Profile()
     profiles.append(("main", main))
     main.enable()
+    os.register_at_fork(after_in_child=main.clear)  # what the fork server did is its own
 
 
 if os.environ.get(VARIABLE):
