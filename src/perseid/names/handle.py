@@ -24,7 +24,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, lru_cache
 from typing import Self
 
 from ._unicode_table import BLANKS, INVISIBLE, UNASSIGNED, UNICODE_VERSION
@@ -202,6 +202,7 @@ MAX_BYTES = 2048
 PREFIX_OF_PREFIXES = "0.NA"
 """Every prefix P is described by the handle `0.NA/P`."""
 
+_MAX_CACHED_NAMES = 1_024  # those of administrators and groups, which every decision looks up again; 4 MB at most
 _PATH = re.compile(r"\A[^?#]+")
 _LIKE_PREFIX = re.compile(r"[0-9]{1,40}(?:\.[0-9A-Za-z_-]{1,40}){0,8}")
 
@@ -256,6 +257,7 @@ class Handle:
         return cls(*_split(text))
 
     @classmethod
+    @lru_cache(_MAX_CACHED_NAMES)
     def for_lookup(cls, name: str | bytes) -> Self | None:
         """Parse a name for lookup; None if no record can exist under it."""
         try:

@@ -12,12 +12,14 @@ compared by rules of the deployed system that are stricter than those for handle
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import ClassVar, TypeAlias
 
 from perseid.names.handle import fold
 from perseid.records.record import ValueRef
 from perseid.registry.access.permissions import ScopeSet
 
+_MAX_CACHED_HANDLES = 1_024  # of administrators
 _SYSTEM_PREFIX = "0."  # handles of the system itself: 0.NA/…, 0.SITE/…
 
 
@@ -140,6 +142,7 @@ def quota_key(identity: Identity) -> str:
     return fold(str(issuer)) if isinstance(issuer, KeyIdentity) else str(issuer)
 
 
+@lru_cache(_MAX_CACHED_HANDLES)
 def handle_key(handle: str) -> str:
     """The key that all spellings of an administrator's handle share."""
     if handle.startswith(_SYSTEM_PREFIX):

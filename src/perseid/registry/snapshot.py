@@ -202,7 +202,7 @@ class Snapshot:
 
     def policy_entry(self, prefix: str) -> Entry | None:
         """The entry of the policy of a namespace; None if none is stored, or no longer: the namespace was removed."""
-        entry = self.entry(record_key(policy_name(prefix)))
+        entry = self.entry(_policy_key(prefix))
         return entry if entry is not None and entry.state is State.NORMAL else None
 
     def last_version(self, stored: StoredRecord) -> tuple[int, int] | None:  # noqa: ARG002 - used by PublicSnapshot
@@ -300,7 +300,7 @@ class Snapshot:
 
     def is_homed(self, name: str) -> bool:
         """Whether the table of homed prefixes has this entry."""
-        entry = self.entry(record_key(homed_name(name)))
+        entry = self.entry(_homed_key(name))
         return entry is not None and entry.state is State.NORMAL
 
     def is_responsible(self, handle: Handle) -> bool:
@@ -323,6 +323,16 @@ class Snapshot:
                 if delegation:
                     return tuple(delegation)
         return ()
+
+
+@lru_cache(_MAX_CACHED_POLICIES)
+def _policy_key(prefix: str) -> bytes:
+    return record_key(policy_name(prefix))
+
+
+@lru_cache(_MAX_CACHED_POLICIES)
+def _homed_key(name: str) -> bytes:
+    return record_key(homed_name(name))
 
 
 def _ancestors(prefix: str) -> Iterator[str]:
