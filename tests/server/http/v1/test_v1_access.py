@@ -1,6 +1,7 @@
 """Users and rights: routes, secrets that are shown once, and what ends with a key."""
 
 import base64
+import json
 from typing import Any
 
 from tests.server.http.contexts import Harness, basic
@@ -25,10 +26,13 @@ def test_user_acts_within_rights_until_disabled(server: Harness) -> None:
     assert not post(server, "/grants", GRANT)["changed"]
     post(server, "/mint", {"prefix": "12345"}, 201, **zoe)
     problem(send(server, "POST", "/grants", {**GRANT, "rights": ["owner"]}, headers=zoe), "permission-denied")
-    started = server.ask("POST", "/api/sessions", headers=zoe)
-    assert started.status in (200, 201), started
+    started = json.loads(server.ask("POST", "/api/sessions", headers=zoe).body)
+    in_session = {"Authorization": f'Handle sessionId="{started["sessionId"]}"'}
+    got(send(server, "GET", "/users", headers=in_session))
     reset = post(server, "/users/12345%2Fzoe/reset", {})
     assert send(server, "GET", "/users", headers=zoe).status == 401
+    found = problem(send(server, "GET", "/users", headers=in_session), "authentication-failed")
+    assert "session has ended" in found["detail"]
     zoe = basic(reset["identity"], reset["secret"])
     assert [each["handle"] for each in got(send(server, "GET", "/users?prefix=12345", headers=zoe))["users"]] == [
         "12345/zoe"
