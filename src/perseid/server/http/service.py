@@ -88,6 +88,7 @@ FAST_BLOCKS: Final = 40
 
 _STATUS = slice(9, 12)  # in the status line
 _STATUS_CLASS = 9
+_STATUSES: Final = {b"%d" % status: status for status in range(100, 600)}  # faster than int()
 
 
 class ServiceMonitor:
@@ -167,7 +168,7 @@ class MonitoredService:
         if access is not None:
             duration = (perf_counter_ns() - started) // 1000
             transport = "https" if request.client.secure else "http"
-            status = int(data[_STATUS])
+            status = _STATUSES[data[_STATUS]]
             access.log_request(request.client.host, transport, request.method, code, name, duration, "", status)
         return data
 

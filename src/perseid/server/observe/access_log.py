@@ -119,9 +119,9 @@ class AccessLog:
 
     def _format_names(self, names: list[bytes]) -> list[str]:
         """Format names and paths: all at once, if none of them needs escaping or is too long."""
-        lengths = [len(name) for name in names]
-        if _PLAIN.fullmatch(b"".join(names)) and min(lengths) and max(lengths) <= MAX_NAME - len('""'):
-            return [f'"{name.decode()}"' for name in names] if self._json else [name.decode() for name in names]
+        if _PLAIN.fullmatch(b"".join(names)) and all(names) and len(max(names, key=len)) <= MAX_NAME - len('""'):
+            plain = b" ".join(names).decode().split(" ")  # at once; none contains a blank
+            return [f'"{name}"' for name in plain] if self._json else plain
         form = format_json if self._json else format_field
         return [form(decode_text(name), MAX_NAME) for name in names]
 

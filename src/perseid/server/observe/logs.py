@@ -175,7 +175,12 @@ class LogOutput:
 
     def write(self, lines: Iterable[str]) -> None:
         """Write complete lines; queue what cannot be written at once."""
+        lines = tuple(lines)
+        text = "".join(lines)
         with self._lock:
+            if text and len(text) <= self._max_block and text.isascii():  # as nearly all batches in files
+                lines = ()
+                self._put(text.encode("ascii"))
             block: list[str] = []
             size = 0
             for line in lines:
