@@ -18,6 +18,31 @@ from tests.server.http.v1.interfaces import both_interfaces
 from tests.server.installations import ADMINISTRATOR, SECRET
 
 COMMANDS: Final = (
+    # Resolution
+    "resolve 12345/n0",
+    "resolve hdl:12345/N0 --type URL --index 100",
+    "resolve 12345/n0 --at 20",
+    "resolve 12345/private --private",
+    "resolve 12345/n0 --authority",
+    "resolve 12345/none",
+    "resolve 12345/n0 12345/none 12345/n1",
+    # Records
+    "create 12345/made --url https://example.org/made --value 5:EMAIL!private=a@example.org --note first",
+    "create 12345/made --url https://example.org/other",
+    "create 12345/made --url https://example.org/other --overwrite",
+    "add 12345/made DESC=text HS_ADMIN=300:0.NA/12345:add_value",
+    "add 12345/made 1:DESC=text",
+    "set 12345/made URL=https://example.org/set DESC!private=text",
+    "set 12345/made DESC=text --if-version 1",
+    "set 12345/none DESC=text",
+    "remove 12345/made 2",
+    "remove 12345/made 77",
+    "delete 12345/made",
+    "delete 12345/made",
+    "create 12345/made --url https://example.org/again",
+    "create 12345/made --url https://example.org/again --reuse-deleted",
+    "list 12345 --state published",
+    "list 12345 --deleted",
     # Identifiers
     "unpublish 12345/n1 --keep-history --note embargo",
     "unpublish 12345/n1",
@@ -107,14 +132,6 @@ COMMANDS: Final = (
     "user reset 12345/n5",
     "user disable 12345/zoe",
     "user disable 12345/zoe",
-    # Resolution
-    "resolve 12345/n0",
-    "resolve hdl:12345/N0 --type URL --index 100",
-    "resolve 12345/n0 --at 20",
-    "resolve 12345/private --private",
-    "resolve 12345/n0 --authority",
-    "resolve 12345/none",
-    "resolve 12345/n0 12345/none 12345/n1",
     # Tokens
     "token create --scope read,mint --namespace 12345 --label catalog",
     "token create --scope admin --namespace 12345",

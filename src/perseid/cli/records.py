@@ -3,11 +3,15 @@
 The index of a value depends on the record, so the registry assigns it: see `perseid.registry.commands.records`.
 """
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from perseid.records.encoding import to_base64
 from perseid.schema.common import HandleState
 
 from ._arguments import (
@@ -33,12 +37,28 @@ from ._arguments import (
     read_record,
     require_version,
 )
+from ._commands import REMOTE
 from ._output import AsJson, print_json
 
 if TYPE_CHECKING:  # loading them takes longer than showing help
-    from perseid.registry.commands.records import AddValues, CreateRecord, ReplaceRecord, SetValues
+    from perseid.client import Client
+    from perseid.records.record import Value
+    from perseid.registry.commands.records import (
+        AddValues,
+        CreateRecord,
+        Delete,
+        PartialValue,
+        Remove,
+        ReplaceRecord,
+        SetValues,
+    )
     from perseid.registry.context import Command
     from perseid.registry.results import ChangeResult
+    from perseid.schema.queries import HandlePage
+    from perseid.schema.records import CreatedRecord, RecordChanged, ValueInput
+
+    RecordCommand: TypeAlias = AddValues | CreateRecord | Delete | Remove | ReplaceRecord | SetValues
+    ReadPage: TypeAlias = Callable[[str, str | None, int, HandleState | None, bool], HandlePage]
 
 Overwrite: TypeAlias = Annotated[
     bool,
@@ -86,8 +106,7 @@ def create(  # noqa: PLR0913 - options
         perseid create 102.100.272/BCDFGHJKH --url https://example.org/3 --overwrite --json
     """
     command = create_command(handle, url, value, record, overwrite, reuse_deleted, preserve_dates)
-    with open_installation(directory, acting_as) as session:
-        print_changed(session.do(command, note), json)
+    print_changed(_execute(command, directory, acting_as, note), json)
 
 
 def set_(  # noqa: PLR0913 - options
@@ -122,11 +141,8 @@ def set_(  # noqa: PLR0913 - options
         perseid set 102.100.272/8RBZF0DQH URL=https://example.org/authority
         perseid set 102.100.272/8RBZF0DQH URL=https://example.org/policy 7:EMAIL!private=someone@example.org
     """
-    command: Command[ChangeResult] = set_command(handle, value, record)
-    if if_version is not None:
-        command = require_version(command, parse_handle(handle), if_version)
-    with open_installation(directory, acting_as) as session:
-        print_changed(session.do(command, note, keep_history=keep_history), json)
+    command = set_command(handle, value, record)
+    print_changed(_execute(command, directory, acting_as, note, if_version, keep_history=keep_history), json)
 
 
 def add(
@@ -143,9 +159,7 @@ def add(
         perseid add 102.100.272/8RBZF0DQH URL=https://example.org/authority EMAIL=policy@pilin.net.au
         perseid add 102.100.272/8RBZF0DQH HS_ADMIN=300:0.NA/102.100.272:add_value,modify_value
     """
-    command = add_command(handle, value)
-    with open_installation(directory, acting_as) as session:
-        print_changed(session.do(command, note), json)
+    print_changed(_execute(add_command(handle, value), directory, acting_as, note), json)
 
 
 def remove(
@@ -163,8 +177,7 @@ def remove(
     """
     from perseid.registry.commands.records import Remove  # noqa: PLC0415 - see above
 
-    with open_installation(directory, acting_as) as session:
-        print_changed(session.do(Remove(parse_handle(handle), tuple(index)), note), json)
+    print_changed(_execute(Remove(parse_handle(handle), tuple(index)), directory, acting_as, note), json)
 
 
 def delete(
@@ -183,8 +196,7 @@ def delete(
     """
     from perseid.registry.commands.records import Delete  # noqa: PLC0415 - see above
 
-    with open_installation(directory, acting_as) as session:
-        print_changed(session.do(Delete(parse_handle(handle)), note), json)
+    print_changed(_execute(Delete(parse_handle(handle)), directory, acting_as, note), json)
 
 
 def list_(  # noqa: PLR0913 - options
@@ -212,28 +224,140 @@ def list_(  # noqa: PLR0913 - options
         perseid list 102.100.272 --state published
         perseid list 2000.01 --limit 2 --json
     """
-    from perseid.ledger.log.entry import State  # noqa: PLC0415 - see above
-    from perseid.registry.queries.listing import list_handles  # noqa: PLC0415
-    from perseid.registry.queries.paging import MAX_PAGE  # noqa: PLC0415
+    from perseid.registry.queries.paging import MAX_PAGE  # noqa: PLC0415 - see above
+
+    with _open_lists(directory, acting_as) as read_page:
+        cursor, remaining = after, limit
+        while remaining != 0:
+            size = MAX_PAGE if remaining is None else min(remaining, MAX_PAGE)
+            page = read_page(prefix, cursor, size, state, deleted)
+            for item in page.handles:
+                if json:
+                    print_json(item)
+                else:
+                    shown = state is None and item.state != HandleState.PUBLISHED
+                    label = "deleted" if item.state == "absent" else item.state
+                    typer.echo(printable(item.handle) + (f"  {label}" if shown else ""))
+            cursor = page.next
+            if cursor is None:
+                return
+            remaining = None if remaining is None else remaining - len(page.handles)
+    print_more(cursor)
+
+
+@contextmanager
+def _open_lists(directory: Path | None, acting_as: str | None) -> "Iterator[ReadPage]":
+    """Open what is listed, and yield how to read a page after a cursor."""
+    connect = REMOTE.get()
+    if connect is not None:
+        from perseid.client.api import Client  # noqa: PLC0415
+        from perseid.schema.queries import HandlesQuery  # noqa: PLC0415
+
+        def read_remote(
+            prefix: str, cursor: str | None, size: int, state: HandleState | None, deleted: bool
+        ) -> "HandlePage":
+            request = Client.list.request(client, prefix)
+            query = HandlesQuery(size, cursor or "", state=state, deleted=deleted)
+            return client.send(dataclasses.replace(request, query=query))
+
+        with connect() as client:
+            yield read_remote
+        return
+    from perseid.registry.queries.listing import list_handles  # noqa: PLC0415 - see above
     from perseid.registry.responses import to_summary  # noqa: PLC0415
+    from perseid.schema.queries import HandlePage  # noqa: PLC0415
+
+    def read_local(
+        prefix: str, cursor: str | None, size: int, state: HandleState | None, deleted: bool
+    ) -> "HandlePage":
+        last = parse_cursor(cursor)
+        with session.registry.snapshot() as snapshot:
+            page = list_handles(snapshot, session.identity, prefix, last, size, state=state, deleted=deleted)
+        return HandlePage([to_summary(item) for item in page.items], str(page.last) if page.more else None)
 
     with open_installation(directory, acting_as) as session:
-        last, remaining, more = parse_cursor(after), limit, True
-        while more and remaining != 0:
-            size = MAX_PAGE if remaining is None else min(remaining, MAX_PAGE)
-            with session.registry.snapshot() as snapshot:
-                page = list_handles(snapshot, session.identity, prefix, last, size, state=state, deleted=deleted)
-            for item in page.items:
-                if json:
-                    print_json(to_summary(item))
-                else:
-                    shown = state is None and item.state is not State.NORMAL
-                    label = "deleted" if item.state is State.ABSENT else item.state.label
-                    typer.echo(printable(item.handle) + (f"  {label}" if shown else ""))
-            last, more = page.last, page.more
-            remaining = None if remaining is None else remaining - len(page.items)
-    if more:
-        print_more(last)
+        yield read_local
+
+
+# Changes
+
+
+def _execute(
+    command: "RecordCommand",
+    directory: Path | None,
+    acting_as: str | None,
+    note: str,
+    if_version: int | None = None,
+    *,
+    keep_history: bool = False,
+) -> "ChangeResult | RecordChanged | CreatedRecord":
+    """Execute a command on an installation or on a server."""
+    connect = REMOTE.get()
+    if connect is not None:
+        with connect() as client:
+            return _send(client, command, note, if_version, keep_history=keep_history)
+    whole: Command[ChangeResult] = command
+    if if_version is not None:
+        whole = require_version(command, command.handle, if_version)
+    with open_installation(directory, acting_as) as session:
+        return session.do(whole, note, keep_history=keep_history)
+
+
+def _send(
+    client: "Client", command: "RecordCommand", note: str, if_version: int | None, *, keep_history: bool
+) -> "RecordChanged | CreatedRecord":
+    """Send a command to a server as the request that means the same."""
+    from perseid.client.errors import Refused  # noqa: PLC0415 - see above
+    from perseid.registry.commands import records as commands_  # noqa: PLC0415
+
+    handle = str(command.handle)
+    match command:
+        case commands_.AddValues():
+            return client.add(handle, to_inputs(command.values), note=note)
+        case commands_.SetValues():
+            values = to_inputs(command.values)
+            return client.set(handle, values, keep_history=keep_history, if_version=if_version, note=note)
+        case commands_.ReplaceRecord():
+            values = to_inputs(command.complete)
+            return client.replace(handle, values, keep_history=keep_history, if_version=if_version, note=note)
+        case commands_.Remove():
+            return client.remove(handle, command.indexes, note=note)
+        case commands_.Delete():
+            return client.delete(handle, note=note)
+    values = to_inputs((*command.complete, *command.values))
+    try:
+        return client.create(
+            handle,
+            values,
+            reuse_deleted=command.reuse_deleted,
+            preserve_dates=command.preserve_dates,
+            note=note,
+        )
+    except Refused as refused:
+        if not command.overwrite or refused.problem_type != "already-exists":
+            raise
+    return client.replace(handle, values, note=note)
+
+
+def to_inputs(values: "Sequence[PartialValue | Value]") -> "list[ValueInput]":
+    """The values as a request has them."""
+    import msgspec  # noqa: PLC0415 - see above
+
+    from perseid.records.json_form import value_to_json  # noqa: PLC0415
+    from perseid.records.record import Value  # noqa: PLC0415
+    from perseid.schema.records import Data, ValueInput  # noqa: PLC0415
+
+    return [
+        msgspec.convert(value_to_json(value), ValueInput)
+        if isinstance(value, Value)
+        else ValueInput(
+            value.type,
+            Data("base64", to_base64(value.data)),
+            value.index,
+            None if value.permissions is None else f"{value.permissions:04b}",
+        )
+        for value in values
+    ]
 
 
 # Shared with `explain`
