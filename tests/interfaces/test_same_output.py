@@ -43,6 +43,14 @@ COMMANDS: Final = (
     "create 12345/made --url https://example.org/again --reuse-deleted",
     "list 12345 --state published",
     "list 12345 --deleted",
+    # Search
+    "find --host example.org",
+    "find --url https://example.org/1*",
+    "find --url *example*",
+    "find --prefix 12345 --owner hdl:0.NA/12345",
+    "find --type EMAIL",
+    "find --host none.example",
+    "find --changed-since nonsense",
     # Identifiers
     "unpublish 12345/n1 --keep-history --note embargo",
     "unpublish 12345/n1",

@@ -1,6 +1,8 @@
 """`perseid resolve`, `find`, `cite` and `qr`: read, search and cite identifiers."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
@@ -9,7 +11,7 @@ import typer
 
 from perseid.names.errors import InvalidName
 from perseid.names.uri import Resolver
-from perseid.schema.queries import MAX_SCALE, ImageFormat, Selectors, Style
+from perseid.schema.queries import MAX_SCALE, FindQuery, FoundHandlePage, ImageFormat, Selectors, Style
 
 from ._arguments import (
     INTERFACE,
@@ -26,11 +28,12 @@ from ._arguments import (
     print_more,
     printable,
 )
-from ._commands import parse_resolver
+from ._commands import REMOTE, parse_resolver
 from ._output import STANDARD_INPUT, AsJson, CommandFailed, for_each, print_json, print_message
 
 if TYPE_CHECKING:  # loading them takes longer than showing help
-    from perseid.registry.queries.find import Search, SearchPage
+    from perseid.client import Client
+    from perseid.registry.queries.find import Search
     from perseid.schema.namespaces import Authority
     from perseid.schema.records import Record
 
@@ -240,8 +243,13 @@ def search(  # noqa: PLR0913 - options
     selectors = Selectors(url, host, path, type_, value, prefix, owner, changed_since=changed_since)
     if selectors == Selectors():
         raise typer.BadParameter("use at least one condition, as in --host example.org")
+    connect = REMOTE.get()
+    if connect is not None:
+        with connect() as client:
+            _print_results(partial(_find_remotely, client, selectors), after, limit, seconds, json)
+        return
     with open_installation(directory, acting_as) as session:
-        _print_results(session, select(session, selectors), after, limit, seconds, json)
+        _print_results(partial(_find_locally, session, select(session, selectors)), after, limit, seconds, json)
 
 
 def select(session: OpenInstallation, selectors: Selectors) -> "Search":
@@ -254,25 +262,28 @@ def select(session: OpenInstallation, selectors: Selectors) -> "Search":
 
 
 def _print_results(
-    session: OpenInstallation, query: "Search", after: str | None, limit: int | None, seconds: int, json: bool
+    read_page: Callable[[str | None, int], FoundHandlePage],
+    after: str | None,
+    limit: int | None,
+    seconds: int,
+    json: bool,
 ) -> None:
     """Print the results page by page."""
     from perseid.registry.queries.paging import MAX_PAGE  # noqa: PLC0415 - see above
-    from perseid.registry.responses import to_found  # noqa: PLC0415
 
     remaining, deadline, warned = limit, monotonic() + seconds, False
     while True:
-        page = _find_page(session, query, after, MAX_PAGE if remaining is None else min(remaining, MAX_PAGE))
+        page = read_page(after, MAX_PAGE if remaining is None else min(remaining, MAX_PAGE))
         if page.scans and not warned:
             print_message("No index supports this search: scanning all targets.")
             warned = True
-        for result in page.items:
+        for result in page.results:
             if json:
-                print_json(to_found(result))
+                print_json(result)
             else:
                 typer.echo(printable(result.handle))
-        remaining = None if remaining is None else remaining - len(page.items)
-        after = page.following
+        remaining = None if remaining is None else remaining - len(page.results)
+        after = page.next
         if after is None:
             return
         if remaining == 0:
@@ -283,11 +294,23 @@ def _print_results(
             raise CommandFailed(reason, f"To continue: --after {after}. To search longer: --seconds N.")
 
 
-def _find_page(session: OpenInstallation, query: "Search", after: str | None, limit: int) -> "SearchPage":
+def _find_locally(session: OpenInstallation, query: "Search", after: str | None, limit: int) -> FoundHandlePage:
     from perseid.registry.queries.find import find  # noqa: PLC0415 - see above
+    from perseid.registry.responses import to_found  # noqa: PLC0415
 
     with session.registry.snapshot() as snapshot:
-        return find(snapshot, session.identity, query, after, limit)
+        page = find(snapshot, session.identity, query, after, limit)
+    return FoundHandlePage([to_found(each) for each in page.items], page.scans, next=page.following)
+
+
+def _find_remotely(client: "Client", selectors: Selectors, after: str | None, limit: int) -> FoundHandlePage:
+    import msgspec  # noqa: PLC0415 - see above
+
+    fields = msgspec.structs.asdict(selectors)
+    if selectors.owner is not None:
+        fields["owner"] = str(parse_reference(selectors.owner).handle)
+    request = type(client).find.request(client)
+    return client.send(replace(request, query=FindQuery(**fields, limit=limit, cursor=after or "")))
 
 
 STANDARD_OUTPUT = "-"
