@@ -15,7 +15,7 @@ from packaging.licenses import InvalidLicenseExpression, canonicalize_license_ex
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-EXTRAS = ("postgres",)
+EXTRAS = ("server", "postgres")
 """The extras that users install; the others are for development."""
 
 # SPDX identifiers of licenses whose terms let Apache-2.0 software depend on the work and travel with it.

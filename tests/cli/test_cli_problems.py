@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from perseid.cli._errors import report_error
 from perseid.ledger.errors import ClockError, CorruptView, LedgerError, ReadOnlyStore, StorageFull, TooBusy
 from perseid.records.errors import InvalidData
 from perseid.registry.results import CounterClosed
@@ -233,3 +234,11 @@ def test_h4_argument_that_is_not_utf8_is_refused(demo: Site) -> None:
         found = problem(demo(*command.split(), "--json"), "invalid-name")
         assert found["detail"] == f"At character 2: byte 0xFF of {argument} is not valid UTF-8"
         assert found["rule"] == "H4"
+
+
+def test_missing_package_names_the_extra(capsys: pytest.CaptureFixture[str]) -> None:
+    missing = ModuleNotFoundError("No module named 'sqlalchemy'", name="sqlalchemy")
+    assert report_error(missing) == 1
+    assert "pip install 'perseid[server]'" in capsys.readouterr().err
+    with pytest.raises(ModuleNotFoundError):  # a bug
+        report_error(ModuleNotFoundError("No module named 'perseid.x'", name="perseid.x"))

@@ -33,6 +33,7 @@ def test_package_is_marked_built_exactly_if_it_exists(root: Path, sections: dict
 
 def test_every_run_time_dependency_is_listed(root: Path, sections: dict[str, str]) -> None:
     assert set(ROW.findall(sections["At run time"])) == project_requirements(root)
+    assert set(ROW.findall(sections["For servers"])) == project_requirements(root, "server")
 
 
 def test_every_optional_dependency_and_tool_is_listed(root: Path, sections: dict[str, str]) -> None:

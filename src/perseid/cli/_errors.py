@@ -147,6 +147,14 @@ def _describe(error: Exception) -> _Report:
     for module, name, slug in _FAILURES:
         if _is_instance(error, module, name):
             return _describe_failure(error, slug)
+    return _describe_environment(error)
+
+
+def _describe_environment(error: Exception) -> _Report:
+    """Describe an error of the machine; raise any other again."""
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "perseid").startswith("perseid"):
+        advice = ("Install the packages for installations: pip install 'perseid[server]'",)
+        return _Report("command-failed", f"This command needs {error.name}, which is not installed", advice)
     if isinstance(error, OSError):  # for example a full disk
         path = f"{error.filename}: " if error.filename else ""
         return _Report("command-failed", f"{path}{error.strerror or error}")
