@@ -342,7 +342,7 @@ class Client(Operations):
 
 
 class AsyncClient(Operations):
-    """The same for asynchronous programs: operations are awaited, lists are asynchronous iterators."""
+    """The client for asynchronous programs, with the same operations; use it in an `async with` statement."""
 
     def __init__(self, options: Options, transport: httpx.AsyncBaseTransport | None = None) -> None:
         """`transport` replaces the network in tests."""

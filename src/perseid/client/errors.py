@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ClientError(Exception):
-    """A request failed."""
+    """A request failed. The text says why, and how to fix it; programs use the fields."""
 
     default_type: ClassVar[str] = "command-failed"
     """The problem type unless a more exact one is known."""

@@ -86,6 +86,7 @@ class Step:
     action: str
     """`ask` (a server), `cache`, `referral`, `service` (sites were found), `alias` or `lookup` (of a domain)."""
     handle: str
+    """What it is about: a handle, or the domain of a `lookup`."""
     outcome: str
     """The response code, such as `SUCCESS`, or why it failed."""
     started: float

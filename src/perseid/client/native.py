@@ -44,10 +44,11 @@ Address: TypeAlias = tuple[str, int]
 
 
 class NativeClient:
-    """Administers one server. Use it in one thread at a time.
+    """Administers one server. Use it in one thread at a time, and in a `with` statement.
 
-    `identity` names the key, as `300:0.NA/12345`; `key` is the private key or the secret. `server_key` is the expected
-    key of the server.
+    `identity` names the key, as `300:0.NA/12345`; `key` is the private key, or the secret as text or bytes.
+    `server_key` is the expected key of the server. `timeout` is in seconds, for a connection, and for each byte.
+    `connections` is how many `do_many` uses.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class NativeClient:
         return cast("PublicKey", self._protocol.server_key)
 
     def do(self, operation: Operation[T]) -> T:
-        """Perform one operation."""
+        """Perform one operation of `native_operations`, and return its result; raises `ClientError`."""
         (result,) = self.do_many((operation,))
         if isinstance(result, ClientError):
             raise result

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class AsyncNativeClient:
-    """Administers one server. Its arguments are those of `NativeClient`."""
+    """Administers one server in an event loop, like `NativeClient`: its methods are awaited, also `server_key`."""
 
     def __init__(
         self,

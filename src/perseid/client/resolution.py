@@ -63,8 +63,9 @@ class _Settings:
         """Prepare a resolver; nothing is contacted until it resolves.
 
         `root` is `"global"`, or the path of a file or folder; the default is the environment variable PERSEID_ROOT.
-        `cache_size` is the number of cached records; 0 for none. `transports` limits the ways to reach servers.
-        `address_filter` decides which addresses may be contacted.
+        `cache_size` is the number of cached records; 0 for none. `transports` limits the ways to reach servers: UDP,
+        TCP, HTTP and HTTPS by default. `address_filter` is called with an IP address and a port, and returns whether
+        they may be contacted.
         """
         self._core = Core(Root.load(root), cache_size, transports, address_filter)
 
@@ -105,7 +106,7 @@ class Resolver(_Settings):
 
 
 class AsyncResolver(_Settings):
-    """Resolves handles in an event loop; use it as an asynchronous context manager, in one loop."""
+    """Resolves handles in an event loop, like `Resolver`: `resolve` is awaited. Use it in an `async with` statement."""
 
     async def __aenter__(self) -> Self:
         self._transport = AsyncTransport()

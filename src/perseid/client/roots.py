@@ -54,7 +54,7 @@ _FETCH_TIMEOUT = 30.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """Where resolution begins."""
+    """Where resolution begins. `Resolver` loads it from a name or path; a program can also make one from sites."""
 
     sites: tuple[Site, ...]
     """The sites of the service that has the prefix handles."""
