@@ -28,6 +28,7 @@ class Manner:
     in_session: bool
     proof: str
     via: Via = Via.TCP
+    pipelined: bool = False
 
 
 MANNERS: Final = (
@@ -36,6 +37,7 @@ MANNERS: Final = (
     Manner("32 clients, sessions, a connection each", 32, True, "secret"),
     Manner("1 client, session, kept open", 1, True, "secret", Via.KEPT),
     Manner("8 clients, sessions, kept open", 8, True, "secret", Via.KEPT),
+    Manner("1 client, session, pipelined", 1, True, "secret", pipelined=True),
     Manner("1 client, RSA each time", 1, False, "rsa"),
     Manner("8 clients, RSA each time", 8, False, "rsa"),
     Manner("1 client, secret each time", 1, False, "secret"),
@@ -77,6 +79,7 @@ def _in_manner(server: Serving, filled: Filled, seconds: float, manner: Manner, 
             manner.via.value,
             f"{label}-{number}",
             seconds,
+            manner.pipelined,
         ).to_json()
         for number in range(manner.clients)
     ]

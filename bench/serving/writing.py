@@ -12,12 +12,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Final
 
 from bench.serving import orders
 from bench.serving.installations import PREFIX, Filled, three_values
+from perseid import client as perseid_client
+from perseid.client import native_operations
 from perseid.wire.codes import OpCode, ResponseCode
 from perseid.wire.message import ENVELOPE_LENGTH
 from perseid.wire.requests import ValuesRequest
@@ -46,6 +48,8 @@ class Order(orders.Order):
     label: str
     """Prefix of the new suffixes, unique for each client."""
     seconds: float
+    pipelined: bool = False
+    """Whether the client of the product creates, many at once in one session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,8 @@ class Written:
 def create(order: Order, wait: Callable[[], object]) -> Written:
     """Create records for the given time, after `wait` returns."""
     filled = Filled(Path(order.directory), 0, order.secret)
+    if order.pipelined:
+        return _pipeline(order, filled, wait)
     with NativeClient(order.address, Via(order.via)) as client:
         client.act_as(*filled.proof(order.proof))
         names = (f"{PREFIX}/{order.label}-{number:06d}" for number in count())
@@ -87,6 +93,21 @@ def create(order: Order, wait: Callable[[], object]) -> Written:
             if time.monotonic() - started > order.seconds:
                 break
         return Written(acknowledged, refused, time.monotonic() - started, time.process_time() - cpu, last)
+
+
+def _pipeline(order: Order, filled: Filled, wait: Callable[[], object]) -> Written:
+    """Create as programs do, with the client of the product."""
+    identity, key = filled.proof(order.proof)
+    names = (f"{PREFIX}/{order.label}-{number:06d}" for number in count())
+    with perseid_client.NativeClient(*order.address, identity=identity, key=key) as native:
+        native.create(name := next(names), three_values(name))  # authenticate once
+        wait()
+        started, cpu = time.monotonic(), time.process_time()
+        wanted = takewhile(lambda _: time.monotonic() - started < order.seconds, names)
+        results = list(native.do_many(native_operations.create(name, three_values(name)) for name in wanted))
+        created = [result for result in results if isinstance(result, str)]
+        seconds, spent = time.monotonic() - started, time.process_time() - cpu
+    return Written(len(created), len(results) - len(created), seconds, spent, created[-1] if created else "")
 
 
 def _must_be_done(client: NativeClient, name: str) -> None:
