@@ -1,10 +1,10 @@
 """Resolving on an installation, which opens the ledger only if it is needed, and with the methods of `Client`."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from perseid.names.handle import Handle
 from perseid.registry.context import Context
@@ -18,10 +18,7 @@ from perseid.schema.namespaces import Authority
 from perseid.schema.records import Record
 
 from ._arguments import INTERFACE, OpenInstallation, open_installation
-from ._commands import REMOTE, resolve_directory
-
-if TYPE_CHECKING:
-    from perseid.client import Client
+from ._commands import resolve_directory
 
 
 class LocalReader:
@@ -86,11 +83,3 @@ class LocalReader:
         if refused.code in SUGGESTION_CODES and not isinstance(refused, NotPublic):
             # Nobody else waits for it, so the limit on lookups is enough.
             refused.suggestions = suggestions(self.session.registry, text, clock=lambda: 0.0)
-
-
-@contextmanager
-def open_reader(directory: Path | None, acting_as: str | None) -> "Iterator[Client | LocalReader]":
-    """Open what a command that resolves works on."""
-    connect = REMOTE.get()
-    with LocalReader(directory, acting_as) if connect is None else connect() as reader:
-        yield reader

@@ -1,6 +1,7 @@
 """`perseid resolve`, `find`, `cite` and `qr`: read, search and cite identifiers."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,8 @@ if TYPE_CHECKING:  # loading them takes longer than showing help
     from perseid.registry.queries.find import Search
     from perseid.schema.namespaces import Authority
     from perseid.schema.records import Record
+
+    from ._local import LocalReader
 
 _STATE_DESCRIPTIONS: Final = {
     "tombstone": "a tombstone: the resource is gone",
@@ -94,18 +97,12 @@ def resolve(  # noqa: PLR0913 - options
     from perseid.client.errors import ClientError  # noqa: PLC0415
     from perseid.registry.results import Refused  # noqa: PLC0415
 
-    from ._local import LocalReader, open_reader  # noqa: PLC0415
-
     def read(text: str) -> "tuple[Record, Authority | None]":
         reference = parse_reference(text)
         record = reader.resolve(
             str(reference.handle), types=type_ or (), indexes=index or (), at=at, private=private, follow=follow
         )
-        metadata = None
-        if authority and isinstance(reader, LocalReader):
-            metadata = reader.authority(record.handle, private=private)
-        elif authority:
-            metadata = reader.authority(record.handle)
+        metadata = read_authority(record.handle) if authority else None
         own_query = reference.query if record.query is None else record.query
         fragment = reference.fragment if record.fragment is None else record.fragment
         return msgspec.structs.replace(record, query=own_query, fragment=fragment), metadata
@@ -123,7 +120,17 @@ def resolve(  # noqa: PLR0913 - options
             _print_values(record)
         _print_hints(record)
 
-    with open_reader(directory, acting_as) as reader:
+    with ExitStack() as stack:
+        reader: Client | LocalReader
+        connect = REMOTE.get()
+        if connect is not None:
+            reader = stack.enter_context(connect())
+            read_authority = reader.authority
+        else:
+            from . import _local  # noqa: PLC0415 - see above
+
+            reader = stack.enter_context(_local.LocalReader(directory, acting_as))
+            read_authority = partial(reader.authority, private=private)
         for_each(handles, read, show, json=json, errors=(InvalidName, Refused, ClientError))
 
 
