@@ -21,7 +21,7 @@ def benches() -> dict[str, Callable[[], object]]:
         "handle parse": partial(Handle.parse, ASCII),
         "handle parse, not ASCII": partial(Handle.parse, OTHER),
         "handle from octets": partial(Handle.from_bytes, ASCII.encode()),
-        "handle for look-up": partial(Handle.for_lookup, ASCII.encode()),
+        "handle for look-up": partial(Handle.parse_lenient, ASCII.encode()),
         **dict(_uri_forms(ASCII, "")),
         **dict(_uri_forms(OTHER, ", not ASCII")),
         "PILIN encode": partial(pilin.encode, MILLISECONDS),

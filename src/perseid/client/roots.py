@@ -35,7 +35,7 @@ from .sites import read_sites
 GLOBAL: Final = "global"
 """The name of the global Handle System."""
 
-ROOT_VARIABLE: Final = "PERSEID_ROOT"
+ROOT_VARIABLE: Final = "PERSEID_CLIENT_ROOT"
 """The environment variable with the default root: `global`, or the path of a file or folder."""
 
 ROOT_HANDLE: Final = "0.NA/0.NA"
