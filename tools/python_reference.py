@@ -89,7 +89,7 @@ SECTIONS: Final = (
             "resolution.Resolver",
             "resolution.AsyncResolver",
             "lookup.Resolution",
-            "lookup.Step",
+            "attempts.Step",
             "roots.Root",
         ),
     ),

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from perseid.client.attempts import Options, Query
 from perseid.client.errors import NotFound
-from perseid.client.lookup import Core, Options, Query
+from perseid.client.lookup import Core
 from perseid.client.roots import Root
 from perseid.client.transport import Exchange
 from perseid.records.site import Interface, Purpose, Transport

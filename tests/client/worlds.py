@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
-from perseid.client.lookup import Core, Options, Query, Resolution
+from perseid.client.attempts import Options, Query
+from perseid.client.lookup import Core, Resolution
 from perseid.client.roots import Root
 from perseid.client.sites import TRANSPORTS
 from perseid.client.transport import FAILURES, Address, Exchange, Lookup, Step, Steps, Turn

@@ -19,8 +19,9 @@ from typing import Self, TypedDict, Unpack
 from perseid.names.uri import parse_user_input
 from perseid.records.site import Transport
 
+from .attempts import DEFAULT_TIMEOUT, AddressFilter, Options, Query, Step
 from .cache import MAX_ENTRIES
-from .lookup import DEFAULT_TIMEOUT, AddressFilter, Core, Options, Query, Resolution, Step
+from .lookup import Core, Resolution
 from .roots import ROOT_VARIABLE, Root
 from .sites import TRANSPORTS
 from .transport import AsyncTransport, Steps, run

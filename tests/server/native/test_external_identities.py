@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from perseid.client.lookup import AddressFilter
+from perseid.client.attempts import AddressFilter
 from perseid.client.roots import Root
 from perseid.client.transport import Exchange, Steps
 from perseid.ledger.log.clock import SECOND

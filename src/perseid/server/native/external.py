@@ -14,8 +14,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Final, Protocol, Self, TypeVar
 
+from perseid.client.attempts import AddressFilter, Options, Query
 from perseid.client.errors import ClientError, NotFound
-from perseid.client.lookup import AddressFilter, Core, Options, Query
+from perseid.client.lookup import Core
 from perseid.client.roots import GLOBAL, Root
 from perseid.client.transport import AsyncTransport, Steps
 from perseid.records.record import Value, ValueRef
