@@ -65,8 +65,8 @@ class _Settings:
 
         `root` is `"global"`, or the path of a file or folder; the default is the environment variable
         PERSEID_CLIENT_ROOT. `cache_size` is the number of cached records; 0 for none. `transports` limits the ways to
-        reach servers: UDP, TCP, HTTP and HTTPS by default. `address_filter` is called with an IP address and a port, and returns whether
-        they may be contacted.
+        reach servers: UDP, TCP, HTTP and HTTPS by default. `address_filter` is called with an IP address and a port,
+        and returns whether they may be contacted.
         """
         self._core = Core(Root.load(root), cache_size, transports, address_filter)
 
