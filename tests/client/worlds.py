@@ -66,13 +66,15 @@ class Host:
     key: PrivateKey = RSA_KEY
     fault: Fault | None = None
     is_primary: bool = True
+    serial: int = 1
+    """The serial number of its site."""
     asked: list[str] = field(default_factory=list)
     """The handles of the requests, in order."""
     exchanges: list[Exchange] = field(default_factory=list)
 
     def reply(self, frame: Frame, now: float) -> Reply:
         """Answer a request as a server does."""
-        settings = ServerSettings(self.key, is_primary=self.is_primary)
+        settings = ServerSettings(self.key, is_primary=self.is_primary, site_serial=self.serial)
         server = WireServer(settings, random.Random(1).randbytes)
         request = server.receive(frame, now)
         assert isinstance(request, Request)

@@ -121,6 +121,9 @@ class Network:
         self.clock = time.time
         self.timer = time.monotonic
 
+    def learn(self, service: Service, peer: Peer, response: VerifiedResponse) -> None:
+        """Learn from a response what it says about its service; `Core` does."""
+
 
 @dataclass(slots=True)
 class Attempts:
@@ -182,6 +185,7 @@ class Attempts:
                 core.times.record_failure(peer.host, core.clock())
                 continue
             core.times.record(peer.host, core.timer() - since, core.clock())
+            core.learn(service, peer, response)
             if self.options.trace:
                 certified = response.is_certified
                 self.note("ask", query.handle, response.code.name, since, address=str(address), certified=certified)

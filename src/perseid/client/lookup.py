@@ -4,8 +4,10 @@
 state of one resolution. `attempts` has the requests to the servers of a service.
 """
 
+import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import Final
 
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, fold
@@ -28,13 +30,23 @@ from perseid.wire.responses import Failure, Referral, ResolutionResult, Verifica
 
 from .attempts import MAX_TEXT, AddressFilter, Attempts, Network, Options, Query, Step, make_refusal
 from .cache import NEGATIVE_LIFETIME, Cache, expiry
-from .errors import NotFound, ProtocolError
+from .errors import ClientError, NotFound, ProtocolError
 from .roots import ROOT_HANDLE, Root
-from .sites import Service, read_sites
+from .sites import Peer, Service, read_sites
 from .transport import Steps, Turn
 
 MAX_REFERRALS: Final = 10
 """Referrals that are followed for one record: each level of delegation needs one."""
+
+ROOT_LIFETIME: Final = 23 * 3_600.0
+"""Seconds after which root information is read again, as in deployed clients: once a day."""
+
+REFRESH_PAUSE: Final = 3_600.0
+"""Seconds between two attempts to read root information: a serial number need not be signed, so anybody on the way can
+ask for one."""
+
+REFRESH_TIMEOUT: Final = 60.0
+"""Seconds for reading root information. Nobody waits for it."""
 
 MAX_ALIASES: Final = 10
 """Aliases that are followed: more are a mistake."""
@@ -113,10 +125,58 @@ class Core(Network):
         self.local_services = {prefix: self.make_service(sites) for prefix, sites in root.local_sites.items()}
         self.answers: Cache[_Answer] = Cache(cache_size)
         self.services: Cache[_FoundService] = Cache(cache_size)
+        self._is_root_outdated = False
+        self._next_refresh = -math.inf
+        self._refreshing = Lock()
 
     def make_service(self, sites: Iterable[Site]) -> Service:
         """A service with these sites."""
         return Service(sites, self.root.local_addresses)
+
+    # Root information (§11.2)
+
+    def learn(self, service: Service, peer: Peer, response: VerifiedResponse) -> None:
+        """Notice that a site of the root has changed since its information was read."""
+        if service is self.root_service and (
+            response.code is ResponseCode.OUT_OF_DATE_SITE_INFO or response.message.header.site_serial > peer.serial
+        ):
+            self._is_root_outdated = True
+
+    def claim_refresh(self) -> bool:
+        """Whether the caller should do `refresh` now, beside other work. Only one caller is told so at a time."""
+        if self.resolver_service or ROOT_HANDLE in self.local_services:  # the user has chosen whom to ask
+            return False
+        now = self.clock()
+        # A time in the future is a mistake, and must not keep old information forever.
+        if not (self._is_root_outdated or abs(now - self.root.updated) >= ROOT_LIFETIME):
+            return False
+        with self._refreshing:  # threads share a resolver
+            is_claimed = now >= self._next_refresh
+            if is_claimed:
+                self._next_refresh = now + REFRESH_PAUSE
+        return is_claimed
+
+    def refresh(self) -> Steps[bool]:
+        """Read the sites of the root again, and use them if there are some; returns whether.
+
+        Every response must be signed, up to the keys of the sites that are known. Otherwise nothing changes.
+        """
+        walk = _Walk(self, Options(certified=True, use_cache=False, timeout=REFRESH_TIMEOUT))
+        query = Query(ROOT_HANDLE, _SERVICE_TYPES, authoritative=self.root_service.has_primary)
+        try:
+            answer = yield from walk.read(query)
+            sites = yield from walk.collect_sites(answer.values)
+        except ClientError:
+            return False
+        service = self.make_service(sites)
+        # An installation that is its own root has no such record: what is known is then still right.
+        self.root = replace(self.root, sites=service.sites if service else self.root.sites, updated=self.clock())
+        self._is_root_outdated = False
+        if service:
+            self.root_service = service
+        return bool(service)
+
+    # Records
 
     def find_answer(self, query: Query, *, certified: bool) -> _Answer | None:
         """A cached answer that covers a query: for the same selection, or of the whole record."""

@@ -13,8 +13,9 @@ those of a service with the keys in the prefix handle that the root has signed, 
 import os
 from collections.abc import Collection
 from functools import lru_cache
+from threading import Thread
 from types import TracebackType
-from typing import Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Self, TypedDict, Unpack
 
 from perseid.names.uri import parse_user_input
 from perseid.records.site import Transport
@@ -25,6 +26,9 @@ from .lookup import Core, Resolution
 from .roots import ROOT_VARIABLE, Root
 from .sites import TRANSPORTS
 from .transport import AsyncTransport, Steps, run
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["AddressFilter", "AsyncResolver", "Resolution", "ResolveOptions", "Resolver", "Step", "resolve"]
 
@@ -103,7 +107,11 @@ class Resolver(_Settings):
 
         Options: see `ResolveOptions`. Raises NotFound, Refused, Unreachable or ProtocolError.
         """
-        return run(self._steps(handle, **options))
+        try:
+            return run(self._steps(handle, **options))
+        finally:
+            if self._core.claim_refresh():
+                Thread(target=run, args=(self._core.refresh(),), name="perseid-root", daemon=True).start()
 
 
 class AsyncResolver(_Settings):
@@ -111,16 +119,28 @@ class AsyncResolver(_Settings):
 
     async def __aenter__(self) -> Self:
         self._transport = AsyncTransport()
+        self._refresh: asyncio.Task[bool] | None = None
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._refresh is not None:
+            import asyncio  # noqa: PLC0415 - blocking clients do not need it
+
+            self._refresh.cancel()
+            await asyncio.gather(self._refresh, return_exceptions=True)
         self._transport.close()
 
     async def resolve(self, handle: str, **options: Unpack[ResolveOptions]) -> Resolution:
         """Resolve a handle as `Resolver.resolve` does."""
-        return await self._transport.run(self._steps(handle, **options))
+        try:
+            return await self._transport.run(self._steps(handle, **options))
+        finally:
+            if self._core.claim_refresh():
+                import asyncio  # noqa: PLC0415 - blocking clients do not need it
+
+                self._refresh = asyncio.create_task(self._transport.run(self._core.refresh()))
 
 
 @lru_cache(8)

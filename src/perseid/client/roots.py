@@ -9,6 +9,7 @@ A root is the service that has the prefix handles (`0.NA/…`). It comes from on
 """
 
 import os
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,6 +51,7 @@ MAX_FILE_BYTES: Final = 4 << 20
 
 _MAX_SERVICES = 20  # service handles that lead to the sites of a root, as deployed
 _FETCH_TIMEOUT = 30.0  # seconds
+_MAX_TIME = 1 << 63  # milliseconds; more is a mistake
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class Root:
     """Sites of a caching server that gets all requests instead, if there is one."""
     local_addresses: Mapping[str, str] = field(default_factory=dict)
     """Addresses behind a NAT, by public address."""
+    updated: float = field(default_factory=time.time, compare=False)
+    """When the sites were read from the root, in seconds since 1970. Resolvers read them again once a day."""
 
     def __post_init__(self) -> None:
         if not (self.sites or self.resolver):
@@ -104,7 +108,8 @@ class Root:
     def from_file(cls, path: Path) -> Self:
         """Read a file: bootstrap data, `root_info`, or the site of a server."""
         try:
-            return cls(tuple(_read_root_sites(_read_file(path))), str(path))
+            sites, updated = _read_root_sites(_read_file(path))
+            return cls(tuple(sites), str(path), updated=updated)
         except InvalidData as error:
             raise ClientError(
                 f"{path} is not root information: {error}",
@@ -120,17 +125,17 @@ class Root:
             resolver = [Site.from_file(_read_file(path)) for path in [folder / "resolver_site"] if path.is_file()]
             if not resolver and (folder / "resolver_service").is_file():
                 resolver = read_sites(values_from_bytes(_read_file(folder / "resolver_service"), 0))[0]
-            sites = list(local.pop(ROOT_HANDLE, ()))
+            sites, updated = list(local.get(ROOT_HANDLE, ())), time.time()
             for name in ("bootstrap_handles", "root_info", "siteinfo.bin", "siteinfo.json"):
                 if not sites and (folder / name).is_file():
-                    sites = _read_root_sites(_read_file(folder / name))
+                    sites, updated = _read_root_sites(_read_file(folder / name))
         except InvalidData as error:
             raise ClientError(
                 f"{folder} has a malformed file: {error}",
                 advice="Use a folder such as ~/.handle, with bootstrap_handles or root_info",
                 problem_type="invalid-value",
             ) from None
-        return cls(tuple(sites), str(folder), local, tuple(resolver), _read_local_addresses(folder))
+        return cls(tuple(sites), str(folder), local, tuple(resolver), _read_local_addresses(folder), updated)
 
     @classmethod
     def fetch(cls, url: str) -> Self:
@@ -177,25 +182,28 @@ def _read_file(path: Path) -> bytes:
     return data
 
 
-def _read_root_sites(data: bytes) -> list[Site]:
-    """Read the sites in a file, whatever its format."""
-    text = decode_printable(data)
+def _read_root_sites(data: bytes) -> tuple[list[Site], float]:
+    """Read the sites in a file, whatever its format, and when they were current: now, unless it says more."""
+    text, now = decode_printable(data), time.time()
     if text is None:
         try:
             values = values_from_bytes(data, 0)
         except InvalidData:
-            return [Site.from_bytes(data)]
-        return read_sites(values)[0]
+            return [Site.from_bytes(data)], now
+        return read_sites(values)[0], now
     members = require_object(parse_json(text), "the file")
     if "handles" in members:
         records = {
             handle: _parse_values(require_object(record, "a record").get("values", []))
             for handle, record in require_object(members["handles"], "the handles").items()
         }
-        return _collect_sites(records)
+        updated = members.get("lastUpdate")
+        return _collect_sites(records), updated / 1_000 if isinstance(
+            updated, int
+        ) and 0 <= updated < _MAX_TIME else now
     if "values" in members:
-        return read_sites(_parse_values(members["values"]))[0]
-    return [Site.from_json(members)]
+        return read_sites(_parse_values(members["values"]))[0], now
+    return [Site.from_json(members)], now
 
 
 def _collect_sites(records: Mapping[str, Iterable[Value]]) -> list[Site]:
