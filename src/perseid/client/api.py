@@ -48,6 +48,7 @@ from .api_exchange import (
 from .api_operations import QueryOperations, RecordOperations
 from .api_services import JOB_PATH, JobOperations, NamespaceOperations
 from .errors import ProtocolError, Unreachable
+from .options import check_options, parse_identity, read_key
 
 R = TypeVar("R")
 Page = TypeVar("Page", bound=msgspec.Struct)
@@ -140,8 +141,11 @@ class ConnectOptions(TypedDict, total=False):
     """Who acts, as `INDEX:HANDLE`; together with `secret` or `key`."""
     secret: str | bytes
     """The secret of the identity."""
-    key: PrivateKey
-    """The private key of the identity; it signs a challenge and is never sent."""
+    key: PrivateKey | Path | str
+    """The private key of the identity, or its file; it signs a challenge and is never sent.
+
+    A protected file is read with `perseid.records.private_keys.read_private_key(data, passphrase)`.
+    """
     certificate: Path | str
     """A file with a client certificate and its private key, in PEM."""
     ca_file: Path | str
@@ -157,7 +161,8 @@ class ConnectOptions(TypedDict, total=False):
 
 
 def make_options(url: str, given: ConnectOptions) -> Options:
-    """Check the options of `connect`; raises ValueError."""
+    """Check the options of `connect`; raises ValueError or TypeError."""
+    check_options(given, ConnectOptions)
     origin = Origin.parse(url)
     if len(given.keys() & {"token", "secret", "key", "certificate"}) > 1:
         raise ValueError("Use only one of token, secret, key and certificate")
@@ -168,9 +173,11 @@ def make_options(url: str, given: ConnectOptions) -> Options:
         credentials = TokenCredentials(given["token"])
     elif "secret" in given:
         secret = given["secret"]
-        credentials = SecretCredentials(given["identity"], secret.encode() if isinstance(secret, str) else secret)
+        credentials = SecretCredentials(
+            str(parse_identity(given["identity"])), secret.encode() if isinstance(secret, str) else secret
+        )
     elif "key" in given:
-        credentials = KeyCredentials(given["identity"], given["key"])
+        credentials = KeyCredentials(str(parse_identity(given["identity"])), read_key(given["key"]))
     ca_file, certificate, proxy = given.get("ca_file"), given.get("certificate"), given.get("proxy")
     has_credentials = certificate is not None or type(credentials) is not Credentials
     check_privacy(origin, has_credentials=has_credentials, proxy=proxy)

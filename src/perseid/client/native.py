@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Final, Self, TypeAlias, TypeVar, cast
 
 from perseid.records.keys import PublicKey
@@ -46,7 +47,8 @@ Address: TypeAlias = tuple[str, int]
 class NativeClient:
     """Administers one server. Use it in one thread at a time, and in a `with` statement.
 
-    `identity` names the key, as `300:0.NA/12345`; `key` is the private key, or the secret as text or bytes.
+    `identity` names the key, as `300:0.NA/12345`; `key` is the private key, the path of its file, or the secret as text
+    or bytes.
     `server_key` is the expected key of the server. `timeout` is in seconds, for a connection, and for each byte.
     `connections` is how many `do_many` uses.
     """
@@ -57,7 +59,7 @@ class NativeClient:
         port: int = DEFAULT_PORT,
         *,
         identity: str | ValueRef | None = None,
-        key: PrivateKey | bytes | str | None = None,
+        key: PrivateKey | Path | bytes | str | None = None,
         server_key: PublicKey | None = None,
         timeout: float = DEFAULT_TIMEOUT,
         connections: int = CONNECTIONS,

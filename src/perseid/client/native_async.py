@@ -9,6 +9,7 @@ Operations that run at the same time share the connections and the session.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
+from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
 from perseid.records.keys import PublicKey
@@ -34,7 +35,7 @@ class AsyncNativeClient:
         port: int = DEFAULT_PORT,
         *,
         identity: str | ValueRef | None = None,
-        key: PrivateKey | bytes | str | None = None,
+        key: PrivateKey | Path | bytes | str | None = None,
         server_key: PublicKey | None = None,
         timeout: float = DEFAULT_TIMEOUT,
         connections: int = CONNECTIONS,

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
 from perseid.records.errors import InvalidData
@@ -40,6 +41,7 @@ from perseid.wire.sessions import Identity, Session
 
 from .errors import ClientError, NotFound, ProtocolError, Refused, UnknownOutcome, Unreachable
 from .native_operations import Operation, body_of, read_site
+from .options import parse_identity, read_key
 
 CONNECTIONS: Final = 4
 """Connections of one client. A server handles the messages of one connection one after another, so several let it
@@ -104,7 +106,7 @@ class NativeProtocol:
     def __init__(
         self,
         identity: str | ValueRef | None,
-        key: PrivateKey | bytes | str | None,
+        key: PrivateKey | Path | bytes | str | None,
         *,
         server_key: PublicKey | None = None,
         sessions: bool = True,
@@ -113,7 +115,9 @@ class NativeProtocol:
     ) -> None:
         if (identity is None) != (key is None):
             raise ValueError("an identity needs its key, and a key its identity")
-        reference = ValueRef.parse(identity) if isinstance(identity, str) else identity
+        reference = None if identity is None else parse_identity(identity)
+        if isinstance(key, Path):
+            key = read_key(key)
         self.identity = None if reference is None else Identity(reference.handle.encode(), reference.index)
         self._proof: PrivateKey | bytes = key.encode() if isinstance(key, str) else key or b""
         self.server_key = server_key

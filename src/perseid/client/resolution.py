@@ -23,6 +23,7 @@ from perseid.records.site import Transport
 from .attempts import DEFAULT_TIMEOUT, AddressFilter, Options, Query, Step
 from .cache import MAX_ENTRIES
 from .lookup import Core, Resolution
+from .options import as_names, check_options
 from .roots import ROOT_VARIABLE, Root
 from .sites import TRANSPORTS
 from .transport import AsyncTransport, Steps, run
@@ -80,10 +81,11 @@ class _Settings:
         self._core.services.clear()
 
     def _steps(self, handle: str, **options: Unpack[ResolveOptions]) -> Steps[Resolution]:
+        check_options(options, ResolveOptions)
         name = str(parse_user_input(handle, for_lookup=True).handle)
         query = Query(
             name,
-            tuple(options.get("types", ())),
+            as_names(options.get("types", ())),
             tuple(options.get("indexes", ())),
             options.get("authoritative", False),
         )
@@ -155,5 +157,6 @@ def resolve(
 
     Without a root nothing is contacted: `root="global"` asks the global Handle System.
     """
+    check_options(options, ResolveOptions)
     chosen = root or os.environ.get(ROOT_VARIABLE)
     return _shared_resolver(None if chosen is None else os.fspath(chosen)).resolve(handle, **options)

@@ -1,0 +1,44 @@
+"""Options that programs give to clients: mistakes are found before anything is sent."""
+
+import os
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+
+from perseid.names.suggest import did_you_mean
+from perseid.records.errors import InvalidData
+from perseid.records.private_keys import PrivateKey, read_private_key
+from perseid.records.record import ValueRef
+
+
+def check_options(given: Mapping[str, object], known: type) -> None:
+    """Refuse options that a typed dictionary does not have: a misspelled one would be ignored. Raises TypeError."""
+    for name in given.keys() - known.__annotations__.keys():
+        meant = "".join(get_close_matches(name, known.__annotations__, 1))
+        hint = did_you_mean(meant, f"use {', '.join(known.__annotations__)}")
+        raise TypeError(f"{name!r} is not an option; {hint}")
+
+
+def parse_identity(identity: str | ValueRef) -> ValueRef:
+    """Parse who acts, `INDEX:HANDLE`; raises ValueError."""
+    try:
+        reference = ValueRef.parse(identity) if isinstance(identity, str) else identity
+    except InvalidData as error:
+        raise ValueError(f"The identity {error}") from error
+    if "/" not in reference.handle or (isinstance(identity, str) and identity == reference.handle):
+        raise ValueError(
+            f"The identity {str(identity)[:80]!r} does not have the form INDEX:HANDLE, as in 300:12345/ann"
+        )
+    return reference
+
+
+def read_key(key: PrivateKey | str | os.PathLike[str]) -> PrivateKey:
+    """Return a private key, or read it from a file without a passphrase: PEM, JWK or a Handle key file."""
+    if isinstance(key, PrivateKey):
+        return key
+    return read_private_key(Path(key).read_bytes())
+
+
+def as_names(names: Collection[str]) -> tuple[str, ...]:
+    """Return several names as a tuple; a text alone is one of them."""
+    return (names,) if isinstance(names, str) else tuple(names)

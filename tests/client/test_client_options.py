@@ -1,0 +1,43 @@
+"""Mistakes in options are errors, and nothing is sent."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import perseid
+from perseid.client import NativeClient
+from perseid.client.options import parse_identity, read_key
+from perseid.records.record import ValueRef
+from tests.server.installations import ADMINISTRATOR
+
+
+def test_unknown_option_is_refused_with_a_suggestion(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="'certifed' is not an option; did you mean certified"):
+        perseid.resolve("12345/a", root=tmp_path, certifed=True)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="'tokn' is not an option; did you mean token"):
+        perseid.connect("http://127.0.0.1:1", tokn="x")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="'foo' is not an option; use token, "):
+        perseid.connect("http://127.0.0.1:1", foo="x")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("identity", ["foo", "12345/ann", "300:ann", "", "99999999999:12345/ann"])
+def test_identity_has_index_and_handle(identity: str) -> None:
+    with pytest.raises(ValueError, match="The identity"):
+        parse_identity(identity)
+    with pytest.raises(ValueError, match="The identity"):
+        perseid.connect("http://127.0.0.1:1", identity=identity, secret="x")
+    with pytest.raises(ValueError, match="The identity"):
+        NativeClient("127.0.0.1", 1, identity=identity, key="x")
+
+
+def test_identity_and_key_file_are_read(tmp_path: Path) -> None:
+    assert parse_identity(ADMINISTRATOR) == ValueRef.parse(ADMINISTRATOR)
+    file = tmp_path / "ann.key"
+    command = Path(sys.executable).with_name("perseid")
+    subprocess.run([command, "key", "generate", str(file)], check=True, capture_output=True)
+    key = read_key(file)
+    assert read_key(key) is key
+    perseid.connect("http://127.0.0.1:1", identity=ADMINISTRATOR, key=str(file)).close()
+    NativeClient("127.0.0.1", 1, identity=ADMINISTRATOR, key=file).close()
