@@ -51,6 +51,7 @@ CASES: Final = (
     Case("resolve 12345/n0 --authority", "GET", "/handles/12345%2Fn0/authority"),
     Case("resolve 102.100.TYPE/CREATOR", "GET", "/handles/102.100.TYPE%2FCREATOR"),
     Case("history 12345/n0", "GET", "/handles/12345%2Fn0/history"),
+    Case("diff 12345/n0 1", "GET", "/handles/12345%2Fn0/differences?earlier=1"),
     Case("log --since 50", "GET", "/log?since=50&limit=1000", items="entries", differs=NOW),
     Case("list 12345", "GET", "/namespaces/12345/handles?limit=1000", items="handles"),
     Case(

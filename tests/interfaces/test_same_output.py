@@ -4,17 +4,23 @@ The commands run in order on two copies of one installation: on the first as usu
 of a server in this process.
 """
 
+import json
 import re
+import time
+from functools import partial
+from pathlib import Path
 from typing import Final
 
 import pytest
 
 from perseid.cli._commands import REMOTE
 from perseid.client.api import Client, make_options
+from perseid.ledger.merkle import Signer
+from perseid.registry.queries.prove import ensure_checkpoint
 from tests.cli.installation import call
 from tests.cli.program import Done
 from tests.client.in_process import URL, InProcess
-from tests.server.http.v1.interfaces import both_interfaces
+from tests.server.http.v1.interfaces import BothInterfaces, both_interfaces
 from tests.server.installations import ADMINISTRATOR, SECRET
 
 COMMANDS: Final = (
@@ -51,6 +57,17 @@ COMMANDS: Final = (
     "find --type EMAIL",
     "find --host none.example",
     "find --changed-since nonsense",
+    # History
+    "history 12345/made",
+    "history hdl:12345/N0 --limit 1",
+    "history 12345/none",
+    "diff 12345/made 1",
+    "diff 12345/made 60 62",
+    "diff 12345/n0 20 20",
+    "diff 12345/made 62 60",
+    "diff 12345/n0 nonsense",
+    "log --since 20",
+    "log --since 2999-01-01",
     # Identifiers
     "unpublish 12345/n1 --keep-history --note embargo",
     "unpublish 12345/n1",
@@ -166,6 +183,8 @@ VARYING: Final = re.compile(
     | (?:(?<=secret[ ]{4})|(?<="secret":"))[\w-]{43}  # of a new user
     | [0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}  # minted suffixes
     | "total":(?:\d+|null)  # only a server counts the handles of a transfer
+    | (?<=\()(?:cli|http)(?=\)) | (?<="interface":")(?:cli|http)(?=")
+    | (?<=--after[ ])\S+ | (?<="next":")[^"]+  # cursors
     | \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z  # times
     """,
     re.VERBOSE,
@@ -186,24 +205,48 @@ class Copy:
         return done.code, out, err
 
 
+def run_remotely(both: BothInterfaces, words: str, *options: str, stdin: bytes = b"") -> Done:
+    """Run a command on the server."""
+
+    def connect() -> Client:
+        connection = make_options(URL, {"identity": ADMINISTRATOR, "secret": SECRET})
+        return Client(connection, InProcess(both.server))
+
+    token = REMOTE.set(connect)
+    try:
+        return call(*words.split(), *options, stdin=stdin)
+    finally:
+        REMOTE.reset(token)
+
+
 @pytest.mark.parametrize("options", [(), ("--json",)], ids=["text", "json"])
 def test_commands_print_the_same_on_a_server(options: tuple[str, ...]) -> None:
     local, remote = Copy(), Copy()
     with both_interfaces() as both:
-
-        def connect() -> Client:
-            connection = make_options(URL, {"identity": ADMINISTRATOR, "secret": SECRET})
-            return Client(connection, InProcess(both.server))
-
         for words in COMMANDS:
             stdin = INPUT.get(words, b"")
             here = both.site(words, *options, "--as", ADMINISTRATOR, stdin=stdin)
-            token = REMOTE.set(connect)
-            try:
-                there = call(*words.split(), *options, stdin=stdin)
-            finally:
-                REMOTE.reset(token)
+            there = run_remotely(both, words, *options, stdin=stdin)
             assert local.normalize(here) == remote.normalize(there), words
+
+
+def test_proofs_of_a_server_are_files_that_verify(tmp_path: Path) -> None:
+    with both_interfaces() as both:
+        log = both.server.registry.ledger.log
+        with log.open_reader() as reader:
+            size = reader.size
+        keys = both.site.directory.parent.parent / "api" / "installation" / "keys"
+        ensure_checkpoint(log, Signer.from_bytes((keys / "checkpoint.key").read_bytes()), size, time.sleep)
+        for name, run in (("here", both.site), ("there", partial(run_remotely, both))):
+            path = tmp_path / name
+            done = run(f"prove 12345/n0 -o {path} --json")
+            assert done.code == 0, done.err
+            made = json.loads(done.out)
+            assert (made["handle"], made["file"]) == ("12345/n0", str(path))
+            assert call("verify", str(path), "--key", made["key"]).code == 0
+            printed = run("prove 12345/n0")
+            assert json.loads(printed.out)["handle"] == "12345/n0"
+        assert "does not exist" in run_remotely(both, "prove 12345/none").err
 
 
 def test_commands_that_need_the_installation_refuse_a_server() -> None:

@@ -413,6 +413,7 @@ LAZY_COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "find": ("queries", "Find identifiers by URL, host, type, value, owner or change."),
         "list": ("records", "List the handles of a namespace."),
         "history": ("history", "Show the earlier versions of a record."),
+        "diff": ("history", "Show the differences of a record between two times."),
         "log": ("history", "Show the entries of the ledger."),
         "prove": ("history", "Write a proof of a record that anyone can verify."),
         "verify": ("verify", "Verify a proof or the whole ledger."),

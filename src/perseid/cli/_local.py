@@ -1,10 +1,10 @@
 """Resolving on an installation, which opens the ledger only if it is needed, and with the methods of `Client`."""
 
-from collections.abc import Iterable
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from perseid.names.handle import Handle
 from perseid.registry.context import Context
@@ -19,6 +19,9 @@ from perseid.schema.records import Record
 
 from ._arguments import INTERFACE, OpenInstallation, open_installation
 from ._commands import resolve_directory
+
+if TYPE_CHECKING:
+    from perseid.registry.registry import Registry
 
 
 class LocalReader:
@@ -58,14 +61,10 @@ class LocalReader:
                 context = Context(view, Anonymous(), INTERFACE, 0)
                 return find_record(context, selection, None, 0, follow=follow).to_response()
         registry = self.session.registry
-        try:
-            with registry.snapshot() as snapshot:
-                context = Context(snapshot, self.session.identity, INTERFACE, registry.now())
-                now = registry.ledger.log.clock.now()
-                return find_record(context, selection, at, now, follow=follow).to_response()
-        except Refused as refused:
-            self.suggest(refused, handle)
-            raise
+        with suggest(registry, handle), registry.snapshot() as snapshot:
+            context = Context(snapshot, self.session.identity, INTERFACE, registry.now())
+            now = registry.ledger.log.clock.now()
+            return find_record(context, selection, at, now, follow=follow).to_response()
 
     def authority(self, handle: str, *, private: bool = False) -> Authority:
         """Return the authority metadata of a record."""
@@ -76,10 +75,16 @@ class LocalReader:
             context = Context(snapshot, self.session.identity, INTERFACE, registry.now())
             return get_authority(context, Query(Handle.parse_lenient(handle), public_only=not private))
 
-    def suggest(self, refused: Refused, text: str) -> None:
-        """Add what may have been meant to the refusal of a handle that is not found."""
+
+@contextmanager
+def suggest(registry: "Registry", text: str) -> Iterator[None]:
+    """Add what may have been meant to the refusal of a handle that is not found."""
+    try:
+        yield
+    except Refused as refused:
         from perseid.registry.queries.suggest import SUGGESTION_CODES, suggestions  # noqa: PLC0415 - as above
 
         if refused.code in SUGGESTION_CODES and not isinstance(refused, NotPublic):
             # Nobody else waits for it, so the limit on lookups is enough.
-            refused.suggestions = suggestions(self.session.registry, text, clock=lambda: 0.0)
+            refused.suggestions = suggestions(registry, text, clock=lambda: 0.0)
+        raise

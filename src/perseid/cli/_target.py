@@ -29,7 +29,7 @@ from perseid.schema.records import LinkedHandles, RecordChanged
 
 from ._arguments import OpenInstallation, open_installation
 from ._commands import REMOTE
-from ._local_access import LocalAccess
+from ._local_history import LocalHistory
 from ._local_namespaces import LocalNamespaces
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class LocalTarget(LocalAccess, LocalNamespaces):
+class LocalTarget(LocalHistory, LocalNamespaces):
     """An installation with the methods of `Client`. Handles are those that the command has parsed."""
 
     # Identifiers

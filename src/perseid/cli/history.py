@@ -1,33 +1,27 @@
-"""`perseid history`, `log` and `prove`, and the implementation of `verify --all`."""
+"""`perseid history`, `diff`, `log` and `prove`, and the implementation of `verify --all`."""
 
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
+import msgspec
 import typer
 
 from perseid.ledger.errors import CorruptData, StorageFull
 from perseid.ledger.log.writer import ChangeWatcher
-from perseid.ledger.merkle import Signer
 from perseid.ledger.verify import verify
-from perseid.names.handle import Handle
 from perseid.proof import document as proof_document
 from perseid.proof.verifier import InvalidProof, LogKey
 from perseid.records.encoding import to_base64
 from perseid.records.record import Value
 from perseid.registry.access.permissions import Differences
-from perseid.registry.installation.installation import CHECKPOINT_KEY, KEYS_NAME
-from perseid.registry.queries import history as past
-from perseid.registry.queries import listing
-from perseid.registry.queries import prove as proving
-from perseid.registry.queries.history import Version, seq_at_time
-from perseid.registry.queries.listing import LogEntry
-from perseid.registry.queries.paging import MAX_PAGE
-from perseid.registry.responses import to_entry, to_version
-from perseid.schema.queries import HistoryPage
+from perseid.schema.common import MAX_PAGE, Paging
+from perseid.schema.queries import EntryResponse, HistoryPage, LogQuery, ProofDocument, ValueChanges, VersionResponse
 
 from ._arguments import (
     ActingAs,
@@ -35,8 +29,8 @@ from ._arguments import (
     Directory,
     HandleArgument,
     Limit,
-    OpenInstallation,
     format_data,
+    load_values,
     open_installation,
     parse_cursor,
     parse_reference,
@@ -44,9 +38,11 @@ from ._arguments import (
     printable,
     resolve_directory,
 )
+from ._commands import REMOTE
 from ._output import AsJson, print_fields, print_json, print_message, progress
-from .keys import finish_rotation, list_keys
-from .verify import short_time
+from ._target import LocalTarget, Target, open_target
+from .keys import finish_rotation
+from .verify import shorten_time
 
 MAX_SHOWN: Final = 20
 """Redacted values that `verify --all` lists without --json."""
@@ -56,6 +52,9 @@ SEQ_WIDTH: Final = 7
 
 MAX_WAITS: Final = 20
 """Waits, one second in all, after which `log --follow` reads anyway: a database may lose a notification."""
+
+POLL_SECONDS: Final = 1.0
+"""Seconds between two requests of `log --follow` to a server, as many as the waits on an installation take."""
 
 At: TypeAlias = Annotated[
     str | None,
@@ -80,22 +79,53 @@ def history(
         perseid history 102.100.272/D7J1G0DQH
         perseid history 102.100.272/D7J1G0DQH --limit 1 --json
     """
-    with open_installation(directory, acting_as) as session:
-        versions: list[Version] = []
-        name, complete, before = "", True, parse_cursor(after) or None
-        for page in _pages(session, parse_reference(handle).handle, before, limit):
-            name, complete, before = str(page.handle), page.complete, page.before
+    with open_target(directory, acting_as) as target:
+        versions: list[VersionResponse] = []
+        for page in _pages(target, str(parse_reference(handle).handle), after, limit):
             versions += page.versions
             if not json:
                 for version in page.versions:
                     _print_version(version)
     if json:
-        cursor = None if before is None else str(before)
-        print_json(HistoryPage(name, [to_version(version) for version in versions], complete, cursor))
-    elif not complete:
+        print_json(HistoryPage(page.handle, versions, page.complete, page.next))
+    elif not page.complete:
         print_message("Earlier versions are hidden: by the policy, or because the history is too long.")
-    elif before is not None:
-        print_more(before)
+    elif page.next is not None:
+        print_more(page.next)
+
+
+def diff(
+    handle: HandleArgument,
+    earlier: Annotated[str, typer.Argument(metavar="FROM", help="The earlier time or entry of the ledger.")],
+    later: Annotated[
+        str | None, typer.Argument(metavar="TO", help="The later time or entry of the ledger. Default: now.")
+    ] = None,
+    directory: Directory = None,
+    acting_as: ActingAs = None,
+    json: AsJson = False,
+) -> None:
+    """Show the differences of a record between two times: added (+) and removed (-) values; a modified one is both.
+
+    Before the handle existed, the record has no values. With `--as`, the output is limited to what that identity can
+    see.
+
+    For example:
+        perseid diff 102.100.272/D7J1G0DQH 1
+        perseid diff 102.100.272/D7J1G0DQH 2026-01-01 --json
+    """
+    with open_target(directory, acting_as) as target:
+        result = target.differences(str(parse_reference(handle).handle), earlier, later)
+    if json:
+        print_json(result)
+        return
+    lines = _format_changes(result.changed)
+    for line in lines:
+        typer.echo(line)
+    before, after = result.earlier, result.later
+    if before.state != after.state:
+        print_message(f"The state changed from {before.state} to {after.state}.")
+    elif not lines:
+        print_message(f"Entries {before.as_of} and {after.as_of} have the same values.")
 
 
 def log(
@@ -118,13 +148,11 @@ def log(
         perseid log --since 10
         perseid log --since 2026-01-01T00:00:00Z --json
     """
-    with open_installation(directory, acting_as) as session:
-        with session.registry.snapshot() as snapshot:
-            after = seq_at_time(snapshot.reader, since, session.registry.ledger.log.clock.now())
+    with open_target(directory, acting_as) as target:
         try:
-            after = _print_log(session, after, json)
+            last = _print_log(target, since, json)
             if follow:
-                _follow(session, after, json)
+                _follow(target, last, json)
         except KeyboardInterrupt:  # ends --follow
             if not follow:
                 raise
@@ -155,20 +183,22 @@ def prove(
     """
     if output is not None and output.exists():
         raise typer.BadParameter(f"{output} already exists; use another file name", param_hint="--output")
-    finish_rotation(resolve_directory(directory).resolve())
-    with open_installation(directory, acting_as) as session:
-        proof = _make_proof(session, parse_reference(handle).handle, at, public_only=not everything)
-        key = _find_key(proof, list_keys(session.installation))
+    if REMOTE.get() is None:
+        finish_rotation(resolve_directory(directory).resolve())
+    with open_target(directory, acting_as) as target:
+        text = target.prove(str(parse_reference(handle).handle), at=at, everything=everything).decode()
+        key = _find_key(text, [LogKey.parse(each.key) for each in target.ledger_keys().keys])
+    proof = msgspec.json.decode(text, type=ProofDocument)
     if output is None:
         if json:
-            print_json(proof.document)
+            print_json(msgspec.json.decode(text))
         else:
-            typer.echo(proof.to_json(), nl=False)
+            typer.echo(text, nl=False)
         return
     with output.open("x", encoding="utf-8") as file:
-        file.write(proof.to_json())
+        file.write(text)
     if json:
-        print_json({"handle": str(proof.handle), "seq": proof.seq, "file": str(output), "key": key})
+        print_json({"handle": proof.handle, "seq": proof.seq, "file": str(output), "key": key})
     else:
         command = f"perseid verify {output} --key '{key}'"
         print_fields({"proved": proof.handle, "entry": proof.seq, "file": output, "verify with": command})
@@ -209,28 +239,40 @@ def verify_all(directory: Path | None, json: bool) -> None:
 # History
 
 
-def _pages(session: OpenInstallation, handle: Handle, before: int | None, limit: int | None) -> Iterator[past.History]:
-    """Yield the pages of a record's history before an entry, up to `limit` versions."""
+def _pages(target: Target, handle: str, cursor: str | None, limit: int | None) -> Iterator[HistoryPage]:
+    """Yield the pages of a record's history after a cursor, up to `limit` versions."""
     remaining = limit
     while True:
         size = MAX_PAGE if remaining is None else min(remaining, MAX_PAGE)
-        with session.registry.snapshot() as snapshot:
-            page = past.get_history(snapshot, session.identity, handle, before, size)
+        if isinstance(target, LocalTarget):
+            page = target.read_history(handle, parse_cursor(cursor), size)
+        else:
+            request = type(target).history.request(target, handle)
+            page = target.send(replace(request, query=Paging(size, cursor or "")))
         yield page
-        before = page.before
+        cursor = page.next
         remaining = None if remaining is None else remaining - len(page.versions)
-        if before is None or remaining == 0:
+        if cursor is None or remaining == 0:
             return
 
 
-def _print_version(version: Version) -> None:
-    typer.echo(f"{version.seq}  {short_time(version.at)}  {version.action.name.lower()}{_format_origin(version)}")
+def _print_version(version: VersionResponse) -> None:
+    typer.echo(f"{version.seq}  {shorten_time(version.at)}  {version.action}{_format_origin(version)}")
     changed = version.changed
-    lines = [_format_value("=", value) for value in version.values] if changed is None else format_differences(changed)
+    if changed is None:
+        lines = [_format_value("=", value) for value in load_values(version.values)]
+    else:
+        lines = _format_changes(changed)
     for line in lines:
         typer.echo(line)
     if version.redacted:
         typer.echo(f"    permanently redacted: {version.redacted}")
+
+
+def _format_changes(changed: ValueChanges) -> list[str]:
+    old, new = (load_values([getattr(each, side) for each in changed.modified]) for side in ("old", "new"))
+    modified = tuple(zip(old, new, strict=True))
+    return format_differences(Differences(load_values(changed.added), load_values(changed.removed), modified, ()))
 
 
 def format_differences(changed: Differences) -> list[str]:
@@ -259,7 +301,7 @@ def _format_details(value: Value) -> str:
     return printable(f"  (TTL {value.ttl}, permissions {value.permissions:04b}{references})")
 
 
-def _format_origin(item: Version | LogEntry) -> str:
+def _format_origin(item: VersionResponse | EntryResponse) -> str:
     actor = "" if not item.actor else f"  by {printable(item.actor)} ({printable(item.interface or '')})"
     return actor + ("" if not item.note else f": {printable(item.note)}")
 
@@ -267,35 +309,45 @@ def _format_origin(item: Version | LogEntry) -> str:
 # The log
 
 
-def _print_log(session: OpenInstallation, after: int, json: bool) -> int:
-    """Print the entries after one and return the last number."""
-    more = True
-    while more:
-        with session.registry.snapshot() as snapshot:
-            page = listing.list_log(snapshot, session.identity, after, MAX_PAGE)
-        for logged in page.items:
+def _print_log(target: Target, since: str, json: bool) -> str:
+    """Print the entries after one or after a time, and return the last one."""
+    cursor = ""
+    while True:
+        if isinstance(target, LocalTarget):
+            page = target.read_log(since, cursor)
+        else:
+            page = target.send(replace(type(target).log.request(target), query=LogQuery(MAX_PAGE, cursor, since=since)))
+        for logged in page.entries:
             _print_log_entry(logged, json)
-        after, more = page.last, page.more
-    return after
+        if page.next is None:
+            return str(page.last)
+        cursor = page.next
 
 
-def _follow(session: OpenInstallation, after: int, json: bool) -> None:
+def _follow(target: Target, last: str, json: bool) -> None:
     """Print entries as they are appended, without end."""
-    never = threading.Event()
-    with closing(ChangeWatcher(session.registry.ledger.log)) as watch:
+    with ExitStack() as stack:
+        wait = partial(time.sleep, POLL_SECONDS)
+        if isinstance(target, LocalTarget):
+            wait = partial(_wait, stack.enter_context(closing(ChangeWatcher(target.session.registry.ledger.log))))
         while True:
-            after = _print_log(session, after, json)
-            for _ in range(MAX_WAITS):
-                if watch.wait(never):
-                    break
+            last = _print_log(target, last, json)
+            wait()
 
 
-def _print_log_entry(logged: LogEntry, json: bool) -> None:
+def _wait(watch: ChangeWatcher) -> None:
+    never = threading.Event()
+    for _ in range(MAX_WAITS):
+        if watch.wait(never):
+            return
+
+
+def _print_log_entry(logged: EntryResponse, json: bool) -> None:
     if json:
-        print_json(to_entry(logged))
+        print_json(logged)
     else:
         typer.echo(
-            f"{logged.seq:>{SEQ_WIDTH}}  {short_time(logged.at)}  {logged.action.name.lower():<9}  "
+            f"{logged.seq:>{SEQ_WIDTH}}  {shorten_time(logged.at)}  {logged.action:<9}  "
             f"{printable(logged.handle)}{_format_origin(logged)}"
         )
 
@@ -303,38 +355,18 @@ def _print_log_entry(logged: LogEntry, json: bool) -> None:
 # Proofs
 
 
-def _make_proof(session: OpenInstallation, handle: Handle, at: str | None, *, public_only: bool) -> proving.Proof:
-    """Make the proof; sign a checkpoint first if none covers the entry."""
-
-    def make() -> proving.Proof:
-        with session.registry.snapshot() as snapshot:
-            now = session.registry.ledger.log.clock.now()
-            seq = None if at is None else seq_at_time(snapshot.reader, at, now)
-            return proving.prove(snapshot, session.identity, handle, seq, public_only=public_only)
-
-    try:
-        return make()
-    except proving.NotCheckpointed as missing:
-        proving.ensure_checkpoint(session.registry.ledger.log, _load_signer(session), missing.seq, time.sleep)
-    return make()
-
-
-def _find_key(proof: proving.Proof, keys: list[LogKey]) -> str:
+def _find_key(proof: str, keys: list[LogKey]) -> str:
     """Return the newest key that verifies a proof."""
-    text = proof.to_json()
     for key in keys[::-1]:
         with suppress(InvalidProof):
-            proof_document.verify_proof(text, key)
+            proof_document.verify_proof(proof, key)
             return str(key)
     raise CorruptData("the proof is not valid; verify the ledger with: perseid verify --all")
 
 
-def _load_signer(session: OpenInstallation) -> Signer:
-    return Signer.from_bytes((session.installation.directory / KEYS_NAME / CHECKPOINT_KEY).read_bytes())
-
-
 commands: dict[str, Callable[..., None] | typer.Typer] = {
     "history": history,
+    "diff": diff,
     "log": log,
     "prove": prove,
 }

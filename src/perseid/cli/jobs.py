@@ -40,6 +40,7 @@ from .queries import (
     UrlCondition,
     ValueCondition,
 )
+from .verify import shorten_time
 
 MAX_SHOWN: Final = 10
 """Changes shown before the prompt; `--dry-run` shows all."""
@@ -213,7 +214,7 @@ def list_(directory: Directory = None, acting_as: ActingAs = None, json: AsJson 
             if json:
                 print_json(job)
             else:
-                typer.echo(f"{job.job}  {_short_time(job.started_at)}  {_format_state(job)}  {_describe(job)}")
+                typer.echo(f"{job.job}  {shorten_time(job.started_at)}  {_format_state(job)}  {_describe(job)}")
 
 
 @register_command(app, "show")
@@ -296,11 +297,6 @@ def _describe(job: JobResponse) -> str:
     return f"{job.kind} {printable(quote_text(words[0]) if ' ' in words[0] else words[0])}"
 
 
-def _short_time(text: str) -> str:
-    """Shorten a time to the second."""
-    return f"{text[:19]}Z"
-
-
 def _format_state(job: JobResponse) -> str:
     state = job.state
     is_partial = state in (JobState.CANCELED, JobState.UNFINISHED, JobState.RUNNING)
@@ -316,8 +312,8 @@ def _print_job(job: JobResponse) -> None:
             "action": _describe(job),
             "state": _format_state(job),
             "problem": None if job.problem is None else printable(job.problem.detail),
-            "started": _short_time(job.started_at),
-            "ended": _short_time(job.ended_at) if job.ended_at else None,
+            "started": shorten_time(job.started_at),
+            "ended": shorten_time(job.ended_at) if job.ended_at else None,
             "actor": printable(job.actor),
             "note": printable(job.note) if job.note else None,
             "undone by": job.undone_by,

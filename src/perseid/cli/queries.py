@@ -377,22 +377,17 @@ def cite(
     from perseid.registry.context import Context  # noqa: PLC0415 - see above
     from perseid.registry.queries.citation import get_citation  # noqa: PLC0415
     from perseid.registry.responses import to_citation  # noqa: PLC0415
-    from perseid.registry.results import Refused  # noqa: PLC0415
 
-    from ._local import LocalReader  # noqa: PLC0415
+    from ._local import LocalReader, suggest  # noqa: PLC0415
 
     reference = parse_reference(handle)
     with LocalReader(directory, acting_as) as reader:
         session, registry = reader.session, reader.session.registry
-        try:
-            with registry.snapshot() as snapshot:
-                context = Context(snapshot, session.identity, INTERFACE, registry.now())
-                citation = get_citation(
-                    context, reference, resolver or _own_resolver(session), at, registry.ledger.log.clock.now()
-                )
-        except Refused as refused:
-            reader.suggest(refused, handle)
-            raise
+        with suggest(registry, handle), registry.snapshot() as snapshot:
+            context = Context(snapshot, session.identity, INTERFACE, registry.now())
+            citation = get_citation(
+                context, reference, resolver or _own_resolver(session), at, registry.ledger.log.clock.now()
+            )
     cited = to_citation(citation, style)
     if json:
         print_json(cited)

@@ -106,6 +106,11 @@ def short_time(microseconds: int) -> str:
     return to_iso(microseconds // 1_000_000)
 
 
+def shorten_time(text: str) -> str:
+    """Shorten a time of a response to the second."""
+    return f"{text[:19]}Z"
+
+
 def printable(text: str) -> str:
     """Escape line breaks and everything that a terminal would act on; `_arguments` would load too much."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -201,7 +201,7 @@ class AdviceKind(Enum):
     PROVE_EARLIER_VERSION = "Prove an earlier version with fewer or shorter values"
     START_AGAIN = "Start again without a cursor"
     START_AT_ENTRY = "Start at 0, or after the last entry of a page"
-    SWAP_VERSIONS = "Swap earlier and later"
+    SWAP_VERSIONS = "Swap both times"
     USE_ACCEPT_DATETIME = "For example: Accept-Datetime: Sun, 15 Nov 2026 10:00:00 GMT"
     USE_CURRENT_VERSION = "Ask for the current version"
     USE_ISO_TIME = "Use an ISO 8601 time such as 2026-11-15T10:00:00Z, or an entry number"

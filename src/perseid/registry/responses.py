@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from perseid.ledger.store.jobs import Job
+from perseid.names.handle import Handle
 from perseid.records.data_types import Definition
 from perseid.records.encoding import iso_time, parse_json, to_base64, to_iso
 from perseid.records.errors import InvalidData
@@ -30,7 +31,7 @@ from perseid.registry.queries.access import AccessList, Grantee, UserInfo, Witho
 from perseid.registry.queries.aliases import AliasChain
 from perseid.registry.queries.citation import FORMATTERS, Citation, to_json
 from perseid.registry.queries.find import SearchResult
-from perseid.registry.queries.history import Version, VisibleVersion, resolve_at
+from perseid.registry.queries.history import RecordHistory, Version, VisibleVersion, resolve_at, seqs_between
 from perseid.registry.queries.listing import ChangedRecord, ListedHandle, LogEntry
 from perseid.registry.queries.namespaces import dump_policy, summarize
 from perseid.registry.queries.prove import Consistency, SigningKey
@@ -41,7 +42,7 @@ from perseid.schema.problems import DeletionInfo, PrefixInfo, Problem, Suggestio
 from perseid.schema.records import dump_values
 
 from .advice import Advice, AdviceKind
-from .context import Context
+from .context import Context, not_found
 from .results import ChangeResult, Deleted, Explanation, Refused
 from .snapshot import Snapshot
 
@@ -114,6 +115,24 @@ def to_changes(differences: Differences) -> queries.ValueChanges:
     old, new = (dump_values([pair[side] for pair in differences.modified]) for side in (0, 1))
     modified = [queries.ModifiedValue(after.index, before, after) for before, after in zip(old, new, strict=True)]
     return queries.ValueChanges(dump_values(differences.added), dump_values(differences.removed), modified)
+
+
+def get_differences(
+    context: Context, handle: Handle, earlier: str, later: str | None, clock: int
+) -> queries.DifferencesResponse:
+    """Compare a record at two times, as `seqs_between` reads them. Raises `Refused`."""
+    first, last = seqs_between(context.snapshot.reader, earlier, later, clock)
+    history = RecordHistory(context.snapshot, context.identity, handle)
+    before, after = history.existing_at(first), history.existing_at(last)
+    if before is None and after is None:
+        raise not_found(history.stored)
+    old, new = (() if version is None else version.values for version in (before, after))
+    return queries.DifferencesResponse(
+        str(history.stored.handle),
+        to_state_at(first, before),
+        to_state_at(last, after),
+        to_changes(Differences.between(old, new)),
+    )
 
 
 def to_state_at(as_of: int, version: VisibleVersion | None) -> queries.StateAt:

@@ -259,6 +259,16 @@ def seq_at_time(reader: "LogReader", when: str | int, now: int) -> int:
     return reader.seq_at(number)
 
 
+def seqs_between(reader: "LogReader", earlier: str, later: str | None, now: int) -> tuple[int, int]:
+    """Return the last entries at two times, as `seq_at_time`; `later` is the end of the ledger if it is None."""
+    first = seq_at_time(reader, earlier, now)
+    last = reader.size if later is None else seq_at_time(reader, later, now)
+    if first > last:
+        reason = f"The earlier time (entry {first}) is after the later one (entry {last})"
+        raise InvalidQuery(reason, AdviceKind.SWAP_VERSIONS())
+    return first, last
+
+
 def get_history(
     snapshot: Snapshot, identity: Identity, handle: Handle, before: int | None = None, limit: int = DEFAULT_PAGE
 ) -> History:

@@ -11,23 +11,19 @@ are public: they contain only hashes, of salted leaves.
 import asyncio
 from typing import Final
 
-from perseid.registry.access.permissions import Differences
-from perseid.registry.advice import AdviceKind
-from perseid.registry.context import Context, not_found
+from perseid.registry.context import Context
 from perseid.registry.queries import prove as proofs
-from perseid.registry.queries.history import RecordHistory, get_history, seq_at_time
+from perseid.registry.queries.history import get_history, seq_at_time, seqs_between
 from perseid.registry.queries.listing import list_changes, list_log
 from perseid.registry.queries.prove import NotCheckpointed, SigningKey, signing_keys
 from perseid.registry.responses import (
+    get_differences,
     to_changed_handle,
-    to_changes,
     to_consistency,
     to_entry,
     to_ledger_key,
-    to_state_at,
     to_version,
 )
-from perseid.registry.results import InvalidQuery
 from perseid.schema.common import Paging
 from perseid.schema.queries import (
     BetweenQuery,
@@ -81,19 +77,7 @@ async def differences(call: ApiCall, query: BetweenQuery) -> Reply[DifferencesRe
     handle = call.handle()
 
     def read(context: Context) -> Reply[DifferencesResponse]:
-        earlier, later = _parse_moments(call, context, query.earlier, query.later)
-        history = RecordHistory(context.snapshot, context.identity, handle)
-        before, after = history.existing_at(earlier), history.existing_at(later)
-        if before is None and after is None:
-            raise not_found(history.stored)
-        values, new_values = (() if version is None else version.values for version in (before, after))
-        result = DifferencesResponse(
-            str(history.stored.handle),
-            to_state_at(earlier, before),
-            to_state_at(later, after),
-            to_changes(Differences.between(values, new_values)),
-        )
-        return Reply(result, name=str(handle))
+        return Reply(get_differences(context, handle, query.earlier, query.later, call.now()), name=str(handle))
 
     return await call.read(read, handle)
 
@@ -111,7 +95,7 @@ async def log(call: ApiCall, query: LogQuery) -> Reply[LogPage]:
 
     def read(context: Context) -> Reply[LogPage]:
         position = call.after(int)
-        after = _parse_moment(call, context, query.since) if position is None else position
+        after = seq_at_time(context.snapshot.reader, query.since, call.now()) if position is None else position
         page = list_log(context.snapshot, context.identity, after, query.limit)
         cursor = call.seal(page.last if page.more else None)
         # The end of another page is encrypted: it may be an entry that the caller cannot see.
@@ -131,29 +115,15 @@ async def changes(call: ApiCall, query: ChangesQuery) -> Reply[ChangedHandlePage
     def read(context: Context) -> Reply[ChangedHandlePage]:
         # `later` is resolved once, for all pages.
         position = call.after(tuple[int, int, int])
-        earlier, later, after = position or (*_parse_moments(call, context, query.earlier, query.later), None)
+        earlier, later, after = position or (
+            *seqs_between(context.snapshot.reader, query.earlier, query.later, call.now()),
+            None,
+        )
         page = list_changes(context.snapshot, context.identity, earlier, later, after, query.limit)
         cursor = call.seal((earlier, later, page.last) if page.more else None)
         return call.page(ChangedHandlePage(earlier, later, [to_changed_handle(each) for each in page.items], cursor))
 
     return await call.read(read)
-
-
-# Times
-
-
-def _parse_moment(call: ApiCall, context: Context, text: str) -> int:
-    """Return the last ledger entry at a time; raises `Refused`."""
-    return seq_at_time(context.snapshot.reader, text, call.now())
-
-
-def _parse_moments(call: ApiCall, context: Context, earlier: str, later: str | None) -> tuple[int, int]:
-    first = _parse_moment(call, context, earlier)
-    last = context.snapshot.reader.size if later is None else _parse_moment(call, context, later)
-    if first > last:
-        reason = f"`earlier` (entry {first}) is after `later` (entry {last})"
-        raise InvalidQuery(reason, AdviceKind.SWAP_VERSIONS())
-    return first, last
 
 
 PROOFS: Final = Routes("Proofs", "Verifiable proofs of what a record was, and signed checkpoints of the ledger.")

@@ -1,0 +1,75 @@
+"""History, proofs and citations of an installation, most with the methods of `perseid.client.Client`."""
+
+import time
+
+from perseid.ledger.merkle import Signer
+from perseid.names.handle import Handle
+from perseid.registry.context import Context
+from perseid.registry.installation.installation import CHECKPOINT_KEY, KEYS_NAME
+from perseid.registry.queries import history as past
+from perseid.registry.queries import listing, prove
+from perseid.registry.responses import get_differences, to_entry, to_ledger_key, to_version
+from perseid.schema.common import MAX_PAGE
+from perseid.schema.queries import DifferencesResponse, HistoryPage, LedgerKeys, LogPage
+
+from ._local import suggest
+from ._local_access import LocalAccess
+
+
+class LocalHistory(LocalAccess):
+    """The history of an open installation."""
+
+    __slots__ = ()
+
+    def read_history(self, handle: str, before: int, limit: int) -> HistoryPage:
+        """Return a page of the versions of a record, before an entry; from the newest on for 0."""
+        with suggest(self.session.registry, handle), self.session.registry.snapshot() as snapshot:
+            name = Handle.parse_lenient(handle)
+            page = past.get_history(snapshot, self.session.identity, name, before or None, limit)
+        cursor = None if page.before is None else str(page.before)
+        return HistoryPage(str(page.handle), [to_version(each) for each in page.versions], page.complete, cursor)
+
+    def differences(self, handle: str, earlier: str, later: str | None = None) -> DifferencesResponse:
+        """Compare a record at two times or entries."""
+        name, now = Handle.parse_lenient(handle), self._now()
+        with suggest(self.session.registry, handle):
+            return self._read(lambda context: get_differences(context, name, earlier, later, now))
+
+    def read_log(self, since: str, cursor: str = "") -> LogPage:
+        """Return a page of the log after an entry or time, or after the cursor of a page."""
+        with self.session.registry.snapshot() as snapshot:
+            after = int(cursor) if cursor else past.seq_at_time(snapshot.reader, since, self._now())
+            page = listing.list_log(snapshot, self.session.identity, after, MAX_PAGE)
+        last, following = (None, str(page.last)) if page.more else (page.last, None)
+        return LogPage([to_entry(each) for each in page.items], last, following)
+
+    def prove(self, handle: str, *, at: str | None = None, everything: bool = False) -> bytes:
+        """Return a proof; sign a checkpoint first if none covers the entry."""
+        name = Handle.parse_lenient(handle)
+
+        def read(context: Context) -> prove.Proof:
+            snapshot = context.snapshot
+            seq = None if at is None else past.seq_at_time(snapshot.reader, at, self._now())
+            return prove.prove(snapshot, context.identity, name, seq, public_only=not everything)
+
+        try:
+            with suggest(self.session.registry, handle):
+                return self._read(read).to_json().encode()
+        except prove.NotCheckpointed as missing:
+            key = self.session.installation.directory / KEYS_NAME / CHECKPOINT_KEY
+            signer = Signer.from_bytes(key.read_bytes())
+            prove.ensure_checkpoint(self.session.registry.ledger.log, signer, missing.seq, time.sleep)
+        return self._read(read).to_json().encode()
+
+    def ledger_keys(self) -> LedgerKeys:
+        """Return the keys that sign checkpoints."""
+
+        def read(context: Context) -> LedgerKeys:
+            keys = prove.signing_keys(context.snapshot.reader)
+            return LedgerKeys(context.snapshot.reader.origin, str(keys[-1].key), [to_ledger_key(each) for each in keys])
+
+        return self._read(read)
+
+    def _now(self) -> int:
+        """The clock in microseconds, as for times that users give."""
+        return self.session.registry.ledger.log.clock.now()
