@@ -46,7 +46,7 @@ def test_user_is_added_granted_shown_and_disabled(here: Site) -> None:
     here.ok("token create --scope read --namespace 12345 --as 300:0.NA/12345")
     disabled = here.ok("user disable 12345/ann --note 'left in spring'")
     assert disabled.out == "12345/ann\n"
-    assert "Removed keys: 300:12345/ann. Revoked tokens: 0." in disabled.err
+    assert "Removed keys and groups: 300:12345/ann. Revoked tokens: 0." in disabled.err
     assert "Nothing changed" in here.ok("user disable 12345/ann").err
     assert "editor  300:12345/ann  disabled" in here.ok("access 12345").out
     assert here.lines("user list 12345")[0] == "12345/ann  disabled  ann@example.org"

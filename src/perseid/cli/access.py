@@ -122,7 +122,7 @@ def disable(
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Disable a user: remove all keys, end all sessions, revoke all tokens.
+    """Disable a user: remove all keys and groups of the record, end all sessions, revoke all tokens.
 
     The rights stay in the records; `perseid access` shows them, and `perseid revoke` removes them. `perseid user reset`
     enables the user again.
@@ -143,7 +143,9 @@ def disable(
     if not disabled.changed:
         print_message("Nothing changed: this user has no key and no token.")
     else:
-        print_message(f"Removed keys: {', '.join(disabled.keys) or 'none'}. Revoked tokens: {disabled.tokens:,}.")
+        print_message(
+            f"Removed keys and groups: {', '.join(disabled.keys) or 'none'}. Revoked tokens: {disabled.tokens:,}."
+        )
 
 
 @register_command(user_app, "reset")

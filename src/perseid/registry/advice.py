@@ -32,6 +32,7 @@ class AdviceKind(Enum):
     # Users and roles
     CHANGE_AT_HOST = "Change {handle} at the service that hosts it"
     DISABLE_AS_OTHER = "Authenticate as another administrator"
+    GRANT_OWNER = "First grant the role owner on {prefix} to another user"
     GRANT_ROLE = "Grant a role on the prefix, such as editor, or grant the permission on single records"
     LIST_USERS = "List the users"
     MOVE_VALUE = "Move value {index} of {handle} to another index"

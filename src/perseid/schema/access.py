@@ -217,7 +217,7 @@ class UserDisabled(ResponseBody, frozen=True, omit_defaults=False):
 
     handle: Annotated[Name, Doc("The handle of the user.", examples=["12345/ann"])]
     changed: Annotated[bool, Doc("Whether anything changed.")]
-    keys: Annotated[tuple[str, ...], Doc("The keys that were removed.", examples=[["300:12345/ann"]])]
+    keys: Annotated[tuple[str, ...], Doc("The keys and groups that were removed.", examples=[["300:12345/ann"]])]
     tokens: Annotated[int, Doc("The number of tokens that were revoked.")]
     seq: Annotated[Seq, Doc("The first ledger entry of the change; the latest of the record if nothing changed.")]
 

@@ -8,7 +8,7 @@ import pytest
 
 from perseid.names import pilin
 from perseid.names.handle import Handle
-from perseid.records.admin import Admin
+from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.record import Permission, Value, ValueRef
 from perseid.registry.access.permissions import ScopeSet
 from perseid.registry.access.token_records import Secret
@@ -212,3 +212,66 @@ def test_users_are_listed_page_by_page_for_those_who_can_see_them(registry: Regi
         "HS_ADMIN",
         "HS_ADMIN",
     ]
+
+
+def test_disabled_user_leaves_no_group_in_place_of_a_key(registry: Registry) -> None:
+    add(registry)
+    add(registry, "bob")
+    bob = key_holder(300, "12345/bob")
+    registry.do(Grant(ANN.reference, ("owner",), "12345"), ROOT, "cli")
+    group = Value(300, "HS_VLIST", ValueList((bob.reference,)).to_bytes())
+    registry.do(Modify(handle("12345/ann"), (group,)), ANN, "cli")
+    change = Add(handle("0.NA/12345"), (Value.text(1, "DESC", "mine"),))
+    assert registry.explain(change, bob, "cli").allowed
+    assert registry.do(DisableUser(handle("12345/ann")), ROOT, "cli").keys == (300,)
+    assert not registry.explain(change, bob, "cli").allowed
+    reset = registry.do(ResetUser(handle("12345/ann"), KEY), ROOT, "cli")
+    assert (reset.identity, reset.warnings) == ("300:12345/ann", ())
+    registry.do(Modify(handle("12345/ann"), (group,)), ANN, "cli")
+    reset = registry.do(ResetUser(handle("12345/ann"), KEY), ROOT, "cli")
+    assert (reset.identity, len(reset.warnings)) == ("300:12345/ann", 1)
+    assert not registry.explain(change, bob, "cli").allowed
+
+
+def test_only_administrator_of_a_prefix_is_not_disabled(registry: Registry) -> None:
+    add(registry)
+    with pytest.raises(StateConflict) as caught:
+        registry.do(DisableUser(handle("0.NA/12345")), OPERATOR, "cli")
+    assert "12345" in str(caught.value.advice)
+    registry.do(Grant(ANN.reference, ("owner",), "12345"), ROOT, "cli")
+    assert registry.do(DisableUser(handle("0.NA/12345")), OPERATOR, "cli").keys == (300,)
+    assert 200 in values_of(registry, "0.NA/12345")
+    with pytest.raises(StateConflict):
+        registry.do(DisableUser(handle("12345/ann")), OPERATOR, "cli")
+
+
+def test_reset_keeps_the_identity(registry: Registry) -> None:
+    add(registry)
+    registry.do(Add(handle("12345/ann"), (Value(3, "HS_PUBKEY", b"\0\0\0\x0bRSA_PUB_KEY"),)), ANN, "cli")
+    assert registry.do(ResetUser(handle("12345/ann"), KEY), ROOT, "cli").identity == "300:12345/ann"
+    keys = [Value(index, "HS_PUBKEY", b"\0\0\0\x0bRSA_PUB_KEY") for index in (3, 300)]
+    registry.do(Create(handle("12345/old"), (*keys, admin(100, "200:0.NA/12345"))), OPERATOR, "cli")
+    assert registry.do(ResetUser(handle("12345/old"), KEY), ROOT, "cli").identity == "300:12345/old"
+
+
+def test_invalid_users_are_refused_before_the_commit(registry: Registry) -> None:
+    for new in (
+        AddUser("12345", "", KEY),
+        AddUser("12345", "e\nve", KEY),
+        AddUser("12345", "x" * 300, KEY),
+        AddUser("12345", " eve", KEY),
+        AddUser("12345", "eve", KEY, "e" * 300),
+        AddUser("1/2", "eve", KEY),
+    ):
+        with registry.snapshot() as snapshot, pytest.raises(InvalidRequest):
+            new.decide(registry.context(snapshot, ROOT, "cli"))
+
+
+def test_hidden_handles_look_free_to_users_who_cannot_create_handles(registry: Registry) -> None:
+    add(registry)
+    registry.do(
+        Add(handle("0.NA/12345"), (admin(150, "300:12345/ann", AdminPermission.MODIFY_ADMIN),)), OPERATOR, "cli"
+    )
+    registry.do(Create(handle("12345/hidden"), (Value.text(1, "URL", "x"),), published=False), OPERATOR, "cli")
+    for name in ("hidden", "free"):
+        assert code_of(registry, AddUser("12345", name, KEY), ANN) is ResponseCode.INVALID_ADMIN

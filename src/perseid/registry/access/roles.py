@@ -27,9 +27,11 @@ from typing import Final
 
 from perseid.names.handle import PREFIX_OF_PREFIXES
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
+from perseid.records.data_types import interpret_as
 from perseid.records.record import Value, ValueRef
 from perseid.records.types import HS_PUBKEY, HS_SECKEY, HS_VLIST, has_type
 from perseid.registry.advice import AdviceKind
+from perseid.registry.identity import handle_key
 from perseid.registry.policy.policy import PREFIX_PLACEHOLDER
 from perseid.registry.results import InvalidRequest
 from perseid.schema.access import AccessRole
@@ -153,6 +155,17 @@ def is_key(value: Value) -> bool:
     return has_type(value.type, HS_PUBKEY) or has_type(value.type, HS_SECKEY)
 
 
+def is_group(value: Value) -> bool:
+    """Whether a value is a group."""
+    return has_type(value.type, HS_VLIST)
+
+
+def own_indexes(handle: str, values: Sequence[Value]) -> list[int]:
+    """The indexes that a record itself names as its administrators: in the record of a user, that of their identity."""
+    admins = [admin.administrator for admin in (interpret_as(value, Admin) for value in values) if admin is not None]
+    return [each.index for each in admins if each.index and handle_key(each.handle) == handle_key(handle)]
+
+
 def has_keys_or_groups(values: Sequence[Value]) -> bool:
     """Whether a record contains keys or groups: who can change or read them can act as others."""
-    return any(is_key(value) or has_type(value.type, HS_VLIST) for value in values)
+    return any(is_key(value) or is_group(value) for value in values)

@@ -15,6 +15,7 @@ from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.data_types import interpret_as
 from perseid.records.record import Value, ValueRef
 from perseid.records.types import HS_VLIST, has_type
+from perseid.registry.access.authorization import MAX_GROUP_LOOKUPS
 from perseid.registry.access.permissions import Differences, HasPermissions, RequiredScope, Requirement, display_name
 from perseid.registry.access.roles import NO_PERMISSIONS, ROLES, Rights, is_key
 from perseid.registry.advice import AdviceKind
@@ -349,3 +350,32 @@ def _has_administrator(stored: StoredRecord, values: Sequence[Value]) -> bool:
         and not (handle_key(admin.administrator.handle) == own and admin.administrator.index in empty)
         for admin in admins
     )
+
+
+def has_active_administrator(context: Context, handle: Handle, user: StoredRecord, values: Sequence[Value]) -> bool:
+    """Whether somebody with a key can add administrators to a record, if the record of a user has these values.
+
+    An identity on another server counts, and so does what is beyond the limits of a search.
+    """
+    snapshot = context.snapshot
+
+    def get_values(name: str) -> Sequence[Value] | None:
+        return values if snapshot.is_same_record(name, str(user.handle)) else snapshot.group(name)
+
+    admins = filter(None, (interpret_as(value, Admin) for value in get_values(str(handle)) or ()))
+    level = [admin.administrator for admin in admins if AdminPermission.ADD_ADMIN in admin.permissions]
+    seen: set[tuple[str, int]] = set()
+    while level:
+        reference = level.pop()
+        if reference_key(reference) in seen:
+            continue
+        seen.add(reference_key(reference))
+        name = Handle.for_lookup(reference.handle)
+        if len(seen) > MAX_GROUP_LOOKUPS or (name is not None and not snapshot.is_responsible(name)):
+            return True
+        named = [value for value in get_values(reference.handle) or () if reference.index in (0, value.index)]
+        if any(map(is_key, named)):
+            return True
+        groups = filter(None, (interpret_as(value, ValueList) for value in named if reference.index))
+        level += [member for group in groups for member in group.entries]
+    return False

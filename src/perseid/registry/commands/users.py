@@ -10,10 +10,12 @@ A user is a record with a key, as deployed tools create it:
 The identity of the user is `300:12345/ann`. It has no permissions on other records until somebody grants them. Where
 the namespace mints its suffixes, the handle is minted, and the name is a DESC value.
 
-Without a key nobody can authenticate, sessions end, and so do the tokens that name the key. The commit that removes the
-keys also revokes all active tokens of the handle, because one that was issued without an index does not depend on a
-single key. The rights of the identity stay in the records, and are effective again after `ResetUser`. The ledger
-redacts a secret in the commit that removes it.
+Without a key nobody can authenticate, sessions end, and so do the tokens that name the key. Groups in the record are
+removed like keys: a group at the index of the key would pass the rights of the identity to its members. Only a prefix
+handle keeps its groups, which are those of its roles. The commit that removes the keys also revokes all active tokens
+of the handle, because one that was issued without an index does not depend on a single key. The rights of the identity
+stay in the records, and are effective again after `ResetUser`. The ledger redacts a secret in the commit that removes
+it.
 """
 
 import secrets
@@ -22,9 +24,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from perseid.ledger.log.entry import Action
+from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, fold
 from perseid.records.admin import Admin, AdminPermission
-from perseid.records.data_types import BASE64_PREFIX, interpret_as
+from perseid.records.data_types import BASE64_PREFIX
 from perseid.records.encoding import from_base64
 from perseid.records.keys import PublicKey
 from perseid.records.record import PRIVATE_PERMISSIONS, Value, ValueRef
@@ -39,7 +42,7 @@ from perseid.registry.access.permissions import (
     display_name,
     on_record,
 )
-from perseid.registry.access.roles import ROLES, is_key
+from perseid.registry.access.roles import ROLES, is_group, is_key, own_indexes
 from perseid.registry.access.tokens import revoke_tokens_of
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import (
@@ -52,15 +55,16 @@ from perseid.registry.context import (
     defer,
     not_hosted,
 )
-from perseid.registry.identity import KeyIdentity, effective_identity, handle_key
+from perseid.registry.identity import KeyIdentity, effective_identity
 from perseid.registry.policy.policy import Policy
-from perseid.registry.results import Refused, StateConflict
+from perseid.registry.results import InvalidRequest, StateConflict
 from perseid.registry.snapshot import StoredRecord
 from perseid.schema.access import MAX_NAME, AccessRole
 from perseid.schema.namespaces import Scope
 from perseid.wire.codes import ResponseCode
 
-from .composition import compose
+from .access import has_active_administrator
+from .composition import compose, require_mint
 from .minting import Mint
 from .namespaces import check_prefix
 from .records import (
@@ -96,7 +100,7 @@ class UserResult:
     seq: int
     """The first entry; the latest of the record if nothing changed."""
     keys: tuple[int, ...]
-    """The indexes of the new key, or of the keys that were removed."""
+    """The index of the new key, or those of the keys and groups that were removed."""
     tokens: int = 0
     """How many tokens were revoked."""
     warnings: tuple[str, ...] = ()
@@ -150,20 +154,21 @@ class AddUser(Deferrable):
 
     def decide(self, context: Context) -> Plan[UserResult]:
         """Require a server administrator, or MODIFY_ADMIN on the prefix handle; and what creating a record requires."""
-        if context.stage is not Stage.COMMIT:
-            return defer(self)
         check_prefix(self.prefix)
-        if not context.snapshot.is_responsible(Handle(self.prefix, "…")):
-            raise not_hosted(self.prefix)
-        require_user_administration(context, self.prefix)
         for text in filter(None, (self.name, self.email)):
             if len(text) > MAX_NAME or not text.isprintable():
                 reason = f"{display_name(text)} is not one printable line of at most {MAX_NAME} characters"
-                raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.ONE_LINE_NAME())
+                raise InvalidRequest(ResponseCode.INVALID_VALUE, reason, AdviceKind.ONE_LINE_NAME())
+        if not context.snapshot.is_responsible(Handle(self.prefix, "…")):
+            raise not_hosted(self.prefix)
         policy = context.snapshot.policy(self.prefix)
+        handle = self._parse_handle() if policy.suffix_scheme() is None else None
+        if context.stage is not Stage.COMMIT:
+            return defer(self)
+        require_user_administration(context, self.prefix)
         values = self._values(context, policy)
-        if policy.suffix_scheme() is None:
-            handle = Handle.parse(f"{self.prefix}/{self.name}")
+        if handle is not None:
+            require_mint(context, policy, self.prefix, Scope.CREATE)  # before it says which hidden handles exist
             stored = context.get_hosted(handle)
             if stored.entry is not None:
                 raise (
@@ -179,6 +184,12 @@ class AddUser(Deferrable):
         )
         return minted.map(lambda result: UserResult(result.handles[0], result.seq, (KEY_INDEX,), 0, result.warnings))
 
+    def _parse_handle(self) -> Handle:
+        try:
+            return Handle.parse(f"{self.prefix}/{self.name}")
+        except InvalidName as problem:
+            raise InvalidRequest(ResponseCode.INVALID_HANDLE, str(problem), rule=problem.rule) from problem
+
     def _values(self, context: Context, policy: Policy) -> tuple[Value, ...]:
         ttl = policy.default_ttl
         values = [self.key.value(KEY_INDEX, ttl)]
@@ -192,12 +203,15 @@ class AddUser(Deferrable):
 
 @dataclass(frozen=True, slots=True)
 class DisableUser(Deferrable):
-    """Remove all keys of a user, and revoke their tokens. Nothing happens if there are none."""
+    """Remove all keys and groups of a user, and revoke their tokens. Nothing happens if there are none."""
 
     handle: Handle
 
     def decide(self, context: Context) -> Plan[UserResult]:
-        """Require MODIFY_ADMIN in the record, with REMOVE_VALUE. Users cannot disable themselves by mistake."""
+        """Require MODIFY_ADMIN in the record, with REMOVE_VALUE. An administrator of the prefix must remain.
+
+        Users cannot disable themselves by mistake.
+        """
         if context.stage is not Stage.COMMIT:
             return defer(self)
         stored = _get_user(context, self.handle, "disable")
@@ -249,18 +263,16 @@ def _get_user(context: Context, handle: Handle, verb: str) -> StoredRecord:
 
 
 def _find_key_index(stored: StoredRecord) -> int | None:
-    """The index of the first key, or the one that the record itself names as its administrator."""
+    """The index that the record itself names as its administrator; otherwise that of a key, first the usual one."""
     keys = [value.index for value in stored.values if is_key(value)]
-    admins = filter(None, (interpret_as(value, Admin) for value in stored.values))
-    taken = {value.index for value in stored.values}
-    keys += [
-        admin.administrator.index
-        for admin in admins
-        if handle_key(admin.administrator.handle) == handle_key(str(stored.handle))
-        and admin.administrator.index > 0
-        and admin.administrator.index not in taken
-    ]
-    return next(iter(keys), None)
+    taken = {value.index for value in stored.values if not _is_removed(stored, value)}
+    own = [index for index in own_indexes(str(stored.handle), stored.values) if index not in taken]
+    return next(iter([*own, *sorted(keys, key=lambda index: index != KEY_INDEX)]), None)
+
+
+def _is_removed(stored: StoredRecord, value: Value) -> bool:
+    """Whether a value of a user's record lets somebody act as the user."""
+    return is_key(value) or (is_group(value) and not stored.handle.is_prefix_handle)
 
 
 def _manage(stored: StoredRecord, needed: AdminPermission, verb: str) -> Requirement:
@@ -268,20 +280,34 @@ def _manage(stored: StoredRecord, needed: AdminPermission, verb: str) -> Require
 
 
 def _plan_keys(context: Context, stored: StoredRecord, key: Value | None, verb: str) -> Plan[UserResult]:
-    """Replace all keys by one, or by none, and revoke the tokens."""
-    removed = [value.index for value in stored.values if is_key(value)]
-    values: Sequence[Value] = [value for value in stored.values if not is_key(value)]
+    """Replace all keys and groups by one key, or by none, and revoke the tokens."""
+    removed = [value for value in stored.values if _is_removed(stored, value)]
+    values: Sequence[Value] = [value for value in stored.values if value not in removed]
     if key is not None:
         values = [*values, key]
+        for group in filter(is_group, removed):
+            context.warn(f"Value {group.index}, a group, was removed")
     needed = Differences.between(stored.values, values).permissions | AdminPermission.MODIFY_ADMIN
     context.require(_manage(stored, needed, verb))
+    if key is None:
+        _require_administrator(context, stored, values)
     require_changeable(stored, values)
     changed = plan_change(context, stored, Action.UPDATE, compose(context, stored, values))
     tokens = revoke_tokens_of(context, str(stored.handle))
-    keys = tuple(removed) if key is None else (key.index,)
+    keys = tuple([value.index for value in removed]) if key is None else (key.index,)
     warnings = tuple(context.warnings)
     return Plan(
         lambda seq: UserResult(stored.handle, seq or stored.seq, keys, len(tokens), warnings),
         (*changed.drafts, *tokens),
         reason=context.reasons[-1],
     )
+
+
+def _require_administrator(context: Context, stored: StoredRecord, values: Sequence[Value]) -> None:
+    """Refuse to disable the only administrator of the prefix."""
+    prefix = stored.handle.suffix if stored.handle.is_prefix_handle else stored.handle.prefix
+    prefix_handle = Handle(PREFIX_OF_PREFIXES, fold(prefix))
+    had, has = (has_active_administrator(context, prefix_handle, stored, each) for each in (stored.values, values))
+    if had and not has:
+        reason = f"{display_name(stored.handle)} is the only active administrator of {display_name(prefix)}"
+        raise StateConflict(reason, AdviceKind.GRANT_OWNER(prefix=prefix))

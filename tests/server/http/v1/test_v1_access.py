@@ -111,6 +111,7 @@ def test_grants_show_records_without_the_group_and_dry_runs_change_nothing(serve
 
 
 def test_refusals_have_advice_of_this_interface(server: Harness) -> None:
+    problem(send(server, "POST", "/users", {**ZOE, "name": " z"}, headers=basic()), "invalid-name")
     found = problem(send(server, "POST", "/grants", {**GRANT, "rights": ["boss"]}, headers=basic()), "invalid-value")
     assert "editor" in found["advice"]
     assert problem(send(server, "POST", "/users/12345%2Fn0/reset", {}, headers=basic()), "state-conflict")[

@@ -167,9 +167,10 @@ async def get_users(call: ApiCall, query: UsersQuery) -> Reply[UserPage]:
 
 @ACCESS.add("POST", "/users/{handle}/disable", "Disable a user", scope="transfer")
 async def disable_user(call: ApiCall, new: ChangeNote) -> Reply[UserDisabled]:
-    """Remove all keys of a user, end their sessions, and revoke their tokens, in one commit.
+    """Remove all keys and groups in the record of a user, end their sessions, and revoke their tokens, in one commit.
 
-    The rights stay in the records, and are effective again if the user is reset. You need MODIFY_ADMIN in the record.
+    The rights stay in the records, and are effective again if the user is reset. The only administrator of a prefix
+    cannot be disabled. You need MODIFY_ADMIN in the record.
     """
     handle = call.handle()
     return Reply(to_user_disabled(await call.change(DisableUser(handle), handle, new.note)), name=str(handle))
