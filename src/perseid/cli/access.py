@@ -265,7 +265,7 @@ def revoke(  # noqa: PLR0913 - options
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Take rights from an identity or group. A handle without an index means all its keys.
+    """Take rights from an identity or group. A handle without an index means all its keys, not its groups.
 
     An administrator must remain. What the identity can still do, for example through another group, is shown.
 

@@ -16,7 +16,7 @@ from perseid.registry.context import Command
 from perseid.registry.identity import Identity
 from perseid.registry.installation.setup import administrator_values, with_group_administrators
 from perseid.registry.policy.policy import PROFILES, Audience, Policy
-from perseid.registry.queries.access import MAX_COUNTED, access_of, count_without, list_access
+from perseid.registry.queries.access import MAX_COUNTED, access_of, count_without, list_access, list_users
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
 from perseid.registry.results import InvalidRequest, PrefixNotHosted, Refused, StateConflict
@@ -357,3 +357,59 @@ def test_access_hides_private_values_and_records(registry: Registry) -> None:
                 list_access(public, name)
             assert caught.value.code is ResponseCode.HANDLE_NOT_FOUND
         assert list_access(registry.context(snapshot, ROOT, "cli"), "12345/secret").grantees
+
+
+def test_revoking_without_an_index_leaves_groups(registry: Registry) -> None:
+    team = Value(210, "HS_VLIST", ValueList((BOB.reference,)).to_bytes())
+    registry.do(Add(handle("12345/ann"), (team,)), OPERATOR, "cli")
+    grant(registry, "300:12345/ann", "minter")
+    grant(registry, "210:12345/ann", "minter")
+    assert revoke(registry, "12345/ann").is_changed
+    assert not can(registry, MINT, ANN)
+    assert can(registry, MINT, BOB)
+    assert not revoke(registry, PREFIX_HANDLE, on="12345/x").is_changed
+    # A group in place of the key is the user.
+    own = admin(101, "300:12345/ann", ROLES[AccessRole.EDITOR].in_record)
+    registry.do(Add(handle("12345/ann"), (own,)), OPERATOR, "cli")
+    grant(registry, "300:12345/ann", "reader")
+    registry.do(Modify(handle("12345/ann"), (replace(team, index=300),)), ANN, "cli")
+    assert revoke(registry, "12345/ann", "reader").is_changed
+
+
+def test_group_with_two_values_has_the_permissions_of_both(registry: Registry) -> None:
+    grant(registry, "12345/ann", "reader")
+    more = admin(150, f"203:{PREFIX_HANDLE}", ALL_PERMISSIONS)
+    registry.do(Add(handle(PREFIX_HANDLE), (more,)), OPERATOR, "cli")
+    for command in (Grant(BOB.reference, ("reader",), "12345"), Revoke(ANN.reference, ("reader",), "12345")):
+        assert isinstance(refused(registry, command, ROOT), StateConflict)
+
+
+def test_access_shows_no_role_that_the_identity_does_not_have(registry: Registry) -> None:
+    minter = ROLES[AccessRole.MINTER].on_prefix
+    group = Value(201, "HS_VLIST", ValueList((BOB.reference,)).to_bytes())
+    few = admin(150, f"201:{PREFIX_HANDLE}", AdminPermission.ADD_NA)
+    direct = [admin(151, "300:12345/ann", minter), admin(152, "300:12345/ann", AdminPermission.LIST_HANDLES)]
+    registry.do(Add(handle(PREFIX_HANDLE), (group, few, *direct)), OPERATOR, "cli")
+    with registry.snapshot() as snapshot:
+        found = list_access(registry.context(snapshot, ROOT, "cli"), "12345").grantees
+    assert {each.value: each.role for each in found if each.value != 100} == {
+        150: None,
+        151: AccessRole.MINTER,
+        152: None,
+    }
+
+
+def test_record_that_names_a_group_with_fewer_permissions_is_counted(registry: Registry) -> None:
+    grant(registry, "12345/ann", "editor")
+    few = admin(150, f"201:{PREFIX_HANDLE}", AdminPermission.ADD_VALUE)
+    registry.do(Add(handle("12345/x"), (few,)), OPERATOR, "cli")
+    with registry.snapshot() as snapshot:
+        assert [each.count for each in count_without(snapshot, "12345", (AccessRole.EDITOR,))] == [1]
+
+
+def test_listing_users_counts_no_records(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perseid.registry.queries.access.records_of", None)
+    grant(registry, "12345/ann", "editor")
+    with registry.snapshot() as snapshot:
+        users, _ = list_users(registry.context(snapshot, ROOT, "cli"), "12345")
+    assert "12345/ann" in [each.handle for each in users]

@@ -143,11 +143,26 @@ def permission_names(permissions: AdminPermission) -> tuple[str, ...]:
 
 
 def find_role(permissions: AdminPermission, *, on_prefix: bool) -> AccessRole | None:
-    """The role with exactly these permissions; None if no role has."""
+    """The role with exactly these permissions; None if no role has.
+
+    On a prefix editors and readers must be in the group, which the records name.
+    """
     for role, its in ROLES.items():
+        if on_prefix and role in (AccessRole.EDITOR, AccessRole.READER):
+            continue
         if permissions == (its.on_prefix if on_prefix else its.in_record):
             return role
     return None
+
+
+def is_role_group(role: AccessRole, permissions: AdminPermission) -> bool:
+    """Whether a group with these permissions on a prefix is that of a role.
+
+    The owners may have fewer permissions than all: deployed tools leave out some.
+    """
+    if role is AccessRole.OWNER:
+        return AdminPermission.MODIFY_ADMIN in permissions
+    return permissions == ROLES[role].on_prefix
 
 
 def is_key(value: Value) -> bool:

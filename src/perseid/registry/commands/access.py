@@ -17,7 +17,15 @@ from perseid.records.record import Value, ValueRef
 from perseid.records.types import HS_VLIST, has_type
 from perseid.registry.access.authorization import MAX_GROUP_LOOKUPS
 from perseid.registry.access.permissions import Differences, HasPermissions, RequiredScope, Requirement, display_name
-from perseid.registry.access.roles import NO_PERMISSIONS, ROLES, Rights, is_key
+from perseid.registry.access.roles import (
+    NO_PERMISSIONS,
+    ROLES,
+    Rights,
+    is_group,
+    is_key,
+    is_role_group,
+    own_indexes,
+)
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context, Deferrable, Plan, admin_values, not_found, not_hosted
 from perseid.registry.identity import handle_key
@@ -131,7 +139,7 @@ class Revoke(Deferrable):
     """Take roles or permissions from an identity or group. The groups themselves stay."""
 
     identity: ValueRef
-    """The key or group; index 0 means every index of the handle."""
+    """The key or group; index 0 means every key of the handle, and no group."""
     rights: tuple[str, ...]
     """Names of roles and permissions; everything if empty."""
     on: str
@@ -160,16 +168,29 @@ class Revoke(Deferrable):
                 values.append(value)
         needed = Differences.between(stored.values, values).permissions | AdminPermission.MODIFY_ADMIN
         require_rights(context, stored, needed, "revoke", on_prefix=not is_record)
+        for role in () if is_record else rights.roles:
+            require_group(stored, role, may_be_missing=True)
         if _has_administrator(stored, stored.values) and not _has_administrator(stored, values):
             raise no_administrator_left(stored)
         change = AccessChange(str(stored.handle) if is_record else self.on, self.identity, rights.roles, (), False, 0)
         return _plan(context, stored, values, change)
 
     def _matches(self, context: Context, reference: ValueRef) -> bool:
-        """Whether a reference names the identity, in any spelling of its handle."""
-        return self.identity.index in (0, reference.index) and context.snapshot.is_same_record(
-            reference.handle, self.identity.handle
-        )
+        """Whether a reference names the identity, in any spelling of its handle.
+
+        In the record of a user, a group at the index of their own identity is in place of their key.
+        """
+        if not context.snapshot.is_same_record(reference.handle, self.identity.handle):
+            return False
+        if self.identity.index:
+            return self.identity.index == reference.index
+        values = context.snapshot.group(reference.handle) or ()
+        value = _find_value(values, reference.index)
+        if value is None or not is_group(value):
+            return True
+        name = Handle.for_lookup(reference.handle)
+        is_prefix_handle = name is not None and name.is_prefix_handle
+        return not is_prefix_handle and reference.index in own_indexes(reference.handle, values)
 
 
 def get_prefix_handle(context: Context, prefix: str) -> StoredRecord:
@@ -302,10 +323,7 @@ def _with_members(value: Value, members: tuple[ValueRef, ...]) -> Value:
 
 
 def require_group(stored: StoredRecord, role: AccessRole, *, may_be_missing: bool = False) -> AdminPermission:
-    """The permissions on the prefix of the group of a role; refused if its index is used for something else.
-
-    The owners may have fewer permissions than all: deployed tools leave out some.
-    """
+    """The permissions on the prefix of the group of a role; refused if its index is used for something else."""
     its = ROLES[role]
     value = _find_value(stored.values, its.group_index)
     found = _permissions_of(stored, its.group_index)
@@ -314,21 +332,21 @@ def require_group(stored: StoredRecord, role: AccessRole, *, may_be_missing: boo
             return its.on_prefix
         reason = f"Nobody has the role {role} on {display_name(stored.handle.suffix)} yet"
         raise StateConflict(reason, AdviceKind.GRANT_ROLE())
-    is_group = value is not None and interpret_as(value, ValueList) is not None
-    is_its = AdminPermission.MODIFY_ADMIN in found if _is_owner(role) else found == its.on_prefix
-    if not (is_group and is_its):
+    is_list = value is not None and interpret_as(value, ValueList) is not None
+    if not (is_list and is_role_group(role, found)):
         reason = f"Value {its.group_index} of {stored.handle} is not the group of the role {role}"
         raise StateConflict(reason, AdviceKind.MOVE_VALUE(index=its.group_index, handle=stored.handle))
     return found
 
 
 def _permissions_of(stored: StoredRecord, index: int) -> AdminPermission:
-    """The permissions of the HS_ADMIN value that names a group of the same record."""
+    """The permissions of all HS_ADMIN values that name a group of the same record."""
     key = reference_key(ValueRef(index, str(stored.handle)))
+    found = NO_PERMISSIONS
     for admin in filter(None, (interpret_as(value, Admin) for value in stored.values)):
         if reference_key(admin.administrator) == key:
-            return admin.permissions
-    return NO_PERMISSIONS
+            found |= admin.permissions
+    return found
 
 
 def _is_owner(role: AccessRole) -> bool:

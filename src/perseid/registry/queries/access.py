@@ -18,7 +18,7 @@ from perseid.records.types import DESC, EMAIL, HS_PUBKEY, HS_SECKEY
 from perseid.registry.access import permissions
 from perseid.registry.access.authorization import MAX_GROUP_LEVELS, MAX_GROUP_LOOKUPS
 from perseid.registry.access.permissions import Role
-from perseid.registry.access.roles import ROLES, find_role, has_keys_or_groups, is_key
+from perseid.registry.access.roles import ROLES, find_role, has_keys_or_groups, is_key, is_role_group
 from perseid.registry.commands.access import get_prefix_handle, reference_key
 from perseid.registry.context import Context, not_found
 from perseid.registry.snapshot import Snapshot, StoredRecord
@@ -86,6 +86,17 @@ class UserInfo:
 
 def list_access(context: Context, on: str) -> AccessList:
     """Return who can do what with a prefix, or with a record. Raises `Refused`."""
+    stored, search = _search_access(context, on)
+    is_prefix = "/" not in on
+    without: tuple[WithoutGroup, ...] = ()
+    if is_prefix and context.is_allowed(permissions.list_handles(on)):
+        roles = [role for role in ROLES if any(reference_key(ROLES[role].group(on)) == each for each in search.groups)]
+        without = count_without(context.snapshot, on, roles)
+    name = on if is_prefix else str(stored.handle)
+    return AccessList(name, stored.handle, tuple(search.found), search.is_truncated, without)
+
+
+def _search_access(context: Context, on: str) -> tuple[StoredRecord, "_AccessSearch"]:
     is_prefix = "/" not in on
     stored = get_prefix_handle(context, on) if is_prefix else context.get_hosted(Handle.parse_lenient(on))
     can_read = context.is_allowed(permissions.read(stored.handle))
@@ -100,12 +111,7 @@ def list_access(context: Context, on: str) -> AccessList:
     if can_read and settings.server_admin_full_access:
         for reference in settings.server_admins:
             search.add(reference, ALL_PERMISSIONS, None, Role.SERVER.value)
-    without: tuple[WithoutGroup, ...] = ()
-    if is_prefix and context.is_allowed(permissions.list_handles(on)):
-        roles = [role for role in ROLES if any(reference_key(ROLES[role].group(on)) == each for each in search.groups)]
-        without = count_without(context.snapshot, on, roles)
-    name = on if is_prefix else str(stored.handle)
-    return AccessList(name, stored.handle, tuple(search.found), search.is_truncated, without)
+    return stored, search
 
 
 def access_of(context: Context, on: str, identity: ValueRef) -> tuple[Grantee, ...]:
@@ -113,7 +119,7 @@ def access_of(context: Context, on: str, identity: ValueRef) -> tuple[Grantee, .
     return tuple(
         [
             each
-            for each in list_access(context, on).grantees
+            for each in _search_access(context, on)[1].found
             if identity.index in (0, each.identity.index)
             and context.snapshot.is_same_record(each.identity.handle, identity.handle)
         ]
@@ -159,11 +165,17 @@ def find_stored(snapshot: Snapshot, entry: Entry) -> StoredRecord | None:
 
 
 def names_group(stored: StoredRecord, role: AccessRole, group: ValueRef) -> bool:
-    """Whether a record names the group of a role, with its permissions; or must not (`roles`)."""
+    """Whether a record names the group of a role, with its permissions; or must not (`roles`).
+
+    Owners may have fewer permissions than all, as on the prefix.
+    """
     if role is not AccessRole.OWNER and has_keys_or_groups(stored.values):
         return True
     admins = filter(None, (interpret_as(value, Admin) for value in stored.values))
-    return any(reference_key(admin.administrator) == reference_key(group) for admin in admins)
+    needed = AdminPermission.MODIFY_ADMIN if role is AccessRole.OWNER else ROLES[role].in_record
+    return any(
+        reference_key(admin.administrator) == reference_key(group) and needed in admin.permissions for admin in admins
+    )
 
 
 class _AccessSearch:
@@ -181,7 +193,8 @@ class _AccessSearch:
         role = find_role(granted, on_prefix=self._on_prefix)
         if self._on_prefix:  # two roles have the same permissions there, and the owners may have fewer than all
             groups = {reference_key(its.group(self._prefix_of(reference))): name for name, its in ROLES.items()}
-            role = groups.get(reference_key(reference), role)
+            its_role = groups.get(reference_key(reference))
+            role = its_role if its_role is not None and is_role_group(its_role, granted) else role
         level: list[tuple[ValueRef, tuple[ValueRef, ...]]] = [(reference, ())]
         seen: set[tuple[str, int]] = set()
         for _ in range(MAX_GROUP_LEVELS + 1):
@@ -283,9 +296,8 @@ def list_users(
 
 def _disabled_members(context: Context, prefix: str) -> list[UserInfo]:
     """Return the members of groups of a prefix that have no key."""
-    disabled = [
-        each.identity.handle for each in list_access(context, prefix).grantees if each.state is KeyState.DISABLED
-    ]
+    _, search = _search_access(context, prefix)
+    disabled = [each.identity.handle for each in search.found if each.state is KeyState.DISABLED]
     records = [context.snapshot.stored(Handle.parse_lenient(handle)) for handle in disabled]
     users = {record.key: record for record in records if not any(map(is_key, record.values))}  # in any spelling
     return [_to_user(context, record) for record in users.values()]
