@@ -16,8 +16,8 @@ permissions on the prefix, and the records name it with those in a record:
                  203 HS_VLIST   readers               102 HS_ADMIN   203:0.NA/12345:read_value
 
 On the prefix handle itself only owners can read private values or change anything: it contains the groups, and perhaps
-keys. For the same reason editors and readers of a prefix have no permissions on records that contain keys or groups:
-with the key of somebody else they would have all their permissions.
+keys. For the same reason editors and readers of a prefix are not added to records that contain keys or groups: with the
+key of somebody else they would have all their permissions. A record that names them before it gets a key keeps them.
 """
 
 from collections.abc import Iterable, Sequence
