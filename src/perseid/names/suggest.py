@@ -51,6 +51,7 @@ LOOKALIKES = {"O": "0", "o": "0", "I": "1", "i": "1", "l": "1"}
 """Letters that people confuse with digits; they are never replaced silently (P7)."""
 
 _SLASHES_AFTER_ADDRESS: Final = 2  # one after the address, one in the handle
+_DIGITS: Final = frozenset(string.digits)
 OPENING: Final = "([{<\"'«“‘„‹"  # noqa: RUF001 - quotation marks of several languages
 _CLOSING: Final = ")]}>\"'»”’“›.,;:!?…"  # noqa: RUF001
 _DASHES: Final = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"
@@ -167,10 +168,10 @@ def find_bare_handle(text: str) -> Handle | None:
 
     Prefixes begin with a digit, unless an installation has chosen others; hosts, paths and schemes hardly do.
     """
-    if text[:1].isdecimal() or text.count("/") < _SLASHES_AFTER_ADDRESS:
+    if text[:1] in _DIGITS or text.count("/") < _SLASHES_AFTER_ADDRESS:
         return None
     handles = [Handle.for_lookup(reading.text) for reading in find_readings(text, KNOWN_RESOLVERS)[1:]]
-    return next((each for each in reversed(handles) if each is not None and each.prefix[:1].isdecimal()), None)
+    return next((each for each in reversed(handles) if each is not None and each.prefix[:1] in _DIGITS), None)
 
 
 def _repairs(text: str, resolvers: Sequence[Resolver]) -> Iterator[tuple[str, str]]:

@@ -556,7 +556,7 @@ def test_event_round_trip(text: str, done: int) -> None:
 
 def test_credentials_are_checked_however_a_command_is_executed(server: Harness) -> None:
     class ChangedKey:
-        def check(self, _snapshot: object) -> None:
+        def check(self, _snapshot: object, _now: int) -> None:
             raise Refused(ResponseCode.AUTHENTICATION_FAILED, "The key has changed")
 
     registry = AuthorizedRegistry(server.registry, OPERATOR, cast("Any", ChangedKey()))
