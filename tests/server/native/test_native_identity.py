@@ -17,8 +17,9 @@ from perseid.records.record import Value, ValueRef
 from perseid.registry.commands.records import Create, Delete, Home, Modify, Remove
 from perseid.registry.registry import Registry
 from perseid.server.native.authentication import MAX_KEYS
+from perseid.server.native.decisions import Busy
 from perseid.server.native.server import NativeServer, NativeSettings
-from perseid.server.native.work import Work, WorkKind
+from perseid.server.native.work import SecretGuess, Work, WorkKind, own_secret_id
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.message import Message
 from perseid.wire.requests import ChallengeResponse, HandleRequest, RequestBody, Resolve, ValuesRequest, encode_request
@@ -445,6 +446,44 @@ def test_key_changed_by_another_process_is_replaced_at_once(registry: Registry, 
     request = create(visitor, name=NEW + b"2")
     answer = visitor.answer(visitor.ask(request), request, SEC, b"another")
     assert visitor.ask(answer, about=request).code is ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize("identity", [SEC, RSA], ids=["secret", "public"])
+def test_proof_by_a_key_that_is_gone_counts_as_wrong(registry: Registry, visitor: Visitor, identity: Identity) -> None:
+    """It is verified with the cached key; only the decision finds out."""
+    assert visitor.ask_as(identity, create(visitor)).code is ResponseCode.SUCCESS
+    assert visitor.served[-1].identity
+    remove = Remove(Handle.parse(ADMIN), (identity.index,))
+    Registry(registry.ledger, registry.rules).do(remove, OPERATOR, "cli")
+    assert visitor.ask_as(identity, create(visitor, name=NEW + b"2")).code is ResponseCode.AUTHENTICATION_FAILED
+    served = visitor.served[-1]
+    guess = SecretGuess(own_secret_id(ADMIN), right=False) if identity == SEC else None
+    assert (served.guess, served.failed_proof, served.identity) == (guess, True, "")
+
+
+@pytest.mark.parametrize("is_busy", [False, True], ids=["read", "busy"])
+def test_wrong_proof_is_one_attempt_even_if_the_server_is_busy(registry: Registry, is_busy: bool) -> None:
+    """The cached key of another process is out of date, or the current one cannot be read."""
+    attempts: list[bytes] = []
+    answered = False
+
+    def do(step: Work) -> object:
+        if step.secret_of is not None:
+            attempts.append(step.secret_of)
+        if is_busy and answered and step.kind is WorkKind.READ:
+            raise Busy
+        return step.call()
+
+    visitor = Visitor(NativeServer(registry, make_server(), SITE, run=run_with(do)))
+    assert visitor.ask_as(SEC, create(visitor)).code is ResponseCode.SUCCESS
+    change_key(Registry(registry.ledger, registry.rules))
+    attempts.clear()
+    request = create(visitor, name=NEW + b"2")
+    answer, answered = visitor.answer(visitor.ask(request), request, SEC, b"wrong"), True
+    code = visitor.ask(answer, about=request).code
+    assert code is (ResponseCode.SERVER_TOO_BUSY if is_busy else ResponseCode.AUTHENTICATION_FAILED)
+    assert visitor.served[-1].guess == SecretGuess(own_secret_id(ADMIN), right=False)
+    assert attempts == [own_secret_id(ADMIN)]
 
 
 @pytest.mark.parametrize(

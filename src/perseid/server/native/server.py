@@ -364,15 +364,19 @@ class NativeServer:
         secret_of = _secret_id(identity)
         proved = await self._prove(call, proof, registry_request, identity)
         call.guess = None if secret_of is None else SecretGuess(secret_of, right=proved is not None)
+        call.failed_proof = proved is None
         if proved is None:
-            call.failed_proof = True
             refused = await self._read(call, partial(find_claim_refusal, *claim))
             raise refused or authentication_failed(identity)
         accepted = self.server.accept(with_identity(proof, proved), proved.key_index or 0, call.now)
         if isinstance(accepted, Reply):
             return await self._send(call, accepted)
         call.request = accepted
-        return await self._execute_authenticated(call, registry_request, proved)
+        try:
+            return await self._execute_authenticated(call, registry_request, proved)
+        except KeyChanged:  # the decision is on current keys, and the proof was not by one of them
+            _set_wrong(call, secret_of)
+            raise
 
     async def _prove(
         self, call: _Call, proof: ChallengeProof, registry_request: RegistryRequest, identity: KeyIdentity
@@ -381,8 +385,11 @@ class NativeServer:
         claim = self.registry, registry_request, identity
         # The decision checks the key again, so one from the cache is enough; a wrong proof costs one read in any case.
         keys = find_recent_keys(self.registry, identity)
-        key = await self._find_proving_key(call, proof, keys, identity) if keys else None
+        secret_of = _secret_id(identity)
+        key = await self._find_proving_key(call, proof, keys, identity, secret_of) if keys else None
         if key is None:
+            if keys:  # now, because the read may be refused
+                _set_wrong(call, secret_of)
             try:
                 current = await self._read(call, partial(find_claimed_keys, *claim))
             except HostedElsewhere:  # and it would have the permission
@@ -393,16 +400,24 @@ class NativeServer:
                 if (refused := await self._read(call, partial(find_claim_refusal, *claim))) is not None:
                     raise refused
                 return await self._prove_externally(call, proof, identity, self._external)
-            key = None if keys and current == keys else await self._find_proving_key(call, proof, current, identity)
+            if not keys or current != keys:
+                attempt = None if keys else secret_of  # one message is one attempt
+                key = await self._find_proving_key(call, proof, current, identity, attempt)
         return None if key is None else prove_identity(proof.identity, identity.proof, key)
 
     async def _find_proving_key(
-        self, call: _Call, proof: ChallengeProof, keys: tuple[Value, ...], identity: KeyIdentity
+        self,
+        call: _Call,
+        proof: ChallengeProof,
+        keys: tuple[Value, ...],
+        identity: KeyIdentity,
+        secret_of: bytes | None = None,
     ) -> Value | None:
+        """Return the key that proves an identity; `secret_of` makes it an attempt at a secret."""
         kind = identity.proof
         is_short = kind is Proof.PUBLIC_KEY and are_rsa_keys(keys)
         verify = partial(find_proving_key, proof, kind, keys)
-        return await self._work(call, WorkKind.VERIFY, verify, _secret_id(identity), is_short=is_short)
+        return await self._work(call, WorkKind.VERIFY, verify, secret_of, is_short=is_short)
 
     async def _is_unknown_prefix(self, call: _Call, identity: KeyIdentity) -> bool:
         """Whether an identity is a prefix handle that is not stored here: the root may have it."""
@@ -445,6 +460,7 @@ class NativeServer:
         try:
             result = await self._execute(call, registry_request, identity)
         except KeyChanged:
+            call.identity = ""
             # The session is no longer valid; this response is the last one in it.
             if call.request is not None and call.request.session is not None:
                 self.server.sessions.end(call.request.session)
@@ -574,6 +590,12 @@ class NativeServer:
 def _secret_id(identity: KeyIdentity) -> bytes | None:
     """The secret that a proof is an attempt at."""
     return own_secret_id(identity.reference.handle) if identity.proof is Proof.SECRET_KEY else None
+
+
+def _set_wrong(call: _Call, secret_of: bytes | None) -> None:
+    """Note that a challenge response was wrong."""
+    call.guess = None if secret_of is None else SecretGuess(secret_of, right=False)
+    call.failed_proof = True
 
 
 def _keys(frame_id: Key | None) -> tuple[Key, ...]:
