@@ -39,7 +39,7 @@ from perseid.names.handle import Handle
 from perseid.records.record import Value, ValueRef
 from perseid.registry import codec
 from perseid.registry.access.permissions import ScopeSet
-from perseid.registry.access.token_records import Secret, Token
+from perseid.registry.access.token_records import InactiveToken, Secret, Token
 from perseid.registry.access.tokens import CreateToken
 from perseid.registry.advice import AdviceKind
 from perseid.registry.codec import InvalidMessage, decode_outcome, decode_request, encode_outcome, encode_request
@@ -202,6 +202,7 @@ def refusals() -> list[Refused]:
         RetryLater: RetryLater(0.25, 17, "wait", "rule"),
         InvalidTimestamp: InvalidTimestamp("bad date", AdviceKind.CORRECT_DATE(), 3),
         ReferralError: ReferralError((URL,)),
+        InactiveToken: InactiveToken("Token t was revoked"),
         StateConflict: StateConflict("state", advice, "H5"),
         UndoConflict: UndoConflict("j1", []),
     }
@@ -209,7 +210,7 @@ def refusals() -> list[Refused]:
     while waiting:
         kind = waiting.pop()
         waiting += kind.__subclasses__()
-        if kind.__name__ in codec._REFUSALS:
+        if kind in made or kind.__name__ in codec._REFUSALS:
             plain = kind.__new__(kind)
             Refused.__init__(plain, ResponseCode.INVALID_VALUE, "why ü", AdviceKind.RETRY_AFTER(seconds=3), "P6")
             found.append(made.get(kind, plain))

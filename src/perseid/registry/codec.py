@@ -49,7 +49,7 @@ from perseid.ledger.store.jobs import ChangeJob, EndJob, Job, StartJob
 from perseid.names.handle import Handle
 from perseid.records.record import Value, ValueRef
 from perseid.registry.access.permissions import ScopeSet
-from perseid.registry.access.token_records import Token
+from perseid.registry.access.token_records import InactiveToken, Token
 from perseid.registry.access.tokens import CreateToken, RevokeToken
 from perseid.registry.commands.access import AccessChange, Grant, Revoke
 from perseid.registry.commands.composition import Condition, Conditional, ConditionFailed
@@ -133,8 +133,8 @@ _RESULTS: Final[dict[str, type[Any]]] = {
 _REFUSALS: Final[dict[str, type[Refused]]] = {
     kind.__name__: kind
     for kind in (
-        *(ConditionFailed, CounterClosed, InvalidQuery, InvalidRequest, InvalidTimestamp, NotPublic, OutOfSpace),
-        *(PrefixNotHosted, ReferralError, Refused, RetryLater, StateConflict, UndoConflict, WrongClock),
+        *(ConditionFailed, CounterClosed, InactiveToken, InvalidQuery, InvalidRequest, InvalidTimestamp, NotPublic),
+        *(OutOfSpace, PrefixNotHosted, ReferralError, Refused, RetryLater, StateConflict, UndoConflict, WrongClock),
     )
 }
 _LEDGER_ERRORS: Final[dict[str, type[LedgerError]]] = {
