@@ -42,6 +42,7 @@ def supervisor() -> Supervisor:
         ((0.1, 5.1, 0.1), 77, ["worker-1"]),
         ((1.1, 1.1, 0.1), 11, ["worker-1"]),  # the other one waits for it
         ((1.1, 1.1, 0.1), 77, []),
+        ((0.1, 1.1, 0.1), 11, []),  # nobody waits for it
         ((5.1, 5.1, 5.1), 11, ["worker-1"]),
         ((5.1, 5.1, 5.1), 77, ["worker-0", "worker-1", "worker-2"]),  # nobody waits for a process that is gone
     ],
@@ -55,7 +56,9 @@ def test_process_inside_a_change_of_the_shared_state_is_killed_first(
     ]
     children.append(Child("worker-3", "", {}, silence=100.0))  # it is not running
     children.append(Child("worker-4", "", {}, pid=14, silence=100.0))  # it is starting
-    assert [child.name for child in choose_stuck(children, lambda: last_writer)] == killed
+    # It is silent too, which does not mean that it waits for another process.
+    fork_server = Child("forkserver", "", {}, pid=20, is_ready=True, silence=2.0)
+    assert [child.name for child in choose_stuck(children, fork_server, lambda: last_writer)] == killed
 
 
 @pytest.mark.parametrize(

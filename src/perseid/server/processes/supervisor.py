@@ -282,7 +282,9 @@ class Supervisor:
         for child in everyone:
             child.silence = now - late - (self._shared_counters.last_beat(child.number) or child.started)
             child.is_silent = not child.is_ready or child.silence > SILENT_SECONDS
-        if now >= self._resume_deadline and (stuck := choose_stuck(everyone, self._runtime.last_writer)):
+        if now >= self._resume_deadline and (
+            stuck := choose_stuck(self._children, self._fork_server, self._runtime.last_writer)
+        ):
             self._resume_deadline = now + RESUME_SECONDS
             for child in stuck:
                 self._kill(child, child.silence)
@@ -593,13 +595,16 @@ class Supervisor:
         return {"http": " and ".join(urls), "http_first": urls[0]}
 
 
-def choose_stuck(children: Sequence[Child], last_writer: Callable[[], int]) -> list[Child]:
+def choose_stuck(children: Sequence[Child], fork_server: Child, last_writer: Callable[[], int]) -> list[Child]:
     """Return the processes to kill: the one that others wait for, if there is one, else those that are stuck.
 
-    A process that is stopped while it changes the shared state makes all others wait for it.
+    A process that is stopped while it changes the shared state makes all others wait for it,
+    except the fork server, which does not use that state.
     """
-    running = [child for child in children if child.pid]
-    locked = [child for child in running if child.is_ready and child.silence > LOCKED_SECONDS]
+    running = [child for child in (*children, fork_server) if child.pid]
+    locked = [
+        child for child in running if child is not fork_server and child.is_ready and child.silence > LOCKED_SECONDS
+    ]
     if len(locked) > 1 and (inside := [child for child in locked if child.pid == last_writer()]):
         return inside
     return [child for child in running if child.silence > (STUCK_SECONDS if child.is_ready else START_TIMEOUT)]
