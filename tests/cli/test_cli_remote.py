@@ -135,3 +135,26 @@ def test_whoami_on_an_installation_is_the_system_user(tmp_path: Path) -> None:
     done = call("whoami", "-d", str(tmp_path), "--json")
     assert (done.code, done.json["directory"]) == (0, str(tmp_path))
     assert done.json["identity"].startswith("local:")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--server 127.0.0.1:1", "'127.0.0.1:1' is not the URL of a server. Use https://HOST"),
+        (f"--server http://example.invalid --as {ADMINISTRATOR} --secret-file SECRET", "not sent over plain HTTP"),
+        (f"--server {SERVER} --as {ADMINISTRATOR} --key-file NONE", "Cannot read"),
+    ],
+)
+def test_server_that_cannot_be_used_is_named(user: User, options: str, message: str) -> None:
+    words = options.replace("SECRET", str(user.secret)).replace("NONE", str(user.folder / "none"))
+    done = user(f"publish 12345/n0 {words}")
+    assert done.code == 1
+    assert message in done.err
+    assert "Traceback" not in done.err
+
+
+def test_name_is_checked_before_anything_is_sent(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Remote, "connect", lambda _: pytest.fail("it connects"))
+    done = user.login("--name", "../evil")
+    assert done.code == 2
+    assert "'../evil' is not a name of a remote" in done.err

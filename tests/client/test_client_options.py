@@ -32,6 +32,20 @@ def test_identity_has_index_and_handle(identity: str) -> None:
         NativeClient("127.0.0.1", 1, identity=identity, key="x")
 
 
+@pytest.mark.parametrize("token", ["SECRET\n", "SECRET token", "SECRET\u00e9"])
+def test_token_with_other_characters_is_refused_without_being_shown(token: str) -> None:
+    with pytest.raises(ValueError, match="Remove them") as caught:
+        perseid.connect("http://127.0.0.1:1", token=token)
+    assert "SECRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["ftp://user:SECRET@h", "user:SECRET@h", "https://user:SECRET@h"])
+def test_url_with_credentials_is_refused_without_being_shown(url: str) -> None:
+    with pytest.raises(ValueError, match="must not contain credentials") as caught:
+        perseid.connect(url)
+    assert "SECRET" not in str(caught.value)
+
+
 def test_identity_and_key_file_are_read(tmp_path: Path) -> None:
     assert parse_identity(ADMINISTRATOR) == ValueRef.parse(ADMINISTRATOR)
     file = tmp_path / "ann.key"

@@ -117,6 +117,17 @@ def test_a_lost_response_to_a_change_is_an_unknown_outcome_and_never_sent_twice(
     assert value.data == URL.data, "it had been made"
 
 
+@pytest.mark.parametrize(
+    "value", [Value(1, "DESC", bytes(400_000)), Value(1 << 40, "DESC", b"x")], ids=["too large", "index"]
+)
+def test_a_request_that_cannot_be_encoded_fails_alone(network: MemoryNetwork, value: Value) -> None:
+    network.do(create("before"))
+    (result,) = network.do(operations.create(f"{PREFIX}/never", [value]))
+    assert type(result) is ClientError
+    assert result.detail.startswith("The request cannot be sent: ")
+    assert network.do(create("after")) == [f"{PREFIX}/after"]
+
+
 def test_only_what_was_sent_has_an_unknown_outcome(network: MemoryNetwork) -> None:
     """The rest waits and is done over another connection."""
     network.do(create("before"))

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
-from functools import wraps
+from functools import partial, wraps
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, cast, get_args
@@ -194,10 +194,10 @@ def _choose_server(  # noqa: PLR0913 - options
         return None
     if remote is not None and acting_as is not None:
         raise typer.BadParameter("cannot be used with a saved server, which has an identity", param_hint="--as")
+    module = import_module(".remote", __package__)
     if remote is not None:
-        return import_module(".remote", __package__).load(remote).connect  # type: ignore[no-any-return]
-    options = import_module(".remote", __package__).read_options
-    return options(server, acting_as, token_file, secret_file, key_file, ca_file).connect  # type: ignore[no-any-return]
+        return partial(module.connect, module.load(remote))
+    return partial(module.connect, module.read_options(server, acting_as, token_file, secret_file, key_file, ca_file))
 
 
 def _takes_identifier(parameter: inspect.Parameter) -> bool:

@@ -15,6 +15,7 @@ from ._commands import REMOTE, REMOTE_VARIABLE, CaFile, KeyFile, SecretFile, Tok
 from ._output import AsJson, CommandFailed, confirm, is_terminal, print_fields, print_json, print_message
 
 if TYPE_CHECKING:  # loading it takes longer than showing help
+    from perseid.client.api import Client
     from perseid.client.remotes import Remote
 
 
@@ -47,9 +48,13 @@ def login(  # noqa: PLR0913 - options
         perseid login https://id.example.org --token-file token.txt
         perseid login https://id.example.org --name work --as 300:0.NA/12345 --key-file admin.key
     """
-    from perseid.client.remotes import save_remote  # noqa: PLC0415 - see above
+    from perseid.client.remotes import InvalidRemote, check_name, save_remote  # noqa: PLC0415 - see above
 
-    name = name or urlsplit(server).hostname or server
+    name = name or (urlsplit(server).hostname or server).replace(":", "-")
+    try:
+        check_name(name)
+    except InvalidRemote as problem:
+        raise typer.BadParameter(str(problem), param_hint="--name") from problem
     remote = read_options(server, acting_as, token_file, secret_file, key_file, ca_file)
     remote = _trust(remote, fingerprint)
     if not (remote.token or remote.identity):
@@ -94,7 +99,7 @@ def whoami(directory: Directory = None, acting_as: ActingAs = None, json: AsJson
     if connect is None:
         where, identity = str(resolve_directory(directory).resolve()), str(get_identity(acting_as))
     else:
-        remote: Remote = connect.__self__  # type: ignore[attr-defined]
+        remote: Remote = connect.args[0]  # type: ignore[attr-defined] # a partial call of `connect` below
         where, identity = remote.server, _identify(remote)
     if json:
         print_json({"server" if connect else "directory": where, "identity": identity})
@@ -142,6 +147,14 @@ def read_options(
             "" if ca_file is None else str(ca_file.resolve()),
         )
     except InvalidRemote as problem:
+        raise CommandFailed(str(problem)) from problem
+
+
+def connect(remote: "Remote") -> "Client":
+    """Return a client of the server; nothing is sent yet."""
+    try:
+        return remote.connect()
+    except ValueError as problem:
         raise CommandFailed(str(problem)) from problem
 
 

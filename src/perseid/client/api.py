@@ -170,6 +170,8 @@ def make_options(url: str, given: ConnectOptions) -> Options:
         raise ValueError("Use identity together with secret or key")
     credentials = Credentials()
     if "token" in given:
+        if not given["token"].isascii() or not given["token"].isprintable() or " " in given["token"]:
+            raise ValueError("The token has spaces, line ends or other characters that no token has. Remove them")
         credentials = TokenCredentials(given["token"])
     elif "secret" in given:
         secret = given["secret"]

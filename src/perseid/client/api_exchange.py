@@ -170,11 +170,11 @@ class Origin:
     @classmethod
     def parse(cls, url: str) -> "Origin":
         """Parse a URL; raises ValueError."""
+        if "@" in url:
+            raise ValueError("A URL must not contain credentials. Use token, or identity and secret")
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{url} is not the URL of a server. Use https://HOST")
-        if parts.username is not None or parts.password is not None:
-            raise ValueError("A URL must not contain credentials. Use token, or identity and secret")
+            raise ValueError(f"{url!r} is not the URL of a server. Use https://HOST")
         if parts.query or parts.fragment:
             raise ValueError(f"{url} has a query or fragment. Use https://HOST")
         is_https = parts.scheme == "https"

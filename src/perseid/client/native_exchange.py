@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
-from perseid.records.errors import InvalidData
+from perseid.records.errors import InvalidData, RecordMisuse
 from perseid.records.keys import PublicKey
 from perseid.records.private_keys import PrivateKey
 from perseid.records.record import ValueRef
@@ -24,6 +24,7 @@ from perseid.records.site import Site
 from perseid.wire.client import Client, VerifiedResponse
 from perseid.wire.codes import (
     ASSUMED_VERSION,
+    LocalProtocolError,
     OpCode,
     OpFlag,
     RemoteProtocolError,
@@ -416,7 +417,7 @@ class Exchange:
                 self._dispatch(connection, frame)
                 if connection not in self.connections:
                     break
-        except WireError as error:
+        except WireError as error:  # no frame; what a frame contains is the task's
             self.lost(connection, f"the server sent invalid data: {error.message}")
         self.pump()
 
@@ -473,6 +474,10 @@ class Exchange:
                 self._waiting.appendleft(task)
         except ClientError as error:
             self._finish(task, error)
+        except (LocalProtocolError, RecordMisuse) as error:  # a value that is too large, an index out of range …
+            self._finish(task, ClientError(f"The request cannot be sent: {error}", problem_type="invalid-value"))
+        except (WireError, InvalidData) as error:
+            self._finish(task, ProtocolError(f"The server sent invalid data: {error}"))
         else:
             if message is None:
                 return True

@@ -153,9 +153,14 @@ def list_remotes(environ: Mapping[str, str]) -> list[str]:
     return sorted(path.stem for path in remotes_folder(environ).glob("*.json"))
 
 
-def _find_file(name: str, environ: Mapping[str, str]) -> Path:
+def check_name(name: str) -> None:
+    """Check the name of a remote, which becomes the name of its file; raises InvalidRemote."""
     if not _NAME.fullmatch(name):
         raise InvalidRemote(f"{name!r} is not a name of a remote. Use up to 64 letters, digits, dots and hyphens")
+
+
+def _find_file(name: str, environ: Mapping[str, str]) -> Path:
+    check_name(name)
     return remotes_folder(environ) / f"{name}.json"
 
 
