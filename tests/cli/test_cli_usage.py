@@ -104,13 +104,6 @@ def test_help_of_the_program_mentions_json_and_examples() -> None:
     assert "perseid COMMAND --help" in shown
 
 
-@pytest.mark.parametrize("path", GROUPS, ids=words)
-def test_group_without_command_is_wrong_usage_and_shows_its_help(path: tuple[str, ...]) -> None:
-    done = run(*path)
-    assert done.code == 2
-    assert "Usage: perseid" in done.out + done.err
-
-
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -101,12 +101,13 @@ def report_error(error: Exception, *, json: bool = False, where: str = "") -> in
 def report_usage_error(error: Any, *, json: bool = False) -> int:
     """Print an error in the arguments of a command, like every other error, and return the exit code."""
     context, options = error.ctx, getattr(error, "possibilities", None)
+    if context is not None and error.message == context.get_help() and not json:  # a group without a command
+        sys.stderr.write(f"{error.message}\n")
+        return USAGE
     has_own_text = options or getattr(error, "param", None) is None  # it was raised here, not by the library
     hint = f"{error.param_hint}: " if getattr(error, "param_hint", None) else ""
     text = f"{hint}{error.message}" if has_own_text else error.format_message()
     detail = capitalize(" ".join(text.split()).rstrip("."))
-    if not detail:  # a group without a command has shown its help
-        return USAGE
     advice = (f"Did you mean {' or '.join(options)}?",) if options else ()
     see = () if context is None else (f"See: {context.command_path} --help",)
     if json:
