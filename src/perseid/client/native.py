@@ -47,10 +47,9 @@ Address: TypeAlias = tuple[str, int]
 class NativeClient:
     """Administers one server. Use it in one thread at a time, and in a `with` statement.
 
-    `identity` names the key, as `300:0.NA/12345`; `key` is the private key, the path of its file, or the secret as text
-    or bytes.
-    `server_key` is the expected key of the server. `timeout` is in seconds, for a connection, and for each byte.
-    `connections` is how many `do_many` uses.
+    `identity` names the key, as `300:0.NA/12345`; `key` is the private key, the `Path` of its file, or the secret as
+    text or bytes. `server_key` is the expected key of the server. `timeout` is in seconds, for a connection and for
+    each wait for data. `connections` is how many `do_many` uses.
     """
 
     def __init__(
