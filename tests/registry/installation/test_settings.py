@@ -411,6 +411,7 @@ def test_error_names_the_variable(variable: str, text: str, message: str) -> Non
 
 def test_variables_without_effect_are_reported() -> None:
     environ = {"PERSEID_NATVE_PORT": "1", "PERSEID_DIR": "x", "PERSEID_": "x", "HOME": "x", "PERSEID_SERVICE_HOST": "x"}
+    environ |= {"PERSEID_REMOTE": "x", "PERSEID_CLIENT_ROOT": "x"}
     config = Config.parse("", environ)
     assert values(config) == values(Config.parse("", {}))
     assert config.remarks[0] == "environment variable PERSEID_ has no effect; list all settings with: perseid config"

@@ -37,8 +37,8 @@ DEFAULT: Final = "default"
 VARIABLE_PREFIX: Final = "PERSEID_"
 """Start of all environment variables."""
 
-OTHER_VARIABLES: Final = frozenset({"PERSEID_DIR"})
-"""Variables of the command line that are not settings."""
+OTHER_VARIABLES: Final = frozenset({"PERSEID_CLIENT_ROOT", "PERSEID_DIR", "PERSEID_REMOTE"})
+"""Variables of the command line and the client that are not settings."""
 
 _WIDTH = 100  # of the comments in the file
 _SECTION = re.compile(r"\s*\[\s*([\w-]+)\s*\]\s*(?:#.*)?")
