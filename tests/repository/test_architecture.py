@@ -37,7 +37,7 @@ def test_every_run_time_dependency_is_listed(root: Path, sections: dict[str, str
 
 
 def test_every_optional_dependency_and_tool_is_listed(root: Path, sections: dict[str, str]) -> None:
-    assert set(ROW.findall(sections["Optional"])) == project_requirements(root, "postgres")
+    assert set(ROW.findall(sections["Optional"])) == project_requirements(root, "postgres", "mysql", "spreadsheets")
     assert set(ROW.findall(sections["For tests and development"])) == project_requirements(root, "test", "dev")
 
 

@@ -1,0 +1,44 @@
+"""Rows of an import: what a file says about each identifier, whatever its format.
+
+A reader of a format (`perseid.bulk`) makes rows; a job of the registry (`perseid.registry.jobs`) validates and applies
+them. Data in a row is literal: nothing is read from files, and a text that begins with `@` or `base64:` is that text.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from .records import ValueInput
+
+
+class RowOperation(StrEnum):
+    """What a row does."""
+
+    CREATE = "create"
+    """Create a record; whether an existing one is an error, is skipped or updated is an option of the import."""
+    MINT = "mint"
+    """Mint a handle under the prefix `handle`."""
+    ADD = "add"
+    MODIFY = "modify"
+    REMOVE = "remove"
+    """Remove the values at `indexes`."""
+    DELETE = "delete"
+    HOME = "home"
+    """Host the prefix of the prefix handle `handle`."""
+    UNHOME = "unhome"
+
+
+class ImportRow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One row of an import."""
+
+    line: int
+    """Line of the file, or row of the spreadsheet, on which it starts; the first is 1."""
+    operation: RowOperation
+    handle: str
+    """The handle, the prefix in which to mint, or a prefix handle."""
+    values: tuple[ValueInput, ...] = ()
+    columns: tuple[str, ...] = ()
+    """The column of each value, for reports; empty if the format has no columns."""
+    indexes: tuple[int, ...] = ()
+    state: str = ""
+    """`published`, `unpublished`, `reserved` or `tombstone`; empty if the file does not say."""
