@@ -42,3 +42,28 @@ class ImportRow(msgspec.Struct, frozen=True, omit_defaults=True):
     indexes: tuple[int, ...] = ()
     state: str = ""
     """`published`, `unpublished`, `reserved` or `tombstone`; empty if the file does not say."""
+    created: str = ""
+    """When the handle was created, as the file says; used if dates are preserved."""
+    owner: str = ""
+    """The owner, `INDEX:HANDLE`, as the file says; used if dates are preserved."""
+    seq: int = 0
+    """The ledger entry of this version, in an export with history; 0 otherwise."""
+    time: str = ""
+    """When this version was written, in an export with history."""
+
+
+class RowProblem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is wrong with one row of a file."""
+
+    line: int
+    """Line of the file, or row of the spreadsheet, on which the row starts; 0 for the file as a whole."""
+    column: str
+    """The column, as the file names it; empty for the row as a whole."""
+    value: str
+    """The value, shortened."""
+    rule: str
+    """The broken rule, a slug such as `unknown-columns`."""
+    message: str
+    """What is wrong, as a sentence."""
+    fix: str = ""
+    """How to fix it, as a sentence."""

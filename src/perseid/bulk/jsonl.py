@@ -1,0 +1,159 @@
+"""JSON lines: one record on each line, in the lossless form of records.
+
+    {"handle": "12345/x", "state": "published", "values": [{"index": 1, "type": "URL", "data": {…}, "ttl": 86400, …}]}
+
+Values are as in `perseid.records.json_form`. An export with history has one line for each version, with `seq`, its
+entry in the ledger, and `time`. `created` and `owner` are written if they are known. A line of a report also has
+`problems`, which are ignored when it is read again.
+
+A bare string as data is that text: nothing in a file is read from other files.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, BinaryIO, Final
+
+import msgspec
+
+from perseid.records.encoding import JsonObject, locate_json_error
+from perseid.records.json_form import value_to_json
+from perseid.records.record import MAX_VALUES, Value
+from perseid.schema.imports import ImportRow, RowProblem
+from perseid.schema.records import Data, Reference, ValueInput
+
+from .formats import Detected, Format, ReadOptions, Row, RowReader, check_state, find_handle, invalid_file, shorten
+
+MAX_LINE: Final = 32 * 1_048_576
+"""Bytes of the longest line: a record of the maximum size, in which a byte takes at most ten of JSON."""
+
+DELETED: Final = "deleted"
+"""The state of a version after which there is no record; only in an export with history."""
+
+
+class _JsonReference(msgspec.Struct, frozen=True):
+    handle: str
+    index: int
+
+
+class _JsonValue(msgspec.Struct, frozen=True, rename={"ttl_type": "ttlType"}):
+    """A value as in a file; looser than a request, because stored values can be what requests must not have."""
+
+    type: str
+    data: str | Data
+    index: int | None = None
+    permissions: str | None = None
+    ttl: int | str | None = None
+    ttl_type: int | None = None
+    references: tuple[_JsonReference, ...] | None = None
+    timestamp: int | str | None = None
+
+
+class _JsonRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    handle: str = ""
+    values: tuple[_JsonValue, ...] = ()
+    state: str = ""
+    created: str = ""
+    owner: str = ""
+    seq: int = 0
+    time: str = ""
+    problems: Any = None
+
+
+_DECODER: Final = msgspec.json.Decoder(_JsonRecord)
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+def read_jsonl(file: BinaryIO, options: ReadOptions | None = None) -> RowReader:
+    """The rows of a file of JSON lines."""
+    return RowReader(Detected(Format.JSONL, "UTF-8"), _read(file, options or ReadOptions()))
+
+
+def _read(file: BinaryIO, options: ReadOptions) -> Iterator[Row]:
+    number = 0
+    while text := file.readline(MAX_LINE + 1):
+        number += 1
+        if len(text) > MAX_LINE:
+            message = f"The line has more than {MAX_LINE:,} bytes."
+            raise invalid_file("line-too-long", message, "Each line must contain one record.", number)
+        if number == 1:
+            text = text.removeprefix(b"\xef\xbb\xbf")
+        if not text.isspace() and text:
+            yield parse_record(text, number, options)
+
+
+def parse_record(text: bytes, line: int, options: ReadOptions | None = None) -> Row:
+    """Parse a record in JSON."""
+    try:
+        record = _DECODER.decode(text)
+    except (msgspec.ValidationError, RecursionError) as error:
+        path = str(error) if isinstance(error, msgspec.ValidationError) else "it is nested too deeply"
+        return _problem(line, "", text, "invalid-record", f"The record is invalid: {shorten(path)}.")
+    except (msgspec.DecodeError, UnicodeError):
+        return _problem(line, "", text, "invalid-json", f"The line is invalid JSON{locate_json_error(text)}.")
+    return to_row(record, line, options or ReadOptions())
+
+
+def to_row(record: _JsonRecord, line: int, options: ReadOptions) -> Row:
+    """Convert a parsed record."""
+    found = find_handle(line, record.handle, "handle", options)
+    if isinstance(found, RowProblem):
+        return found
+    state = record.state
+    if state and not (state == DELETED and record.seq) and (problem := check_state(line, "state", state)):
+        return problem
+    if len(record.values) > MAX_VALUES:
+        message = f"The record has {len(record.values):,} values; the maximum is {MAX_VALUES:,}."
+        return _problem(line, "values", "", "too-many-values", message)
+    values = tuple([_to_input(value) for value in record.values])
+    return ImportRow(line, *found, values, (), (), state, record.created, record.owner, record.seq, record.time)
+
+
+def _to_input(value: _JsonValue) -> ValueInput:
+    data = value.data if isinstance(value.data, Data) else Data("string", value.data)
+    return ValueInput(
+        value.type,
+        data,
+        value.index,
+        value.permissions,
+        value.ttl,
+        value.ttl_type,
+        tuple([Reference(each.handle, each.index) for each in value.references]) if value.references else None,
+        value.timestamp,
+    )
+
+
+def format_record(
+    handle: str,
+    state: str,
+    values: Iterable[Value],
+    *,
+    created: str = "",
+    owner: str = "",
+    seq: int = 0,
+    time: str = "",
+) -> bytes:
+    """Format a record, or a version of it, as a line."""
+    record: JsonObject = {"handle": handle, "state": state}
+    if created:
+        record["created"] = created
+    if owner:
+        record["owner"] = owner
+    if seq:
+        record["seq"] = seq
+    if time:
+        record["time"] = time
+    record["values"] = [value_to_json(value) for value in values]
+    return _ENCODER.encode(record) + b"\n"
+
+
+def format_problem(text: bytes, problems: Sequence[RowProblem]) -> bytes:
+    """Format the line of a report: the record as it was, with its problems; text that is not an object stays."""
+    try:
+        record = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeError):
+        record = {"problems": msgspec.Raw(b"[]")}
+    return _ENCODER.encode({**record, "problems": problems}) + b"\n"
+
+
+def _problem(line: int, column: str, value: str | bytes, rule: str, message: str, fix: str = "") -> RowProblem:
+    text = value if isinstance(value, str) else value[:1_000].decode("utf-8", "replace").strip()
+    return RowProblem(line, column, shorten(text), rule, message, fix)
