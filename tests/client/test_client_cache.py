@@ -40,8 +40,8 @@ def test_the_bytes_of_a_cache_are_bounded() -> None:
     for number in range(100):
         cache.put(number, "", 10, 0, MAX_SIZE // 10)
     assert len(cache) == 9
-    cache.put("one", "", 10, 0, MAX_SIZE)
-    assert len(cache) == 0
+    cache.put(99, "", 10, 0, MAX_SIZE // 8 + 1)
+    assert len(cache) == 8, "too large to be stored, and the old one is wrong"
 
 
 def test_a_cache_without_entries_keeps_nothing() -> None:

@@ -287,6 +287,17 @@ def test_a_domain_that_is_unknown_is_not_asked() -> None:
             resolver_of(world).resolve("12345/x")
 
 
+def test_the_time_limit_covers_the_look_ups_of_domains() -> None:
+    names = [f"id{number}.example.org" for number in range(9)]
+    sites = [make_site("0.0.0.0", attributes={"domain": name}) for name in names]
+    world = two_hosts()
+    world.hosts[ROOT_HOST].records["0.NA/12345"] = tuple(map(site_value, sites, range(1, 10)))
+    world.domains = dict.fromkeys(names, ())
+    with pytest.raises(Unreachable, match="the time limit of 12 s is over"):
+        resolver_of(world).resolve("12345/x", timeout=12.0)
+    assert world.now == pytest.approx(1_794_724_112.0)
+
+
 def test_addresses_that_are_not_allowed_are_not_contacted() -> None:
     world = two_hosts()
     resolver = resolver_of(world, address_filter=lambda address, port: (str(address), port) == (ROOT_HOST, 2641))
@@ -455,13 +466,19 @@ def test_a_prefix_that_a_mirror_of_the_root_does_not_know_is_looked_for_at_a_pri
     assert mirror.asked == ["0.NA/12345"]
 
 
-def test_a_moved_prefix_is_looked_up_again() -> None:
+@pytest.mark.parametrize("primary", [True, False], ids=["primary root", "mirror"])
+@pytest.mark.parametrize("through", ["0.NA/12345", "0.NA/SERVICE"])
+def test_a_moved_prefix_is_looked_up_again(through: str, *, primary: bool) -> None:
+    """Neither the prefix handle nor the record of its service comes from the cache."""
     world = two_hosts()
-    resolver = resolver_of(world)
+    world.hosts[ROOT_HOST].records["0.NA/SERVICE"] = (SERVICE,)
+    if through != "0.NA/12345":
+        world.hosts[ROOT_HOST].records["0.NA/12345"] = (Value.text(1, "HS_SERV", through),)
+    resolver = resolver_of(world, Root((make_site(ROOT_HOST, key=SERVER_KEY, primary=primary),)))
     resolver.resolve("12345/x")
     world.hosts[HOST].records = {"12345/Z": (ResponseCode.SERVER_NOT_RESP, Failure())}
     world.hosts[OTHER_HOST] = Host({"12345/Z": (URL,)})
-    world.hosts[ROOT_HOST].records["0.NA/12345"] = (site_value(make_site(OTHER_HOST)),)
+    world.hosts[ROOT_HOST].records[through] = (site_value(make_site(OTHER_HOST)),)
     assert resolver.resolve("12345/z").target
 
 
@@ -493,6 +510,16 @@ def test_aliases_are_followed_on_request() -> None:
     world.hosts[HOST].records["12345/C"] = (alias(1, "12345/missing"),)
     with pytest.raises(NotFound, match="12345/missing"):
         resolver.resolve("12345/c", follow_aliases=True)
+
+
+def test_a_certified_target_of_an_alias_that_is_not_certified_is_not_certified() -> None:
+    world = two_hosts()
+    world.hosts[HOST].records["12345/A"] = (alias(1, "12345/x"),)
+    resolver = resolver_of(world)
+    assert resolver.resolve("12345/x", certified=True).is_certified
+    assert resolver.resolve("12345/x").is_certified, "from the cache"
+    assert not resolver.resolve("12345/a", follow_aliases=True).is_certified
+    assert resolver.resolve("12345/a", follow_aliases=True, certified=True).is_certified
 
 
 def test_endless_aliases_are_an_error() -> None:

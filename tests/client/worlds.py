@@ -103,6 +103,7 @@ class World:
 
     hosts: dict[str, Host]
     domains: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Addresses by domain; without any, a look-up does not end."""
     now: float = 1_794_724_100.0
     change_packets: Callable[[list[bytes]], list[bytes]] = lambda packets: packets
     """What the network does to the datagrams of a response."""
@@ -134,6 +135,9 @@ class World:
     def _look_up(self, lookup: Lookup) -> tuple[str, ...]:
         if lookup.domain not in self.domains:
             raise OSError("Name or service not known")
+        if not self.domains[lookup.domain]:
+            self.now += lookup.timeout
+            raise TimeoutError("timed out")
         return self.domains[lookup.domain]
 
     def _exchange(self, exchange: Exchange) -> object:

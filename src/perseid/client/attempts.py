@@ -173,7 +173,7 @@ class Attempts:
             since = core.timer()
             left = self.started + self.options.timeout - since
             if left <= 0:
-                failures.add(address, TimeoutError(f"the time limit of {self.options.timeout:g} s is over"))
+                failures.add(address, TimeoutError(self._over()))
                 break
             if id(peer) not in requests:
                 requests[id(peer)] = self._make_request(peer, query, handle)
@@ -191,6 +191,9 @@ class Attempts:
                 self.note("ask", query.handle, response.code.name, since, address=str(address), certified=certified)
             return response
         raise failures.make_error()
+
+    def _over(self) -> str:
+        return f"the time limit of {self.options.timeout:g} s is over"
 
     def _make_request(self, peer: Peer, query: Query, handle: bytes) -> Message:
         flags = DEFAULT_FLAGS
@@ -249,8 +252,11 @@ class Attempts:
                 located.append(peer)
                 continue
             since = self.core.timer()
+            left = self.started + self.options.timeout - since
+            if left <= 0:
+                raise Unreachable(f"{peer.host} was not looked up: {self._over()}")
             try:
-                hosts: tuple[str, ...] = yield Lookup(peer.host, _LOOKUP_TIMEOUT)
+                hosts: tuple[str, ...] = yield Lookup(peer.host, min(_LOOKUP_TIMEOUT, left))
             except FAILURES as error:
                 self.note("lookup", peer.host, str(error), since)
                 continue

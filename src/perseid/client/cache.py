@@ -13,6 +13,9 @@ MAX_ENTRIES: Final = 10_000
 MAX_SIZE: Final = 64 << 20
 """Bytes of the entries of a cache: services that others run decide how long their records are."""
 
+MAX_ENTRY_SIZE: Final = MAX_SIZE // 8
+"""Bytes of one entry: a larger one is not stored, because it would evict too many others."""
+
 _ENTRY_SIZE = 512  # bytes of an entry besides its data
 
 MAX_LIFETIME: Final = 3_600.0
@@ -54,11 +57,13 @@ class Cache(Generic[V]):
             return value
 
     def put(self, key: Hashable, value: V, expires: float, now: float, size: int = 0) -> None:
-        """Store an entry of some bytes until a time; one that has expired already is not stored."""
-        if expires <= now or self._max < 1:
+        """Store an entry of some bytes until a time; one that has expired already or is too large is not stored."""
+        if self._max < 1:
             return
         with self._lock:
             self._remove(key)
+            if expires <= now or size > MAX_ENTRY_SIZE:
+                return
             self._entries[key] = min(expires, now + MAX_LIFETIME), value, size + _ENTRY_SIZE
             self._size += size + _ENTRY_SIZE
             while len(self._entries) > self._max or self._size > MAX_SIZE:

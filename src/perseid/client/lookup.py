@@ -52,7 +52,7 @@ MAX_ALIASES: Final = 10
 """Aliases that are followed: more are a mistake."""
 
 _SEE_ALIAS = "Resolve it without following aliases to see the alias itself"
-_SERVER_SIZE = 2_048  # bytes of a server in the cache, with its key
+_SERVER_SIZE = 2_048  # bytes of a server in the cache, besides its data
 _SERVICE_TYPES = (HS_SITE, HS_SITE_6, HS_SERV, HS_NAMESPACE)  # as deployed clients ask a prefix handle
 _ROOT_NAMES = ("0.", "0/")  # names that the root has
 _NEGATIVE_CODES = (ResponseCode.HANDLE_NOT_FOUND, ResponseCode.VALUES_NOT_FOUND)
@@ -192,9 +192,9 @@ class Core(Network):
 
     def keep_answer(self, query: Query, answer: _Answer) -> None:
         """Cache an answer."""
-        size = sum([value.size for value in answer.values])
-        key = query.key, query.selection, answer.is_certified
-        self.answers.put(key, answer, answer.expires, self.clock(), size)
+        handle, selection = query.key, query.selection
+        size = sum([value.size for value in answer.values]) + len(handle) + sum(map(len, selection[0]))
+        self.answers.put((handle, selection, answer.is_certified), answer, answer.expires, self.clock(), size)
 
     def find_service(self, prefix_handle: str, *, certified: bool) -> _FoundService | None:
         """The service of a prefix, if it is known."""
@@ -206,11 +206,12 @@ class Core(Network):
         """Resolve a handle, and follow aliases if that is asked for."""
         walk = _Walk(self, options)
         followed: list[str] = []
-        asked = query
+        asked, is_certified = query, True
         if options.follow_aliases and (query.types or query.indexes):
             asked = replace(query, types=(*query.types, HS_ALIAS))
         while True:
             answer = yield from walk.read(asked)
+            is_certified = is_certified and answer.is_certified  # a cached one can be, where it was not asked for
             alias = _find_alias(answer.values) if options.follow_aliases else None
             if alias is None:
                 if options.follow_aliases and any(has_type(value.type, HS_ALIAS) for value in answer.values):
@@ -233,7 +234,7 @@ class Core(Network):
         return Resolution(
             asked.handle,
             ascending(values),
-            answer.is_certified,
+            is_certified,
             answer.is_authoritative,
             tuple(followed),
             tuple(walk.steps),
@@ -306,7 +307,9 @@ class _Walk(Attempts):
     # Services
 
     def find_service(self, handle: str, *, again: bool = False) -> Steps[_FoundService]:
-        """Find the service that has a handle; `again`: ask even if it is known."""
+        """Find the service that has a handle; `again`: what is known is wrong, so nothing comes from the cache."""
+        if again:
+            self.options = replace(self.options, use_cache=False)
         core, certified = self.core, self.options.certified
         if core.resolver_service:
             return _FoundService(core.resolver_service)
@@ -315,11 +318,11 @@ class _Walk(Attempts):
             return _FoundService(local)
         if handle.startswith(_ROOT_NAMES):
             return _FoundService(core.root_service)
-        known = core.find_service(prefix_handle, certified=certified) if self.options.use_cache and not again else None
+        known = core.find_service(prefix_handle, certified=certified) if self.options.use_cache else None
         if known is not None:
             return known
         is_first = not self.open_prefixes
-        if is_first and self.options.use_cache and not again:
+        if is_first and self.options.use_cache:
             yield from self._wait_for_turn(prefix_handle)
             known = core.find_service(prefix_handle, certified=certified)
             if known is not None:
@@ -330,7 +333,7 @@ class _Walk(Attempts):
         self.open_prefixes.add(prefix_handle)
         found = yield from self._read_service(prefix_handle, again=again)
         self.open_prefixes.discard(prefix_handle)
-        size = _SERVER_SIZE * sum(len(site.servers) for site in found.service.sites)
+        size = sum([len(site.to_bytes()) + _SERVER_SIZE * (len(site.servers) + 1) for site in found.service.sites])
         core.services.put((prefix_handle, certified), found, found.expires, core.clock(), size)
         if is_first:
             yield Turn(prefix_handle, is_over=True)

@@ -19,6 +19,8 @@ from perseid.wire.fragments import MAX_PACKET, Reassembler
 from perseid.wire.framing import Frame, FrameReader, HttpResponseReader
 from perseid.wire.message import ENVELOPE_LENGTH, Envelope
 
+from .connections import look_up, look_up_async, seconds_until
+
 if TYPE_CHECKING:
     import asyncio
     import ssl
@@ -192,8 +194,7 @@ def _do(step: Step) -> tuple[str, ...] | None:
     if isinstance(step, Exchange):
         _exchange(step)
     elif isinstance(step, Lookup):
-        _check_domain(step.domain)
-        return _find_addresses(socket.getaddrinfo(step.domain, None, type=socket.SOCK_STREAM))
+        return look_up(step.domain, step.timeout)
     return None
 
 
@@ -208,6 +209,7 @@ def _exchange(exchange: Exchange) -> None:
         return
     with socket.create_connection((address.host, address.port), exchange.timeout) as tcp:
         if address.transport is Transport.HTTPS:
+            tcp.settimeout(seconds_until(deadline))
             with _tls_context().wrap_socket(tcp) as tls:
                 _check_certificate(exchange, tls.getpeercert(binary_form=True))
                 _talk(tls, exchange, deadline)
@@ -216,36 +218,16 @@ def _exchange(exchange: Exchange) -> None:
 
 
 def _talk(stream: socket.socket, exchange: Exchange, deadline: float) -> None:
-    stream.settimeout(_seconds_until(deadline))
+    stream.settimeout(seconds_until(deadline))
     stream.sendall(b"".join(exchange.data))
     _receive(stream, exchange, deadline)
 
 
 def _receive(source: socket.socket, exchange: Exchange, deadline: float) -> None:
     while True:
-        source.settimeout(_seconds_until(deadline))
+        source.settimeout(seconds_until(deadline))
         if exchange.receive(source.recv(_RECEIVED)):
             return
-
-
-def _seconds_until(deadline: float) -> float:
-    seconds = deadline - time.monotonic()
-    if seconds <= 0:
-        raise TimeoutError("timed out")
-    return seconds
-
-
-def _check_domain(domain: str) -> None:
-    """Reject what is not a domain as a failure of the network: it comes from the record of an untrusted site."""
-    try:
-        domain.encode("idna")
-    except UnicodeError:
-        raise OSError(f"{domain[:80]!r} is not a domain") from None
-
-
-def _find_addresses(found: list[Any]) -> tuple[str, ...]:
-    """The addresses in the result of `getaddrinfo`."""
-    return tuple(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 def _open_datagrams(address: Address) -> socket.socket:
@@ -340,15 +322,13 @@ class AsyncTransport:
         if isinstance(step, Exchange) and step.address.transport is Transport.UDP:
             await self._socket(step.address).exchange(step)
             return None
+        if isinstance(step, Lookup):
+            return await look_up_async(step.domain, step.timeout)
         import asyncio  # noqa: PLC0415 - blocking clients do not need it
 
         async with asyncio.timeout(step.timeout):
-            if isinstance(step, Lookup):
-                _check_domain(step.domain)
-                loop = asyncio.get_running_loop()
-                return _find_addresses(await loop.getaddrinfo(step.domain, None, type=socket.SOCK_STREAM))
             await _exchange_stream(step)
-            return None
+        return None
 
     def _socket(self, address: Address) -> "_SharedSocket":
         shared = self._sockets.get(address)
