@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
-from perseid.client import sites
+from perseid.client import connections, sites
 from perseid.client.errors import ClientError, NotFound, ProtocolError, Unreachable
+from perseid.client.native import NativeClient
 from perseid.client.resolution import AsyncResolver, Resolution, Resolver
 from perseid.client.roots import Root
 from perseid.client.transport import Address, AsyncTransport, Exchange, Lookup, Steps, StreamReceiver, run
@@ -298,6 +300,29 @@ def test_both_drivers_look_up_domains() -> None:
     assert set(asyncio.run(ask())) == set(run(look_up("localhost")))
     with pytest.raises(OSError, match="is not a domain"):
         run(look_up("a..b"))
+
+
+def test_a_look_up_that_does_not_end_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended, find = threading.Event(), socket.getaddrinfo
+
+    def wait(*arguments: Any, flags: int = 0, **options: Any) -> object:
+        if not flags & socket.AI_NUMERICHOST:
+            ended.wait(30)
+        return find(*arguments, **{"flags": flags, **options})
+
+    monkeypatch.setattr(socket, "getaddrinfo", wait)
+    monkeypatch.setattr(connections, "_free", threading.BoundedSemaphore(2))
+    try:
+        for _ in range(2):
+            with pytest.raises(TimeoutError, match="look-up of localhost"):
+                connections.look_up("localhost", 0.01)
+            with pytest.raises(TimeoutError, match="look-up of localhost"):
+                asyncio.run(connections.look_up_async("localhost", 0.01))
+        with NativeClient("localhost", 1, timeout=0.01) as client, pytest.raises(Unreachable, match="look-up"):
+            client.site()
+    finally:
+        ended.set()
+    assert LOOPBACK in connections.look_up("localhost", 30), "both threads have ended, or will"
 
 
 def test_idle_sockets_are_closed_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:

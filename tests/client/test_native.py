@@ -1,6 +1,7 @@
 """The native client against a running server, with blocking sockets and with asyncio."""
 
 import asyncio
+import gc
 import socket
 import tempfile
 import threading
@@ -11,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from perseid.client import native_operations as operations
-from perseid.client.errors import ClientError, NotFound, Refused, Unreachable
+from perseid.client.errors import ClientError, NotFound, Refused, UnknownOutcome, Unreachable
 from perseid.client.native import NativeClient
 from perseid.client.native_async import AsyncNativeClient
+from perseid.client.native_exchange import WINDOW
 from perseid.records.record import Value
 from tests.server.live_servers import MANY, NAMES, UNHOMED, WHO, live_installation
 from tests.server.native.native_servers import BY_ADMINS, HIDDEN, PREFIX
@@ -194,3 +196,88 @@ def test_a_silent_server_is_given_up() -> None:
 
         with pytest.raises(Unreachable, match="no answer"):
             asyncio.run(run())
+
+
+# Closing while operations run
+
+
+def open_files() -> int:
+    gc.collect()
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def many_creates(name: str) -> list[operations.Operation[str]]:
+    return [operations.create(f"{PREFIX}/{name}-{number}", [URL]) for number in range(200)]
+
+
+def check_closed(results: list[str | ClientError], before: int) -> None:
+    """Some were done, some may have been, and the others were not sent."""
+    kinds = [type(each) for each in results]
+    assert len(kinds) == 200
+    assert set(kinds) == {str, UnknownOutcome, Unreachable}
+    assert all("the client was closed" in str(each) for each in results if isinstance(each, ClientError))
+    assert kinds.count(UnknownOutcome) <= WINDOW
+    assert open_files() == before
+
+
+def test_operations_that_run_when_their_client_is_closed_end_with_an_error(server: Serving) -> None:
+    before = open_files()
+    client = NativeClient(*server.native, **SECRET_OF)  # type: ignore[arg-type]
+    running = client.do_many(many_creates("closed"))
+    first = next(running)
+    client.close()
+    check_closed([first, *running], before)
+    client.close()
+    with pytest.raises(Unreachable, match="the client was closed"):
+        client.site()
+
+
+def test_asynchronous_operations_end_too(server: Serving) -> None:
+    before = open_files()
+
+    async def run() -> list[str | ClientError]:
+        client = AsyncNativeClient(*server.native, **SECRET_OF)  # type: ignore[arg-type]
+        first = asyncio.Event()
+
+        async def create_all() -> list[str | ClientError]:
+            results = []
+            async for result in client.do_many(many_creates("async-closed")):
+                results.append(result)
+                first.set()
+            return results
+
+        task = asyncio.create_task(create_all())
+        await first.wait()
+        await client.close()
+        await client.close()
+        with pytest.raises(Unreachable, match="the client was closed"):
+            await client.site()
+        assert asyncio.all_tasks() <= {asyncio.current_task(), task}
+        return await task
+
+    check_closed(asyncio.run(run()), before)
+
+
+def test_a_client_that_waits_can_be_closed_by_another_thread_or_task() -> None:
+    before = open_files()
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        address = listener.getsockname()
+        client = NativeClient(*address)
+        waiting = pool.submit(client.site)
+        silent, _ = listener.accept()
+        silent.recv(1)  # so the client waits for an answer now, or will
+        client.close()
+        silent.close()
+        with pytest.raises(Unreachable, match="the client was closed"):
+            waiting.result(30)
+
+        async def run() -> None:
+            client = AsyncNativeClient(*address)
+            waiting = asyncio.create_task(client.site())
+            await asyncio.sleep(0)  # it is connecting
+            await client.close()
+            await waiting
+
+        with pytest.raises(Unreachable, match="the client was closed"):
+            asyncio.run(run())
+    assert open_files() == before

@@ -14,8 +14,10 @@ is the one that the caller pins; without one, that of the server's site informat
 
 import selectors
 import socket
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,8 +29,9 @@ from perseid.records.record import Value, ValueRef
 from perseid.records.site import Site
 
 from . import native_operations as operations
+from .connections import open_stream
 from .errors import ClientError
-from .native_exchange import CONNECTIONS, WINDOW, Connection, Exchange, NativeProtocol
+from .native_exchange import CLOSED, CONNECTIONS, WINDOW, Connection, Exchange, NativeProtocol
 from .native_operations import Operation
 
 DEFAULT_PORT: Final = 2641
@@ -36,6 +39,9 @@ DEFAULT_PORT: Final = 2641
 
 DEFAULT_TIMEOUT: Final = 60.0
 """Seconds without a byte from the server until a connection counts as lost, as in deployed clients."""
+
+CLOSE_SECONDS: Final = 5.0
+"""Seconds to wait at the end until the server has ended the session: it ends by itself when it is not used."""
 
 RECEIVE_SIZE: Final = 65_536
 """Bytes read at a time."""
@@ -45,7 +51,7 @@ Address: TypeAlias = tuple[str, int]
 
 
 class NativeClient:
-    """Administers one server. Use it in one thread at a time, and in a `with` statement.
+    """Administers one server. Use it in one thread at a time, and in a `with` statement; any thread can close it.
 
     `identity` names the key, as `300:0.NA/12345`; `key` is the private key, the `Path` of its file, or the secret as
     text or bytes. `server_key` is the expected key of the server. `timeout` is in seconds, for a connection and for
@@ -67,6 +73,8 @@ class NativeClient:
         self.timeout = timeout
         self._protocol = NativeProtocol(identity, key, server_key=server_key)
         self._selector = selectors.DefaultSelector()
+        self._lock = threading.RLock()
+        self._is_closing = False
         self._exchange = Exchange(
             self._protocol, connect=self._connect, write=self._write, close=self._close, connections=connections
         )
@@ -78,13 +86,22 @@ class NativeClient:
         self.close()
 
     def close(self) -> None:
-        """End the session and close the connections."""
-        if self._protocol.session is not None and self._exchange.connections:
-            _ignore(self.do_many((operations.end_session(),)))
-            self._protocol.session = None
-        for connection in list(self._exchange.connections):
-            self._exchange.lost(connection, "the client was closed")
-        self._selector.close()
+        """End the session and close the connections. Operations that still run end with an error."""
+        self._is_closing = True
+        for connection in list(self._exchange.connections):  # so that another thread no longer waits for them
+            if connection.waiting and isinstance(connection.channel, _Stream):
+                with suppress(OSError):
+                    connection.channel.socket.shutdown(socket.SHUT_RDWR)
+        with self._lock:
+            if self._protocol.session is not None and self._exchange.connections:
+                self.timeout = min(self.timeout, CLOSE_SECONDS)
+                ended: list[object] = []
+                self._exchange.cancel(operations.end_session(), ended.append)
+                while not ended:
+                    self._wait()
+                self._protocol.session = None
+            self._exchange.close()
+            self._selector.close()
 
     @property
     def server_key(self) -> PublicKey:
@@ -102,8 +119,9 @@ class NativeClient:
 
     def do_many(self, operations: Iterable[Operation[T]]) -> Iterator[T | ClientError]:
         """Perform operations side by side; yield a result or the error for each, in their order."""
-        for connection in list(self._exchange.connections):  # closed ones, before anything is sent on them
-            self._receive(connection, time.monotonic())
+        with self._lock:
+            for connection in list(self._exchange.connections):  # closed ones, before anything is sent on them
+                self._receive(connection, time.monotonic())
         results: dict[int, T | ClientError] = {}
         pending = iter(operations)
         submitted = yielded = 0
@@ -114,15 +132,16 @@ class NativeClient:
                 if operation is None:
                     is_exhausted = True
                     break
-                self._exchange.submit(operation, partial(results.__setitem__, submitted))
+                with self._lock:
+                    self._exchange.submit(operation, partial(results.__setitem__, submitted))
                 submitted += 1
             if yielded == submitted and is_exhausted:
                 return
-            if yielded in results:
-                yield results.pop(yielded)
-                yielded += 1
-            else:
-                self._step()
+            with self._lock:
+                while yielded not in results:
+                    self._step()
+            yield results.pop(yielded)
+            yielded += 1
 
     def create(self, handle: str, values: Iterable[Value], *, overwrite: bool = False, mint: bool = False) -> str:
         """Create a handle, and return its name; with `mint` the server completes the name."""
@@ -174,11 +193,10 @@ class NativeClient:
 
     def _connect(self, connection: Connection) -> None:
         try:
-            stream = socket.create_connection(self.address, self.timeout)
+            stream = open_stream(*self.address, self.timeout)
         except OSError as error:
             connection.channel = error
             return
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         stream.setblocking(False)
         connection.channel = _Stream(stream)
         connection.is_open = True
@@ -208,7 +226,13 @@ class NativeClient:
             connection.channel.socket.close()
 
     def _step(self) -> None:
-        """Wait until something has happened, and handle it."""
+        """Wait until something has happened, and handle it, or end everything if the client is being closed."""
+        if not self._is_closing:
+            self._wait()
+        if self._is_closing:
+            self._exchange.cancel()
+
+    def _wait(self) -> None:
         failed = [each for each in self._exchange.connections if isinstance(each.channel, OSError)]
         for connection in failed:
             host, port = self.address
@@ -236,7 +260,7 @@ class NativeClient:
         if data:
             self._exchange.received(connection, data, now)
         else:
-            self._exchange.lost(connection, "the server closed the connection")
+            self._exchange.lost(connection, CLOSED if self._is_closing else "the server closed the connection")
 
 
 @dataclass(slots=True)
@@ -247,9 +271,6 @@ class _Stream:
 
 def describe(error: OSError) -> str:
     """Return the reason in words."""
+    if isinstance(error, TimeoutError):
+        return str(error) or "timed out"
     return error.strerror or str(error) or type(error).__name__
-
-
-def _ignore(results: Iterable[object]) -> None:
-    for _ in results:
-        pass

@@ -9,6 +9,7 @@ Operations that run at the same time share the connections and the session.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
@@ -18,8 +19,9 @@ from perseid.records.record import Value, ValueRef
 from perseid.records.site import Site
 
 from . import native_operations as operations
+from .connections import look_up_async
 from .errors import ClientError
-from .native import DEFAULT_PORT, DEFAULT_TIMEOUT, Address, describe
+from .native import CLOSE_SECONDS, DEFAULT_PORT, DEFAULT_TIMEOUT, Address, describe
 from .native_exchange import CONNECTIONS, WINDOW, Connection, Exchange, NativeProtocol
 from .native_operations import Operation
 
@@ -56,14 +58,22 @@ class AsyncNativeClient:
         await self.close()
 
     async def close(self) -> None:
-        """End the session and close the connections."""
+        """End the session and close the connections. Operations that still run end with an error."""
         if self._protocol.session is not None and self._exchange.connections:
-            await asyncio.gather(self.do(operations.end_session()), return_exceptions=True)
+            ended = asyncio.Event()
+            self._exchange.cancel(operations.end_session(), lambda _: ended.set())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await ended.wait()
             self._protocol.session = None
-        for connection in list(self._exchange.connections):
-            self._exchange.lost(connection, "the client was closed")
+        self._exchange.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
+        await asyncio.sleep(0)  # the transports then close their sockets
 
     async def server_key(self) -> PublicKey:
         """Return the key of the server: the pinned one, or the one it has shown."""
@@ -167,23 +177,33 @@ class AsyncNativeClient:
         host, port = self.address
         try:
             async with asyncio.timeout(self.timeout):
-                await asyncio.get_running_loop().create_connection(
-                    lambda: _Protocol(self._exchange, connection), host, port
-                )
+                await self._open_at(await look_up_async(host, self.timeout), connection)
         except OSError as error:
             self._exchange.lost(connection, f"Cannot connect to {host}:{port}: {describe(error)}")
+
+    async def _open_at(self, addresses: tuple[str, ...], connection: Connection) -> None:
+        """Connect to the first of some addresses where the server listens."""
+        loop, (_, port) = asyncio.get_running_loop(), self.address
+        for number, address in enumerate(addresses, 1):
+            try:
+                await loop.create_connection(lambda: _Protocol(self._exchange, connection), address, port)
+            except OSError:
+                if number == len(addresses):
+                    raise
+            else:
+                return
 
 
 class _Protocol(asyncio.Protocol):
     def __init__(self, exchange: Exchange, connection: Connection) -> None:
         self._exchange, self._connection = exchange, connection
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, transport: Any) -> None:
         self._connection.channel = transport
         if self._connection in self._exchange.connections:
             self._exchange.opened(self._connection)
         else:  # given up while it was opened
-            transport.close()
+            transport.abort()
 
     def data_received(self, data: bytes) -> None:
         self._exchange.received(self._connection, data, time.monotonic())
@@ -200,4 +220,4 @@ def _write(connection: Connection) -> None:
 
 def _close(connection: Connection) -> None:
     if connection.channel is not None:
-        connection.channel.close()
+        connection.channel.abort()

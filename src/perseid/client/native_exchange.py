@@ -51,6 +51,9 @@ commit changes together; more than a few bring little."""
 WINDOW: Final = 64
 """Operations in progress. Below the 200 session counters that servers remember, so that none is too old on arrival."""
 
+CLOSED: Final = "the client was closed"
+"""Why operations end that run when their client is closed."""
+
 MAX_CHALLENGES: Final = 2
 """Challenges answered per request: a second one comes if the first verifier is an old server (§13.5)."""
 
@@ -374,6 +377,7 @@ class Exchange:
         self._keeps: bool | None = None  # whether the server keeps connections open; None until it has shown that
         self._dirty: set[Connection] = set()
         self._is_pumping = False
+        self._is_closed = False
 
     @property
     def in_progress(self) -> int:
@@ -382,6 +386,12 @@ class Exchange:
 
     def submit(self, operation: Operation[Any], done: Callable[[Any], None]) -> None:
         """Perform an operation; `done` gets its result or the `ClientError`."""
+        if self._is_closed:
+            done(Unreachable(CLOSED))
+        else:
+            self._submit(operation, done)
+
+    def _submit(self, operation: Operation[Any], done: Callable[[Any], None]) -> None:
         self._waiting.append(_Task(operation, self.protocol.perform(operation), done))
         self.pump()
 
@@ -421,8 +431,8 @@ class Exchange:
             self.lost(connection, f"the server sent invalid data: {error.message}")
         self.pump()
 
-    def lost(self, connection: Connection, reason: str) -> None:
-        """A connection has ended, or could not be opened."""
+    def lost(self, connection: Connection, reason: str, *, is_final: bool = False) -> None:
+        """A connection has ended, or could not be opened; `is_final`: its operations must not use another one."""
         self._drop(connection)
         if connection.waiting and connection.answered and self._keeps is None:
             self._keeps = False
@@ -430,7 +440,9 @@ class Exchange:
         waiting, connection.waiting = connection.waiting, {}
         for request_id, task in waiting.items():
             error = Lost(
-                reason, sent=connection.is_open and request_id not in unsent, reconnect=connection.answered > 0
+                reason,
+                sent=connection.is_open and request_id not in unsent,
+                reconnect=connection.answered > 0 and not is_final,
             )
             self._advance(task, partial(task.flow.throw, error))
         self.pump()
@@ -439,6 +451,26 @@ class Exchange:
         """Give up connections where nothing has arrived since a time."""
         for connection in [each for each in self.connections if each.waiting and each.progress < oldest]:
             self.lost(connection, reason)
+
+    def cancel(self, last: Operation[Any] | None = None, done: Callable[[Any], None] = lambda _: None) -> None:
+        """End all operations with an error, and accept no others: what was sent may still be done.
+
+        Idle connections stay open. `last` is an operation that is performed nevertheless.
+        """
+        self._is_closed = True
+        waiting, self._waiting = self._waiting, deque()
+        for connection in [each for each in self.connections if each.waiting]:
+            self.lost(connection, CLOSED, is_final=True)
+        for task in waiting:
+            self._finish(task, Unreachable(CLOSED))
+        if last is not None:
+            self._submit(last, done)
+
+    def close(self) -> None:
+        """End all operations with an error, and close all connections."""
+        self.cancel()
+        for connection in list(self.connections):
+            self.lost(connection, CLOSED)
 
     def _dispatch(self, connection: Connection, frame: Frame) -> None:
         request_id = frame.envelope.request_id
