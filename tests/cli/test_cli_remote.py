@@ -140,7 +140,7 @@ def test_whoami_on_an_installation_is_the_system_user(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--server 127.0.0.1:1", "'127.0.0.1:1' is not the URL of a server. Use https://HOST"),
+        ("--server ftp://127.0.0.1", "'ftp://127.0.0.1' is not the URL of a server. Use https://HOST"),
         (f"--server http://example.invalid --as {ADMINISTRATOR} --secret-file SECRET", "not sent over plain HTTP"),
         (f"--server {SERVER} --as {ADMINISTRATOR} --key-file NONE", "Cannot read"),
     ],

@@ -414,7 +414,7 @@ def test_generated_key_pair_is_read_back(
     done = call(*f"key generate my.key --json {options} {passphrase}".split())
     assert done.code == 0, done
     assert done.json == {
-        "fingerprint": site_module.fingerprint(RSA_KEY.public),
+        "fingerprint": RSA_KEY.public.fingerprint,
         "key": RSA_KEY.public.to_json(),
         "private_key_file": "my.key",
         "public_key_file": "my.key.pub",

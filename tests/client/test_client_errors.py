@@ -4,7 +4,16 @@ import pytest
 
 import perseid.client
 from perseid.cli import _errors
-from perseid.client.errors import ClientError, NotFound, ProtocolError, Refused, UnknownOutcome, Unreachable
+from perseid.client.errors import (
+    ClientError,
+    NotFound,
+    ProtocolError,
+    Refused,
+    UnexpectedKey,
+    UnknownOutcome,
+    Unreachable,
+    UntrustedCertificate,
+)
 from perseid.schema.problems import PROBLEM_TYPES
 
 CASES = [
@@ -14,6 +23,10 @@ CASES = [
     (Unreachable, "unreachable", 5),
     (UnknownOutcome, "unknown-outcome", 5),
     (ProtocolError, "invalid-response", 1),
+]
+WITH_OWN_ADVICE = [
+    (UntrustedCertificate, "unreachable", 5, "--ca-file"),
+    (UnexpectedKey, "invalid-response", 1, "login"),
 ]
 
 
@@ -34,6 +47,16 @@ def test_each_error_has_a_problem_type_and_an_exit_code(
         100,
         exit_code,
     )
+    assert getattr(perseid.client, kind.__name__) is kind
+
+
+@pytest.mark.parametrize(("kind", "problem_type", "exit_code", "advice"), WITH_OWN_ADVICE)
+def test_advice_is_in_the_words_of_the_command_line(
+    kind: type[ClientError], problem_type: str, exit_code: int, advice: str
+) -> None:
+    report = _errors._describe(kind("it failed", advice="Use ca_file"))
+    assert (report.slug, report.exit_code) == (problem_type, exit_code)
+    assert advice in report.advice[0]
     assert getattr(perseid.client, kind.__name__) is kind
 
 

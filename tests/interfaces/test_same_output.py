@@ -1,7 +1,7 @@
 """A command prints the same on an installation and on a server: output, errors and exit code.
 
 The commands run in order on two copies of one installation: on the first as usual, on the second through the HTTP API
-of a server in this process.
+of a server in this process. `test_native_output` has the commands over the native protocol.
 """
 
 import json

@@ -4,6 +4,8 @@ from shlex import quote
 from typing import Final
 
 from perseid.registry.advice import Advice, AdviceKind, AdviceTexts, render
+from perseid.registry.responses import to_advice
+from perseid.schema.problems import Problem
 
 TEXTS: Final[AdviceTexts] = {
     AdviceKind.AUTHENTICATE: "Name an identity with --as",
@@ -66,6 +68,19 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.UNDO_JOB: "Undo the job: perseid undo {job}",
 }
 """The kinds for which the command line has its own text."""
+
+
+def render_problem(problem: Problem) -> str:
+    """Return the advice in a problem of a server, in the words of the command line if this version knows its kind."""
+    if not problem.advice_kind:
+        return problem.advice
+    try:
+        advice = to_advice(problem)
+        if advice is not None:
+            return render_advice(advice)
+    except (LookupError, TypeError, ValueError):  # other parameters than this version knows
+        pass
+    return f"The server advises: {problem.advice}" if problem.advice else ""
 
 
 def render_advice(advice: Advice | None) -> str:

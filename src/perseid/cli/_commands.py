@@ -31,6 +31,8 @@ from ._output import CommandFailed, Interrupted, check_utf8
 if TYPE_CHECKING:
     from perseid.client import Client
 
+    from ._native import NativeTarget
+
 _UsageError: Final = cast(type[Exception], typer.BadParameter.__base__)  # which typer does not export
 
 DEFAULT_DIRECTORY: Final = "perseid-data"
@@ -100,7 +102,10 @@ class NameOptions:
 
 
 REMOTE: Final["ContextVar[Callable[[], Client] | None]"] = ContextVar("REMOTE", default=None)
-"""How to connect to the server that a command works on; None for an installation."""
+"""How to connect to the server that a command works on; None for an installation. It refuses a native server."""
+
+NATIVE: Final["ContextVar[Callable[[], NativeTarget] | None]"] = ContextVar("NATIVE", default=None)
+"""How to connect to a server of the native protocol; None for any other. Commands that support it look here first."""
 
 NAME_OPTIONS: Final = ContextVar("NAME_OPTIONS", default=NameOptions())  # noqa: B039 - it is immutable
 
@@ -108,7 +113,12 @@ NAME_OPTIONS: Final = ContextVar("NAME_OPTIONS", default=NameOptions())  # noqa:
 REMOTE_VARIABLE: Final = "PERSEID_REMOTE"
 
 ServerOption: TypeAlias = Annotated[
-    str | None, typer.Option("--server", metavar="URL", help="Work on the server at this URL, not on an installation.")
+    str | None,
+    typer.Option(
+        "--server",
+        metavar="SERVER",
+        help="Work on this server, not on an installation: https://HOST, or HOST[:PORT] of the native protocol.",
+    ),
 ]
 RemoteOption: TypeAlias = Annotated[
     str | None,
@@ -126,6 +136,14 @@ KeyFile: TypeAlias = Annotated[
 CaFile: TypeAlias = Annotated[
     Path | None, typer.Option("--ca-file", metavar="FILE", help="With --server: certificates to trust, in PEM.")
 ]
+Fingerprint: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--fingerprint",
+        metavar="SHA256",
+        help="With --server: its certificate, or its key in the native protocol, as its operator tells you.",
+    ),
+]
 
 
 def _with_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -133,7 +151,7 @@ def _with_options(function: Callable[..., None]) -> Callable[..., None]:
     signature = inspect.signature(function)
     added: dict[str, tuple[Any, Any]] = {}
     if "acting_as" in signature.parameters and "directory" in signature.parameters:
-        kinds = (ServerOption, RemoteOption, TokenFile, SecretFile, KeyFile, CaFile)
+        kinds = (ServerOption, RemoteOption, TokenFile, SecretFile, KeyFile, CaFile, Fingerprint)
         added = dict(zip(_REMOTE_OPTIONS, ((kind, None) for kind in kinds), strict=True))
     if takes_identifier := any(map(_takes_identifier, signature.parameters.values())):
         added |= {"resolver": (ResolversOption, None), "strict": (StrictOption, False)}
@@ -151,8 +169,10 @@ def _with_options(function: Callable[..., None]) -> Callable[..., None]:
                 resolvers = (resolvers,) if isinstance(resolvers, Resolver) else tuple(resolvers)
                 name_options = NameOptions(resolvers, own["strict"], arguments.get("directory"))
                 stack.callback(NAME_OPTIONS.reset, NAME_OPTIONS.set(name_options))
-            if "server" in added and (connect := _choose_server(**arguments)) is not None:
+            if "server" in added and (connection := _choose_server(**arguments)) is not None:
+                connect, connect_native = connection
                 stack.callback(REMOTE.reset, REMOTE.set(connect))
+                stack.callback(NATIVE.reset, NATIVE.set(connect_native))
             function(**{name: value for name, value in arguments.items() if name not in added})
 
     options = [
@@ -164,7 +184,7 @@ def _with_options(function: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-_REMOTE_OPTIONS: Final = ("server", "remote", "token_file", "secret_file", "key_file", "ca_file")
+_REMOTE_OPTIONS: Final = ("server", "remote", "token_file", "secret_file", "key_file", "ca_file", "fingerprint")
 
 
 def _choose_server(  # noqa: PLR0913 - options
@@ -175,29 +195,31 @@ def _choose_server(  # noqa: PLR0913 - options
     secret_file: Path | None,
     key_file: Path | None,
     ca_file: Path | None,
+    fingerprint: str | None,
     acting_as: str | None,
     directory: Path | None,
     **_: Any,
-) -> "Callable[[], Client] | None":
-    """How to connect to the server of the options; None to work on an installation."""
+) -> "tuple[Callable[[], Client], Callable[[], NativeTarget] | None] | None":
+    """How to connect to the server of the options, over HTTP and natively; None to work on an installation."""
     if remote is None and server is None and directory is None:
         remote = os.environ.get(REMOTE_VARIABLE) or None
-    given = [option for option in (server, remote, directory) if option is not None]
-    if len(given) > 1:
+    if sum(option is not None for option in (server, remote, directory)) > 1:
         raise typer.BadParameter("use only one of --server, --remote and --directory")
     if server is None:
-        files = {"--token-file": token_file, "--secret-file": secret_file, "--key-file": key_file, "--ca-file": ca_file}
-        for option, file in files.items():
-            if file is not None:
-                raise typer.BadParameter("requires --server", param_hint=option)
+        given = (token_file, secret_file, key_file, ca_file, fingerprint)
+        for name, value in zip(_REMOTE_OPTIONS[2:], given, strict=True):
+            if value is not None:
+                raise typer.BadParameter("requires --server", param_hint=f"--{name.replace('_', '-')}")
     if server is None and remote is None:
         return None
     if remote is not None and acting_as is not None:
         raise typer.BadParameter("cannot be used with a saved server, which has an identity", param_hint="--as")
     module = import_module(".remote", __package__)
     if remote is not None:
-        return partial(module.connect, module.load(remote))
-    return partial(module.connect, module.read_options(server, acting_as, token_file, secret_file, key_file, ca_file))
+        chosen = module.load(remote)
+    else:
+        chosen = module.read_options(server, acting_as, token_file, secret_file, key_file, ca_file, fingerprint)
+    return partial(module.connect, chosen), partial(module.connect_native, chosen) if chosen.is_native else None
 
 
 def _takes_identifier(parameter: inspect.Parameter) -> bool:

@@ -43,6 +43,12 @@ _FAILURES: Final = (
 _CLIENT_EXIT_CODES: Final = {"NotFound": NOT_FOUND, "Refused": REFUSED, "Unreachable": UNREACHABLE}
 """The exit codes of the errors of `perseid.client.errors`, by class."""
 
+_CLIENT_ADVICE: Final = {
+    "UntrustedCertificate": "Trust its authority with --ca-file FILE, or the certificate itself: perseid login SERVER",
+    "UnexpectedKey": "Ask its operator. If the server has a new one, accept it with: perseid login SERVER",
+}
+"""Advice about some of these errors in the words of the command line, by class."""
+
 _USAGE_TYPES: Final = frozenset({"invalid-cursor", "invalid-query", "invalid-request"})
 """Problem types of servers that mean wrong usage."""
 
@@ -164,24 +170,26 @@ def _describe_environment(error: Exception) -> _Report:
 
 def _describe_client_error(error: Any) -> _Report:
     """Describe an error of a request to another server: as here, if the server has sent a problem."""
+    from perseid.schema.problems import PROBLEM_TYPES, slug_of_code  # noqa: PLC0415 - see the module
+    from perseid.wire.codes import ResponseCode  # noqa: PLC0415
+
     exit_code = next(
         (_CLIENT_EXIT_CODES[each.__name__] for each in type(error).__mro__ if each.__name__ in _CLIENT_EXIT_CODES),
         FAILED,
     )
-    advice = error.advice
+    advice, slug = _CLIENT_ADVICE.get(type(error).__name__, error.advice), error.problem_type
+    if slug not in PROBLEM_TYPES:  # of a newer server
+        slug = slug_of_code(error.code) if error.code else error.default_type
     if error.problem is not None:
-        from perseid.registry.responses import to_advice  # noqa: PLC0415 - see the module
-        from perseid.wire.codes import ResponseCode  # noqa: PLC0415
+        from ._advice import render_problem  # noqa: PLC0415 - see the module
 
-        from ._advice import render_advice  # noqa: PLC0415
-
-        advice = render_advice(to_advice(error.problem)) or advice
-        if error.problem_type in _USAGE_TYPES:
-            exit_code = USAGE
-        elif error.code:
-            exit_code = exit_code_of(ResponseCode(error.code))
+        advice = render_problem(error.problem)
+    if slug in _USAGE_TYPES:
+        exit_code = USAGE
+    elif error.problem is not None and error.code and error.code in list(ResponseCode):
+        exit_code = exit_code_of(ResponseCode(error.code))
     return _Report(
-        error.problem_type,
+        slug,
         error.detail,
         (advice,) if advice else (),
         error.rule,

@@ -46,7 +46,6 @@ from perseid.registry.installation.site import (
     SITE_BINARY,
     SITE_JSON,
     ServerIdentity,
-    fingerprint,
     load_server_identity,
 )
 from perseid.registry.policy.policy import Policy, find_url_problems
@@ -202,7 +201,7 @@ def server_findings(directory: Path, config: Config) -> Iterator[Finding]:
     yield from _address_findings(server, identity, config)
     about = f"signs as server {identity.position + 1} of {identity.site_path.name}"
     serial = f"serial number {identity.site.serial}"
-    yield Finding("server", Level.OK, f"{about} ({serial}) with {fingerprint(identity.key.public)}")
+    yield Finding("server", Level.OK, f"{about} ({serial}) with {identity.key.public.fingerprint}")
 
 
 def _rotation_findings(directory: Path, identity: ServerIdentity) -> Iterator[Finding]:

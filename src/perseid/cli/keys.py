@@ -48,7 +48,7 @@ from perseid.registry.installation.installation import (
     Installation,
     load_settings,
 )
-from perseid.registry.installation.site import MAX_PASSPHRASE, fingerprint, generate_key, load_server_identity
+from perseid.registry.installation.site import MAX_PASSPHRASE, generate_key, load_server_identity
 from perseid.registry.installation.site import rotate as rotate_server
 
 from ._arguments import INTERFACE, Directory, get_identity, open_installation, printable, read_bytes, resolve_directory
@@ -202,9 +202,9 @@ def generate(
     write_file(public_file, public)
     if json:
         files = {"private_key_file": str(file), "public_key_file": str(public_file)}
-        print_json({"fingerprint": fingerprint(key.public), "key": key.public.to_json()} | files)
+        print_json({"fingerprint": key.public.fingerprint, "key": key.public.to_json()} | files)
     else:
-        fields = {"private key": file, "public key": public_file, "fingerprint": fingerprint(key.public)}
+        fields = {"private key": file, "public key": public_file, "fingerprint": key.public.fingerprint}
         print_fields({name: printable(str(value)) for name, value in fields.items()})
 
 
@@ -230,14 +230,14 @@ def _print_server_key(installation: Installation, json: bool) -> None:
             {
                 "purpose": Purpose.SERVER.value,
                 "key": key.to_json(),
-                "fingerprint": fingerprint(key),
+                "fingerprint": key.fingerprint,
                 "active": True,
                 "serial_number": serial,
                 "position": identity.position + 1,
             }
         )
     else:
-        typer.echo(f"{Purpose.SERVER.value}  {fingerprint(key)}  active, serial number {serial} of the site")
+        typer.echo(f"{Purpose.SERVER.value}  {key.fingerprint}  active, serial number {serial} of the site")
 
 
 def _rotate_server(folder: Path, json: bool) -> None:
@@ -247,14 +247,14 @@ def _rotate_server(folder: Path, json: bool) -> None:
             {
                 "purpose": Purpose.SERVER.value,
                 "key": rotated.key.to_json(),
-                "fingerprint": fingerprint(rotated.key),
+                "fingerprint": rotated.key.fingerprint,
                 "serial_number": rotated.site.serial,
                 "site_information": [str(path) for path in rotated.site_paths],
             }
         )
         return
     paths = ", ".join(printable(str(path)) for path in rotated.site_paths)
-    fields = {"active key": fingerprint(rotated.key), "serial number": rotated.site.serial, "site information": paths}
+    fields = {"active key": rotated.key.fingerprint, "serial number": rotated.site.serial, "site information": paths}
     print_fields(fields)
     print_message("A running server loads the key on SIGHUP. Replace all copies of the site information, in prefix")
     print_message("handles and on other servers of the site.")

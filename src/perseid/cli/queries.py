@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
@@ -29,7 +30,7 @@ from ._arguments import (
     print_more,
     printable,
 )
-from ._commands import REMOTE, parse_resolver
+from ._commands import NATIVE, REMOTE, parse_resolver
 from ._output import STANDARD_INPUT, AsJson, CommandFailed, for_each, print_json, print_message
 
 if TYPE_CHECKING:  # loading them takes longer than showing help
@@ -39,6 +40,7 @@ if TYPE_CHECKING:  # loading them takes longer than showing help
     from perseid.schema.records import Record
 
     from ._local import LocalReader
+    from ._native import NativeTarget
 
 _STATE_DESCRIPTIONS: Final = {
     "tombstone": "a tombstone: the resource is gone",
@@ -121,9 +123,13 @@ def resolve(  # noqa: PLR0913 - options
         _print_hints(record)
 
     with ExitStack() as stack:
-        reader: Client | LocalReader
-        connect = REMOTE.get()
-        if connect is not None:
+        reader: Client | LocalReader | NativeTarget
+        connect, connect_native = REMOTE.get(), NATIVE.get()
+        if connect_native is not None:
+            if authority:
+                raise import_module("._native", __package__).refuse_native("--authority")
+            reader = stack.enter_context(connect_native())
+        elif connect is not None:
             reader = stack.enter_context(connect())
             read_authority = reader.authority
         else:

@@ -37,8 +37,8 @@ from ._arguments import (
     read_record,
     require_version,
 )
-from ._commands import REMOTE
-from ._output import AsJson, print_json
+from ._commands import NATIVE, REMOTE
+from ._output import AsJson, print_json, print_message
 
 if TYPE_CHECKING:  # loading them takes longer than showing help
     from perseid.client import Client
@@ -56,6 +56,8 @@ if TYPE_CHECKING:  # loading them takes longer than showing help
     from perseid.registry.results import ChangeResult
     from perseid.schema.queries import HandlePage
     from perseid.schema.records import CreatedRecord, RecordChanged, ValueInput
+
+    from ._native import NativeTarget
 
     RecordCommand: TypeAlias = AddValues | CreateRecord | Delete | Remove | ReplaceRecord | SetValues
     ReadPage: TypeAlias = Callable[[str, str | None, int, HandleState | None, bool], HandlePage]
@@ -226,6 +228,10 @@ def list_(  # noqa: PLR0913 - options
     """
     from perseid.registry.queries.paging import MAX_PAGE  # noqa: PLC0415 - see above
 
+    connect_native = NATIVE.get()
+    if connect_native is not None:
+        _list_natively(connect_native, prefix, limit, json, selects=bool(state or deleted or after))
+        return
     with _open_lists(directory, acting_as) as read_page:
         cursor, remaining = after, limit
         while remaining != 0:
@@ -243,6 +249,27 @@ def list_(  # noqa: PLR0913 - options
                 return
             remaining = None if remaining is None else remaining - len(page.handles)
     print_more(cursor)
+
+
+def _list_natively(
+    connect: "Callable[[], NativeTarget]", prefix: str, limit: int | None, json: bool, *, selects: bool
+) -> None:
+    """List the handles as the native protocol does: all of them, without their states."""
+    from perseid.schema.queries import HandleSummary  # noqa: PLC0415 - see above
+
+    from ._native import UNKNOWN_STATE, refuse_native  # noqa: PLC0415
+
+    if selects:
+        raise refuse_native("--state, --deleted and --after")
+    with connect() as target:
+        handles = target.list_handles(prefix)
+    for handle in handles[:limit]:
+        if json:
+            print_json(HandleSummary(handle, UNKNOWN_STATE, 0))
+        else:
+            typer.echo(printable(handle))
+    if limit is not None and len(handles) > limit:
+        print_message(f"There are {len(handles) - limit:,} more results.")
 
 
 @contextmanager
@@ -292,6 +319,10 @@ def _execute(
     keep_history: bool = False,
 ) -> "ChangeResult | RecordChanged | CreatedRecord":
     """Execute a command on an installation or on a server."""
+    connect_native = NATIVE.get()
+    if connect_native is not None:
+        with connect_native() as target:
+            return target.execute(command, note, if_version, keep_history=keep_history)
     connect = REMOTE.get()
     if connect is not None:
         with connect() as client:

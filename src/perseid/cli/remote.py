@@ -11,16 +11,30 @@ from urllib.parse import urlsplit
 import typer
 
 from ._arguments import ActingAs, Directory, get_identity, parse_value_ref
-from ._commands import REMOTE, REMOTE_VARIABLE, CaFile, KeyFile, SecretFile, TokenFile, resolve_directory
+from ._commands import (
+    REMOTE,
+    REMOTE_VARIABLE,
+    CaFile,
+    Fingerprint,
+    KeyFile,
+    SecretFile,
+    TokenFile,
+    resolve_directory,
+)
 from ._output import AsJson, CommandFailed, confirm, is_terminal, print_fields, print_json, print_message
 
 if TYPE_CHECKING:  # loading it takes longer than showing help
     from perseid.client.api import Client
     from perseid.client.remotes import Remote
 
+    from ._native import NativeTarget
+
 
 def login(  # noqa: PLR0913 - options
-    server: Annotated[str, typer.Argument(metavar="SERVER", help="The URL, as in `https://id.example.org`.")],
+    server: Annotated[
+        str,
+        typer.Argument(metavar="SERVER", help="`https://HOST`, or `HOST[:PORT]` of the native protocol."),
+    ],
     *,
     name: Annotated[
         str | None, typer.Option("--name", metavar="NAME", help="The name to save it under. Default: the host.")
@@ -30,9 +44,12 @@ def login(  # noqa: PLR0913 - options
     secret_file: SecretFile = None,
     key_file: KeyFile = None,
     ca_file: CaFile = None,
-    fingerprint: Annotated[
-        str | None,
-        typer.Option("--fingerprint", metavar="SHA256", help="The certificate to accept, as its operator tells you."),
+    fingerprint: Fingerprint = None,
+    proxy: Annotated[
+        str | None, typer.Option("--proxy", metavar="URL", help="Connect through this HTTP proxy; saved.")
+    ] = None,
+    timeout: Annotated[
+        int | None, typer.Option("--timeout", metavar="SECONDS", min=1, help="Seconds to wait for the server; saved.")
     ] = None,
     json: AsJson = False,
 ) -> None:
@@ -40,31 +57,38 @@ def login(  # noqa: PLR0913 - options
 
     Credentials are a token, or an identity with its secret or private key. Without them, a terminal asks for a token.
     They are never on the command line, and are not sent over plain HTTP except to this machine. A certificate that no
-    authority has signed is shown and saved if you accept it; later only this one is accepted.
+    authority has signed is shown and saved if you accept it; later only this one is accepted. The key of a server of
+    the native protocol is shown and saved likewise; later every response must be certified by this key.
 
     `--remote NAME` or the variable PERSEID_REMOTE then selects the server for a command.
 
     For example:
         perseid login https://id.example.org --token-file token.txt
         perseid login https://id.example.org --name work --as 300:0.NA/12345 --key-file admin.key
+        perseid login id.example.org:2641 --name native --as 300:0.NA/12345 --key-file admin.key
     """
-    from perseid.client.remotes import InvalidRemote, check_name, save_remote  # noqa: PLC0415 - see above
+    import msgspec  # noqa: PLC0415 - see above
 
-    name = name or (urlsplit(server).hostname or server).replace(":", "-")
+    from perseid.client.remotes import InvalidRemote, check_name, is_native, save_remote  # noqa: PLC0415
+
+    host = urlsplit(f"//{server}" if is_native(server) else server).hostname
+    name = name or (host or server).replace(":", "-")
     try:
         check_name(name)
     except InvalidRemote as problem:
         raise typer.BadParameter(str(problem), param_hint="--name") from problem
-    remote = read_options(server, acting_as, token_file, secret_file, key_file, ca_file)
-    remote = _trust(remote, fingerprint)
+    remote = read_options(server, acting_as, token_file, secret_file, key_file, ca_file, fingerprint)
+    remote = msgspec.structs.replace(remote, proxy=proxy or "", timeout=float(timeout or 0))
+    remote = _pin_key(remote) if remote.is_native else _trust(remote)
     if not (remote.token or remote.identity):
         remote = _ask_for_token(remote)
     identity = _identify(remote)
     save_remote(name, remote, os.environ)
+    fields = {"remote": name, "server": remote.server, "identity": identity}
     if json:
-        print_json({"remote": name, "server": remote.server, "identity": identity})
+        print_json(fields)
         return
-    print_fields({"remote": name, "server": remote.server, "identity": identity})
+    print_fields(fields)
     print_message(f"To use it: --remote {name}, or {REMOTE_VARIABLE}={name}")
 
 
@@ -127,9 +151,17 @@ def read_options(
     secret_file: Path | None,
     key_file: Path | None,
     ca_file: Path | None,
+    fingerprint: str | None,
 ) -> "Remote":
-    """Read the options for a server."""
-    from perseid.client.remotes import InvalidRemote, Remote, read_secret  # noqa: PLC0415 - see above
+    """Read the options for a server. The key of a native server is that of a saved one with the same address."""
+    from perseid.client.remotes import (  # noqa: PLC0415 - see above
+        InvalidRemote,
+        Remote,
+        find_server_key,
+        is_native,
+        parse_address,
+        read_secret,
+    )
 
     if sum(file is not None for file in (token_file, secret_file, key_file)) > 1:
         raise typer.BadParameter("use only one of --token-file, --secret-file and --key-file")
@@ -137,7 +169,16 @@ def read_options(
         raise typer.BadParameter("use --as INDEX:HANDLE together with --secret-file or --key-file", param_hint="--as")
     if acting_as is not None:
         acting_as = str(parse_value_ref(acting_as, "--as"))
+    if fingerprint is not None and ca_file is not None:
+        raise typer.BadParameter("cannot be used with --ca-file", param_hint="--fingerprint")
+    if "@" in server:
+        raise typer.BadParameter("must not contain credentials: use --token-file, or --as", param_hint="SERVER")
+    if is_native(server):
+        for option, file in (("--token-file", token_file), ("--ca-file", ca_file)):
+            if file is not None:
+                raise typer.BadParameter("is for the HTTP API: use --server https://HOST", param_hint=option)
     try:
+        server_key = find_server_key(parse_address(server), os.environ) if is_native(server) else ""
         return Remote(
             server,
             acting_as or "",
@@ -145,20 +186,62 @@ def read_options(
             "" if secret_file is None else read_secret(secret_file),
             "" if key_file is None else str(key_file.resolve()),
             "" if ca_file is None else str(ca_file.resolve()),
+            fingerprint or "",
+            "" if fingerprint else server_key,
         )
     except InvalidRemote as problem:
         raise CommandFailed(str(problem)) from problem
 
 
 def connect(remote: "Remote") -> "Client":
-    """Return a client of the server; nothing is sent yet."""
+    """Return a client of the HTTP API; nothing is sent yet."""
+    if remote.is_native:
+        from ._native import refuse_native  # noqa: PLC0415 - see above
+
+        raise refuse_native()
     try:
         return remote.connect()
     except ValueError as problem:
         raise CommandFailed(str(problem)) from problem
 
 
-def _trust(remote: "Remote", fingerprint: str | None) -> "Remote":
+def connect_native(remote: "Remote") -> "NativeTarget":
+    """Return a native server; nothing is sent yet, unless its key has to be compared with a fingerprint."""
+    from ._native import NativeTarget  # noqa: PLC0415 - see above
+
+    try:
+        return NativeTarget(remote.connect_native())
+    except ValueError as problem:
+        raise CommandFailed(str(problem)) from problem
+
+
+def _pin_key(remote: "Remote") -> "Remote":
+    """Pin the key of a native server if it has the expected fingerprint, or if the user accepts it."""
+    import msgspec  # noqa: PLC0415 - see above
+
+    from perseid.client.remotes import fetch_key, has_fingerprint  # noqa: PLC0415
+    from perseid.records.encoding import to_base64  # noqa: PLC0415
+
+    if not remote.identity:
+        raise CommandFailed("Credentials required", "Use --as INDEX:HANDLE with --secret-file FILE or --key-file FILE")
+    key = fetch_key(remote.address, remote.timeout)
+    pinned = msgspec.structs.replace(remote, server_key=to_base64(key.to_bytes()), fingerprint="")
+    if remote.fingerprint and not has_fingerprint(key, remote.fingerprint):
+        advice = "Ask its operator: `perseid key list` shows it on the server"
+        raise CommandFailed(f"{remote.server} has the key {key.fingerprint}, not the expected one", advice)
+    if remote.fingerprint or pinned.server_key == remote.server_key:
+        return pinned
+    digest = key.fingerprint.rpartition(" ")[2]
+    what = "another key than the saved one" if remote.server_key else "a key that is not known yet"
+    statement = f"{remote.server} has {what}: {key.fingerprint}"
+    if not is_terminal(sys.stdin):
+        raise CommandFailed(statement, f"If its operator confirms it: --fingerprint {digest}")
+    print_message("Compare the key with the one that the operator of the server tells you.")
+    confirm(statement)
+    return pinned
+
+
+def _trust(remote: "Remote") -> "Remote":
     """Pin the certificate of the server if no authority has signed it and the user accepts it."""
     import msgspec  # noqa: PLC0415 - see above
 
@@ -169,9 +252,7 @@ def _trust(remote: "Remote", fingerprint: str | None) -> "Remote":
         origin = Origin.parse(remote.server)
     except ValueError as problem:
         raise typer.BadParameter(str(problem), param_hint="SERVER") from problem
-    if fingerprint is not None:
-        return msgspec.structs.replace(remote, fingerprint=fingerprint)
-    if not origin.is_https:
+    if remote.fingerprint or remote.proxy or not origin.is_https:
         return remote
     found = find_untrusted(origin.host, origin.port, Path(remote.ca_file) if remote.ca_file else None)
     if not found:
@@ -204,6 +285,10 @@ def _identify(remote: "Remote") -> str:
     """Let the server check the credentials, and return the identity."""
     from perseid.registry.access.token_records import InvalidToken, Secret  # noqa: PLC0415 - see above
 
+    if remote.is_native:
+        with connect_native(remote) as target:
+            target.identify()
+        return remote.identity or "anonymous"
     try:
         with remote.connect() as client:
             if remote.token:

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .api import AsyncClient, Client, connect, connect_async
-    from .errors import ClientError, NotFound, ProtocolError, Refused, UnknownOutcome, Unreachable
+    from .errors import (
+        ClientError,
+        NotFound,
+        ProtocolError,
+        Refused,
+        UnexpectedKey,
+        UnknownOutcome,
+        Unreachable,
+        UntrustedCertificate,
+    )
     from .native import NativeClient
     from .native_async import AsyncNativeClient
     from .resolution import AsyncResolver, Resolution, Resolver, Step, resolve
@@ -29,8 +38,10 @@ __all__ = [
     "Resolver",
     "Root",
     "Step",
+    "UnexpectedKey",
     "UnknownOutcome",
     "Unreachable",
+    "UntrustedCertificate",
     "connect",
     "connect_async",
     "resolve",
@@ -50,8 +61,10 @@ _MODULES = {
     "Resolver": "resolution",
     "Root": "roots",
     "Step": "resolution",
+    "UnexpectedKey": "errors",
     "UnknownOutcome": "errors",
     "Unreachable": "errors",
+    "UntrustedCertificate": "errors",
     "connect": "api",
     "connect_async": "api",
     "resolve": "resolution",

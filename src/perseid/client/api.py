@@ -47,7 +47,7 @@ from .api_exchange import (
 )
 from .api_operations import QueryOperations, RecordOperations
 from .api_services import JOB_PATH, JobOperations, NamespaceOperations
-from .errors import ProtocolError, Unreachable
+from .errors import ProtocolError, UnexpectedKey, Unreachable
 from .options import check_options, parse_identity, read_key
 
 R = TypeVar("R")
@@ -117,7 +117,7 @@ def fetch_certificate(origin: Origin, fingerprint: str, timeout: float = DEFAULT
         raise Unreachable(f"{origin.url} cannot be reached: {error}") from error
     found = hashlib.sha256(ssl.PEM_cert_to_DER_cert(text)).hexdigest()
     if found != normalize_fingerprint(fingerprint):
-        raise ProtocolError(
+        raise UnexpectedKey(
             f"The certificate of {origin.url} has the fingerprint {found}, not the expected one",
             advice="Ask the operator of the server for the fingerprint of its new certificate",
         )

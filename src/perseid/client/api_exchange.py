@@ -24,7 +24,7 @@ from perseid.records.private_keys import PrivateKey
 from perseid.schema.common import AlreadyDone
 from perseid.schema.problems import Problem
 
-from .errors import ClientError, NotFound, ProtocolError, Refused, Unreachable
+from .errors import ClientError, NotFound, ProtocolError, Refused, Unreachable, UntrustedCertificate
 
 R = TypeVar("R")
 
@@ -407,7 +407,8 @@ def to_error(problem: Problem) -> ClientError:
 
 def unreachable(origin: Origin, failure: Failure) -> Unreachable:
     """Convert a failure to an error."""
-    return Unreachable(f"{origin.url} cannot be reached: {failure.reason}", advice=failure.advice)
+    kind = UntrustedCertificate if failure.final else Unreachable
+    return kind(f"{origin.url} cannot be reached: {failure.reason}", advice=failure.advice)
 
 
 # Server-sent events

@@ -4,8 +4,10 @@
     ├── NotFound        the handle, value, prefix or path does not exist
     ├── Refused         the server refused the request: permission, policy, already exists, authentication
     ├── Unreachable     no server answered in time
-    │   └── UnknownOutcome    a change was sent and may have been made
+    │   ├── UnknownOutcome        a change was sent and may have been made
+    │   └── UntrustedCertificate  no trusted authority has signed the certificate of the server
     └── ProtocolError   an answer is malformed, has a wrong signature, or does not belong to the request
+        └── UnexpectedKey         the server has another certificate or key than the pinned one
 
 Every error has the data of a problem document (`perseid.schema.problems`), so that programs never parse texts. A
 mistake of the calling program, such as an option that does not exist, is a ValueError or TypeError.
@@ -75,7 +77,15 @@ class UnknownOutcome(Unreachable):
     default_type = "unknown-outcome"
 
 
+class UntrustedCertificate(Unreachable):
+    """No trusted authority has signed the certificate of the server."""
+
+
 class ProtocolError(ClientError):
     """The answer is malformed, has a wrong signature, or does not belong to the request."""
 
     default_type = "invalid-response"
+
+
+class UnexpectedKey(ProtocolError):
+    """The server has another certificate or key than the pinned one."""

@@ -40,7 +40,7 @@ from perseid.wire.requests import HandleRequest, ValuesRequest
 from perseid.wire.responses import Failure, SiteInfo, decode_response
 from perseid.wire.sessions import Identity, Session
 
-from .errors import ClientError, NotFound, ProtocolError, Refused, UnknownOutcome, Unreachable
+from .errors import ClientError, NotFound, ProtocolError, Refused, UnexpectedKey, UnknownOutcome, Unreachable
 from .native_operations import Operation, body_of, read_site
 from .options import parse_identity, read_key
 
@@ -225,7 +225,7 @@ class NativeProtocol:
             self.server_key, self.site = key, read_site(body_of(response, SiteInfo))
             return
         if self.server_key is not None:
-            raise ProtocolError(
+            raise UnexpectedKey(
                 "The server does not have the expected key",
                 advice="Check the address; if the server has a new key, confirm that key and pin it",
             ) from failure

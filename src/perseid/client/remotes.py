@@ -2,8 +2,9 @@
 
     $XDG_CONFIG_HOME/perseid/remotes/NAME.json
 
-`perseid login` writes them. A certificate that no authority has signed is pinned by its fingerprint; the private key of
-an identity stays in its own file.
+`perseid login` writes them. A server is a URL, for its HTTP API, or `HOST[:PORT]`, for the native protocol. A
+certificate that no authority has signed is pinned by its fingerprint, and so is the key of a native server; the private
+key of an identity stays in its own file.
 """
 
 import hashlib
@@ -14,14 +15,21 @@ import ssl
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
+from urllib.parse import urlsplit
 
 import msgspec
 
-from .errors import Unreachable
+from .errors import UnexpectedKey, Unreachable
 
 if TYPE_CHECKING:
+    from perseid.records.keys import PublicKey
+
     from .api import Client, ConnectOptions
+    from .native import NativeClient
+
+Address: TypeAlias = tuple[str, int]
+"""Host and port."""
 
 FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
@@ -45,7 +53,7 @@ class Remote(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     """A server, and how to authenticate there."""
 
     server: str
-    """The URL."""
+    """The URL of its HTTP API, or `HOST[:PORT]` of the native protocol."""
     identity: str = ""
     """Who acts, as `INDEX:HANDLE`; empty with a token, or for an anonymous user."""
     token: str = ""
@@ -55,13 +63,28 @@ class Remote(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     ca_file: str = ""
     """Certificates to trust instead of those of the system."""
     fingerprint: str = ""
-    """The SHA-256 hash of the server's certificate, instead of a chain of trust."""
+    """The SHA-256 hash of the server's certificate, instead of a chain of trust; or that of its key, as `SHA256:…`."""
+    server_key: str = ""
+    """The pinned public key of a native server: a Handle key in base64."""
+    proxy: str = ""
+    timeout: float = 0.0
+    """Seconds; 0 for the default."""
 
     def __repr__(self) -> str:
         return f"Remote({self.server!r}, {self.identity!r})"
 
+    @property
+    def is_native(self) -> bool:
+        """Whether it is a server of the native protocol."""
+        return is_native(self.server)
+
+    @property
+    def address(self) -> Address:
+        """Host and port of a native server. Raises InvalidRemote."""
+        return parse_address(self.server)
+
     def connect(self) -> "Client":
-        """Return a client; nothing is sent yet. Raises ValueError."""
+        """Return a client of the HTTP API; nothing is sent yet. Raises ValueError."""
         from .api import connect  # noqa: PLC0415 - loads the HTTP library
 
         options: ConnectOptions = {}
@@ -78,7 +101,58 @@ class Remote(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
             options["ca_file"] = self.ca_file
         if self.fingerprint:
             options["fingerprint"] = self.fingerprint
+        if self.proxy:
+            options["proxy"] = self.proxy
+        if self.timeout:
+            options["timeout"] = self.timeout
         return connect(self.server, **options)
+
+    def connect_native(self) -> "NativeClient":
+        """Return a client of the native protocol. Raises ValueError, or ClientError for a key that is not expected.
+
+        Nobody authenticates to a server whose key is not known. One that is known by its fingerprint is asked for it.
+        """
+        from perseid.records.private_keys import read_private_key  # noqa: PLC0415 - loads cryptography
+
+        from .native import DEFAULT_TIMEOUT, NativeClient  # noqa: PLC0415
+
+        host, port = self.address
+        server_key = self._find_key()
+        if self.identity and server_key is None:
+            raise InvalidRemote(
+                f"The key of {self.server} is not known. Save it with perseid login {self.server}, "
+                "or name it with --fingerprint"
+            )
+        key = read_private_key(read_private_file(Path(self.key_file))) if self.key_file else self.secret or None
+        return NativeClient(
+            host,
+            port,
+            identity=self.identity or None,
+            key=key,
+            server_key=server_key,
+            timeout=self.timeout or DEFAULT_TIMEOUT,
+        )
+
+    def _find_key(self) -> "PublicKey | None":
+        """The key that the server must have; None for any."""
+        from perseid.records.encoding import from_base64  # noqa: PLC0415 - as above
+        from perseid.records.errors import InvalidData  # noqa: PLC0415
+        from perseid.records.keys import PublicKey  # noqa: PLC0415
+
+        if self.server_key:
+            try:
+                return PublicKey.from_bytes(from_base64(self.server_key, "the key"))
+            except InvalidData as error:
+                raise InvalidRemote(f"The saved key of {self.server} is invalid: {error}") from error
+        if not self.fingerprint:
+            return None
+        key = fetch_key(self.address, self.timeout)
+        if not has_fingerprint(key, self.fingerprint):
+            raise UnexpectedKey(
+                f"{self.server} has the key {key.fingerprint}, not the expected one",
+                advice="Ask the operator of the server for the fingerprint of its key",
+            )
+        return key
 
 
 def read_private_file(path: Path) -> bytes:
@@ -119,8 +193,7 @@ def load_remote(name: str, environ: Mapping[str, str]) -> Remote:
     """Load a saved remote."""
     path = _find_file(name, environ)
     if not path.exists():
-        known = ", ".join(list_remotes(environ)) or "none"
-        raise InvalidRemote(f"There is no remote {name}; saved remotes: {known}. Add it with: perseid login SERVER")
+        raise _unknown_remote(name, environ)
     try:
         return msgspec.json.decode(read_private_file(path), type=Remote)
     except msgspec.DecodeError as error:
@@ -143,9 +216,11 @@ def save_remote(name: str, remote: Remote, environ: Mapping[str, str]) -> Path:
 
 
 def remove_remote(name: str, environ: Mapping[str, str]) -> None:
-    """Remove a saved remote, with its credentials."""
-    load_remote(name, environ)
-    _find_file(name, environ).unlink()
+    """Remove a saved remote, with its credentials; also one whose file is damaged."""
+    path = _find_file(name, environ)
+    if not path.exists():
+        raise _unknown_remote(name, environ)
+    path.unlink()
 
 
 def list_remotes(environ: Mapping[str, str]) -> list[str]:
@@ -153,10 +228,25 @@ def list_remotes(environ: Mapping[str, str]) -> list[str]:
     return sorted(path.stem for path in remotes_folder(environ).glob("*.json"))
 
 
+def find_server_key(address: Address, environ: Mapping[str, str]) -> str:
+    """The key of a native server that is saved under any name; empty if there is none."""
+    for name in list_remotes(environ):
+        with suppress(InvalidRemote):
+            remote = load_remote(name, environ)
+            if remote.server_key and remote.address == address:
+                return remote.server_key
+    return ""
+
+
 def check_name(name: str) -> None:
     """Check the name of a remote, which becomes the name of its file; raises InvalidRemote."""
     if not _NAME.fullmatch(name):
         raise InvalidRemote(f"{name!r} is not a name of a remote. Use up to 64 letters, digits, dots and hyphens")
+
+
+def _unknown_remote(name: str, environ: Mapping[str, str]) -> InvalidRemote:
+    known = ", ".join(list_remotes(environ)) or "none"
+    return InvalidRemote(f"There is no remote {name}; saved remotes: {known}. Add it with: perseid login SERVER")
 
 
 def _find_file(name: str, environ: Mapping[str, str]) -> Path:
@@ -184,3 +274,37 @@ def find_untrusted(host: str, port: int, ca_file: Path | None) -> str:
 def format_fingerprint(digits: str) -> str:
     """Format the hash of a certificate as other programs show it."""
     return ":".join(re.findall("..", digits.upper()))
+
+
+# Native servers
+
+
+def is_native(server: str) -> bool:
+    """Whether a server is named by its host, not by a URL."""
+    return "://" not in server
+
+
+def parse_address(server: str) -> Address:
+    """Parse `HOST[:PORT]`; an IPv6 address is in brackets. Raises InvalidRemote."""
+    from .native import DEFAULT_PORT  # noqa: PLC0415 - loads cryptography
+
+    try:
+        parts = urlsplit(f"//{server}")
+        if parts.hostname and parts.netloc == server and "@" not in server and server.isprintable():
+            return parts.hostname, parts.port or DEFAULT_PORT
+    except ValueError:  # the port
+        pass
+    raise InvalidRemote(f"{server[:100]!r} is not a server. Use https://HOST, or HOST[:PORT] of the native protocol")
+
+
+def fetch_key(address: Address, timeout: float = 0.0) -> "PublicKey":
+    """Ask a native server for its public key, with which it signs the answer. Raises ClientError."""
+    from .native import NativeClient  # noqa: PLC0415 - as above
+
+    with NativeClient(*address, timeout=timeout or CONNECT_SECONDS) as client:
+        return client.server_key
+
+
+def has_fingerprint(key: "PublicKey", expected: str) -> bool:
+    """Whether a key has a fingerprint, which may be given with or without the type and length of the key."""
+    return key.fingerprint.endswith(f" {expected.strip()}") or key.fingerprint == expected.strip()

@@ -39,7 +39,16 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from . import encoding as codec
 from .binary import Reader, Writer
-from .encoding import JsonObject, from_base64, parse_json, require_member, require_object, require_text, write_json
+from .encoding import (
+    JsonObject,
+    from_base64,
+    parse_json,
+    require_member,
+    require_object,
+    require_text,
+    to_base64,
+    write_json,
+)
 from .errors import InvalidData, RecordMisuse
 
 MAX_KEY_BITS: Final = 8192
@@ -233,6 +242,12 @@ class PublicKey(Key):
             raise InvalidData(f"unknown kind of public key {kind!r}", 4)
         reader.i16()
         return cls._create(key_class, read_numbers(reader, key_class.WIRE_FIELDS))
+
+    @property
+    def fingerprint(self) -> str:
+        """Type, length and hash of the key; the hash covers the binary form, as in site information."""
+        digest = to_base64(hashlib.sha256(self.to_bytes()).digest()).rstrip("=")
+        return f"{self.KTY} {self.bits} SHA256:{digest}"
 
     def to_bytes(self) -> bytes:
         """Encode the binary form."""

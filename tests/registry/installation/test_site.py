@@ -13,7 +13,6 @@ from perseid.registry.installation.settings import Config
 from perseid.registry.installation.site import (
     MissingFile,
     SiteError,
-    fingerprint,
     is_later,
     load_server_identity,
     next_serial,
@@ -261,6 +260,6 @@ def test_next_key_is_used_if_site_names_it(here: Path) -> None:
 
 
 def test_fingerprint_is_hash_of_key_bytes() -> None:
-    assert fingerprint(SERVER_KEY.public).startswith("RSA 2048 SHA256:")
-    assert fingerprint(DSA_KEY.public).startswith("DSA ")
-    assert len({fingerprint(key.public) for key in (SERVER_KEY, RSA_KEY, DSA_KEY)}) == 3
+    assert SERVER_KEY.public.fingerprint.startswith("RSA 2048 SHA256:")
+    assert DSA_KEY.public.fingerprint.startswith("DSA ")
+    assert len({key.public.fingerprint for key in (SERVER_KEY, RSA_KEY, DSA_KEY)}) == 3

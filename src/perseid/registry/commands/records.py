@@ -586,6 +586,11 @@ def keep_administrators(stored: StoredRecord, values: tuple[Value, ...]) -> tupl
 
     `Create` itself keeps the owner of a reserved handle.
     """
-    if values_of_type(values, HS_ADMIN) or stored.state is State.RESERVED:
+    return values if stored.state is State.RESERVED else with_administrators(stored.values, values)
+
+
+def with_administrators(existing: tuple[Value, ...], values: tuple[Value, ...]) -> tuple[Value, ...]:
+    """The values of a whole record, with the administrators of the existing one if they name none."""
+    if values_of_type(values, HS_ADMIN):
         return values
-    return (*values, *reindex(values_of_type(stored.values, HS_ADMIN), values))
+    return (*values, *reindex(values_of_type(existing, HS_ADMIN), values))

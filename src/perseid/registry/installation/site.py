@@ -21,9 +21,7 @@ serial number names, which exists under one of the two names. A server that star
 completes the rotation.
 """
 
-import base64
 import fcntl
-import hashlib
 import ipaddress
 import json
 import os
@@ -256,12 +254,6 @@ def find_matching_key(form: SiteFile, keys: Sequence[KeyFile], position: int) ->
         return None
     public = form.site.servers[position].key
     return next((key for key in keys if key.key.public == public), None)
-
-
-def fingerprint(key: PublicKey) -> str:
-    """Return type, length and hash of a public key; the hash covers the bytes in the site information."""
-    digest = base64.b64encode(hashlib.sha256(key.to_bytes()).digest()).decode().rstrip("=")
-    return f"{key.KTY} {key.bits} SHA256:{digest}"
 
 
 def is_later(serial: int, other: int) -> bool:
