@@ -236,6 +236,11 @@ def data_from_text(type_: str, text: str) -> bytes:
     """
     if text.startswith(BASE64_PREFIX):
         return check_data_length(from_base64(text.removeprefix(BASE64_PREFIX), "the data"))
+    return data_from_cell(type_, text)
+
+
+def data_from_cell(type_: str, text: str) -> bytes:
+    """Encode data from the text form of the type, without any other form: `base64:…` is that text."""
     return _encode((find_data_class(type_) or Text).from_text(text))
 
 

@@ -187,6 +187,14 @@ class AdviceKind(Enum):
     URL_PATTERN_EXAMPLE = "For example: https://old.example/*"
     URL_REPLACEMENT_EXAMPLE = "For example: https://new.example/*"
 
+    # Imports
+    CHANGE_STATE = "Publish or unpublish {handle} by itself, or leave the state out of the file"
+    CHOOSE_ON_EXISTING = "Remove the row, or choose that existing records are skipped or updated"
+    IMPORT_AGAIN = "Import the file again"
+    MINT_AGAIN = "Undo job {job} first, or confirm that each row gets another handle"
+    NAME_STATE = "Use published, unpublished, reserved or tombstone; a minted handle is no tombstone"
+    REMOVE_DUPLICATE = "Remove one of both rows"
+
     # Queries
     FIND_OWNED = "Ask an administrator for the permission, or search for the handles that you own"
     GIVE_CRITERION = "Give a URL, host, path, type, value, owner, prefix or entry"

@@ -71,6 +71,7 @@ from perseid.registry.commands.records import (
 )
 from perseid.registry.commands.transfer import LinkMetadata, LinkResult, LinkVersion, Transfer
 from perseid.registry.commands.users import AddUser, DisableUser, ResetUser, UserResult
+from perseid.registry.jobs.import_job import MintedRows, MintRows
 from perseid.registry.jobs.undo import UndoConflict
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.queries.namespaces import ChangePolicy, PolicyChange
@@ -118,7 +119,7 @@ _COMMANDS: Final[dict[str, type[Deferrable]]] = {
         *(Add, AddNamespace, AddValues, ChangePolicy, CopyPrefixHandle, Create, CreateNamespace, CreateRecord),
         *(CreateToken, Delete, Generate, Home, LinkMetadata, LinkVersion, Mint, Modify, Publish, Redact, Remove),
         *(RemoveNamespace, ReplaceRecord, Reserve, Revive, RevokeToken, SetPolicy, SetValues, Tombstone, Transfer),
-        *(Unpublish, AddUser, DisableUser, Grant, ResetUser, Revoke),
+        *(Unpublish, AddUser, DisableUser, Grant, MintRows, ResetUser, Revoke),
     )
 }
 _STATE_CHANGES: Final[dict[str, type[StateChange]]] = {
@@ -127,7 +128,8 @@ _STATE_CHANGES: Final[dict[str, type[StateChange]]] = {
 _RESULTS: Final[dict[str, type[Any]]] = {
     kind.__name__: kind
     for kind in (
-        *(AccessChange, ChangeResult, LinkResult, MintResult, Namespace, PolicyChange, Token, UserResult, int),
+        *(AccessChange, ChangeResult, LinkResult, MintedRows, MintResult, Namespace, PolicyChange, Token, UserResult),
+        int,
     )
 }
 _REFUSALS: Final[dict[str, type[Refused]]] = {

@@ -11,6 +11,7 @@ Tokens are checked here before the command: the decision depends on the token's 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Generic, TypeVar, cast
 
 from perseid.ledger.errors import AnswersUnavailable, CorruptData, LedgerError, PreconditionFailed, TooBusy
@@ -76,9 +77,11 @@ class DeferredCommand:
 class Registry:
     """The rules over one ledger. Thread-safe."""
 
-    def __init__(self, ledger: Ledger, rules: Rules) -> None:
+    def __init__(self, ledger: Ledger, rules: Rules, spool: Path | None = None) -> None:
+        """`spool` is the folder of imports, if there is one."""
         self.ledger = ledger
         self.rules = rules
+        self.spool = spool
         self.entry_cache = EntryCache()
 
     def do(

@@ -67,3 +67,33 @@ class RowProblem(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is wrong, as a sentence."""
     fix: str = ""
     """How to fix it, as a sentence."""
+
+
+class OnExisting(StrEnum):
+    """What happens to a row whose handle exists."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+    UPDATE = "update"
+    """Set the values of the row, as `perseid set` does; other values of the record stay."""
+
+
+class RowOutcome(StrEnum):
+    """What becomes of a row."""
+
+    CREATED = "created"
+    MINTED = "minted"
+    UPDATED = "updated"
+    DELETED = "deleted"
+    UNCHANGED = "unchanged"
+    """The record is already as the row says."""
+    SKIPPED = "skipped"
+    """The handle exists, and existing records are skipped."""
+
+
+class RowOptions(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an import does with its rows."""
+
+    on_existing: OnExisting = OnExisting.FAIL
+    preserve_dates: bool = False
+    """Keep creation dates, owners and timestamps: for server administrators."""

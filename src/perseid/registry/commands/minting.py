@@ -151,7 +151,16 @@ class Mint(Generate):
 
         return Plan(result, tuple(drafts), reason=context.reasons[-1])
 
-    def _drafts(self, context: Context, mint_plan: "_MintPlan", handles: Sequence[Handle], row: int) -> list[Draft]:
+    def plan(self, context: Context) -> "MintPlan":
+        """Return how the handles would be minted, to decide samples. Raises `Refused`."""
+        return _plan_minting(context, self, self.count * self.names_each)
+
+    def decide_sample(self, context: Context, mint_plan: "MintPlan") -> Draft:
+        """Decide the first object as if it were minted, with a handle that nobody gets. Raises `Refused`."""
+        samples = [mint_plan.sample_handle() for _ in range(self.names_each)]
+        return self._drafts(context, mint_plan, samples, 0)[0]
+
+    def _drafts(self, context: Context, mint_plan: "MintPlan", handles: Sequence[Handle], row: int) -> list[Draft]:
         """The entries of one object: its handle, and that of its metadata record if it has one."""
         policy = mint_plan.policy
         values = self.each[row] if self.each else self.values
@@ -267,7 +276,7 @@ def retry_until_ready(attempt: Callable[[int | None], T], since: int | None, pat
 
 
 @dataclass(frozen=True, slots=True)
-class _MintPlan:
+class MintPlan:
     """How handles are minted in a namespace."""
 
     context: Context
@@ -349,7 +358,7 @@ class _MintPlan:
         return Source(self.context.clock, self.context.random, lease, sleep, self.policy.lead, None)
 
 
-def _plan_minting(context: Context, command: Generate, count: int) -> _MintPlan:
+def _plan_minting(context: Context, command: Generate, count: int) -> MintPlan:
     """How to mint in the namespace, if that is possible and the caller can; raises `Refused`."""
     prefix, _, start = command.where.partition("/")
     check_prefix(prefix)
@@ -365,7 +374,7 @@ def _plan_minting(context: Context, command: Generate, count: int) -> _MintPlan:
         line = policy.line("scheme")
         reason = f"The suffix cannot begin with {display_name(start)}; the policy of this namespace says: {line}"
         raise Refused(ResponseCode.INVALID_HANDLE, reason, AdviceKind.MINT_UNDER_PREFIX(prefix=prefix), "P8")
-    mint_plan = _MintPlan(context, command, policy, f"{prefix}/{start}", scheme or UuidScheme())
+    mint_plan = MintPlan(context, command, policy, f"{prefix}/{start}", scheme or UuidScheme())
     mint_plan.sample_handle()
     _check_count(count)
     require_mint(context, policy, prefix)

@@ -69,6 +69,8 @@ class Create(Deferrable):
     """Whether it is public at once; otherwise it waits to be published."""
     keeps_administrator: bool = False
     """Whether to refuse replacing a record that has administrators by one that has none."""
+    tombstone: bool = False
+    """Whether it is a tombstone from the start, as an import of one is; its values say why."""
 
     def decide(self, context: Context) -> Plan[ChangeResult]:
         """§16.2: responsibility, handle, indexes, existence, identity, permission, policy."""
@@ -94,11 +96,13 @@ class Create(Deferrable):
             context.require(permissions.create(stored.handle))
         if not self.published:
             require_unpublishable(stored)
-        values = compose(context, stored, self.values, creates=True)
+        values = compose(context, stored, self.values, creates=True, state=self._state)
         return plan_change(context, stored, Action.CREATE, values, self._state)
 
     @property
     def _state(self) -> State:
+        if self.tombstone:
+            return State.TOMBSTONE
         return State.NORMAL if self.published else State.UNPUBLISHED
 
     def _knows(self, context: Context, stored: StoredRecord) -> bool:
@@ -137,7 +141,8 @@ class Create(Deferrable):
         if not context.is_allowed(requirement):
             raise already_exists(stored)
         context.require(requirement)
-        values = compose(context, stored, (*self.values, *reindex(kept, self.values)), creates=True)
+        complete = (*self.values, *reindex(kept, self.values))
+        values = compose(context, stored, complete, creates=True, state=self._state)
         return plan_change(context, stored, Action.CREATE, values, self._state)
 
 
@@ -517,6 +522,7 @@ class CreateRecord(Deferrable):
     preserve_dates: bool = False
     """Whether the date of creation and the timestamps of the values are kept (A3): an import, by a server
     administrator."""
+    tombstone: bool = False
 
     def decide(self, context: Context) -> Plan[ChangeResult]:
         """As for `Create`."""
@@ -526,7 +532,8 @@ class CreateRecord(Deferrable):
         values = (*self.complete, *assign_indexes(self.values, self.complete, ttl))
         if self.overwrite:
             values = keep_administrators(context.get_hosted(self.handle), values)
-        return Create(self.handle, values, self.overwrite, self.reuse_deleted, self.published).decide(context)
+        command = Create(self.handle, values, self.overwrite, self.reuse_deleted, self.published)
+        return (replace(command, tombstone=True) if self.tombstone else command).decide(context)
 
 
 @dataclass(frozen=True, slots=True)

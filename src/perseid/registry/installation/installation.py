@@ -7,6 +7,7 @@
     keys/privkey.bin      the key that signs responses of the server
     keys/https.pem        the self-signed certificate for HTTPS: see `certificates`
     siteinfo.json, .bin   the site information: see `site`
+    spool/                the files of imports until they end: see `spool`
     known-clients         where identities were proved, as keyed hashes, for rate limits; rebuilt if missing
 
 `create` creates one, `Installation.open` opens it and `upgrade` upgrades its tables. Opening never upgrades: an
@@ -53,6 +54,7 @@ from .site import KEYS_NAME as KEYS_NAME  # noqa: PLC0414
 from .site import PUBLIC_KEY, SERVER_KEY, SITE_JSON, build_site, encode_site, generate_key, load_passphrase
 
 KNOWN_CLIENTS: Final = "known-clients"
+SPOOL_NAME: Final = "spool"
 CHECKPOINT_KEY: Final = "checkpoint.key"
 NEXT_CHECKPOINT_KEY: Final = f"{CHECKPOINT_KEY}.next"
 """The next key, during a rotation."""
@@ -152,7 +154,7 @@ class Installation:
     def registry(self, config: Config | None = None) -> Registry:
         """Return a registry on the ledger, with the rules of these settings; by default those it was opened with."""
         config = config or self.config
-        return Registry(self.ledger, rules_of(config))
+        return Registry(self.ledger, rules_of(config), self.directory / SPOOL_NAME)
 
     def close(self) -> None:
         """Complete pending work and release all resources."""

@@ -13,8 +13,9 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from graphlib import TopologicalSorter
-from typing import Any, Final, Generic, Protocol, Self, TypeVar
+from typing import Any, Final, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -24,8 +25,9 @@ from perseid.ledger.store.jobs import ChangeJob, EndJob, Job, JobOwner, JobSteps
 from perseid.registry.access.authorization import MAX_GROUP_LOOKUPS, MAX_GROUP_MEMBERS, Decision, SearchUsage
 from perseid.registry.access.permissions import Requirement, display_name
 from perseid.registry.advice import AdviceKind
+from perseid.registry.commands.minting import retry_until_ready
 from perseid.registry.commands.records import require_identity
-from perseid.registry.context import Context, Plan
+from perseid.registry.context import Command, Context, Plan
 from perseid.registry.identity import Anonymous, Identity, KeyIdentity, LocalIdentity, handle_key
 from perseid.registry.policy import case_rules
 from perseid.registry.queries.history import SEE_ALL, is_allowed
@@ -47,6 +49,9 @@ MAX_CHUNK_MEMBERS: Final = MAX_GROUP_MEMBERS // 2
 """References and group members that one commit may look up for authorization before it takes no more records. The
 authorization limits are per record: records that are allowed on their own must not be refused together. `Chunk` also
 ends before a record for which too little of the budget is left."""
+
+STEP_PATIENCE: Final = 1.0
+"""Seconds that a step which mints waits for the clock; after that it raises `RetryLater` and can be repeated."""
 
 _CANCELED: Final = "canceled"
 """The parameter that a canceled job has in addition."""
@@ -213,6 +218,17 @@ class Work(Protocol[T]):
         """Return the function that decides on an item; `steps` are the entries of the job so far."""
 
 
+@runtime_checkable
+class StepWork(Work[T], Protocol[T]):
+    """The work of a kind of job that has steps of its own, and something to do at the end."""
+
+    def step(self, known: JobSteps, items: Sequence[T], since: int | None) -> Command[tuple[JobSteps, int]]:
+        """Return the command that changes the next items; the result is as of `Step`. See `RetryLater` for `since`."""
+
+    def end(self) -> None:
+        """Clean up after the job has ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step(Generic[T]):
     """A command that changes the next items of a job, as many as fit in one commit."""
@@ -256,15 +272,25 @@ class JobRun:
         """
         if not self._items and not self._next_page():
             self.registry.ledger.change(EndJob(self.job.id))
+            if isinstance(self._work, StepWork):
+                self._work.end()
             return False
         if self._items and self._work is not None:
-            step = Step(self._work, self.job, self.steps, self._items)
-            note = f"{self.job.kind} {self.job.id}" + (f": {self.job.note}" if self.job.note else "")
-            self.steps, processed = self.registry.do(step, self.identity, self.job.interface, note, job_id=self.job.id)
+            self.steps, processed = retry_until_ready(partial(self._do_step, self._work), None, STEP_PATIENCE)
             self._items = self._items[processed:]
             self.processed += processed
             self.done = len(self.steps)
         return True
+
+    def _do_step(self, work: Work[Any], since: int | None) -> tuple[JobSteps, int]:
+        """Change the next items; return all steps, and how many items were handled."""
+        step: Command[tuple[JobSteps, int]]
+        if isinstance(work, StepWork):
+            step = work.step(self.steps, self._items, since)
+        else:
+            step = Step(work, self.job, self.steps, self._items)
+        note = f"{self.job.kind} {self.job.id}" + (f": {self.job.note}" if self.job.note else "")
+        return self.registry.do(step, self.identity, self.job.interface, note, job_id=self.job.id)
 
     def _next_page(self) -> bool:
         """Select the next items; return whether there was another page."""
@@ -378,10 +404,11 @@ def display_kind(job: Job) -> str:
 
 def _kinds() -> dict[str, Callable[[Registry, Job], Work[Any]]]:
     """Return how to load the work of each kind of job that can be resumed."""
-    from . import grant, rewrite, transfer, undo  # noqa: PLC0415 - they import this module
+    from . import grant, import_job, rewrite, transfer, undo  # noqa: PLC0415 - they import this module
 
     return {
         grant.KIND: grant.load_work,
+        import_job.KIND: import_job.load_work,
         rewrite.KIND: rewrite.load_work,
         transfer.KIND: transfer.load_work,
         undo.KIND: undo.load_work,

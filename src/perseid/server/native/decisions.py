@@ -344,7 +344,7 @@ class AuthorizedRegistry(Registry):
         self, registry: Registry, identity: Identity, guard: Guard | None, rules: Callable[[], Rules] | None = None
     ) -> None:
         """`rules` returns the current settings; by default those of the registry."""
-        super().__init__(registry.ledger, registry.rules)
+        super().__init__(registry.ledger, registry.rules, registry.spool)
         self._identity = identity
         self._guard = guard
         self._rules_now = rules or (lambda: registry.rules)

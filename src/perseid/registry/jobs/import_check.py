@@ -1,0 +1,515 @@
+"""The check of an import: every row is decided as its job will decide it, and nothing is changed.
+
+Rows come from a reader of a format (`perseid.bulk`). Valid ones are written to the spool for the job, and a problem for
+each of the others. Memory does not grow with the file, except for some bytes per handle that find duplicates.
+
+A row can depend on earlier rows of the file: a batch file creates a handle and adds a value to it, or a record names a
+creator that the row before it creates. So a row is decided as if the rows before it were applied; where it reads a
+record that one of them changes, that row is read from the spool again and decided first.
+"""
+
+import hashlib
+import os
+import secrets
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+import msgspec
+
+from perseid.ledger.log.entry import Draft, Entry, encode_entry
+from perseid.names.errors import InvalidName, capitalize
+from perseid.names.handle import Handle
+from perseid.records.record import Value
+from perseid.registry.access.permissions import Differences, display_name
+from perseid.registry.advice import Advice, AdviceKind
+from perseid.registry.commands.minting import MintPlan, RetryLater
+from perseid.registry.context import MAX_WARNINGS, Context
+from perseid.registry.identity import Identity
+from perseid.registry.policy.policy import advise_url, find_url_problems
+from perseid.registry.registry import Registry
+from perseid.registry.results import InvalidTimestamp, Refused
+from perseid.registry.snapshot import Rules, Snapshot
+from perseid.schema.imports import ImportRow, RowOperation, RowOptions, RowOutcome, RowProblem
+from perseid.schema.jobs import PlannedChange, PlannedRecord
+from perseid.schema.problems import slug_of_code
+from perseid.schema.records import Data, dump_values
+from perseid.wire.codes import ResponseCode
+
+from .import_rows import InvalidCell, InvalidState, RowPlan, build_mint, decide_row, normalize_handle
+from .runner import Chunk
+from .spool import ImportState, SpooledImport
+
+if TYPE_CHECKING:
+    from perseid.ledger.log.reader import LogReader
+
+ROWS_PER_SLICE: Final = 250
+"""Rows checked at a time: some 20 ms, in one snapshot of the ledger."""
+
+SAMPLE: Final = 10
+"""Handles of a sample."""
+
+MAX_CHANGES: Final = 1_000
+"""Existing records whose changes are kept for the preview; all are counted."""
+
+MAX_TRIALS: Final = 20
+"""Values of a row that are left out in turn to find the one that is refused."""
+
+MAX_RECENT: Final = 1_000
+"""Records that several rows change and that are kept in memory; others are decided again."""
+
+MAX_VALUE_SHOWN: Final = 200
+"""Characters of a value in a problem: enough to find it in the file."""
+
+_VALUE_CODES: Final = frozenset({ResponseCode.INVALID_VALUE, ResponseCode.VALUE_ALREADY_EXISTS})
+_HASH_BYTES: Final = 8
+_FUTURE: Final = 1 << 62  # the number of an entry that does not exist yet
+_LENGTH_BYTES: Final = 4
+
+RenderAdvice = Callable[[Advice | None], str]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckSettings:
+    """How a check reports problems."""
+
+    render: RenderAdvice = str
+    """Returns the text of advice at the interface."""
+    handle_column: str = "handle"
+    """The column with the handles, as the file names it."""
+    strict_urls: bool = True
+    """Whether an invalid URL is a problem."""
+
+
+DEFAULT_SETTINGS: Final = CheckSettings()
+
+
+class KeyTable:
+    """A number for each of many keys, in 24 bytes per key: by a keyed hash, so nobody can make two keys collide."""
+
+    def __init__(self) -> None:
+        self._secret = secrets.token_bytes(16)
+        self._hashes = array("Q", bytes(8 << 10))
+        self._numbers = array("Q", bytes(8 << 10))
+        self._count = 0
+
+    def put(self, key: bytes, number: int) -> int | None:
+        """Set the number of a key; return the one it had, None if it is new."""
+        if self._count * 3 > len(self._hashes) * 2:
+            self._grow()
+        digest = self._digest(key)
+        slot = self._find(digest)
+        if self._hashes[slot]:
+            old = self._numbers[slot]
+            self._numbers[slot] = number
+            return old
+        self._hashes[slot], self._numbers[slot] = digest, number
+        self._count += 1
+        return None
+
+    def get(self, key: bytes) -> int | None:
+        """Return the number of a key; None if it has none."""
+        slot = self._find(self._digest(key))
+        return self._numbers[slot] if self._hashes[slot] else None
+
+    def _digest(self, key: bytes) -> int:
+        return int.from_bytes(hashlib.blake2b(key, digest_size=_HASH_BYTES, key=self._secret).digest(), "big") or 1
+
+    def _find(self, digest: int) -> int:
+        """Return the slot of a hash, or the free one for it."""
+        hashes, mask = self._hashes, len(self._hashes) - 1
+        slot = digest & mask
+        while hashes[slot] and hashes[slot] != digest:
+            slot = (slot + 1) & mask
+        return slot
+
+    def _grow(self) -> None:
+        hashes, numbers = self._hashes, self._numbers
+        self._hashes, self._numbers = array("Q", bytes(16 * len(hashes))), array("Q", bytes(16 * len(hashes)))
+        for digest, number in zip(hashes, numbers, strict=True):
+            if digest:
+                slot = self._find(digest)
+                self._hashes[slot], self._numbers[slot] = digest, number
+
+
+class StoredRow(msgspec.Struct, frozen=True, array_like=True):
+    """Where to find a row of the file again."""
+
+    row: ImportRow
+    before: int = 0
+    """Offset and 1 of the previous row that changes the same record; 0 if there is none."""
+
+
+class ImportCheck:
+    """Checks an import in pieces, because a file can have millions of rows."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        spooled: SpooledImport,
+        rows: Iterator[ImportRow | RowProblem],
+        identity: Identity,
+        interface: str,
+        settings: CheckSettings = DEFAULT_SETTINGS,
+    ) -> None:
+        self._registry, self._spooled, self._rows = registry, spooled, rows
+        self._identity, self._interface = identity, interface
+        self._render, self._handle_column, self._strict_urls = (
+            settings.render,
+            settings.handle_column,
+            settings.strict_urls,
+        )
+        self._options: RowOptions = spooled.record.options
+        self._files = ExitStack()
+        enter = self._files.enter_context
+        self._out: BinaryIO = enter(spooled.create(spooled.rows))
+        self._problems: BinaryIO = enter(spooled.create(spooled.problems))
+        self._changes: BinaryIO = enter(spooled.create(spooled.changes))
+        self._earlier = _EarlierRows(spooled, self._options)
+        self._files.callback(self._earlier.close)
+        self._left: list[ImportRow | RowProblem] = []
+        self._last_line = 0
+        self.checked = self.valid = self.invalid = self.changed = 0
+        self.outcomes: Counter[RowOutcome] = Counter()
+        self.warnings: list[str] = []
+        self.sample: list[str] = []
+        self.mints = False
+        self._mint_plan: tuple[tuple[str, str], MintPlan] | None = None
+
+    def advance(self) -> bool:
+        """Check some more rows; return whether there may be more. Raises what the reader raises."""
+        rows = [*self._left, *islice(self._rows, ROWS_PER_SLICE - len(self._left))]
+        if not rows:
+            return False
+        self._left = rows[self._check_rows(rows) :]
+        return True
+
+    def finish(self) -> None:
+        """Make the result durable in the spool."""
+        for file in (self._out, self._problems, self._changes):
+            file.flush()
+            os.fsync(file.fileno())
+        self.close()
+        is_ready = self.valid > 0 and (not self.invalid or self._spooled.record.skip_invalid)
+        self.save(state=ImportState.READY if is_ready else ImportState.INVALID)
+
+    def save(self, **fields: object) -> None:
+        """Store how far the check has come."""
+        self._spooled.update(
+            checked=self.checked,
+            valid=self.valid,
+            invalid=self.invalid,
+            outcomes=dict(self.outcomes),
+            warnings=tuple(self.warnings),
+            sample=tuple(self.sample),
+            changes=self.changed,
+            mint=self.mints,
+            **fields,
+        )
+
+    def close(self) -> None:
+        """Close the files."""
+        self._files.close()
+
+    # Rows
+
+    def _check_rows(self, rows: list[ImportRow | RowProblem]) -> int:
+        """Check rows in one snapshot; return how many were checked before its budget was spent."""
+        done = 0
+        with self._registry.snapshot() as snapshot:
+            overlay = _Overlay(snapshot.reader, snapshot.rules, self._earlier)
+            context = self._registry.context(overlay, self._identity, self._interface)
+            overlay.context = context
+            for key, group in groupby(rows, _mint_key):
+                items = [*group]
+                if key is not None:
+                    self._check_mint(context, [row for row in items if isinstance(row, ImportRow)])
+                    done += len(items)
+                    continue
+                chunk = Chunk(context)
+                is_complete = chunk.take(items, partial(self._check_row, chunk.context, overlay))
+                done += chunk.processed
+                if not is_complete:
+                    break
+        return done
+
+    def _check_row(self, context: Context, overlay: "_Overlay", row: ImportRow | RowProblem) -> tuple[()]:
+        if isinstance(row, RowProblem):
+            self._reject(row)
+            return ()
+        self._check_order(row)
+        plan = RowPlan(RowOutcome.UNCHANGED)
+        try:
+            row = normalize_handle(row, context.snapshot.rules)
+            problem = self._find_duplicate(context, row)
+            if problem is None:
+                plan = decide_row(context, row, self._options)
+                if plan.drafts:
+                    problem = self._find_invalid_url(context, row, plan.drafts[0])
+        except (Refused, InvalidName) as error:
+            problem = self._to_problem(context, row, error)
+        self._take_warnings(context, row)
+        if problem is not None:
+            self._reject(problem)
+            return ()
+        if plan.outcome is RowOutcome.UPDATED and row.operation is RowOperation.CREATE:
+            self._note_change(context, plan.drafts[0])
+        self._accept(row, plan.outcome)
+        for draft in plan.drafts:
+            self._earlier.add(draft, row)
+            overlay.forget(draft.key)
+        return ()
+
+    def _check_mint(self, context: Context, rows: list[ImportRow]) -> None:
+        """Check rows to mint, each with a handle that nobody gets."""
+        self.mints = True
+        for row in rows:
+            self._check_order(row)
+            problem = None
+            try:
+                problem = self._find_invalid_url(context, row, self._sample(context, row))
+            except RetryLater:
+                pass  # having to wait is not a problem
+            except (Refused, InvalidName) as error:
+                problem = self._to_problem(context, row, error)
+            self._take_warnings(context, row)
+            if problem is None:
+                self._accept(row, RowOutcome.MINTED)
+            else:
+                self._reject(problem)
+
+    def _sample(self, context: Context, row: ImportRow) -> Draft:
+        """Decide a row to mint, with a handle that nobody gets."""
+        policy = context.snapshot.policy(row.handle.partition("/")[0])
+        command = build_mint(policy, [row])
+        key = (row.handle, row.state)
+        if self._mint_plan is None or self._mint_plan[0] != key or self._mint_plan[1].context is not context:
+            self._mint_plan = key, command.plan(context)
+        return command.decide_sample(context, self._mint_plan[1])
+
+    def _check_order(self, row: ImportRow) -> None:
+        if row.line <= self._last_line:
+            raise ValueError(f"line {row.line} comes after line {self._last_line}")
+        self._last_line = row.line
+
+    def _accept(self, row: ImportRow, outcome: RowOutcome) -> None:
+        self.checked += 1
+        self.valid += 1
+        self.outcomes[outcome] += 1
+        if len(self.sample) < SAMPLE and outcome is not RowOutcome.SKIPPED:
+            self.sample.append(row.handle)
+        self._out.write(msgspec.json.encode(row) + b"\n")
+
+    def _reject(self, problem: RowProblem) -> None:
+        self.checked += 1
+        self.invalid += 1
+        self._problems.write(msgspec.json.encode(problem) + b"\n")
+
+    def _take_warnings(self, context: Context, row: ImportRow) -> None:
+        for text in context.warnings[: MAX_WARNINGS - len(self.warnings)]:
+            self.warnings.append(f"Line {row.line}: {text}")
+        context.warnings.clear()
+
+    def _note_change(self, context: Context, draft: Draft) -> None:
+        """Keep the difference of an existing record, for the preview."""
+        self.changed += 1
+        if self.changed > MAX_CHANGES:
+            return
+        stored = context.snapshot.stored(Handle.parse_lenient(draft.handle))
+        differences = Differences.between(stored.values, draft.values)
+        pairs: list[tuple[Value | None, Value | None]] = [
+            *differences.modified,
+            *[(None, value) for value in differences.added],
+            *[(value, None) for value in differences.removed],
+        ]
+        planned = PlannedRecord(draft.handle, [_to_planned(old, new) for old, new in pairs], [])
+        self._changes.write(msgspec.json.encode(planned) + b"\n")
+
+    # Problems
+
+    def _find_duplicate(self, context: Context, row: ImportRow) -> RowProblem | None:
+        """Find the problem of a row that creates a handle which an earlier row has."""
+        if row.operation is not RowOperation.CREATE:
+            return None
+        stored = context.snapshot.stored(Handle.parse_lenient(row.handle))
+        line = self._earlier.find_line(stored.key)
+        if line is None:
+            return None
+        message = f"Handle {display_name(row.handle)} is in the file twice, in lines {line} and {row.line}."
+        advice = self._render(AdviceKind.REMOVE_DUPLICATE())
+        return RowProblem(row.line, self._handle_column, _shorten(row.handle), "duplicate", message, _sentence(advice))
+
+    def _find_invalid_url(self, context: Context, row: ImportRow, draft: Draft) -> RowProblem | None:
+        if not self._strict_urls or self._options.preserve_dates:
+            return None
+        known: tuple[Value, ...] = ()
+        if row.operation is not RowOperation.MINT:
+            known = context.snapshot.stored(Handle.parse_lenient(draft.handle)).values
+        for value, problem in find_url_problems(draft.values, known, context.snapshot.rules.url_schemes):
+            text = value.data.decode("utf-8", "replace")
+            column = next((name for name, data in _cells(row) if data == text), value.type)
+            message = f"{display_name(text)} {problem.reason}."
+            fix = _sentence(self._render(advise_url(problem)))
+            return RowProblem(row.line, column, _shorten(text), "invalid-url", message, fix)
+        return None
+
+    def _to_problem(self, context: Context, row: ImportRow, error: Refused | InvalidName) -> RowProblem:
+        if isinstance(error, InvalidName):
+            message, rule, fix = str(error), error.rule, ""
+            column, value = self._handle_column, row.handle
+        else:
+            message, rule = error.reason, error.rule or error.problem_type or slug_of_code(error.code)
+            fix = self._render(error.advice)
+            column, value = self._find_cell(context, row, error)
+        return RowProblem(row.line, column, _shorten(value), rule, _sentence(message), _sentence(fix))
+
+    def _find_cell(self, context: Context, row: ImportRow, refused: Refused) -> tuple[str, str]:
+        """Find the value that was refused: without it, there is another result."""
+        cells = _cells(row)
+        if isinstance(refused, InvalidState):
+            return "state", row.state
+        number = refused.number if isinstance(refused, InvalidCell | InvalidTimestamp) else None
+        if number is not None and number < len(cells):
+            return cells[number]
+        if refused.code not in _VALUE_CODES or not cells:
+            return ("", "") if row.operation is RowOperation.MINT else (self._handle_column, row.handle)
+        for number, cell in enumerate(cells[:MAX_TRIALS]):
+            values = (*row.values[:number], *row.values[number + 1 :])
+            without = msgspec.structs.replace(row, values=values)
+            try:
+                if row.operation is RowOperation.MINT:
+                    self._sample(context, without)
+                else:
+                    decide_row(context, without, self._options)
+            except InvalidName:
+                continue
+            except Refused as other:
+                if other.reason == refused.reason:
+                    continue
+            return cell
+        return "", ""
+
+
+def _mint_key(row: ImportRow | RowProblem) -> tuple[str, str] | None:
+    """Rows with the same key are minted together."""
+    if isinstance(row, ImportRow) and row.operation is RowOperation.MINT:
+        return row.handle, row.state
+    return None
+
+
+def _cells(row: ImportRow) -> list[tuple[str, str]]:
+    """Return the column and the text of each value."""
+    columns = row.columns or tuple([value.type for value in row.values])
+    texts = [value.data if isinstance(value.data, str) else str(value.data.value) for value in row.values]
+    return [*zip(columns, texts, strict=False)]
+
+
+def _to_planned(old: Value | None, new: Value | None) -> PlannedChange:
+    value = new or old
+    assert value is not None  # noqa: S101 - one of both exists
+    empty = Data("string", "")
+    before, after = [empty if each is None else dump_values([each])[0].data for each in (old, new)]
+    return PlannedChange(value.index, value.type, before, after)
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_VALUE_SHOWN else f"{text[: MAX_VALUE_SHOWN - 1]}…"
+
+
+def _sentence(text: str) -> str:
+    return f"{capitalize(text).rstrip('.')}." if text else ""
+
+
+class _EarlierRows:
+    """The rows before the one that is checked, by the records that they change."""
+
+    def __init__(self, spooled: SpooledImport, options: RowOptions) -> None:
+        self.options = options
+        self._path = spooled.path / "earlier"
+        self._writer = spooled.create(self._path)
+        self._reader = self._path.open("rb")
+        self._size = 0
+        self._table = KeyTable()
+        self.recent: dict[bytes, Entry] = {}
+        """The last entries of records that rows have changed after they created them, or that were there before."""
+
+    def close(self) -> None:
+        """Remove the file."""
+        self._writer.close()
+        self._reader.close()
+        self._path.unlink(missing_ok=True)
+
+    def add(self, draft: Draft, row: ImportRow) -> None:
+        """Note that a row changes a record."""
+        key = draft.key
+        before = self._table.put(key, self._size + 1)
+        data = msgspec.msgpack.encode(StoredRow(row, before or 0))
+        self._writer.write(len(data).to_bytes(_LENGTH_BYTES, "big") + data)
+        self._size += _LENGTH_BYTES + len(data)
+        self.recent.pop(key, None)
+        if before is not None:
+            self.recent[key] = to_future_entry(draft)
+            if len(self.recent) > MAX_RECENT:
+                del self.recent[next(iter(self.recent))]
+
+    def find_line(self, key: bytes) -> int | None:
+        """Return the line of the last row that changes a record; None if there is none."""
+        number = self._table.get(key)
+        return None if number is None else self._load(number).row.line
+
+    def rows(self, key: bytes) -> list[ImportRow]:
+        """Return the rows that change a record, in their order."""
+        rows: list[ImportRow] = []
+        number = self._table.get(key) or 0
+        while number:
+            stored = self._load(number)
+            rows.append(stored.row)
+            number = stored.before
+        return rows[::-1]
+
+    def _load(self, number: int) -> StoredRow:
+        self._writer.flush()
+        self._reader.seek(number - 1)
+        length = int.from_bytes(self._reader.read(_LENGTH_BYTES), "big")
+        return msgspec.msgpack.decode(self._reader.read(length), type=StoredRow)
+
+
+def to_future_entry(draft: Draft) -> Entry:
+    """Return the entry that a draft will become, with a number and a time that no entry has."""
+    body, _ = encode_entry(draft, draft.contents(), _FUTURE, _FUTURE, {}, secrets.token_bytes)
+    return Entry.from_body(_FUTURE, _FUTURE, body)
+
+
+class _Overlay(Snapshot):
+    """A snapshot in which the rows before the present one are applied."""
+
+    def __init__(self, reader: "LogReader", rules: Rules, earlier: _EarlierRows) -> None:
+        super().__init__(reader, rules)
+        self._earlier = earlier
+        self.context: Context | None = None
+        """The context in which rows are decided again."""
+
+    def entry(self, key: bytes, *, new: bool = False) -> Entry | None:
+        if key not in self._entries:
+            self._entries[key] = self._earlier.recent.get(key) or super().entry(key, new=new)
+            if key not in self._earlier.recent:
+                for row in self._earlier.rows(key):
+                    self._apply(key, row)
+        return self._entries[key]
+
+    def forget(self, key: bytes) -> None:
+        """Look a record up again: a row has changed it."""
+        self._entries.pop(key, None)
+        self._values.clear()
+
+    def _apply(self, key: bytes, row: ImportRow) -> None:
+        assert self.context is not None  # noqa: S101 - set before the first row
+        with suppress(Refused, InvalidName):  # it depends on what later rows have changed
+            for draft in decide_row(self.context, row, self._earlier.options).drafts:
+                if draft.key == key:
+                    self._entries[key] = to_future_entry(draft)

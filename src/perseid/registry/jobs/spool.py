@@ -1,0 +1,207 @@
+"""The spool: the files of imports, from the upload to the end of the job, in a private folder of the installation.
+
+    spool/0123456789abcdef/import.json   what is known about the import
+                           source        the uploaded file; the command line reads the user's own
+                           rows          the valid rows, one JSON object per line
+                           problems      what is wrong with the others, likewise
+                           changes       what will change in existing records, likewise
+
+An import that no job was started for is deleted after a day. The files of a job are deleted when it ends; those of an
+unfinished one stay while it can be resumed.
+"""
+
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import msgspec
+
+from perseid.ledger.store.directory import DIRECTORY_MODE, open_new, sync_directory
+from perseid.schema.imports import RowOptions, RowOutcome
+
+EXPIRES: Final = 24 * 3_600
+"""Seconds after which an import is deleted that no job was started for: a working day and the night after it."""
+
+JOB_EXPIRES: Final = 30 * 24 * 3_600
+"""Seconds after which the files of a job are deleted that nobody resumes: a month."""
+
+_ID_BYTES = 8
+_ID = re.compile(r"[0-9a-f]{16}")
+_RECORD = "import.json"
+
+
+class ImportState(StrEnum):
+    """How far an import has come."""
+
+    UPLOADING = "uploading"
+    CHECKING = "checking"
+    INVALID = "invalid"
+    """Some rows are invalid, and are not to be skipped; or the file cannot be read."""
+    READY = "ready"
+    STARTED = "started"
+    """A job was started: it tells the rest."""
+
+
+class ImportRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is known about an import."""
+
+    id: str
+    actor: str
+    """Who imports; nobody else sees it."""
+    name: str
+    """The name of the file."""
+    created_at: int
+    """Seconds since 1970."""
+    state: ImportState = ImportState.UPLOADING
+    sha256: str = ""
+    size: int = 0
+    options: RowOptions = RowOptions()
+    skip_invalid: bool = False
+    mint_again: bool = False
+    reading: dict[str, Any] = {}
+    """How to read the file."""
+    detected: dict[str, Any] = {}
+    """What was found out about the file."""
+    mint: bool = False
+    """Whether rows are minted."""
+    checked: int = 0
+    """Rows checked so far."""
+    valid: int = 0
+    invalid: int = 0
+    outcomes: dict[RowOutcome, int] = {}
+    """How many rows have which outcome."""
+    warnings: tuple[str, ...] = ()
+    sample: tuple[str, ...] = ()
+    """The first handles."""
+    changes: int = 0
+    """Existing records that will change."""
+    problem: str = ""
+    """Why the file as a whole cannot be imported."""
+    job: str = ""
+
+
+@dataclass(slots=True)
+class SpooledImport:
+    """An import in the spool. One process works on it at a time."""
+
+    path: Path
+    record: ImportRecord
+
+    @property
+    def source(self) -> Path:
+        """The uploaded file."""
+        return self.path / "source"
+
+    @property
+    def rows(self) -> Path:
+        """The valid rows."""
+        return self.path / "rows"
+
+    @property
+    def problems(self) -> Path:
+        """What is wrong with the others."""
+        return self.path / "problems"
+
+    @property
+    def changes(self) -> Path:
+        """What will change in existing records."""
+        return self.path / "changes"
+
+    def create(self, path: Path) -> BinaryIO:
+        """Open one of the files for writing, empty."""
+        path.unlink(missing_ok=True)
+        return open_new(path)
+
+    def update(self, **fields: object) -> ImportRecord:
+        """Change what is known about it, durably."""
+        self.record = msgspec.structs.replace(self.record, **fields)
+        temporary = self.path / f"{_RECORD}.{os.getpid()}.{secrets.token_hex(2)}"
+        with open_new(temporary) as file:
+            file.write(msgspec.json.encode(self.record))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.path / _RECORD)
+        sync_directory(self.path)
+        return self.record
+
+    def end(self) -> None:
+        """Remove what a finished job no longer needs: everything, unless the file was uploaded.
+
+        Its user can read the result and the problems until the import expires; a minted file has its handles then.
+        """
+        if not self.source.exists():
+            self.discard()
+            return
+        for path in (self.rows, self.changes, *(() if self.record.mint else (self.source,))):
+            path.unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        """Remove everything."""
+        with suppress(FileNotFoundError):
+            (self.path / _RECORD).unlink()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+class Spool:
+    """The imports of an installation."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def create(self, actor: str, name: str, **fields: Any) -> SpooledImport:
+        """Create an import."""
+        self.directory.mkdir(DIRECTORY_MODE, exist_ok=True)
+        self.remove_expired()
+        record = ImportRecord(secrets.token_hex(_ID_BYTES), actor, name, int(time.time()), **fields)
+        path = self.directory / record.id
+        path.mkdir(DIRECTORY_MODE)
+        spooled = SpooledImport(path, record)
+        spooled.update()
+        sync_directory(self.directory)
+        return spooled
+
+    def find(self, import_id: str) -> SpooledImport | None:
+        """Find an import by its id; None if it is gone."""
+        if not _ID.fullmatch(import_id):
+            return None
+        path = self.directory / import_id
+        try:
+            return SpooledImport(path, msgspec.json.decode((path / _RECORD).read_bytes(), type=ImportRecord))
+        except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
+            return None
+
+    def all(self) -> Iterator[SpooledImport]:
+        """Yield all imports."""
+        with suppress(FileNotFoundError):
+            for path in sorted(self.directory.iterdir()):
+                if (found := self.find(path.name)) is not None:
+                    yield found
+
+    def used(self) -> int:
+        """Return the bytes of all files."""
+        total = 0
+        for folder, _, names in os.walk(self.directory):
+            for name in names:
+                with suppress(OSError):
+                    total += os.lstat(os.path.join(folder, name)).st_size  # noqa: PTH118 - as `os.walk` returns it
+        return total
+
+    def remove_expired(self) -> None:
+        """Remove imports that nobody continued."""
+        now = time.time()
+        with suppress(FileNotFoundError):
+            for path in self.directory.iterdir():
+                with suppress(OSError):
+                    found = self.find(path.name)
+                    is_started = found is not None and found.record.state is ImportState.STARTED
+                    newest = max([path.stat().st_mtime, *[each.stat().st_mtime for each in path.iterdir()]])
+                    if now - newest > (JOB_EXPIRES if is_started else EXPIRES):
+                        SpooledImport(path, ImportRecord("", "", "", 0)).discard()

@@ -1,0 +1,298 @@
+"""Imports: every row is checked before the first change, and applied once, whatever happens in between."""
+
+import random
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import count
+
+import msgspec
+import pytest
+
+from perseid.ledger.log.entry import State
+from perseid.ledger.store.jobs import Job
+from perseid.names.handle import Handle
+from perseid.records.record import Value
+from perseid.registry.commands.records import Create, Modify
+from perseid.registry.identity import Identity
+from perseid.registry.jobs import import_job, runner, undo
+from perseid.registry.jobs.import_check import ImportCheck, KeyTable
+from perseid.registry.jobs.import_job import minted_rows
+from perseid.registry.jobs.runner import JobRun
+from perseid.registry.jobs.spool import ImportState, Spool, SpooledImport
+from perseid.registry.registry import Registry
+from perseid.registry.results import Refused, StateConflict
+from perseid.schema.imports import ImportRow, OnExisting, RowOperation, RowOptions, RowProblem
+from perseid.schema.jobs import JobState, PlannedRecord
+from perseid.schema.records import ValueInput
+from tests.registry.jobs.runs import run_pieces
+from tests.registry.registries import OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
+
+ANN = key_holder(300, "0.NA/12345")
+EVE = key_holder(300, "0.NA/77")
+
+
+@pytest.fixture
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    with registry_in_memory() as made:
+        made.spool = tmp_path_factory.mktemp("installation") / "spool"
+        add_namespace(made, "12345", "free", admin(100, str(ANN)))
+        yield made
+
+
+def row(line: int, name: str, url: str = "https://example.org/", **fields: object) -> ImportRow:
+    operation = fields.pop("operation", RowOperation.CREATE)
+    values = (ValueInput("URL", url),) if url else ()
+    fields = {"values": values, "columns": ("Link",) * len(values)} | fields
+    return ImportRow(line, operation, name, **fields)  # type: ignore[arg-type]
+
+
+def check(
+    made: Registry,
+    rows: Iterable[ImportRow | RowProblem],
+    by: Identity = OPERATOR,
+    options: RowOptions = RowOptions(),  # noqa: B008 - immutable
+    **fields: object,
+) -> SpooledImport:
+    assert made.spool is not None
+    spooled = Spool(made.spool).create(str(by), "file.csv", options=options, sha256="ab" * 32, **fields)
+    checks = ImportCheck(made, spooled, iter(rows), by, "cli")
+    while checks.advance():
+        pass
+    checks.finish()
+    return spooled
+
+
+def problems(spooled: SpooledImport) -> list[RowProblem]:
+    return [msgspec.json.decode(line, type=RowProblem) for line in spooled.problems.read_bytes().splitlines()]
+
+
+def run(made: Registry, spooled: SpooledImport, by: Identity = OPERATOR, note: str = "") -> Job:
+    job = import_job.start(made, spooled, by, "cli", note)
+    for _ in run_pieces(made, job, by):
+        pass
+    return runner.find_job(made, by, job.id)
+
+
+def get_url(made: Registry, name: str) -> str | None:
+    with made.snapshot() as snapshot:
+        stored = snapshot.stored(Handle.parse_lenient(name))
+    return next((value.data.decode() for value in stored.values if value.type == "URL"), None)
+
+
+def get_state(made: Registry, name: str) -> State:
+    with made.snapshot() as snapshot:
+        return snapshot.stored(Handle.parse_lenient(name)).state
+
+
+def test_all_rows_are_applied_in_steps_and_undone_together(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_job, "ROWS_PER_STEP", 3)
+    spooled = check(
+        registry, [row(number + 2, f"12345/{number}", f"https://a.example/{number}") for number in range(8)]
+    )
+    assert (spooled.record.state, spooled.record.valid, spooled.record.outcomes) == (
+        ImportState.READY,
+        8,
+        {"created": 8},
+    )
+    assert get_url(registry, "12345/0") is None, "a check changes nothing"
+    job = run(registry, spooled, note="from the catalog")
+    assert (job.done, job.total, job.ended_at > 0) == (8, 8, True)
+    assert get_url(registry, "12345/7") == "https://a.example/7"
+    with registry.snapshot() as snapshot:
+        entry = snapshot.stored(handle("12345/7")).entry
+    assert entry is not None
+    assert entry.why == f"import {job.id}, line 9: from the catalog"
+    assert not spooled.path.exists(), "the spool is empty afterwards"
+    undone = undo.start(registry, job.id, OPERATOR, "cli")
+    for _ in run_pieces(registry, undone, OPERATOR):
+        pass
+    assert {get_state(registry, f"12345/{number}") for number in range(8)} == {State.TOMBSTONE}
+
+
+def test_every_invalid_row_is_reported_with_its_cell(registry: Registry) -> None:
+    registry.do(Create(handle("12345/taken"), (Value.text(1, "URL", "https://example.org/"),)), OPERATOR, "cli")
+    rows: list[ImportRow | RowProblem] = [
+        row(2, "12345/good"),
+        row(3, "12345/taken"),
+        row(4, "12345/bad-url", "not a url"),
+        row(5, "99999/elsewhere"),
+        row(6, "no-slash"),
+        row(7, "12345/good"),
+        RowProblem(8, "Date", "yesterday", "invalid-date", "No date.", "Use ISO 8601."),
+        row(9, "12345/state", state="gone"),
+        row(10, "12345/admin", "", values=(ValueInput("URL", "https://example.org/"), ValueInput("HS_ADMIN", "x"))),
+        row(
+            11,
+            "12345/ttl",
+            "",
+            values=(ValueInput("URL", "https://example.org/", ttl=-5), ValueInput("EMAIL", "a@b.c")),
+        ),
+    ]
+    spooled = check(registry, rows)
+    assert (spooled.record.state, spooled.record.valid, spooled.record.invalid) == (ImportState.INVALID, 1, 9)
+    found = [(each.line, each.column, each.value) for each in problems(spooled)]
+    assert found == [
+        (3, "handle", "12345/taken"),
+        (4, "Link", "not a url"),
+        (5, "handle", "99999/elsewhere"),
+        (6, "handle", "no-slash"),
+        (7, "handle", "12345/good"),
+        (8, "Date", "yesterday"),
+        (9, "state", "gone"),
+        (10, "HS_ADMIN", "x"),
+        (11, "URL", "https://example.org/"),
+    ]
+    assert all(each.message.endswith(".") and each.rule for each in problems(spooled))
+    assert "lines 2 and 7" in problems(spooled)[4].message
+    with pytest.raises(StateConflict):
+        import_job.start(registry, spooled, OPERATOR, "cli")
+    assert get_url(registry, "12345/good") is None
+    skipping = check(registry, rows, skip_invalid=True)
+    assert run(registry, skipping).done == 1
+    assert get_url(registry, "12345/good") == "https://example.org/"
+
+
+def test_existing_records_are_skipped_or_updated(registry: Registry) -> None:
+    values = (Value.text(1, "URL", "https://old.example/"), Value.text(2, "TITLE", "Map"))
+    for name in ("a", "b"):
+        registry.do(Create(handle(f"12345/{name}"), values), OPERATOR, "cli")
+    rows = [row(2, "12345/a", "https://new.example/"), row(3, "12345/b", "https://old.example/"), row(4, "12345/c")]
+    skipped = check(registry, rows, options=RowOptions(OnExisting.SKIP))
+    assert skipped.record.outcomes == {"skipped": 2, "created": 1}
+    updated = check(registry, rows, options=RowOptions(OnExisting.UPDATE))
+    assert updated.record.outcomes == {"updated": 1, "unchanged": 1, "created": 1}
+    (change,) = [msgspec.json.decode(line, type=PlannedRecord) for line in updated.changes.read_bytes().splitlines()]
+    assert (change.handle, change.changes[0].old.value, change.changes[0].new.value) == (
+        "12345/a",
+        "https://old.example/",
+        "https://new.example/",
+    )
+    job = run(registry, updated)
+    assert job.done == 2
+    with registry.snapshot() as snapshot:
+        texts = [value.data.decode() for value in snapshot.stored(handle("12345/a")).values[:2]]
+    assert texts == ["https://new.example/", "Map"], "values that the row does not name stay"
+
+
+def test_texts_are_literal(registry: Registry) -> None:
+    values = (ValueInput("NOTE", "@/etc/passwd"), ValueInput("NOTE", "base64:aGk="), ValueInput("NOTE", "=1+1"))
+    assert run(registry, check(registry, [row(2, "12345/x", values=values, columns=())])).done == 1
+    with registry.snapshot() as snapshot:
+        texts = [value.data.decode() for value in snapshot.stored(handle("12345/x")).values[:3]]
+    assert texts == ["@/etc/passwd", "base64:aGk=", "=1+1"]
+
+
+def test_row_can_depend_on_earlier_rows(registry: Registry) -> None:
+    """A batch file may create a prefix, a handle in it, and change that again."""
+    rows = [
+        row(1, "0.NA/555", "", operation=RowOperation.HOME),
+        row(2, "555/x", "https://a.example/"),
+        row(3, "555/x", "", operation=RowOperation.ADD, values=(ValueInput("EMAIL", "a@b.example", index=2),)),
+        row(4, "555/x", "", operation=RowOperation.MODIFY, values=(ValueInput("URL", "https://b.example/", index=1),)),
+        row(5, "555/x", "", operation=RowOperation.REMOVE, indexes=(2,)),
+        row(6, "555/y"),
+        row(7, "555/y", "", operation=RowOperation.DELETE),
+        row(8, "0.NA/555", "", operation=RowOperation.UNHOME),
+    ]
+    spooled = check(registry, rows)
+    assert problems(spooled) == []
+    assert run(registry, spooled).ended_at
+    assert get_url(registry, "555/x") == "https://b.example/"
+    assert (get_state(registry, "555/x"), get_state(registry, "555/y")) == (State.NORMAL, State.ABSENT)
+    invalid = check(
+        registry, [rows[0], row(2, "555/z"), row(9, "555/z", "", operation=RowOperation.REMOVE, indexes=(7,))]
+    )
+    assert [each.line for each in problems(invalid)] == [9]
+
+
+def test_states_are_kept(registry: Registry) -> None:
+    gone = (ValueInput("TOMBSTONE_REASON", "lost"),)
+    with registry.snapshot() as snapshot:
+        gone = (ValueInput(snapshot.policy("12345").tombstone_reason_type, "lost"),)
+    rows = [
+        row(2, "12345/public", state="published"),
+        row(3, "12345/hidden", state="unpublished"),
+        row(4, "12345/later", "", state="reserved"),
+        row(5, "12345/gone", values=gone, columns=(), state="tombstone"),
+    ]
+    spooled = check(registry, rows, ANN)
+    assert problems(spooled) == []
+    run(registry, spooled, ANN)
+    names = ("public", "hidden", "later", "gone")
+    expected = (State.NORMAL, State.UNPUBLISHED, State.RESERVED, State.TOMBSTONE)
+    assert tuple(get_state(registry, f"12345/{name}") for name in names) == expected
+
+
+def test_permissions_are_those_of_single_changes(registry: Registry) -> None:
+    spooled = check(registry, [row(2, "12345/x")], EVE)
+    assert [each.line for each in problems(spooled)] == [2]
+    assert check(registry, [row(2, "12345/x")], ANN).record.state is ImportState.READY
+    with_dates = check(registry, [row(2, "12345/x")], ANN, RowOptions(preserve_dates=True))
+    assert with_dates.record.state is ImportState.INVALID, "only server administrators keep dates"
+
+
+def test_row_that_somebody_else_has_taken_stops_the_job_resumably(registry: Registry) -> None:
+    spooled = check(registry, [row(number + 2, f"12345/{number}") for number in range(5)])
+    taken = registry.do(Create(handle("12345/3"), ()), OPERATOR, "cli")
+    job = import_job.start(registry, spooled, OPERATOR, "cli")
+    execution = JobRun(registry, job, OPERATOR)
+    with pytest.raises(Refused, match=r"^Line 5: Handle 12345/3 already exists") as caught:
+        deque(iter(execution.advance, False))
+    assert caught.value.advice is not None
+    assert execution.done == 3, "the rows before it are durable"
+    undos = runner.UndoIndex.of(registry, job.id)
+    assert undos.state(runner.find_job(registry, OPERATOR, job.id)) is JobState.UNFINISHED
+    assert taken.seq
+    with registry.snapshot() as snapshot:
+        assert snapshot.stored(handle("12345/4")).entry is None
+
+
+def mint_row(line: int, url: str = "https://example.org/") -> ImportRow:
+    return row(line, "12345", url, operation=RowOperation.MINT)
+
+
+def test_minted_handles_are_found_by_line_and_minted_once(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_job, "ROWS_PER_STEP", 4)
+    rows = [mint_row(number + 2, f"https://a.example/{number}") for number in range(10)]
+    job = run(registry, check(registry, rows))
+    found = dict(minted_rows(registry, job))
+    assert [*found] == [*range(2, 12)]
+    assert [get_url(registry, name) for name in found.values()] == [
+        f"https://a.example/{number}" for number in range(10)
+    ]
+    with pytest.raises(StateConflict, match=job.id):
+        import_job.start(registry, check(registry, rows), OPERATOR, "cli")
+    assert run(registry, check(registry, rows, mint_again=True)).done == 10
+    invalid = check(registry, [mint_row(2), mint_row(3, "nowhere")])
+    assert [(each.line, each.column) for each in problems(invalid)] == [(3, "Link")]
+
+
+@pytest.mark.parametrize("mint", [False, True])
+def test_concurrent_runs_never_repeat_a_row(registry: Registry, monkeypatch: pytest.MonkeyPatch, mint: bool) -> None:
+    """Two processes that run a job, each with what it knew before the other one continued."""
+    monkeypatch.setattr(import_job, "ROWS_PER_STEP", 3)
+    rows = [mint_row(number) if mint else row(number, f"12345/{number}") for number in range(2, 40)]
+    job = import_job.start(registry, check(registry, rows), OPERATOR, "cli")
+    runs = [JobRun(registry, job, OPERATOR) for _ in range(3)]
+    chance = random.Random(1)
+    for _ in count():
+        if not chance.choice(runs).advance():
+            break
+    assert [line for line, _ in minted_rows(registry, job)] == [*range(2, 40)]
+
+
+def test_changes_after_an_import_conflict_with_its_undo(registry: Registry) -> None:
+    job = run(registry, check(registry, [row(2, "12345/x"), row(3, "12345/y")]))
+    registry.do(Modify(handle("12345/x"), (Value.text(1, "URL", "https://c.example/"),)), OPERATOR, "cli")
+    with pytest.raises(undo.UndoConflict):
+        undo.start(registry, job.id, OPERATOR, "cli")
+    assert get_state(registry, "12345/y") is State.NORMAL
+
+
+def test_key_table_finds_what_was_put() -> None:
+    table = KeyTable()
+    for number in range(5_000):
+        assert table.put(b"%d" % number, number) is None
+    assert [table.get(b"%d" % number) for number in range(5_000)] == [*range(5_000)]
+    assert table.get(b"none") is None
+    assert table.put(b"7", 8) == 7
