@@ -444,6 +444,7 @@ LAZY_COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "rewrite": ("jobs", "Change the URLs of many records."),
         "undo": ("jobs", "Undo a job; short for perseid jobs undo."),
         "jobs": ("jobs", "List, show, cancel, resume and undo changes to many records."),
+        "migrate": ("migrate", "Move from a Handle server: copy, follow and compare its records."),
     },
 }
 """The commands by the headings of the help: the module of each, and its summary."""

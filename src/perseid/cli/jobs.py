@@ -293,7 +293,7 @@ def _describe(job: JobResponse) -> str:
     parameters = job.parameters
     if job.kind == rewrite_job.KIND:
         return f"rewrite {display_name(str(parameters['url']))} to {display_name(str(parameters['to']))}"
-    words = [str(parameters[name]) for name in ("job", "where", "prefix") if parameters.get(name)]
+    words = [str(parameters[name]) for name in ("job", "where", "prefix", "source") if parameters.get(name)]
     return f"{job.kind} {printable(quote_text(words[0]) if ' ' in words[0] else words[0])}"
 
 

@@ -1,0 +1,322 @@
+"""Copy the records of a source, and compare them with those of the installation, in flat memory.
+
+Both read the source once. The keys of its records go through an external sort, which finds what the source does not
+have, and handles that the source tells apart and the installation does not.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Final, Self
+
+from perseid.ledger.log.entry import IMPORT, Entry
+from perseid.ledger.store.jobs import Job
+from perseid.ledger.store.sorting import ExternalSorter, split_batches
+from perseid.names.handle import PREFIX_OF_PREFIXES, fold
+from perseid.registry.access.permissions import display_name
+from perseid.registry.identity import Identity
+from perseid.registry.jobs import migration
+from perseid.registry.jobs.migration import (
+    CannotBeStored,
+    Comparison,
+    HostMigrated,
+    LocalRecords,
+    MigrationCounts,
+    MigrationProblem,
+    Outcome,
+    SourceRecord,
+)
+from perseid.registry.policy.policy import PROFILES, Policy
+from perseid.registry.registry import Registry
+from perseid.registry.results import Refused
+
+from .source import Source, SourceError, SourceItem
+
+MAX_DELETED_SHARE: Final = 10
+"""At most one in so many records is deleted without the caller's consent: a source that lost its table is likelier."""
+
+MIN_DELETED: Final = 100
+"""This many are always deleted."""
+
+SORT_MEMORY: Final = 16 << 20
+"""Bytes of keys in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOptions:
+    """What is copied, and how."""
+
+    prefixes: tuple[str, ...] = ()
+    """Only records of these prefixes; empty for all."""
+    policy: Policy = PROFILES["free"]
+    """Of hosted prefixes that have none here."""
+    overwrite: bool = False
+    """Whether records that were changed here are overwritten."""
+    delete_many: bool = False
+    """Whether any number of records can be deleted."""
+    dry_run: bool = False
+    note: str = ""
+
+    def selects(self, handle: str) -> bool:
+        """Whether a record is to be copied."""
+        return not self.prefixes or fold(handle.partition("/")[0]) in {fold(each) for each in self.prefixes}
+
+    def selects_prefix(self, name: str) -> bool:
+        """Whether a hosted prefix is to be taken over."""
+        return not self.prefixes or fold(bare_prefix(name)) in {fold(each) for each in self.prefixes}
+
+
+@dataclass(slots=True)
+class CopyResult:
+    """What a copy did."""
+
+    counts: MigrationCounts = field(default_factory=MigrationCounts)
+    prefixes: list[str] = field(default_factory=list)
+    """The prefixes that are new here."""
+    job: str = ""
+    """Empty if nothing was changed."""
+
+
+ReportProblem = Callable[[MigrationProblem], None]
+Progress = Callable[[int], None]
+
+
+def bare_prefix(name: str) -> str:
+    """The prefix of an entry of the table of hosted prefixes."""
+    return name.rpartition("/")[2] if fold(name).startswith(f"{PREFIX_OF_PREFIXES}/") else name
+
+
+class SourceKeys(AbstractContextManager["SourceKeys"]):
+    """The keys of the records of a source, sorted, with their names."""
+
+    def __init__(self, folder: Path) -> None:
+        self._sorter: ExternalSorter[tuple[bytes, bytes]] = ExternalSorter(tuple[bytes, bytes], folder, SORT_MEMORY)
+
+    def __enter__(self) -> Self:
+        self._sorter.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._sorter.__exit__(*exception)
+
+    def add(self, registry: Registry, names: Iterable[str]) -> None:
+        """Add some names. Those that the ledger cannot store have no key."""
+        rows: list[tuple[bytes, bytes]] = []
+        with registry.snapshot() as snapshot:
+            for name in names:
+                try:
+                    key = migration.find_key(snapshot, name)
+                except CannotBeStored:
+                    continue
+                rows.append((key, name.encode()))
+        self._sorter.add(rows, sum([len(key) + len(name) for key, name in rows]))
+
+    def collisions(self) -> Iterator[MigrationProblem]:
+        """Yield names that are one handle here and several at the source."""
+        last = (b"", b"")
+        for key, name in self._sorter.sorted():
+            if key == last[0] and name != last[1]:
+                other = display_name(last[1].decode())
+                reason = f"it is the same handle here as {other}, and only one of them was kept; use --profile exact"
+                yield MigrationProblem(name.decode(), Outcome.REJECTED, reason)
+            last = (key, name)
+
+    def without(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """Yield the entries, which are sorted by key, whose record the source does not have."""
+        keys = self._sorter.sorted()
+        key = next(keys, (b"", b""))[0]
+        for entry in entries:
+            while key and key < entry.key:
+                key = next(keys, (b"", b""))[0]
+            if key != entry.key:
+                yield entry
+
+
+class Copy:
+    """One pass over a source."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        identity: Identity,
+        source: Source,
+        folder: Path,
+        options: CopyOptions | None = None,
+        report: ReportProblem = lambda _: None,
+        progress: Progress = lambda _: None,
+    ) -> None:
+        """`folder` is where temporary files are created."""
+        self._registry, self._identity, self._source, self._folder = registry, identity, source, folder
+        self._options = CopyOptions() if options is None else options
+        self._report, self._progress = report, progress
+        self.result = CopyResult()
+        self._job: Job | None = None
+        self._done = 0
+
+    def run(self) -> CopyResult:
+        """Copy everything that differs. Raises `Refused` and `SourceError`; what was copied is durable.
+
+        A repeated run continues the job of one that was interrupted.
+        """
+        hosted = self.host_prefixes()
+        with SourceKeys(self._folder) as keys:
+            for batch in self._batches():
+                records = self._take(batch)
+                keys.add(self._registry, [item.handle for item in batch])
+                self._store(records)
+            for problem in keys.collisions():
+                self._note(problem)
+            if self._source.is_complete:
+                self._delete_missing(keys, self._options.prefixes or tuple(map(bare_prefix, hosted)))
+        self.end()
+        return self.result
+
+    def host_prefixes(self) -> list[str]:
+        """Host the prefixes of the source here, and return them all."""
+        names = [name for name in self._source.prefixes() if self._options.selects_prefix(name)]
+        for name in names:
+            try:
+                if self._options.dry_run:
+                    with self._registry.snapshot() as snapshot:
+                        is_new = not snapshot.is_homed(name)
+                else:
+                    command = HostMigrated(name, self._options.policy)
+                    note = migration.make_note(self._source.label)
+                    is_new = self._registry.do(command, self._identity, IMPORT, note)
+            except Refused as refused:
+                self._note(MigrationProblem(name, Outcome.REJECTED, refused.reason))
+                continue
+            if is_new:
+                self.result.prefixes.append(name)
+        return names
+
+    def end(self) -> None:
+        """End the job, if there is one."""
+        if self._job is not None:
+            migration.end(self._registry, self._job)
+            self._job = None
+
+    def store(self, items: Iterable[SourceItem]) -> None:
+        """Store some records, such as those of a transaction log."""
+        for batch in _split(item for item in items if self._options.selects(item.handle)):
+            self._store(self._take(batch))
+
+    def _batches(self) -> Iterator[list[SourceItem]]:
+        return _split(item for item in self._source.records() if self._options.selects(item.handle))
+
+    def _take(self, batch: list[SourceItem]) -> tuple[SourceRecord, ...]:
+        """The readable records of a batch; the others are reported."""
+        for item in batch:
+            if isinstance(item, MigrationProblem):
+                self._note(item)
+        return tuple([item for item in batch if isinstance(item, SourceRecord)])
+
+    def _store(self, records: tuple[SourceRecord, ...]) -> None:
+        if not records:
+            return
+        registry, options, label = self._registry, self._options, self._source.label
+        if options.dry_run:
+            step = migration.preview_step(registry, label, records, self._identity, overwrite=options.overwrite)
+        else:
+            if self._job is None:
+                self._job = migration.start(registry, label, self._identity, options.note)
+                self.result.job = self._job.id
+            step = migration.do_step(registry, self._job, label, records, self._identity, overwrite=options.overwrite)
+        for outcome in step.outcomes:
+            self.result.counts.add(outcome)
+        for problem in step.problems:
+            self._report(problem)
+        self._done += len(records)
+        self._progress(self._done)
+
+    def _note(self, problem: MigrationProblem) -> None:
+        self.result.counts.add(problem.outcome)
+        self._report(problem)
+
+    def _delete_missing(self, keys: SourceKeys, prefixes: tuple[str, ...]) -> None:
+        """Delete the migrated records that the source no longer has."""
+
+        def missing() -> Iterator[Entry]:
+            entries = keys.without(LocalRecords(self._registry, prefixes))
+            return (entry for entry in entries if migration.is_migrated(entry))
+
+        count = sum(1 for _ in missing())
+        counts = self.result.counts
+        limit = max(MIN_DELETED, (counts.unchanged + counts.created + counts.updated) // MAX_DELETED_SHARE)
+        if count > limit and not self._options.delete_many:
+            reason = f"{self._source.label} lacks {count:,} records that were migrated from it"
+            raise SourceError(f"{reason}; none was deleted here", "If they were deleted there, use --delete-many")
+        deleted = (SourceRecord(entry.handle, None) for entry in missing())
+        while batch := tuple(islice(deleted, migration.STEP_SIZE)):
+            self._store(batch)
+
+
+@dataclass(slots=True)
+class CompareResult:
+    """How a source and the installation differ."""
+
+    records: int = 0
+    """Records of the source that were compared."""
+    missing: int = 0
+    extra: int = 0
+    different: int = 0
+    prefixes: list[str] = field(default_factory=list)
+    """Prefixes of the source that are not hosted here."""
+
+    @property
+    def has_differences(self) -> bool:
+        return bool(self.missing or self.extra or self.different or self.prefixes)
+
+
+def compare(
+    registry: Registry,
+    source: Source,
+    folder: Path,
+    prefixes: tuple[str, ...] = (),
+    report: Callable[[Comparison], None] = lambda _: None,
+    progress: Progress = lambda _: None,
+) -> CompareResult:
+    """Compare all records, and report each that differs in any byte. Raises `Refused` and `SourceError`."""
+    options, result = CopyOptions(prefixes), CompareResult()
+    hosted = [name for name in source.prefixes() if options.selects_prefix(name)]
+    with registry.snapshot() as snapshot:
+        result.prefixes = [name for name in hosted if not snapshot.is_homed(name)]
+    with SourceKeys(folder) as keys:
+        for batch in _split(item for item in source.records() if options.selects(item.handle)):
+            keys.add(registry, [item.handle for item in batch])
+            for difference in _compare_batch(registry, batch):
+                is_missing = difference.here is None and not difference.reason
+                result.missing += is_missing
+                result.different += not is_missing
+                report(difference)
+            result.records += len(batch)
+            progress(result.records)
+        for problem in keys.collisions():
+            result.different += 1
+            report(Comparison(problem.handle, None, None, problem.reason))
+        if source.is_complete:
+            for entry in keys.without(LocalRecords(registry, prefixes or [bare_prefix(name) for name in hosted])):
+                result.extra += 1
+                report(Comparison(entry.handle, None, entry.record()))
+    return result
+
+
+def _compare_batch(registry: Registry, batch: list[SourceItem]) -> list[Comparison]:
+    unreadable = [
+        Comparison(item.handle, None, None, item.reason) for item in batch if isinstance(item, MigrationProblem)
+    ]
+    records = [item for item in batch if isinstance(item, SourceRecord)]
+    with registry.snapshot() as snapshot:
+        return [*unreadable, *migration.compare_records(snapshot, records)]
+
+
+def _split(items: Iterable[SourceItem]) -> Iterator[list[SourceItem]]:
+    """Split items into the batches of one commit each."""
+    return split_batches(
+        items,
+        migration.STEP_SIZE,
+        migration.STEP_BYTES,
+        lambda item: item.size if isinstance(item, SourceRecord) else len(item.handle),
+    )

@@ -1,0 +1,66 @@
+"""Find and open the source that a user names: a running server, a database or a file."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from perseid.client.native import DEFAULT_PORT, NativeClient
+from perseid.records.keys import PublicKey
+from perseid.records.private_keys import PrivateKey
+
+from . import sql
+from .native import NativeSource
+from .source import Source, SourceError
+from .sql import DatabaseUrl, SqlSource
+
+NATIVE_SCHEME: Final = "hdl"
+
+_ADVICE: Final = (
+    "Use HOST:PORT of a Handle server, mysql://USER@HOST/DATABASE, postgresql://USER@HOST/DATABASE, or a file"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """How a source is opened."""
+
+    prefixes: tuple[str, ...] = ()
+    identity: str | None = None
+    """Who reads from a running server, as `INDEX:HANDLE`."""
+    key: PrivateKey | str | None = field(default=None, repr=False)
+    """The private key or the secret of the identity."""
+    server_key: PublicKey | None = None
+    """The key that the server must have; None to accept the one that it shows."""
+    password: str = field(default="", repr=False)
+    """Of a database."""
+
+
+def open_source(text: str, options: SourceOptions) -> Source:
+    """Open a source. Raises `SourceError`."""
+    scheme, separator, _ = text.partition("://")
+    if separator and scheme in sql.SCHEMES:
+        return SqlSource(DatabaseUrl.parse(text), options.password)
+    if separator and scheme != NATIVE_SCHEME:
+        raise SourceError(f"Unknown source {text[:200]!r}", _ADVICE)
+    if not separator and Path(text).exists():
+        raise SourceError(f"Cannot read {text[:200]!r}: files are not supported", _ADVICE)
+    return NativeSource(_connect(text if separator else f"{NATIVE_SCHEME}://{text}", options), options.prefixes)
+
+
+def _connect(url: str, options: SourceOptions) -> NativeClient:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port, parts = None, None, urlsplit("")
+    if not host or parts.path.strip("/") or parts.query or parts.username is not None:
+        raise SourceError(f"Unknown source {url.removeprefix(f'{NATIVE_SCHEME}://')[:200]!r}", _ADVICE)
+    if options.identity is None or options.key is None:
+        raise SourceError("A running server lists its handles to administrators only", "Use --as and --secret-file")
+    try:
+        return NativeClient(
+            host, port or DEFAULT_PORT, identity=options.identity, key=options.key, server_key=options.server_key
+        )
+    except ValueError as problem:
+        raise SourceError(str(problem)) from problem

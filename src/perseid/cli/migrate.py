@@ -1,0 +1,402 @@
+"""`perseid migrate`: move from a Handle server to an installation."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import IO, Annotated, Any, Final, TypeAlias
+
+import typer
+
+from perseid.bulk.migration.copying import Copy, CopyOptions, CopyResult, compare
+from perseid.bulk.migration.opening import SourceOptions, open_source
+from perseid.bulk.migration.source import Source, SourceError, SourceUnreachable
+from perseid.client.errors import Unreachable
+from perseid.client.remotes import InvalidRemote, read_private_file, read_secret
+from perseid.records.errors import InvalidData
+from perseid.records.keys import PublicKey
+from perseid.records.private_keys import PrivateKey, read_private_key
+from perseid.records.record import Value, permissions_to_text
+from perseid.registry.jobs.migration import Comparison, MigrationProblem
+from perseid.registry.policy.policy import PROFILES
+from perseid.schema.migration import (
+    ComparisonSummary,
+    DifferenceKind,
+    MigrationIssue,
+    MigrationSummary,
+    RecordDifference,
+    ValueDifference,
+)
+from perseid.schema.records import dump_values
+
+from ._arguments import Note, OpenInstallation, format_data, open_installation, parse_value_ref, printable
+from ._commands import Directory, Group, register_command
+from ._errors import REFUSED
+from ._output import AsJson, CommandFailed, pluralize, print_fields, print_json, print_message, progress, to_json
+
+MAX_SHOWN: Final = 20
+"""Records shown that were not migrated; `--report` has all."""
+
+DEFAULT_INTERVAL: Final = 30
+"""Seconds between two passes with `--follow`, as mirrors of deployed servers wait."""
+
+_REPORT_MODE: Final = 0o600  # a report shows private values
+
+
+class MigrateGroup(Group):
+    """The commands of `migrate`, and `migrate SOURCE` as a short form of `migrate copy SOURCE`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands and (set("/:.") & set(args[0]) or Path(args[0]).exists()):
+            args = ["copy", *args]
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    cls=MigrateGroup,
+    help="Move from a Handle server: copy, follow and compare its records.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+SourceArgument: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE",
+        help="A running server (HOST:PORT), its database (mysql://USER@HOST/DATABASE or postgresql://…), or a file.",
+    ),
+]
+PrefixOption: TypeAlias = Annotated[
+    list[str] | None, typer.Option("--prefix", metavar="PREFIX", help="Only this prefix; repeatable.")
+]
+SourceIdentity: TypeAlias = Annotated[
+    str | None, typer.Option("--as", metavar="INDEX:HANDLE", help="Your identity at the server that you leave.")
+]
+SourceSecret: TypeAlias = Annotated[
+    Path | None, typer.Option("--secret-file", metavar="FILE", help="With --as: a file with the secret.")
+]
+SourceKey: TypeAlias = Annotated[
+    Path | None, typer.Option("--key-file", metavar="FILE", help="With --as: the private key.")
+]
+ServerKey: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--server-key", metavar="FILE", help="The public key that the server must have, such as pubkey.bin."),
+]
+PasswordFile: TypeAlias = Annotated[
+    Path | None, typer.Option("--password-file", metavar="FILE", help="A file with the password of the database.")
+]
+ReportOption: TypeAlias = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE", help="Write every record that differs or fails, as JSON.")
+]
+
+
+@register_command(app, "copy")
+def copy(  # noqa: PLR0913 - options
+    source: SourceArgument,
+    *,
+    prefix: PrefixOption = None,
+    profile: Annotated[
+        str, typer.Option("--profile", help="Of prefixes that are new here: free, or exact to tell case apart.")
+    ] = "free",
+    source_identity: SourceIdentity = None,
+    secret_file: SourceSecret = None,
+    key_file: SourceKey = None,
+    server_key: ServerKey = None,
+    password_file: PasswordFile = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Continue to copy changes until you interrupt the command.")
+    ] = False,
+    interval: Annotated[
+        int, typer.Option("--interval", metavar="SECONDS", min=1, help="With --follow: the time between two passes.")
+    ] = DEFAULT_INTERVAL,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Also overwrite records that were changed here.")
+    ] = False,
+    delete_many: Annotated[
+        bool, typer.Option("--delete-many", help="Confirm that many records were deleted at the source.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what would be copied, but change nothing.")] = False,
+    report: ReportOption = None,
+    note: Note = "",
+    directory: Directory = None,
+    json: AsJson = False,
+) -> None:
+    """Copy the records and hosted prefixes of a Handle server into the installation.
+
+    Records are kept exactly as they are: every value with its permissions, TTL, timestamp and references, and handles
+    that today's rules would not allow. The server that you leave can be in use meanwhile. Run the command again to copy
+    what has changed since, or after an interruption: only differences are stored. Records that were changed here are
+    reported and not overwritten.
+
+    For example:
+        perseid migrate copy mysql://handle@db.example.org/handles --password-file db.password
+        perseid migrate copy old.example.org:2641 --as 300:0.NA/12345 --key-file admpriv.bin --follow
+    """
+    if profile not in ("free", "exact"):
+        raise typer.BadParameter("use free or exact", param_hint="--profile")
+    options = CopyOptions(tuple(prefix or ()), PROFILES[profile], overwrite, delete_many, dry_run, note)
+    found = _read_options(prefix, source_identity, secret_file, key_file, server_key, password_file)
+    with (
+        open_installation(directory) as session,
+        _open(source, found) as opened,
+        _open_report(report) as file,
+    ):
+        problems = _Problems(file, json)
+        if not follow:
+            result = _copy_once(session, opened, options, problems)
+        else:
+            result = _follow(partial(_copy_once, session, opened, options, problems), interval, opened.label, json)
+    problems.finish()
+    _print_summary(opened.label, result, json)
+    if result.counts.conflicts or result.counts.rejected:
+        raise typer.Exit(REFUSED)
+
+
+@register_command(app, "compare")
+def compare_(  # noqa: PLR0913 - options
+    source: SourceArgument,
+    *,
+    prefix: PrefixOption = None,
+    source_identity: SourceIdentity = None,
+    secret_file: SourceSecret = None,
+    key_file: SourceKey = None,
+    server_key: ServerKey = None,
+    password_file: PasswordFile = None,
+    report: ReportOption = None,
+    directory: Directory = None,
+    json: AsJson = False,
+) -> None:
+    """Compare every record of a Handle server with the installation, byte for byte. Nothing is changed.
+
+    Every difference is printed: records that are missing here, that only the installation has, and values that differ.
+    The exit code is 4 if there are any.
+
+    For example:
+        perseid migrate compare mysql://handle@db.example.org/handles --password-file db.password --report report.jsonl
+    """
+    found = _read_options(prefix, source_identity, secret_file, key_file, server_key, password_file)
+    with (
+        open_installation(directory) as session,
+        _open(source, found) as opened,
+        _open_report(report) as file,
+        progress("comparing", unit="records", prints=True) as update,
+        _translate_errors(),
+    ):
+        show = partial(_show_difference, file=file, json=json)
+        folder, prefixes = session.installation.directory, tuple(prefix or ())
+        result = compare(session.registry, opened, folder, prefixes, show, update)
+    if json:
+        print_json(
+            ComparisonSummary(
+                opened.label, result.records, result.missing, result.extra, result.different, result.prefixes
+            )
+        )
+    else:
+        fields = {"source": opened.label, "records": result.records, "missing": result.missing, "extra": result.extra}
+        fields |= {"different": result.different}
+        print_fields(fields | {"not hosted here": ", ".join(map(printable, result.prefixes)) or None})
+    if result.has_differences:
+        raise typer.Exit(REFUSED)
+
+
+def _read_options(
+    prefixes: list[str] | None,
+    identity: str | None,
+    secret_file: Path | None,
+    key_file: Path | None,
+    server_key: Path | None,
+    password_file: Path | None,
+) -> SourceOptions:
+    """Read the files with secrets."""
+    if secret_file is not None and key_file is not None:
+        raise typer.BadParameter("use only one of --secret-file and --key-file")
+    if (identity is None) != (secret_file is None and key_file is None):
+        raise typer.BadParameter("use --as INDEX:HANDLE together with --secret-file or --key-file", param_hint="--as")
+    if identity is not None:
+        identity = str(parse_value_ref(identity, "--as"))
+    try:
+        key: PrivateKey | str | None = None if secret_file is None else read_secret(secret_file)
+        if key_file is not None:
+            key = read_private_key(read_private_file(key_file))
+        expected = None if server_key is None else PublicKey.from_file(_read_public_file(server_key))
+        password = "" if password_file is None else read_secret(password_file)
+    except (InvalidRemote, InvalidData, OSError) as problem:
+        raise CommandFailed(str(problem)) from problem
+    return SourceOptions(tuple(prefixes or ()), identity, key, expected, password)
+
+
+def _read_public_file(path: Path) -> bytes:
+    """Read a public key, which anybody may read."""
+    with path.open("rb") as file:
+        return file.read(_MAX_KEY_BYTES)
+
+
+_MAX_KEY_BYTES: Final = 65_536
+
+
+@contextmanager
+def _open(text: str, options: SourceOptions) -> Iterator[Source]:
+    with _translate_errors():
+        source = open_source(text, options)
+        with closing(source):
+            yield source
+
+
+@contextmanager
+def _translate_errors() -> Iterator[None]:
+    try:
+        yield
+    except SourceUnreachable as error:
+        raise Unreachable(printable(str(error)), advice=error.advice) from error
+    except SourceError as error:
+        raise CommandFailed(printable(str(error)), *filter(None, (error.advice,))) from error
+
+
+@contextmanager
+def _open_report(path: Path | None) -> Iterator[IO[str] | None]:
+    """Open the report, which only its owner can read."""
+    if path is None:
+        with nullcontext():
+            yield None
+        return
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _REPORT_MODE)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        os.fchmod(descriptor, _REPORT_MODE)
+        yield file
+
+
+class _Problems:
+    """Reports the records that were not migrated."""
+
+    def __init__(self, file: IO[str] | None, json: bool) -> None:
+        self._file, self._json = file, json
+        self._count = 0
+
+    def __call__(self, problem: MigrationProblem) -> None:
+        issue = MigrationIssue(_utf8(problem.handle), problem.outcome.value, _utf8(problem.reason))
+        self._count += 1
+        if self._file is not None:
+            self._file.write(to_json(issue) + "\n")
+        elif self._json:
+            print_json(issue)
+        if not self._json and self._count <= MAX_SHOWN:
+            print_message(f"{issue.outcome}: {printable(issue.handle)}: {printable(issue.reason)}")
+
+    def finish(self) -> None:
+        """Say how many were not shown."""
+        if not self._json and self._count > MAX_SHOWN:
+            print_message(f"… and {self._count - MAX_SHOWN:,} more; --report FILE has all")
+
+
+def _copy_once(
+    session: OpenInstallation, source: Source, options: CopyOptions, problems: Callable[[MigrationProblem], None]
+) -> CopyResult:
+    with progress("copying", unit="records") as update, _translate_errors():
+        folder = session.installation.directory
+        return Copy(session.registry, session.identity, source, folder, options, problems, update).run()
+
+
+def _follow(copy_once: Callable[[], CopyResult], interval: int, label: str, json: bool) -> CopyResult:
+    """Copy again and again until a signal; the last result is returned."""
+    ended = threading.Event()
+    before = {number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        result = copy_once()
+        while not ended.is_set():
+            if result.counts.has_changes or result.prefixes:
+                _print_summary(label, result, json)
+            ended.wait(interval)
+            if not ended.is_set():
+                result = copy_once()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return result
+
+
+def _print_summary(label: str, result: CopyResult, json: bool) -> None:
+    counts = result.counts
+    numbers = (
+        counts.created,
+        counts.updated,
+        counts.deleted,
+        counts.unchanged,
+        counts.conflicts,
+        counts.rejected,
+    )
+    summary = MigrationSummary(label, *numbers, [_utf8(each) for each in result.prefixes], result.job or None)
+    if json:
+        print_json(summary)
+        return
+    names = ("created", "updated", "deleted", "unchanged", "conflicts", "rejected")
+    fields: dict[str, object] = {"source": printable(label)}
+    fields |= {name: f"{number:,}" for name, number in zip(names, numbers, strict=True)}
+    fields["new prefixes"] = ", ".join(map(printable, result.prefixes)) or None
+    fields["job"] = result.job if result.counts.has_changes else None
+    print_fields(fields)
+
+
+def _show_difference(found: Comparison, *, file: IO[str] | None, json: bool) -> None:
+    difference = to_difference(found)
+    if file is not None:
+        file.write(to_json(difference) + "\n")
+    if json:
+        if file is None:
+            print_json(difference)
+        return
+    reason = f": {printable(found.reason)}" if found.reason else ""
+    typer.echo(f"{difference.difference.value:<10}  {printable(found.name)}{reason}")
+    if found.source is not None and found.here is not None:
+        for old, new in _pair_values(found):
+            for sign, value in (("-", old), ("+", new)):
+                if value is not None:
+                    typer.echo(f"    {sign} {_describe_value(value)}")
+
+
+def _describe_value(value: Value) -> str:
+    permissions = permissions_to_text(value.permissions)
+    fields = f"{value.index}  {printable(value.type)}  {permissions}  TTL {value.ttl}  time {value.timestamp}"
+    references = f"  {pluralize(len(value.references), 'reference')}" if value.references else ""
+    return f"{fields}{references}  {format_data(value)}"
+
+
+def to_difference(found: Comparison) -> RecordDifference:
+    """Convert a difference for output, with all values that differ."""
+    kind = DifferenceKind.DIFFERENT
+    if found.reason:
+        kind = DifferenceKind.UNREADABLE
+    elif found.here is None:
+        kind = DifferenceKind.MISSING
+    elif found.source is None:
+        kind = DifferenceKind.EXTRA
+    values = [
+        ValueDifference((old or new or Value(0, "", b"")).index, _dump(old), _dump(new))
+        for old, new in _pair_values(found)
+    ]
+    return RecordDifference(_utf8(found.name), kind, values, _utf8(found.reason))
+
+
+def _pair_values(found: Comparison) -> Iterator[tuple[Value | None, Value | None]]:
+    """Yield the values of the source and of the installation that differ in any byte, by index."""
+    old = {value.index: value for value in found.source or ()}
+    new = {value.index: value for value in found.here or ()}
+    for index in sorted(old.keys() | new.keys()):
+        pair = old.get(index), new.get(index)
+        encoded = [None if value is None else value.to_bytes() for value in pair]
+        if encoded[0] != encoded[1]:
+            yield pair
+
+
+def _dump(value: Value | None) -> Any:
+    return None if value is None else dump_values([value])[0]
+
+
+def _utf8(text: str) -> str:
+    """A text that JSON can contain."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+commands: dict[str, Callable[..., None] | typer.Typer] = {"migrate": app}
