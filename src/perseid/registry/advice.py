@@ -214,6 +214,7 @@ class AdviceKind(Enum):
     USE_ACCEPT_DATETIME = "For example: Accept-Datetime: Sun, 15 Nov 2026 10:00:00 GMT"
     USE_CURRENT_VERSION = "Ask for the current version"
     USE_ISO_TIME = "Use an ISO 8601 time such as 2026-11-15T10:00:00Z, or an entry number"
+    USE_JSON_LINES = "Export it as JSON lines"
     USE_LIMIT = "Use a limit of at least 1"
     USE_PAGE_URL = "Use the URL of a page"
     USE_URL_PATTERN = "For example: https://example.org/*"

@@ -197,6 +197,17 @@ class LogReader:
         rows, is_truncated = self._fetch_rows()
         return [entry_from_row(row) for row in rows], is_truncated or len(rows) == limit
 
+    def changes_by_key(self, first: bytes, end: bytes, limit: int) -> tuple[list[Change], bool]:
+        """Like `names_page`, in the form that views use, which costs a third."""
+        self._cursor.execute(self._statements.names, (first, end, limit, 0))
+        rows, is_truncated = self._fetch_rows()
+        return [change_from_row(row) for row in rows], is_truncated or len(rows) == limit
+
+    def change_as_of(self, latest: int, seq: int) -> Change | None:
+        """Return the last entry up to and including `seq` in the chain that ends at `latest`; None if there is none."""
+        number = find_latest_until(latest, seq, self._links)
+        return change_from_row(self._entry_row(number)) if number else None
+
     def names_in_states(
         self, first: bytes, end: bytes, states: Collection[State], limit: int, skip: int = 0
     ) -> tuple[list[Entry], bool]:

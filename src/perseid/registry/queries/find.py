@@ -23,7 +23,7 @@ so.
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from perseid.ledger.log.entry import Entry, State
 from perseid.ledger.log.reader import LogReader
@@ -62,6 +62,16 @@ from .paging import DEFAULT_PAGE, VALUE_OVERHEAD, CursorCodec, PageBudget, mark,
 
 EncodedValue = tuple[bytes, Value]
 """A value in its binary form, and parsed."""
+
+
+class HasEntry(Protocol):
+    """A record with its handle and the number of its entry, in any form."""
+
+    @property
+    def handle(self) -> str: ...
+
+    @property
+    def seq(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,14 +183,14 @@ class PreparedSearch:
         ranges = ALL_KEYS if search.type is None else type_ranges(search.type)
         return SearchPlan(ranges, scans=self.glob if ranges == ALL_KEYS else None)
 
-    def may_match(self, entry: Entry) -> bool:
+    def may_match(self, entry: HasEntry) -> bool:
         """Whether a record can match, by its handle and latest change."""
         search = self.search
         if search.since is not None and entry.seq <= search.since:
             return False
         return search.prefix is None or fold(entry.handle.partition("/")[0]) == fold(search.prefix)
 
-    def meets(self, policy: Policy, entry: Entry, values: Sequence[EncodedValue]) -> tuple[Value, ...] | None:
+    def meets(self, policy: Policy, entry: HasEntry, values: Sequence[EncodedValue]) -> tuple[Value, ...] | None:
         """Return the matching values of a record; None if the record does not match.
 
         Without criteria about values the result is empty.

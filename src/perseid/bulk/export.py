@@ -1,0 +1,117 @@
+"""Exports: the records of an installation in a format, slice by slice, and the file that they are written to.
+
+The registry decides what is exported (`registry.queries.export`). Memory is bounded by one slice. A file has its final
+name only when it is complete and on disk.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+from perseid.ledger.store.directory import open_new, sync_directory
+from perseid.registry.advice import AdviceKind
+from perseid.registry.identity import Identity
+from perseid.registry.queries.export import (
+    AsOf,
+    ExportedRecord,
+    Position,
+    Selection,
+    check_export,
+    find_as_of,
+    read_slice,
+)
+from perseid.registry.registry import Registry
+from perseid.registry.results import InvalidQuery
+from perseid.schema.exports import ExportFormat
+
+from .record_json import encode_lines
+
+_PARTIAL_SUFFIX: Final = ".part"
+
+Encoder = Callable[[list[ExportedRecord]], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class ExportWriter:
+    """How records are written in a format."""
+
+    header: bytes
+    """What precedes the first record."""
+    encode: Encoder
+
+
+def open_writer(format_: ExportFormat, *, history: bool = False, raw: bool = False) -> ExportWriter:
+    """Return the writer of a format. Raises `Refused` if the format has no history."""
+    if history and format_ is not ExportFormat.JSONL:
+        raise InvalidQuery(f"The format {format_} has no history", AdviceKind.USE_JSON_LINES())
+    if format_ is ExportFormat.JSONL:
+        return ExportWriter(b"", encode_lines)
+    raise NotImplementedError(format_, raw)
+
+
+@dataclass(slots=True)
+class Export:
+    """An export of an installation."""
+
+    registry: Registry
+    identity: Identity
+    selection: Selection
+    writer: ExportWriter
+    as_of: AsOf
+    records: int = 0
+    """Records that were exported so far."""
+
+    @classmethod
+    def start(
+        cls, registry: Registry, identity: Identity, selection: Selection, writer: ExportWriter, at: str | None
+    ) -> "Export":
+        """Start an export as of a time, or of now. Raises `Refused`."""
+        with registry.snapshot() as snapshot:
+            check_export(snapshot, identity, selection)
+            as_of = find_as_of(snapshot.reader, at, registry.ledger.log.clock.now())
+        return cls(registry, identity, selection, writer, as_of)
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the parts of the file."""
+        if self.writer.header:
+            yield self.writer.header
+        position: Position | None = None
+        while True:
+            with self.registry.snapshot() as snapshot:
+                part = read_slice(snapshot, self.identity, self.selection, self.as_of, position)
+            self.records += len(part.records)
+            yield self.writer.encode(part.records)
+            position = part.position
+            if position is None:
+                return
+
+
+@contextmanager
+def open_atomically(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file for writing that gets its name when it is complete and on disk; on errors it is removed.
+
+    Only its owner can read it: exports can contain private values and secrets. A pipe or device is written to directly.
+    """
+    if path.exists() and not path.is_file():
+        with path.open("wb") as stream:
+            yield stream
+        return
+    target = path.resolve()  # the link stays, and the file that it points to is replaced
+    partial = target.with_name(f".{target.name[:_MAX_NAME]}.{os.getpid()}{_PARTIAL_SUFFIX}")
+    partial.unlink(missing_ok=True)
+    try:
+        with open_new(partial) as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        partial.replace(target)
+        sync_directory(target.parent)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+_MAX_NAME: Final = 60  # characters of the name in that of the partial file, which has at most 255 bytes

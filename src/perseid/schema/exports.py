@@ -1,0 +1,40 @@
+"""Exports of many records."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from .common import Cursor, Doc, Moment, ResponseBody, Seq
+from .queries import Selectors
+
+
+class ExportFormat(StrEnum):
+    """Formats of exports."""
+
+    JSONL = "jsonl"
+    """One record on each line, in JSON; lossless."""
+    CSV = "csv"
+    """One row for each value."""
+    BATCH = "batch"
+    """A batch file of the Handle System, which creates the records."""
+
+
+class ExportQuery(Selectors, frozen=True):
+    """What to export. Without criteria, everything that you can see."""
+
+    format: Annotated[ExportFormat, Doc("The format.")] = ExportFormat.JSONL
+    history: Annotated[bool, Doc("Every version, newest first, and deleted records; in the format `jsonl`.")] = False
+    at: Annotated[Moment | None, Doc("Records at a time, or after a ledger entry; now if omitted.")] = None
+    raw: Annotated[
+        bool, Doc("CSV cells as they are. By default `'` is put before those that a spreadsheet would run as formulas.")
+    ] = False
+    cursor: Cursor = ""
+
+
+class ExportSummary(ResponseBody, frozen=True):
+    """What was exported."""
+
+    format: Annotated[ExportFormat, Doc("The format.")]
+    records: Annotated[int, Doc("Number of records, or of versions in a history.")]
+    bytes: Annotated[int, Doc("Size in bytes.")]
+    as_of: Annotated[Seq, Doc("The ledger entry as of which records were exported.")]
+    file: Annotated[str | None, Doc("The file.")] = None
