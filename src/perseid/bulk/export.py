@@ -4,6 +4,7 @@ The registry decides what is exported (`registry.queries.export`). Memory is bou
 name only when it is complete and on disk.
 """
 
+import io
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,7 +29,10 @@ from perseid.registry.results import InvalidQuery
 from perseid.schema.exports import ExportFormat
 
 from .record_json import encode_lines
+from .tables import TableWriter
+from .value_table import VALUE_COLUMNS, value_rows
 
+_COLUMNS: Final = VALUE_COLUMNS[:10]  # without those that only the exports of other services have
 _PARTIAL_SUFFIX: Final = ".part"
 
 Encoder = Callable[[list[ExportedRecord]], bytes]
@@ -49,7 +53,22 @@ def open_writer(format_: ExportFormat, *, history: bool = False, raw: bool = Fal
         raise InvalidQuery(f"The format {format_} has no history", AdviceKind.USE_JSON_LINES())
     if format_ is ExportFormat.JSONL:
         return ExportWriter(b"", encode_lines)
-    raise NotImplementedError(format_, raw)
+    return _csv_writer(raw=raw)
+
+
+def _csv_writer(*, raw: bool) -> ExportWriter:
+    buffer = io.BytesIO()
+    table = TableWriter(buffer, _COLUMNS, raw=raw)
+    header = buffer.getvalue()
+
+    def encode(records: list[ExportedRecord]) -> bytes:
+        buffer.seek(0)
+        buffer.truncate()
+        rows = [value_rows(record.handle, record.state.label, record.values) for record in records]
+        table.write_many([row[: len(_COLUMNS)] for each in rows for row in each])
+        return buffer.getvalue()
+
+    return ExportWriter(header, encode)
 
 
 @dataclass(slots=True)

@@ -3,8 +3,8 @@
     {"handle": "12345/x", "state": "published", "values": [{"index": 1, "type": "URL", "data": {…}, "ttl": 86400, …}]}
 
 Values are as in `perseid.records.json_form`. An export with history has one line for each version, with `seq`, its
-entry in the ledger, and `time`. `created` and `owner` are written if they are known. A line of a report also has
-`problems`, which are ignored when it is read again.
+entry in the ledger, `time`, `action` and, where they are visible, `interface`, `actor` and `note`. `created` and
+`owner` are written if they are known. A line of a report also has `problems`, which are ignored when it is read again.
 
 A bare string as data is that text: nothing in a file is read from other files.
 """
@@ -55,6 +55,10 @@ class _JsonRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     owner: str = ""
     seq: int = 0
     time: str = ""
+    action: str = ""
+    interface: str = ""
+    actor: str = ""
+    note: str = ""
     problems: Any = None
 
 

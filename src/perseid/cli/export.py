@@ -17,6 +17,7 @@ from ._output import (
     ProgressCallback,
     is_terminal,
     pluralize,
+    print_fields,
     print_json,
     print_message,
     progress,
@@ -74,7 +75,7 @@ def export(  # noqa: PLR0913 - options
     """Export records: those of a prefix, those that match all conditions, or all.
 
     JSON lines have one record on each line, with state and all values, and can be imported again without loss. CSV has
-    one row for each value. A batch file creates the records on any Handle server.
+    one row for each value.
 
     On an installation you get every record and value, also private ones and secrets; with `--as`, or on a server,
     what the identity can see. All records are as of one entry of the ledger, whatever changes meanwhile. A file gets
@@ -84,7 +85,7 @@ def export(  # noqa: PLR0913 - options
         perseid export
         perseid export 102.100.272 -o records.jsonl
         perseid export 102.100.272 --format csv -o records.csv
-        perseid export --host example.org --format batch
+        perseid export --type EMAIL
         perseid export 102.100.272 --history --at 30 -o history.jsonl --json
     """
     to_file = output is not None and str(output) != STANDARD_OUTPUT
@@ -122,12 +123,14 @@ def _write(stream: IO[bytes], running: "Export", update: ProgressCallback) -> in
 
 
 def _report(summary: ExportSummary, json: bool) -> None:
+    counted, size = pluralize(summary.records, "record"), f"{summary.bytes:,} bytes"
     if json:
         print_json(summary)
-    elif summary.file is not None or not is_terminal(sys.stdout):
-        where = "" if summary.file is None else f" to {printable(summary.file)}"
-        counted = pluralize(summary.records, "record")
-        print_message(f"Exported {counted}{where} ({summary.bytes:,} bytes), as of entry {summary.as_of}.")
+    elif summary.file is not None:
+        fields = {"file": printable(summary.file), "records": f"{summary.records:,}", "size": size}
+        print_fields({**fields, "as of entry": summary.as_of})
+    elif not is_terminal(sys.stdout):
+        print_message(f"Exported {counted} ({size}), as of entry {summary.as_of}.")
 
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {"export": export}

@@ -14,8 +14,6 @@ class ExportFormat(StrEnum):
     """One record on each line, in JSON; lossless."""
     CSV = "csv"
     """One row for each value."""
-    BATCH = "batch"
-    """A batch file of the Handle System, which creates the records."""
 
 
 class ExportQuery(Selectors, frozen=True):

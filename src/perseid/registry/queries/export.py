@@ -23,8 +23,8 @@ from typing import Final, NamedTuple
 
 from perseid.ledger.log.entry import MICROSECONDS_PER_SECOND, Action, Change, Entry, State
 from perseid.ledger.log.reader import LogReader
-from perseid.ledger.log.record_keys import LOCAL, key_range, record_key
-from perseid.names.handle import Handle, fold
+from perseid.ledger.log.record_keys import LOCAL, key_range
+from perseid.names.handle import Handle
 from perseid.records.record import PERMISSIONS_OFFSET, TYPE_OFFSET, Permission, Value
 from perseid.records.types import HS_ADMIN
 from perseid.registry.context import not_hosted
@@ -156,12 +156,6 @@ def read_slice(
     `as_of` is the same for all slices (`find_as_of`), and `check_export` comes before the first one.
     """
     return _SliceReader(snapshot, identity, selection, as_of).read(after)
-
-
-def position_after(snapshot: Snapshot, handle: str) -> Position:
-    """Return the position after the record of a handle, to resume an export whose last record is known."""
-    name = Handle.parse_lenient(handle)
-    return Position(record_key(handle) if fold(name.prefix) == fold(LOCAL[:-1]) else snapshot.stored(name).key)
 
 
 def _prepare(search: Search) -> PreparedSearch | None:
