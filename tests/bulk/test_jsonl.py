@@ -3,32 +3,20 @@
 import io
 from collections.abc import Sequence
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.bulk.formats import Format, InvalidFile, ReadOptions
 from perseid.bulk.jsonl import format_problem, format_record
-from perseid.bulk.rows import open_rows
 from perseid.bulk.tables import TableWriter
 from perseid.bulk.value_table import VALUE_COLUMNS, value_rows
-from perseid.records.json_form import value_from_json
 from perseid.records.record import Record, Value
 from perseid.schema.imports import ImportRow, RowOperation, RowProblem
+from tests.bulk.stored import read, stored
 from tests.record_strategies import records
 
 STATES = st.sampled_from(["published", "unpublished", "reserved", "tombstone"])
-
-
-def stored(row: ImportRow) -> tuple[Value, ...]:
-    """The values of a row, as they would be stored with their timestamps."""
-    plain = msgspec.json.decode(msgspec.json.encode(row.values))
-    return tuple([value_from_json({k: v for k, v in value.items() if v is not None}) for value in plain])
-
-
-def read(data: bytes, options: ReadOptions | None = None) -> list[ImportRow | RowProblem]:
-    return list(open_rows(io.BytesIO(data), "", options))
 
 
 @given(records(), STATES)

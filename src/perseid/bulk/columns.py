@@ -26,6 +26,7 @@ from perseid.records.json_form import FORMATS
 from perseid.schema.imports import ImportRow, RowProblem
 from perseid.schema.records import Data, ValueInput
 
+from .anvl import detect_profile, read_service_table
 from .formats import (
     PROBLEM_COLUMNS,
     ColumnUse,
@@ -227,6 +228,8 @@ def read_table(table: Table, options: ReadOptions, is_type: TypeCheck | None = N
     """The rows of a table."""
     if is_value_table(table.header) and not options.columns:
         return read_value_table(table, options)
+    if profile := options.profile or detect_profile(table.header):
+        return read_service_table(table, profile, options)
     columns = map_columns(table.header, options, is_type)
     if not options.mint and all(column.kind != HANDLE for column in columns):
         fix = "Name the column with the handles: --map COLUMN=handle. To mint handles, use --mint."

@@ -103,6 +103,7 @@ class Detected(msgspec.Struct, frozen=True, omit_defaults=True):
     authentication: tuple[str, ...] = ()
     """Identities in the header of a batch file, such as `PUBKEY:300:0.NA/12345`, which is not used."""
     skipped_sheets: tuple[str, ...] = ()
+    profile: Profile | None = None
 
 
 class InvalidFile(Exception):

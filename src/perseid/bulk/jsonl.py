@@ -10,14 +10,14 @@ A bare string as data is that text: nothing in a file is read from other files.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 import msgspec
 
 from perseid.records.encoding import JsonObject, locate_json_error
 from perseid.records.json_form import value_to_json
 from perseid.records.record import MAX_VALUES, Value
-from perseid.schema.imports import ImportRow, RowProblem
+from perseid.schema.imports import ImportRow, RowOperation, RowProblem
 from perseid.schema.records import Data, Reference, ValueInput
 
 from .formats import Detected, Format, ReadOptions, Row, RowReader, check_state, find_handle, invalid_file, shorten
@@ -47,7 +47,9 @@ class _JsonValue(msgspec.Struct, frozen=True, rename={"ttl_type": "ttlType"}):
     timestamp: int | str | None = None
 
 
-class _JsonRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _JsonRecord(msgspec.Struct, frozen=True):
+    """A record of another server, which may have other members."""
+
     handle: str = ""
     values: tuple[_JsonValue, ...] = ()
     state: str = ""
@@ -59,10 +61,15 @@ class _JsonRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     interface: str = ""
     actor: str = ""
     note: str = ""
-    problems: Any = None
+    problems: msgspec.Raw = msgspec.Raw()
 
 
-_DECODER: Final = msgspec.json.Decoder(_JsonRecord)
+class _OwnRecord(_JsonRecord, frozen=True, forbid_unknown_fields=True):
+    """A record in our form; unknown members are refused, to catch typos."""
+
+
+_DECODER: Final = msgspec.json.Decoder(_OwnRecord)
+_LENIENT_DECODER: Final = msgspec.json.Decoder(_JsonRecord)
 _ENCODER: Final = msgspec.json.Encoder()
 
 
@@ -84,21 +91,26 @@ def _read(file: BinaryIO, options: ReadOptions) -> Iterator[Row]:
             yield parse_record(text, number, options)
 
 
-def parse_record(text: bytes, line: int, options: ReadOptions | None = None) -> Row:
-    """Parse a record in JSON."""
+def parse_record(text: bytes, line: int, options: ReadOptions | None = None, handle: str = "") -> Row:
+    """Parse a record in JSON; with a `handle`, one of another server, which may be without it."""
     try:
-        record = _DECODER.decode(text)
+        record = (_LENIENT_DECODER if handle else _DECODER).decode(text)
     except (msgspec.ValidationError, RecursionError) as error:
         path = str(error) if isinstance(error, msgspec.ValidationError) else "it is nested too deeply"
         return _problem(line, "", text, "invalid-record", f"The record is invalid: {shorten(path)}.")
     except (msgspec.DecodeError, UnicodeError):
         return _problem(line, "", text, "invalid-json", f"The line is invalid JSON{locate_json_error(text)}.")
-    return to_row(record, line, options or ReadOptions())
+    return _to_row(record, line, options or ReadOptions(), handle)
 
 
-def to_row(record: _JsonRecord, line: int, options: ReadOptions) -> Row:
-    """Convert a parsed record."""
-    found = find_handle(line, record.handle, "handle", options)
+def make_row(handle: str, values: Iterable[Value], line: int = 0, state: str = "") -> ImportRow:
+    """Make the row that creates a record exactly, for sources that are not files."""
+    inputs = tuple([_to_input(msgspec.convert(value_to_json(value), _JsonValue)) for value in values])
+    return ImportRow(line, RowOperation.CREATE, handle, inputs, state=state)
+
+
+def _to_row(record: _JsonRecord, line: int, options: ReadOptions, handle: str) -> Row:
+    found = find_handle(line, record.handle or handle, "handle", options)
     if isinstance(found, RowProblem):
         return found
     state = record.state

@@ -2,16 +2,22 @@
 
 import io
 import re
+import time
 from typing import BinaryIO, Final
 
+from .anvl import read_anvl
+from .batch import read_batch
 from .columns import read_table
+from .dumps import JDB_MARK, read_dump, read_jdb
 from .encodings import SAMPLE
-from .formats import FileReader, Format, ReadOptions, RowReader, TypeCheck, invalid_file
+from .exchange import read_exchange
+from .formats import TABLES, FileReader, Format, ReadOptions, RowReader, TypeCheck, invalid_file
 from .jsonl import read_jsonl
+from .sheets import open_sheet
 from .tables import Table, open_text_table
 
 _SUFFIXES: Final = {
-    **dict.fromkeys(("csv", "tsv", "tab", "txt"), Format.CSV),
+    **dict.fromkeys(("csv", "tsv", "tab"), Format.CSV),
     **dict.fromkeys(("jsonl", "ndjson"), Format.JSONL),
     **dict.fromkeys(("batch", "bat", "hdl"), Format.BATCH),
     "xlsx": Format.XLSX,
@@ -26,6 +32,7 @@ _BATCH: Final = re.compile(
     re.IGNORECASE,
 )
 _EXCHANGE: Final = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"(?:homedPrefixes|handleRecords)"')
+_ANVL: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*:: ?[^\s]")
 _OBJECT: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*\{")
 
 
@@ -34,44 +41,65 @@ def open_rows(
     name: str = "",
     options: ReadOptions | None = None,
     *,
-    read_file: FileReader | None = None,  # noqa: ARG001 - for batch files
+    read_file: FileReader | None = None,
     is_type: TypeCheck | None = None,
+    now: int | None = None,
 ) -> RowReader:
     """Open a file of any format.
 
     `name` helps to detect the format. Only the command line gives a function that reads files which a batch file names.
-    `is_type` says which types of an installation a column can be named after. Raises `InvalidFile`.
+    `is_type` says which types of an installation a column can be named after. `now` resolves the 32-bit times in
+    databases of Handle servers. Raises `InvalidFile`, also while rows are read.
     """
     options = options or ReadOptions()
     file = _buffer(file)
     if options.mint and not options.prefix:
         raise invalid_file("missing-prefix", "The prefix in which to mint is missing.", "Use --prefix PREFIX.")
     format_ = options.format or detect_format(_peek(file), name)
-    if format_ in (Format.CSV, Format.XLSX, Format.ODS):
-        return read_table(open_table(file, name, options), options, is_type)
+    if format_ in TABLES:
+        return read_table(_open_table(file, format_, name, options), options, is_type)
     if format_ == Format.JSONL:
         return read_jsonl(file, options)
-    raise invalid_file("unknown-format", f"The format {format_} cannot be read yet.")
+    if format_ == Format.ANVL:
+        return read_anvl(file, options)
+    if options.mint:
+        message = f"Handles cannot be minted from a file in the format {format_}, which has handles."
+        raise invalid_file("handle-not-empty", message, "Leave out --mint.")
+    if format_ == Format.BATCH:
+        return read_batch(file, read_file)
+    if format_ == Format.EXCHANGE:
+        return read_exchange(file, options)
+    moment = int(time.time()) if now is None else now
+    return read_dump(file, moment) if format_ == Format.DUMP else read_jdb(file, moment)
 
 
 def open_table(file: BinaryIO, name: str = "", options: ReadOptions | None = None) -> Table:
     """Open a table of any format."""
     options = options or ReadOptions()
     file = _buffer(file)
-    return open_text_table(file, options, name)
+    return _open_table(file, options.format or detect_format(_peek(file), name), name, options)
+
+
+def _open_table(file: BinaryIO, format_: Format, name: str, options: ReadOptions) -> Table:
+    return open_text_table(file, options, name) if format_ == Format.CSV else open_sheet(file, format_, options)
 
 
 def detect_format(sample: bytes, name: str = "") -> Format:
     """Find the format of a file from its first bytes, and from its name if several are possible."""
     by_name = _SUFFIXES.get(name.rpartition(".")[2].lower()) if "." in name else None
+    if sample.startswith(b"\xd0\xcf\x11\xe0"):
+        fix = "Save it as .xlsx, .ods or CSV, without a password."
+        raise invalid_file("unknown-format", "The file is an old or encrypted Excel file.", fix)
     if sample.startswith(b"PK\x03\x04"):
         return Format.ODS if b"opendocument.spreadsheet" in sample[:200] or by_name == Format.ODS else Format.XLSX
-    if sample.startswith(b"\0\x0cJDBHash v0.1"):
+    if sample.startswith(JDB_MARK):
         return Format.JDB
     if sample.startswith(b"VERSION=") and b"HEADER=END" in sample:
         return Format.DUMP
     if _EXCHANGE.match(sample):
         return Format.EXCHANGE
+    if _ANVL.match(sample):
+        return Format.ANVL
     if _OBJECT.match(sample):
         return Format.JSONL
     if by_name is not None and by_name not in (Format.XLSX, Format.ODS, Format.JDB):
