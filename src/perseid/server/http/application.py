@@ -191,7 +191,7 @@ class HttpServer:
         return self._native.pools.do(work, client.host, _transport(client))
 
     def _count_proof(self, result: ProofResult, client: Client) -> None:
-        if not result.succeeded:
+        if result.succeeded is False:
             self._native.counts.count_http_failed_proof(_transport(client))
         self._record_proof(result, client)
 

@@ -15,7 +15,7 @@ plain errors.
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Generic, Protocol, Self, TypeVar, cast
 
@@ -88,7 +88,8 @@ class HttpSettings:
 class ProofResult:
     """The outcome of a proof of identity."""
 
-    succeeded: bool
+    succeeded: bool | None
+    """None if it is unknown: the server that has the key did not answer, or nothing was decided."""
     secret_of: bytes | None = None
     """The secret that was checked, as passed to `RequestContext.do`; None for a public key."""
     own: bool = True
@@ -108,7 +109,7 @@ def make_proof_recorder(pools: Pools) -> ProofRecorder:
         transport = Transport.HTTPS if client.secure else Transport.HTTP
         if result.secret_of is not None:
             pools.record_guess(SecretGuess(result.secret_of, result.succeeded), client.host, transport)
-        elif not result.succeeded:
+        elif result.succeeded is False:
             pools.record_failed_proof(client.host, transport)
         if result.succeeded and result.own:
             pools.proved(client.host, transport)
@@ -242,6 +243,21 @@ class RequestContext:
 
     request: Request
     server: ServerContext
+    _expected: list[ProofResult] = field(default_factory=list, repr=False)
+    """A proof with a key that may have been removed: the decision finds out (`settle_proof`)."""
+
+    def record_proof(self, result: ProofResult) -> None:
+        """Record the outcome of a proof by the caller."""
+        self.server.record_proof(result, self.request.client)
+
+    def expect_proof(self, result: ProofResult) -> None:
+        """Record a proof with a cached key, token or session when it is decided whether that is still valid."""
+        self._expected.append(result)
+
+    def settle_proof(self, *, succeeded: bool | None) -> None:
+        """Record the outcome of an expected proof, once; None if nothing was decided."""
+        while self._expected:
+            self.record_proof(replace(self._expected.pop(), succeeded=succeeded))
 
     async def read_public(self, read: Callable[[Snapshot], T], *, past: bool = False) -> T:
         """Read what everybody can see from the answers view, or if that cannot tell, in a thread from the ledger.

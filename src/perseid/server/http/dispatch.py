@@ -91,6 +91,8 @@ async def respond(request_context: RequestContext) -> Response:
         if application.is_api_path(request_context.request.path):
             return v1_problems.problem_response(v1_problems.to_problem(problem, request_context))
         return responses.failure_response(request_context, problem)
+    finally:
+        request_context.settle_proof(succeeded=None)
 
 
 def rejection(request: Request, settings: HttpSettings, status: int, problem: str) -> Response:

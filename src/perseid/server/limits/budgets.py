@@ -305,12 +305,13 @@ class Budgets:
         """Cancel the charge of an attempt without a result."""
         self._guesses[udp].settle(_to_source(secret_of), -1)
 
-    def record_guess(self, secret_of: bytes, source: Source, *, right: bool, udp: bool, now: float) -> None:
-        """Record the result of an attempt; a right one costs nothing."""
+    def record_guess(self, secret_of: bytes, source: Source, *, right: bool | None, udp: bool, now: float) -> None:
+        """Record the result of an attempt; a right one costs nothing, and neither does one without a result."""
         was_proved, target = self.is_proved(secret_of, source, udp=udp), _to_source(secret_of)
         if right:
             self._known.add(source, secret_of, udp=udp)
             self._known.forget_failures(source, secret_of, udp=udp)
+        if right is not False:
             if not was_proved:
                 self.refund_guess(secret_of, udp=udp)
             return

@@ -57,7 +57,8 @@ class SecretGuess:
 
     secret_of: bytes
     """As in `Work`."""
-    right: bool
+    right: bool | None
+    """None without a result: the attempt then costs nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ class NativeResponse:
     @property
     def is_authentication_failure(self) -> bool:
         if self.guess is not None:
-            return not self.guess.right
+            return self.guess.right is False
         codes = (ResponseCode.AUTHENTICATION_FAILED, ResponseCode.INVALID_SESSION_KEY)
         return self.failed_proof or self.code in codes
 

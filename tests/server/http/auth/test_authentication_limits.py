@@ -10,16 +10,21 @@ import pytest
 
 from perseid.names.handle import Handle
 from perseid.records.encoding import to_base64
+from perseid.records.record import Value
 from perseid.records.site import Transport
 from perseid.registry.commands.namespaces import AddNamespace
-from perseid.registry.commands.records import Create
+from perseid.registry.commands.records import Create, Remove
+from perseid.registry.identity import Proof
 from perseid.registry.installation.settings import Config
 from perseid.registry.policy.policy import PROFILES
+from perseid.registry.registry import Registry
 from perseid.server.http import context
 from perseid.server.http.messages import Client, Request, Response
 from perseid.server.limits.guesses import MAX_TURNS, KnownClients
-from perseid.server.native.work import SecretGuess, Work, WorkKind
+from perseid.server.native.authentication import prove_identity
+from perseid.server.native.work import SecretGuess, Work, WorkKind, own_secret_id
 from perseid.server.processes.pools import Pools
+from perseid.wire.sessions import Identity
 from tests.registry.registries import OPERATOR
 from tests.server.http.auth_servers import basic_header, handle_header, secret_at
 from tests.server.http.client_certificates import named
@@ -260,6 +265,32 @@ def test_authenticated_address_is_known(limited: Limited) -> None:
     limited.server.get(PUBLIC, host=ELSEWHERE, certificate=named(f"300:{ADMIN}"))
     assert is_known(ELSEWHERE)
     assert not budgets.is_known(budgets.source_for(HOME), udp=True)
+
+
+@pytest.mark.parametrize("kind", ["secret", "session"])
+@pytest.mark.parametrize("body", [{"values": []}, "not values"], ids=["decided", "invalid"])
+def test_removed_secret_makes_no_address_known(limited: Limited, kind: str, body: object) -> None:
+    """It is verified with the cached key, or was in the session; only the decision finds out."""
+    budgets, registry, target = limited.pools._budgets, limited.server.registry, f"/api/handles/{PREFIX}/x"
+    home, elsewhere = (budgets.source_for(host) for host in (HOME, ELSEWHERE))
+    headers = {"Authorization": basic_header(SEC, SECRET)}
+    assert limited.server.put(target, {"values": []}, headers=headers, host=HOME).status == 201
+    assert budgets.is_known(home, udp=False)
+    assert budgets.is_proved(own_secret_id(ADMIN), home, udp=False)
+    if kind == "session":
+        sessions = limited.server.context.sessions
+        session = sessions.begin(ELSEWHERE, limited.server.context.time())
+        key = Value(301, "HS_SECKEY", SECRET)
+        proved = prove_identity(Identity(ADMIN.encode(), 301), Proof.SECRET_KEY, key)
+        sessions.prove(session, proved, SEC)
+        headers = {"Authorization": handle_header(sessionId=session.id)}
+    Registry(registry.ledger, registry.rules).do(Remove(Handle.parse(ADMIN), (301,)), OPERATOR, "cli")
+    status = limited.server.put(target, body, headers=headers, host=ELSEWHERE).status
+    assert status == (401 if isinstance(body, dict) else 400)
+    assert not budgets.is_known(elsewhere, udp=False)
+    assert not budgets.is_proved(own_secret_id(ADMIN), elsewhere, udp=False)
+    wrong = kind == "secret" and status == 401
+    assert budgets.failed_guesses(own_secret_id(ADMIN), elsewhere, udp=False) == (int(wrong),)
 
 
 def test_expensive_work_is_charged_before_it_starts(limited: Limited) -> None:

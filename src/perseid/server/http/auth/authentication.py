@@ -155,7 +155,7 @@ async def _authenticate_session(
 ) -> AuthResult:
     """Find the caller by session or certificate. No browser sends the header automatically, so it is not ambient."""
     if session is not None and session.proved is not None:
-        request_context.server.record_proof(ProofResult(succeeded=True), request_context.request.client)
+        request_context.expect_proof(ProofResult(succeeded=True))
         return _to_auth_result(ProvenIdentity(session.proved, session.claimed), session)
     if wants_certificate and request_context.request.client.certificate is None:
         reason = "there is no client certificate; send one in the TLS handshake, where this server requests it"
@@ -193,7 +193,7 @@ def find_session(request_context: RequestContext, text: str) -> Session | None:
     server = request_context.server
     session = server.sessions.find(text, server.time(), server.settings.session_timeout)
     if session is None:
-        server.record_proof(ProofResult(succeeded=False), request_context.request.client)
+        request_context.record_proof(ProofResult(succeeded=False))
     return session
 
 
@@ -212,7 +212,11 @@ async def with_server_signature(request_context: RequestContext, auth: AuthResul
 
 
 def end_stale_session(request_context: RequestContext, auth: AuthResult, gone: Refused) -> AuthResult:
-    """Return the anonymous result after a decision found the key or token missing; the session ends."""
+    """Return the anonymous result after a decision found the key or token missing; the session ends.
+
+    If the request had the key or token, and not only a session, that counts as a wrong guess.
+    """
+    request_context.settle_proof(succeeded=False if auth.session is None else None)
     if auth.session is not None:
         request_context.server.sessions.end(auth.session)
     return AuthResult(problem=AuthFailure(gone.reason))

@@ -321,7 +321,7 @@ async def authenticate_basic(
     key, elsewhere = await request_context.read_short(
         load_keys, secret_of=target, accept_recent=(lambda found: found[0] is not None) if changes else None
     )
-    request_context.server.record_proof(ProofResult(key is not None, target), request_context.request.client)
+    _record(request_context, ProofResult(key is not None, target), cached=changes)
     if key is None:
         return _auth_failure(reference, credentials.remark, elsewhere=elsewhere)
     return _proven_identity(reference, Proof.SECRET_KEY, key, credentials.written)
@@ -339,7 +339,7 @@ async def authenticate_claim(
         handle_scheme.verification_cost(claim),
     )
     key = await request_context.do(WorkKind.VERIFY, check, secret_of=target, price=price)
-    request_context.server.record_proof(ProofResult(key is not None, target), request_context.request.client)
+    request_context.record_proof(ProofResult(key is not None, target))
     if key is None:
         return _auth_failure(reference, f"the id was read as {display_name(str(reference))}", elsewhere=keys.elsewhere)
     return _proven_identity(reference, kind, key, claim.written)
@@ -371,8 +371,16 @@ async def authenticate_certificate(request_context: RequestContext, raw: bytes) 
         _log_rejection(request_context, now, reason)
         remark = f"the key of the certificate is not a key of {display_name(str(subject.reference))} here"
         return _auth_failure(subject.reference, remark, elsewhere=elsewhere)
-    request_context.server.record_proof(ProofResult(succeeded=True), request_context.request.client)
+    request_context.record_proof(ProofResult(succeeded=True))
     return _proven_identity(subject.reference, Proof.PUBLIC_KEY, key, subject.written)
+
+
+def _record(request_context: RequestContext, result: ProofResult, *, cached: bool) -> None:
+    """Record the outcome of a proof; if a key or token from the cache was enough, the decision confirms it first."""
+    if cached and result.succeeded:
+        request_context.expect_proof(result)
+    else:
+        request_context.record_proof(result)
 
 
 def _log_rejection(request_context: RequestContext, now: float, reason: str) -> None:
@@ -448,7 +456,7 @@ async def authenticate_token(
         secret_of=target,
         accept_recent=(lambda one: isinstance(one, TokenIdentity)) if changes else None,
     )
-    server.record_proof(ProofResult(not isinstance(result, Refused), target), request_context.request.client)
+    _record(request_context, ProofResult(not isinstance(result, Refused), target), cached=changes)
     if isinstance(result, Refused):
         reason = f"the token was not accepted: {result.reason}"
         return AuthFailure(reason, advice=result.advice, in_challenge=False)

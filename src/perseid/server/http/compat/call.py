@@ -140,16 +140,20 @@ class Call:
         """Execute a command that changes nothing."""
         registry, identity = self.request_context.server.registry, self.identity
         guarded = GuardedCommand(self._advised(command, about), self.auth.guard, self.allow_referrals)
-        return await self.request_context.do(WorkKind.READ, lambda: registry.do(guarded, identity, INTERFACE))
+        return await self._decide(
+            self.request_context.do(WorkKind.READ, lambda: registry.do(guarded, identity, INTERFACE))
+        )
 
     async def change(self, make: Callable[[int | None], Command[T]], about: str = "", note: str = "") -> T:
         """Execute a command that may change something; `make` is as in `native.decisions.execute`."""
         arguments = self.request_context.server.registry, self._guarded(make, about), self.identity, INTERFACE, note
         await self._check_change(arguments[1])
-        return await self.request_context.change(
-            lambda: execute(*arguments),
-            lambda: execute_in_loop(*arguments),
-            is_short=self._is_short,
+        return await self._decide(
+            self.request_context.change(
+                lambda: execute(*arguments),
+                lambda: execute_in_loop(*arguments),
+                is_short=self._is_short,
+            )
         )
 
     async def execute_with(
@@ -162,9 +166,25 @@ class Call:
         """The same with functions that execute the guarded command, in a thread or in the event loop."""
         guarded = self._guarded(make, about)
         await self._check_change(guarded)
-        return await self.request_context.change(
-            lambda: execute_with_wait(guarded, do), lambda: wait_in_loop(guarded, do_in_loop), is_short=self._is_short
+        return await self._decide(
+            self.request_context.change(
+                lambda: execute_with_wait(guarded, do),
+                lambda: wait_in_loop(guarded, do_in_loop),
+                is_short=self._is_short,
+            )
         )
+
+    async def _decide(self, decision: Awaitable[T]) -> T:
+        """Await a decision: it was on the current key, so it confirms the proof, whether allowed or refused."""
+        try:
+            result = await decision
+        except (KeyChanged, InactiveToken):
+            raise  # see `end_stale_session`
+        except Refused:
+            self.request_context.settle_proof(succeeded=True)
+            raise
+        self.request_context.settle_proof(succeeded=True)
+        return result
 
     @property
     def _is_short(self) -> bool:
