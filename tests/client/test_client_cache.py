@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
+from perseid.client.attempts import Options, Query
 from perseid.client.cache import MAX_LIFETIME, MAX_SIZE, Cache, expiry
 from perseid.client.sites import ResponseTimes, Service
 from perseid.records.record import TtlType, Value
-from tests.client.worlds import HOST, OTHER_HOST, make_site
+from perseid.records.site import Site
+from tests.client.worlds import HOST, OTHER_HOST, make_site, resolver_of, two_hosts
 
 VALUE = Value.text(1, "URL", "https://example.org/")
 
@@ -63,3 +65,22 @@ def test_slow_sites_are_asked_last_and_again_after_a_while() -> None:
     assert [peer.host for peer in times.order(peers, 0)] == [OTHER_HOST, HOST]
     orders = {tuple(peer.host for peer in times.order(peers, 1_000)) for _ in range(200)}
     assert len(orders) == 2
+
+
+def test_everything_that_is_kept_counts_toward_the_limit() -> None:
+    """Services that others run decide how many values, servers and interfaces there are; most are short."""
+
+    def measure(site: Site, *values: Value) -> list[int]:
+        world = two_hosts(site=site)
+        world.hosts[HOST].records["12345/X"] = values
+        core = resolver_of(world).core
+        world.run(core.resolve(Query("12345/x"), Options()))
+        return [sum(size for *_, size in cache._entries.values()) for cache in (core.answers, core.services)]
+
+    server = make_site(HOST).servers[0]
+    interfaces = server.interfaces * 100
+    large = replace(make_site(HOST), servers=(replace(server, interfaces=interfaces),))
+    values = [Value(index, "T", b"") for index in range(1, 1_001)]
+    few, many, long = measure(make_site(HOST), VALUE), measure(make_site(HOST), *values), measure(large, VALUE)
+    assert many[0] - few[0] > 1_000 * 250, "about what `tracemalloc` shows"
+    assert long[1] - few[1] > len(interfaces) * 90

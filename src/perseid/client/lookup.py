@@ -52,7 +52,12 @@ MAX_ALIASES: Final = 10
 """Aliases that are followed: more are a mistake."""
 
 _SEE_ALIAS = "Resolve it without following aliases to see the alias itself"
-_SERVER_SIZE = 2_048  # bytes of a server in the cache, besides its data
+# Bytes of objects in the cache besides their data, as measured: short values take more for themselves than for data.
+_VALUE_SIZE = 256
+_REFERENCE_SIZE = 160
+_SITE_SIZE = 1_024
+_SERVER_SIZE = 1_024  # with what connections to it need
+_PART_SIZE = 128  # an interface of a server, or an attribute of a site
 _SERVICE_TYPES = (HS_SITE, HS_SITE_6, HS_SERV, HS_NAMESPACE)  # as deployed clients ask a prefix handle
 _ROOT_NAMES = ("0.", "0/")  # names that the root has
 _NEGATIVE_CODES = (ResponseCode.HANDLE_NOT_FOUND, ResponseCode.VALUES_NOT_FOUND)
@@ -193,7 +198,8 @@ class Core(Network):
     def keep_answer(self, query: Query, answer: _Answer) -> None:
         """Cache an answer."""
         handle, selection = query.key, query.selection
-        size = sum([value.size for value in answer.values]) + len(handle) + sum(map(len, selection[0]))
+        size = len(handle) + sum(map(len, selection[0]))
+        size += sum([value.size + _VALUE_SIZE + _REFERENCE_SIZE * len(value.references) for value in answer.values])
         self.answers.put((handle, selection, answer.is_certified), answer, answer.expires, self.clock(), size)
 
     def find_service(self, prefix_handle: str, *, certified: bool) -> _FoundService | None:
@@ -333,7 +339,7 @@ class _Walk(Attempts):
         self.open_prefixes.add(prefix_handle)
         found = yield from self._read_service(prefix_handle, again=again)
         self.open_prefixes.discard(prefix_handle)
-        size = sum([len(site.to_bytes()) + _SERVER_SIZE * (len(site.servers) + 1) for site in found.service.sites])
+        size = len(prefix_handle) + sum(map(_site_size, found.service.sites))
         core.services.put((prefix_handle, certified), found, found.expires, core.clock(), size)
         if is_first:
             yield Turn(prefix_handle, is_over=True)
@@ -402,6 +408,15 @@ class _Walk(Attempts):
                 if service := self.core.make_service(sites):
                     return service
         raise ProtocolError(f"the service of {query.handle} sent a referral without sites")
+
+
+def _site_size(site: Site) -> int:
+    """Bytes of a site in the cache."""
+    servers = [
+        _SERVER_SIZE + 2 * len(server.public_key) + _PART_SIZE * len(server.interfaces) for server in site.servers
+    ]
+    attributes = [_PART_SIZE + len(attribute.name) + len(attribute.value) for attribute in site.attributes]
+    return _SITE_SIZE + len(site.hash_filter) + sum(servers) + sum(attributes)
 
 
 def _find_alias(values: Iterable[Value]) -> str | None:

@@ -20,13 +20,13 @@ from perseid.records.admin import Admin
 from perseid.records.private_keys import PrivateKey
 from perseid.records.record import Value, ValueRef
 from perseid.records.site import Interface, Purpose, Site, Transport
-from perseid.registry.commands.records import Create, Home, Modify
+from perseid.registry.commands.records import Create, Home, Modify, Remove
 from perseid.registry.registry import Registry
 from perseid.server.native import external as external_module
 from perseid.server.native.authentication import EXTERNAL_LIFE
-from perseid.server.native.external import ExternalIdentities, make_address_filter
+from perseid.server.native.external import ExternalIdentities, Unverifiable, make_address_filter
 from perseid.server.native.server import NativeServer
-from perseid.server.native.work import NativeResponse
+from perseid.server.native.work import NativeResponse, SecretGuess, own_secret_id
 from perseid.wire.codes import OpCode, ResponseCode
 from perseid.wire.framing import Frame, FrameReader
 from perseid.wire.message import Envelope
@@ -66,7 +66,9 @@ class LoopVisitor(Visitor):
             served = self.native_server.handle(frame, self.source, self.now, self.transport)
             return [response async for response in served]
 
-        return fed(FrameReader(), b"".join(one.reply.to_stream() for one in asyncio.run(collect())))
+        served = asyncio.run(collect())
+        self.served += served
+        return fed(FrameReader(), b"".join(one.reply.to_stream() for one in served))
 
 
 class World:
@@ -75,7 +77,7 @@ class World:
     clock: Clock
 
     def __init__(self, here: Registry, there: Registry, allows: AddressFilter | None = None) -> None:
-        self.there = there
+        self.here, self.there = here, there
         self.other = NativeServer(there, make_server(seed=5), OTHER_SITE)
         self.asked: list[tuple[str, int]] = []
         self.change: Callable[[bytes], bytes] = lambda reply: reply
@@ -214,8 +216,29 @@ def test_an_unsigned_or_changed_answer_proves_nothing_and_reveals_nothing(world:
     world.change = lambda reply: reply[:-1] + bytes([reply[-1] ^ 1])
     for index in PROOFS:
         code, response = world.add(PERSON, index)
-        assert code is ResponseCode.AUTHENTICATION_FAILED
-        assert text_of(response) == f"the response does not match a key of {index}:{PERSON}"
+        assert code is ResponseCode.SERVER_TOO_BUSY
+        assert text_of(response) == Unverifiable.text
+        served = world.visitor.served[-1]
+        guess = SecretGuess(own_secret_id(PERSON), right=None) if index == 301 else None
+        assert (served.guess, served.is_authentication_failure) == (guess, False), "it is not a wrong guess"
+
+
+def test_missing_keys_are_wrong_guesses(world: World) -> None:
+    world.there.do(Remove(Handle.parse(PERSON), (*PROOFS,)), OPERATOR, "cli")
+    for index in PROOFS:
+        assert world.add(PERSON, index)[0] is ResponseCode.AUTHENTICATION_FAILED
+        assert world.visitor.served[-1].is_authentication_failure
+
+
+def test_a_secret_on_another_server_needs_its_index(world: World) -> None:
+    """That server says only that one of its secrets fits, and each may have other permissions."""
+    handle, administrator = Handle.parse(f"{PREFIX}/any"), Admin(ValueRef(0, PERSON))
+    world.here.do(Create(handle, (Value(100, "HS_ADMIN", administrator.to_bytes()),)), OPERATOR, "cli")
+    code, response = world.add(PERSON, 0, SECRET, str(handle))
+    assert code is ResponseCode.INVALID_CREDENTIAL
+    assert "index" in text_of(response)
+    assert not world.visitor.served[-1].is_authentication_failure
+    assert world.add(PERSON, 0, RSA_KEY, str(handle))[0] is ResponseCode.SUCCESS
 
 
 def test_too_many_at_once_are_told_to_retry(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,8 +303,8 @@ def test_addresses_that_are_not_public_are_never_contacted(world: World) -> None
         world.there.do(Modify(Handle.parse(PREFIX_PERSON), (site,)), OPERATOR, "cli")
         world.external._core = None  # forget the last one
         code, response = world.add(PERSON, (300, 301)[number % 2])
-        assert code is ResponseCode.AUTHENTICATION_FAILED, address
-        assert address not in text_of(response)
+        assert code is ResponseCode.SERVER_TOO_BUSY, address
+        assert text_of(response) == Unverifiable.text
         assert set(world.asked) == {("127.0.0.1", 2641)}, address
 
 

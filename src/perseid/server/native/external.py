@@ -3,8 +3,8 @@
 Other servers are asked only if the settings allow it (`identities`), and only about identities that would have the
 permission if they were proved: nobody else can make this server send anything. Every response must be signed, up to
 the key of the root, so servers and ports are those of certified site information. Addresses that are not public are
-refused unless they are configured. What fails is logged; callers learn only that the proof failed, because the reason
-would tell them about the network of this server.
+refused unless they are configured. What fails is logged; callers learn only that the identity cannot be verified now
+(`Unverifiable`), because the reason would tell them about the network of this server. That is not a wrong guess.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import ipaddress
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Final, Protocol, Self, TypeVar
+from typing import ClassVar, Final, Protocol, Self, TypeVar
 
 from perseid.client.attempts import AddressFilter, Options, Query
 from perseid.client.errors import ClientError, NotFound
@@ -24,6 +24,8 @@ from perseid.records.site import Transport
 from perseid.records.types import HS_PUBKEY
 from perseid.registry.identity import Proof
 from perseid.registry.installation.settings import Config
+from perseid.registry.results import Refused
+from perseid.wire.codes import ResponseCode
 from perseid.wire.requests import VerifyChallenge
 
 from .authentication import candidate_keys
@@ -41,6 +43,7 @@ CACHED_RECORDS: Final = 1_000
 TRANSPORTS: Final = (Transport.UDP, Transport.TCP)
 """No HTTP: its requests could mean something to a server that is not one of handles."""
 
+_MISSING = (ResponseCode.HANDLE_NOT_FOUND, ResponseCode.VALUES_NOT_FOUND)
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # IPv4 addresses behind a translator (RFC 6052)
 _IPV4_BITS = 0xFFFF_FFFF
 
@@ -80,21 +83,27 @@ class ExternalIdentities:
         return cls(lambda: loaded, allows)
 
     async def find_keys(self, reference: ValueRef) -> tuple[Value, ...]:
-        """Return the public keys that can prove an identity, by index; none if they cannot be read."""
+        """Return the public keys that can prove an identity, by index. Raises `Busy`."""
         query = Query(reference.handle, (HS_PUBKEY,), authoritative=True)
         options = Options(certified=True, timeout=TIMEOUT)
         try:
             resolved = await self._ask(reference.handle, lambda core: core.resolve(query, options))
-        except _Failed:
+        except _NotFound:
             return ()
         return candidate_keys(resolved.values, Proof.PUBLIC_KEY, reference.index)
 
     async def verify_secret(self, challenge: VerifyChallenge) -> bool:
-        """Ask the service of an identity whether a challenge was answered with its secret."""
+        """Ask the service of an identity whether a challenge was answered with its secret. Raises `Busy`.
+
+        The index must be known: the service does not say which of several secrets it was.
+        """
+        if challenge.index < 1:
+            reason = "the index of the secret is missing; an identity on another server needs it, as in 300:HANDLE"
+            raise Refused(ResponseCode.INVALID_CREDENTIAL, reason)
         handle = challenge.handle.decode("utf-8", "replace")
         try:
             return await self._ask(handle, lambda core: core.verify(challenge, TIMEOUT))
-        except _Failed:
+        except _NotFound:
             return False
 
     async def _ask(self, handle: str, ask: Callable[[Core], Steps[T]]) -> T:
@@ -108,15 +117,22 @@ class ExternalIdentities:
                     self._core = Core(root, CACHED_RECORDS, TRANSPORTS, self._allows)
                 return await self._run(ask(self._core))
         except (ClientError, TimeoutError, UnicodeError) as error:
-            level = logging.INFO if isinstance(error, NotFound) else logging.WARNING
+            is_missing = isinstance(error, NotFound) and error.code in _MISSING
+            level = logging.INFO if is_missing else logging.WARNING
             _logger.log(level, "cannot verify an identity on another server, %s: %s", ascii(handle), ascii(str(error)))
-            raise _Failed from error
+            raise (_NotFound if is_missing else Unverifiable) from error
         finally:
             self._running -= 1
 
 
-class _Failed(Exception):
+class _NotFound(Exception):
+    """The service of an identity says that it has no such key."""
+
+
+class Unverifiable(Busy):
     """The service of an identity did not answer, or not in a way that can be trusted."""
+
+    text: ClassVar = "the identity cannot be verified at present, because its keys are on another server; retry later"
 
 
 def make_address_filter(networks: Iterable[str]) -> AddressFilter:

@@ -434,9 +434,9 @@ class NativeServer:
         """Verify with a public key from another server; a secret is verified by the server that stores it."""
         claimed, until = proof.identity, int(call.now) + EXTERNAL_LIFE
         if identity.proof is Proof.SECRET_KEY:
-            await self._work(
-                call, WorkKind.VERIFY, lambda: None, _secret_id(identity)
-            )  # raises after many wrong guesses
+            secret_of = own_secret_id(identity.reference.handle)
+            await self._work(call, WorkKind.VERIFY, lambda: None, secret_of)  # raises after many wrong guesses
+            call.guess = SecretGuess(secret_of, right=None)  # unless there is an answer
             nonce, digest = proof.pending.nonce, proof.pending.digest.digest
             challenge = VerifyChallenge(claimed.handle, claimed.index, nonce, digest, proof.answer)
             if not await external.verify_secret(challenge):
