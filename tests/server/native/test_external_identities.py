@@ -121,7 +121,7 @@ class World:
         return response.code, response
 
 
-def _site(host: str = "127.0.0.1", port: int = 2641, **other: Any) -> Site:
+def site_at(host: str = "127.0.0.1", port: int = 2641, **other: Any) -> Site:
     server = SITE.servers[0]
     address = ipaddress.ip_address(host)
     packed = address.packed if address.version == 6 else bytes(12) + address.packed
@@ -131,7 +131,7 @@ def _site(host: str = "127.0.0.1", port: int = 2641, **other: Any) -> Site:
     return replace(SITE, servers=(replace(server, address=packed, interfaces=interfaces),), **other)
 
 
-OTHER_SITE = _site()
+OTHER_SITE = site_at()
 
 
 @pytest.fixture
@@ -139,12 +139,12 @@ def world() -> Iterator[World]:
     clock = Clock()
     clock.show(NOW)
     with recorded_registry(clock) as here, recorded_registry() as there:
-        made = _prepare(here, there)
+        made = prepare_world(here, there)
         made.clock = clock
         yield made
 
 
-def _prepare(here: Registry, there: Registry, allows: AddressFilter | None = None) -> World:
+def prepare_world(here: Registry, there: Registry, allows: AddressFilter | None = None) -> World:
     people = [ValueRef(index, person) for person in (PERSON, PREFIX_PERSON) for index in PROOFS]
     admins = [Value(100 + number, "HS_ADMIN", Admin(each).to_bytes()) for number, each in enumerate(people)]
     here.do(Create(Handle.parse(RECORD), (URL, *admins)), OPERATOR, "cli")
@@ -249,8 +249,8 @@ def test_too_many_at_once_are_told_to_retry(world: World, monkeypatch: pytest.Mo
 
 def test_without_the_setting_other_servers_are_not_asked() -> None:
     with recorded_registry() as here, recorded_registry() as there:
-        world = _prepare(here, there)
-        world.visitor.native_server._external = None
+        world = prepare_world(here, there)
+        world.visitor.native_server.external = None
         assert world.add(PERSON, 300)[0] is ResponseCode.AUTHENTICATION_FAILED
         assert world.add(PREFIX_PERSON, 300)[0] is ResponseCode.AUTHENTICATION_FAILED
         assert not world.asked
@@ -299,7 +299,7 @@ def test_addresses_that_are_not_public_are_never_contacted(world: World) -> None
     """SSRF: the record of a prefix leads to them, signed by the root."""
     world.external._allows = make_address_filter(["127.0.0.1"])  # the root
     for number, address in enumerate(FORBIDDEN):
-        site = Value(1, "HS_SITE", _site(address).to_bytes())
+        site = Value(1, "HS_SITE", site_at(address).to_bytes())
         world.there.do(Modify(Handle.parse(PREFIX_PERSON), (site,)), OPERATOR, "cli")
         world.external._core = None  # forget the last one
         code, response = world.add(PERSON, (300, 301)[number % 2])

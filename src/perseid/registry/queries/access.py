@@ -10,17 +10,19 @@ from typing import Final
 
 from perseid.ledger.log.entry import Entry, State
 from perseid.ledger.log.record_keys import key_range
+from perseid.ledger.views.search_keys import owner_ranges, type_ranges
 from perseid.names.handle import Handle, fold
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission, ValueList
 from perseid.records.data_types import interpret_as
 from perseid.records.record import Permission, Value, ValueRef
-from perseid.records.types import DESC, EMAIL, HS_PUBKEY, HS_SECKEY
+from perseid.records.types import DESC, EMAIL, HS_PUBKEY, HS_SECKEY, HS_VLIST
 from perseid.registry.access import permissions
 from perseid.registry.access.authorization import MAX_GROUP_LEVELS, MAX_GROUP_LOOKUPS
 from perseid.registry.access.permissions import Role
 from perseid.registry.access.roles import ROLES, find_role, has_keys_or_groups, is_key, is_role_group
 from perseid.registry.commands.access import get_prefix_handle, reference_key
 from perseid.registry.context import Context, not_found
+from perseid.registry.identity import handle_key
 from perseid.registry.snapshot import Snapshot, StoredRecord
 from perseid.schema.access import MAX_ENTRIES, AccessRole, KeyState
 
@@ -29,6 +31,12 @@ from .paging import DEFAULT_PAGE
 
 MAX_COUNTED: Final = 2_500
 """Records that are counted: a quarter of a second. Of more, the answer is "at least"."""
+
+MAX_RECORDS_NAMING: Final = 250
+"""Records that are read to find one that names an administrator: the first does, unless it is hidden."""
+
+MAX_GROUPS: Final = 1_000
+"""Groups that are searched for an administrator: a tenth of a second."""
 
 _CHUNK: Final = 250
 
@@ -176,6 +184,42 @@ def names_group(stored: StoredRecord, role: AccessRole, group: ValueRef) -> bool
     return any(
         reference_key(admin.administrator) == reference_key(group) and needed in admin.permissions for admin in admins
     )
+
+
+def is_named(snapshot: Snapshot, handle: str) -> bool:
+    """Whether a setting, the HS_ADMIN value of a public record, or a group names a key of this handle.
+
+    Any other identity has no permissions here that everybody could know about. Of the groups, the first ones are read.
+    """
+    key = handle_key(handle)
+    settings = snapshot.rules.administration
+    if any(handle_key(each.handle) == key for role in Role for each in settings.holders(role)):
+        return True
+    admins, groups = owner_ranges(handle)[0], type_ranges(HS_VLIST)[0]
+    for keys, limit in ((admins, MAX_RECORDS_NAMING), (groups, MAX_GROUPS)):
+        found = 0
+        after, more = (b"", 0), True
+        while more and found < limit:
+            rows, more = snapshot.reader.find_by_keys(keys.first, keys.end, _CHUNK, after)
+            more = more and bool(rows)
+            for search_key, entry in rows:
+                after, found = (search_key, entry.seq), found + 1
+                stored = find_stored(snapshot, entry)
+                if stored is None or not stored.is_public:
+                    continue
+                if any(handle_key(name) == key for name in _named_handles(stored.values)):
+                    return True
+    return False
+
+
+def _named_handles(values: Sequence[Value]) -> Iterator[str]:
+    """The handles that a record names as administrators, and as members of its groups."""
+    for value in values:
+        admin, group = interpret_as(value, Admin), interpret_as(value, ValueList)
+        if admin is not None:
+            yield admin.administrator.handle
+        elif group is not None:
+            yield from [member.handle for member in group.entries]
 
 
 class _AccessSearch:

@@ -32,6 +32,7 @@ from perseid.server.http.v1.state import ApiState, RateLimiter, SharedClaims
 from perseid.server.limits.buckets import Buckets
 from perseid.server.limits.turns import Turns
 from perseid.server.limits.udp import NetworkSet
+from perseid.server.native.external import ExternalIdentities
 from perseid.server.native.service import NativeService
 from perseid.server.native.work import Work, WorkKind
 from perseid.server.observe.access_log import AccessLog
@@ -63,6 +64,8 @@ class HttpConfig:
     context: SSL.Context | None
     """The TLS context; None if TLS is disabled."""
     access: AccessLog | None
+    external: ExternalIdentities | None = None
+    """Asks other servers about identities; shared with the native protocol."""
 
 
 class HttpServer:
@@ -184,6 +187,7 @@ class HttpServer:
             suggestion_budget=self._suggestion_budget,
             turns=self._turns,
             api=self._api,
+            external=installed.external,
             native=self._native,
         )
 

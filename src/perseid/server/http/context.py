@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, Generic, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar, cast
 
 from perseid.records.private_keys import PrivateKey
 from perseid.records.site import Site, Transport
@@ -40,6 +40,9 @@ from perseid.wire.framing import Frame
 from perseid.wire.server import Reply
 
 from .messages import Client, Request
+
+if TYPE_CHECKING:
+    from perseid.server.native.external import ExternalIdentities
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +236,8 @@ class ServerContext:
     """Longer pieces of work in the event loop."""
     certificate_log: RateLimitedLogger = field(default_factory=RateLimitedLogger)
     """Logs why client certificates were not accepted."""
+    external: "ExternalIdentities | None" = None
+    """Asks other servers about identities; None if that is not allowed."""
     native: NativeProtocol | None = None
     """Handles native messages; None if there is no native protocol."""
 

@@ -1,20 +1,24 @@
 """Identities on other servers: their keys are read from the service that hosts them (native protocol, 13.4, 13.5).
 
 Other servers are asked only if the settings allow it (`identities`), and only about identities that would have the
-permission if they were proved: nobody else can make this server send anything. Every response must be signed, up to
-the key of the root, so servers and ports are those of certified site information. Addresses that are not public are
-refused unless they are configured. What fails is logged; callers learn only that the identity cannot be verified now
-(`Unverifiable`), because the reason would tell them about the network of this server. That is not a wrong guess.
+permission if they were proved, or over HTTP some permission: nobody else can make this server send anything. Every
+response must be signed, up to the key of the root, so servers and ports are those of certified site information.
+Addresses that are not public are refused unless they are configured. What fails is logged; callers learn only that the
+identity cannot be verified now (`Unverifiable`), because the reason would tell them about the network of this server.
+That is not a wrong guess.
 """
 
 import asyncio
+import hashlib
 import ipaddress
 import logging
+import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import ClassVar, Final, Protocol, Self, TypeVar
 
 from perseid.client.attempts import AddressFilter, Options, Query
+from perseid.client.cache import Cache
 from perseid.client.errors import ClientError, NotFound
 from perseid.client.lookup import Core
 from perseid.client.roots import GLOBAL, Root
@@ -28,7 +32,7 @@ from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
 from perseid.wire.requests import VerifyChallenge
 
-from .authentication import candidate_keys
+from .authentication import ProvenIdentity, candidate_keys
 from .decisions import Busy
 
 TIMEOUT: Final = 10.0
@@ -38,7 +42,11 @@ MAX_RUNNING: Final = 16
 """Identities that a worker asks other servers about at the same time; further callers are told to retry."""
 
 CACHED_RECORDS: Final = 1_000
-"""Prefix handles of other services that are remembered. Keys are asked for each time, so that a removed one ends."""
+"""Prefix handles of other services that are remembered. Keys are asked for with each proof, so that a removed one ends
+with the session, or after `EXTERNAL_LIFE`."""
+
+MAX_PROOFS: Final = 1_000
+"""Proofs that a worker remembers for HTTP, where many clients send their proof with each request."""
 
 TRANSPORTS: Final = (Transport.UDP, Transport.TCP)
 """No HTTP: its requests could mean something to a server that is not one of handles."""
@@ -69,6 +77,8 @@ class ExternalIdentities:
         self._run = run or AsyncTransport().run
         self._core: Core | None = None
         self._running = 0
+        self._proofs: Cache[ProvenIdentity] = Cache(MAX_PROOFS)
+        self._proof_key = secrets.token_bytes(32)
 
     @classmethod
     def of(cls, config: Config, directory: Path) -> Self | None:
@@ -105,6 +115,17 @@ class ExternalIdentities:
             return await self._ask(handle, lambda core: core.verify(challenge, TIMEOUT))
         except _NotFound:
             return False
+
+    def find_proof(self, evidence: bytes, now: float) -> ProvenIdentity | None:
+        """Return the identity that this evidence has proved, if its proof is still valid."""
+        return self._proofs.get(self._hash(evidence), now)
+
+    def keep_proof(self, evidence: bytes, proved: ProvenIdentity, now: float) -> None:
+        """Remember what proved an identity, as a keyed hash, until the proof ends."""
+        self._proofs.put(self._hash(evidence), proved, proved.external_until, now, len(proved.handle))
+
+    def _hash(self, evidence: bytes) -> bytes:
+        return hashlib.blake2b(evidence, key=self._proof_key, digest_size=32).digest()
 
     async def _ask(self, handle: str, ask: Callable[[Core], Steps[T]]) -> T:
         if self._running >= MAX_RUNNING:

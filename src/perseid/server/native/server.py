@@ -165,7 +165,7 @@ class NativeServer:
         self.resolution_enabled = {each: self._accepts(each, OpCode.RESOLUTION) for each in Transport}
         """Whether resolution may use the fast path; some sites exclude it from a transport (2.5)."""
         self._run = run
-        self._external = external
+        self.external = external
         self._reads_are_short = not registry.ledger.log.store.is_remote
         self._random = registry.ledger.log.random
         state = state or SharedState.private()
@@ -393,13 +393,13 @@ class NativeServer:
             try:
                 current = await self._read(call, partial(find_claimed_keys, *claim))
             except HostedElsewhere:  # and it would have the permission
-                if self._external is None:
+                if self.external is None:
                     raise
-                return await self._prove_externally(call, proof, identity, self._external)
-            if not current and self._external is not None and await self._is_unknown_prefix(call, identity):
+                return await self._prove_externally(call, proof, identity, self.external)
+            if not current and self.external is not None and await self._is_unknown_prefix(call, identity):
                 if (refused := await self._read(call, partial(find_claim_refusal, *claim))) is not None:
                     raise refused
-                return await self._prove_externally(call, proof, identity, self._external)
+                return await self._prove_externally(call, proof, identity, self.external)
             if not keys or current != keys:
                 attempt = None if keys else secret_of  # one message is one attempt
                 key = await self._find_proving_key(call, proof, current, identity, attempt)

@@ -273,7 +273,12 @@ class Worker:
             _logger.error("HTTPS is disabled: %s", problem)  # noqa: TRY400 - the message is complete
             context = None
         installed = HttpConfig(
-            config, server_identity, self._service.native_server.registry, context, self._service.access
+            config,
+            server_identity,
+            self._service.native_server.registry,
+            context,
+            self._service.access,
+            self._service.native_server.external,
         )
         answers = self._installation.ledger.answers
         return HttpServer(self._service, answers, installed, self._not_ready_reason, self._state, self._jobs)
@@ -463,7 +468,14 @@ class Worker:
         self._open_access_log(config)
         if self._http is not None:
             self._http.configure(
-                HttpConfig(config, server_identity, native_server.registry, context, self._service.access)
+                HttpConfig(
+                    config,
+                    server_identity,
+                    native_server.registry,
+                    context,
+                    self._service.access,
+                    native_server.external,
+                )
             )
         self._udp.limits = self._udp_limits(config)
         _logger.info("settings, keys, certificates and site information were reloaded")

@@ -35,7 +35,7 @@ import hashlib
 import hmac
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Final
@@ -73,7 +73,7 @@ from perseid.server.native.authentication import ProvenIdentity as Proved
 from perseid.server.native.work import WorkKind, own_secret_id
 from perseid.wire.codes import ResponseCode
 
-from . import handle_scheme
+from . import external, handle_scheme
 from .handle_scheme import DUMMY_KEY, Claim
 
 USER_NAME_FORMAT: Final = "the user name must be INDEX:HANDLE with the colon as %3A, such as 300%3A12345/user"
@@ -313,14 +313,18 @@ async def authenticate_basic(
     reference = credentials.reference
     target = own_secret_id(reference.handle)
 
-    def load_keys(snapshot: Snapshot) -> tuple[Value | None, bool]:
+    def load_keys(snapshot: Snapshot) -> tuple[Value | None, bool, bool]:
         keys = _find_keys(snapshot, reference, Proof.SECRET_KEY)
-        return matching_secret(credentials, keys.values), keys.elsewhere
+        return matching_secret(credentials, keys.values), keys.elsewhere, keys.external
 
     # The comparison is fast, so it is part of the read; the budgets must know whose secret is guessed.
-    key, elsewhere = await request_context.read_short(
+    key, elsewhere, is_external = await request_context.read_short(
         load_keys, secret_of=target, accept_recent=(lambda found: found[0] is not None) if changes else None
     )
+    if key is None and is_external and request_context.server.external is not None:
+        return await _authenticate_externally(
+            reference, external.prove_secret(request_context, reference, credentials.secret), credentials.written
+        )
     _record(request_context, ProofResult(key is not None, target), cached=changes)
     if key is None:
         return _auth_failure(reference, credentials.remark, elsewhere=elsewhere)
@@ -334,6 +338,10 @@ async def authenticate_claim(
     reference, kind = claim.reference, claim.kind
     target = own_secret_id(reference.handle) if kind is Proof.SECRET_KEY else None
     keys = await request_context.read_short(lambda snapshot: _find_keys(snapshot, reference, kind))
+    if keys.external and request_context.server.external is not None:
+        return await _authenticate_externally(
+            reference, external.prove_claim(request_context, claim, nonce), claim.written
+        )
     check, price = (
         partial(handle_scheme.matching_signature_key, claim, nonce, keys.values),
         handle_scheme.verification_cost(claim),
@@ -353,20 +361,25 @@ async def authenticate_certificate(request_context: RequestContext, raw: bytes) 
     """
     now = request_context.server.time()
 
-    def load_keys(snapshot: Snapshot) -> tuple[Subject, Value | None, bool, str]:
+    def load_keys(snapshot: Snapshot) -> tuple[Subject, Value | None, bool, bool, str]:
         subject = parse_subject(raw)
-        values = snapshot.group(subject.reference.handle)
+        handle = subject.reference.handle
+        values = snapshot.group(handle)
         key = matching_certificate_key(subject, values or (), now)
         if key is not None:
-            return subject, key, False, ""
-        elsewhere = is_hosted_elsewhere(snapshot, subject.reference.handle)
-        return subject, None, elsewhere, explain_mismatch(subject, values)
+            return subject, key, False, False, ""
+        elsewhere, is_external = is_hosted_elsewhere(snapshot, handle), external.is_external(snapshot, handle)
+        return subject, None, elsewhere, is_external, explain_mismatch(subject, values)
 
     try:
-        subject, key, elsewhere, reason = await request_context.read_short(load_keys)
+        subject, key, elsewhere, is_external, reason = await request_context.read_short(load_keys)
     except InvalidCertificate as problem:
         _log_rejection(request_context, now, str(problem))
         return AuthFailure(f"the certificate was not accepted: {problem}")
+    if key is None and is_external and request_context.server.external is not None:
+        reference = subject.reference
+        proof = external.prove_certificate(request_context, reference, subject.key)
+        return await _authenticate_externally(reference, proof, subject.written)
     if key is None:
         _log_rejection(request_context, now, reason)
         remark = f"the key of the certificate is not a key of {display_name(str(subject.reference))} here"
@@ -396,11 +409,27 @@ class _Keys:
     """Empty if there is no record here."""
     elsewhere: bool
     """Whether another server hosts the record."""
+    external: bool
+    """Whether another server may have the keys: also those of a prefix handle that is not stored here."""
 
 
 def _find_keys(snapshot: Snapshot, reference: ValueRef, kind: Proof) -> _Keys:
     values = candidate_keys(snapshot.group(reference.handle) or (), kind, reference.index)
-    return _Keys(values, is_hosted_elsewhere(snapshot, reference.handle))
+    handle = reference.handle
+    return _Keys(values, is_hosted_elsewhere(snapshot, handle), not values and external.is_external(snapshot, handle))
+
+
+async def _authenticate_externally(
+    reference: ValueRef, proof: Awaitable[Proved | None], written: str
+) -> ProvenIdentity | AuthFailure:
+    """Return the result of a proof that another server verified. Raises `Busy`."""
+    try:
+        proved = await proof
+    except Refused as refused:
+        return AuthFailure(f"{NOT_VERIFIED}: {refused.reason}", refused.code)
+    if proved is None:
+        return AuthFailure(f"{NOT_VERIFIED}: {external.failure_reason(reference)}", advice=AdviceKind.CHECK_KEY())
+    return ProvenIdentity(proved, written)
 
 
 def _auth_failure(reference: ValueRef, remark: str, *, elsewhere: bool) -> AuthFailure:
