@@ -82,6 +82,36 @@ COMMANDS: Final = (
     "link version 12345/n5 12345/n6",
     "link version 12345/n7 12345/n6",
     "link metadata 12345/n8 12345/n9",
+    # Citations and codes
+    "cite 12345/n0",
+    "cite hdl:12345/N0 --style bibtex --at 20",
+    "cite 12345/n0 --style http --resolver https://hdl.example.org/x",
+    "cite 12345/none",
+    "qr 12345/n0 -o FOLDER/code.svg",
+    "qr 12345/N0 -o FOLDER/code.png --scale 2 --resolver https://hdl.example.org/x",
+    "reserve 12345/printed",
+    "qr 12345/Printed -o FOLDER/code.svg",
+    "qr 12345/none -o FOLDER/code.svg",
+    # Explanations
+    "explain create 12345/fresh --url https://example.org/",
+    "explain create 12345/n0",
+    "explain create 54321/n0",
+    "explain set 12345/n0 URL=https://example.org/",
+    "explain set 12345/n0 --from -",
+    "explain set 12345/none URL=https://example.org/",
+    "explain add 12345/n0 1:DESC=text",
+    "explain remove 12345/n0 77",
+    "explain delete 12345/n0",
+    "explain mint 12345 --url https://example.org/",
+    "explain publish 12345/n0",
+    "explain unpublish 12345/n0",
+    "explain tombstone 12345/n0 --undo",
+    "explain tombstone 12345/n0",
+    "explain transfer 12345/n0 --to 300:12345/missing",
+    # Editing
+    "edit 12345/n0 --yes --note corrected",
+    "edit 12345/private --yes",
+    "edit 12345/none --yes",
     # Jobs
     "rewrite --url https://example.org/1* --to https://new.example/1* --dry-run",
     "rewrite --url https://example.org/1* --to https://new.example/1* --yes --note moved",
@@ -169,6 +199,7 @@ COMMANDS: Final = (
 )
 
 INPUT: Final = {
+    "explain set 12345/n0 --from -": b'[{"index": 2, "type": "URL", "data": "https://example.org/2"}]',
     "namespace policy 99 --file -": b'purpose = "Charts"\nwho_may_list = "public"\n',
     "mint 12345 --from -": b"URL,COLOUR,DESK\nhttps://example.org/1,red,x\n",
     "mint 12345 --from - --allow-type COLOR": b"URL,COLOR\nhttps://example.org/1,red\nhttps://example.org/2,\n",
@@ -220,14 +251,28 @@ def run_remotely(both: BothInterfaces, words: str, *options: str, stdin: bytes =
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)], ids=["text", "json"])
-def test_commands_print_the_same_on_a_server(options: tuple[str, ...]) -> None:
+def test_commands_print_the_same_on_a_server(
+    options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDITOR", "sed -i s/keeper@/editor@/")
+    monkeypatch.setenv("PERSEID_HTTP_PUBLIC_URL", URL)  # as of the server
     local, remote = Copy(), Copy()
     with both_interfaces() as both:
-        for words in COMMANDS:
-            stdin = INPUT.get(words, b"")
+        for command in COMMANDS:
+            stdin, words = INPUT.get(command, b""), command.replace("FOLDER", str(tmp_path))
             here = both.site(words, *options, "--as", ADMINISTRATOR, stdin=stdin)
             there = run_remotely(both, words, *options, stdin=stdin)
             assert local.normalize(here) == remote.normalize(there), words
+
+
+def test_reserved_identifiers_and_records_of_others_are_not_edited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDITOR", "false")
+    with both_interfaces() as both:
+        here, there = (
+            (run("reserve 12345/r"), run("edit 12345/r"))[1] for run in (both.site, partial(run_remotely, both))
+        )
+        assert (here.code, here.err) == (there.code, there.err)
+        assert "is reserved" in there.err
 
 
 def test_proofs_of_a_server_are_files_that_verify(tmp_path: Path) -> None:

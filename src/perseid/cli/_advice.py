@@ -6,6 +6,7 @@ from typing import Final
 from perseid.registry.advice import Advice, AdviceKind, AdviceTexts, render
 from perseid.registry.responses import to_advice
 from perseid.schema.problems import Problem
+from perseid.schema.records import Explanation
 
 TEXTS: Final[AdviceTexts] = {
     AdviceKind.AUTHENTICATE: "Name an identity with --as",
@@ -70,10 +71,10 @@ TEXTS: Final[AdviceTexts] = {
 """The kinds for which the command line has its own text."""
 
 
-def render_problem(problem: Problem) -> str:
-    """Return the advice in a problem of a server, in the words of the command line if this version knows its kind."""
+def render_problem(problem: Problem | Explanation) -> str:
+    """Return the advice in a response of a server, in the words of the command line if this version knows its kind."""
     if not problem.advice_kind:
-        return problem.advice
+        return problem.advice or ""
     try:
         advice = to_advice(problem)
         if advice is not None:

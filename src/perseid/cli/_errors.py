@@ -129,6 +129,16 @@ def exit_code_of(code: Any) -> int:
     return NOT_FOUND if code.name in _NOT_FOUND_CODES else FAILED if code.name in _FAILED_CODES else REFUSED
 
 
+def exit_code_of_number(code: int | None) -> int:
+    """The exit code for the number of a response code, perhaps one that only a newer server knows."""
+    from perseid.schema.problems import slug_of_code  # noqa: PLC0415 - see the module
+    from perseid.wire.codes import ResponseCode  # noqa: PLC0415
+
+    if code is None or code not in list(ResponseCode):
+        return REFUSED
+    return USAGE if slug_of_code(code) in _USAGE_TYPES else exit_code_of(ResponseCode(code))
+
+
 def exit_code_of_refusal(refused: Any) -> int:
     """The exit code for a refusal."""
     is_usage = _is_instance(refused, "perseid.registry.results", "InvalidRequest")
@@ -171,7 +181,6 @@ def _describe_environment(error: Exception) -> _Report:
 def _describe_client_error(error: Any) -> _Report:
     """Describe an error of a request to another server: as here, if the server has sent a problem."""
     from perseid.schema.problems import PROBLEM_TYPES, slug_of_code  # noqa: PLC0415 - see the module
-    from perseid.wire.codes import ResponseCode  # noqa: PLC0415
 
     exit_code = next(
         (_CLIENT_EXIT_CODES[each.__name__] for each in type(error).__mro__ if each.__name__ in _CLIENT_EXIT_CODES),
@@ -186,8 +195,8 @@ def _describe_client_error(error: Any) -> _Report:
         advice = render_problem(error.problem)
     if slug in _USAGE_TYPES:
         exit_code = USAGE
-    elif error.problem is not None and error.code and error.code in list(ResponseCode):
-        exit_code = exit_code_of(ResponseCode(error.code))
+    elif error.problem is not None and error.code:
+        exit_code = exit_code_of_number(error.code)
     return _Report(
         slug,
         error.detail,

@@ -7,17 +7,31 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from perseid.registry.commands.lifecycle import Publish, Unpublish
 from perseid.registry.commands.minting import Mint
-from perseid.registry.commands.records import Delete, Remove, assign_indexes
+from perseid.registry.commands.records import Delete, Remove, ReplaceRecord, assign_indexes
 from perseid.registry.commands.transfer import Transfer
 from perseid.registry.context import Command
-from perseid.registry.registry import Registry
 from perseid.registry.responses import to_explanation
+from perseid.schema.records import (
+    ExplainRequest,
+    ToAdd,
+    ToCreate,
+    ToDelete,
+    ToMint,
+    ToPublish,
+    ToRemove,
+    ToReplace,
+    ToSet,
+    ToTombstone,
+    ToTransfer,
+    ToUnpublish,
+)
 
-from ._advice import render_advice
+from ._advice import render_advice, render_problem
 from ._arguments import (
     INTERFACE,
     ActingAs,
@@ -32,12 +46,13 @@ from ._arguments import (
     parse_handle,
     parse_value_ref,
     parse_values,
+    printable,
 )
-from ._commands import Group, register_command
-from ._errors import exit_code_of_refusal
+from ._commands import REMOTE, Group, register_command
+from ._errors import exit_code_of_number, exit_code_of_refusal
 from ._output import AsJson, print_json
 from .lifecycle import Undo, tombstone_command
-from .records import Indexes, Overwrite, ReuseDeleted, add_command, create_command, set_command
+from .records import Indexes, Overwrite, ReuseDeleted, add_command, create_command, set_command, to_inputs
 
 app = typer.Typer(
     cls=Group,
@@ -66,7 +81,9 @@ def explain_create(  # noqa: PLR0913 - options
         perseid explain create 102.100.272/BCDFGHJKH --url https://example.org/1
     """
     command = create_command(handle, url, value, record, overwrite, reuse_deleted)
-    _explain(lambda _: command, directory, acting_as, json)
+    values = tuple(to_inputs((*command.complete, *command.values)))
+    request = ToCreate(str(command.handle), values, overwrite, reuse_deleted)
+    _explain(command, request, directory, acting_as, json)
 
 
 @register_command(app, "set")
@@ -84,7 +101,11 @@ def explain_set(
         perseid explain set 102.100.272/8RBZF0DQH URL=https://example.org/policy --json
     """
     command = set_command(handle, value, record)
-    _explain(lambda _: command, directory, acting_as, json)
+    name = str(command.handle)
+    if isinstance(command, ReplaceRecord):
+        _explain(command, ToReplace(name, tuple(to_inputs(command.complete))), directory, acting_as, json)
+    else:
+        _explain(command, ToSet(name, tuple(to_inputs(command.values))), directory, acting_as, json)
 
 
 @register_command(app, "add")
@@ -101,7 +122,8 @@ def explain_add(
         perseid explain add 102.100.272/8RBZF0DQH EMAIL=policy@pilin.net.au
     """
     command = add_command(handle, value)
-    _explain(lambda _: command, directory, acting_as, json)
+    request = ToAdd(str(command.handle), tuple(to_inputs(command.values)))
+    _explain(command, request, directory, acting_as, json)
 
 
 @register_command(app, "remove")
@@ -117,7 +139,8 @@ def explain_remove(
     For example:
         perseid explain remove 102.100.272/0N8J991QH 2
     """
-    _explain(lambda _: Remove(parse_handle(handle), tuple(index)), directory, acting_as, json)
+    name = parse_handle(handle)
+    _explain(Remove(name, tuple(index)), ToRemove(str(name), index), directory, acting_as, json)
 
 
 @register_command(app, "delete")
@@ -129,7 +152,8 @@ def explain_delete(
     For example:
         perseid explain delete 102.100.TYPE/LINK.WORK
     """
-    _explain(lambda _: Delete(parse_handle(handle)), directory, acting_as, json)
+    name = parse_handle(handle)
+    _explain(Delete(name), ToDelete(str(name)), directory, acting_as, json)
 
 
 @register_command(app, "mint")
@@ -146,8 +170,9 @@ def explain_mint(
     For example:
         perseid explain mint 102.100.272 --url https://example.org/1
     """
-    values = assign_indexes(parse_values(value, url))
-    _explain(lambda _: Mint(prefix, values=values), directory, acting_as, json)
+    values = parse_values(value, url)
+    request = ToMint(prefix, tuple(to_inputs(values)))
+    _explain(Mint(prefix, values=assign_indexes(values)), request, directory, acting_as, json)
 
 
 @register_command(app, "publish")
@@ -159,7 +184,8 @@ def explain_publish(
     For example:
         perseid explain publish 102.100.272/8RBZF0DQH
     """
-    _explain(lambda _: Publish(parse_handle(handle)), directory, acting_as, json)
+    name = parse_handle(handle)
+    _explain(Publish(name), ToPublish(str(name)), directory, acting_as, json)
 
 
 @register_command(app, "unpublish")
@@ -171,7 +197,8 @@ def explain_unpublish(
     For example:
         perseid explain unpublish 102.100.272/8RBZF0DQH
     """
-    _explain(lambda _: Unpublish(parse_handle(handle)), directory, acting_as, json)
+    name = parse_handle(handle)
+    _explain(Unpublish(name), ToUnpublish(str(name)), directory, acting_as, json)
 
 
 @register_command(app, "tombstone")
@@ -188,7 +215,7 @@ def explain_tombstone(
         perseid explain tombstone 102.100.272/D7J1G0DQH
     """
     command = tombstone_command(handle, None if undo else "gone", None, undo=undo)
-    _explain(lambda _: command, directory, acting_as, json)
+    _explain(command, ToTombstone(str(command.handle), undo), directory, acting_as, json)
 
 
 @register_command(app, "transfer")
@@ -204,22 +231,33 @@ def explain_transfer(
     For example:
         perseid explain transfer 102.100.272/D7J1G0DQH --to 200:0.NA/102.100.272
     """
-    _explain(lambda _: Transfer(parse_handle(handle), parse_value_ref(to, "--to")), directory, acting_as, json)
+    name, owner = parse_handle(handle), parse_value_ref(to, "--to")
+    _explain(Transfer(name, owner), ToTransfer(str(name), str(owner)), directory, acting_as, json)
 
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {"explain": app}
 
 
 def _explain(
-    command: Callable[[Registry], Command[object]], directory: Path | None, acting_as: str | None, json: bool
+    command: Command[object], request: ExplainRequest, directory: Path | None, acting_as: str | None, json: bool
 ) -> None:
-    with open_installation(directory, acting_as) as session:
-        explanation = session.registry.explain(command(session.registry), session.identity, INTERFACE)
-    if json:
-        print_json(to_explanation(explanation, render_advice(explanation.advice)))
+    """Explain a command of an installation, or the same request to a server."""
+    connect = REMOTE.get()
+    if connect is not None:
+        with connect() as client:
+            sent = client.explain(request)
+        explanation = msgspec.structs.replace(sent, advice=render_problem(sent) or None)
+        exit_code = exit_code_of_number(sent.code)
     else:
-        typer.echo(f"{'allowed' if explanation.allowed else 'refused'}: {explanation.reason}")
-        if advice := render_advice(explanation.advice):
-            typer.echo(advice)
-    if explanation.refused is not None:
-        raise typer.Exit(exit_code_of_refusal(explanation.refused))
+        with open_installation(directory, acting_as) as session:
+            found = session.registry.explain(command, session.identity, INTERFACE)
+        explanation = to_explanation(found, render_advice(found.advice))
+        exit_code = 0 if found.refused is None else exit_code_of_refusal(found.refused)
+    if json:
+        print_json(explanation)
+    else:
+        typer.echo(f"{'allowed' if explanation.allowed else 'refused'}: {printable(explanation.reason)}")
+        if explanation.advice:
+            typer.echo(printable(explanation.advice))
+    if not explanation.allowed:
+        raise typer.Exit(exit_code)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 import typer
 
 from perseid.names.errors import InvalidName
-from perseid.names.uri import Resolver
+from perseid.names.handle import Handle
+from perseid.names.uri import Reference, Resolver, parse_uri
 from perseid.schema.queries import MAX_SCALE, FindQuery, FoundHandlePage, ImageFormat, Selectors, Style
 
 from ._arguments import (
@@ -37,6 +38,7 @@ if TYPE_CHECKING:  # loading them takes longer than showing help
     from perseid.client import Client
     from perseid.registry.queries.find import Search
     from perseid.schema.namespaces import Authority
+    from perseid.schema.queries import CitationResponse
     from perseid.schema.records import Record
 
     from ._local import LocalReader
@@ -387,6 +389,11 @@ def cite(
     from ._local import LocalReader, suggest  # noqa: PLC0415
 
     reference = parse_reference(handle)
+    connect = REMOTE.get()
+    if connect is not None:
+        with connect() as client:
+            _print_citation(_cite_remotely(client, reference, style, resolver, at), json)
+        return
     with LocalReader(directory, acting_as) as reader:
         session, registry = reader.session, reader.session.registry
         with suggest(registry, handle), registry.snapshot() as snapshot:
@@ -394,11 +401,23 @@ def cite(
             citation = get_citation(
                 context, reference, resolver or _own_resolver(session), at, registry.ledger.log.clock.now()
             )
-    cited = to_citation(citation, style)
+    _print_citation(to_citation(citation, style), json)
+
+
+def _print_citation(cited: "CitationResponse", json: bool) -> None:
     if json:
         print_json(cited)
     else:
         typer.echo(cited.citation)
+
+
+def _cite_remotely(
+    client: "Client", reference: Reference, style: Style, resolver: Resolver | None, at: str | None = None
+) -> "CitationResponse":
+    if reference.tail:
+        message = f"{reference.tail} is a query or fragment, which a server does not cite; use {reference.handle}"
+        raise typer.BadParameter(message, param_hint="HANDLE")
+    return client.cite(str(reference.handle), style=style, resolver=str(resolver or ""), at=at)
 
 
 def qr(  # noqa: PLR0913 - options
@@ -438,9 +457,22 @@ def qr(  # noqa: PLR0913 - options
     to_file = output is not None and str(output) != STANDARD_OUTPUT
     if json and not to_file:
         raise typer.BadParameter("requires a file: use -o FILE", param_hint="--json")
-    with open_installation(directory, acting_as) as session, session.registry.snapshot() as snapshot:
-        target = find_printable_name(Context(snapshot, session.identity, INTERFACE, session.registry.now()), reference)
-    code = QrImage.of(to_uri(target, resolver or _own_resolver(session)))
+    connect = REMOTE.get()
+    if connect is not None:
+        with connect() as client:
+            target, resolver = _find_printable_remotely(client, reference, resolver)
+    else:
+        from ._local import suggest  # noqa: PLC0415 - see above
+
+        with (
+            open_installation(directory, acting_as) as session,
+            suggest(session.registry, handle),
+            session.registry.snapshot() as snapshot,
+        ):
+            context = Context(snapshot, session.identity, INTERFACE, session.registry.now())
+            target = find_printable_name(context, reference)
+            resolver = resolver or _own_resolver(session)
+    code = QrImage.of(to_uri(target, resolver))
     image = code.png(scale) if image_format is ImageFormat.PNG else code.svg(scale)
     if output is None or not to_file:
         typer.echo(image, nl=False)
@@ -451,6 +483,24 @@ def qr(  # noqa: PLR0913 - options
         print_json({"handle": str(target.handle), **about})
     else:
         typer.echo(code.text)
+
+
+def _find_printable_remotely(
+    client: "Client", reference: Reference, resolver: Resolver | None
+) -> tuple[Reference, Resolver | None]:
+    """The handle as registered, and the resolver in its code: the one of the option, or the server's own."""
+    from perseid.client.errors import NotFound  # noqa: PLC0415 - see above
+
+    if resolver is None:
+        # The server cites its prefix handles even if the handle itself is only reserved.
+        prefix_handle = f"0.NA/{reference.handle.prefix}"
+        cited = client.cite(prefix_handle, style=Style.HDL)
+        resolver = Resolver.parse(cited.http.removesuffix(f"/{prefix_handle}")) if cited.http else None
+    try:
+        uri = _cite_remotely(client, reference, Style.HDL, resolver).hdl
+    except NotFound:  # it may be reserved
+        return Reference(Handle.parse_lenient(client.resolve(str(reference.handle), private=True).handle)), resolver
+    return parse_uri(uri, for_lookup=True), resolver
 
 
 def _choose_format(output: Path | None, requested: ImageFormat | None) -> ImageFormat:

@@ -338,7 +338,6 @@ def _send(
     client: "Client", command: "RecordCommand", note: str, if_version: int | None, *, keep_history: bool
 ) -> "RecordChanged | CreatedRecord":
     """Send a command to a server as the request that means the same."""
-    from perseid.client.errors import Refused  # noqa: PLC0415 - see above
     from perseid.registry.commands import records as commands_  # noqa: PLC0415
 
     handle = str(command.handle)
@@ -355,19 +354,14 @@ def _send(
             return client.remove(handle, command.indexes, note=note)
         case commands_.Delete():
             return client.delete(handle, note=note)
-    values = to_inputs((*command.complete, *command.values))
-    try:
-        return client.create(
-            handle,
-            values,
-            reuse_deleted=command.reuse_deleted,
-            preserve_dates=command.preserve_dates,
-            note=note,
-        )
-    except Refused as refused:
-        if not command.overwrite or refused.problem_type != "already-exists":
-            raise
-    return client.replace(handle, values, note=note)
+    return client.create(
+        handle,
+        to_inputs((*command.complete, *command.values)),
+        reuse_deleted=command.reuse_deleted,
+        preserve_dates=command.preserve_dates,
+        overwrite=command.overwrite,
+        note=note,
+    )
 
 
 def to_inputs(values: "Sequence[PartialValue | Value]") -> "list[ValueInput]":

@@ -281,10 +281,11 @@ class RecordOperations:
         reuse_deleted: bool = False,
         published: bool = True,
         preserve_dates: bool = False,
+        overwrite: bool = False,
         note: str = "",
     ) -> Input:
-        """Create a record under a chosen handle."""
-        body = NewRecord(handle, to_values(values), reuse_deleted, published, preserve_dates, note)
+        """Create a record under a chosen handle; with `overwrite` it replaces an existing one."""
+        body = NewRecord(handle, to_values(values), reuse_deleted, published, preserve_dates, overwrite, note)
         return make_input(body=body)
 
     @operation("PUT", RECORD_PATH, RecordChanged, Repeat.ALWAYS)
@@ -294,11 +295,12 @@ class RecordOperations:
         values: Values,
         *,
         keep_history: bool = False,
+        keep_unreadable: bool = False,
         if_version: int | None = None,
         note: str = "",
     ) -> Input:
         """Replace a record completely; with `if_version` only if that is still its latest ledger entry."""
-        body = RecordReplacement(to_values(values), keep_history, note)
+        body = RecordReplacement(to_values(values), keep_history, keep_unreadable, note)
         return make_input(handle=handle, body=body, if_version=if_version)
 
     @operation("PUT", f"{RECORD_PATH}/values", RecordChanged, Repeat.ALWAYS)

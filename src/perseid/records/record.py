@@ -160,6 +160,11 @@ class Value:
         """Whether everyone can read it."""
         return Permission.PUBLIC_READ in self.permissions
 
+    @property
+    def is_readable(self) -> bool:
+        """Whether anybody can read it: everyone, or administrators."""
+        return self.is_public or Permission.ADMIN_READ in self.permissions
+
     def with_timestamp(self, timestamp: int) -> Self:
         """Copy with another timestamp."""
         return type(self)(

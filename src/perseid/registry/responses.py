@@ -76,7 +76,10 @@ def to_minted(
 def to_explanation(explanation: Explanation, advice: str) -> records.Explanation:
     """Convert an explanation, with the advice of the interface."""
     code = None if explanation.code is None else int(explanation.code)
-    return records.Explanation(explanation.allowed, explanation.reason, advice or None, explanation.rule or None, code)
+    result = records.Explanation(
+        explanation.allowed, explanation.reason, advice or None, explanation.rule or None, code
+    )
+    return with_advice_kind(result, explanation.advice)
 
 
 # Search and history
@@ -344,7 +347,7 @@ def to_user_disabled(result: UserResult) -> access.UserDisabled:
 # Problems
 
 
-P = TypeVar("P", bound=Problem)
+P = TypeVar("P", bound=Problem | records.Explanation)
 
 
 def with_advice_kind(problem: P, advice: Advice | None) -> P:
@@ -355,8 +358,8 @@ def with_advice_kind(problem: P, advice: Advice | None) -> P:
     return msgspec.structs.replace(problem, advice_kind=advice.kind.name, advice_parameters=parameters)
 
 
-def to_advice(problem: Problem) -> Advice | None:
-    """Return the advice in a problem of a server; None if it has none, or one of a newer version."""
+def to_advice(problem: Problem | records.Explanation) -> Advice | None:
+    """Return the advice in a response of a server; None if it has none, or one of a newer version."""
     kind = AdviceKind.__members__.get(problem.advice_kind)
     if kind is None:
         return None

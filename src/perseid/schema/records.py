@@ -205,6 +205,9 @@ class NewRecord(RequestBody, frozen=True):
         bool,
         Doc("Keep the creation date and the timestamps of the values, as an import; for server administrators only."),
     ] = False
+    overwrite: Annotated[
+        bool, Doc("Replace an existing record; it keeps its administrators unless the values name others.")
+    ] = False
     note: Note = ""
 
 
@@ -213,6 +216,9 @@ class RecordReplacement(RequestBody, frozen=True):
 
     values: Values
     keep_history: KeepHistory = False
+    keep_unreadable: Annotated[
+        bool, Doc("Keep values that nobody can read, which you cannot repeat. By default they are removed.")
+    ] = False
     note: Note = ""
 
 
@@ -427,6 +433,13 @@ class ToSet(RequestBody, frozen=True, tag_field="command", tag="set"):
     values: Values
 
 
+class ToReplace(RequestBody, frozen=True, tag_field="command", tag="replace"):
+    """Replace a record completely."""
+
+    handle: Name
+    values: Values
+
+
 class ToAdd(RequestBody, frozen=True, tag_field="command", tag="add"):
     """Add values to a record."""
 
@@ -481,7 +494,17 @@ class ToTransfer(RequestBody, frozen=True, tag_field="command", tag="transfer"):
 
 
 ExplainRequest = (
-    ToCreate | ToSet | ToAdd | ToRemove | ToDelete | ToMint | ToPublish | ToUnpublish | ToTombstone | ToTransfer
+    ToCreate
+    | ToSet
+    | ToReplace
+    | ToAdd
+    | ToRemove
+    | ToDelete
+    | ToMint
+    | ToPublish
+    | ToUnpublish
+    | ToTombstone
+    | ToTransfer
 )
 
 
@@ -493,3 +516,7 @@ class Explanation(ResponseBody, frozen=True, omit_defaults=False):
     advice: Annotated[str | None, Doc("How to fix it.")] = None
     rule: Annotated[str | None, Doc("The broken rule, or the line of the namespace's policy.")] = None
     code: Annotated[int | None, Doc("The response code of the Handle System for the refusal.")] = None
+    advice_kind: Annotated[str, Doc("The kind of advice, for programs that phrase it themselves.")] = ""
+    advice_parameters: Annotated[dict[str, Any], Doc("The parameters of that kind.")] = msgspec.field(
+        default_factory=dict
+    )

@@ -203,10 +203,15 @@ def reindex(values: Iterable[Value], others: Iterable[Value]) -> list[Value]:
 
 def policy_values(stored: StoredRecord) -> tuple[Value, ...]:
     """The values that stay in a record although a request for the whole record omits them (A8)."""
-    if not stored.policy.authority:
+    return required_values(stored.policy, stored.values)
+
+
+def required_values(policy: Policy, values: Iterable[Value]) -> tuple[Value, ...]:
+    """Those values that a policy requires in every record, as they are."""
+    if not policy.authority:
         return ()
-    types = {fold(stored.policy.creation_date_type), fold(stored.policy.creator_type)}
-    return tuple([value for value in stored.values if fold(value.type) in types])
+    types = {fold(policy.creation_date_type), fold(policy.creator_type)}
+    return tuple([value for value in values if fold(value.type) in types])
 
 
 def find_party(snapshot: Snapshot, handle: Handle) -> FoundParty:

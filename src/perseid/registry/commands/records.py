@@ -578,12 +578,17 @@ class ReplaceRecord(Deferrable):
     handle: Handle
     complete: tuple[Value, ...] = ()
     values: tuple[PartialValue, ...] = ()
+    keep_unreadable: bool = False
+    """Whether values stay that nobody can read: a caller who has read the record cannot repeat them."""
 
     def decide(self, context: Context) -> Plan[ChangeResult]:
         """As for `Create` with `overwrite`; a record that does not exist is not created."""
         stored = context.get_hosted(self.handle)
         require_record(context, stored)
         values = (*self.complete, *assign_indexes(self.values, self.complete, stored.policy.default_ttl))
+        if self.keep_unreadable:
+            used = {value.index for value in values}
+            values += tuple([value for value in stored.values if not value.is_readable and value.index not in used])
         values = keep_administrators(stored, values)
         return Create(self.handle, values, overwrite=True).decide(context)
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from perseid.ledger.log.entry import IMPORT, Entry, State
 from perseid.names.handle import Handle
-from perseid.records.record import Permission, Record, Value, ascending, select
+from perseid.records.record import Record, Value, ascending, select
 from perseid.registry.access import permissions
 from perseid.registry.access.permissions import display_name
 from perseid.registry.commands.composition import resolves_here
@@ -95,7 +95,7 @@ def resolve(query: Query, context: Context) -> Resolution:
         values = tuple([value for value in values if value.is_public])
     elif values:
         context.require_read(stored.handle, values)
-        values = tuple([value for value in values if value.is_public or Permission.ADMIN_READ in value.permissions])
+        values = tuple([value for value in values if value.is_readable])
     if not values:
         raise values_not_found(query)
     return to_resolved(stored, values)

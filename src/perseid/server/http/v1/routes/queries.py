@@ -21,6 +21,7 @@ from perseid.registry.commands.records import (
     Delete,
     PartialValue,
     Remove,
+    ReplaceRecord,
     SetValues,
     assign_indexes,
 )
@@ -57,6 +58,7 @@ from perseid.schema.records import (
     ToMint,
     ToPublish,
     ToRemove,
+    ToReplace,
     ToSet,
     ToTombstone,
     ToTransfer,
@@ -323,6 +325,8 @@ def _to_command(call: ApiCall, request: object) -> Command[object]:  # noqa: C90
             return RequireIdentity(create, f"create {display_name(handle)}")
         case ToSet():
             return SetValues(call.parse_handle(request.handle), parse_values(request.values))
+        case ToReplace():
+            return ReplaceRecord(call.parse_handle(request.handle), values=parse_values(request.values))
         case ToAdd():
             return AddValues(call.parse_handle(request.handle), parse_values(request.values))
         case ToRemove():

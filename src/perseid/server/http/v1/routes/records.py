@@ -90,16 +90,18 @@ async def create_record(call: ApiCall, new: NewRecord) -> Reply[CreatedRecord]:
 
     Values without an index get one, from 1 on, HS_ADMIN values from 100 on. Values that the policy requires
     (administrators, creation date, creator) are added automatically. An existing handle is refused; a deleted one too,
-    unless you set `reuse_deleted`.
+    unless you set `reuse_deleted`. With `overwrite` an existing record is replaced; it keeps its administrators unless
+    you give others.
 
     With `preserve_dates` a record from another server keeps its dates; the ledger entry has the current time, the
     interface `import` and your note.
     """
-    handle = call.parse_handle(new.handle, new=True)
+    handle = call.parse_handle(new.handle, new=not new.overwrite)
     values = await call.run_in_pool(lambda: parse_values(new.values, with_timestamps=new.preserve_dates))
     command = CreateRecord(
         handle,
         values,
+        overwrite=new.overwrite,
         reuse_deleted=new.reuse_deleted,
         published=new.published,
         preserve_dates=new.preserve_dates,
@@ -119,7 +121,7 @@ async def replace_record(call: ApiCall, new: RecordReplacement) -> Reply[RecordC
     """
     handle = call.handle()
     values = await call.run_in_pool(lambda: parse_values(new.values))
-    command = ReplaceRecord(handle, values=values)
+    command = ReplaceRecord(handle, values=values, keep_unreadable=new.keep_unreadable)
     return await change_record(call, command, handle, new.note, keep_history=new.keep_history)
 
 
