@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perseid.server.state.runtime import WRITER_LINK, lock_installation
+from perseid.server.state.runtime import WRITER_LINK, RuntimeDirectory, lock_installation
 from tests.cli.installation import Site, call, refused, site
 from tests.cli.program import run
 
@@ -212,6 +212,21 @@ def test_upgrade_is_refused_beside_a_running_server(tmp_path: Path) -> None:
     assert "is running" in problem["detail"]
     (installation.directory / WRITER_LINK).symlink_to(tmp_path / "socket")
     installation.ok("upgrade")  # a link that a killed server left
+
+
+def test_upgrade_is_refused_beside_processes_of_a_killed_server(tmp_path: Path) -> None:
+    """The next server has another runtime directory; when it stops, nothing leads to the first."""
+    installation = site(tmp_path, "--prefix", "12345")
+    killed = RuntimeDirectory.create(installation.directory)
+    following = RuntimeDirectory.create(installation.directory)
+    following.remove()
+    try:
+        problem = json.loads(installation("upgrade --json").err)
+        assert problem["type"].endswith("state-conflict")
+        assert f"or end them with: kill {os.getpid()}" in problem["detail"]
+    finally:
+        killed.remove()
+    installation.ok("upgrade")
 
 
 def test_actor_is_the_operating_system_user(tmp_path: Path) -> None:

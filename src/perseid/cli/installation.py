@@ -37,7 +37,7 @@ from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.policy.text import format_toml
 from perseid.registry.registry import Registry
 from perseid.registry.results import StateConflict
-from perseid.server.state.runtime import lock_installation
+from perseid.server.state.runtime import find_users, lock_installation
 
 from ._arguments import INTERFACE, Directory, get_identity, printable, read_name, resolve_directory
 from ._output import AsJson, print_fields, print_json, print_message
@@ -164,6 +164,7 @@ def upgrade(directory: Directory = None, json: AsJson = False) -> None:
     if (lock := lock_installation(target)) is None:
         raise StateConflict("The server of this installation is running. Stop it first, then upgrade")
     try:
+        _require_unused(target)
         done = installations.upgrade(target)
     finally:
         os.close(lock)
@@ -172,6 +173,18 @@ def upgrade(directory: Directory = None, json: AsJson = False) -> None:
     else:
         state = "were upgraded to" if done else "already have"
         typer.echo(f"The tables of the ledger {state} version {installations.TABLES_VERSION}.")
+
+
+def _require_unused(target: Path) -> None:
+    """Refuse to upgrade while processes of a server that was killed use the installation."""
+    users = find_users(target)
+    if users is not None:
+        processes = f" ({', '.join(map(str, users))})" if users else ""
+        end = f"end them with: kill {' '.join(map(str, users))}" if users else "end them"
+        raise StateConflict(
+            f"Processes of a server that was killed still use this installation{processes}. They end after a few "
+            f"seconds: wait and retry, or {end}"
+        )
 
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {"init": init, "config": config, "upgrade": upgrade}

@@ -67,7 +67,7 @@ class RuntimeDirectory:
     @classmethod
     def create(cls, installation: Path, environ: Mapping[str, str] = os.environ) -> Self:
         """Create the directory for the server of an installation, empty."""
-        name = f"perseid-{hashlib.sha256(os.fsencode(installation.resolve())).hexdigest()[:16]}"
+        name = _directory_name(installation)
         problems = []
         for base in _candidates(installation, environ):
             try:
@@ -75,8 +75,8 @@ class RuntimeDirectory:
                     problems.append(f"{base}: {free >> 20} MiB are free, {MIN_FREE_BYTES >> 20} MiB are needed")
                     continue
                 _remove_unused(base)
-                for number in range(MAX_SERVERS):
-                    path = base / (f"{name}-{number}" if number else name)
+                for each in _numbered(name):
+                    path = base / each
                     if len(os.fsencode(path)) > MAX_PATH:
                         problems.append(f"{path}: the path has more than {MAX_PATH} bytes")
                         break
@@ -128,7 +128,28 @@ def read_details(installation: Path) -> dict[str, Any] | None:
 def is_last_ending(installation: Path) -> bool:
     """Whether processes of the last server of an installation still run, although its supervisor does not."""
     try:
-        with (_find_last(installation) / _LOCK_NAME).open("rb") as lock:
+        return _is_used(_find_last(installation))
+    except OSError:
+        return False
+
+
+def find_users(installation: Path, environ: Mapping[str, str] = os.environ) -> list[int] | None:
+    """Return the processes of all servers of an installation that still run; None if there are none.
+
+    Those of a killed server can outlive it, and also the next server. Processes of other users have no id here.
+    """
+    name = _directory_name(installation)
+    paths = [base / each for base in _candidates(installation, environ) for each in _numbered(name)]
+    with suppress(OSError):
+        paths.append(_find_last(installation))
+    used = [path for path in dict.fromkeys(paths) if _is_used(path)]
+    return sorted({process for path in used for process in _find_holders(path)}) if used else None
+
+
+def _is_used(path: Path) -> bool:
+    """Whether any process of the server of a runtime directory runs."""
+    try:
+        with (path / _LOCK_NAME).open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -137,9 +158,27 @@ def is_last_ending(installation: Path) -> bool:
     return False
 
 
+def _find_holders(path: Path) -> Iterator[int]:
+    """The processes that have the lock of a runtime directory open; none without `/proc`."""
+    lock = (path / _LOCK_NAME).resolve()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended, or is somebody else's
+            if any(each.readlink() == lock for each in (process / "fd").iterdir()):
+                yield int(process.name)
+
+
 def _find_last(installation: Path) -> Path:
     """The runtime directory of the last server."""
     return (installation / WRITER_LINK).readlink().parent
+
+
+def _directory_name(installation: Path) -> str:
+    return f"perseid-{hashlib.sha256(os.fsencode(installation.resolve())).hexdigest()[:16]}"
+
+
+def _numbered(name: str) -> list[str]:
+    """The names of the runtime directories of an installation."""
+    return [name, *[f"{name}-{number}" for number in range(1, MAX_SERVERS)]]
 
 
 def _candidates(installation: Path, environ: Mapping[str, str]) -> Iterator[Path]:
