@@ -3,19 +3,24 @@
 import secrets
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from perseid.ledger.errors import TooBusy
+from perseid.ledger.log.commit import CommitReader
+from perseid.ledger.log.reader import LogReader
 from perseid.names import pilin
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.record import Permission, Value, ValueRef
+from perseid.registry.access import tokens
 from perseid.registry.access.permissions import ScopeSet
 from perseid.registry.access.token_records import Secret
 from perseid.registry.access.tokens import CreateToken, list_tokens
 from perseid.registry.commands.access import Grant
 from perseid.registry.commands.records import Add, Create, Modify
-from perseid.registry.commands.users import AddUser, DisableUser, NewUserKey, ResetUser, UserResult
+from perseid.registry.commands.users import AddUser, DisableUser, NewUserKey, ResetUser, UserResult, find_tokens
 from perseid.registry.identity import Identity, KeyIdentity, Proof
 from perseid.registry.installation.setup import administrator_values, with_group_administrators
 from perseid.registry.policy.policy import PROFILES
@@ -128,6 +133,45 @@ def test_only_administrators_of_the_prefix_add_users(registry: Registry) -> None
     ):
         with pytest.raises(kind):
             registry.do(command, ROOT, "cli")
+
+
+def test_tokens_are_found_before_the_commit_that_revokes_them(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All tokens are read, and nobody can write meanwhile inside a commit. The number in one commit is bounded."""
+    add(registry)
+    any_key = KeyIdentity(ValueRef(0, "12345/ann"), Proof.SECRET_KEY)
+    grants = tuple(admin(index, reference) for index, reference in ((150, "0:12345/ann"), (151, "300:12345/ann")))
+    registry.do(Add(handle("0.NA/12345"), grants), OPERATOR, "cli")
+    pages: list[type] = []
+    names_page = LogReader.names_page
+
+    def note_page(reader: LogReader, *arguments: Any) -> Any:
+        pages.append(type(reader))
+        return names_page(reader, *arguments)
+
+    monkeypatch.setattr(LogReader, "names_page", note_page)
+    monkeypatch.setattr(tokens, "MAX_REVOKED", 2)
+    for identity in (ANN, ANN, any_key, ROOT):
+        token(registry, identity)
+    with registry.snapshot() as snapshot:
+        command = find_tokens(DisableUser(handle("12345/ann")), registry.context(snapshot, ROOT, "cli"))
+    later = token(registry, any_key)
+    assert registry.do(command, ROOT, "cli").tokens == 4
+    assert pages
+    assert CommitReader not in pages
+    states = {each.token.id: each.is_active(registry.now()) for each in list_tokens(registry, OPERATOR)[0]}
+    assert sorted(states.values()) == [False] * 4 + [True], "that of the administrator"
+    assert not states[later]
+    monkeypatch.setattr(tokens, "MAX_LATER", 0)
+    with pytest.raises(TooBusy):
+        registry.do(command, ROOT, "cli")
+    monkeypatch.setattr(tokens, "MAX_REVOKED", 0)
+    registry.do(ResetUser(handle("12345/ann"), NewUserKey(secret="new")), ROOT, "cli")
+    token(registry, any_key)
+    with pytest.raises(StateConflict, match="more than 0 tokens"):
+        registry.do(DisableUser(handle("12345/ann")), ROOT, "cli")
+    assert code_of(registry, DisableUser(handle("12345/ann")), NOBODY) is ResponseCode.AUTHENTICATION_NEEDED
 
 
 def test_disabled_user_has_no_key_session_or_token_and_can_be_reset(registry: Registry) -> None:

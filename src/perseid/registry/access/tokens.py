@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final
 
-from perseid.ledger.errors import LedgerError
+from perseid.ledger.errors import LedgerError, TooBusy
 from perseid.ledger.log.entry import Action, Draft, Entry, State
 from perseid.ledger.log.record_keys import TOKENS, key_range, record_key, token_name
 from perseid.ledger.log.requests import Failed, Outcome
@@ -40,7 +40,7 @@ from perseid.registry.queries.history import is_allowed
 from perseid.registry.queries.listing import MAX_SCANNED
 from perseid.registry.queries.paging import DEFAULT_PAGE, PageBudget, page_size
 from perseid.registry.registry import Registry
-from perseid.registry.results import Refused
+from perseid.registry.results import Refused, StateConflict
 from perseid.registry.snapshot import Snapshot
 from perseid.schema.namespaces import DEFAULT_DAYS, MAX_DAYS, MAX_LABEL
 from perseid.wire.codes import ResponseCode
@@ -190,24 +190,71 @@ class RevokeToken(Deferrable):
         return Plan(lambda _: token, (draft,), reason=context.reasons[-1])
 
 
-def revoke_tokens_of(context: Context, handle: str) -> tuple[Draft, ...]:
-    """The entries that revoke all tokens whose issuer is a key of this handle.
+MAX_REVOKED: Final = 1_000
+"""Tokens that one commit revokes. Users have a few; a program that creates thousands must not stop the writer."""
+
+MAX_LATER: Final = 10_000
+"""Entries after a search for tokens that are looked through in the commit: a tenth of a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTokens:
+    """The active tokens of a user, found before the commit that revokes them."""
+
+    ids: tuple[str, ...] = ()
+    """Those to revoke."""
+    others: int = 0
+    """How many more end by themselves with the keys of the user."""
+    seq: int = 0
+    """The last entry of the ledger that was searched."""
+
+
+def find_tokens_of(context: Context, handle: str) -> FoundTokens:
+    """Find the active tokens whose issuer is a key of this handle: all tokens are read, so not inside a commit.
+
+    Those that depend on no single key come first; if they are too many to revoke, this is refused.
+    """
+    snapshot, found = context.snapshot, dict[bool, list[str]]({False: [], True: []})
+    first, end = key_range(TOKENS)
+    seq, more = snapshot.reader.size, True
+    while more:
+        entries, more = snapshot.reader.names_page(first, end, MAX_SCANNED)
+        for entry in entries:
+            if (token := _find_active(context, entry, handle)) is not None:
+                found[bool(token.key)].append(token.id)
+            first = entry.key + b"\0"
+        more = more and bool(entries)
+    if len(found[False]) > MAX_REVOKED:
+        reason = f"{display_name(handle)} has more than {MAX_REVOKED:,} tokens that were created without an index"
+        raise StateConflict(reason, AdviceKind.LIST_TOKENS())
+    ids = [*found[False], *found[True]]
+    return FoundTokens(tuple(ids[:MAX_REVOKED]), max(0, len(ids) - MAX_REVOKED), seq)
+
+
+def revoke_tokens_of(context: Context, handle: str, found: FoundTokens) -> tuple[Draft, ...]:
+    """The entries that revoke tokens of a user: those that were found, and those created since.
 
     Call it inside the commit, where no others can be created; the caller must have permission to remove the keys.
     """
-    drafts: list[Draft] = []
+    reader = context.snapshot.reader
+    if reader.size - found.seq > MAX_LATER:
+        raise TooBusy("Many changes were made meanwhile; nothing was written. Retry shortly")
     first, end = key_range(TOKENS)
-    more = True
-    while more:
-        entries, more = context.snapshot.reader.names_page(first, end, MAX_SCANNED)
-        for entry in entries:
-            token = Token.from_entry(entry) if entry.state is State.NORMAL else None
-            issuer = None if token is None else effective_identity(token.identity())
-            if isinstance(issuer, KeyIdentity) and context.snapshot.is_same_record(issuer.reference.handle, handle):
-                drafts.append(_draft(context, Action.DELETE, State.ABSENT, entry.handle.rpartition("/")[2].lower()))
-            first = entry.key + b"\0"
-        more = more and bool(entries)
-    return tuple(drafts)
+    later = [entry.key for entry in reader.log(found.seq) if first <= entry.key < end]
+    keys = dict.fromkeys([*[record_key(token_name(each)) for each in found.ids], *later])
+    entries = filter(None, [reader.record(key) for key in keys])
+    tokens = filter(None, [_find_active(context, entry, handle) for entry in entries])
+    return tuple([_draft(context, Action.DELETE, State.ABSENT, token.id) for token in tokens])
+
+
+def _find_active(context: Context, entry: Entry, handle: str) -> Token | None:
+    """The token of an entry, if it is neither revoked nor expired and its issuer is a key of this handle."""
+    token = Token.from_entry(entry) if entry.state is State.NORMAL else None
+    if token is None or token.expires <= context.now:
+        return None
+    issuer = effective_identity(token.identity())
+    is_own = isinstance(issuer, KeyIdentity) and context.snapshot.is_same_record(issuer.reference.handle, handle)
+    return token if is_own else None
 
 
 class TokenUses:

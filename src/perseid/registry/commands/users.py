@@ -12,16 +12,17 @@ the namespace mints its suffixes, the handle is minted, and the name is a DESC v
 
 Without a key nobody can authenticate, sessions end, and so do the tokens that name the key. Groups in the record are
 removed like keys: a group at the index of the key would pass the rights of the identity to its members. Only a prefix
-handle keeps its groups, which are those of its roles. The commit that removes the keys also revokes all active tokens
-of the handle, because one that was issued without an index does not depend on a single key. The rights of the identity
+handle keeps its groups, which are those of its roles. The commit that removes the keys also revokes the active tokens
+of the handle, because one that was issued without an index does not depend on a single key. They are found before
+(`FoundTokens`): all tokens are read for that. The rights of the identity
 stay in the records, and are effective again after `ResetUser`. The ledger redacts a secret in the commit that removes
 it.
 """
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
 
 from perseid.ledger.log.entry import Action
 from perseid.names.errors import InvalidName
@@ -43,7 +44,7 @@ from perseid.registry.access.permissions import (
     on_record,
 )
 from perseid.registry.access.roles import ROLES, is_group, is_key, own_indexes
-from perseid.registry.access.tokens import revoke_tokens_of
+from perseid.registry.access.tokens import FoundTokens, find_tokens_of, revoke_tokens_of
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import (
     Context,
@@ -206,6 +207,8 @@ class DisableUser(Deferrable):
     """Remove all keys and groups of a user, and revoke their tokens. Nothing happens if there are none."""
 
     handle: Handle
+    tokens: FoundTokens | None = None
+    """Their tokens; None to find them at first."""
 
     def decide(self, context: Context) -> Plan[UserResult]:
         """Require MODIFY_ADMIN in the record, with REMOVE_VALUE. An administrator of the prefix must remain.
@@ -213,7 +216,7 @@ class DisableUser(Deferrable):
         Users cannot disable themselves by mistake.
         """
         if context.stage is not Stage.COMMIT:
-            return defer(self)
+            return defer(find_tokens(self, context))
         stored = _get_user(context, self.handle, "disable")
         identity = effective_identity(context.identity)
         if isinstance(identity, KeyIdentity) and context.snapshot.is_same_record(
@@ -221,7 +224,7 @@ class DisableUser(Deferrable):
         ):
             reason = f"{display_name(stored.handle)} is the user that you act as"
             raise StateConflict(reason, AdviceKind.DISABLE_AS_OTHER())
-        return _plan_keys(context, stored, None, "disable")
+        return _plan_keys(context, stored, None, "disable", self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,18 +233,36 @@ class ResetUser(Deferrable):
 
     handle: Handle
     key: NewUserKey
+    tokens: FoundTokens | None = None
+    """Their tokens; None to find them at first."""
 
     def decide(self, context: Context) -> Plan[UserResult]:
         """Require MODIFY_ADMIN in the record, with what the change of keys requires."""
         if context.stage is not Stage.COMMIT:
-            return defer(self)
+            return defer(find_tokens(self, context))
         stored = _get_user(context, self.handle, "reset")
         index = _find_key_index(stored)
         if index is None:
             context.require(_manage(stored, AdminPermission.MODIFY_ADMIN, "reset"))
             reason = f"{display_name(stored.handle)} is not a user: it has no key, and does not administer itself"
             raise StateConflict(reason, AdviceKind.LIST_USERS())
-        return _plan_keys(context, stored, self.key.value(index, stored.policy.default_ttl), "reset")
+        key = self.key.value(index, stored.policy.default_ttl)
+        return _plan_keys(context, stored, key, "reset", self.tokens)
+
+
+C = TypeVar("C", DisableUser, ResetUser)
+
+
+def find_tokens(command: C, context: Context) -> C:
+    """Return the command with the tokens of the user, if it is allowed: anybody can ask for it. Raises `Refused`.
+
+    Reads all tokens of the installation, so call it in a thread before the command is executed in an event loop.
+    """
+    if command.tokens is not None:
+        return command
+    trial = replace(context, stage=Stage.COMMIT, reasons=[], warnings=[])
+    replace(command, tokens=FoundTokens(seq=context.snapshot.reader.size)).decide(trial)
+    return replace(command, tokens=find_tokens_of(context, str(context.get_for_update(command.handle).handle)))
 
 
 def require_user_administration(context: Context, prefix: str) -> None:
@@ -279,7 +300,9 @@ def _manage(stored: StoredRecord, needed: AdminPermission, verb: str) -> Require
     return on_record(f"{verb} the user {display_name(stored.handle)}", needed, stored.handle, Scope.TRANSFER)
 
 
-def _plan_keys(context: Context, stored: StoredRecord, key: Value | None, verb: str) -> Plan[UserResult]:
+def _plan_keys(
+    context: Context, stored: StoredRecord, key: Value | None, verb: str, found: FoundTokens | None
+) -> Plan[UserResult]:
     """Replace all keys and groups by one key, or by none, and revoke the tokens."""
     removed = [value for value in stored.values if _is_removed(stored, value)]
     values: Sequence[Value] = [value for value in stored.values if value not in removed]
@@ -293,11 +316,13 @@ def _plan_keys(context: Context, stored: StoredRecord, key: Value | None, verb: 
         _require_administrator(context, stored, values)
     require_changeable(stored, values)
     changed = plan_change(context, stored, Action.UPDATE, compose(context, stored, values))
-    tokens = revoke_tokens_of(context, str(stored.handle))
+    found = found or find_tokens_of(context, str(stored.handle))  # only if nothing is committed
+    tokens = revoke_tokens_of(context, str(stored.handle), found)
+    count = len(tokens) + found.others
     keys = tuple([value.index for value in removed]) if key is None else (key.index,)
     warnings = tuple(context.warnings)
     return Plan(
-        lambda seq: UserResult(stored.handle, seq or stored.seq, keys, len(tokens), warnings),
+        lambda seq: UserResult(stored.handle, seq or stored.seq, keys, count, warnings),
         (*changed.drafts, *tokens),
         reason=context.reasons[-1],
     )

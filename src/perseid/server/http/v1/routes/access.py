@@ -1,6 +1,7 @@
 """Users and access: add users, grant and revoke rights, and who can do what, as `perseid user` and `grant` do."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Final
 from urllib.parse import quote
 
@@ -11,7 +12,15 @@ from perseid.records.errors import InvalidData
 from perseid.records.record import ValueRef
 from perseid.registry.commands.access import AccessChange, Grant, Revoke
 from perseid.registry.commands.records import require_identity
-from perseid.registry.commands.users import AddUser, DisableUser, NewUserKey, ResetUser, UserResult, parse_user_key
+from perseid.registry.commands.users import (
+    AddUser,
+    DisableUser,
+    NewUserKey,
+    ResetUser,
+    UserResult,
+    find_tokens,
+    parse_user_key,
+)
 from perseid.registry.context import Context, Stage
 from perseid.registry.jobs import grant as grant_job
 from perseid.registry.jobs.grant import GrantAll
@@ -173,7 +182,8 @@ async def disable_user(call: ApiCall, new: ChangeNote) -> Reply[UserDisabled]:
     cannot be disabled. You need MODIFY_ADMIN in the record.
     """
     handle = call.handle()
-    return Reply(to_user_disabled(await call.change(DisableUser(handle), handle, new.note)), name=str(handle))
+    command = await call.read(partial(find_tokens, DisableUser(handle)), handle)
+    return Reply(to_user_disabled(await call.change(command, handle, new.note)), name=str(handle))
 
 
 @ACCESS.add("POST", "/users/{handle}/reset", "Reset a user", scope="transfer")
@@ -183,7 +193,8 @@ async def reset_user(call: ApiCall, new: NewKey) -> Reply[UserKey]:
     Without `public_key` a secret is generated and shown once. You need MODIFY_ADMIN in the record.
     """
     handle, key = call.handle(), _parse_key(new.public_key)
-    result = await call.change(ResetUser(handle, key), handle, new.note)
+    command = await call.read(partial(find_tokens, ResetUser(handle, key)), handle)
+    result = await call.change(command, handle, new.note)
     return Reply(to_user_key(result, secret=key.secret), name=str(handle))
 
 
