@@ -125,6 +125,17 @@ def test_unknown_states_and_values_without_a_name_are_problems() -> None:
     ]
 
 
+def test_the_columns_of_a_report_are_ignored_but_what_could_not_be_read_is_not_minted() -> None:
+    header = "url,problem_line,problem_column,problem_value,problem_rule,problem_message,problem_fix"
+    good, empty = read(
+        f"{header}\nx,2,url,y,invalid-data,No.,\n,3,,,invalid-csv,No.,\n", ReadOptions(mint=True, prefix="1")
+    )
+    assert isinstance(good, ImportRow)
+    assert good.values == (text("URL", "x"),)
+    assert isinstance(empty, RowProblem)
+    assert empty.rule == "empty-row"
+
+
 def test_the_template_can_be_imported() -> None:
     rows = read(TEMPLATE)
     assert [type(row) for row in rows] == [ImportRow, ImportRow]

@@ -12,7 +12,7 @@ from perseid.bulk.rows import open_table
 from perseid.bulk.tables import MAX_CELL, MAX_COLUMNS, MAX_ROW, TableWriter, quote_cell, unquote_cell
 from perseid.schema.imports import RowProblem
 
-CELLS = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("=+-@\t\r\n'\",;|\0 é"), max_size=8)
+CELLS = st.text("=+-@\t\r\n'\",;|\0 é1", max_size=5) | st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
 
 def rows_of(data: bytes, options: ReadOptions | None = None, name: str = "") -> list[tuple[int, list[str]]]:

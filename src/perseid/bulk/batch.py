@@ -15,6 +15,7 @@ says what of a record it could not write.
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import BinaryIO, Final
 
 import msgspec
@@ -46,6 +47,7 @@ _VALUE: Final = re.compile(
 _REMOVAL: Final = re.compile(r"([0-9]{1,10}(?:[ \t]*,[ \t]*[0-9]{1,10})*)[ \t]*:(.+)", re.DOTALL)
 _ADMIN: Final = re.compile(r"([0-9]{1,10}):([01]{12}):(.+)", re.DOTALL)
 _ENTRY: Final = re.compile(r"([0-9]{1,10}):(.+)", re.DOTALL)
+_BLANK: Final = re.compile("[\\x00-\\x20]")
 _TTL: Final = re.compile("-?[0-9]{1,10}")
 _IDENTITY: Final = re.compile(r"(?:PUBKEY|SECKEY):[0-9]{1,10}:[^|]+", re.IGNORECASE)
 _WITH_VALUES: Final = {
@@ -56,6 +58,7 @@ _WITH_VALUES: Final = {
 _HOSTING: Final = {"HOME": RowOperation.HOME, "UNHOME": RowOperation.UNHOME}
 _PERMISSION_BITS: Final = 12
 _MAX_INDEX: Final = 0x7FFF_FFFF
+_CACHED: Final = 64  # administrators, of which a file has few
 
 
 class Loss(msgspec.Struct, frozen=True):
@@ -215,18 +218,15 @@ class _Parser:
         index, type_, ttl, permissions, format_, data = match.groups(default="")
         if not _TTL.fullmatch(ttl):
             raise InvalidData(f"the TTL {ttl[:20]!r} is not a number of seconds")
-        bits = permissions_from_text(permissions)
-        return ValueInput(type_, self._read_data(type_, format_.upper(), data), int(index), f"{bits:04b}", int(ttl))
+        return ValueInput(
+            type_, self._read_data(type_, format_.upper(), data), int(index), _read_permissions(permissions), int(ttl)
+        )
 
     def _read_data(self, type_: str, format_: str, data: str) -> Data:
         if format_ == "UTF8":
             return Data("string", data)
         if format_ == "ADMIN":
-            match = _ADMIN.fullmatch(data)
-            if match is None:
-                raise InvalidData("an administrator has the form INDEX:PERMISSIONS:HANDLE with twelve digits")
-            permissions = AdminPermission(int(match[2][::-1], 2))
-            return Data("admin", Admin(ValueRef(_index(match[1]), match[3]), permissions).to_json())
+            return _read_admin(data)
         if format_ == "LIST":
             return Data("vlist", ValueList(_parse_list(data)).to_json())
         if format_ == "FILE":
@@ -237,6 +237,20 @@ class _Parser:
 
     def _problem(self, value: str, rule: str, message: str, fix: str = "") -> RowProblem:
         return RowProblem(self._lines.number, "", shorten(value), rule, message, fix)
+
+
+@lru_cache(_CACHED)
+def _read_permissions(text: str) -> str:
+    return f"{int(permissions_from_text(text)):04b}"
+
+
+@lru_cache(_CACHED)
+def _read_admin(data: str) -> Data:
+    match = _ADMIN.fullmatch(data)
+    if match is None:
+        raise InvalidData("an administrator has the form INDEX:PERMISSIONS:HANDLE with twelve digits")
+    permissions = AdminPermission(int(match[2][::-1], 2))
+    return Data("admin", Admin(ValueRef(_index(match[1]), match[3]), permissions).to_json())
 
 
 def _index(text: str) -> int:
@@ -288,22 +302,23 @@ def format_create(handle: str, values: Sequence[Value]) -> tuple[bytes, tuple[Lo
 
 def _format_value(value: Value) -> tuple[str, str]:
     """The line of a value, or an empty text, and why something is lost, or an empty text."""
-    if not value.type or re.search("[\x00-\x20]", value.type) or not _is_line(value.type):
+    if not value.type or _BLANK.search(value.type):
         return "", "its type is empty or has a blank"
     if value.ttl_type != TtlType.RELATIVE:
         return "", "its TTL is not relative"
     formatted = _format_data(value)
     if formatted is None:
         return "", "its data is not text on one line"
-    start = f"{value.index} {value.type} {value.ttl} {value.permissions & 0x0F:04b}"
+    bits = int(value.permissions)
+    start = f"{value.index} {value.type} {value.ttl} {bits & 0x0F:04b}"
     reasons = ["its references"] if value.references else []
-    if value.permissions > 0x0F:
+    if bits > 0x0F:
         reasons.append("unknown permissions")
     return f"{start} {formatted}".rstrip(BLANKS), " and ".join(reasons)
 
 
 def _format_data(value: Value) -> str | None:
-    decoded = interpret(value)
+    decoded = interpret(value) if FORMATS.get(get_base_type(value.type)) in ("admin", "vlist") else None
     if isinstance(decoded, Admin):
         text = _format_admin(decoded)
         if text is not None:

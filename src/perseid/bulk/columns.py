@@ -253,6 +253,7 @@ class _Mapper:
             (at, column, header[at], _find_converter(column)) for at, column in enumerate(columns) if not column.kind
         ]
         self._details = [self._special.get(kind, -1) for kind in (STATE, CREATED, UPDATED, OWNER)]
+        self._reported = {at for at, name in enumerate(header) if name.lower() in PROBLEM_COLUMNS}
         self._unnamed = [at for at, name in enumerate(header) if not name]
 
     def read(self, table: Table) -> Iterator[Row]:
@@ -265,6 +266,10 @@ class _Mapper:
             line, cells = row
             if unquote:
                 cells = [unquote_cell(cell) if cell[:1] == "'" else cell for cell in cells]
+            if self._reported and not any(cell for at, cell in enumerate(cells) if at not in self._reported):
+                message = "The row has nothing but a problem: it could not be read."
+                yield RowProblem(line, "", "", "empty-row", message, "Delete the row, or enter its cells.")
+                continue
             yield self._map(line, cells)
 
     def _map(self, line: int, cells: list[str]) -> Row:

@@ -15,7 +15,7 @@ import msgspec
 
 from perseid.records.json_form import value_to_json
 from perseid.records.record import Value
-from perseid.schema.imports import ImportRow, RowOperation
+from perseid.schema.imports import ImportRow, RowOperation, RowProblem
 
 from .formats import Detected, Format, InvalidFile, ReadOptions, Row, RowReader, invalid_file
 from .jsonl import MAX_LINE, parse_record
@@ -41,7 +41,10 @@ def _read(scanner: "_Scanner", options: ReadOptions) -> Iterator[Row]:
                 prefix = msgspec.json.decode(scanner.value())
                 if not isinstance(prefix, str):
                     raise scanner.invalid(f"{PREFIXES} contains something that is not a string")
-                yield ImportRow(line, RowOperation.HOME, prefix)
+                if prefix:
+                    yield ImportRow(line, RowOperation.HOME, prefix)
+                else:
+                    yield RowProblem(line, PREFIXES, "", "missing-handle", "The prefix is empty.")
         elif name == RECORDS:
             for handle in scanner.members():
                 line = scanner.line

@@ -34,6 +34,7 @@ DELIMITERS: Final = (",", ";", "\t", "|")
 
 _SNIFFED_ROWS: Final = 50
 _SEPARATOR: Final = re.compile("sep=(.)\r?\n?", re.IGNORECASE)
+_SUSPECT: Final = frozenset("=+-@\t\r'")  # first characters of cells that are looked at
 _FORMULA: Final = re.compile("'*[=+\\-@\t\r]")
 _QUOTED_FORMULA: Final = re.compile("'+[=+\\-@\t\r]")
 
@@ -262,7 +263,7 @@ class TableWriter:
 
     def _put(self, rows: Iterable[Sequence[str]]) -> None:
         if not self._raw:
-            rows = [[f"'{cell}" if _FORMULA.match(cell) else cell for cell in row] for row in rows]
+            rows = [[quote_cell(cell) if cell[:1] in _SUSPECT else cell for cell in row] for row in rows]
         self._writer.writerows(rows)
         self._file.write(self._buffer.getvalue().encode("utf-8", "surrogateescape"))
         self._buffer.seek(0)

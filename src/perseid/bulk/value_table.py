@@ -2,13 +2,15 @@
 
     handle, state, index, type, data, format, permissions, ttl, timestamp, references, created, owner
 
-Consecutive rows with the same handle are one record; a row without a type is a record without values. `format` is
+Consecutive rows with the same handle are one record; a row with neither index nor type is a record without values.
+Nothing is trimmed. `format` is
 `string` for text, `text` for the natural form of a type (`200:0.NA/12345` for HS_ADMIN), or `base64`. `ttl` is a number
 of seconds, an ISO time, or `TYPE:NUMBER` for an unusual TTL type. `references` are `INDEX:HANDLE`, with commas between.
 """
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -44,7 +46,11 @@ VALUE_COLUMNS: Final = (
 
 _TTL: Final = re.compile(r"([0-9]{1,3}):(-?[0-9]{1,20})")
 _PERMISSIONS: Final = re.compile("[01]{4}([01]{4})?")
+_NUMBER: Final = re.compile("-?[0-9]{1,19}")
 _DIGITS: Final = re.compile("-?[0-9]{1,10}")
+_PERMISSION_TEXTS: Final = [f"{bits:0{4 if bits <= 0x0F else 8}b}" for bits in range(0x100)]
+_CACHED: Final = 1_024
+_MAX_CACHED: Final = 512  # bytes of data that may occur in many records, such as administrators
 _TEXT_FORMATS: Final = ("", "string")
 
 
@@ -85,7 +91,7 @@ def value_rows(
             str(value.index),
             value.type,
             *_format_data(value),
-            f"{value.permissions:0{4 if value.permissions <= 0x0F else 8}b}",
+            _PERMISSION_TEXTS[value.permissions],
             _format_ttl(value),
             _format_time(value.timestamp) if value.timestamp else "",
             ValueList(value.references).to_text() if value.references else "",
@@ -97,17 +103,27 @@ def value_rows(
 
 
 def _format_data(value: Value) -> tuple[str, str]:
-    if get_base_type(value.type) in FORMATS:
-        text = data_to_text(value)
-        if not text.startswith(BASE64_PREFIX):
-            return text, "text"
-        return text.removeprefix(BASE64_PREFIX), "base64"
+    if _is_structured(value.type):
+        return (_cached_structure if len(value.data) <= _MAX_CACHED else _format_structure)(value.type, value.data)
     printable = decode_printable(value.data)
     return (to_base64(value.data), "base64") if printable is None else (printable, "string")
 
 
+@lru_cache(_CACHED)
+def _is_structured(type_: str) -> bool:
+    return get_base_type(type_) in FORMATS
+
+
+def _format_structure(type_: str, data: bytes) -> tuple[str, str]:
+    text = data_to_text(Value(1, type_, data))
+    return (text.removeprefix(BASE64_PREFIX), "base64") if text.startswith(BASE64_PREFIX) else (text, "text")
+
+
+_cached_structure = lru_cache(_CACHED)(_format_structure)
+
+
 def _format_ttl(value: Value) -> str:
-    if value.ttl_type == TtlType.RELATIVE:
+    if value.ttl_type is TtlType.RELATIVE:
         return str(value.ttl)
     text = _format_time(value.ttl) if value.ttl_type.value == TtlType.ABSOLUTE else ""
     return text if "T" in text else f"{int(value.ttl_type)}:{value.ttl}"
@@ -157,8 +173,8 @@ def _read_group(group: list[tuple[int, list[str]]]) -> Iterator[Row]:
     elif state and (invalid := check_state(first, "state", state)):
         problems[first] = invalid
     for line, cells in group:
-        if not cells[3]:
-            if len(group) > 1 or any(cells[2:3]) or any(cells[4:10]):
+        if not cells[3] and not cells[2]:
+            if len(group) > 1 or any(cells[4:10]):
                 problems.setdefault(line, RowProblem(line, "type", "", "missing-type", "The type is missing."))
             continue
         try:
@@ -168,9 +184,8 @@ def _read_group(group: list[tuple[int, list[str]]]) -> Iterator[Row]:
                 line, RowProblem(line, problem.column, shorten(problem.value), problem.rule, str(problem))
             )
     if not problems:
-        handle = head[0].strip()
         yield ImportRow(
-            first, RowOperation.CREATE, handle, tuple(values), (), (), state, head[10].strip(), head[11].strip()
+            first, RowOperation.CREATE, head[0], tuple(values), (), (), state, head[10].strip(), head[11].strip()
         )
         return
     for line, _ in group:
@@ -222,8 +237,12 @@ def _read_value(cells: list[str]) -> ValueInput:
         lifetime,
         ttl_type,
         tuple([Reference(entry.handle, entry.index) for entry in entries]) or None,
-        int(timestamp) if re.fullmatch("-?[0-9]{1,19}", timestamp) else timestamp or None,
+        _read_time(timestamp) if timestamp else None,
     )
+
+
+def _read_time(text: str) -> int | str:
+    return int(text) if _NUMBER.fullmatch(text) else text
 
 
 def _read_data(type_: str, data: str, format_: str) -> Data:
@@ -234,6 +253,13 @@ def _read_data(type_: str, data: str, format_: str) -> Data:
     if format_ != "text":
         raise _InvalidCell("format", format_, "unknown-format", "The format is not string, text or base64.")
     try:
-        return Data("base64", to_base64(data_from_text(type_, data)))
+        return (_cached_encoding if len(data) <= _MAX_CACHED else _encode_structure)(type_, data)
     except InvalidData as problem:
         raise _InvalidCell("data", data, "invalid-data", f"{shorten(type_)}: {problem}.") from None
+
+
+def _encode_structure(type_: str, text: str) -> Data:
+    return Data("base64", to_base64(data_from_text(type_, text)))
+
+
+_cached_encoding = lru_cache(_CACHED)(_encode_structure)
