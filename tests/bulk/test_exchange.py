@@ -45,6 +45,7 @@ def test_records_of_other_writers_are_read() -> None:
     assert stored(rows[0]) == (Value.text(1, "URL", "x"),)
     assert problems(rows) == [(1, "invalid-record")]
     assert rows[2] == ImportRow(1, RowOperation.HOME, "0.NA/1")
+    assert problems(read(b'{"homedPrefixes": [""]}')) == [(1, "missing-handle")]
 
 
 @pytest.mark.parametrize(
@@ -101,9 +102,11 @@ def test_every_record_of_a_dump_is_read(found: list[Record]) -> None:
 
 
 def test_prefixes_of_a_dump_are_hosted_and_damage_is_reported() -> None:
-    rows = read(_dump((b"0.NA/1", b""), (b"1/a", b"\0\0\0\1\0"), (b"\xff", _encode(())), (b"1/b", _encode((URL,)))))
+    rows = read(
+        _dump((b"0.NA/1", b""), (b"1/a", b"\0\0\0\1\0"), (b"\xff", _encode(())), (b"1/b", _encode((URL,))), (b"", b""))
+    )
     assert rows[0] == ImportRow(5, RowOperation.HOME, "0.NA/1")
-    assert problems(rows) == [(7, "invalid-record"), (9, "invalid-handle")]
+    assert problems(rows) == [(7, "invalid-record"), (9, "invalid-handle"), (13, "missing-handle")]
     assert stored(rows[3]) == (URL,)
     whole = _dump((b"1/b", _encode((URL,))))
     for cut in (b"DATA=END\n", b"HEADER=END\n"):

@@ -55,6 +55,8 @@ def _read_entry(key: bytes, data: bytes, now: int, line: int) -> Row:
         handle = key.decode("utf-8")
     except UnicodeDecodeError:
         return RowProblem(line, "", shorten(repr(key[:200])), "invalid-handle", "The handle is not UTF-8.")
+    if not handle:
+        return RowProblem(line, "", "", "missing-handle", "The handle is missing.")
     if not data:
         return ImportRow(line, RowOperation.HOME, handle)
     return read_record(handle, data, now, line)
