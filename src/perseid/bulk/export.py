@@ -16,7 +16,6 @@ from perseid.ledger.store.directory import open_new, sync_directory
 from perseid.registry.advice import AdviceKind
 from perseid.registry.identity import Identity
 from perseid.registry.queries.export import (
-    AsOf,
     ExportedRecord,
     Position,
     Selection,
@@ -26,7 +25,7 @@ from perseid.registry.queries.export import (
 )
 from perseid.registry.registry import Registry
 from perseid.registry.results import InvalidQuery
-from perseid.schema.exports import ExportFormat
+from perseid.schema.exports import ExportFormat, ExportPart
 
 from .record_json import encode_lines
 from .tables import TableWriter
@@ -71,41 +70,22 @@ def _csv_writer(*, raw: bool) -> ExportWriter:
     return ExportWriter(header, encode)
 
 
-@dataclass(slots=True)
-class Export:
-    """An export of an installation."""
-
-    registry: Registry
-    identity: Identity
-    selection: Selection
-    writer: ExportWriter
-    as_of: AsOf
-    records: int = 0
-    """Records that were exported so far."""
-
-    @classmethod
-    def start(
-        cls, registry: Registry, identity: Identity, selection: Selection, writer: ExportWriter, at: str | None
-    ) -> "Export":
-        """Start an export as of a time, or of now. Raises `Refused`."""
+def export_parts(
+    registry: Registry, identity: Identity, selection: Selection, writer: ExportWriter, at: str | None = None
+) -> Iterator[ExportPart]:
+    """Yield the parts of an export as of a time, or of now; at least one. Raises `Refused`."""
+    with registry.snapshot() as snapshot:
+        check_export(snapshot, identity, selection)
+        as_of = find_as_of(snapshot.reader, at, registry.ledger.log.clock.now())
+    header: tuple[bytes, ...] = (writer.header,) if writer.header else ()
+    position: Position | None = None
+    while True:
         with registry.snapshot() as snapshot:
-            check_export(snapshot, identity, selection)
-            as_of = find_as_of(snapshot.reader, at, registry.ledger.log.clock.now())
-        return cls(registry, identity, selection, writer, as_of)
-
-    def chunks(self) -> Iterator[bytes]:
-        """Yield the parts of the file."""
-        if self.writer.header:
-            yield self.writer.header
-        position: Position | None = None
-        while True:
-            with self.registry.snapshot() as snapshot:
-                part = read_slice(snapshot, self.identity, self.selection, self.as_of, position)
-            self.records += len(part.records)
-            yield self.writer.encode(part.records)
-            position = part.position
-            if position is None:
-                return
+            found = read_slice(snapshot, identity, selection, as_of, position)
+        yield ExportPart((*header, writer.encode(found.records)), len(found.records), as_of.seq)
+        header, position = (), found.position
+        if position is None:
+            return
 
 
 @contextmanager

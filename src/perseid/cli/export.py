@@ -1,17 +1,21 @@
 """`perseid export`: write many records to a file."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Final
 
+import msgspec
 import typer
 
-from perseid.schema.exports import ExportFormat, ExportSummary
+from perseid.schema.exports import ExportFormat, ExportPart, ExportQuery, ExportSummary
 from perseid.schema.queries import Selectors
 
-from ._arguments import ActingAs, Directory, open_installation, printable
+from ._arguments import ActingAs, Directory, OpenInstallation, open_installation, parse_reference, printable
+from ._commands import REMOTE
 from ._output import (
     AsJson,
     ProgressCallback,
@@ -34,7 +38,7 @@ from .queries import (
 )
 
 if TYPE_CHECKING:  # loading them takes longer than showing help
-    from perseid.bulk.export import Export
+    from perseid.client import Client
 
 STANDARD_OUTPUT: Final = "-"
 
@@ -93,33 +97,63 @@ def export(  # noqa: PLR0913 - options
         raise typer.BadParameter("requires a file: use -o FILE", param_hint="--json")
     selectors = Selectors(url, host, path, type_, value, prefix, owner, changed_since=changed_since)
 
-    from perseid.bulk import export as exports  # noqa: PLC0415 - see above
+    with ExitStack() as stack:
+        connect = REMOTE.get()
+        if connect is not None:
+            client = stack.enter_context(connect())
+            if owner is not None:
+                selectors = msgspec.structs.replace(selectors, owner=str(parse_reference(owner).handle))
+            parts = _export_remotely(client, selectors, format_, history=history, at=at, raw=raw)
+        else:
+            session = stack.enter_context(open_installation(directory, acting_as))
+            parts = _export_locally(session, selectors, format_, history=history, at=at, raw=raw)
+        first = next(parts)  # what is refused leaves no file
+        stream: IO[bytes] = sys.stdout.buffer
+        if output is not None and to_file:
+            from perseid.bulk.export import open_atomically  # noqa: PLC0415 - see above
+
+            stream = stack.enter_context(open_atomically(output))
+        update = stack.enter_context(progress("exporting", unit="records", prints=not to_file))
+        records, size = _write(stream, chain([first], parts), update)
+    _report(ExportSummary(format_, records, size, first.as_of, str(output) if to_file else None), json)
+
+
+def _export_locally(
+    session: OpenInstallation,
+    selectors: Selectors,
+    format_: ExportFormat,
+    *,
+    history: bool,
+    at: str | None,
+    raw: bool,
+) -> Iterator[ExportPart]:
+    from perseid.bulk.export import export_parts, open_writer  # noqa: PLC0415 - see above
     from perseid.registry.queries.export import Selection  # noqa: PLC0415
 
-    with ExitStack() as stack:
-        session = stack.enter_context(open_installation(directory, acting_as))
-        writer = exports.open_writer(format_, history=history, raw=raw)
-        selection = Selection(select(session, selectors), history)
-        running = exports.Export.start(session.registry, session.identity, selection, writer, at)
-        stream: IO[bytes]
-        if output is not None and to_file:
-            stream = stack.enter_context(exports.open_atomically(output))
-        else:
-            stream = sys.stdout.buffer
-        update = stack.enter_context(progress("exporting", unit="records", prints=not to_file))
-        size = _write(stream, running, update)
-    _report(ExportSummary(format_, running.records, size, running.as_of.seq, str(output) if to_file else None), json)
+    selection = Selection(select(session, selectors), history)
+    writer = open_writer(format_, history=history, raw=raw)
+    return export_parts(session.registry, session.identity, selection, writer, at)
 
 
-def _write(stream: IO[bytes], running: "Export", update: ProgressCallback) -> int:
-    """Write an export and return its size in bytes."""
-    size = 0
-    for chunk in running.chunks():
-        stream.write(chunk)
-        size += len(chunk)
-        update(running.records)
+def _export_remotely(
+    client: "Client", selectors: Selectors, format_: ExportFormat, *, history: bool, at: str | None, raw: bool
+) -> Iterator[ExportPart]:
+    request = type(client).export.request(client)
+    query = ExportQuery(**msgspec.structs.asdict(selectors), format=format_, history=history, at=at, raw=raw)
+    return client.iterate(replace(request, query=query), "content").pages()
+
+
+def _write(stream: IO[bytes], parts: Iterable[ExportPart], update: ProgressCallback) -> tuple[int, int]:
+    """Write an export and return its records and its size in bytes."""
+    records = size = 0
+    for part in parts:
+        for piece in part.content:
+            stream.write(piece)
+            size += len(piece)
+        records += part.records
+        update(records)
     stream.flush()
-    return size
+    return records, size
 
 
 def _report(summary: ExportSummary, json: bool) -> None:

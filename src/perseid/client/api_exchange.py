@@ -10,18 +10,20 @@ sent, or repeating it has no further effect (reading, replacing, and creating wi
 import base64
 import ipaddress
 import random
+import re
 import secrets
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, Generic, TypeAlias, TypeVar
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import msgspec
 
 from perseid.records.encoding import from_base64, to_base64
 from perseid.records.private_keys import PrivateKey
 from perseid.schema.common import AlreadyDone
+from perseid.schema.exports import AS_OF_HEADER, RECORDS_HEADER, ExportPart
 from perseid.schema.problems import Problem
 
 from .errors import ClientError, NotFound, ProtocolError, Refused, Unreachable, UntrustedCertificate
@@ -46,6 +48,7 @@ MAX_WAIT: Final = 8.0
 MAX_RETRY_AFTER: Final = 60
 """The longest wait, in seconds, that a server can ask for; for longer ones the error is raised at once."""
 
+_NEXT: Final = re.compile(r'<([^>]*)>; rel="next"')
 _TOO_MANY_REQUESTS: Final = 429
 _UNAUTHORIZED: Final = 401
 _NOT_FOUND: Final = 404
@@ -353,6 +356,8 @@ def read_result(request: ApiRequest[R], origin: Origin, response: HttpResponse) 
     """Decode the result of a successful response."""
     if request.response is bytes:
         return response.body  # type: ignore[return-value]
+    if request.response is ExportPart:
+        return _read_part(origin, response)  # type: ignore[return-value]
     try:
         if response.media_type != JSON:
             raise ValueError(f"media type {response.media_type or 'missing'}")
@@ -367,6 +372,16 @@ def read_result(request: ApiRequest[R], origin: Origin, response: HttpResponse) 
             f"{origin.url} did not answer {request.method} {API_PATH}{request.path} as a Perseid server does: {error}",
             advice="Check the URL, and whether the server has a newer version than this client",
         ) from error
+
+
+def _read_part(origin: Origin, response: HttpResponse) -> ExportPart:
+    """Read a part of an export; its headers say the rest."""
+    as_of, records = (response.headers.get(name.lower(), "") for name in (AS_OF_HEADER, RECORDS_HEADER))
+    if not (as_of.isdecimal() and records.isdecimal()):
+        raise ProtocolError(f"{origin.url} did not answer GET {API_PATH}/exports as a Perseid server does")
+    match = _NEXT.search(response.headers.get("link", ""))
+    cursor = None if match is None else dict(parse_qsl(urlsplit(match[1]).query)).get("cursor")
+    return ExportPart((response.body,), int(records), int(as_of), cursor)
 
 
 def read_error(origin: Origin, response: HttpResponse | Failure | None) -> ClientError:

@@ -24,6 +24,7 @@ from urllib.parse import quote
 import msgspec
 
 from perseid.schema.common import MAX_PAGE, ChangeNote, HandleState, Paging
+from perseid.schema.exports import ExportFormat, ExportPart, ExportQuery
 from perseid.schema.namespaces import Authority
 from perseid.schema.queries import (
     BetweenQuery,
@@ -434,6 +435,29 @@ class QueryOperations:
         """Find handles; all criteria must match."""
         query = FindQuery(url, host, path, type, value, prefix, owner, strict, _moment(changed_since), limit=page_size)
         return make_input(query=query)
+
+    @pages("/exports", ExportPart, "content", bytes)
+    def export(  # noqa: PLR0913 - one argument per field
+        self,
+        prefix: str | None = None,
+        *,
+        format: ExportFormat = ExportFormat.JSONL,  # noqa: A002 - the name in the API
+        history: bool = False,
+        at: str | int | None = None,
+        raw: bool = False,
+        url: str | None = None,
+        host: str | None = None,
+        path: str | None = None,
+        type: str | None = None,  # noqa: A002 - the name in the API
+        value: str | None = None,
+        owner: str | None = None,
+        strict: bool = False,
+        changed_since: str | int | None = None,
+        after: str = "",
+    ) -> Input:
+        """Export records as the parts of a file; `after` is the `next` of the last part of an interrupted export."""
+        criteria = (url, host, path, type, value, prefix, owner, strict, _moment(changed_since))
+        return make_input(query=ExportQuery(*criteria, format, history, _moment(at), raw, after))
 
     @pages("/namespaces/{prefix}/handles", HandlePage, "handles", HandleSummary)
     def list(

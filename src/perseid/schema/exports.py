@@ -1,10 +1,16 @@
 """Exports of many records."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
+
+import msgspec
 
 from .common import Cursor, Doc, Moment, ResponseBody, Seq
 from .queries import Selectors
+
+AS_OF_HEADER: Final = "Perseid-As-Of"
+RECORDS_HEADER: Final = "Perseid-Records"
+"""Headers of a part of an export: the ledger entry as of which it is, and the number of its records."""
 
 
 class ExportFormat(StrEnum):
@@ -26,6 +32,19 @@ class ExportQuery(Selectors, frozen=True):
         bool, Doc("CSV cells as they are. By default `'` is put before those that a spreadsheet would run as formulas.")
     ] = False
     cursor: Cursor = ""
+
+
+class ExportPart(msgspec.Struct, frozen=True):
+    """A part of an export, as the client returns it."""
+
+    content: tuple[bytes, ...]
+    """The bytes of the file."""
+    records: int
+    """Number of records, or of versions in a history."""
+    as_of: int
+    """The ledger entry as of which records are exported."""
+    next: str | None = None
+    """The cursor of the next part; None on the last one."""
 
 
 class ExportSummary(ResponseBody, frozen=True):

@@ -76,10 +76,6 @@ class FindQuery(Selectors, frozen=True):
     cursor: Cursor = ""
 
 
-PAGED: Final = (Paging, FindQuery)
-"""The bases of the queries of lists."""
-
-
 class FoundHandle(ResponseBody, frozen=True):
     """A search result."""
 

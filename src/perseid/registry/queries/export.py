@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 from perseid.ledger.log.entry import MICROSECONDS_PER_SECOND, Action, Change, Entry, State
 from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.record_keys import LOCAL, key_range
-from perseid.names.handle import Handle
+from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.record import PERMISSIONS_OFFSET, TYPE_OFFSET, Permission, Value
 from perseid.records.types import HS_ADMIN
 from perseid.registry.context import not_hosted
@@ -138,13 +138,12 @@ def check_export(snapshot: Snapshot, identity: Identity, selection: Selection) -
     prefix = None if prepared is None else prepared.search.prefix
     if prefix is None:
         return
-    if isinstance(identity, LocalIdentity):
-        # Records of a prefix that is no longer hosted here are exported too.
-        is_known = snapshot.is_homed(f"0.NA/{prefix}") or snapshot.is_homed(prefix)
-        if not is_known and not snapshot.reader.any_between(*key_range(f"{prefix}/")):
+    is_local = isinstance(identity, LocalIdentity)
+    if not (snapshot.is_homed(f"{PREFIX_OF_PREFIXES}/{prefix}") or snapshot.is_homed(prefix)):
+        # Records of a prefix that is no longer hosted here are exported to the local administrator too.
+        if not is_local or not snapshot.reader.any_between(*key_range(f"{prefix}/")):
             raise not_hosted(prefix)
-        return
-    if selection.search.owner is None or isinstance(identity, Anonymous):
+    if not is_local and (selection.search.owner is None or isinstance(identity, Anonymous)):
         require_listing(snapshot, identity, prefix)
 
 

@@ -288,12 +288,17 @@ class ApiCall(StarletteRequest):
     def page(self, content: P, about: object = "") -> Reply[P]:
         """Build the reply of a page, with the URL of the next one."""
         reply = Reply(content, name=str(about))
-        if content.next is not None:
-            pairs = [each for each in Parameters.parse(self.request.query).pairs if each[0] != CURSOR_PARAMETER]
-            path = quote(self.request.path, safe=_SAFE_CHARACTERS)
-            url = f"{path}?{urlencode([*pairs, (CURSOR_PARAMETER, content.next)])}"
-            reply.add_headers(("Link", f'<{absolute_url(url, self.settings)}>; rel="next"'))
+        self.add_next_page(reply, content.next)
         return reply
+
+    def add_next_page(self, reply: Reply[Any], cursor: str | None) -> None:
+        """Add the URL of the next page, if there is one."""
+        if cursor is None:
+            return
+        pairs = [each for each in Parameters.parse(self.request.query).pairs if each[0] != CURSOR_PARAMETER]
+        path = quote(self.request.path, safe=_SAFE_CHARACTERS)
+        url = f"{path}?{urlencode([*pairs, (CURSOR_PARAMETER, cursor)])}"
+        reply.add_headers(("Link", f'<{absolute_url(url, self.settings)}>; rel="next"'))
 
     def _cursor_context(self) -> bytes:
         """A cursor is bound to the route, the path and query parameters, and the identity."""

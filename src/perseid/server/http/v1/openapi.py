@@ -14,12 +14,12 @@ from typing import Any, Final
 import msgspec
 
 from perseid.schema.common import AlreadyDone
+from perseid.schema.exports import AS_OF_HEADER, RECORDS_HEADER, ExportQuery
 from perseid.schema.namespaces import SCOPES
 from perseid.schema.problems import Problem, problem_types_by_status
-from perseid.schema.queries import PAGED
 from perseid.server.http.context import HttpSettings
 
-from .api_call import KEY_HEADER, REPLAYED_HEADER
+from .api_call import CURSOR_PARAMETER, KEY_HEADER, REPLAYED_HEADER
 from .application import Api
 from .job_events import MEDIA_TYPE as EVENTS
 from .problems import MEDIA_TYPE
@@ -56,6 +56,8 @@ RESPONSE_HEADERS: Final[Mapping[str, dict[str, Any]]] = {
     REPLAYED_HEADER[0]: _text_header(
         "`true` if this is the stored response of an earlier request and nothing was changed now.", "true"
     ),
+    AS_OF_HEADER: _text_header("The ledger entry as of which records are exported.", "1234"),
+    RECORDS_HEADER: _text_header("The number of records, or versions, in this part of an export.", "1000"),
     "Retry-After": _text_header("Seconds to wait before a retry.", "1"),
     "WWW-Authenticate": _text_header(
         "With 401, the authentication methods. With any status, the signature of the server, in a "
@@ -87,8 +89,7 @@ def response_headers(route: Route) -> dict[str, Any]:
         names += ["Vary"] if is_stream(route) else ["Vary", "ETag"]
     if route.status in _CREATED_STATUSES:
         names.append("Location")
-    if issubclass(route.query, PAGED):
-        names.append("Link")
+    names += _page_headers(route)
     if route.creates:
         names.append(REPLAYED_HEADER[0])
     return _references(names)
@@ -96,7 +97,13 @@ def response_headers(route: Route) -> dict[str, Any]:
 
 def not_modified_headers(route: Route) -> dict[str, Any]:
     """The headers of a 304 response."""
-    return _references([*_ALWAYS, "Vary", "ETag", *(("Link",) if issubclass(route.query, PAGED) else ())])
+    return _references([*_ALWAYS, "Vary", "ETag", *_page_headers(route)])
+
+
+def _page_headers(route: Route) -> tuple[str, ...]:
+    """The headers of a page of a list, or of a part of an export."""
+    link = ("Link",) if CURSOR_PARAMETER in route.query.__struct_fields__ else ()
+    return (*link, AS_OF_HEADER, RECORDS_HEADER) if issubclass(route.query, ExportQuery) else link
 
 
 def problem_headers(status: int) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from typing import Final
 
 from perseid.server.http.v1.routing import Routes
 
-from . import access, history, jobs, minting, names, namespaces, queries, records, tokens
+from . import access, exports, history, jobs, minting, names, namespaces, queries, records, tokens
 
 SECTIONS: Final[tuple[Routes, ...]] = (
     names.OVERVIEW,
@@ -38,6 +38,7 @@ SECTIONS: Final[tuple[Routes, ...]] = (
     history.HISTORY,
     history.PROOFS,
     queries.FIND,
+    exports.EXPORTS,
     jobs.JOBS,
     jobs.TRANSFERS,
     namespaces.NAMESPACES,
