@@ -84,6 +84,15 @@ def test_table_is_neutralized_and_read_back(here: Site) -> None:
         ]
 
 
+def test_batch_file_has_public_records_and_says_what_it_lacks(here: Site) -> None:
+    done = here.ok("export 12345 --format batch")
+    rows = list(open_rows(io.BytesIO(done.out.encode()), "back.batch"))
+    assert [row.handle for row in rows if isinstance(row, ImportRow)] == ["12345/a", "12345/B", "12345/d"]
+    assert "1 URL 86400 1110 UTF8 https://www.example.org/a\n" in done.out
+    assert done.err.startswith("A batch file cannot express 1 record or value: unpublished records,")
+    assert here.ok("export 12345 --format jsonl").err.startswith("Exported 4 records (")
+
+
 def test_history_and_earlier_times_are_exported(here: Site) -> None:
     before = here.ok("export 12345").out
     then = here.ok("set 12345/a URL=https://new.example/ --json").json["seq"] - 1

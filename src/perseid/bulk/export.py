@@ -23,10 +23,12 @@ from perseid.registry.queries.export import (
     find_as_of,
     read_slice,
 )
+from perseid.registry.queries.history import is_public
 from perseid.registry.registry import Registry
 from perseid.registry.results import InvalidQuery
 from perseid.schema.exports import ExportFormat, ExportPart
 
+from .batch import format_create
 from .record_json import encode_lines
 from .tables import TableWriter
 from .value_table import VALUE_COLUMNS, value_rows
@@ -34,7 +36,8 @@ from .value_table import VALUE_COLUMNS, value_rows
 _COLUMNS: Final = VALUE_COLUMNS[:10]  # without those that only the exports of other services have
 _PARTIAL_SUFFIX: Final = ".part"
 
-Encoder = Callable[[list[ExportedRecord]], bytes]
+Encoder = Callable[[list[ExportedRecord]], tuple[bytes, int]]
+"""Returns the bytes of records, and how many records and values the format cannot express."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +54,8 @@ def open_writer(format_: ExportFormat, *, history: bool = False, raw: bool = Fal
     if history and format_ is not ExportFormat.JSONL:
         raise InvalidQuery(f"The format {format_} has no history", AdviceKind.USE_JSON_LINES())
     if format_ is ExportFormat.JSONL:
-        return ExportWriter(b"", encode_lines)
-    return _csv_writer(raw=raw)
+        return ExportWriter(b"", lambda records: (encode_lines(records), 0))
+    return _csv_writer(raw=raw) if format_ is ExportFormat.CSV else ExportWriter(b"", _encode_batch)
 
 
 def _csv_writer(*, raw: bool) -> ExportWriter:
@@ -60,14 +63,22 @@ def _csv_writer(*, raw: bool) -> ExportWriter:
     table = TableWriter(buffer, _COLUMNS, raw=raw)
     header = buffer.getvalue()
 
-    def encode(records: list[ExportedRecord]) -> bytes:
+    def encode(records: list[ExportedRecord]) -> tuple[bytes, int]:
         buffer.seek(0)
         buffer.truncate()
         rows = [value_rows(record.handle, record.state.label, record.values) for record in records]
         table.write_many([row[: len(_COLUMNS)] for each in rows for row in each])
-        return buffer.getvalue()
+        return buffer.getvalue(), 0
 
     return ExportWriter(header, encode)
+
+
+def _encode_batch(records: list[ExportedRecord]) -> tuple[bytes, int]:
+    """Encode public records only: a batch file has no states, so other servers would publish the rest."""
+    public = [record for record in records if is_public(record.state)]
+    formatted = [format_create(record.handle, record.values) for record in public]
+    losses = sum([len(each) for _, each in formatted])
+    return b"".join([text for text, _ in formatted]), losses + len(records) - len(public)
 
 
 def export_parts(
@@ -82,7 +93,8 @@ def export_parts(
     while True:
         with registry.snapshot() as snapshot:
             found = read_slice(snapshot, identity, selection, as_of, position)
-        yield ExportPart((*header, writer.encode(found.records)), len(found.records), as_of.seq)
+        body, omitted = writer.encode(found.records)
+        yield ExportPart((*header, body), len(found.records), as_of.seq, omitted)
         header, position = (), found.position
         if position is None:
             return

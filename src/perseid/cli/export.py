@@ -79,7 +79,7 @@ def export(  # noqa: PLR0913 - options
     """Export records: those of a prefix, those that match all conditions, or all.
 
     JSON lines have one record on each line, with state and all values, and can be imported again without loss. CSV has
-    one row for each value.
+    one row for each value. A batch file creates the public records on any Handle server.
 
     On an installation you get every record and value, also private ones and secrets; with `--as`, or on a server,
     what the identity can see. All records are as of one entry of the ledger, whatever changes meanwhile. A file gets
@@ -89,7 +89,7 @@ def export(  # noqa: PLR0913 - options
         perseid export
         perseid export 102.100.272 -o records.jsonl
         perseid export 102.100.272 --format csv -o records.csv
-        perseid export --type EMAIL
+        perseid export --type EMAIL --format batch
         perseid export 102.100.272 --history --at 30 -o history.jsonl --json
     """
     to_file = output is not None and str(output) != STANDARD_OUTPUT
@@ -114,8 +114,8 @@ def export(  # noqa: PLR0913 - options
 
             stream = stack.enter_context(open_atomically(output))
         update = stack.enter_context(progress("exporting", unit="records", prints=not to_file))
-        records, size = _write(stream, chain([first], parts), update)
-    _report(ExportSummary(format_, records, size, first.as_of, str(output) if to_file else None), json)
+        summary = _write(stream, format_, chain([first], parts), update)
+    _report(msgspec.structs.replace(summary, file=str(output) if to_file else None), json)
 
 
 def _export_locally(
@@ -143,20 +143,26 @@ def _export_remotely(
     return client.iterate(replace(request, query=query), "content").pages()
 
 
-def _write(stream: IO[bytes], parts: Iterable[ExportPart], update: ProgressCallback) -> tuple[int, int]:
-    """Write an export and return its records and its size in bytes."""
-    records = size = 0
+def _write(
+    stream: IO[bytes], format_: ExportFormat, parts: Iterable[ExportPart], update: ProgressCallback
+) -> ExportSummary:
+    """Write an export and return what was exported."""
+    records = size = omitted = as_of = 0
     for part in parts:
         for piece in part.content:
             stream.write(piece)
             size += len(piece)
-        records += part.records
+        records, omitted, as_of = records + part.records, omitted + part.omitted, part.as_of
         update(records)
     stream.flush()
-    return records, size
+    return ExportSummary(format_, records, size, as_of, omitted)
 
 
 def _report(summary: ExportSummary, json: bool) -> None:
+    if summary.omitted and not json:
+        what = pluralize(summary.omitted, "record or value", "records and values")
+        print_message(f"A batch file cannot express {what}: unpublished records, dates, binary data and more.")
+        print_message("For a complete export: --format jsonl")
     counted, size = pluralize(summary.records, "record"), f"{summary.bytes:,} bytes"
     if json:
         print_json(summary)

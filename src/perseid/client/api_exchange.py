@@ -23,7 +23,7 @@ import msgspec
 from perseid.records.encoding import from_base64, to_base64
 from perseid.records.private_keys import PrivateKey
 from perseid.schema.common import AlreadyDone
-from perseid.schema.exports import AS_OF_HEADER, RECORDS_HEADER, ExportPart
+from perseid.schema.exports import AS_OF_HEADER, OMITTED_HEADER, RECORDS_HEADER, ExportPart
 from perseid.schema.problems import Problem
 
 from .errors import ClientError, NotFound, ProtocolError, Refused, Unreachable, UntrustedCertificate
@@ -376,12 +376,13 @@ def read_result(request: ApiRequest[R], origin: Origin, response: HttpResponse) 
 
 def _read_part(origin: Origin, response: HttpResponse) -> ExportPart:
     """Read a part of an export; its headers say the rest."""
-    as_of, records = (response.headers.get(name.lower(), "") for name in (AS_OF_HEADER, RECORDS_HEADER))
-    if not (as_of.isdecimal() and records.isdecimal()):
+    names = (RECORDS_HEADER, AS_OF_HEADER, OMITTED_HEADER)
+    counts = [response.headers.get(name.lower(), "") for name in names]
+    if not all(count.isascii() and count.isdecimal() for count in counts):
         raise ProtocolError(f"{origin.url} did not answer GET {API_PATH}/exports as a Perseid server does")
     match = _NEXT.search(response.headers.get("link", ""))
     cursor = None if match is None else dict(parse_qsl(urlsplit(match[1]).query)).get("cursor")
-    return ExportPart((response.body,), int(records), int(as_of), cursor)
+    return ExportPart((response.body,), int(counts[0]), int(counts[1]), int(counts[2]), cursor)
 
 
 def read_error(origin: Origin, response: HttpResponse | Failure | None) -> ClientError:

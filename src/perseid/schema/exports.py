@@ -10,7 +10,9 @@ from .queries import Selectors
 
 AS_OF_HEADER: Final = "Perseid-As-Of"
 RECORDS_HEADER: Final = "Perseid-Records"
-"""Headers of a part of an export: the ledger entry as of which it is, and the number of its records."""
+OMITTED_HEADER: Final = "Perseid-Omitted"
+"""Headers of a part of an export: the ledger entry as of which it is, the number of its records, and how many records
+and values it lacks because the format cannot express them."""
 
 
 class ExportFormat(StrEnum):
@@ -20,6 +22,8 @@ class ExportFormat(StrEnum):
     """One record on each line, in JSON; lossless."""
     CSV = "csv"
     """One row for each value."""
+    BATCH = "batch"
+    """A batch file of the Handle System, which creates the public records."""
 
 
 class ExportQuery(Selectors, frozen=True):
@@ -43,6 +47,8 @@ class ExportPart(msgspec.Struct, frozen=True):
     """Number of records, or of versions in a history."""
     as_of: int
     """The ledger entry as of which records are exported."""
+    omitted: int = 0
+    """Number of records and values that the format cannot express."""
     next: str | None = None
     """The cursor of the next part; None on the last one."""
 
@@ -54,4 +60,5 @@ class ExportSummary(ResponseBody, frozen=True):
     records: Annotated[int, Doc("Number of records, or of versions in a history.")]
     bytes: Annotated[int, Doc("Size in bytes.")]
     as_of: Annotated[Seq, Doc("The ledger entry as of which records were exported.")]
+    omitted: Annotated[int, Doc("Number of records and values that the format cannot express.")] = 0
     file: Annotated[str | None, Doc("The file.")] = None

@@ -139,10 +139,10 @@ def check_export(snapshot: Snapshot, identity: Identity, selection: Selection) -
     if prefix is None:
         return
     is_local = isinstance(identity, LocalIdentity)
-    if not (snapshot.is_homed(f"{PREFIX_OF_PREFIXES}/{prefix}") or snapshot.is_homed(prefix)):
-        # Records of a prefix that is no longer hosted here are exported to the local administrator too.
-        if not is_local or not snapshot.reader.any_between(*key_range(f"{prefix}/")):
-            raise not_hosted(prefix)
+    is_hosted = snapshot.is_homed(f"{PREFIX_OF_PREFIXES}/{prefix}") or snapshot.is_homed(prefix)
+    # Records of a prefix that is no longer hosted here are exported to the local administrator too.
+    if not is_hosted and not (is_local and snapshot.reader.any_between(*key_range(f"{prefix}/"))):
+        raise not_hosted(prefix)
     if not is_local and (selection.search.owner is None or isinstance(identity, Anonymous)):
         require_listing(snapshot, identity, prefix)
 

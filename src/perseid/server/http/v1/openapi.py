@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from perseid.schema.common import AlreadyDone
-from perseid.schema.exports import AS_OF_HEADER, RECORDS_HEADER, ExportQuery
+from perseid.schema.exports import AS_OF_HEADER, OMITTED_HEADER, RECORDS_HEADER, ExportQuery
 from perseid.schema.namespaces import SCOPES
 from perseid.schema.problems import Problem, problem_types_by_status
 from perseid.server.http.context import HttpSettings
@@ -58,6 +58,7 @@ RESPONSE_HEADERS: Final[Mapping[str, dict[str, Any]]] = {
     ),
     AS_OF_HEADER: _text_header("The ledger entry as of which records are exported.", "1234"),
     RECORDS_HEADER: _text_header("The number of records, or versions, in this part of an export.", "1000"),
+    OMITTED_HEADER: _text_header("The number of records and values that the format cannot express.", "0"),
     "Retry-After": _text_header("Seconds to wait before a retry.", "1"),
     "WWW-Authenticate": _text_header(
         "With 401, the authentication methods. With any status, the signature of the server, in a "
@@ -103,7 +104,7 @@ def not_modified_headers(route: Route) -> dict[str, Any]:
 def _page_headers(route: Route) -> tuple[str, ...]:
     """The headers of a page of a list, or of a part of an export."""
     link = ("Link",) if CURSOR_PARAMETER in route.query.__struct_fields__ else ()
-    return (*link, AS_OF_HEADER, RECORDS_HEADER) if issubclass(route.query, ExportQuery) else link
+    return (*link, AS_OF_HEADER, RECORDS_HEADER, OMITTED_HEADER) if issubclass(route.query, ExportQuery) else link
 
 
 def problem_headers(status: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Final
 from perseid.bulk.export import open_writer
 from perseid.registry.context import Context
 from perseid.registry.queries.export import AsOf, Position, Selection, check_export, find_as_of, read_slice
-from perseid.schema.exports import AS_OF_HEADER, RECORDS_HEADER, ExportFormat, ExportQuery
+from perseid.schema.exports import AS_OF_HEADER, OMITTED_HEADER, RECORDS_HEADER, ExportFormat, ExportQuery
 from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.routing import Reply, Routes
 
@@ -21,6 +21,7 @@ EXPORTS: Final = Routes("Exports", "Many records as a file: JSON lines, CSV or a
 MEDIA_TYPES: Final = {
     ExportFormat.JSONL: "application/jsonl",
     ExportFormat.CSV: "text/csv; charset=utf-8",
+    ExportFormat.BATCH: "text/plain; charset=utf-8",
 }
 
 
@@ -51,10 +52,12 @@ async def export_records(call: ApiCall, query: ExportQuery) -> Reply[bytes]:
         else:
             as_of, after = AsOf(*cursor[:2]), Position(*cursor[2:4])
         part = read_slice(snapshot, identity, selection, as_of, after)
-        body = (b"" if after else writer.header) + writer.encode(part.records)
+        body, omitted = writer.encode(part.records)
         end = part.position
         following = None if end is None else (as_of.seq, as_of.is_past, end.key, end.before, selection.search.since)
-        headers = ((AS_OF_HEADER, str(as_of.seq)), (RECORDS_HEADER, str(len(part.records))))
+        counts = {AS_OF_HEADER: as_of.seq, RECORDS_HEADER: len(part.records), OMITTED_HEADER: omitted}
+        headers = tuple([(name, str(count)) for name, count in counts.items()])
+        body = body if after else writer.header + body
         reply: Reply[bytes] = Reply(body, 200, headers, MEDIA_TYPES[query.format])
         call.add_next_page(reply, call.seal(following))
         return reply
