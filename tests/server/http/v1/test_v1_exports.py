@@ -86,7 +86,7 @@ def test_parts_are_the_export_of_the_registry(server: Harness, format_: ExportFo
     for headers, identity in (({}, Anonymous()), (basic(), ANN)):
         found = fetch(server, {**query, "format": format_}, headers)
         assert found == expect(server, identity, Selection(search), format=format_, at=query.get("at"))
-    assert found
+        assert found
 
 
 def test_callers_get_what_they_can_see(server: Harness) -> None:
