@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Annotated, Any, Final, TypeAlias
@@ -12,6 +13,7 @@ from typing import IO, Annotated, Any, Final, TypeAlias
 import typer
 
 from perseid.bulk.migration.copying import Copy, CopyOptions, CopyResult, compare
+from perseid.bulk.migration.mirror import MirrorSource, MirrorState, apply_transactions, load_state, save_state
 from perseid.bulk.migration.opening import SourceOptions, open_source
 from perseid.bulk.migration.source import Source, SourceError, SourceUnreachable
 from perseid.client.errors import Unreachable
@@ -85,6 +87,9 @@ ServerKey: TypeAlias = Annotated[
     Path | None,
     typer.Option("--server-key", metavar="FILE", help="The public key that the server must have, such as pubkey.bin."),
 ]
+MirrorOption: TypeAlias = Annotated[
+    bool, typer.Option("--mirror", help="Read a running server over the replication protocol, as a mirror does.")
+]
 PasswordFile: TypeAlias = Annotated[
     Path | None, typer.Option("--password-file", metavar="FILE", help="A file with the password of the database.")
 ]
@@ -105,6 +110,10 @@ def copy(  # noqa: PLR0913 - options
     secret_file: SourceSecret = None,
     key_file: SourceKey = None,
     server_key: ServerKey = None,
+    mirror: MirrorOption = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="With --mirror: read everything again, not only what has changed.")
+    ] = False,
     password_file: PasswordFile = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Continue to copy changes until you interrupt the command.")
@@ -141,14 +150,14 @@ def copy(  # noqa: PLR0913 - options
     found = _read_options(prefix, source_identity, secret_file, key_file, server_key, password_file)
     with (
         open_installation(directory) as session,
-        _open(source, found) as opened,
+        _open(source, replace(found, mirror=mirror, folder=session.installation.directory)) as opened,
         _open_report(report) as file,
     ):
         problems = _Problems(file, json)
-        if not follow:
-            result = _copy_once(session, opened, options, problems)
-        else:
-            result = _follow(partial(_copy_once, session, opened, options, problems), interval, opened.label, json)
+        copy_once: Callable[[], CopyResult] = partial(_copy_once, session, opened, options, problems)
+        if isinstance(opened, MirrorSource):
+            copy_once = _Mirroring(session, opened, options, problems, full=full).run
+        result = _follow(copy_once, interval, opened.label, json) if follow else copy_once()
     problems.finish()
     _print_summary(opened.label, result, json)
     if result.counts.conflicts or result.counts.rejected:
@@ -164,6 +173,7 @@ def compare_(  # noqa: PLR0913 - options
     secret_file: SourceSecret = None,
     key_file: SourceKey = None,
     server_key: ServerKey = None,
+    mirror: MirrorOption = False,
     password_file: PasswordFile = None,
     report: ReportOption = None,
     directory: Directory = None,
@@ -180,7 +190,7 @@ def compare_(  # noqa: PLR0913 - options
     found = _read_options(prefix, source_identity, secret_file, key_file, server_key, password_file)
     with (
         open_installation(directory) as session,
-        _open(source, found) as opened,
+        _open(source, replace(found, mirror=mirror, folder=session.installation.directory)) as opened,
         _open_report(report) as file,
         progress("comparing", unit="records", prints=True) as update,
         _translate_errors(),
@@ -297,6 +307,44 @@ def _copy_once(
     with progress("copying", unit="records") as update, _translate_errors():
         folder = session.installation.directory
         return Copy(session.registry, session.identity, source, folder, options, problems, update).run()
+
+
+class _Mirroring:
+    """Reads everything once, and then only what has changed."""
+
+    def __init__(
+        self,
+        session: OpenInstallation,
+        source: MirrorSource,
+        options: CopyOptions,
+        problems: Callable[[MigrationProblem], None],
+        *,
+        full: bool,
+    ) -> None:
+        self._session, self._source, self._options, self._problems = session, source, options, problems
+        self._directory = session.installation.directory
+        self._state = None if full else load_state(self._directory, source.label)
+
+    def run(self) -> CopyResult:
+        """Copy the transactions since the last state, or everything if there is none."""
+        if self._state is not None:
+            with _translate_errors():
+                session, folder = self._session, self._directory
+                copy = Copy(session.registry, session.identity, self._source, folder, self._options, self._problems)
+                state = apply_transactions(self._source, copy, self._state)
+                copy.end()
+            if state is not None:
+                self._keep(state)
+                return copy.result
+        result = _copy_once(self._session, self._source, self._options, self._problems)
+        if self._source.state is not None:
+            self._keep(self._source.state)
+        return result
+
+    def _keep(self, state: MirrorState) -> None:
+        if not self._options.dry_run:
+            self._state = state
+            save_state(self._directory, state)
 
 
 def _follow(copy_once: Callable[[], CopyResult], interval: int, label: str, json: bool) -> CopyResult:

@@ -160,7 +160,7 @@ class NativeProtocol:
                 self.session = None
             raise SessionEnded
         if code is not ResponseCode.SUCCESS:
-            raise _refusal(responses[0])
+            raise refusal(responses[0])
         return operation.read(responses)
 
     def _request(self, operation: Operation[T]) -> Message:
@@ -221,7 +221,7 @@ class NativeProtocol:
                 failure = error
                 continue
             if response.code is not ResponseCode.SUCCESS:
-                raise _refusal(response)
+                raise refusal(response)
             self.server_key, self.site = key, read_site(body_of(response, SiteInfo))
             return
         if self.server_key is not None:
@@ -242,7 +242,7 @@ class NativeProtocol:
         )
         (response,) = yield from self._ask(pending.request, None, changes=False)
         if response.code is not ResponseCode.SUCCESS:
-            raise _refusal(response)
+            raise refusal(response)
         try:
             self.session = self._client.finish_session(pending, response)
         except WireError as error:
@@ -298,7 +298,8 @@ def _protocol_error(error: WireError, *, changes: bool) -> ClientError:
     return ProtocolError(f"Invalid response: {error.message}", code=code, advice=advice)
 
 
-def _refusal(response: VerifiedResponse) -> ClientError:
+def refusal(response: VerifiedResponse) -> ClientError:
+    """Return the error for a response that is not a success."""
     text = response.body.sentence if isinstance(response.body, Failure) else ""
     return _refusal_of(response.code, text)
 

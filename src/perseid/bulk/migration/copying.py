@@ -167,7 +167,7 @@ class Copy:
                 keys.add(self._registry, [item.handle for item in batch])
                 self._store(records)
             for problem in keys.collisions():
-                self._note(problem)
+                self.note(problem)
             if self._source.is_complete:
                 self._delete_missing(keys, self._options.prefixes or tuple(map(bare_prefix, hosted)))
         self.end()
@@ -177,20 +177,23 @@ class Copy:
         """Host the prefixes of the source here, and return them all."""
         names = [name for name in self._source.prefixes() if self._options.selects_prefix(name)]
         for name in names:
-            try:
-                if self._options.dry_run:
-                    with self._registry.snapshot() as snapshot:
-                        is_new = not snapshot.is_homed(name)
-                else:
-                    command = HostMigrated(name, self._options.policy)
-                    note = migration.make_note(self._source.label)
-                    is_new = self._registry.do(command, self._identity, IMPORT, note)
-            except Refused as refused:
-                self._note(MigrationProblem(name, Outcome.REJECTED, refused.reason))
-                continue
-            if is_new:
-                self.result.prefixes.append(name)
+            self.host(name)
         return names
+
+    def host(self, name: str) -> None:
+        """Host a prefix of the source here."""
+        try:
+            if self._options.dry_run:
+                with self._registry.snapshot() as snapshot:
+                    is_new = not snapshot.is_homed(name)
+            else:
+                command = HostMigrated(name, self._options.policy)
+                is_new = self._registry.do(command, self._identity, IMPORT, migration.make_note(self._source.label))
+        except Refused as refused:
+            self.note(MigrationProblem(name, Outcome.REJECTED, refused.reason))
+            return
+        if is_new:
+            self.result.prefixes.append(name)
 
     def end(self) -> None:
         """End the job, if there is one."""
@@ -210,7 +213,7 @@ class Copy:
         """The readable records of a batch; the others are reported."""
         for item in batch:
             if isinstance(item, MigrationProblem):
-                self._note(item)
+                self.note(item)
         return tuple([item for item in batch if isinstance(item, SourceRecord)])
 
     def _store(self, records: tuple[SourceRecord, ...]) -> None:
@@ -231,7 +234,8 @@ class Copy:
         self._done += len(records)
         self._progress(self._done)
 
-    def _note(self, problem: MigrationProblem) -> None:
+    def note(self, problem: MigrationProblem) -> None:
+        """Count and report a record that was not migrated."""
         self.result.counts.add(problem.outcome)
         self._report(problem)
 

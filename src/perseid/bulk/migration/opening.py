@@ -6,10 +6,12 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from perseid.client.native import DEFAULT_PORT, NativeClient
+from perseid.client.replication import ReplicationClient
 from perseid.records.keys import PublicKey
 from perseid.records.private_keys import PrivateKey
 
 from . import sql
+from .mirror import MirrorSource
 from .native import NativeSource
 from .source import Source, SourceError
 from .sql import DatabaseUrl, SqlSource
@@ -34,6 +36,10 @@ class SourceOptions:
     """The key that the server must have; None to accept the one that it shows."""
     password: str = field(default="", repr=False)
     """Of a database."""
+    mirror: bool = False
+    """Whether a running server is read over the replication protocol."""
+    folder: Path = Path()
+    """Where temporary files are created."""
 
 
 def open_source(text: str, options: SourceOptions) -> Source:
@@ -45,10 +51,20 @@ def open_source(text: str, options: SourceOptions) -> Source:
         raise SourceError(f"Unknown source {text[:200]!r}", _ADVICE)
     if not separator and Path(text).exists():
         raise SourceError(f"Cannot read {text[:200]!r}: files are not supported", _ADVICE)
-    return NativeSource(_connect(text if separator else f"{NATIVE_SCHEME}://{text}", options), options.prefixes)
+    host, port = _parse_address(text if separator else f"{NATIVE_SCHEME}://{text}")
+    if options.identity is None or options.key is None:
+        raise SourceError("A running server lists its handles to administrators only", "Use --as and --secret-file")
+    try:
+        if options.mirror:
+            client = ReplicationClient(host, port, options.identity, options.key, options.server_key)
+            return MirrorSource(client, options.folder)
+        native = NativeClient(host, port, identity=options.identity, key=options.key, server_key=options.server_key)
+    except ValueError as problem:
+        raise SourceError(str(problem)) from problem
+    return NativeSource(native, options.prefixes)
 
 
-def _connect(url: str, options: SourceOptions) -> NativeClient:
+def _parse_address(url: str) -> tuple[str, int]:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -56,11 +72,4 @@ def _connect(url: str, options: SourceOptions) -> NativeClient:
         host, port, parts = None, None, urlsplit("")
     if not host or parts.path.strip("/") or parts.query or parts.username is not None:
         raise SourceError(f"Unknown source {url.removeprefix(f'{NATIVE_SCHEME}://')[:200]!r}", _ADVICE)
-    if options.identity is None or options.key is None:
-        raise SourceError("A running server lists its handles to administrators only", "Use --as and --secret-file")
-    try:
-        return NativeClient(
-            host, port or DEFAULT_PORT, identity=options.identity, key=options.key, server_key=options.server_key
-        )
-    except ValueError as problem:
-        raise SourceError(str(problem)) from problem
+    return host, port or DEFAULT_PORT
