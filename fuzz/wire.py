@@ -30,6 +30,15 @@ from perseid.wire.codes import (
 from perseid.wire.fragments import MAX_SOURCE_BYTES, MAX_TOTAL_BYTES, Reassembler
 from perseid.wire.framing import Frame, FrameReader, HttpResponseReader, unwrap_http_body
 from perseid.wire.message import MAX_MESSAGE, Credential, Envelope, Header, Message
+from perseid.wire.replication import (
+    PlainPayload,
+    StreamWriter,
+    read_buffer,
+    read_dump,
+    read_transactions,
+    write_dump,
+    write_transactions,
+)
 from perseid.wire.requests import (
     REQUEST_DECODERS,
     HandleRequest,
@@ -270,6 +279,21 @@ def _variants(frame: Frame, session: Session, how: int) -> Iterator[Frame]:
 
 _CERTIFIED = DEFAULT_FLAGS | OpFlag.CERTIFY | OpFlag.REQUEST_DIGEST
 
+
+def fuzz_replication(data: bytes) -> None:
+    """A stream of replication; the first byte says which."""
+    payload = PlainPayload(read_buffer(data[1:]))
+    written = bytearray()
+    with suppress(RemoteProtocolError):
+        if data[:1] < b"\x80":
+            format_, items = read_dump(payload)
+            write_dump(StreamWriter(written.extend), format_, items)
+        else:
+            head, changes = read_transactions(payload)
+            write_transactions(StreamWriter(written.extend), head, changes)
+        _require(data[1:].startswith(bytes(written)), "a stream has one form")
+
+
 TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
     "message": fuzz_message,
     "credential": fuzz_credential,
@@ -280,6 +304,7 @@ TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
     "http": fuzz_http,
     "server": fuzz_server,
     "client": fuzz_client,
+    "replication": fuzz_replication,
 }
 _TARGETS = list(TARGETS.values())
 

@@ -12,6 +12,7 @@ from typing import IO, Annotated, Any, Final, TypeAlias
 
 import typer
 
+from perseid.bulk.formats import Format
 from perseid.bulk.migration.copying import Copy, CopyOptions, CopyResult, compare
 from perseid.bulk.migration.mirror import MirrorSource, MirrorState, apply_transactions, load_state, save_state
 from perseid.bulk.migration.opening import SourceOptions, open_source
@@ -93,6 +94,9 @@ MirrorOption: TypeAlias = Annotated[
 PasswordFile: TypeAlias = Annotated[
     Path | None, typer.Option("--password-file", metavar="FILE", help="A file with the password of the database.")
 ]
+FormatOption: TypeAlias = Annotated[
+    Format | None, typer.Option("--format", metavar="FORMAT", help="The format of a file. Default: detected.")
+]
 ReportOption: TypeAlias = Annotated[
     Path | None, typer.Option("--report", metavar="FILE", help="Write every record that differs or fails, as JSON.")
 ]
@@ -115,6 +119,7 @@ def copy(  # noqa: PLR0913 - options
         bool, typer.Option("--full", help="With --mirror: read everything again, not only what has changed.")
     ] = False,
     password_file: PasswordFile = None,
+    format_: FormatOption = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Continue to copy changes until you interrupt the command.")
     ] = False,
@@ -150,7 +155,7 @@ def copy(  # noqa: PLR0913 - options
     found = _read_options(prefix, source_identity, secret_file, key_file, server_key, password_file)
     with (
         open_installation(directory) as session,
-        _open(source, replace(found, mirror=mirror, folder=session.installation.directory)) as opened,
+        _open(source, replace(found, mirror=mirror, format=format_, folder=session.installation.directory)) as opened,
         _open_report(report) as file,
     ):
         problems = _Problems(file, json)
@@ -175,6 +180,7 @@ def compare_(  # noqa: PLR0913 - options
     server_key: ServerKey = None,
     mirror: MirrorOption = False,
     password_file: PasswordFile = None,
+    format_: FormatOption = None,
     report: ReportOption = None,
     directory: Directory = None,
     json: AsJson = False,
@@ -190,7 +196,7 @@ def compare_(  # noqa: PLR0913 - options
     found = _read_options(prefix, source_identity, secret_file, key_file, server_key, password_file)
     with (
         open_installation(directory) as session,
-        _open(source, replace(found, mirror=mirror, folder=session.installation.directory)) as opened,
+        _open(source, replace(found, mirror=mirror, format=format_, folder=session.installation.directory)) as opened,
         _open_report(report) as file,
         progress("comparing", unit="records", prints=True) as update,
         _translate_errors(),

@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from perseid.bulk.formats import Format
 from perseid.client.native import DEFAULT_PORT, NativeClient
 from perseid.client.replication import ReplicationClient
 from perseid.records.keys import PublicKey
 from perseid.records.private_keys import PrivateKey
 
 from . import sql
+from .files import FileSource
 from .mirror import MirrorSource
 from .native import NativeSource
 from .source import Source, SourceError
@@ -36,6 +38,8 @@ class SourceOptions:
     """The key that the server must have; None to accept the one that it shows."""
     password: str = field(default="", repr=False)
     """Of a database."""
+    format: Format | None = None
+    """Of a file; None to detect it."""
     mirror: bool = False
     """Whether a running server is read over the replication protocol."""
     folder: Path = Path()
@@ -50,7 +54,7 @@ def open_source(text: str, options: SourceOptions) -> Source:
     if separator and scheme != NATIVE_SCHEME:
         raise SourceError(f"Unknown source {text[:200]!r}", _ADVICE)
     if not separator and Path(text).exists():
-        raise SourceError(f"Cannot read {text[:200]!r}: files are not supported", _ADVICE)
+        return FileSource(Path(text), options.prefixes, options.format)
     host, port = _parse_address(text if separator else f"{NATIVE_SCHEME}://{text}")
     if options.identity is None or options.key is None:
         raise SourceError("A running server lists its handles to administrators only", "Use --as and --secret-file")

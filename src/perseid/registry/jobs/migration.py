@@ -60,6 +60,7 @@ class SourceRecord:
     handle: str
     values: tuple[Value, ...] | None
     """None if the record was deleted there."""
+    state: State = State.NORMAL
 
     @property
     def size(self) -> int:
@@ -129,9 +130,9 @@ class FoundRecord:
         """Whether the record is as a migration left it, or never existed."""
         return self.entry is None or is_migrated(self.entry)
 
-    def has(self, contents: list[bytes]) -> bool:
-        """Whether the public record has exactly these values."""
-        return self.entry is not None and self.entry.state is State.NORMAL and self.entry.contents() == contents
+    def has(self, contents: list[bytes], state: State) -> bool:
+        """Whether the record has exactly these values, and this state."""
+        return self.entry is not None and self.entry.state is state and self.entry.contents() == contents
 
 
 def is_migrated(entry: Entry) -> bool:
@@ -226,12 +227,12 @@ class Migrate:
     def _decide_record(self, context: Context, record: SourceRecord) -> tuple[Outcome, Draft | None]:
         found = find_record(context.snapshot, record.handle)
         contents = None if record.values is None else encode_values(record.values)
-        if found.has(contents) if contents is not None else not found.exists:
+        if found.has(contents, record.state) if contents is not None else not found.exists:
             return Outcome.UNCHANGED, None
         if not found.is_migrated and not self.overwrite:
             return Outcome.CONFLICT, None
         name = found.entry.handle if found.exists and found.entry is not None else found.name
-        action, state = (Action.CREATE, State.NORMAL) if not found.exists else (Action.UPDATE, State.NORMAL)
+        action, state = Action.UPDATE if found.exists else Action.CREATE, record.state
         if contents is None:
             action, state = Action.DELETE, State.ABSENT
         draft = Draft(action, state, name, context.interface, str(context.identity), context.note, exact=found.exact)
@@ -300,7 +301,7 @@ class Comparison:
     source: tuple[Value, ...] | None
     """None if the source does not have it."""
     here: tuple[Value, ...] | None
-    """None if there is no public record here."""
+    """None if there is no record here."""
     reason: str = ""
     """Why it cannot be compared; empty if it can."""
 
@@ -314,11 +315,12 @@ def compare_records(snapshot: Snapshot, records: Iterable[SourceRecord]) -> Iter
         except CannotBeStored as problem:
             yield Comparison(record.handle, record.values, None, str(problem))
             continue
-        if found.has(contents) if contents is not None else not found.exists:
+        if found.has(contents, record.state) if contents is not None else not found.exists:
             continue
-        is_public = found.entry is not None and found.entry.state is State.NORMAL
-        here = found.entry.record() if found.entry is not None and is_public else None
-        reason = f"it is {found.entry.state.label} here" if found.exists and not is_public and found.entry else ""
+        entry = found.entry if found.exists else None
+        here = None if entry is None else entry.record()
+        has_other_state = entry is not None and entry.state is not record.state
+        reason = f"it is {entry.state.label} here" if entry is not None and has_other_state else ""
         yield Comparison(record.handle, record.values, here, reason)
 
 

@@ -1,0 +1,181 @@
+"""Migration from a running server over the native protocol: list, resolve as administrator, follow; and from files."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from perseid.bulk.exchange import ExchangeWriter
+from perseid.client.native import NativeClient
+from perseid.ledger.log.entry import Entry, State
+from perseid.records.record import Permission, Value
+from perseid.registry.installation.installation import Installation
+from perseid.registry.jobs.migration import is_migrated
+from tests.bulk.handle_databases import PREFIX as ODD_PREFIX
+from tests.bulk.handle_databases import RECORDS
+from tests.bulk.test_exchange import _dump, _encode, _jdb
+from tests.cli.installation import Site, refused, site
+from tests.cli.program import ENVIRON, PERSEID
+from tests.server.live_servers import WHO, eventually, live_installation
+from tests.server.native.native_servers import BY_ADMINS, HIDDEN, PREFIX
+from tests.server.running import Serving, serving
+
+URL = Value.text(1, "URL", "https://example.org/")
+NOTE = Value(50, "NOTE", b"for administrators", permissions=HIDDEN)
+
+
+@pytest.fixture(scope="module")
+def old() -> Iterator[tuple[Serving, Path]]:
+    with tempfile.TemporaryDirectory() as folder:
+        installation = live_installation(Path(folder))
+        with serving(installation) as running:
+            yield running, installation
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Site:
+    return site(tmp_path)
+
+
+def entries(directory: Path, prefix: str) -> dict[str, Entry]:
+    with (
+        Installation.open(directory, writable=False, environ={}) as installation,
+        installation.log.open_reader() as log,
+    ):
+        return {entry.handle: entry for entry in log.all_names(f"{prefix}/") if entry.state is not State.ABSENT}
+
+
+def options(old: Serving, folder: Path) -> list[str]:
+    identity, secret = WHO["secret"]
+    path = folder / "secret"
+    path.touch(0o600)
+    path.write_bytes(secret if isinstance(secret, bytes) else str(secret).encode())
+    host, port = old.native
+    return [f"{host}:{port}", "--as", str(identity), "--secret-file", str(path), "--prefix", PREFIX]
+
+
+def test_records_of_a_running_server_are_copied_and_followed(
+    old: tuple[Serving, Path], target: Site, tmp_path: Path
+) -> None:
+    server, directory = old
+    source = options(server, tmp_path)
+    done = target("migrate", *source, "--json")
+    *issues, summary = map(json.loads, done.out.splitlines())
+    theirs, ours = entries(directory, PREFIX), entries(target.directory, PREFIX)
+    unreadable = {issue["handle"] for issue in issues}
+    assert summary["created"] == len(ours) >= 3
+    assert {name: entry.contents() for name, entry in ours.items()} == {
+        name: entry.contents() for name, entry in theirs.items() if name in ours
+    }
+    assert theirs.keys() - ours.keys() == unreadable | {
+        name for name, entry in theirs.items() if entry.state is not State.NORMAL
+    }
+    assert all(map(is_migrated, ours.values()))
+    # Follow what changes.
+    environ = ENVIRON | {"PERSEID_DIR": str(target.directory)}
+    following = subprocess.Popen(
+        [PERSEID, "migrate", *source, "--follow", "--interval", "1", "--json"],
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    identity, secret = WHO["secret"]
+    with NativeClient(*server.native, identity=identity, key=secret) as client:
+        client.create(f"{PREFIX}/followed", [URL, NOTE, BY_ADMINS])
+        eventually(lambda: f"{PREFIX}/followed" in entries(target.directory, PREFIX), "the new record is copied")
+        client.delete(f"{PREFIX}/followed")
+        eventually(lambda: f"{PREFIX}/followed" not in entries(target.directory, PREFIX), "the record is deleted")
+    os.kill(following.pid, signal.SIGTERM)
+    out, _ = following.communicate(timeout=30)
+    assert following.returncode in (0, 4 if unreadable else 0)
+    assert json.loads(out.splitlines()[-1])["source"].startswith("hdl://")
+    compared = target("migrate compare", *source, "--json")
+    assert json.loads(compared.out.splitlines()[-1])["missing"] == 0
+
+
+def test_the_server_must_have_the_expected_key(old: tuple[Serving, Path], target: Site, tmp_path: Path) -> None:
+    key = Path(__file__).parents[1] / "vectors" / "keys" / "rsapub.bin"
+    refused(target("migrate", *options(old[0], tmp_path), "--server-key", str(key)), "expected key", code=1)
+    refused(target("migrate 127.0.0.1:1 --as 300:0.NA/1 --secret-file", str(tmp_path / "secret")), code=5)
+
+
+def _write(folder: Path, kind: str) -> Path:
+    """The records as a file of another server."""
+    if kind == "exchange":
+        path = folder / "export.json"
+        data = io.BytesIO()
+        writer = ExchangeWriter(data, [f"0.NA/{ODD_PREFIX}"])
+        for handle, values in RECORDS.items():
+            writer.write(handle, values)
+        writer.close()
+        path.write_bytes(data.getvalue())
+        return path
+    pairs = [(handle.encode(), _encode(values)) for handle, values in RECORDS.items()]
+    prefixes = [(f"0.NA/{ODD_PREFIX}".encode(), b"")]
+    if kind == "dump":
+        (folder / "nas-1.dump").write_bytes(_dump(*prefixes))
+        path = folder / "handles-1.dump"
+        path.write_bytes(_dump(*pairs))
+        return path
+    (folder / "nas.jdb").write_bytes(_jdb(prefixes, 7))
+    (folder / "handles.jdb").write_bytes(_jdb(pairs, 7))
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["exchange", "dump", "jdb"])
+def test_files_of_a_server_are_copied_byte_for_byte(kind: str, target: Site, tmp_path: Path) -> None:
+    folder = tmp_path / "old"
+    folder.mkdir()
+    path = _write(folder, kind)
+    done = target.ok(f"migrate {path} --json").json
+    assert (done["created"], done["prefixes"]) == (len(RECORDS), [f"0.NA/{ODD_PREFIX}"])
+    ours = entries(target.directory, ODD_PREFIX) | entries(target.directory, "0.NA")
+    for handle, values in RECORDS.items():
+        assert ours[handle].contents() == [value.to_bytes() for value in values], handle
+    assert target.ok(f"migrate compare {path} --json").json["records"] == len(RECORDS)
+    target.ok(f"set {ODD_PREFIX}/PLAIN URL=https://example.org/planted")
+    assert "planted" in target(f"migrate compare {path}").out
+
+
+ANVL = b""":: ark:/99999/fk4one
+_target: https://example.org/one
+_status: public
+_updated: 1500000000
+erc.what: The first
+
+:: ark:/99999/fk4two
+_target: https://example.org/two
+_status: unavailable | withdrawn by author
+"""
+ARKLET = b"ark,naan,shoulder,assigned_name,url\n99999/fk4one,99999,/fk4,one,https://example.org/one\n"
+
+
+@pytest.mark.parametrize("content", [ANVL, ARKLET], ids=["ezid", "arklet"])
+def test_exports_of_ark_services_become_handles(content: bytes, target: Site, tmp_path: Path) -> None:
+    path = tmp_path / ("export.anvl" if content is ANVL else "export.csv")
+    path.write_bytes(content)
+    count = 2 if content is ANVL else 1
+    assert target.ok(f"migrate {path} --prefix 20.500.777 --json").json["created"] == count
+    shown = target.ok("resolve 20.500.777/fk4one").out
+    assert "https://example.org/one" in shown
+    assert "ark:/99999/fk4one" in shown
+    assert target.ok(f"migrate {path} --prefix 20.500.777 --json").json["unchanged"] == count
+    assert target.ok(f"migrate compare {path} --prefix 20.500.777 --json").json["records"] == count
+
+
+def test_a_batch_file_is_copied_and_other_operations_are_reported(target: Site, tmp_path: Path) -> None:
+    path = tmp_path / "old.batch"
+    path.write_text("CREATE 20.500.777/x\n1 URL 86400 1110 UTF8 https://example.org/\n\nDELETE 20.500.777/y\n")
+    done = target(f"migrate {path} --prefix 20.500.777 --json")
+    issue, summary = map(json.loads, done.out.splitlines())
+    assert (done.code, issue["handle"], summary["created"]) == (4, "20.500.777/y", 1)
+    with Installation.open(target.directory, writable=False) as installation, installation.log.open_reader() as reader:
+        entry = reader.all_names("20.500.777/x").__next__()
+    assert entry.record() == (Value(1, "URL", b"https://example.org/", permissions=Permission(0x0E)),)
+    refused(target(f"migrate {tmp_path / 'nothing.json'}"), "Use HOST:PORT", code=1)
