@@ -43,7 +43,7 @@ class FrameReader:
 
     def frames(self) -> Iterator[Frame]:
         """Iterate over complete messages; raises RemoteProtocolError for an invalid length."""
-        while (frame := self._next()) is not None:
+        while (frame := self.next()) is not None:
             yield frame
 
     @property
@@ -56,7 +56,8 @@ class FrameReader:
         """Number of received bytes that are not consumed."""
         return len(self._buffer)
 
-    def _next(self) -> Frame | None:
+    def next(self) -> Frame | None:
+        """Return the next complete message; None if there is none yet. Raises as `frames` does."""
         if self._envelope is None:
             if len(self._buffer) < envelope_module.ENVELOPE_LENGTH:
                 return None

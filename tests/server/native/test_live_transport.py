@@ -15,7 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perseid.records.record import Value
+from perseid.ledger.log.record_keys import record_key
+from perseid.records.admin import Admin, ValueList
+from perseid.records.record import Value, ValueRef
 from perseid.records.site import Interface, Purpose, Site, Transport
 from perseid.server.state.runtime import WRITER_LINK
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
@@ -36,12 +38,14 @@ from tests.server.live_servers import (
     indexes,
     live_installation,
     over_udp,
+    reading_of,
 )
 from tests.server.native.native_client import NativeClient, NoAnswer, Serving, Via, serving
 from tests.server.native.native_servers import ADMIN, BY_ADMINS, HIDDEN, PREFIX, STD, text_of
 from tests.wire.key_material import RSA_KEY, SECRET
 
 URL = Value.text(1, "URL", "https://example.org/new")
+_DONE = ResponseCode.SUCCESS
 
 WATCH = '''"""Notes whom a process wants to reach."""
 
@@ -267,6 +271,43 @@ def test_split_requests_on_a_connection_are_answered_in_order(server: Serving, d
             frame = _frame(connection)
             assert frame.envelope.request_id == request.envelope.request_id
             assert frame.payload[:4] == request.raw[:4]
+
+
+def test_changes_that_are_sent_at_once_are_made_together_and_in_order(server: Serving, directory: Path) -> None:
+    """A later change may depend on an earlier one: on the same record, or on a group that it changes."""
+    names = [f"{PREFIX}/at-once-{number:02d}" for number in range(20)]
+    team, other = f"{PREFIX}/at-once-team", f"{PREFIX}/at-once-other"
+    by_team = Value(100, "HS_ADMIN", Admin(ValueRef(200, team)).to_bytes())
+    note, moved = Value.text(2, "NOTE", "later"), Value.text(1, "URL", "https://example.org/moved")
+    with client_of(server, Via.KEPT, "rsa") as client:
+        client.begin_session()
+        members = [Value(200, "HS_VLIST", ValueList(refs).to_bytes()) for refs in ((), (ValueRef(300, ADMIN),))]
+        assert client.create(team, (members[0], BY_ADMINS)).code is ResponseCode.SUCCESS
+        assert client.create(other, (URL, by_team)).code is ResponseCode.SUCCESS
+        assert client.modify(other, moved).code is ResponseCode.INVALID_ADMIN
+        steps: list[tuple[OpCode, RequestBody, ResponseCode]] = [
+            *((OpCode.CREATE_HANDLE, ValuesRequest(name.encode(), (URL, BY_ADMINS)), _DONE) for name in names),
+            (OpCode.CREATE_HANDLE, ValuesRequest(names[0].encode(), (URL,)), ResponseCode.HANDLE_ALREADY_EXISTS),
+            (OpCode.MODIFY_VALUE, ValuesRequest(team.encode(), (members[1],)), _DONE),
+            (OpCode.MODIFY_VALUE, ValuesRequest(other.encode(), (moved,)), _DONE),
+            (OpCode.ADD_VALUE, ValuesRequest(other.upper().encode(), (note,)), _DONE),
+            (OpCode.DELETE_HANDLE, HandleRequest(names[1].encode()), _DONE),
+            (OpCode.RESOLUTION, Resolve(names[1].encode()), ResponseCode.HANDLE_NOT_FOUND),
+        ]
+        requests = [client.request(opcode, body, session=client.session) for opcode, body, _ in steps]
+        frames = [client.client.pack(request, client.session) for request in requests]
+    with socket.create_connection(server.native, PATIENCE) as connection:
+        connection.sendall(b"".join(frame.envelope.to_bytes() + frame.payload for frame in frames))
+        answers = [_frame(connection) for _ in steps]
+    assert [each.envelope.request_id for each in answers] == [each.envelope.request_id for each in requests]
+    codes = [ResponseCode(int.from_bytes(each.payload[4:8], "big")) for each in answers]
+    assert codes == [code for _, _, code in steps]
+    with reading_of(directory) as found:
+        commits = {entry.at for name in names if (entry := found.record(record_key(name))) is not None}
+        assert len(commits) < len(names), "one commit takes several of them"
+        changed = found.record(record_key(other))
+    assert changed is not None
+    assert [value.data for value in changed.record()][:2] == [moved.data, note.data]
 
 
 def _frame(connection: socket.socket) -> Frame:

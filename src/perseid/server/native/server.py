@@ -110,7 +110,7 @@ class NativeSettings:
 
 
 @dataclass(slots=True)
-class _Call:
+class Call:
     """One message that is being handled."""
 
     envelope: Envelope
@@ -135,6 +135,8 @@ class _Call:
     """The names of a list that are not sent yet."""
     next_page: RegistryRequest | None = None
     """The request for the names after them."""
+    earlier: Callable[[], Awaitable[object]] | None = None
+    """Waits for the earlier messages of a connection, if this one was started before they were finished."""
 
 
 class NativeServer:
@@ -185,21 +187,32 @@ class NativeServer:
 
         Only a list has more than one.
         """
-        call = _Call(frame.envelope, source, now, transport)
-        response = await self._guard(call, self._receive(call, frame))
+        call = Call(frame.envelope, source, now, transport)
+        response = await self.respond(call, frame)
         while response.more:
             yield response
-            response = await self._guard(call, self._continue_list(call))
+            response = await self.continue_list(call)
         yield response
 
-    async def _guard(self, call: _Call, response: Awaitable[NativeResponse]) -> NativeResponse:
+    async def respond(self, call: Call, frame: Frame) -> NativeResponse:
+        """Return the response to the message of a call; if it has `more`, `continue_list` returns the next."""
+        try:
+            return await self._receive(call, frame)
+        except Exception as error:  # noqa: BLE001 - no error may end the server
+            return await self._respond_error(call, error)
+
+    async def continue_list(self, call: Call) -> NativeResponse:
+        """Return the next response of a list."""
+        return await self._guard(call, self._continue_list(call))
+
+    async def _guard(self, call: Call, response: Awaitable[NativeResponse]) -> NativeResponse:
         """Await a response; there is always one."""
         try:
             return await response
         except Exception as error:  # noqa: BLE001 - no error may end the server
             return await self._respond_error(call, error)
 
-    async def _receive(self, call: _Call, frame: Frame) -> NativeResponse:
+    async def _receive(self, call: Call, frame: Frame) -> NativeResponse:
         transport, now = call.transport, call.now
         frame_id = frame_key(call.source, frame) if transport == Transport.UDP else None
         if frame_id is not None:
@@ -222,7 +235,7 @@ class NativeServer:
         call.request = received
         return await self._handle_request(call, received, frame_id)
 
-    async def _handle_request(self, call: _Call, request: Request, frame_id: Key | None) -> NativeResponse:
+    async def _handle_request(self, call: Call, request: Request, frame_id: Key | None) -> NativeResponse:
         """Handle a request, unless the interface does not accept it or it is a retry."""
         opcode = request.opcode
         if not self._accepts(call.transport, opcode):
@@ -246,7 +259,7 @@ class NativeServer:
             call.content = content
         return await self._run_once(call, self.changes, keys, respond)
 
-    async def _repeat(self, call: _Call, request: Request, previous: Reply) -> NativeResponse:
+    async def _repeat(self, call: Call, request: Request, previous: Reply) -> NativeResponse:
         """Repeat the response to another attempt in a session. Its counter is used up, or it could be replayed later.
 
         A counter that is used up already, because the network duplicated this attempt, is no reason to refuse: nothing
@@ -261,7 +274,7 @@ class NativeServer:
 
     async def _run_once(
         self,
-        call: _Call,
+        call: Call,
         table: ReplyCache,
         keys: tuple[Key, ...],
         respond: Callable[[], Awaitable[NativeResponse]],
@@ -291,7 +304,7 @@ class NativeServer:
 
     # Requests
 
-    async def _respond_to(self, call: _Call, request: Request) -> NativeResponse:
+    async def _respond_to(self, call: Call, request: Request) -> NativeResponse:
         if isinstance(request.body, SessionSetup):
             return await self._start_session(call, request)
         if isinstance(request.body, VerifyChallenge):
@@ -318,7 +331,7 @@ class NativeServer:
             return await self._send(call, identity)
         return await self._execute_authenticated(call, registry_request, identity)
 
-    async def _start_session(self, call: _Call, request: Request) -> NativeResponse:
+    async def _start_session(self, call: Call, request: Request) -> NativeResponse:
         try:
             agreement = await self._work(call, WorkKind.AGREE, partial(self.server.agree, request))
         except InvalidData as problem:
@@ -328,7 +341,7 @@ class NativeServer:
             call.is_final = True
         return await self._send(call, reply)
 
-    async def _verify(self, call: _Call, request: Request, body: VerifyChallenge) -> NativeResponse:
+    async def _verify(self, call: Call, request: Request, body: VerifyChallenge) -> NativeResponse:
         """Tell another server whether a response matches a secret stored here (13.5).
 
         The sender may be guessing: so the process gets the handle of the secret before the work, and the result after
@@ -350,7 +363,7 @@ class NativeServer:
 
     # Authentication
 
-    async def _authenticate(self, call: _Call, proof: ChallengeProof) -> NativeResponse:
+    async def _authenticate(self, call: Call, proof: ChallengeProof) -> NativeResponse:
         """Handle a challenge response. It is verified first, whatever the claim, so that its time reveals nothing."""
         request = proof.request
         kind = PROOF_KINDS.get(proof.auth_type)
@@ -379,7 +392,7 @@ class NativeServer:
             raise
 
     async def _prove(
-        self, call: _Call, proof: ChallengeProof, registry_request: RegistryRequest, identity: KeyIdentity
+        self, call: Call, proof: ChallengeProof, registry_request: RegistryRequest, identity: KeyIdentity
     ) -> ProvenIdentity | None:
         """Verify a challenge response with a key that is stored here, or with the server that has it."""
         claim = self.registry, registry_request, identity
@@ -407,7 +420,7 @@ class NativeServer:
 
     async def _find_proving_key(
         self,
-        call: _Call,
+        call: Call,
         proof: ChallengeProof,
         keys: tuple[Value, ...],
         identity: KeyIdentity,
@@ -419,7 +432,7 @@ class NativeServer:
         verify = partial(find_proving_key, proof, kind, keys)
         return await self._work(call, WorkKind.VERIFY, verify, secret_of, is_short=is_short)
 
-    async def _is_unknown_prefix(self, call: _Call, identity: KeyIdentity) -> bool:
+    async def _is_unknown_prefix(self, call: Call, identity: KeyIdentity) -> bool:
         """Whether an identity is a prefix handle that is not stored here: the root may have it."""
 
         def read() -> bool:
@@ -429,7 +442,7 @@ class NativeServer:
         return await self._read(call, read)
 
     async def _prove_externally(
-        self, call: _Call, proof: ChallengeProof, identity: KeyIdentity, external: ExternalIdentities
+        self, call: Call, proof: ChallengeProof, identity: KeyIdentity, external: ExternalIdentities
     ) -> ProvenIdentity | None:
         """Verify with a public key from another server; a secret is verified by the server that stores it."""
         claimed, until = proof.identity, int(call.now) + EXTERNAL_LIFE
@@ -451,14 +464,20 @@ class NativeServer:
             raise Refused(ResponseCode.INVALID_CREDENTIAL, reason)
 
     async def _execute_authenticated(
-        self, call: _Call, registry_request: RegistryRequest, identity: object
+        self, call: Call, registry_request: RegistryRequest, identity: object
     ) -> NativeResponse:
         """Execute a request for an authenticated identity."""
         if not isinstance(identity, ProvenIdentity):
             raise TypeError("the identity of the session was not proved by this server")
         call.proved = identity
         try:
-            result = await self._execute(call, registry_request, identity)
+            try:
+                result = await self._execute(call, registry_request, identity)
+            except Refused:
+                if call.earlier is None:
+                    raise
+                await call.earlier()  # it may depend on what they change
+                result = await self._execute(call, registry_request, identity)
         except KeyChanged:
             call.identity = ""
             # The session is no longer valid; this response is the last one in it.
@@ -468,7 +487,7 @@ class NativeServer:
         return await self._send_result(call, result)
 
     async def _execute(
-        self, call: _Call, registry_request: RegistryRequest, proved: ProvenIdentity | None
+        self, call: Call, registry_request: RegistryRequest, proved: ProvenIdentity | None
     ) -> RequestResult:
         """Execute a request, authenticated or anonymous."""
         request = call.request
@@ -492,18 +511,18 @@ class NativeServer:
         call.is_final = call.is_final or registry_request.changes
         return result
 
-    async def _read(self, call: _Call, function: Callable[[], T]) -> T:
+    async def _read(self, call: Call, function: Callable[[], T]) -> T:
         """Read a few records, in the event loop if that is short; raises `Busy`."""
         return await self._work(call, WorkKind.READ, function, is_short=self._is_short(call))
 
-    def _is_short(self, call: _Call) -> bool:
+    def _is_short(self, call: Call) -> bool:
         """Whether the event loop may handle a request: the database is on this machine, and the message is short."""
         length = 0 if call.request is None else len(call.request.message.raw)
         return self._reads_are_short and length <= MAX_INLINE_BYTES
 
     async def _work(
         self,
-        call: _Call,
+        call: Call,
         kind: WorkKind,
         function: Callable[[], T],
         secret_of: bytes | None = None,
@@ -516,14 +535,14 @@ class NativeServer:
 
     # Responses
 
-    async def _send_result(self, call: _Call, result: RequestResult) -> NativeResponse:
+    async def _send_result(self, call: Call, result: RequestResult) -> NativeResponse:
         """Respond with the result of a request; with the first names if it is a list."""
         if result.names is None:
             return await self._respond(call, ResponseCode.SUCCESS, result.body, overwritten=result.overwritten)
         call.names, call.next_page = result.names, result.next_page
         return await self._continue_list(call)
 
-    async def _continue_list(self, call: _Call) -> NativeResponse:
+    async def _continue_list(self, call: Call) -> NativeResponse:
         """Respond with the next names of a list."""
         while call.next_page is not None and len(call.names) <= HANDLES_PER_MESSAGE:
             result = await self._execute(call, call.next_page, call.proved)
@@ -532,7 +551,7 @@ class NativeServer:
         return await self._respond(call, ResponseCode.SUCCESS, HandleList(names), more=bool(call.names))
 
     async def _respond(
-        self, call: _Call, code: ResponseCode, body: ResponseBody, *, more: bool = False, overwritten: bool = False
+        self, call: Call, code: ResponseCode, body: ResponseBody, *, more: bool = False, overwritten: bool = False
     ) -> NativeResponse:
         request = call.request
         assert request is not None  # noqa: S101 - set before any response
@@ -540,7 +559,7 @@ class NativeServer:
         return await self._send(call, reply, code, more=more)
 
     async def _send(
-        self, call: _Call, reply: Reply, code: ResponseCode | None = None, *, more: bool = False
+        self, call: Call, reply: Reply, code: ResponseCode | None = None, *, more: bool = False
     ) -> NativeResponse:
         """Return the response with a reply, signed if required."""
         request = call.request
@@ -557,7 +576,7 @@ class NativeServer:
         keeps = request is not None and OpFlag.KEEP_CONNECTION in request.flags
         return NativeResponse(reply, opcode, code, call.identity, name, more, keeps, call.guess, call.failed_proof)
 
-    async def _sign(self, call: _Call, reply: Reply) -> Reply:
+    async def _sign(self, call: Call, reply: Reply) -> Reply:
         """Sign a reply; unsigned if that fails, as deployed servers do (5.5)."""
         try:
             return await self._work(call, WorkKind.SIGN, partial(self.server.sign, reply))
@@ -567,7 +586,7 @@ class NativeServer:
             _logger.warning("sending a response unsigned: %s", type(error).__qualname__)
             return reply
 
-    async def _respond_error(self, call: _Call, error: Exception) -> NativeResponse:
+    async def _respond_error(self, call: Call, error: Exception) -> NativeResponse:
         """Respond to an error. If even that fails, respond with something that does not depend on the request."""
         request = call.request
         try:
@@ -592,7 +611,7 @@ def _secret_id(identity: KeyIdentity) -> bytes | None:
     return own_secret_id(identity.reference.handle) if identity.proof is Proof.SECRET_KEY else None
 
 
-def _set_wrong(call: _Call, secret_of: bytes | None) -> None:
+def _set_wrong(call: Call, secret_of: bytes | None) -> None:
     """Note that a challenge response was wrong."""
     call.guess = None if secret_of is None else SecretGuess(secret_of, right=False)
     call.failed_proof = True

@@ -6,8 +6,7 @@ only waits for the writer, else in a thread.
 """
 
 import logging
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from time import monotonic, perf_counter_ns, time
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,7 @@ from perseid.wire.message import BODY_OFFSET, RESPONSE_CODE, Envelope
 from perseid.wire.server import Reply
 
 from .resolution import PublicResolver
-from .server import NativeServer
+from .server import Call, NativeServer
 from .work import NativeResponse
 
 if TYPE_CHECKING:
@@ -78,19 +77,25 @@ class NativeService:
                 )
         return response
 
+    def begin(
+        self,
+        frame: Frame,
+        host: str,
+        transport: Transport,
+        earlier: Callable[[], Awaitable[object]] | None = None,
+    ) -> "Exchange":
+        """Start to handle a message; `earlier` waits for those before it, if they are not finished."""
+        return Exchange(self, frame, Call(frame.envelope, host, self.time(), transport, earlier=earlier))
+
     async def served(self, frame: Frame, host: str, transport: Transport) -> AsyncGenerator[NativeResponse, None]:
         """Yield the responses to a message; each is counted and logged."""
-        started = perf_counter_ns()
+        exchange = self.begin(frame, host, transport)
+        while (served := await exchange.next()).more:
+            yield served
+        yield served
+        exchange.finish(served)
 
-        async with aclosing(self.native_server.handle(frame, host, self.time(), transport)) as answers:
-            async for served in answers:
-                # Before the client sees it, because its next request might arrive first.
-                self._record_outcome(served, host, transport)
-                yield served
-                if not served.more:
-                    self._log_request(served, host, transport, (perf_counter_ns() - started) // 1000)
-
-    def _record_outcome(self, served: NativeResponse, host: str, transport: Transport) -> None:
+    def record_outcome(self, served: NativeResponse, host: str, transport: Transport) -> None:
         """Record whether somebody at an address has authenticated, or failed to."""
         if served.guess is not None:
             self.pools.record_guess(served.guess, host, transport)
@@ -99,7 +104,7 @@ class NativeService:
         if served.identity:
             self.pools.proved(host, transport)
 
-    def _log_request(self, served: NativeResponse, host: str, transport: Transport, microseconds: int) -> None:
+    def log_request(self, served: NativeResponse, host: str, transport: Transport, microseconds: int) -> None:
         if served.opcode is OpCode.RESERVED and served.code is ResponseCode.ERROR:
             self.log_invalid("invalid message", host, transport)
         self.counts.served(transport, served.opcode, served.code, microseconds)
@@ -127,3 +132,32 @@ class NativeService:
         for connection in [one for one in self.open if one.deadline < now]:
             self.counts.limited("slow_connection")
             connection.cut()
+
+
+class Exchange:
+    """A message that is being handled, and its responses."""
+
+    __slots__ = ("_call", "_frame", "_service", "_started")
+
+    def __init__(self, service: NativeService, frame: Frame, call: Call) -> None:
+        self._service = service
+        self._frame: Frame | None = frame
+        self._call = call
+        self._started = perf_counter_ns()
+
+    async def next(self) -> NativeResponse:
+        """Return the first response, or the next one after a response with `more`."""
+        service, call, frame = self._service, self._call, self._frame
+        self._frame = None
+        if frame is not None:
+            served = await service.native_server.respond(call, frame)
+        else:
+            served = await service.native_server.continue_list(call)
+        # Before the client sees it, because its next request might arrive first.
+        service.record_outcome(served, call.source, call.transport)
+        return served
+
+    def finish(self, served: NativeResponse) -> None:
+        """Count and log the last response, after it was sent."""
+        call, elapsed = self._call, (perf_counter_ns() - self._started) // 1000
+        self._service.log_request(served, call.source, call.transport, elapsed)

@@ -6,22 +6,28 @@ and closed at once. Clients that sent only a part, need more than the fast path,
 `Connection` with the data read so far.
 
 Public resolutions over a kept connection use the fast path too: the received data is tried as it is. Everything else
-goes through `NativeService`, one message of a connection at a time; further data waits in the kernel. A client that
-sets KC (keep the connection) may send more requests.
+goes through `NativeService`. A client that sets KC (keep the connection) may send more requests, also before it has the
+responses to earlier ones. Changes of different records are then made at the same time, so that one commit takes several
+of them; a change that is refused meanwhile is decided again after those before it. Everything else is handled one
+message at a time. Responses come in the order of the requests, and further data waits in the kernel.
 
 Deadlines of all connections are checked together, once a second.
 """
 
 import asyncio
 import socket
-from contextlib import aclosing
+from collections import deque
 from typing import TYPE_CHECKING, Final, cast
 
+from perseid.names.handle import PREFIX_OF_PREFIXES
 from perseid.records.site import Transport
 from perseid.server.processes.accept import AcceptLoop
-from perseid.wire.codes import RemoteProtocolError, ResponseCode
+from perseid.wire.codes import OpCode, RemoteProtocolError, ResponseCode
 from perseid.wire.framing import Frame, FrameReader
+from perseid.wire.message import ENVELOPE_LENGTH, HEADER_LENGTH
 from perseid.wire.server import NOT_UNDERSTOOD_TEXT
+
+from .work import verified_secret_id
 
 if TYPE_CHECKING:
     from .service import NativeService
@@ -33,7 +39,58 @@ KEEP_ALIVE_OFFSET: Final = 28
 KEEP_ALIVE_BIT: Final = 0x02
 """Offset of the byte with the KC flag in a request, and its bit."""
 
+MAX_CONCURRENT: Final = 16
+"""Changes of one connection that are made at the same time: as many as a worker sends to the writer at once."""
+
+_CONCURRENT_OPCODES: Final = frozenset(
+    int(opcode).to_bytes(4, "big")
+    for opcode in (
+        *(OpCode.CREATE_HANDLE, OpCode.DELETE_HANDLE, OpCode.ADD_VALUE, OpCode.REMOVE_VALUE, OpCode.MODIFY_VALUE),
+    )
+)
+_PREFIX_HANDLES: Final = f"{PREFIX_OF_PREFIXES}/".encode()
+_KEEP_ALIVE_AT: Final = KEEP_ALIVE_OFFSET - ENVELOPE_LENGTH
+_NAME_AT: Final = HEADER_LENGTH + 4
+_LENGTH: Final = slice(16, 20)
 _NEVER = float("inf")
+
+
+class _Message:
+    """A message that is being handled."""
+
+    __slots__ = ("done", "output", "record", "task")
+
+    def __init__(self, record: bytes | None) -> None:
+        self.record = record
+        """The record that it changes; None if it must be alone."""
+        self.output: list[bytes] = []
+        """Responses that wait for those to earlier messages."""
+        self.task: asyncio.Task[None] | None = None
+        self.done: bool | None = None
+        """Whether the client keeps the connection, once the message is handled."""
+
+
+def _is_one_message(data: bytes) -> bool:
+    """Whether data is one complete message."""
+    return len(data) == ENVELOPE_LENGTH + int.from_bytes(data[_LENGTH], "big")
+
+
+def _changed_record(frame: Frame) -> bytes | None:
+    """The record that a message changes; None unless changes of other records can be made at the same time.
+
+    A client without a session is challenged for each change, and the records of prefixes affect all others.
+    """
+    payload = frame.payload
+    if (
+        payload[:4] not in _CONCURRENT_OPCODES
+        or frame.envelope.encrypted
+        or frame.envelope.session_id <= 0
+        or len(payload) < _NAME_AT
+        or not payload[_KEEP_ALIVE_AT] & KEEP_ALIVE_BIT
+    ):
+        return None
+    name = payload[_NAME_AT : _NAME_AT + int.from_bytes(payload[HEADER_LENGTH:_NAME_AT], "big")].upper()
+    return None if name.startswith(_PREFIX_HANDLES) else verified_secret_id(name)
 
 
 class Connection(asyncio.Protocol):
@@ -42,12 +99,15 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_closing",
         "_eof",
+        "_is_paused",
         "_keep",
+        "_messages",
+        "_next_frame",
         "_reader",
         "_recorded_size",
         "_service",
-        "_task",
         "_transport",
+        "_tried",
         "_unread",
         "_unsent",
         "_writable",
@@ -67,7 +127,10 @@ class Connection(asyncio.Protocol):
         self._unread, self._unsent, self._keep = unread, unsent, keep
         self._transport: asyncio.Transport | None = None
         self._reader: FrameReader | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._messages: deque[_Message] = deque()  # that are being handled, in order
+        self._next_frame: Frame | None = None  # waits until it can be handled
+        self._tried = False  # the first message is not for the fast path
+        self._is_paused = False  # reading
         self._writable: asyncio.Future[None] | None = None
         self._closing = False
         self._eof = False
@@ -87,6 +150,7 @@ class Connection(asyncio.Protocol):
         if not self._keep:
             self._finish()
         elif self._unread:
+            self._tried = _is_one_message(self._unread)
             self._reader = FrameReader()
             self._reader.feed(self._unread)
             self._next()
@@ -100,12 +164,13 @@ class Connection(asyncio.Protocol):
             if response is not None:
                 self._send_fast_response(response, keep=bool(data[KEEP_ALIVE_OFFSET] & KEEP_ALIVE_BIT))
                 return
+            self._tried = _is_one_message(data)
             self._reader = FrameReader()
         self._reader.feed(data)
-        if self._task is None:
-            self._next()
-        else:
+        if self._is_paused:
             self._count_buffered()
+        else:
+            self._next()
 
     def _send_fast_response(self, response: bytes, *, keep: bool) -> None:
         assert self._transport is not None  # noqa: S101 - it received the request
@@ -116,8 +181,8 @@ class Connection(asyncio.Protocol):
             self.deadline = self._service.now() + self._service.connections.idle_timeout
 
     def eof_received(self) -> bool:
-        """Keep the connection open for a response in progress."""
-        if self._task is None:
+        """Keep the connection open for responses in progress."""
+        if not self._messages:
             return False
         self._eof = True
         return True
@@ -136,8 +201,8 @@ class Connection(asyncio.Protocol):
         """Stop reading and responding while the client does not read."""
         if self._writable is None:
             self._writable = asyncio.get_running_loop().create_future()
-        if self._task is None and self._transport is not None:
-            self._transport.pause_reading()
+        if not self._messages and self._transport is not None:
+            self._pause()
             self.deadline = self._service.now() + self._service.connections.write_timeout
 
     def resume_writing(self) -> None:
@@ -146,11 +211,23 @@ class Connection(asyncio.Protocol):
                 self._writable.set_result(None)
             self._writable = None
             transport = self._transport
-            if self._task is None and not self._closing and transport is not None and not transport.is_closing():
+            if not self._messages and not self._closing and transport is not None and not transport.is_closing():
                 self.deadline = self._service.now() + self._service.connections.idle_timeout
-                transport.resume_reading()
-                if self._reader is not None:
-                    self._next()
+                self._resume()
+
+    def _pause(self) -> None:
+        """Leave further data in the kernel."""
+        if not self._is_paused and self._transport is not None:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        """Handle what was received, and read on."""
+        if self._is_paused and self._transport is not None:
+            self._is_paused = False
+            self._transport.resume_reading()
+        if self._reader is not None:
+            self._next()
 
     # Messages
 
@@ -169,63 +246,120 @@ class Connection(asyncio.Protocol):
                 longest.cut()
 
     def _take_messages(self) -> None:
-        assert self._reader is not None and self._transport is not None  # noqa: S101, PT018 - data was received
+        """Start to handle received messages, as many as possible at the same time."""
+        reader = self._reader
+        assert reader is not None  # noqa: S101 - data was received
         try:
-            for frame in self._reader.frames():
-                data = frame.envelope.to_bytes() + frame.payload
-                response = self._service.try_fast_path(data, self.host)
-                if response is None:
-                    self.deadline = _NEVER
-                    self._transport.pause_reading()
-                    self._task = asyncio.get_running_loop().create_task(self._serve(frame))
+            while (frame := self._next_frame or reader.next()) is not None:
+                self._next_frame = None
+                if (self._messages or self._answer_at_once(frame)) and not self._start(frame):
+                    self._pause()
                     return
-                self._send_fast_response(response, keep=bool(data[KEEP_ALIVE_OFFSET] & KEEP_ALIVE_BIT))
                 if self._closing or self._writable is not None:
                     return  # closing, or the client must read its responses first
         except RemoteProtocolError:
-            self._refuse()
+            if not self._messages:  # else after the responses to the messages before it
+                self._refuse()
+            return
+        if self._messages:
             return
         if self._eof:
             self._finish()
-        elif self._reader.is_idle:
+        elif reader.is_idle:
             self._reader = None
         else:  # a started message must end soon, even on a kept connection
             self.deadline = min(self.deadline, self._service.now() + self._service.connections.message_timeout)
 
-    async def _serve(self, frame: Frame) -> None:
+    def _answer_at_once(self, frame: Frame) -> bool:
+        """Answer a public resolution; return whether the message needs the service."""
+        if self._tried:  # as it was received
+            self._tried = False
+            return True
+        data = frame.envelope.to_bytes() + frame.payload
+        response = self._service.try_fast_path(data, self.host)
+        if response is None:
+            return True
+        self._send_fast_response(response, keep=bool(data[KEEP_ALIVE_OFFSET] & KEEP_ALIVE_BIT))
+        return False
+
+    def _start(self, frame: Frame) -> bool:
+        """Handle a message now, or after those before it; return whether more can be handled at the same time."""
+        messages, record = self._messages, _changed_record(frame)
+        if messages:
+            is_last = not self._keep or self._service.draining or len(messages) >= MAX_CONCURRENT
+            if is_last or record is None or any(one.record in (None, record) for one in messages):
+                self._next_frame = frame
+                return False
+        message = _Message(record)
+        is_first = not messages
+        messages.append(message)
+        self.deadline = _NEVER
+        message.task = asyncio.get_running_loop().create_task(self._serve(message, frame, is_first=is_first))
+        return record is not None
+
+    async def _serve(self, message: _Message, frame: Frame, *, is_first: bool) -> None:
         """Handle a message, then continue with the next one or close."""
         transport = self._transport
         assert transport is not None  # noqa: S101 - it received the message
         try:
-            keep = await self._respond(frame, transport)
+            message.done = await self._respond(message, frame, transport, is_first=is_first)
         except BaseException:
             transport.abort()  # nothing else would close it
             raise
-        self._task = None
-        if keep and not self._closing and not self._service.draining:
-            self.deadline = self._service.now() + self._service.connections.idle_timeout
-            if not transport.is_closing():
-                transport.resume_reading()
-                self._next()
-        else:
-            self._finish()
+        if message is self._messages[0]:
+            self._finish_messages(transport)
 
-    async def _respond(self, frame: Frame, transport: asyncio.Transport) -> bool:
+    def _finish_messages(self, transport: asyncio.Transport) -> None:
+        """Send the responses that are complete, in order; then continue, or close."""
+        messages, service = self._messages, self._service
+        while messages and messages[0].done is not None:
+            message = messages.popleft()
+            self._keep = self._keep and message.done is True
+            if message.output and not transport.is_closing():
+                transport.write(b"".join(message.output))
+        if not self._keep or self._closing or service.draining:
+            if not messages:
+                self._finish()
+        elif self._writable is None:
+            if not messages:
+                self.deadline = service.now() + service.connections.idle_timeout
+            if not transport.is_closing():
+                self._resume()
+        elif not messages:
+            self.deadline = service.now() + service.connections.write_timeout
+
+    async def _respond(self, message: _Message, frame: Frame, transport: asyncio.Transport, *, is_first: bool) -> bool:
         """Send the responses to a message; return whether the client keeps the connection."""
-        keep = False
-        async with aclosing(self._service.served(frame, self.host, Transport.TCP)) as answers:
-            async for served in answers:
-                keep = served.keep_alive
-                if transport.is_closing():
-                    if served.more:
-                        break  # the client has disconnected
-                    continue
+        earlier = None if is_first else lambda: self._wait_for_earlier(message)
+        exchange = self._service.begin(frame, self.host, Transport.TCP, earlier)
+        while True:
+            served = await exchange.next()
+            if transport.is_closing():
+                if served.more:
+                    return False  # the client has disconnected
+            elif message is not self._messages[0]:
+                message.output.append(served.reply.to_stream())
+            else:
                 transport.write(served.reply.to_stream())
-                if (served.more or keep) and self._writable is not None:  # wait before more is created or read
+                if (served.more or served.keep_alive) and self._writable is not None:
+                    # Wait before more is created or read.
                     self.deadline = self._service.now() + self._service.connections.write_timeout
                     await self._writable
                     self.deadline = _NEVER
-        return keep
+            if not served.more:
+                exchange.finish(served)
+                return served.keep_alive
+
+    async def _wait_for_earlier(self, message: _Message) -> None:
+        """Wait until the messages before one are handled."""
+        tasks = []
+        for one in self._messages:
+            if one is message:
+                break
+            if one.task is not None and one.done is None:
+                tasks.append(one.task)
+        if tasks:
+            await asyncio.wait(tasks)
 
     def _refuse(self) -> None:
         """Respond to invalid data, and wait a moment: after an immediate abort the client might not see it."""
@@ -252,7 +386,7 @@ class Connection(asyncio.Protocol):
 
     def close_if_idle(self) -> None:
         """Close, unless a message is being handled."""
-        if self._task is None and self._transport is not None:
+        if not self._messages and self._transport is not None:
             self._transport.close()
 
 
