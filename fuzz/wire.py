@@ -31,8 +31,19 @@ from perseid.wire.fragments import MAX_SOURCE_BYTES, MAX_TOTAL_BYTES, Reassemble
 from perseid.wire.framing import Frame, FrameReader, HttpResponseReader, unwrap_http_body
 from perseid.wire.message import MAX_MESSAGE, Credential, Envelope, Header, Message
 from perseid.wire.replication import (
+    ChangeDate,
+    DumpedPrefix,
+    DumpedRecord,
+    DumpEnd,
+    OtherStates,
     PlainPayload,
+    ServerState,
+    StreamEnd,
+    StreamStatus,
     StreamWriter,
+    Transaction,
+    TransactionAction,
+    TransactionHead,
     read_buffer,
     read_dump,
     read_transactions,
@@ -353,11 +364,24 @@ def _seeds(target: str, data: bytes) -> Iterator[bytes]:
                 yield bytes((how,)) + data
 
 
+def _streams(data: bytes) -> Iterator[bytes]:
+    """Streams of replication with a recorded message as a value."""
+    state, end = ServerState(1, 2), StreamEnd(9)
+    dump = (OtherStates("{}"), state, ChangeDate(b"1/x", 3, 1), DumpedRecord(b"1/x", (data,)), DumpedPrefix(b"0.NA/1"))
+    change = Transaction(7, b"1/x", TransactionAction.UPDATE, 8, (data,))
+    written = bytearray(b"\0")
+    write_dump(StreamWriter(written.extend), 2, (*dump, DumpEnd()))
+    yield bytes(written)
+    written = bytearray(b"\xff")
+    write_transactions(StreamWriter(written.extend), TransactionHead(1, StreamStatus.TRANSACTIONS), (change, end))
+    yield bytes(written)
+
+
 SEEDS: Final = [
     bytes((index,)) + seed
     for data in _recorded()
     for index, target in enumerate(TARGETS)
-    for seed in _seeds(target, data)
+    for seed in (_streams(data) if target == "replication" else _seeds(target, data))
 ]
 
 WORDS: Final = [
