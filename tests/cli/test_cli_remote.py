@@ -1,14 +1,18 @@
 """`login`, `logout` and `whoami`, and the options that select a server."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from perseid.cli import remote as command
+from perseid.cli._commands import REMOTE
 from perseid.client import remotes
-from perseid.client.api import Client
+from perseid.client.api import Client, make_options
 from perseid.client.remotes import Remote
 from tests.cli.installation import call, refused
 from tests.cli.program import Done
@@ -158,3 +162,103 @@ def test_name_is_checked_before_anything_is_sent(user: User, monkeypatch: pytest
     done = user.login("--name", "../evil")
     assert done.code == 2
     assert "'../evil' is not a name of a remote" in done.err
+
+
+# Servers that are newer, or hostile
+
+CONTROLS = "\x1b]0;title\x07\x9b31m\u202e"
+CHECKED = frozenset({"data", "format", "next", "permissions", "state", "style", "timestamp", "ttl", "type"})
+"""Members that the client checks, so that a response with other texts is not used."""
+
+READING = (
+    "resolve 12345/n0",
+    "resolve 12345/none",
+    "resolve 12345/n0 --authority",
+    "find --host example.org",
+    "list 12345",
+    "history 12345/n0",
+    "log --since 50",
+    "cite 12345/n0",
+    "explain create 12345/n0",
+    "namespace list",
+    "namespace show 12345",
+    "access 12345",
+    "user list",
+    "create 12345/n0 --url https://example.org/",
+    "set 12345/n0 DESC=text",
+    "mint 12345",
+)
+
+
+class Changing(InProcess):
+    """Changes the JSON of every response."""
+
+    def __init__(self, server: Harness, change: Callable[[Any, str], Any]) -> None:
+        super().__init__(server)
+        self._change = change
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        response = super().handle_request(request)
+        if "json" not in response.headers["Content-Type"]:
+            return response
+        body = self._walk(json.loads(response.content))
+        kept = {"Content-Type": response.headers["Content-Type"]}
+        return httpx.Response(response.status_code, headers=kept, content=json.dumps(body).encode())
+
+    def _walk(self, value: Any, name: str = "") -> Any:
+        if isinstance(value, dict):
+            return {key: self._walk(item, key) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self._walk(item, name) for item in value]
+        return self._change(value, name)
+
+
+def run_changed(server: Harness, words: str, change: Callable[[Any, str], Any]) -> Done:
+    def connect() -> Client:
+        return Client(make_options(SERVER, {"identity": ADMINISTRATOR, "secret": SECRET}), Changing(server, change))
+
+    token = REMOTE.set(connect)
+    try:
+        return call(*words.split())
+    finally:
+        REMOTE.reset(token)
+
+
+@pytest.mark.parametrize("words", READING)
+def test_control_characters_of_a_server_are_never_printed(server: Harness, words: str) -> None:
+    def add_controls(value: Any, name: str) -> Any:
+        return f"{value}{CONTROLS}" if isinstance(value, str) and name not in CHECKED else value
+
+    def add_everywhere(value: Any, _: str) -> Any:
+        return f"{value}{CONTROLS}" if isinstance(value, str) else value
+
+    for change in (add_controls, add_everywhere):
+        for option in ("", " --json"):
+            done = run_changed(server, words + option, change)  # `call` finds control characters
+            assert done.out or done.err
+
+
+def test_problem_of_a_newer_server_is_reported(server: Harness) -> None:
+    newer = {"type": "/docs/problems#from-the-future", "advice_kind": "NOT_KNOWN_YET", "advice": "PUT /x", "code": 999}
+
+    def change(value: Any, name: str) -> Any:
+        return newer.get(name, value)
+
+    done = run_changed(server, "create 12345/n0", change)
+    assert (done.code, done.err) == (4, "perseid: Handle 12345/n0 already exists\nThe server advises: PUT /x\n")
+    done = run_changed(server, "create 12345/n0 --json", change)
+    problem = json.loads(done.err)
+    assert (problem["detail"], problem["exit_code"]) == ("Handle 12345/n0 already exists", 4)
+    other_parameters = {"handle": ["{", "}"], "advice_kind": "OVERWRITE"}
+    assert run_changed(server, "create 12345/n0", lambda value, name: other_parameters.get(name, value)).code == 4
+
+
+def test_advice_is_in_the_words_of_the_command_line(server: Harness) -> None:
+    done = run_changed(server, "create 12345/n0", lambda value, _: value)
+    assert "perseid create 12345/n0 --overwrite" in done.err
+    assert "POST" not in done.err
+    token = REMOTE.set(lambda: Client(make_options(SERVER, {}), InProcess(server)))
+    try:
+        refused(call("delete", "12345/n0"), "--as INDEX:HANDLE with --secret-file FILE", "perseid login SERVER")
+    finally:
+        REMOTE.reset(token)

@@ -70,6 +70,21 @@ TEXTS: Final[AdviceTexts] = {
 }
 """The kinds for which the command line has its own text."""
 
+REMOTE_TEXTS: Final[AdviceTexts] = {
+    **{
+        kind: text
+        for kind, text in TEXTS.items()
+        if kind
+        not in (AdviceKind.ENABLE_LISTING, AdviceKind.FREE_SPACE, AdviceKind.REOPEN_COUNTER, AdviceKind.SET_CLOCK)
+    },
+    AdviceKind.AUTHENTICATE: (
+        "Use --token-file FILE, or --as INDEX:HANDLE with --secret-file FILE or --key-file FILE. "
+        "To save them: perseid login SERVER"
+    ),
+    AdviceKind.NAME_RESOLVER: "Name a resolver with --resolver URL",
+}
+"""The texts about a server, whose directory only its administrators have."""
+
 
 def render_problem(problem: Problem | Explanation) -> str:
     """Return the advice in a response of a server, in the words of the command line if this version knows its kind."""
@@ -78,7 +93,7 @@ def render_problem(problem: Problem | Explanation) -> str:
     try:
         advice = to_advice(problem)
         if advice is not None:
-            return render_advice(advice)
+            return render(advice, REMOTE_TEXTS, quote)
     except (LookupError, TypeError, ValueError):  # other parameters than this version knows
         pass
     return f"The server advises: {problem.advice}" if problem.advice else ""

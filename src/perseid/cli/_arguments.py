@@ -40,7 +40,7 @@ from perseid.records.types import HS_PUBKEY, HS_SECKEY, URL, has_type
 from perseid.server.state.runtime import WRITER_LINK
 
 from ._commands import NAME_OPTIONS, REMOTE, Directory, find_own_resolvers, resolve_directory
-from ._output import STANDARD_INPUT, CommandFailed, print_json, print_message
+from ._output import STANDARD_INPUT, CommandFailed, print_json, print_message, print_text
 
 if TYPE_CHECKING:  # loading them takes longer than showing help or resolving a handle
     from perseid.ledger.ledger import Ledger
@@ -218,7 +218,7 @@ def print_changed(changed: "ChangeResult | RecordChanged | CreatedRecord", json:
 
         print_json(to_changed(changed) if isinstance(changed, ChangeResult) else changed)
     else:
-        typer.echo(str(changed.handle))
+        print_text(str(changed.handle))
         print_warnings(changed.warnings)
 
 

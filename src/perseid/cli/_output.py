@@ -26,6 +26,10 @@ _DISPLAY_CONTROLS: Final = re.compile("[\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u206
 """Characters that JSON need not escape, but terminals obey: C1 controls, line separators and changes of direction."""
 
 
+_TERMINAL_CONTROLS: Final = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069]")
+"""All characters that terminals obey, except tabs and line ends."""
+
+
 def use_utf8() -> None:
     """Use UTF-8 on all standard streams, whatever the locale: handles have no other encoding (H4).
 
@@ -47,12 +51,22 @@ def to_json(document: object) -> str:
     return _DISPLAY_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
+def print_text(text: str, *, nl: bool = True, err: bool = False) -> None:
+    """Print a text. Characters that a terminal would obey are escaped: a record or a server may contain any."""
+    typer.echo(_escape(text), nl=nl, err=err)
+
+
+def _escape(text: str) -> str:
+    lines = text.replace("\r\n", "\n")
+    return _TERMINAL_CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), lines)
+
+
 def print_fields(fields: Mapping[str, object]) -> None:
     """Print labeled values, one a line, without those that are None."""
     shown = {label: value for label, value in fields.items() if value is not None}
     width = max(map(len, shown), default=0)
     for label, value in shown.items():
-        typer.echo(f"{label:<{width}}  {value}")
+        print_text(f"{label:<{width}}  {value}")
 
 
 class CommandFailed(Exception):
@@ -94,7 +108,7 @@ def pluralize(count: int, noun: str, plural: str = "") -> str:
 
 def print_message(text: str) -> None:
     """Print a message that is not data, on standard error."""
-    typer.echo(text, err=True)
+    print_text(text, err=True)
 
 
 ProgressCallback: TypeAlias = Callable[[int], None]
@@ -165,7 +179,7 @@ def confirm(statement: str) -> None:
     """Say what will happen, ask on standard error, and fail unless the answer is yes."""
     if not is_terminal(sys.stdin):
         raise CommandFailed(f"{statement}. Confirmation required, but there is no terminal", "To confirm: --yes")
-    typer.echo(f"{statement}. Continue? [y/N] ", nl=False, err=True)
+    print_text(f"{statement}. Continue? [y/N] ", nl=False, err=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise CommandFailed("Nothing was changed")
 

@@ -29,7 +29,7 @@ from ._arguments import (
     read_bytes,
 )
 from ._commands import Group, register_command
-from ._output import AsJson, confirm, print_fields, print_json, print_message
+from ._output import AsJson, confirm, print_fields, print_json, print_message, print_text
 from ._target import open_target
 from .lifecycle import Yes, run_job
 
@@ -111,7 +111,7 @@ def list_(
             if json:
                 print_json(user)
             else:
-                typer.echo(_format_user(user))
+                print_text(_format_user(user))
 
 
 @register_command(user_app, "disable")
@@ -139,7 +139,7 @@ def disable(
     if json:
         print_json(disabled)
         return
-    typer.echo(disabled.handle)
+    print_text(disabled.handle)
     if not disabled.changed:
         print_message("Nothing changed: this user has no key and no token.")
     else:
@@ -241,7 +241,7 @@ def grant(  # noqa: PLR0913 - options
         if json:
             print_json(changed)
         else:
-            typer.echo(printable(changed.identity))
+            print_text(printable(changed.identity))
         if not yes:
             confirm(f"Existing records under {printable(where)} will name the groups")
         roles = [each.role for each in changed.records]
@@ -304,7 +304,7 @@ def access(
         print_json(found)
         return
     for entry in found.entries:
-        typer.echo(_format_entry(entry))
+        print_text(_format_entry(entry))
     if found.truncated:
         print_message("There are more identities, which are not shown.")
     _print_without(found.records)
@@ -329,7 +329,7 @@ def _print_changed(changed: AccessChanged, json: bool, *, dry_run: bool) -> None
     if json:
         print_json(changed)
         return
-    typer.echo(printable(changed.identity))
+    print_text(printable(changed.identity))
     if not changed.changed:
         print_message("Nothing changed." if not dry_run else "Nothing would change.")
     elif dry_run:

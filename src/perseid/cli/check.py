@@ -56,7 +56,7 @@ from perseid.registry.snapshot import Snapshot
 from perseid.server.processes.sockets import PortStatus, check_port
 
 from ._arguments import Directory, OpenInstallation, open_installation, printable, resolve_directory
-from ._output import AsJson, pluralize, print_json, progress
+from ._output import AsJson, pluralize, print_json, print_text, progress
 from ._target import list_all_tokens
 from .backup import counters, reopen_command
 from .keys import find_pending_key, list_keys
@@ -330,9 +330,9 @@ def check(
     for finding in findings(folder, quick=quick):
         results.append(finding)
         if not json:
-            typer.echo(f"{finding.level.value:<5}  {finding.about:<9}  {printable(finding.message)}")
+            print_text(f"{finding.level.value:<5}  {finding.about:<9}  {printable(finding.message)}")
             if finding.advice:
-                typer.echo(f"{'':<18}{printable(finding.advice)}")
+                print_text(f"{'':<18}{printable(finding.advice)}")
     failed = has_errors(results)
     if json:
         plain = [{"about": f.about, "level": f.level.value, "message": f.message, "advice": f.advice} for f in results]

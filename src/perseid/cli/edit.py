@@ -51,7 +51,7 @@ from ._commands import REMOTE
 from ._editor import find_editor, run_editor
 from ._errors import report_error
 from ._local import suggest
-from ._output import AsJson, CommandFailed, confirm, is_terminal, print_message
+from ._output import AsJson, CommandFailed, confirm, is_terminal, print_message, print_text
 from ._remote_minting import load_policy
 from .history import format_differences
 from .lifecycle import Yes
@@ -204,7 +204,7 @@ def _edit_until_valid(command: list[str], text: str, save: Callable[[bytes], Rec
                 if isinstance(problem, CommandFailed):  # the user does not want it
                     raise
                 report_error(problem)
-                typer.echo("Edit again? [Y/n] ", nl=False, err=True)
+                print_text("Edit again? [Y/n] ", nl=False, err=True)
                 if sys.stdin.readline().strip().lower() not in ("", "y", "yes"):
                     raise CommandFailed("Nothing was changed") from problem
 

@@ -50,7 +50,7 @@ from ._arguments import (
 )
 from ._commands import REMOTE, Group, register_command
 from ._errors import exit_code_of_number, exit_code_of_refusal
-from ._output import AsJson, print_json
+from ._output import AsJson, print_json, print_text
 from .lifecycle import Undo, tombstone_command
 from .records import Indexes, Overwrite, ReuseDeleted, add_command, create_command, set_command, to_inputs
 
@@ -256,8 +256,8 @@ def _explain(
     if json:
         print_json(explanation)
     else:
-        typer.echo(f"{'allowed' if explanation.allowed else 'refused'}: {printable(explanation.reason)}")
+        print_text(f"{'allowed' if explanation.allowed else 'refused'}: {printable(explanation.reason)}")
         if explanation.advice:
-            typer.echo(printable(explanation.advice))
+            print_text(printable(explanation.advice))
     if not explanation.allowed:
         raise typer.Exit(exit_code)

@@ -39,7 +39,7 @@ from ._arguments import (
     resolve_directory,
 )
 from ._commands import REMOTE
-from ._output import AsJson, print_fields, print_json, print_message, progress
+from ._output import AsJson, print_fields, print_json, print_message, print_text, progress
 from ._target import LocalTarget, Target, open_target
 from .keys import finish_rotation
 from .verify import shorten_time
@@ -120,7 +120,7 @@ def diff(
         return
     lines = _format_changes(result.changed)
     for line in lines:
-        typer.echo(line)
+        print_text(line)
     before, after = result.earlier, result.later
     if before.state != after.state:
         print_message(f"The state changed from {before.state} to {after.state}.")
@@ -193,7 +193,7 @@ def prove(
         if json:
             print_json(msgspec.json.decode(text))
         else:
-            typer.echo(text, nl=False)
+            print_text(text, nl=False)
         return
     with output.open("x", encoding="utf-8") as file:
         file.write(text)
@@ -231,9 +231,9 @@ def verify_all(directory: Path | None, json: bool) -> None:
         return
     print_fields({"valid": f"{report.entries:,} entries, and the views", "root": to_base64(report.root)})
     for name in report.named[:MAX_SHOWN]:
-        typer.echo(f"redacted  {printable(name)}")
+        print_text(f"redacted  {printable(name)}")
     if report.redacted > MAX_SHOWN:
-        typer.echo(f"redacted  {report.redacted - MAX_SHOWN:,} more; --json lists them")
+        print_text(f"redacted  {report.redacted - MAX_SHOWN:,} more; --json lists them")
 
 
 # History
@@ -257,16 +257,16 @@ def _pages(target: Target, handle: str, cursor: str | None, limit: int | None) -
 
 
 def _print_version(version: VersionResponse) -> None:
-    typer.echo(f"{version.seq}  {shorten_time(version.at)}  {version.action}{_format_origin(version)}")
+    print_text(f"{version.seq}  {shorten_time(version.at)}  {version.action}{_format_origin(version)}")
     changed = version.changed
     if changed is None:
         lines = [_format_value("=", value) for value in load_values(version.values)]
     else:
         lines = _format_changes(changed)
     for line in lines:
-        typer.echo(line)
+        print_text(line)
     if version.redacted:
-        typer.echo(f"    permanently redacted: {version.redacted}")
+        print_text(f"    permanently redacted: {version.redacted}")
 
 
 def _format_changes(changed: ValueChanges) -> list[str]:
@@ -346,7 +346,7 @@ def _print_log_entry(logged: EntryResponse, json: bool) -> None:
     if json:
         print_json(logged)
     else:
-        typer.echo(
+        print_text(
             f"{logged.seq:>{SEQ_WIDTH}}  {shorten_time(logged.at)}  {logged.action:<9}  "
             f"{printable(logged.handle)}{_format_origin(logged)}"
         )

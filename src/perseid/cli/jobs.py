@@ -27,7 +27,7 @@ from ._arguments import (
     printable,
 )
 from ._commands import Group, register_command
-from ._output import AsJson, confirm, pluralize, print_fields, print_json, print_message
+from ._output import AsJson, confirm, pluralize, print_fields, print_json, print_message, print_text
 from ._target import open_target
 from .lifecycle import Yes, run_job
 from .queries import (
@@ -195,7 +195,7 @@ def _print_undo_plan(plan: UndoPlan, original: JobResponse, json: bool) -> None:
     counts = {"records": plan.total, "conflicts": plan.conflict_count}
     _print_summary({"job": plan.job, "action": _describe(original), **counts, "changed": 0})
     for each in plan.conflicts:
-        typer.echo(f"    {printable(each.handle)}: {each.reason}")
+        print_text(f"    {printable(each.handle)}: {each.reason}")
 
 
 @register_command(app, "list")
@@ -214,7 +214,7 @@ def list_(directory: Directory = None, acting_as: ActingAs = None, json: AsJson 
             if json:
                 print_json(job)
             else:
-                typer.echo(f"{job.job}  {shorten_time(job.started_at)}  {_format_state(job)}  {_describe(job)}")
+                print_text(f"{job.job}  {shorten_time(job.started_at)}  {_format_state(job)}  {_describe(job)}")
 
 
 @register_command(app, "show")
@@ -281,11 +281,11 @@ def _print_summary(fields: dict[str, object]) -> None:
 
 
 def _print_planned(planned: PlannedRecord) -> None:
-    typer.echo(printable(planned.handle))
+    print_text(printable(planned.handle))
     for change in planned.changes:
         for sign, data in (("-", change.old), ("+", change.new)):
             value = value_from_json({"index": change.index, "type": change.type, "data": msgspec.to_builtins(data)})
-            typer.echo(f"    {sign} {change.index}  {printable(change.type)}  {format_data(value)}")
+            print_text(f"    {sign} {change.index}  {printable(change.type)}  {format_data(value)}")
 
 
 def _describe(job: JobResponse) -> str:

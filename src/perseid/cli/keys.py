@@ -53,7 +53,7 @@ from perseid.registry.installation.site import rotate as rotate_server
 
 from ._arguments import INTERFACE, Directory, get_identity, open_installation, printable, read_bytes, resolve_directory
 from ._commands import Group, register_command
-from ._output import AsJson, print_fields, print_json, print_message
+from ._output import AsJson, print_fields, print_json, print_message, print_text
 from .verify import short_time
 
 _SEED_SIZE = 32
@@ -121,7 +121,7 @@ def list_(directory: Directory = None, json: AsJson = False) -> None:
         else:
             since = "the beginning" if start is None else f"entry {start.seq} ({short_time(start.at)})"
             until = "active" if end is None else f"until entry {end.seq}"
-            typer.echo(f"{Purpose.CHECKPOINT.value}  {printable(str(key))}  {until}, since {since}")
+            print_text(f"{Purpose.CHECKPOINT.value}  {printable(str(key))}  {until}, since {since}")
 
 
 @register_command(app, "rotate")
@@ -237,7 +237,7 @@ def _print_server_key(installation: Installation, json: bool) -> None:
             }
         )
     else:
-        typer.echo(f"{Purpose.SERVER.value}  {key.fingerprint}  active, serial number {serial} of the site")
+        print_text(f"{Purpose.SERVER.value}  {key.fingerprint}  active, serial number {serial} of the site")
 
 
 def _rotate_server(folder: Path, json: bool) -> None:

@@ -31,7 +31,7 @@ from ._arguments import (
     printable,
 )
 from ._commands import Group, register_command
-from ._output import AsJson, CommandFailed, confirm, pluralize, print_fields, print_json, progress
+from ._output import AsJson, CommandFailed, confirm, pluralize, print_fields, print_json, print_text, progress
 from ._target import Target, open_target
 
 MAX_WAIT: Final = 300
@@ -222,7 +222,7 @@ def redact(  # noqa: PLR0913 - options
         if json:
             print_json({"handle": str(changed.handle), "seq": changed.seq, "erased_everywhere": erased})
         else:
-            typer.echo(str(changed.handle))
+            print_text(str(changed.handle))
     if not erased:
         raise CommandFailed(
             f"After {wait:,} s the value is erased from the ledger, but not from all other files",
@@ -337,7 +337,7 @@ def _print_linked(linked: LinkedHandles, json: bool) -> None:
     if json:
         print_json(linked)
     else:
-        typer.echo("\n".join(linked.handles))
+        print_text("\n".join(linked.handles))
 
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {

@@ -38,7 +38,17 @@ from perseid.schema.records import dump_values
 from ._arguments import Note, OpenInstallation, format_data, open_installation, parse_value_ref, printable
 from ._commands import Directory, Group, register_command
 from ._errors import REFUSED
-from ._output import AsJson, CommandFailed, pluralize, print_fields, print_json, print_message, progress, to_json
+from ._output import (
+    AsJson,
+    CommandFailed,
+    pluralize,
+    print_fields,
+    print_json,
+    print_message,
+    print_text,
+    progress,
+    to_json,
+)
 
 MAX_SHOWN: Final = 20
 """Records shown that were not migrated; `--report` has all."""
@@ -402,12 +412,12 @@ def _show_difference(found: Comparison, *, file: IO[str] | None, json: bool) -> 
             print_json(difference)
         return
     reason = f": {printable(found.reason)}" if found.reason else ""
-    typer.echo(f"{difference.difference.value:<10}  {printable(found.name)}{reason}")
+    print_text(f"{difference.difference.value:<10}  {printable(found.name)}{reason}")
     if found.source is not None and found.here is not None:
         for old, new in _pair_values(found):
             for sign, value in (("-", old), ("+", new)):
                 if value is not None:
-                    typer.echo(f"    {sign} {_describe_value(value)}")
+                    print_text(f"    {sign} {_describe_value(value)}")
 
 
 def _describe_value(value: Value) -> str:

@@ -36,7 +36,7 @@ from ._arguments import (
     print_warnings,
 )
 from ._commands import REMOTE
-from ._output import AsJson, InvalidTable, UnknownColumns, print_json, progress
+from ._output import AsJson, InvalidTable, UnknownColumns, print_json, print_text, progress
 
 if TYPE_CHECKING:  # loading them takes longer than showing help
     from perseid.records.record import Value
@@ -305,7 +305,7 @@ def _print_minted(result: "MintResult", handles_per_item: int, json: bool) -> No
 
         print_json(to_minted(result.handles, result.seq, handles_per_item, result.warnings))
     else:
-        typer.echo("\n".join(map(str, result.handles)))
+        print_text("\n".join(map(str, result.handles)))
         print_warnings(result.warnings)
 
 
@@ -314,7 +314,7 @@ def _print_response(minted: "MintedHandles", json: bool) -> None:
         print_json(minted)
     else:
         pairs = zip(minted.handles, minted.metadata, strict=True) if minted.metadata else None
-        typer.echo("\n".join(minted.handles if pairs is None else chain.from_iterable(pairs)))
+        print_text("\n".join(minted.handles if pairs is None else chain.from_iterable(pairs)))
         print_warnings(minted.warnings)
 
 

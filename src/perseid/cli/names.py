@@ -28,7 +28,7 @@ from perseid.schema.names import (
 from perseid.schema.names import rules as all_rules
 
 from ._commands import Command, Group, ResolversOption, StrictOption, find_own_resolvers, parse_resolver
-from ._output import AsJson, NotFound, for_each, print_fields, print_json, print_message
+from ._output import AsJson, NotFound, for_each, print_fields, print_json, print_message, print_text
 
 name_app = typer.Typer(cls=Group, help="Parse and convert handles, and explain the rules.", no_args_is_help=True)
 
@@ -99,7 +99,7 @@ def convert(
         if json:
             print_json(converted)
             return
-        typer.echo(converted.name)
+        print_text(converted.name)
         if to is Form.HANDLE and reference.tail and scheme is None:
             print_message(f"Left out, because it is not part of the handle: {reference.tail}")
 
@@ -130,7 +130,7 @@ def rules(
         print_json(Rules(found) if rule is None else found[0])
         return
     for key, value in chosen.items():
-        typer.echo(f"{key}  {value['title']}\n    {value['text']}")
+        print_text(f"{key}  {value['title']}\n    {value['text']}")
 
 
 suffix_app = typer.Typer(cls=Group, help="Generate and decode suffixes; nothing is registered.", no_args_is_help=True)
@@ -177,7 +177,7 @@ def pilin_suffix(
         if json:
             print_json(pilin_suffix)
         else:
-            typer.echo(pilin_suffix.suffix if decode is None else pilin_suffix.time)
+            print_text(pilin_suffix.suffix if decode is None else pilin_suffix.time)
 
     if decode is not None:
         for_each([decode], lambda text: to_pilin(pilin.decode(text)), show, json=json)
@@ -200,7 +200,7 @@ def cordra_suffix(
     if json:
         print_json(generated)
     else:
-        typer.echo(generated.suffix)
+        print_text(generated.suffix)
 
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {"name": name_app, "suffix": suffix_app}

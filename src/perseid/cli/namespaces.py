@@ -39,7 +39,7 @@ from ._arguments import (
 )
 from ._commands import Group, register_command
 from ._editor import find_editor, run_editor
-from ._output import AsJson, print_fields, print_json, print_message, require_terminal, to_json
+from ._output import AsJson, print_fields, print_json, print_message, print_text, require_terminal, to_json
 from ._target import LocalTarget, open_target
 from .installation import Profile, make_policy, parse_party
 
@@ -192,7 +192,7 @@ def remove(
     if json:
         print_json(removed)
     else:
-        typer.echo(prefix)
+        print_text(prefix)
 
 
 @register_command(namespace_app, "list")
@@ -208,7 +208,7 @@ def list_(directory: Directory = None, acting_as: ActingAs = None, json: AsJson 
             if json:
                 print_json(each)
             else:
-                typer.echo(f"{printable(each.prefix)}{'  retired' if each.retired else ''}")
+                print_text(f"{printable(each.prefix)}{'  retired' if each.retired else ''}")
 
 
 @register_command(namespace_app, "show")
@@ -268,7 +268,7 @@ def policy(  # noqa: PLR0913 - options
             if json:
                 print_json(shown)
             else:
-                typer.echo(shown.policy, nl=False)
+                print_text(shown.policy, nl=False)
             return
         before = Policy.from_toml(shown.policy)
         text = _edit_policy(before) if file is None else read_text(file)
@@ -282,7 +282,7 @@ def policy(  # noqa: PLR0913 - options
     if json:
         print_json(changed)
     else:
-        typer.echo(changed.prefix)
+        print_text(changed.prefix)
 
 
 # Adding
@@ -296,7 +296,7 @@ def _print_created(created: CreatedNamespace, json: bool, *, has_new_creator: bo
     if json:
         print_json(created)
         return
-    typer.echo(created.prefix)
+    print_text(created.prefix)
     print_warnings(created.warnings)
     if created.creator and has_new_creator:
         print_message(f"The default creator is {created.creator}. Describe it in its record.")
@@ -424,7 +424,7 @@ def list_all_types(
             if json:
                 print_json(registered)
             else:
-                typer.echo(f"{printable(registered.handle)}  {printable(registered.name)}")
+                print_text(f"{printable(registered.handle)}  {printable(registered.name)}")
 
 
 @register_command(type_app, "show")

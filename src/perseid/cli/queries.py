@@ -32,7 +32,7 @@ from ._arguments import (
     printable,
 )
 from ._commands import NATIVE, REMOTE, parse_resolver
-from ._output import STANDARD_INPUT, AsJson, CommandFailed, for_each, print_json, print_message
+from ._output import STANDARD_INPUT, AsJson, CommandFailed, for_each, print_json, print_message, print_text
 
 if TYPE_CHECKING:  # loading them takes longer than showing help
     from perseid.client import Client
@@ -117,7 +117,7 @@ def resolve(  # noqa: PLR0913 - options
             print_json(metadata or record)
             return
         if not is_single:
-            typer.echo(printable(record.handle))
+            print_text(printable(record.handle))
         if metadata is not None:
             _print_authority(metadata)
         else:
@@ -149,11 +149,11 @@ def _print_authority(metadata: "Authority") -> None:
         print_message("The policy of the namespace does not require authority metadata.")
         return
     for label, time in (("created", metadata.created), ("updated", metadata.updated)):
-        typer.echo(f"{label}  {time or 'unknown'}")
+        print_text(f"{label}  {time or 'unknown'}")
     for label, party in (("creator", metadata.creator), *[("owner", owner) for owner in metadata.owners]):
         text = "unknown" if party is None else printable(party.uri)
         remark = "" if party is None or party.verified else f"  ({NOT_VERIFIED})"
-        typer.echo(f"{label:<7}  {text}{remark}")
+        print_text(f"{label:<7}  {text}{remark}")
 
 
 def _print_hints(record: "Record") -> None:
@@ -179,7 +179,7 @@ def _print_values(record: "Record") -> None:
     width = max(len(str(value.index)) for value in values)
     types = [printable(value.type) + ("" if value.is_public else "!private") for value in values]
     for value, type_ in zip(values, types, strict=True):
-        typer.echo(f"{value.index:>{width}}  {type_:<{max(map(len, types))}}  {format_data(value)}")
+        print_text(f"{value.index:>{width}}  {type_:<{max(map(len, types))}}  {format_data(value)}")
 
 
 DEFAULT_SECONDS: Final = 60
@@ -296,7 +296,7 @@ def _print_results(
             if json:
                 print_json(result)
             else:
-                typer.echo(printable(result.handle))
+                print_text(printable(result.handle))
         remaining = None if remaining is None else remaining - len(page.results)
         after = page.next
         if after is None:
@@ -408,7 +408,7 @@ def _print_citation(cited: "CitationResponse", json: bool) -> None:
     if json:
         print_json(cited)
     else:
-        typer.echo(cited.citation)
+        print_text(cited.citation)
 
 
 def _cite_remotely(
@@ -482,7 +482,7 @@ def qr(  # noqa: PLR0913 - options
         about = {"url": code.text, "file": str(output), "format": image_format.value, "code": code.designator}
         print_json({"handle": str(target.handle), **about})
     else:
-        typer.echo(code.text)
+        print_text(code.text)
 
 
 def _find_printable_remotely(

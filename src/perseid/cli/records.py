@@ -38,7 +38,7 @@ from ._arguments import (
     require_version,
 )
 from ._commands import NATIVE, REMOTE
-from ._output import AsJson, print_json, print_message
+from ._output import AsJson, print_json, print_message, print_text
 
 if TYPE_CHECKING:  # loading them takes longer than showing help
     from perseid.client import Client
@@ -243,7 +243,7 @@ def list_(  # noqa: PLR0913 - options
                 else:
                     shown = state is None and item.state != HandleState.PUBLISHED
                     label = "deleted" if item.state == "absent" else item.state
-                    typer.echo(printable(item.handle) + (f"  {label}" if shown else ""))
+                    print_text(printable(item.handle) + (f"  {label}" if shown else ""))
             cursor = page.next
             if cursor is None:
                 return
@@ -267,7 +267,7 @@ def _list_natively(
         if json:
             print_json(HandleSummary(handle, UNKNOWN_STATE, 0))
         else:
-            typer.echo(printable(handle))
+            print_text(printable(handle))
     if limit is not None and len(handles) > limit:
         print_message(f"There are {len(handles) - limit:,} more results.")
 

@@ -14,7 +14,7 @@ from perseid.wire.codes import ResponseCode
 
 from ._arguments import ActingAs, Directory, Note, printable
 from ._commands import Group, register_command
-from ._output import AsJson, print_fields, print_json, print_message
+from ._output import AsJson, print_fields, print_json, print_message, print_text
 from ._target import Target, open_target
 
 LAST: Final = "last"
@@ -91,7 +91,7 @@ def create(  # noqa: PLR0913 - options
     if json:
         print_json(created)
         return
-    typer.echo(created.token)
+    print_text(created.token)
     print_message(f"This is token {created.id}. It is shown only once: store it where only your program can read it.")
     print_message(f"It expires at {created.expires}. To revoke it: perseid token revoke {created.id}")
 
@@ -119,7 +119,7 @@ def list_(
             if json:
                 print_json(token)
             else:
-                typer.echo(_format_line(token))
+                print_text(_format_line(token))
 
 
 @register_command(app, "show")
@@ -185,7 +185,7 @@ def revoke(
             if json:
                 print_json(revoked)
             else:
-                typer.echo(revoked.id)
+                print_text(revoked.id)
         if not ids:
             print_message(f"perseid: {printable(issuer or '')} has no active tokens")
 
