@@ -8,6 +8,7 @@ import pytest
 
 from perseid.names.handle import Handle
 from perseid.registry.commands.lifecycle import Tombstone, Unpublish
+from perseid.registry.queries import suggest
 from perseid.server.http.context import SUGGESTIONS_PER_ADDRESS, make_suggestion_budget
 from perseid.server.http.v1.problems import ENCODED_TWICE
 from tests.server.http.contexts import Harness, basic, harness, json_of
@@ -16,6 +17,12 @@ from tests.server.http.v1.callers import at, create
 from tests.server.installations import OPERATOR
 
 MISSPELT = "12345/reprot-2021"
+
+
+@pytest.fixture(autouse=True)
+def _without_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine can take longer than people wait."""
+    monkeypatch.setattr(suggest, "MAX_SECONDS", 60.0)
 
 
 @pytest.fixture(scope="module")
