@@ -225,6 +225,15 @@ def test_changed_token_must_be_authenticated_again(there: Registry) -> None:
 # What ends a token
 
 
+def test_token_for_another_namespace_hears_of_its_scope_before_the_policy(there: Registry) -> None:
+    add_namespace(there, "102.100.272", "pilin", admin(100, "300:0.NA/12345"))
+    identity = shown(there, ANN, scope("create"))
+    invalid = Create(handle("102.100.272/not-pilin"), (URL,))
+    reason = "cannot create 102.100.272/not-pilin: it is limited to 12345"
+    refused(lambda: there.do(invalid, identity, "cli"), ResponseCode.INSUFFICIENT_PERMISSIONS, reason)
+    refused(lambda: there.do(invalid, ANN, "cli"), ResponseCode.INVALID_HANDLE, "PILIN")
+
+
 def test_expired_token_is_refused(here: Registry, machine: Machine) -> None:
     secret = make(here, ANN, scope("create"), days=2)
     identity = authenticated(here, secret.text())

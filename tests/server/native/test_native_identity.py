@@ -16,7 +16,7 @@ from perseid.records.private_keys import PrivateKey
 from perseid.records.record import Value, ValueRef
 from perseid.registry.commands.records import Create, Delete, Home, Modify, Remove
 from perseid.registry.registry import Registry
-from perseid.server.native.authentication import MAX_KEYS
+from perseid.server.native.authentication import MAX_SECRETS, find_proving_secret
 from perseid.server.native.decisions import Busy
 from perseid.server.native.server import NativeServer, NativeSettings
 from perseid.server.native.work import SecretGuess, Work, WorkKind, own_secret_id
@@ -313,8 +313,23 @@ def test_wrong_response_without_an_index_in_a_session_is_refused(visitor: Visito
     assert visitor.ask(answer, session, about=request).code is ResponseCode.INVALID_ADMIN
 
 
+@pytest.mark.parametrize(("index", "tries"), [(300, 1), (0, MAX_SECRETS)])
+def test_wrong_secret_takes_the_same_work_whatever_secrets_there_are(index: int, tries: int) -> None:
+    tried: list[bytes] = []
+
+    def check(secret: bytes) -> bool:
+        tried.append(secret)
+        return False
+
+    for count in range(tries + 1):
+        tried.clear()
+        keys = [secret_at(300 + at, b"a secret") for at in range(count)] + [secret_at(400, b"")]
+        assert find_proving_secret(keys, check, index) is None
+        assert len(tried) == tries
+
+
 def test_number_of_tried_keys_is_limited(registry: Registry, visitor: Visitor) -> None:
-    keys = [secret_at(300 + at, f"secret {at}".encode()) for at in range(MAX_KEYS + 1)]
+    keys = [secret_at(300 + at, f"secret {at}".encode()) for at in range(MAX_SECRETS + 1)]
     add_key(registry, USER, *keys)
     administered(registry, f"{PREFIX}/x", ValueRef(0, USER))
     identity = Identity(USER.encode(), 0)

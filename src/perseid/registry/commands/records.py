@@ -33,7 +33,7 @@ from perseid.records.record import (
 from perseid.records.types import HS_ADMIN, HS_SECKEY, has_type
 from perseid.registry.access import permissions
 from perseid.registry.access.authorization import authorize_write
-from perseid.registry.access.permissions import Differences, display_name
+from perseid.registry.access.permissions import Differences, RequiredScope, display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import (
     FIRST_ADMIN_INDEX,
@@ -45,7 +45,7 @@ from perseid.registry.context import (
     not_found,
     still_reserved,
 )
-from perseid.registry.identity import Anonymous
+from perseid.registry.identity import Anonymous, TokenIdentity
 from perseid.registry.policy.policy import Audience
 from perseid.registry.results import NOT_A_PREFIX_HANDLE, ChangeResult, Refused, StateConflict
 from perseid.registry.snapshot import SITE_PREFIX, StoredRecord, values_of_type
@@ -75,6 +75,10 @@ class Create(Deferrable):
     def decide(self, context: Context) -> Plan[ChangeResult]:
         """§16.2: responsibility, handle, indexes, existence, identity, permission, policy."""
         stored = context.get_hosted(self.handle, new=not self.overwrite)
+        if isinstance(context.identity, TokenIdentity) and not context.identity.scope.includes_namespace(
+            RequiredScope.of(stored.handle, Scope.CREATE).prefix
+        ):
+            self._require_create(context, stored)  # the policy of a namespace is of no use to tokens for others
         known = stored.exists and (stored.is_public or self._knows(context, stored))
         context.check_registrable(stored, known=known)
         check_indexes(self.values)

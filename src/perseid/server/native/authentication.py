@@ -89,8 +89,12 @@ EXTERNAL_LIFE: Final = 600
 """Seconds that the proof of a key on another server is valid in a session: nobody tells us that the key was removed."""
 
 MAX_KEYS: Final = 8
-"""Keys of a record that are tried for an identity without an index (index 0). Each check costs up to 0.1 s, anybody may
-ask for it, and users have two or three keys."""
+"""Public keys of a record that are tried for an identity without an index (index 0). Anybody may ask for it, and users
+have two or three."""
+
+MAX_SECRETS: Final = 3
+"""The same for secrets. Each check costs up to 0.1 s, and a wrong proof always takes so many, so that its time does not
+reveal how many secrets there are."""
 
 PROOF_KINDS: Final = {HS_PUBKEY: Proof.PUBLIC_KEY, HS_SECKEY: Proof.SECRET_KEY}
 """Kinds of proof by their name in the protocol."""
@@ -165,7 +169,7 @@ def candidate_keys(values: Sequence[Value], kind: Proof, index: int) -> tuple[Va
     public = kind is Proof.PUBLIC_KEY
     keys = [value for value in values if (value.type == HS_PUBKEY if public else fold(value.type) == HS_SECKEY)]
     matching = [value for value in keys if value.index > 0 and index in (0, value.index)]
-    return tuple(sorted(matching, key=lambda value: value.index)[:MAX_KEYS])
+    return tuple(sorted(matching, key=lambda value: value.index)[: MAX_KEYS if public else MAX_SECRETS])
 
 
 DUMMY_SECRET: Final = bytes(range(32))
@@ -177,16 +181,27 @@ is ignored."""
 def find_proving_key(response: ChallengeResponse, kind: Proof, keys: Sequence[Value]) -> Value | None:
     """Return the key that a challenge response was made with, or None. Slow, also without keys."""
     if kind is Proof.SECRET_KEY:
-        return find_proving_secret(keys, response.check_secret)
+        return find_proving_secret(keys, response.check_secret, response.identity.index)
     return find_proving_public_key(keys, response.check_key)
 
 
-def find_proving_secret(keys: Sequence[Value], check: Callable[[bytes], bool]) -> Value | None:
-    """Return the first secret that passes the check, or None. An empty one proves nothing."""
+def find_proving_secret(keys: Sequence[Value], check: Callable[[bytes], bool], index: int) -> Value | None:
+    """Return the first secret that passes the check, or None. An empty one proves nothing.
+
+    A wrong proof takes the same number of checks for an index, whatever secrets there are.
+    """
     secrets = [value for value in keys if value.data]
-    if not secrets:
+    for value in secrets:
+        if check(value.data):
+            return value
+    for _ in range(len(secrets), count_secrets(index)):
         check(DUMMY_SECRET)
-    return next((value for value in secrets if check(value.data)), None)
+    return None
+
+
+def count_secrets(index: int) -> int:
+    """How many secrets are tried for an index."""
+    return 1 if index > 0 else MAX_SECRETS
 
 
 def find_proving_public_key(keys: Sequence[Value], check: Callable[[PublicKey], bool]) -> Value | None:

@@ -357,7 +357,9 @@ class NativeServer:
             answer=body.answer,
             version=request.message.version,
         )
-        key = await self._work(call, WorkKind.VERIFY, partial(find_proving_secret, secrets, check), secret_of)
+        key = await self._work(
+            call, WorkKind.VERIFY, partial(find_proving_secret, secrets, check, body.index), secret_of
+        )
         call.guess = SecretGuess(secret_of, key is not None)
         return await self._respond(call, ResponseCode.SUCCESS, VerificationResult(int(key is not None)))
 

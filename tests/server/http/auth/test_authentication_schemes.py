@@ -4,6 +4,7 @@ import base64
 import hashlib
 import hmac
 from contextlib import suppress
+from dataclasses import replace
 from urllib.parse import quote
 
 import pytest
@@ -19,6 +20,7 @@ from perseid.server.http.auth import handle_scheme
 from perseid.server.http.auth import handle_scheme as handle_proofs
 from perseid.server.http.auth import proofs as basic
 from perseid.server.http.auth.handle_scheme import MAX_ITERATIONS, Claim, InvalidFields
+from perseid.server.native.authentication import MAX_SECRETS
 from perseid.wire.credentials import Algorithm
 from tests.server.http.auth_servers import basic_header
 from tests.server.native.native_servers import HIDDEN
@@ -317,12 +319,19 @@ def test_expensive_derivations_try_few_keys(monkeypatch: pytest.MonkeyPatch) -> 
         return bytes(20)
 
     monkeypatch.setattr(handle_proofs, "derive_key", derive)
-    keys = [secret_value(b"\x80", 1), secret_value(b"b", 2), secret_value(b"c", 3)]
-    for iterations, tries in ((MAX_ITERATIONS, 2), (MAX_ITERATIONS // 3, 3), (10, 4)):
-        tried.clear()
-        costly = claim(Proof.SECRET_KEY, Algorithm.PBKDF2_HMAC_SHA1, b"x", salt=b"", iterations=iterations, bits=160)
-        assert handle_proofs.matching_signature_key(costly, NONCE, keys) is None
-        assert len(tried) == tries
+    three = [secret_value(b"\x80", 1), secret_value(b"b", 2), secret_value(b"c", 3)]
+    for keys in (three, three[:1], three[1:], []):
+        for iterations, tries in ((MAX_ITERATIONS, 2), (MAX_ITERATIONS // 3, 3), (10, 2 * MAX_SECRETS)):
+            tried.clear()
+            costly = claim(
+                Proof.SECRET_KEY, Algorithm.PBKDF2_HMAC_SHA1, b"x", salt=b"", iterations=iterations, bits=160
+            )
+            assert handle_proofs.matching_signature_key(costly, NONCE, keys) is None
+            assert len(tried) == tries, "whatever secrets there are"
+            tried.clear()
+            with_index = replace(costly, reference=ValueRef(1, "12345/u"))
+            assert handle_proofs.matching_signature_key(with_index, NONCE, keys[:1]) is None
+            assert len(tried) == 2
 
 
 @pytest.mark.parametrize("keys", [[], [secret_value(b"")]])

@@ -34,7 +34,7 @@ from perseid.records.private_keys import PrivateKey
 from perseid.records.record import Value, ValueRef
 from perseid.records.types import HS_PUBKEY, HS_SECKEY
 from perseid.registry.identity import Proof
-from perseid.server.native.authentication import DUMMY_SECRET, find_proving_public_key
+from perseid.server.native.authentication import DUMMY_SECRET, count_secrets, find_proving_public_key
 from perseid.wire.credentials import HASHES, Algorithm, mac
 
 MAX_NONCE: Final = 1_024
@@ -253,7 +253,8 @@ SERVER_ALGORITHM: Final = Algorithm.SHA256
 """The algorithm of the server's own proof, as in deployed servers."""
 
 MIN_TRIES: Final = 2
-"""Minimum number of PBKDF2 attempts, whatever they cost: both encodings of one secret."""
+"""Minimum number of PBKDF2 attempts, whatever they cost: both encodings of one secret. A wrong proof always takes as
+many as are possible, so that its time reveals nothing about the secrets."""
 
 ROUND_SECONDS: Final = 4e-7
 """Seconds of one PBKDF2 iteration."""
@@ -278,7 +279,13 @@ def matching_signature_key(claim: Claim, nonce: bytes, keys: Sequence[Value]) ->
 
 def verification_cost(claim: Claim) -> float | None:
     """Processor seconds for the PBKDF2 derivations of a claim; None without PBKDF2."""
-    return MIN_TRIES * claim.rounds * ROUND_SECONDS + _BASE_COST if claim.rounds else None
+    return _count_tries(claim) * claim.rounds * ROUND_SECONDS + _BASE_COST if claim.rounds else None
+
+
+def _count_tries(claim: Claim) -> int:
+    """PBKDF2 attempts for a claim: both encodings of each secret, but not more than the limit of iterations allows."""
+    allowed = max(MIN_TRIES, MAX_ITERATIONS // max(1, claim.rounds))
+    return min(allowed, MIN_TRIES * count_secrets(claim.reference.index))
 
 
 def sign(key: PrivateKey, nonce: bytes, cnonce: bytes) -> bytes:
@@ -287,16 +294,15 @@ def sign(key: PrivateKey, nonce: bytes, cnonce: bytes) -> bytes:
 
 
 def _check_keys(claim: Claim, signed: bytes, keys: Sequence[Value]) -> Iterator[tuple[Value, bool]]:
-    """Check each key; with PBKDF2 only as many as the limit of iterations allows."""
+    """Check each key; with PBKDF2 always the same number, see `_count_tries`."""
     if claim.algorithm is not Algorithm.PBKDF2_HMAC_SHA1:
         for key in keys:
             yield key, hmac.compare_digest(mac(claim.algorithm, key.data, signed), claim.signature)
         return
-    tries = max(MIN_TRIES, MAX_ITERATIONS // max(1, claim.rounds))
-    for key in keys:
-        for secret in dict.fromkeys((latin1_to_utf8(key.data), key.data)):
-            if tries == 0:
-                return
-            tries -= 1
-            derived = derive_key(secret, claim.salt, claim.iterations, claim.bits, limit=MAX_ITERATIONS)
-            yield key, hmac.compare_digest(mac(Algorithm.HMAC_SHA1, derived, signed), claim.signature)
+    tries = _count_tries(claim)
+    secrets = [(key, data) for key in keys for data in dict.fromkeys((latin1_to_utf8(key.data), key.data))][:tries]
+    padding = [(DUMMY_KEY, DUMMY_SECRET)] * (tries - len(secrets))
+    for key, secret in (*secrets, *padding):
+        derived = derive_key(secret, claim.salt, claim.iterations, claim.bits, limit=MAX_ITERATIONS)
+        is_equal = hmac.compare_digest(mac(Algorithm.HMAC_SHA1, derived, signed), claim.signature)
+        yield key, is_equal and key is not DUMMY_KEY
