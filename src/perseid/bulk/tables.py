@@ -12,6 +12,7 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import BinaryIO, Final, TypeAlias
 
@@ -161,6 +162,10 @@ class _Lines:
         self._number = 0
         self.size = 0
         """Characters read since it was set to 0."""
+
+    def __del__(self) -> None:
+        with suppress(ValueError):  # it is closed
+            self._file.detach()  # the file belongs to the caller
 
     def __iter__(self) -> "_Lines":
         return self

@@ -13,6 +13,7 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.CHANGE_CASE: "Leave it unchanged. If no two handles collide, confirm with --change-case",
     AdviceKind.CHANGE_POLICY: "Change its policy instead: perseid namespace policy {prefix} --edit",
     AdviceKind.CHANGE_SCHEME: "Change the scheme in the policy: perseid namespace policy {prefix} --edit",
+    AdviceKind.CHOOSE_ON_EXISTING: "Remove the row, or use --on-existing skip or --on-existing update",
     AdviceKind.CREATE_RECORD: "Create its record first, with its values: perseid create {handle} …",
     AdviceKind.CREATE_TOKEN: "Use another token, or create one: perseid token create",
     AdviceKind.DEFINE_TYPE: "Define it first (perseid type add {type} …), or use a registered type",
@@ -34,6 +35,9 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.LIST_TYPES: "Only handles can be registered as types. Use a registered type (perseid type list)",
     AdviceKind.LIST_USERS: "List the users: perseid user list",
     AdviceKind.MAKE_PUBLIC: "Make it public: write its type without !private, or with !public",
+    AdviceKind.MINT_AGAIN: (
+        "To write its handles again: perseid import FILE --handles-of {job}. To mint others: --mint-again"
+    ),
     AdviceKind.NAME_RESOLVER: "Name a resolver with --resolver URL, or set http.public_url in perseid.toml",
     AdviceKind.OMIT_DATE: "Omit it. Server administrators can keep the dates of a new record with --preserve-dates",
     AdviceKind.OVERWRITE: "Choose another handle, or replace the record: perseid create {handle} --overwrite …",

@@ -441,6 +441,7 @@ LAZY_COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "verify": ("verify", "Verify a proof or the whole ledger."),
     },
     "Bulk": {
+        "import": ("imports", "Create the records of a table, JSON lines or a batch file."),
         "export": ("export", "Export records as JSON lines, CSV or a batch file."),
         "rewrite": ("jobs", "Change the URLs of many records."),
         "undo": ("jobs", "Undo a job; short for perseid jobs undo."),

@@ -157,8 +157,12 @@ def _describe(error: Exception) -> _Report:
     if isinstance(error, NotFound):
         return _Report("not-found", str(error), code=0, exit_code=NOT_FOUND)
     if isinstance(error, CommandFailed):
-        exit_code = USAGE if error.is_usage else FAILED
+        exit_code = USAGE if error.is_usage else REFUSED if error.is_refusal else FAILED
         return _Report(error.problem_type, str(error), error.args[1:], exit_code=exit_code)
+    if _is_instance(error, "perseid.bulk.formats", "InvalidFile"):
+        problem: Any = error.problem  # type: ignore[attr-defined] # of that class
+        slug = "unknown-columns" if problem.rule == "unknown-columns" else "invalid-value"
+        return _Report(slug, str(error), (problem.fix,) if problem.fix else (), exit_code=USAGE)
     if isinstance(error, Interrupted):
         return _Report("command-failed", str(error), exit_code=INTERRUPTED)
     for module, name, slug in _FAILURES:

@@ -75,6 +75,8 @@ class CommandFailed(Exception):
     problem_type = "command-failed"
     is_usage = False
     """Whether the input has to be corrected."""
+    is_refusal = False
+    """Whether a rule does not allow it."""
 
     def __str__(self) -> str:
         return str(self.args[0])

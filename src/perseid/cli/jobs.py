@@ -128,7 +128,7 @@ def _preview_rewrite(planned: Iterable[PlannedRecord], json: bool, dry_run: bool
         if json and dry_run:
             print_json(each)
         elif not json and (dry_run or total <= MAX_SHOWN):
-            _print_planned(each)
+            print_planned(each)
     if not json and not dry_run and total > MAX_SHOWN:
         print_message(f"… and {total - MAX_SHOWN:,} more; --dry-run shows all")
     print_warnings(warnings)
@@ -280,7 +280,8 @@ def _print_summary(fields: dict[str, object]) -> None:
     print_fields({name: f"{value:,}" if isinstance(value, int) else value for name, value in fields.items()})
 
 
-def _print_planned(planned: PlannedRecord) -> None:
+def print_planned(planned: PlannedRecord) -> None:
+    """Print the changes of a record, old and new."""
     print_text(printable(planned.handle))
     for change in planned.changes:
         for sign, data in (("-", change.old), ("+", change.new)):
@@ -293,7 +294,8 @@ def _describe(job: JobResponse) -> str:
     parameters = job.parameters
     if job.kind == rewrite_job.KIND:
         return f"rewrite {display_name(str(parameters['url']))} to {display_name(str(parameters['to']))}"
-    words = [str(parameters[name]) for name in ("job", "where", "prefix", "source") if parameters.get(name)]
+    names = ("job", "where", "prefix", "source", "file", "import")
+    words = [str(parameters[name]) for name in names if parameters.get(name)]
     return f"{job.kind} {printable(quote_text(words[0]) if ' ' in words[0] else words[0])}"
 
 

@@ -18,10 +18,10 @@ from perseid.registry.jobs import import_job, runner, undo
 from perseid.registry.jobs.import_check import ImportCheck, KeyTable
 from perseid.registry.jobs.import_job import minted_rows
 from perseid.registry.jobs.runner import JobRun
-from perseid.registry.jobs.spool import ImportState, Spool, SpooledImport
+from perseid.registry.jobs.spool import Spool, SpooledImport
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused, StateConflict
-from perseid.schema.imports import ImportRow, OnExisting, RowOperation, RowOptions, RowProblem
+from perseid.schema.imports import ImportRow, ImportState, OnExisting, RowOperation, RowOptions, RowProblem
 from perseid.schema.jobs import JobState, PlannedRecord
 from perseid.schema.records import ValueInput
 from tests.registry.jobs.runs import run_pieces

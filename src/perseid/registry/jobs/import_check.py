@@ -35,7 +35,7 @@ from perseid.registry.policy.policy import advise_url, find_url_problems
 from perseid.registry.registry import Registry
 from perseid.registry.results import InvalidTimestamp, Refused
 from perseid.registry.snapshot import Rules, Snapshot
-from perseid.schema.imports import ImportRow, RowOperation, RowOptions, RowOutcome, RowProblem
+from perseid.schema.imports import ImportRow, ImportState, RowOperation, RowOptions, RowOutcome, RowProblem
 from perseid.schema.jobs import PlannedChange, PlannedRecord
 from perseid.schema.problems import slug_of_code
 from perseid.schema.records import Data, dump_values
@@ -43,7 +43,7 @@ from perseid.wire.codes import ResponseCode
 
 from .import_rows import InvalidCell, InvalidState, RowPlan, build_mint, decide_row, normalize_handle
 from .runner import Chunk
-from .spool import ImportState, SpooledImport
+from .spool import SpooledImport
 
 if TYPE_CHECKING:
     from perseid.ledger.log.reader import LogReader
@@ -253,10 +253,11 @@ class ImportCheck:
                     problem = self._find_invalid_url(context, row, plan.drafts[0])
         except (Refused, InvalidName) as error:
             problem = self._to_problem(context, row, error)
-        self._take_warnings(context, row)
         if problem is not None:
+            context.warnings.clear()
             self._reject(problem)
             return ()
+        self._take_warnings(context, row)
         if plan.outcome is RowOutcome.UPDATED and row.operation is RowOperation.CREATE:
             self._note_change(context, plan.drafts[0])
         self._accept(row, plan.outcome)
@@ -277,10 +278,11 @@ class ImportCheck:
                 pass  # having to wait is not a problem
             except (Refused, InvalidName) as error:
                 problem = self._to_problem(context, row, error)
-            self._take_warnings(context, row)
             if problem is None:
+                self._take_warnings(context, row)
                 self._accept(row, RowOutcome.MINTED)
             else:
+                context.warnings.clear()
                 self._reject(problem)
 
     def _sample(self, context: Context, row: ImportRow) -> Draft:

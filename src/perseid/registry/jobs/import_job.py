@@ -31,13 +31,13 @@ from perseid.registry.context import Context, Deferrable, Plan, Stage, defer
 from perseid.registry.identity import Identity
 from perseid.registry.registry import Registry
 from perseid.registry.results import InvalidRequest, Refused, StateConflict
-from perseid.schema.imports import ImportRow, RowOperation, RowOptions
+from perseid.schema.imports import ImportRow, ImportState, RowOperation, RowOptions
 from perseid.wire.codes import ResponseCode
 
 from . import runner
 from .import_rows import build_mint, decide_row
 from .runner import DeferToNextChunk, JobRun
-from .spool import ImportState, Spool, SpooledImport
+from .spool import Spool, SpooledImport
 
 KIND: Final = "import"
 

@@ -13,11 +13,11 @@ from perseid.ledger.log.entry import Draft, State
 from perseid.names.handle import Handle, fold
 from perseid.names.uri import KNOWN_RESOLVERS, is_uri, parse_user_input
 from perseid.records.admin import Admin
-from perseid.records.data_types import data_from_cell
+from perseid.records.data_types import check_data_length, data_from_cell
 from perseid.records.encoding import to_base64
 from perseid.records.errors import InvalidData
 from perseid.records.json_form import value_from_json
-from perseid.records.record import DEFAULT_PERMISSIONS, PRIVATE_PERMISSIONS, ref_from_text
+from perseid.records.record import DEFAULT_PERMISSIONS, PRIVATE_PERMISSIONS, Permission, ref_from_text
 from perseid.records.types import HS_ADMIN, has_type
 from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
@@ -42,7 +42,12 @@ from perseid.schema.imports import ImportRow, OnExisting, RowOperation, RowOptio
 from perseid.schema.records import ValueInput
 from perseid.wire.codes import ResponseCode
 
-_PERMISSIONS: Final = {"1110": DEFAULT_PERMISSIONS, "1100": PRIVATE_PERMISSIONS}
+_PERMISSIONS: Final[dict[str | None, Permission | None]] = {
+    None: None,
+    "1110": DEFAULT_PERMISSIONS,
+    "1100": PRIVATE_PERMISSIONS,
+}
+"""The usual permissions, which need no parser."""
 _STATES: Final = {"": State.NORMAL} | {
     state.label: state for state in (State.NORMAL, State.UNPUBLISHED, State.RESERVED, State.TOMBSTONE)
 }
@@ -82,10 +87,13 @@ def parse_values(values: Iterable[ValueInput], *, with_timestamps: bool = False)
 
 def parse_value(item: ValueInput, *, with_timestamp: bool = False) -> PartialValue:
     """Parse a value of a row, whose text is literal; raises `InvalidData`."""
-    known = item.permissions is None or item.permissions in _PERMISSIONS
-    if isinstance(item.data, str) and known and item.ttl is None and item.references is None and not with_timestamp:
-        permissions = None if item.permissions is None else _PERMISSIONS[item.permissions]
-        return PartialValue(item.type, data_from_cell(item.type, item.data), item.index, permissions)
+    if item.ttl is None and item.references is None and not with_timestamp and item.permissions in _PERMISSIONS:
+        data = item.data
+        if isinstance(data, str):
+            return PartialValue(item.type, data_from_cell(item.type, data), item.index, _PERMISSIONS[item.permissions])
+        if data.format == "string" and isinstance(data.value, str) and data.value.isascii():
+            content = check_data_length(data.value.encode())
+            return PartialValue(item.type, content, item.index, _PERMISSIONS[item.permissions])
     members: dict[str, Any] = {name: member for name, member in msgspec.to_builtins(item).items() if member is not None}
     if isinstance(item.data, str):
         members["data"] = {"format": "base64", "value": to_base64(data_from_cell(item.type, item.data))}

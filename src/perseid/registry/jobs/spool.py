@@ -18,14 +18,13 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import msgspec
 
 from perseid.ledger.store.directory import DIRECTORY_MODE, open_new, sync_directory
-from perseid.schema.imports import RowOptions, RowOutcome
+from perseid.schema.imports import ImportResponse, ImportState, RowOptions, RowOutcome
 
 EXPIRES: Final = 24 * 3_600
 """Seconds after which an import is deleted that no job was started for: a working day and the night after it."""
@@ -36,18 +35,6 @@ JOB_EXPIRES: Final = 30 * 24 * 3_600
 _ID_BYTES = 8
 _ID = re.compile(r"[0-9a-f]{16}")
 _RECORD = "import.json"
-
-
-class ImportState(StrEnum):
-    """How far an import has come."""
-
-    UPLOADING = "uploading"
-    CHECKING = "checking"
-    INVALID = "invalid"
-    """Some rows are invalid, and are not to be skipped; or the file cannot be read."""
-    READY = "ready"
-    STARTED = "started"
-    """A job was started: it tells the rest."""
 
 
 class ImportRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -86,6 +73,26 @@ class ImportRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     problem: str = ""
     """Why the file as a whole cannot be imported."""
     job: str = ""
+
+    def to_response(self) -> ImportResponse:
+        """Convert it for its user."""
+        return ImportResponse(
+            self.id,
+            self.state,
+            self.name,
+            self.sha256,
+            self.size,
+            self.detected,
+            self.checked,
+            self.valid,
+            self.invalid,
+            {outcome.value: count for outcome, count in self.outcomes.items()},
+            self.changes,
+            self.sample,
+            self.warnings,
+            self.problem or None,
+            self.job or None,
+        )
 
 
 @dataclass(slots=True)

@@ -183,6 +183,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.CHANGE_CASE: "Leave it unchanged. If no two handles collide, confirm with change_case",
     AdviceKind.CHANGE_POLICY: f"Change its policy instead: PUT {BASE}/namespaces/{{prefix}}/policy",
     AdviceKind.CHANGE_SCHEME: f"Change the scheme in the policy: PUT {BASE}/namespaces/{{prefix}}/policy",
+    AdviceKind.CHOOSE_ON_EXISTING: AdviceKind.CHOOSE_ON_EXISTING.value,
     AdviceKind.CREATE_RECORD: f"Create its record first, with its values: POST {BASE}/handles",
     AdviceKind.CREATE_TOKEN: f"Use another token, or create one: POST {BASE}/tokens",
     AdviceKind.DEFINE_TYPE: f"Define it first (POST {BASE}/types), or use a registered type",
@@ -203,6 +204,9 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.LIST_TYPES: f"Only handles can be registered as types. Use a registered type (GET {BASE}/types)",
     AdviceKind.LIST_USERS: f"List the users: GET {BASE}/users",
     AdviceKind.MAKE_PUBLIC: 'Make it public, with the permissions "1110"',
+    AdviceKind.MINT_AGAIN: (
+        f"Undo it first: POST {BASE}/jobs/{{job}}/undo, or confirm that each row shall get another handle"
+    ),
     AdviceKind.NAME_RESOLVER: "Name a resolver with the parameter resolver, as in ?resolver=https://hdl.handle.net",
     AdviceKind.OMIT_DATE: "Omit it. Server administrators can keep the dates of a new record with preserve_dates",
     AdviceKind.OVERWRITE: f"Choose another handle, or send PUT {BASE}/handles/{{handle}} to replace it",

@@ -1,0 +1,351 @@
+"""`perseid import`: create or change the records of a file, as one job."""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, BinaryIO, Final, TypeAlias
+
+import typer
+
+from perseid.bulk.formats import Format, Profile
+from perseid.schema.imports import ImportQuery, ImportResponse, OnExisting, RowOutcome, RowProblemResponse
+from perseid.schema.jobs import JobResponse
+
+from ._arguments import STANDARD_INPUT, ActingAs, Directory, Note, print_warnings, printable
+from ._commands import REMOTE
+from ._local_imports import LocalImports
+from ._output import (
+    AsJson,
+    CommandFailed,
+    confirm,
+    pluralize,
+    print_fields,
+    print_json,
+    print_message,
+    print_text,
+    progress,
+)
+from ._target import LocalTarget, Target, open_target
+from .jobs import print_planned
+from .lifecycle import Yes, run_job
+
+MAX_SHOWN: Final = 10
+"""Changes of existing records that are shown before the prompt; `--dry-run` shows more."""
+
+TEMPLATE: Final = (
+    "handle,URL,TITLE\r\n"
+    "12345/map-1,https://example.org/maps/1,First map\r\n"
+    "12345/map-2,https://example.org/maps/2,Second map\r\n"
+)
+MINT_TEMPLATE: Final = "URL,TITLE\r\nhttps://example.org/maps/1,First map\r\nhttps://example.org/maps/2,Second map\r\n"
+
+_ACTIONS: Final = {
+    RowOutcome.CREATED: "created",
+    RowOutcome.MINTED: "minted",
+    RowOutcome.UPDATED: "updated",
+    RowOutcome.DELETED: "deleted",
+}
+_FAMILIAR: Final = (Format.CSV, Format.XLSX, Format.ODS, Format.JSONL, Format.BATCH)
+
+
+class InvalidRows(CommandFailed):
+    """Some rows of a file are invalid, so nothing was changed."""
+
+    problem_type = "invalid-value"
+    is_refusal = True
+
+
+Imports: TypeAlias = LocalImports
+
+
+def import_file(  # noqa: PLR0913 - options
+    file: Annotated[
+        str | None, typer.Argument(metavar="[FILE]", help="The file; - is standard input.", show_default=False)
+    ] = None,
+    *,
+    format_: Annotated[
+        Format | None,
+        typer.Option("--format", metavar="FORMAT", help=f"{', '.join(_FAMILIAR)}. Default: detected."),
+    ] = None,
+    prefix: Annotated[
+        str, typer.Option("--prefix", metavar="PREFIX", help="Where to mint; also the prefix of handles without one.")
+    ] = "",
+    mapping: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map",
+            metavar="COLUMN=TYPE",
+            help="The meaning of a column: a type, `handle`, `state`, or `-` to ignore it; repeatable.",
+        ),
+    ] = None,
+    mint: Annotated[bool, typer.Option("--mint", help="Mint an identifier for each row.")] = False,
+    mint_again: Annotated[
+        bool, typer.Option("--mint-again", help="Mint although this file was minted before: each row gets another one.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="With --mint: the file with the handles beside each row."),
+    ] = None,
+    handles_of: Annotated[
+        str | None,
+        typer.Option("--handles-of", metavar="JOB", help="Only write the file with the handles that a job has minted."),
+    ] = None,
+    on_existing: Annotated[
+        OnExisting,
+        typer.Option("--on-existing", metavar="ACTION", help="If a handle exists: fail, skip or update."),
+    ] = OnExisting.FAIL,
+    skip_invalid: Annotated[bool, typer.Option("--skip-invalid", help="Import the valid rows only.")] = False,
+    preserve_dates: Annotated[
+        bool,
+        typer.Option("--preserve-dates", help="Keep dates, owners and timestamps; for server administrators."),
+    ] = False,
+    delimiter: Annotated[
+        str, typer.Option("--delimiter", metavar="C", help="The character between cells. Default: detected.")
+    ] = "",
+    encoding: Annotated[
+        str, typer.Option("--encoding", metavar="NAME", help="The encoding, such as cp1252. Default: detected.")
+    ] = "",
+    sheet: Annotated[
+        str, typer.Option("--sheet", metavar="NAME", help="The sheet of a spreadsheet. Default: the first.")
+    ] = "",
+    profile: Annotated[
+        Profile | None, typer.Option("--profile", metavar="NAME", help="The columns of another service: ezid, arklet.")
+    ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Keep the ' that exports put before formulas.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what will change, but change nothing.")] = False,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE", help="Write the invalid rows and their problems here.")
+    ] = None,
+    template: Annotated[bool, typer.Option("--template", help="Print a CSV file to start with.")] = False,
+    yes: Yes = False,
+    note: Note = "",
+    directory: Directory = None,
+    acting_as: ActingAs = None,
+    json: AsJson = False,
+) -> None:
+    """Create the records of a file: a CSV file, a spreadsheet, JSON lines or a Handle batch file.
+
+    Every row is checked before anything is changed. If a row is invalid, nothing is changed and each problem is printed
+    on its own line; `--report` writes the invalid rows with their problems to a file that you can correct and import.
+
+    A column is named after its type, as in `URL` or `EMAIL!private`. Other columns are refused, unless `--map` says
+    what they mean. Cells are stored as they are.
+
+    The import is one job: `perseid jobs resume` resumes it, and `perseid undo` undoes it. With `--mint`, the file is
+    written again with a handle in each row, beside the original (FILE.minted.csv) or to `--output`.
+
+    For example:
+        perseid import --template
+        perseid import maps.csv --dry-run
+        perseid import maps.csv --on-existing update --report problems.csv --yes
+        perseid import new.csv --mint --prefix 102.100.272 --yes --json
+    """
+    if template:
+        typer.echo(MINT_TEMPLATE if mint else TEMPLATE, nl=False)
+        return
+    if file is None:
+        raise typer.BadParameter("name the file, or - for standard input", param_hint="FILE")
+    if preserve_dates and REMOTE.get() is not None:
+        raise typer.BadParameter("works on a local installation only", param_hint="--preserve-dates")
+    query = ImportQuery(
+        name="" if file == STANDARD_INPUT else Path(file).name,
+        format=format_ or "",
+        delimiter=delimiter,
+        encoding=encoding,
+        sheet=sheet,
+        prefix=prefix,
+        map=tuple(mapping or ()),
+        profile=profile or "",
+        raw=raw,
+        mint=mint,
+        mint_again=mint_again,
+        on_existing=on_existing,
+        skip_invalid=skip_invalid,
+    )
+    minted = _choose_output(file, output) if mint or handles_of else None
+    with _open_source(file) as source, open_target(directory, acting_as) as target:
+        if not isinstance(target, LocalTarget):
+            raise CommandFailed("This command works on a local installation only", "Use -d DIR, without a server")
+        imports = LocalImports(target)
+        if minted is not None and handles_of is not None:
+            _write_minted(imports, handles_of, source, query, minted)
+            return
+        command = _Import(target, imports, source, query, json)
+        checked = command.check(preserve_dates=preserve_dates)
+        try:
+            command.show(checked, dry_run=dry_run)
+            command.report(checked, report)
+            if dry_run or not checked.valid:
+                return
+            if not yes:
+                confirm(_describe_changes(checked))
+            job = imports.apply_import(checked.id, note=note)
+        finally:
+            imports.discard_import(checked.id)
+        ended = run_job(target, job)
+        if minted is not None:
+            try:
+                _write_minted(imports, ended.job, source, query, minted)
+            except BaseException as error:
+                error.add_note(f"The handles are minted. To write them: perseid import FILE --handles-of {ended.job}")
+                raise
+    _print_result(ended, checked, minted, json=json)
+
+
+class _Import:
+    """An import of one file."""
+
+    def __init__(self, target: Target, imports: Imports, source: BinaryIO, query: ImportQuery, json: bool) -> None:
+        self._target, self._imports, self._source, self._query, self._json = target, imports, source, query, json
+
+    def check(self, *, preserve_dates: bool) -> ImportResponse:
+        """Check all rows."""
+        with progress("checking", None, "rows") as update:
+            return self._imports.check_import(self._source, self._query, update, preserve_dates=preserve_dates)
+
+    def show(self, checked: ImportResponse, *, dry_run: bool) -> None:
+        """Show what was found, and what will change."""
+        if self._json:
+            if dry_run:
+                print_json(checked)
+                for planned in self._imports.import_changes(checked.id):
+                    print_json(planned)
+            return
+        detected = checked.detected
+        format_ = ", ".join([text for name in ("format", "encoding", "line_ends") if (text := detected.get(name))])
+        delimiter = detected.get("delimiter")
+        lines = {
+            "file": printable(checked.name) or None,
+            "format": format_ + (f", delimiter {delimiter!a}" if delimiter else ""),
+            "columns": _describe_columns(checked) or None,
+            "rows": f"{checked.checked:,}",
+            **{name: f"{count:,}" for name, count in checked.outcomes.items()},
+            "invalid": f"{checked.invalid:,}" if checked.invalid else None,
+            "sample": ", ".join(map(printable, checked.sample)) if dry_run and not self._query.mint else None,
+        }
+        print_lines = print_fields if dry_run else _print_hints
+        print_lines(lines)
+        for identity in detected.get("authentication", ()):
+            print_message(f"The file names the identity {printable(identity)}, which is not used. To use one: --as")
+        print_warnings(map(printable, checked.warnings))
+        self._show_changes(checked, dry_run)
+
+    def _show_changes(self, checked: ImportResponse, dry_run: bool) -> None:
+        for number, planned in enumerate(self._imports.import_changes(checked.id)):
+            if not dry_run and number == MAX_SHOWN:
+                break
+            print_planned(planned)
+        if not dry_run and checked.changes > MAX_SHOWN:
+            print_message(f"… and {checked.changes - MAX_SHOWN:,} more; --dry-run shows them")
+
+    def report(self, checked: ImportResponse, path: Path | None) -> None:
+        """Report invalid rows; fail unless they are skipped."""
+        if not checked.invalid:
+            return
+        if path is not None:
+            with _replace_file(path) as to:
+                self._imports.write_import_report(checked.id, to)
+        else:
+            for problem in self._imports.import_problems(checked.id):
+                if self._json:
+                    print_json(problem)
+                else:
+                    print_text(_describe_problem(problem))
+        if self._query.skip_invalid and checked.valid:
+            return
+        rows = f"{checked.invalid:,} of {pluralize(checked.checked, 'row')} {'is' if checked.invalid == 1 else 'are'}"
+        where = f"Correct them in {path} and import that file" if path else "To write them to a file: --report FILE"
+        others = f". To import the other {checked.valid:,}: --skip-invalid" if checked.valid else ""
+        raise InvalidRows(f"{rows} invalid; nothing was changed", f"{where}{others}")
+
+
+def _print_hints(fields: dict[str, str | None]) -> None:
+    """Print labeled values on standard error."""
+    print_message("; ".join([f"{label} {value}" for label, value in fields.items() if value]))
+
+
+def _describe_columns(checked: ImportResponse) -> str:
+    columns = checked.detected.get("columns", ())
+    shown = [
+        printable(each["header"] if each["header"] == each["meaning"] else f"{each['header']} ({each['meaning']})")
+        for each in columns
+    ]
+    return ", ".join(shown)
+
+
+def _describe_changes(checked: ImportResponse) -> str:
+    counts = [
+        f"{checked.outcomes[outcome]:,} {verb}" for outcome, verb in _ACTIONS.items() if checked.outcomes.get(outcome)
+    ]
+    skipped = f"; {pluralize(checked.invalid, 'invalid row')} will be skipped" if checked.invalid else ""
+    return f"Records will change: {', '.join(counts) or 'none'}{skipped}"
+
+
+def _describe_problem(problem: RowProblemResponse) -> str:
+    where = f"line {problem.line}" + (f", {problem.column}" if problem.column else "")
+    value = f" ({problem.value})" if problem.value and problem.value not in problem.message else ""
+    return printable(f"{where}: {problem.message}{value} {problem.fix}".strip())
+
+
+def _print_result(ended: JobResponse, checked: ImportResponse, minted: Path | None, *, json: bool) -> None:
+    if json:
+        print_json(ended)
+        return
+    counts = {name: f"{count:,}" for name, count in checked.outcomes.items()}
+    invalid = {"invalid": f"{checked.invalid:,}"} if checked.invalid else {}
+    handles = {} if minted is None else {"handles": printable(str(minted))}
+    print_fields({"job": ended.job, "rows": f"{checked.checked:,}", **counts, **invalid, **handles})
+
+
+# Files
+
+
+@contextmanager
+def _open_source(file: str) -> Iterator[BinaryIO]:
+    """Open the file; standard input is copied, because the file is read several times."""
+    if file != STANDARD_INPUT:
+        with Path(file).open("rb") as source:
+            yield source
+        return
+    with tempfile.TemporaryFile() as copy:
+        shutil.copyfileobj(sys.stdin.buffer, copy)
+        copy.seek(0)
+        yield copy
+
+
+def _choose_output(file: str, output: Path | None) -> Path:
+    """Return where the minted handles go; fail if that exists."""
+    if output is None:
+        if file == STANDARD_INPUT:
+            raise typer.BadParameter("is required with standard input", param_hint="--output")
+        path = Path(file)
+        suffix = path.suffix if path.suffix in (".jsonl", ".ndjson") else ".csv"
+        output = path.with_name(f"{path.stem}.minted{suffix}")
+    if output.exists():
+        raise CommandFailed(f"{output} exists", "Choose another file with --output, or remove it")
+    return output
+
+
+def _write_minted(imports: Imports, job: str, source: BinaryIO, query: ImportQuery, path: Path) -> None:
+    with _replace_file(path) as to:
+        imports.write_minted(job, source, query, to)
+    print_message(f"The handles are in {path}")
+
+
+@contextmanager
+def _replace_file(path: Path) -> Iterator[BinaryIO]:
+    """Write a file that appears when it is complete."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            yield file
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+commands: dict[str, Callable[..., None] | typer.Typer] = {"import": import_file}

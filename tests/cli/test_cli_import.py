@@ -1,0 +1,221 @@
+"""`perseid import`: the records of a file, all of them or none, as one job."""
+
+import csv
+import io
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from perseid.registry.identity import LocalIdentity
+from perseid.registry.installation.installation import Installation
+from perseid.registry.jobs import import_job, runner
+from tests.cli.installation import Site, examples, site
+
+PREFIX = "12345"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    monkeypatch.chdir(tmp_path)
+    return site(tmp_path, "--prefix", PREFIX, "--profile", "free")
+
+
+def write(name: str, *rows: tuple[str, ...]) -> str:
+    text = io.StringIO()
+    csv.writer(text).writerows(rows)
+    Path(name).write_text(text.getvalue(), encoding="utf-8")
+    return name
+
+
+def read(name: str) -> list[dict[str, str]]:
+    return [*csv.DictReader(io.StringIO(Path(name).read_text(encoding="utf-8-sig")))]
+
+
+def values_of(here: Site, handle: str) -> list[str]:
+    document = json.loads(here.ok(f"resolve {handle} --json").out)
+    return [each["data"]["value"] for each in document["values"] if each["type"] != "HS_ADMIN"]
+
+
+def count_handles(here: Site) -> int:
+    return len(here.lines(f"list {PREFIX}"))
+
+
+def test_one_percent_of_bad_rows_change_nothing_and_are_skipped_on_request(here: Site) -> None:
+    """5,000 rows with 50 bad ones; `make crash` has 100,000."""
+    bad = {number: number * 100 for number in range(50)}
+    kinds = ("no url", "ftp:", "//example.org", "javascript:alert(1)", "http//example.org")
+    rows = [(f"{PREFIX}/{number}", f"https://example.org/{number}") for number in range(5_000)]
+    for number, at in bad.items():
+        rows[at] = (rows[at][0], kinds[number % 5]) if number % 2 else (f"{PREFIX}/{at}\u200b", rows[at][1])
+    write("t.csv", ("handle", "URL"), *rows)
+    before = count_handles(here)
+    done = here("import t.csv --yes")
+    assert done.code == 4
+    assert len(done.out.splitlines()) == 50
+    assert [int(line.split(",")[0].removeprefix("line ")) for line in done.out.splitlines()] == [
+        at + 2 for at in bad.values()
+    ]
+    assert "50 of 5,000 rows are invalid; nothing was changed" in done.err
+    assert count_handles(here) == before
+    done = here("import t.csv --yes --skip-invalid --report problems.csv")
+    assert done.code == 0, done
+    assert count_handles(here) == before + 4_950
+    problems = read("problems.csv")
+    assert len(problems) == 50
+    assert (problems[1]["problem_column"], problems[1]["problem_value"]) == ("URL", "ftp:")
+    assert all(row["problem_rule"] and row["problem_message"] for row in problems)
+
+
+def test_report_can_be_corrected_and_imported(here: Site) -> None:
+    write(
+        "t.csv",
+        ("handle", "Link", "TITLE"),
+        (f"{PREFIX}/a", "example.org", "=1+1"),
+        (f"{PREFIX}/b", "https://b.example/", "B"),
+    )
+    assert here("import t.csv --map Link=URL --yes --report problems.csv").code == 4
+    text = Path("problems.csv").read_text(encoding="utf-8").replace(",example.org,", ",https://a.example/,", 1)
+    Path("corrected.csv").write_text(text, encoding="utf-8")
+    here.ok("import corrected.csv --map Link=URL --yes")
+    assert values_of(here, f"{PREFIX}/a") == ["https://a.example/", "=1+1"]
+
+
+def test_cells_are_literal(here: Site) -> None:
+    write("t.csv", ("handle", "DESC", "TITLE"), (f"{PREFIX}/a", "@/etc/hostname", "base64:aGk="))
+    here.ok("import t.csv --yes")
+    assert values_of(here, f"{PREFIX}/a") == ["@/etc/hostname", "base64:aGk="]
+
+
+def test_unknown_columns_are_refused_by_name(here: Site) -> None:
+    write("t.csv", ("handle", "URL", "Ttile", "Shelf"), (f"{PREFIX}/a", "https://a.example/", "A", "7"))
+    done = here("import t.csv --yes")
+    assert (done.code, done.out) == (2, "")
+    assert "'Ttile', 'Shelf'" in done.err
+    here.ok("import t.csv --yes --map Ttile=TITLE --map Shelf=-")
+    assert values_of(here, f"{PREFIX}/a") == ["https://a.example/", "A"]
+
+
+def test_dry_run_shows_the_difference_of_existing_records(here: Site) -> None:
+    here.ok(f"create {PREFIX}/a --url https://old.example/")
+    write("t.csv", ("handle", "URL"), (f"{PREFIX}/a", "https://new.example/"), (f"{PREFIX}/b", "https://b.example/"))
+    failed = here("import t.csv --yes")
+    assert failed.code == 4
+    assert "already exists" in failed.out
+    assert "--on-existing" in failed.out
+    lines = here.lines("import t.csv --on-existing update --dry-run")
+    assert lines[-3:] == [
+        f"{PREFIX}/a",
+        "    - 1  URL  https://old.example/",
+        "    + 1  URL  https://new.example/",
+    ]
+    assert "updated  1" in lines
+    assert values_of(here, f"{PREFIX}/a") == ["https://old.example/"]
+    first, change = [json.loads(line) for line in here.lines("import t.csv --on-existing update --dry-run --json")]
+    assert (first["outcomes"], first["state"], change["handle"]) == (
+        {"created": 1, "updated": 1},
+        "ready",
+        f"{PREFIX}/a",
+    )
+    assert "job" in here.ok("import t.csv --on-existing skip --yes").out
+    assert values_of(here, f"{PREFIX}/a") == ["https://old.example/"]
+    ended = json.loads(here.ok("import t.csv --on-existing update --yes --json").out)
+    assert (ended["kind"], ended["state"], ended["done"]) == ("import", "done", 1)
+    assert values_of(here, f"{PREFIX}/a") == ["https://new.example/"]
+    here.ok("undo last --yes")
+    assert values_of(here, f"{PREFIX}/a") == ["https://old.example/"]
+    assert not [*(here.directory / "spool").iterdir()], "nothing is left in the spool"
+
+
+def test_confirmation_is_required(here: Site) -> None:
+    write("t.csv", ("handle", "URL"), (f"{PREFIX}/a", "https://a.example/"))
+    done = here("import t.csv")
+    assert done.code == 1
+    assert "1 created" in done.err
+    assert "--yes" in done.err
+    assert not [*(here.directory / "spool").iterdir()]
+
+
+def test_minted_handles_are_written_back_and_never_minted_twice(here: Site) -> None:
+    write("t.csv", ("TITLE", "URL"), ("A", "https://a.example/"), ("B", "https://b.example/"))
+    done = here.ok(f"import t.csv --mint --prefix {PREFIX} --yes")
+    assert "t.minted.csv" in done.out
+    minted = read("t.minted.csv")
+    assert [(row["TITLE"], row["URL"]) for row in minted] == [("A", "https://a.example/"), ("B", "https://b.example/")]
+    assert values_of(here, minted[1]["handle"]) == ["B", "https://b.example/"]
+    job = here.lines("jobs list")[0].split()[0]
+    again = here(f"import t.csv --mint --prefix {PREFIX} --yes -o again.csv")
+    assert again.code == 4
+    assert job in again.err
+    assert "--mint-again" in again.err
+    here.ok("import t.csv --handles-of last -o again.csv")
+    assert read("again.csv") == minted
+    write("other.csv", ("TITLE",), ("A",))
+    assert here(f"import other.csv --handles-of {job}").code == 1
+    here.ok(f"import t.csv --mint --mint-again --prefix {PREFIX} --yes -o more.csv")
+    assert {row["handle"] for row in read("more.csv")}.isdisjoint({row["handle"] for row in minted})
+    text = Path("t.csv").read_bytes().replace(b"A,", b"C,")
+    here.ok(f"import - --mint --prefix {PREFIX} --yes -o stdin.csv", stdin=text)
+    assert read("stdin.csv")[0]["TITLE"] == "C"
+
+
+def test_interrupted_import_is_resumed_at_its_row(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_job, "ROWS_PER_STEP", 2)
+    write("t.csv", ("handle", "URL"), *[(f"{PREFIX}/{number}", f"https://example.org/{number}") for number in range(9)])
+
+    class Killed(BaseException):
+        pass
+
+    advance = runner.JobRun.advance
+    steps = iter(range(3))
+
+    def stop(self: runner.JobRun) -> bool:
+        if next(steps, None) is None:
+            raise Killed
+        return advance(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(runner.JobRun, "advance", stop)
+        with pytest.raises(Killed):
+            here("import t.csv --yes")
+    assert "unfinished 6 of 9" in here.lines("jobs list")[0]
+    here.ok("jobs resume last")
+    assert count_handles(here) == 9
+    with Installation.open(here.directory) as installation:
+        job = runner.find_job(installation.registry(), LocalIdentity("test"), runner.LAST)
+        lines = [line for line, _ in import_job.minted_rows(installation.registry(), job)]
+    assert lines == [*range(2, 11)]
+    assert "done 9" in here.lines("jobs list")[0]
+
+
+def test_dates_are_kept_for_server_administrators_only(here: Site) -> None:
+    record = {
+        "handle": f"{PREFIX}/old",
+        "values": [
+            {
+                "index": 1,
+                "type": "URL",
+                "data": {"format": "string", "value": "https://old.example/"},
+                "timestamp": "2001-02-03T04:05:06Z",
+            }
+        ],
+    }
+    Path("t.jsonl").write_text(json.dumps(record) + "\n", encoding="utf-8")
+    done = here(f"import t.jsonl --preserve-dates --yes --as 300:{PREFIX}/ann")
+    assert done.code == 4
+    here.ok("import t.jsonl --preserve-dates --yes")
+    document = json.loads(here.ok(f"resolve {PREFIX}/old --json").out)
+    assert document["values"][0]["timestamp"] == "2001-02-03T04:05:06Z"
+
+
+def test_examples_of_the_help_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = site(tmp_path, "--demo")
+    monkeypatch.chdir(tmp_path)
+    here.ok("namespace add 12345 --profile free")
+    first, *others = examples("import")
+    Path("maps.csv").write_text(here.ok(first).out, encoding="utf-8")
+    write("new.csv", ("URL",), ("https://example.org/new",))
+    for example in others:
+        done = here.ok(shlex.join(shlex.split(example)))
+        assert done.out or done.err
