@@ -75,6 +75,25 @@ def test_login_saves_a_server_that_commands_use(user: User) -> None:
     assert "There is no remote work" in done.err
 
 
+def test_saved_servers_are_listed_and_damaged_files_can_be_removed(user: User) -> None:
+    assert user("whoami --all").out == ""
+    user.login("--name", "work")
+    remotes.save_remote("b", Remote("id.example.org", server_key="AA=="), user.environ)
+    path = remotes.save_remote("damaged", Remote("https://a.example"), user.environ)
+    path.write_text("{")
+    done = user("whoami --all")
+    assert done.out.splitlines() == [
+        "b     id.example.org           anonymous",
+        f"work  {SERVER}  {ADMINISTRATOR}",
+    ]
+    assert "damaged.json is not a saved remote" in done.err
+    assert "perseid logout damaged" in done.err
+    assert SECRET not in user("whoami --all --json").out
+    assert user("logout damaged").code == 0
+    assert user("whoami --all").err == ""
+    refused(user("logout damaged"), "There is no remote damaged; saved remotes: b, work", code=1)
+
+
 def test_token_identifies_its_issuer(user: User) -> None:
     user.login("--name", "work")
     created = user("token create --scope read --all-namespaces --json --remote work").json

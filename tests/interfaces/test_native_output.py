@@ -1,5 +1,6 @@
 """Commands over the native protocol: the same output as on an installation, and a server whose key is pinned."""
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from tests.cli.program import Done
 from tests.interfaces.test_same_output import VARYING
 from tests.server.installations import ADMINISTRATOR, SECRET, copy_to
 from tests.server.running import Serving, serving
+from tests.test_documentation import GUIDE_OF_SERVERS, agrees, blocks, session
 from tests.wire.key_material import SERVER_KEY
 
 NATIVE_COMMANDS: Final = (
@@ -58,8 +60,12 @@ UNKNOWN_NATIVELY: Final = re.compile(r"""(?<="state":")\w+ | (?<="seq":)\d+ | ,"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    directory = copy_to(tmp_path_factory.mktemp("native"))
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copy_to(tmp_path_factory.mktemp("native"))
+
+
+@pytest.fixture(scope="module")
+def server(directory: Path) -> Iterator[Serving]:
     with serving(directory, PERSEID_SERVER_LISTING_ALLOWED="true") as running:
         yield running
 
@@ -182,3 +188,33 @@ def test_invalid_options_are_named(user: User, words: str, problem: str) -> None
 
 def test_server_that_does_not_answer_is_unreachable(user: User) -> None:
     refused(user("resolve", "12345/n0", "--server", "127.0.0.1:1"), "Cannot connect to 127.0.0.1:1", code=5)
+
+
+def test_guide_prints_what_it_shows(server: Serving, directory: Path, user: User, tmp_path: Path) -> None:
+    """The commands of the guide, with the addresses and the key of this server, whose HTTP needs no certificate."""
+    plain, secure = (f"{scheme}:{server.http[1]}" for scheme in ("http://127.0.0.1", "https://localhost"))
+    words = "token create --scope read,mint,create,update --all-namespaces --json --server"
+    created = user(*words.split(), plain, *user.credentials).json["token"]
+    for name, text in (("token.txt", created), ("secret.txt", SECRET)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o600)
+    (tmp_path / "https.pem").write_bytes((directory / "keys" / "https.pem").read_bytes())
+    digest = user.fingerprint.rpartition(" ")[2]
+    for block in blocks(GUIDE_OF_SERVERS):
+        address = secure if "https.pem" in block.text else plain
+        for typed, expected in session(block):
+            if typed.startswith("export "):
+                name, _, value = typed.removeprefix("export ").partition("=")
+                user.environ[name] = value
+                continue
+            known = {"https://id.example.org": address, "id.example.org:2641": user.server}
+            known |= dict.fromkeys(re.findall("SHA256:.{43}", typed), digest)
+            for shown, real in known.items():
+                typed = typed.replace(shown, real)  # noqa: PLW2901 - the real one
+            with contextlib.chdir(tmp_path):
+                printed = user(*typed.split()[1:]).shown
+            for real, shown in ((plain, "https://id.example.org"), (secure, "https://id.example.org")):
+                printed = printed.replace(real, shown)
+            printed = printed.replace(user.server, "id.example.org:2641")
+            texts = [re.sub("SHA256:.{43}| +", " ", text) for text in (printed, expected)]
+            assert agrees(*texts), f"{block}: $ {typed}\n{printed}"

@@ -21,7 +21,7 @@ from ._commands import (
     TokenFile,
     resolve_directory,
 )
-from ._output import AsJson, CommandFailed, confirm, is_terminal, print_fields, print_json, print_message
+from ._output import AsJson, CommandFailed, confirm, is_terminal, print_fields, print_json, print_message, print_text
 
 if TYPE_CHECKING:  # loading it takes longer than showing help
     from perseid.client.api import Client
@@ -97,6 +97,8 @@ def logout(
 ) -> None:
     """Remove a saved server and its credentials from this machine. A token stays valid: see `perseid token revoke`.
 
+    `perseid whoami --all` lists the saved servers.
+
     For example:
         perseid logout work
     """
@@ -112,13 +114,23 @@ def logout(
         print_message(f"Removed {name} and its credentials.")
 
 
-def whoami(directory: Directory = None, acting_as: ActingAs = None, json: AsJson = False) -> None:
-    """Show where you work, and as whom; a server checks your credentials.
+def whoami(
+    all_: Annotated[
+        bool, typer.Option("--all", help="List the saved servers instead; nothing is sent to them.")
+    ] = False,
+    directory: Directory = None,
+    acting_as: ActingAs = None,
+    json: AsJson = False,
+) -> None:
+    """Show where you work, and as whom; a server checks your credentials. With `--all`, list the saved servers.
 
     For example:
         perseid whoami
         perseid whoami --as 300:0.NA/102.100.272 --json
     """
+    if all_:
+        _list_remotes(json)
+        return
     connect = REMOTE.get()
     if connect is None:
         where, identity = str(resolve_directory(directory).resolve()), str(get_identity(acting_as))
@@ -129,6 +141,26 @@ def whoami(directory: Directory = None, acting_as: ActingAs = None, json: AsJson
         print_json({"server" if connect else "directory": where, "identity": identity})
     else:
         print_fields({"server" if connect else "directory": where, "identity": identity})
+
+
+def _list_remotes(json: bool) -> None:
+    """Print the saved servers; one whose file is damaged is reported."""
+    from perseid.client.remotes import InvalidRemote, list_remotes, load_remote  # noqa: PLC0415 - see above
+
+    rows: list[tuple[str, str, str]] = []
+    for name in list_remotes(os.environ):
+        try:
+            remote = load_remote(name, os.environ)
+        except InvalidRemote as problem:
+            print_message(f"{name}: {problem}. To remove it: perseid logout {name}")
+            continue
+        rows.append((name, remote.server, remote.identity or ("token" if remote.token else "anonymous")))
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(2)]
+    for name, server, identity in rows:
+        if json:
+            print_json({"remote": name, "server": server, "identity": identity})
+        else:
+            print_text(f"{name:<{widths[0]}}  {server:<{widths[1]}}  {identity}")
 
 
 # Shared with all commands that work on servers
