@@ -63,13 +63,13 @@ SECTIONS: Final = (
     Section(
         "Connect to a server",
         "A client of the HTTP API of one server.",
-        ("api.connect", "api.connect_async", "api.ConnectOptions"),
+        ("api.connect", "api_async.connect_async", "api.ConnectOptions"),
     ),
     Section(
         "Clients",
         "`Client` has these methods and the operations of the next sections. `AsyncClient` has the same ones: they\n"
         "are awaited; lists and `watch` are asynchronous iterators.",
-        ("api.Client", "api.AsyncClient", "api.Pages", "api_operations.Values"),
+        ("api.Client", "api_async.AsyncClient", "api.Pages", "api_operations.Values"),
     ),
     Section(
         "Records",

@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from perseid.cli import remote as command
 from perseid.cli._commands import REMOTE
 from perseid.client import remotes
 from perseid.client.api import Client, make_options
+from perseid.client.api_exchange import HttpRequest
 from perseid.client.remotes import Remote
 from tests.cli.installation import call, refused
 from tests.cli.program import Done
@@ -216,13 +216,12 @@ class Changing(InProcess):
         super().__init__(server)
         self._change = change
 
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        response = super().handle_request(request)
-        if "json" not in response.headers["Content-Type"]:
-            return response
-        body = self._walk(json.loads(response.content))
-        kept = {"Content-Type": response.headers["Content-Type"]}
-        return httpx.Response(response.status_code, headers=kept, content=json.dumps(body).encode())
+    def ask(self, request: HttpRequest) -> tuple[int, dict[str, str], bytes]:
+        status, headers, body = super().ask(request)
+        if "json" not in headers["content-type"]:
+            return status, headers, body
+        kept = {"content-type": headers["content-type"]}
+        return status, kept, json.dumps(self._walk(json.loads(body))).encode()
 
     def _walk(self, value: Any, name: str = "") -> Any:
         if isinstance(value, dict):

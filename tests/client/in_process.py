@@ -1,33 +1,60 @@
-"""A transport of the client that sends requests to a server in the same process."""
+"""Transports of the clients that send requests to a server in the same process."""
 
 import asyncio
-from typing import Any, Final
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Final
 
-import httpx
-
+from perseid.client.api_async import AsyncResponseStream
+from perseid.client.api_exchange import HttpRequest
+from perseid.client.api_http import ResponseStream
 from tests.server.http.contexts import Harness
 
 URL: Final = "https://hdl.example.org"
 
 
-class InProcess(httpx.BaseTransport, httpx.AsyncBaseTransport):
+def path_of(request: HttpRequest) -> str:
+    """The path of a request."""
+    return request.url.removeprefix(URL).partition("?")[0]
+
+
+class InProcess:
     """Sends requests to a server in this process, and keeps them."""
 
     def __init__(self, server: Harness) -> None:
         self.server = server
-        self.sent: list[httpx.Request] = []
+        self.sent: list[HttpRequest] = []
 
-    def _parts(self, request: httpx.Request) -> tuple[str, bytes, bytes, dict[str, Any]]:
+    def ask(self, request: HttpRequest) -> tuple[int, dict[str, str], bytes]:
+        """Return the status, headers and body of a response."""
         self.sent.append(request)
-        headers = {name: value for name, value in request.headers.items() if name != "host"}
-        return request.method, request.url.raw_path, request.content, {"headers": headers}
+        target = request.url.removeprefix(URL)
+        answer = self.server.ask(request.method, target, request.body, headers=request.headers)
+        return answer.status, {name.lower(): value for name, value in answer.headers}, answer.body
 
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        request.read()
-        method, target, body, how = self._parts(request)
-        answer = self.server.ask(method, target, body, **how)
-        return httpx.Response(answer.status, headers=list(answer.headers), content=answer.body)
+    @contextmanager
+    def open(self, request: HttpRequest, _timeout: float) -> Iterator[ResponseStream]:
+        status, headers, body = self.ask(request)
+        yield ResponseStream(status, headers, iter([body]))
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        await request.aread()
-        return await asyncio.to_thread(self.handle_request, request)
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class AsyncInProcess:
+    """The same for `AsyncClient`."""
+
+    def __init__(self, server: Harness) -> None:
+        self.blocking = InProcess(server)
+
+    @asynccontextmanager
+    async def open(self, request: HttpRequest, _timeout: float) -> AsyncIterator[AsyncResponseStream]:
+        status, headers, body = await asyncio.to_thread(self.blocking.ask, request)
+
+        async def pieces() -> AsyncIterator[bytes]:
+            yield body
+
+        yield AsyncResponseStream(status, headers, pieces())
+
+    async def close(self) -> None:
+        """Nothing is open."""

@@ -1,19 +1,28 @@
 """The client of the HTTP API, against a server in the same process."""
 
 import asyncio
+import itertools
 import json
+import ssl
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
 import perseid
 from perseid.client import api
-from perseid.client.api import AsyncClient, Client, Operations, make_options
-from perseid.client.api_exchange import EventParser, InsecureConnection, Origin
+from perseid.client.api import Client, Operations, make_options
+from perseid.client.api_async import AsyncClient
+from perseid.client.api_exchange import EventParser, Failed, Failure, HttpRequest, InsecureConnection, Origin
+from perseid.client.api_http import ResponseStream
 from perseid.client.api_operations import ListOperation, Operation
-from perseid.client.errors import ClientError, NotFound, ProtocolError, Refused, Unreachable
+from perseid.client.errors import ClientError, NotFound, ProtocolError, Refused, UnknownOutcome, Unreachable
 from perseid.records.encoding import to_base64
 from perseid.schema.common import HandleState
 from perseid.schema.exports import ExportPart
@@ -21,11 +30,12 @@ from perseid.schema.jobs import JobState
 from perseid.schema.queries import ImageFormat, Selectors
 from perseid.schema.records import ToDelete, ValueInput
 from perseid.server.http.v1.routes import SECTIONS
-from tests.client.in_process import URL, InProcess
+from tests.client.in_process import URL, AsyncInProcess, InProcess, path_of
+from tests.server.http.client_certificates import UID, certificate, library_key
 from tests.server.http.contexts import Harness, harness
 from tests.server.http.v1.callers import with_token
 from tests.server.installations import ADMINISTRATOR, SECRET
-from tests.wire.key_material import SERVER_KEY
+from tests.wire.key_material import RSA_KEY, SERVER_KEY
 
 
 @pytest.fixture(scope="module")
@@ -39,19 +49,37 @@ def client(server: Harness) -> Client:
     return Client(make_options(URL, {"identity": ADMINISTRATOR, "secret": SECRET}), InProcess(server))
 
 
-class Script(httpx.BaseTransport):
-    """Gives prepared responses; an exception is raised."""
+@dataclass
+class Answer:
+    """A prepared response; JSON unless it has a media type."""
 
-    def __init__(self, *answers: httpx.Response | Exception) -> None:
+    status: int = 200
+    body: object = b""
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def stream(self) -> ResponseStream:
+        body = self.body if isinstance(self.body, bytes) else json.dumps(self.body).encode()
+        headers = {"content-type": "application/json", **{name.lower(): value for name, value in self.headers.items()}}
+        return ResponseStream(self.status, headers, iter([body]))
+
+
+class Script:
+    """Gives prepared responses and failures."""
+
+    def __init__(self, *answers: Answer | Failure) -> None:
         self.answers = list(answers)
-        self.sent: list[httpx.Request] = []
+        self.sent: list[HttpRequest] = []
 
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
+    @contextmanager
+    def open(self, request: HttpRequest, _timeout: float) -> Iterator[ResponseStream]:
         self.sent.append(request)
         answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        if isinstance(answer, Failure):
+            raise Failed(answer)
+        yield answer.stream()
+
+    def close(self) -> None:
+        pass
 
 
 @pytest.fixture
@@ -62,21 +90,22 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return seconds
 
 
-def scripted(*answers: httpx.Response | Exception, **options: Any) -> tuple[Client, Script]:
+def scripted(*answers: Answer | Failure, **options: Any) -> tuple[Client, Script]:
     script = Script(*answers)
     return Client(make_options(URL, {"token": "perseid_secret", **options}), script), script  # type: ignore[typeddict-item]
 
 
-def problem(slug: str, status: int, **headers: str) -> httpx.Response:
+def problem(slug: str, status: int, **headers: str) -> Answer:
     body = {"type": f"{URL}/docs/problems#{slug}", "title": "t", "status": status, "detail": "d", "advice": "a"}
-    return httpx.Response(status, json=body, headers={"Content-Type": "application/problem+json", **headers})
+    return Answer(status, body, {"Content-Type": "application/problem+json", **headers})
 
 
 CREATED = {"handle": "12345/x", "seq": 7}
+HTML = {"Content-Type": "text/html"}
 
 
-def created() -> httpx.Response:
-    return httpx.Response(201, json=CREATED)
+def created() -> Answer:
+    return Answer(201, CREATED)
 
 
 # Operations
@@ -183,7 +212,7 @@ def test_namespaces_types_and_tokens(client: Client) -> None:
 def test_asynchronous_client_does_the_same(server: Harness) -> None:
     async def use() -> None:
         token = with_token(server, "find", "mint")["Authorization"].removeprefix("Bearer ")
-        async with AsyncClient(make_options(URL, {"token": token}), InProcess(server)) as client:
+        async with AsyncClient(make_options(URL, {"token": token}), AsyncInProcess(server)) as client:
             minted = await client.mint("12345/api-a-", count=2)
             assert [each.handle async for each in client.list("12345") if each.handle in minted.handles]
             assert [page.next async for page in client.list("12345").pages()] == [None]
@@ -204,15 +233,54 @@ def test_key_signs_the_nonce_of_a_session(server: Harness, client: Client) -> No
     own = Client(make_options(URL, {"identity": "300:12345/api-key", "key": SERVER_KEY}), transport)
     own.set("12345/api-key", {"URL": "https://example.org/"})
     own.add("12345/api-key", {"EMAIL": "keeper@example.org"})
-    paths = [request.url.path for request in transport.sent]
-    assert paths.count("/api/sessions") == 1
-    own.options.credentials.session = "ended"  # type: ignore[attr-defined]
-    own.add("12345/api-key", {"EMAIL": "other@example.org"})
-    assert [request.url.path for request in transport.sent].count("/api/sessions") == 2
+    assert [path_of(request) for request in transport.sent].count("/api/sessions") == 1
     other = Client(make_options(URL, {"identity": "300:0.NA/12345", "key": SERVER_KEY}), transport)
     with pytest.raises(Refused) as refused:
         other.publish("12345/n1")
     assert refused.value.problem_type == "authentication-failed"
+
+
+class Expired(InProcess):
+    """Ends the first session when some requests have come with it."""
+
+    def __init__(self, server: Harness, requests: int) -> None:
+        super().__init__(server)
+        self.barrier = threading.Barrier(requests)
+        self.lock = threading.Lock()
+        self.old = ""
+
+    def ask(self, request: HttpRequest) -> tuple[int, dict[str, str], bytes]:
+        if self.old and request.headers.get("Authorization") == self.old:
+            self.barrier.wait(30)
+            request = replace(request, headers={**request.headers, "Authorization": 'Handle sessionId="ended"'})
+        with self.lock:
+            return super().ask(request)
+
+
+def test_requests_at_the_same_time_share_a_new_session_when_theirs_has_ended(server: Harness, client: Client) -> None:
+    public = to_base64(SERVER_KEY.public.to_bytes())
+    keys = [ValueInput("HS_PUBKEY", f"base64:{public}", index=300)]
+    client.create("12345/api-expired", [*keys, ValueInput("HS_ADMIN", "300:12345/api-expired", index=100)])
+    transport = Expired(server, 8)
+    own = Client(make_options(URL, {"identity": "300:12345/api-expired", "key": SERVER_KEY}), transport)
+    own.set("12345/api-expired", {"URL": "https://example.org/"})
+    transport.old = transport.sent[-1].headers["Authorization"]
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda n: own.add("12345/api-expired", {f"NOTE{n}": "n"}).handle, range(8)))
+    assert results == ["12345/api-expired"] * 8
+    assert [path_of(request) for request in transport.sent].count("/api/sessions") == 2
+
+    async def use() -> list[str]:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(8))
+        asynchronous = AsyncInProcess(server)
+        asynchronous.blocking = transport
+        transport.old = transport.sent[-1].headers["Authorization"]
+        async with AsyncClient(own.options, asynchronous) as many:
+            made = [many.add("12345/api-expired", {f"MORE{n}": "n"}) for n in range(8)]
+            return [each.handle for each in await asyncio.gather(*made)]
+
+    assert asyncio.run(use()) == ["12345/api-expired"] * 8
+    assert [path_of(request) for request in transport.sent].count("/api/sessions") == 3
 
 
 @pytest.mark.parametrize(
@@ -260,7 +328,7 @@ def test_urls_of_servers() -> None:
 
 
 def test_redirects_are_not_followed(waits: list[float]) -> None:
-    client, script = scripted(httpx.Response(307, headers={"Location": "https://other.example.org/"}))
+    client, script = scripted(Answer(307, headers={"Location": "https://other.example.org/"}))
     with pytest.raises(ProtocolError, match=r"redirects to https://other\.example\.org/"):
         client.resolve("12345/x")
     assert len(script.sent) == 1
@@ -285,31 +353,67 @@ def test_server_that_changed_nothing_is_asked_again(waits: list[float], status: 
     assert len(keys) == 1
 
 
-@pytest.mark.parametrize(
-    ("lost", "attempts"),
-    [(httpx.ReadTimeout("slow"), 1), (httpx.RemoteProtocolError("closed"), 1), (httpx.ConnectError("refused"), 4)],
-)
-def test_only_safe_requests_are_repeated(waits: list[float], lost: Exception, attempts: int) -> None:
+LOST = Failure("no answer within 30 s")
+NEVER_SENT = Failure("Connection refused", sent=False)
+BAD_GATEWAY = Answer(502, b"<html>", HTML)
+
+
+@pytest.mark.parametrize(("lost", "attempts"), [(LOST, 1), (BAD_GATEWAY, 1), (NEVER_SENT, 4)])
+def test_only_safe_requests_are_repeated(waits: list[float], lost: Answer | Failure, attempts: int) -> None:
     client, script = scripted(*[lost] * 4)
-    with pytest.raises(Unreachable):
-        client.delete("12345/x")
-    assert len(script.sent) == attempts
-    repeated: list[Callable[[], object]] = [
+    unsafe: list[Callable[[], object]] = [
+        lambda: client.delete("12345/x"),
+        lambda: client.set("12345/x", {"URL": "u"}, if_version=1),  # after the change, the condition would fail
+    ]
+    for call in unsafe:
+        script.answers[:] = [lost] * 4
+        script.sent.clear()
+        with pytest.raises(Unreachable) as caught:
+            call()
+        assert type(caught.value) is (Unreachable if lost is NEVER_SENT else UnknownOutcome)
+        assert len(script.sent) == attempts
+    safe: list[Callable[[], object]] = [
         client.checkpoint,
         lambda: client.create("12345/x"),
         lambda: client.set("12345/x", {"URL": "u"}),
     ]
-    for call in repeated:
+    for call in safe:
         script.answers[:] = [lost, created()]
         script.sent.clear()
         call()
         assert len(script.sent) == 2
-    script.answers[:] = [lost] * 4
-    script.sent.clear()
-    with pytest.raises(Unreachable):
-        client.set("12345/x", {"URL": "u"}, if_version=1)  # after the change, the condition would fail
-    assert len(script.sent) == attempts
     assert len(waits) >= 3
+
+
+@pytest.mark.parametrize(
+    ("answers", "kind"),
+    [
+        ([LOST, NEVER_SENT], UnknownOutcome),
+        ([LOST, problem("busy", 503)], UnknownOutcome),
+        ([LOST, problem("in-progress", 409, **{"Retry-After": "1"})], UnknownOutcome),
+        ([NEVER_SENT, BAD_GATEWAY], UnknownOutcome),
+        ([NEVER_SENT, NEVER_SENT], Unreachable),
+        ([NEVER_SENT, problem("busy", 503)], ClientError),
+        ([LOST, problem("permission-denied", 403)], Refused),
+        ([LOST, problem("already-exists", 409)], Refused),
+    ],
+)
+def test_outcome_is_unknown_until_the_server_tells_it(
+    waits: list[float], answers: list[Answer | Failure], kind: type[ClientError]
+) -> None:
+    client, script = scripted(*answers, retries=1)
+    with pytest.raises(ClientError) as caught:
+        client.create("12345/x")
+    assert type(caught.value) is kind
+    assert len({request.headers["Idempotency-Key"] for request in script.sent}) == 1
+    assert len(waits) == 1
+    if kind is UnknownOutcome:
+        assert caught.value.problem_type == "unknown-outcome"
+        assert "look before you repeat it" in caught.value.advice
+    script.answers[:] = [LOST, NEVER_SENT]
+    with pytest.raises(Unreachable) as caught:
+        client.set("12345/x", {"URL": "u"})
+    assert type(caught.value) is Unreachable, "it can be repeated"
 
 
 def test_each_change_has_its_own_key(waits: list[float]) -> None:
@@ -325,8 +429,8 @@ def test_long_waits_and_other_refusals_are_errors(waits: list[float]) -> None:
         problem("busy", 503, **{"Retry-After": "3600"}),
         problem("permission-denied", 403),
         problem("internal-error", 500),
-        httpx.Response(404, text="<html>"),
-        httpx.Response(502, text="<html>"),
+        Answer(404, b"<html>", HTML),
+        BAD_GATEWAY,
         retries=0,
     )
     for kind in (ClientError, Refused, ClientError, ProtocolError, Unreachable):
@@ -376,16 +480,71 @@ JOB = {
 
 def test_job_is_polled_where_events_cannot_be_streamed(waits: list[float]) -> None:
     ended = {**JOB, "state": "done", "done": 2, "ended_at": "2026-11-15T10:00:01Z"}
-    client, script = scripted(
-        httpx.Response(200, json=JOB), problem("too-many-requests", 429), httpx.Response(200, json=ended)
-    )
+    client, script = scripted(Answer(body=JOB), problem("too-many-requests", 429), Answer(body=ended))
     assert [job.done for job in client.watch()] == [1, 2]
-    assert [request.url.path for request in script.sent][1] == "/api/v1/jobs/0123456789abcdef/events"
+    assert path_of(script.sent[1]) == "/api/v1/jobs/0123456789abcdef/events"
     assert waits == [1.0]
 
 
 def test_job_is_watched_by_events(waits: list[float]) -> None:
     stream = f"event: progress\ndata: {json.dumps({**JOB, 'done': 2})}\n\nevent: end\ndata: {json.dumps(JOB)}\n\n"
-    client, _ = scripted(httpx.Response(200, json=JOB), httpx.Response(200, text=stream))
+    client, _ = scripted(Answer(body=JOB), Answer(body=stream.encode()))
     assert [job.done for job in client.watch()] == [1, 2, 1]
     assert waits == []
+
+
+def test_streams_that_end_at_once_are_asked_for_less_and_less_often(waits: list[float]) -> None:
+    event = f"event: progress\ndata: {json.dumps({**JOB, 'done': 2})}\n\n".encode()
+    streams = [b"", b"", b"", b"", b"", event, b""]
+    answers = [answer for stream in streams for answer in (Answer(body=JOB), Answer(body=stream))]
+    ended = {**JOB, "state": "done", "ended_at": "2026-11-15T10:00:01Z"}
+    client, _ = scripted(*answers, Answer(body=ended))
+    assert client.wait().state is JobState.DONE
+    assert waits == [1, 2, 4, 8, 8, 1, 2]
+
+
+def test_event_without_an_end_is_refused(waits: list[float]) -> None:
+    class Endless(Script):
+        @contextmanager
+        def open(self, request: HttpRequest, timeout: float) -> Iterator[ResponseStream]:
+            if not request.url.endswith("/events"):
+                with super().open(request, timeout) as response:
+                    yield response
+                return
+            yield ResponseStream(200, {}, (b"data: " + bytes(65_536) for _ in itertools.count()))
+
+    client = Client(make_options(URL, {"token": "t"}), Endless(Answer(body=JOB)))
+    with pytest.raises(ProtocolError, match="event of more than 1 MiB"):
+        client.wait()
+    assert waits == []
+
+
+# Parameters and files
+
+
+def test_empty_parameter_is_refused(client: Client) -> None:
+    with pytest.raises(ValueError, match="must not be empty"):
+        client.resolve("")
+
+
+@pytest.mark.parametrize("option", ["ca_file", "certificate", "key"])
+def test_files_that_cannot_be_used_are_refused_at_once(tmp_path: Path, option: str) -> None:
+    more = {"identity": "300:0.NA/1"} if option == "key" else {}
+    empty = tmp_path / "empty.pem"
+    empty.write_text("nothing")
+    for file, reason in {
+        tmp_path / "missing.pem": "No such file",
+        tmp_path: "Is a directory",
+        empty: "certificate|private key",
+    }.items():
+        with pytest.raises(ValueError, match=reason) as caught:
+            perseid.connect(URL, **{option: file}, **more)  # type: ignore[arg-type]
+        assert str(file) in str(caught.value)
+
+
+def test_protected_certificate_does_not_ask_at_the_terminal(tmp_path: Path) -> None:
+    key = library_key(RSA_KEY).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"x"))
+    file = tmp_path / "protected.pem"
+    file.write_bytes(key + ssl.DER_cert_to_PEM_cert(certificate((UID, "300:12345/x"), key=RSA_KEY)).encode())
+    with pytest.raises(ValueError, match="without a passphrase"):
+        perseid.connect(URL, certificate=file)

@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 import perseid
-from perseid.client.errors import ProtocolError, Unreachable
+from perseid.client.errors import ProtocolError, Refused, Unreachable
 from perseid.records.encoding import to_base64
 from perseid.schema.jobs import JobState
 from perseid.schema.queries import Selectors
@@ -79,6 +79,25 @@ def test_many_requests_and_events_at_once(server: Serving) -> None:
             job = await client.rewrite(Selectors(url="https://example.org/2*"), "https://example.net/2*")
             assert (await client.wait(job.job)).state is JobState.DONE
             assert [each.state async for each in client.watch(job.job)] == [JobState.DONE]
+
+    asyncio.run(use())
+
+
+def test_dots_in_a_path_arrive_as_they_are(server: Serving) -> None:
+    with perseid.connect(url(server, "http"), identity=ADMINISTRATOR, secret=SECRET) as client:
+        assert client.create("12345/..").handle == "12345/.."
+        assert client.resolve("12345/..").handle == "12345/.."
+        for name in (".", ".."):
+            with pytest.raises(Refused) as caught:
+                client.resolve(name)
+            assert caught.value.problem_type == "invalid-name"
+
+    async def use() -> None:
+        async with perseid.connect_async(url(server, "http")) as client:
+            assert (await client.resolve("12345/..")).handle == "12345/.."
+            with pytest.raises(Refused) as caught:
+                await client.resolve("..")
+            assert caught.value.problem_type == "invalid-name"
 
     asyncio.run(use())
 

@@ -95,6 +95,13 @@ def test_a_blocking_resolver_loads_only_what_it_uses() -> None:
     assert [module for module in loaded if module.startswith(("perseid.ledger", "perseid.registry"))] == []
 
 
+def test_a_blocking_client_loads_only_what_it_uses() -> None:
+    """A remote command loads it, and must start quickly."""
+    loaded = loaded_by("perseid.client.api")
+    unused = ("anyio", "asyncio", "cryptography", "httpcore", "httpx", "rich", "typer")
+    assert [module for module in unused if module in loaded] == []
+
+
 STARTUP_MODULES = (
     "alembic",
     "asyncio",

@@ -8,7 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .api import AsyncClient, Client, connect, connect_async
+    from .api import Client, connect
+    from .api_async import AsyncClient, connect_async
     from .errors import (
         ClientError,
         NotFound,
@@ -48,7 +49,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "AsyncClient": "api",
+    "AsyncClient": "api_async",
     "AsyncResolver": "resolution",
     "Client": "api",
     "AsyncNativeClient": "native_async",
@@ -66,7 +67,7 @@ _MODULES = {
     "Unreachable": "errors",
     "UntrustedCertificate": "errors",
     "connect": "api",
-    "connect_async": "api",
+    "connect_async": "api_async",
     "resolve": "resolution",
 }
 """The module of each exported name."""

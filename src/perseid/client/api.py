@@ -1,4 +1,4 @@
-"""The HTTP API as a Python client, blocking (`Client`) and asynchronous (`AsyncClient`).
+"""The HTTP API as a Python client, blocking (`Client`) or asynchronous (`AsyncClient`).
 
     with perseid.connect("https://id.example.org", token=token) as client:
         minted = client.mint("12345", {"URL": "https://example.org/1"})
@@ -7,48 +7,51 @@
 
 Both clients have the operations of `Operations`. Results are structures of `perseid.schema`; lists are
 iterators over all pages. The clients differ only in how they send requests and wait: the rules are in `api_exchange`.
+`api_async` has the asynchronous one, so that others need not load asyncio and httpx.
 """
 
-import asyncio
 import hashlib
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Generic, Self, TypedDict, TypeVar, Unpack, cast
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypedDict, TypeVar, Unpack, cast
 
-import httpx
 import msgspec
 
-from perseid import __version__
-from perseid.records.private_keys import PrivateKey
 from perseid.schema.jobs import JobResponse
 
 from .api_access import AccessOperations
 from .api_exchange import (
     DEFAULT_RETRIES,
+    Alone,
     ApiRequest,
     Credentials,
     EventParser,
+    Failed,
     Failure,
     HttpRequest,
     HttpResponse,
     KeyCredentials,
     Origin,
     SecretCredentials,
+    Steps,
     TokenCredentials,
-    Wait,
     build_request,
     check_privacy,
     exchange,
 )
-from .api_operations import QueryOperations, RecordOperations
+from .api_http import Connections, Proxy, Transport, load_authorities, load_certificate, read_certificate
+from .api_operations import QueryOperations, RecordOperations, encode_parameter
 from .api_services import JOB_PATH, JobOperations, NamespaceOperations
 from .errors import ProtocolError, UnexpectedKey, Unreachable
 from .options import check_options, parse_identity, read_key
+
+if TYPE_CHECKING:
+    from perseid.records.private_keys import PrivateKey
 
 R = TypeVar("R")
 Page = TypeVar("Page", bound=msgspec.Struct)
@@ -61,12 +64,13 @@ MAX_RESPONSE: Final = 1 << 26
 """Bytes of a response: a page has some MiB, and only a single item of extreme size is larger."""
 
 POLL_SECONDS: Final = 1.0
-"""Seconds between two requests for a job whose events cannot be streamed."""
+"""Seconds between two requests for a job whose events cannot be streamed; each further pause is twice as long."""
+
+MAX_POLL_SECONDS: Final = 8.0
+"""The longest pause, in seconds, while no event arrives."""
 
 SILENT_SECONDS: Final = 60.0
 """Seconds without any event: the server sends a comment after fifteen."""
-
-_HEADERS: Final = {"User-Agent": f"perseid/{__version__}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,43 +89,34 @@ class Options:
     timeout: float = DEFAULT_TIMEOUT
     retries: int = DEFAULT_RETRIES
 
-    def for_httpx(self) -> dict[str, Any]:
-        """The arguments of the clients of httpx, without settings of the environment: they could redirect secrets."""
-        verify = self._make_context() if self.origin.is_https else False
-        return {
-            "verify": verify,
-            "proxy": self.proxy,
-            "timeout": self.timeout,
-            "headers": _HEADERS,
-            "trust_env": False,
-        }
-
-    def _make_context(self) -> ssl.SSLContext:
+    def make_context(self) -> ssl.SSLContext | None:
         """Trust the system's certificates, those of a file, or exactly one. Blocks if that one must be fetched."""
+        if not self.origin.is_https:
+            return None
         if self.fingerprint:
             context = ssl.create_default_context(cadata=fetch_certificate(self.origin, self.fingerprint, self.timeout))
             context.check_hostname = False  # the certificate itself is known
             context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         else:
-            context = ssl.create_default_context(cafile=self.ca_file)
+            context = load_authorities(self.ca_file)
         if self.certificate is not None:
-            context.load_cert_chain(self.certificate)
+            load_certificate(context, self.certificate)
         return context
 
 
 def fetch_certificate(origin: Origin, fingerprint: str, timeout: float = DEFAULT_TIMEOUT) -> str:
     """Fetch the certificate of a server in PEM, and compare its fingerprint."""
     try:
-        text = ssl.get_server_certificate((origin.host, origin.port), timeout=timeout)
+        data = read_certificate(origin.host, origin.port, timeout)
     except OSError as error:
         raise Unreachable(f"{origin.url} cannot be reached: {error}") from error
-    found = hashlib.sha256(ssl.PEM_cert_to_DER_cert(text)).hexdigest()
+    found = hashlib.sha256(data).hexdigest()
     if found != normalize_fingerprint(fingerprint):
         raise UnexpectedKey(
             f"The certificate of {origin.url} has the fingerprint {found}, not the expected one",
             advice="Ask the operator of the server for the fingerprint of its new certificate",
         )
-    return text
+    return ssl.DER_cert_to_PEM_cert(data)
 
 
 def normalize_fingerprint(text: str) -> str:
@@ -141,7 +136,7 @@ class ConnectOptions(TypedDict, total=False):
     """Who acts, as `INDEX:HANDLE`; together with `secret` or `key`."""
     secret: str | bytes
     """The secret of the identity."""
-    key: PrivateKey | Path | str
+    key: "PrivateKey | Path | str"
     """The private key of the identity, or its file; it signs a challenge and is never sent.
 
     A protected file is read with `perseid.records.private_keys.read_private_key(data, passphrase)`.
@@ -161,9 +156,35 @@ class ConnectOptions(TypedDict, total=False):
 
 
 def make_options(url: str, given: ConnectOptions) -> Options:
-    """Check the options of `connect`; raises ValueError or TypeError."""
+    """Check the options of `connect`, and that its files can be used; raises ValueError or TypeError."""
     check_options(given, ConnectOptions)
     origin = Origin.parse(url)
+    credentials = _make_credentials(given)
+    ca_file, certificate, proxy = given.get("ca_file"), given.get("certificate"), given.get("proxy")
+    has_credentials = certificate is not None or type(credentials) is not Credentials
+    check_privacy(origin, has_credentials=has_credentials, proxy=proxy)
+    fingerprint = normalize_fingerprint(given["fingerprint"]) if "fingerprint" in given else ""
+    if fingerprint and (proxy is not None or ca_file is not None):
+        raise ValueError("fingerprint cannot be combined with proxy or ca_file. Use ca_file alone")
+    if proxy is not None:
+        Proxy.parse(proxy)
+    if ca_file is not None:
+        load_authorities(Path(ca_file))
+    if certificate is not None:
+        load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), Path(certificate))
+    return Options(
+        origin,
+        credentials,
+        None if ca_file is None else Path(ca_file),
+        fingerprint,
+        None if certificate is None else Path(certificate),
+        proxy,
+        given.get("timeout", DEFAULT_TIMEOUT),
+        given.get("retries", DEFAULT_RETRIES),
+    )
+
+
+def _make_credentials(given: ConnectOptions) -> Credentials:
     if len(given.keys() & {"token", "secret", "key", "certificate"}) > 1:
         raise ValueError("Use only one of token, secret, key and certificate")
     if ("identity" in given) != bool(given.keys() & {"secret", "key"}):
@@ -180,32 +201,12 @@ def make_options(url: str, given: ConnectOptions) -> Options:
         )
     elif "key" in given:
         credentials = KeyCredentials(str(parse_identity(given["identity"])), read_key(given["key"]))
-    ca_file, certificate, proxy = given.get("ca_file"), given.get("certificate"), given.get("proxy")
-    has_credentials = certificate is not None or type(credentials) is not Credentials
-    check_privacy(origin, has_credentials=has_credentials, proxy=proxy)
-    fingerprint = normalize_fingerprint(given["fingerprint"]) if "fingerprint" in given else ""
-    if fingerprint and (proxy is not None or ca_file is not None):
-        raise ValueError("fingerprint cannot be combined with proxy or ca_file. Use ca_file alone")
-    return Options(
-        origin,
-        credentials,
-        None if ca_file is None else Path(ca_file),
-        fingerprint,
-        None if certificate is None else Path(certificate),
-        proxy,
-        given.get("timeout", DEFAULT_TIMEOUT),
-        given.get("retries", DEFAULT_RETRIES),
-    )
+    return credentials
 
 
 def connect(url: str, **options: Unpack[ConnectOptions]) -> "Client":
     """Return a client of the server at a URL. Nothing is sent yet. Raises ValueError for invalid options."""
     return Client(make_options(url, options))
-
-
-def connect_async(url: str, **options: Unpack[ConnectOptions]) -> "AsyncClient":
-    """Return an asynchronous client of the server at a URL, like `connect`."""
-    return AsyncClient(make_options(url, options))
 
 
 # Clients
@@ -234,35 +235,15 @@ class Pages(Generic[Page, Item]):
             request = request.next_page(page)
 
 
-class AsyncPages(Generic[Page, Item]):
-    """The same for `AsyncClient`."""
-
-    def __init__(self, client: "AsyncClient", request: ApiRequest[Page], items: str) -> None:
-        self._client, self._request, self._items = client, request, items
-
-    async def __aiter__(self) -> AsyncIterator[Item]:
-        async for page in self.pages():
-            for item in getattr(page, self._items):
-                yield item
-
-    async def pages(self) -> AsyncIterator[Page]:
-        """Iterate over the pages, which say more than their items."""
-        request: ApiRequest[Page] | None = self._request
-        while request is not None:
-            page = await self._client.send(request)
-            yield page
-            request = request.next_page(page)
-
-
 class Client(Operations):
     """A client of one server. It can be used by several threads; close it, or use it in a `with` statement."""
 
-    def __init__(self, options: Options, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(self, options: Options, transport: Transport | None = None) -> None:
         """`transport` replaces the network in tests."""
         self.options = options
         self._transport = transport
-        self._http: httpx.Client | None = None
         self._opening = threading.Lock()
+        self._alone = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -272,24 +253,30 @@ class Client(Operations):
 
     def close(self) -> None:
         """Close the connections."""
-        if self._http is not None:
-            self._http.close()
-            self._http = None
+        with self._opening:
+            transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.close()
 
     def send(self, request: ApiRequest[R]) -> R:
         """Send a request of an operation and return its result; raises `ClientError`."""
-        steps = exchange(request, self.options.origin, self.options.credentials, self.options.retries)
-        result: HttpResponse | Failure | None = None
+        return self._run(exchange(request, self.options.origin, self.options.credentials, self.options.retries))
+
+    def _run(self, steps: Steps[R]) -> R:
+        result: object = None
         while True:
             try:
                 step = steps.send(result)
             except StopIteration as done:
                 return cast(R, done.value)
-            if isinstance(step, Wait):
+            if isinstance(step, HttpRequest):
+                result = self._transfer(step)
+            elif isinstance(step, Alone):
+                with self._alone:
+                    result = self._run(step.steps)
+            else:
                 time.sleep(step.seconds)
                 result = None
-            else:
-                result = self._transfer(step)
 
     def iterate(self, request: ApiRequest[Page], items: str) -> Pages[Page, Any]:
         """Return the pages of a list, which has its items in a field."""
@@ -299,15 +286,19 @@ class Client(Operations):
         """Yield a job on every change, until it has ended or the server no longer runs it."""
         current = self.job(job)
         yield current
+        pause = POLL_SECONDS
         while not has_ended(current):
             try:
-                for event in self._events(current.job):
-                    current = event.job
-                    yield current
-                    if event.is_last:
-                        return
+                with closing(self._events(current.job)) as events:
+                    for event in events:
+                        current, pause = event.job, POLL_SECONDS
+                        yield current
+                        if event.is_last:
+                            return
             except Unreachable:  # the connection ended, or the server streams no more events now
-                time.sleep(POLL_SECONDS)
+                pass
+            time.sleep(pause)
+            pause = min(pause * 2, MAX_POLL_SECONDS)
             current = self.job(current.job)
             yield current
 
@@ -320,165 +311,49 @@ class Client(Operations):
         assert current is not None  # noqa: S101 - `watch` yields the job at once
         return current
 
-    def _open(self) -> httpx.Client:
+    def _open(self) -> Transport:
         with self._opening:  # several threads may come together
-            if self._http is None:
-                self._http = httpx.Client(**self.options.for_httpx(), transport=self._transport)
-            return self._http
+            if self._transport is None:
+                proxy = None if self.options.proxy is None else Proxy.parse(self.options.proxy)
+                self._transport = Connections(self.options.origin, self.options.make_context(), proxy)
+            return self._transport
 
     def _transfer(self, request: HttpRequest) -> HttpResponse | Failure:
-        http = self._open()
         try:
-            with http.stream(request.method, request.url, headers=request.headers, content=request.body) as response:
-                body = _Body()
-                for piece in response.iter_bytes():
+            with self._open().open(request, self.options.timeout) as response:
+                body = Body()
+                for piece in response.pieces:
                     body.add(piece)
-                return _to_response(response, body)
-        except httpx.HTTPError as error:
-            return to_failure(error)
+                return HttpResponse(response.status, response.headers, bytes(body.data))
+        except Failed as failed:
+            return failed.failure
 
-    def _events(self, job: str) -> Iterator["Event"]:
-        request = event_request(job, self.options)
+    def _events(self, job: str) -> Generator["Event", None, None]:
         parser = EventParser()
         try:
-            with self._open().stream("GET", request.url, headers=request.headers, timeout=SILENT_SECONDS) as response:
-                check_event_stream(self.options.origin, response.status_code)
-                for piece in response.iter_bytes():
+            with self._open().open(event_request(job, self.options), SILENT_SECONDS) as response:
+                check_event_stream(self.options.origin, response.status)
+                for piece in response.pieces:
                     for name, data in parser.feed(piece):
                         yield Event.of(name, data)
-        except httpx.HTTPError as error:
-            raise Unreachable(str(error)) from error
-
-
-class AsyncClient(Operations):
-    """The client for asynchronous programs, with the same operations; use it in an `async with` statement."""
-
-    def __init__(self, options: Options, transport: httpx.AsyncBaseTransport | None = None) -> None:
-        """`transport` replaces the network in tests."""
-        self.options = options
-        self._transport = transport
-        self._http: httpx.AsyncClient | None = None
-        self._opening = asyncio.Lock()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Close the connections."""
-        if self._http is not None:
-            http, self._http = self._http, None
-            await http.aclose()
-
-    async def send(self, request: ApiRequest[R]) -> R:
-        """Send a request of an operation and return its result; raises `ClientError`."""
-        steps = exchange(request, self.options.origin, self.options.credentials, self.options.retries)
-        result: HttpResponse | Failure | None = None
-        while True:
-            try:
-                step = steps.send(result)
-            except StopIteration as done:
-                return cast(R, done.value)
-            if isinstance(step, Wait):
-                await asyncio.sleep(step.seconds)
-                result = None
-            else:
-                result = await self._transfer(step)
-
-    def iterate(self, request: ApiRequest[Page], items: str) -> AsyncPages[Page, Any]:
-        """Return the pages of a list, which has its items in a field."""
-        return AsyncPages(self, request, items)
-
-    async def watch(self, job: str = "last") -> AsyncIterator[JobResponse]:
-        """Yield a job on every change, until it has ended or the server no longer runs it."""
-        current = await self.job(job)
-        yield current
-        while not has_ended(current):
-            try:
-                async for event in self._events(current.job):
-                    current = event.job
-                    yield current
-                    if event.is_last:
-                        return
-            except Unreachable:  # the connection ended, or the server streams no more events now
-                await asyncio.sleep(POLL_SECONDS)
-            current = await self.job(current.job)
-            yield current
-
-    async def wait(self, job: str = "last", progress: Callable[[JobResponse], None] | None = None) -> JobResponse:
-        """Wait until a job has ended and return it; `progress` is called on every change."""
-        current: JobResponse | None = None
-        async for current in self.watch(job):
-            if progress is not None:
-                progress(current)
-        assert current is not None  # noqa: S101 - `watch` yields the job at once
-        return current
-
-    async def _open(self) -> httpx.AsyncClient:
-        async with self._opening:  # the first requests may come together
-            if self._http is None:
-                options = await asyncio.to_thread(self.options.for_httpx)  # reads files, and may fetch a certificate
-                self._http = httpx.AsyncClient(**options, transport=self._transport)
-            return self._http
-
-    async def _transfer(self, request: HttpRequest) -> HttpResponse | Failure:
-        http = await self._open()
-        try:
-            async with http.stream(
-                request.method, request.url, headers=request.headers, content=request.body
-            ) as response:
-                body = _Body()
-                async for piece in response.aiter_bytes():
-                    body.add(piece)
-                return _to_response(response, body)
-        except httpx.HTTPError as error:
-            return to_failure(error)
-
-    async def _events(self, job: str) -> AsyncIterator["Event"]:
-        http, request = await self._open(), event_request(job, self.options)
-        parser = EventParser()
-        try:
-            async with http.stream("GET", request.url, headers=request.headers, timeout=SILENT_SECONDS) as response:
-                check_event_stream(self.options.origin, response.status_code)
-                async for piece in response.aiter_bytes():
-                    for name, data in parser.feed(piece):
-                        yield Event.of(name, data)
-        except httpx.HTTPError as error:
-            raise Unreachable(str(error)) from error
+        except Failed as failed:
+            raise Unreachable(str(failed)) from failed
 
 
 # What both share
 
 
 @dataclass(slots=True)
-class _Body:
+class Body:
     """The body of a response, within its limit."""
 
     data: bytearray = field(default_factory=bytearray)
 
     def add(self, piece: bytes) -> None:
+        """Add a piece; raises ProtocolError if there are too many."""
         self.data += piece
         if len(self.data) > MAX_RESPONSE:
             raise ProtocolError(f"The response has more than {MAX_RESPONSE >> 20} MiB")
-
-
-def _to_response(response: httpx.Response, body: _Body) -> HttpResponse:
-    return HttpResponse(response.status_code, dict(response.headers), bytes(body.data))
-
-
-def to_failure(error: httpx.HTTPError) -> Failure:
-    """Describe why there is no response."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            advice = "Use ca_file with the certificate of the server, or fingerprint"
-            reason = f"its certificate is not trusted ({cause.verify_message})"
-            return Failure(reason, sent=False, advice=advice, final=True)
-        cause = cause.__cause__ or cause.__context__
-    never_sent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.ProxyError)
-    return Failure(str(error) or type(error).__name__, sent=not never_sent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -499,8 +374,8 @@ class Event:
 
 def event_request(job: str, options: Options) -> HttpRequest:
     """The request for the events of a job."""
-    events = ApiRequest("GET", f"{JOB_PATH.format(job=quote(job, safe=''))}/events", bytes)
-    return build_request(events, options.origin, options.credentials)
+    events = ApiRequest("GET", f"{JOB_PATH.format(job=encode_parameter(job))}/events", bytes)
+    return build_request(events, options.origin, options.credentials.headers() or {})
 
 
 def check_event_stream(origin: Origin, status: int) -> None:

@@ -1,10 +1,11 @@
 """Requests to the HTTP API without sockets: credentials, retries, and what an answer means.
 
-`exchange` is a generator: it yields an `HttpRequest` to send or a `Wait`, and receives an `HttpResponse` or a
-`Failure`. A driver (`api`) does the input and output, blocking or asynchronous.
+`exchange` is a generator: it yields an `HttpRequest` to send, and receives an `HttpResponse` or a `Failure`; or it
+yields a `Wait` or an `Alone`. A driver (`api`, `api_async`) does the input and output.
 
 A request is sent again only if that is safe: the server says that nothing was changed (429, 503), the request was never
-sent, or repeating it has no further effect (reading, replacing, and creating with an idempotency key).
+sent, or repeating it has no further effect (reading, replacing, and creating with an idempotency key). A change that
+may have been made, and whose response did not arrive, is an `UnknownOutcome`.
 """
 
 import base64
@@ -15,21 +16,33 @@ import secrets
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import msgspec
 
+from perseid import __version__
 from perseid.records.encoding import from_base64, to_base64
-from perseid.records.private_keys import PrivateKey
 from perseid.schema.common import AlreadyDone
 from perseid.schema.exports import AS_OF_HEADER, OMITTED_HEADER, RECORDS_HEADER, ExportPart
 from perseid.schema.problems import Problem
 
-from .errors import ClientError, NotFound, ProtocolError, Refused, Unreachable, UntrustedCertificate
+from .errors import (
+    ClientError,
+    NotFound,
+    ProtocolError,
+    Refused,
+    UnknownOutcome,
+    Unreachable,
+    UntrustedCertificate,
+)
+
+if TYPE_CHECKING:
+    from perseid.records.private_keys import PrivateKey
 
 R = TypeVar("R")
 
+USER_AGENT: Final = f"perseid/{__version__}"
 API_PATH: Final = "/api/v1"
 SESSIONS_PATH: Final = "/api/sessions"
 JSON: Final = "application/json"
@@ -47,6 +60,9 @@ MAX_WAIT: Final = 8.0
 
 MAX_RETRY_AFTER: Final = 60
 """The longest wait, in seconds, that a server can ask for; for longer ones the error is raised at once."""
+
+MAX_EVENT: Final = 1 << 20
+"""Bytes of an event: a job with its problem has some KiB."""
 
 _NEXT: Final = re.compile(r'<([^>]*)>; rel="next"')
 _TOO_MANY_REQUESTS: Final = 429
@@ -108,7 +124,23 @@ class Wait:
     seconds: float
 
 
-Steps: TypeAlias = Generator[HttpRequest | Wait, HttpResponse | Failure | None, R]
+class Failed(Exception):
+    """There is no response."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.reason)
+        self.failure = failure
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """Steps that only one request of a client does at a time; the next one finds what the first has done."""
+
+    steps: "Steps[Any]"
+
+
+Steps: TypeAlias = Generator[HttpRequest | Wait | Alone, Any, R]
+"""Requests and waits, and a result."""
 
 
 class Repeat(Enum):
@@ -181,7 +213,8 @@ class Origin:
         if parts.query or parts.fragment:
             raise ValueError(f"{url} has a query or fragment. Use https://HOST")
         is_https = parts.scheme == "https"
-        base = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix(API_PATH)}"
+        path = quote(parts.path, safe="/%").rstrip("/").removesuffix(API_PATH)
+        base = f"{parts.scheme}://{parts.netloc}{path}"
         return cls(base, parts.hostname, parts.port or (443 if is_https else 80), is_https)
 
     @property
@@ -196,21 +229,24 @@ class Origin:
 # Credentials
 
 
+Headers: TypeAlias = Mapping[str, str]
+
+
 @dataclass(slots=True)
 class Credentials:
     """Who acts: anonymous, or with a client certificate, which the connection proves."""
 
-    def headers(self) -> dict[str, str]:
-        """The headers of a request."""
+    def headers(self) -> Headers | None:
+        """The headers of a request; None if `sign_in` must make them."""
         return {}
 
-    def prepare(self, _origin: Origin) -> "Steps[HttpResponse | Failure | None]":
-        """Do what must precede the first request; return what went wrong."""
+    def sign_in(self, _origin: Origin) -> Steps[Headers | HttpResponse | Failure]:
+        """Make the headers, or return what went wrong."""
         yield from ()
-        return None
+        return {}
 
-    def renew(self) -> bool:
-        """Forget what the server no longer accepts; return whether another attempt can succeed."""
+    def renew(self, _refused: Headers) -> bool:
+        """Forget headers that the server no longer accepts; return whether another attempt can succeed."""
         return False
 
 
@@ -220,7 +256,7 @@ class TokenCredentials(Credentials):
 
     token: str = field(repr=False)
 
-    def headers(self) -> dict[str, str]:
+    def headers(self) -> Headers:
         return {"Authorization": f"Bearer {self.token}"}
 
 
@@ -231,7 +267,7 @@ class SecretCredentials(Credentials):
     identity: str
     secret: bytes = field(repr=False)
 
-    def headers(self) -> dict[str, str]:
+    def headers(self) -> Headers:
         pair = quote(self.identity, safe="/").encode() + b":" + self.secret
         return {"Authorization": f"Basic {base64.b64encode(pair).decode()}"}
 
@@ -241,23 +277,20 @@ class KeyCredentials(Credentials):
     """An identity and its private key, which signs the nonce of a session; the key is never sent."""
 
     identity: str
-    key: PrivateKey = field(repr=False)
-    session: str = field(default="", repr=False)
-    claim: dict[str, str] = field(default_factory=dict, repr=False)
+    key: "PrivateKey" = field(repr=False)
+    _session: Headers | None = field(default=None, repr=False)
 
-    def headers(self) -> dict[str, str]:
-        # The server accepts the same claim again without verifying it, and a restarted one after verifying it.
-        fields = {"sessionId": self.session, **self.claim}
-        return {"Authorization": "Handle " + ", ".join([f'{name}="{value}"' for name, value in fields.items()])}
+    def headers(self) -> Headers | None:
+        return self._session
 
-    def prepare(self, origin: Origin) -> "Steps[HttpResponse | Failure | None]":
-        """Start a session and sign its nonce."""
-        if self.session:
-            return None
-        response = yield HttpRequest("POST", f"{origin.url}{SESSIONS_PATH}")
+    def sign_in(self, origin: Origin) -> Steps[Headers | HttpResponse | Failure]:
+        """Start a session and sign its nonce, unless another request has done so."""
+        if self._session is not None:
+            return self._session
+        response: HttpResponse | Failure = yield HttpRequest("POST", f"{origin.url}{SESSIONS_PATH}")
         if isinstance(response, Failure):
             return replace(response, sent=False)  # what follows was not sent
-        if response is None or response.status >= 300:
+        if response.status >= 300:
             return response
         try:
             session = msgspec.json.decode(response.body, type=_Session)
@@ -265,19 +298,23 @@ class KeyCredentials(Credentials):
         except ValueError as error:
             raise ProtocolError(f"{origin.url} did not start a session") from error
         cnonce = secrets.token_bytes(16)
-        self.claim = {
+        # The server accepts the same claim again without verifying it, and a restarted one after verifying it.
+        fields = {
+            "sessionId": session.session_id,
             "id": quote(self.identity, safe="/"),
             "type": "HS_PUBKEY",
             "cnonce": to_base64(cnonce),
             "alg": "SHA-256",
             "signature": to_base64(self.key.sign("SHA-256", nonce + cnonce)),
         }
-        self.session = session.session_id
-        return None
+        claim = ", ".join([f'{name}="{value}"' for name, value in fields.items()])
+        made = self._session = {"Authorization": f"Handle {claim}"}
+        return made
 
-    def renew(self) -> bool:
-        had_session, self.session = bool(self.session), ""
-        return had_session
+    def renew(self, refused: Headers) -> bool:
+        if self._session is refused:  # otherwise another request has signed in meanwhile
+            self._session = None
+        return True
 
 
 class _Session(msgspec.Struct, rename="camel"):
@@ -301,29 +338,34 @@ def exchange(
 ) -> Steps[R]:
     """Send a request, again where that helps and is safe, and return its result; raises `ClientError`."""
     key = secrets.token_hex(16) if request.repeat is Repeat.WITH_KEY else ""
-    attempt, renewed = 0, False
+    attempt, renewed, is_uncertain = 0, False, False
     while True:
-        response = yield from credentials.prepare(origin)
-        if response is None:
-            response = yield build_request(request, origin, credentials, key)
-        if isinstance(response, HttpResponse) and response.status < 300:
-            return read_result(request, origin, response)
-        if isinstance(response, HttpResponse) and response.status == _UNAUTHORIZED and not renewed:
-            renewed = True
-            if credentials.renew():
-                continue
+        headers: Headers | HttpResponse | Failure | None = credentials.headers()
+        if headers is None:
+            headers = yield Alone(credentials.sign_in(origin))
+        if isinstance(headers, HttpResponse | Failure):
+            response = headers
+        else:
+            response = yield build_request(request, origin, headers or {}, key)
+            if isinstance(response, HttpResponse) and response.status < 300:
+                return read_result(request, origin, response)
+            if isinstance(response, HttpResponse) and response.status == _UNAUTHORIZED and not renewed:
+                renewed = True
+                if credentials.renew(headers or {}):
+                    continue
+        is_uncertain = is_uncertain or may_have_arrived(response)
         seconds = wait_before_retry(request, response, attempt)
         if seconds is None or attempt >= retries:
-            raise unreachable(origin, response) if isinstance(response, Failure) else read_error(origin, response)
+            raise make_error(request, origin, response, is_uncertain=is_uncertain)
         attempt += 1
         yield Wait(seconds)
 
 
-def build_request(request: ApiRequest[Any], origin: Origin, credentials: Credentials, key: str = "") -> HttpRequest:
+def build_request(request: ApiRequest[Any], origin: Origin, credentials: Headers, key: str = "") -> HttpRequest:
     """Build one attempt of a request."""
     query = encode_query(request.query)
     url = f"{origin.url}{API_PATH}{request.path}{'?' if query else ''}{query}"
-    headers = {"Accept": f"{JSON}, */*;q=0.5", **credentials.headers()}
+    headers = {"User-Agent": USER_AGENT, "Accept": f"{JSON}, */*;q=0.5", **credentials}
     body = b""
     if request.body is not None:
         body = msgspec.json.encode(request.body)
@@ -335,17 +377,26 @@ def build_request(request: ApiRequest[Any], origin: Origin, credentials: Credent
     return HttpRequest(request.method, url, headers, body)
 
 
-def wait_before_retry(request: ApiRequest[Any], response: HttpResponse | Failure | None, attempt: int) -> float | None:
+def may_have_arrived(response: HttpResponse | Failure) -> bool:
+    """Whether the server may have done what was asked, although it did not say so."""
+    return response.sent if isinstance(response, Failure) else response.status in _GATEWAY_ERRORS
+
+
+def is_temporary(response: HttpResponse) -> bool:
+    """Whether the server did not answer a request now: it is busy, or still does the first attempt of it."""
+    return response.status in (_TOO_MANY_REQUESTS, _UNAVAILABLE) or (
+        response.status == _CONFLICT and "retry-after" in response.headers
+    )
+
+
+def wait_before_retry(request: ApiRequest[Any], response: HttpResponse | Failure, attempt: int) -> float | None:
     """Seconds to wait before another attempt; None if there must be none."""
     own = min(FIRST_WAIT * 2**attempt, MAX_WAIT)
     own += own * random.random() / 4  # noqa: S311 - not a secret
     if isinstance(response, Failure):
         can_repeat = not response.sent or request.repeat is not Repeat.NEVER
         return own if can_repeat and not response.final else None
-    assert response is not None  # noqa: S101 - the driver sends one for each request
-    if response.status in (_TOO_MANY_REQUESTS, _UNAVAILABLE) or (
-        response.status == _CONFLICT and "retry-after" in response.headers  # the first attempt is still in progress
-    ):
+    if is_temporary(response):
         asked = response.headers.get("retry-after", "")
         seconds = float(asked) if asked.isascii() and asked.isdecimal() else 0.0
         return None if seconds > MAX_RETRY_AFTER else max(own, seconds)
@@ -385,9 +436,22 @@ def _read_part(origin: Origin, response: HttpResponse) -> ExportPart:
     return ExportPart((response.body,), int(counts[0]), int(counts[1]), int(counts[2]), cursor)
 
 
-def read_error(origin: Origin, response: HttpResponse | Failure | None) -> ClientError:
+def make_error(
+    request: ApiRequest[Any], origin: Origin, response: HttpResponse | Failure, *, is_uncertain: bool
+) -> ClientError:
+    """Convert the last response to an error; `is_uncertain`: an attempt may have been successful."""
+    is_open = isinstance(response, Failure) or may_have_arrived(response) or is_temporary(response)
+    error = read_error(origin, response) if isinstance(response, HttpResponse) else unreachable(origin, response)
+    if is_open and is_uncertain and request.repeat is not Repeat.ALWAYS:
+        return UnknownOutcome(
+            f"The change was sent, but its response did not arrive: {error.detail}",
+            advice="It may have been made: look before you repeat it",
+        )
+    return error
+
+
+def read_error(origin: Origin, response: HttpResponse) -> ClientError:
     """Convert an unsuccessful response to an error."""
-    assert isinstance(response, HttpResponse)  # noqa: S101 - the driver sends one for each request
     location = response.headers.get("location", "")
     if 300 <= response.status < 400:
         return ProtocolError(
@@ -439,6 +503,8 @@ class EventParser:
     def feed(self, data: bytes) -> list[tuple[str, bytes]]:
         """Return the name and data of each event that is complete."""
         *complete, self._rest = (self._rest + data).replace(b"\r\n", b"\n").split(b"\n\n")
+        if len(self._rest) > MAX_EVENT:
+            raise ProtocolError(f"The server sent an event of more than {MAX_EVENT >> 20} MiB")
         events = []
         for block in complete:
             fields = dict([line.partition(b":")[::2] for line in block.split(b"\n") if not line.startswith(b":")])

@@ -83,7 +83,8 @@ from perseid.schema.records import (
 from .api_exchange import ApiRequest, Repeat
 
 if TYPE_CHECKING:
-    from .api import AsyncClient, AsyncPages, Client, Pages
+    from .api import Client, Pages
+    from .api_async import AsyncClient, AsyncPages
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -123,6 +124,14 @@ def to_values(values: Values) -> tuple[ValueInput, ...]:
     return tuple(values)
 
 
+def encode_parameter(text: str) -> str:
+    """Encode a parameter of a path; raises ValueError for one that has no place in a path."""
+    if not text:
+        raise ValueError("A handle, prefix or id must not be empty")
+    # Programs on the way remove segments of dots, and some of them encoded ones too.
+    return text.replace(".", "%2E") if text in (".", "..") else quote(text, safe="")
+
+
 class _Route(Generic[P, R]):
     """A route, and the function that builds its input."""
 
@@ -140,7 +149,7 @@ class _Route(Generic[P, R]):
     def request(self, client: object, /, *args: P.args, **options: P.kwargs) -> ApiRequest[R]:
         """Build the request."""
         given = self._build(client, *args, **options)
-        path = self.path.format_map({name: quote(text, safe="") for name, text in given.names.items()})
+        path = self.path.format_map({name: encode_parameter(text) for name, text in given.names.items()})
         # The condition is no longer met once the change is made.
         repeat = self.repeat if given.if_version is None or self.repeat is not Repeat.ALWAYS else Repeat.NEVER
         return ApiRequest(self.method, path, self.result, given.query, given.body, repeat, given.if_version)

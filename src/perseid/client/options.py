@@ -4,11 +4,14 @@ import os
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from perseid.names.suggest import did_you_mean
 from perseid.records.errors import InvalidData
-from perseid.records.private_keys import PrivateKey, read_private_key
 from perseid.records.record import ValueRef
+
+if TYPE_CHECKING:
+    from perseid.records.private_keys import PrivateKey
 
 
 def check_options(given: Mapping[str, object], known: type) -> None:
@@ -32,11 +35,18 @@ def parse_identity(identity: str | ValueRef) -> ValueRef:
     return reference
 
 
-def read_key(key: PrivateKey | str | os.PathLike[str]) -> PrivateKey:
+def read_key(key: "PrivateKey | str | os.PathLike[str]") -> "PrivateKey":
     """Return a private key, or read it from a file without a passphrase: PEM, JWK or a Handle key file."""
-    if isinstance(key, PrivateKey):
+    if not isinstance(key, str | os.PathLike):
         return key
-    return read_private_key(Path(key).read_bytes())
+    from perseid.records.private_keys import read_private_key  # noqa: PLC0415 - loads cryptography
+
+    try:
+        return read_private_key(Path(key).read_bytes())
+    except OSError as error:
+        raise ValueError(f"Cannot read the key file {os.fspath(key)}: {error.strerror}") from error
+    except InvalidData as error:
+        raise ValueError(f"{os.fspath(key)} is not a private key that can be used: {error}") from error
 
 
 def as_names(names: Collection[str]) -> tuple[str, ...]:

@@ -10,7 +10,6 @@ key of an identity stays in its own file.
 import hashlib
 import os
 import re
-import socket
 import ssl
 from collections.abc import Mapping
 from contextlib import suppress
@@ -259,13 +258,16 @@ def _find_file(name: str, environ: Mapping[str, str]) -> Path:
 
 def find_untrusted(host: str, port: int, ca_file: Path | None) -> str:
     """The SHA-256 hash of a server's certificate that no trusted authority has signed; empty if one has."""
-    trusting = ssl.create_default_context(cafile=ca_file)
+    from .api_http import load_authorities, read_certificate  # noqa: PLC0415 - only `login` needs it
+    from .connections import open_stream  # noqa: PLC0415
+
+    trusting = load_authorities(ca_file)
     try:
-        with socket.create_connection((host, port), CONNECT_SECONDS) as plain:
-            trusting.wrap_socket(plain, server_hostname=host).close()
-    except ssl.SSLCertVerificationError:
-        text = ssl.get_server_certificate((host, port), timeout=CONNECT_SECONDS)
-        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(text)).hexdigest()
+        try:
+            with open_stream(host, port, CONNECT_SECONDS) as plain:
+                trusting.wrap_socket(plain, server_hostname=host).close()
+        except ssl.SSLCertVerificationError:
+            return hashlib.sha256(read_certificate(host, port, CONNECT_SECONDS)).hexdigest()
     except OSError as error:
         raise Unreachable(f"{host}:{port} cannot be reached: {error.strerror or error}") from error
     return ""

@@ -10,7 +10,8 @@ from urllib.parse import urlencode
 import pytest
 
 from perseid.bulk.export import export_parts, open_writer
-from perseid.client.api import AsyncClient, Client, make_options
+from perseid.client.api import Client, make_options
+from perseid.client.api_async import AsyncClient
 from perseid.client.errors import ProtocolError, Refused
 from perseid.names.handle import Handle
 from perseid.records.record import Permission, Value
@@ -23,7 +24,7 @@ from perseid.registry.queries import export as exports
 from perseid.registry.queries.export import Selection
 from perseid.registry.queries.find import Search
 from perseid.schema.exports import ExportFormat
-from tests.client.in_process import URL, InProcess
+from tests.client.in_process import URL, AsyncInProcess, InProcess
 from tests.server.http.contexts import Harness, basic, harness, header_of
 from tests.server.http.v1.apis import problem, send
 from tests.server.http.v1.callers import ANN, with_token
@@ -142,7 +143,7 @@ def test_client_resumes_and_sees_one_state(server: Harness) -> None:
 
     async def collect() -> bytes:
         options = make_options(URL, {"identity": ADMINISTRATOR, "secret": SECRET})
-        async with AsyncClient(options, InProcess(server)) as other:
+        async with AsyncClient(options, AsyncInProcess(server)) as other:
             return b"".join([piece async for piece in other.export("12345", at=first.as_of)])
 
     assert asyncio.run(collect()) == whole

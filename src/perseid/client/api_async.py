@@ -1,0 +1,226 @@
+"""The HTTP API as a Python client for asynchronous programs; see `api`."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Protocol, Self, TypeVar, Unpack, cast
+
+import httpx
+import msgspec
+
+from perseid.schema.jobs import JobResponse
+
+from .api import (
+    MAX_POLL_SECONDS,
+    POLL_SECONDS,
+    SILENT_SECONDS,
+    Body,
+    ConnectOptions,
+    Event,
+    Operations,
+    Options,
+    check_event_stream,
+    event_request,
+    has_ended,
+    make_options,
+)
+from .api_exchange import (
+    Alone,
+    ApiRequest,
+    EventParser,
+    Failed,
+    Failure,
+    HttpRequest,
+    HttpResponse,
+    Steps,
+    exchange,
+)
+from .api_http import describe_failure
+from .errors import Unreachable
+
+R = TypeVar("R")
+Page = TypeVar("Page", bound=msgspec.Struct)
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncResponseStream:
+    """A response whose body is still to be read; the names of headers are in lowercase."""
+
+    status: int
+    headers: dict[str, str]
+    pieces: AsyncIterator[bytes]
+
+
+class AsyncTransport(Protocol):
+    """How requests are sent."""
+
+    def open(self, request: HttpRequest, timeout: float) -> AbstractAsyncContextManager[AsyncResponseStream]:
+        """Send a request, and wait some seconds for each part of its response; raises `Failed`."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connections."""
+        ...
+
+
+class HttpxTransport:
+    """The connections to one server, without settings of the environment: they could redirect secrets."""
+
+    def __init__(self, options: Options, context: ssl.SSLContext | None) -> None:
+        self._http = httpx.AsyncClient(verify=context or False, proxy=options.proxy, trust_env=False)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    @asynccontextmanager
+    async def open(self, request: HttpRequest, timeout: float) -> AsyncIterator[AsyncResponseStream]:  # noqa: ASYNC109
+        """Send a request over a kept connection, or a new one."""
+        try:
+            async with self._http.stream(
+                request.method, request.url, headers=request.headers, content=request.body, timeout=timeout
+            ) as response:
+                yield AsyncResponseStream(response.status_code, dict(response.headers), response.aiter_bytes())
+        except _NEVER_SENT as error:
+            raise Failed(describe_failure(error, timeout, sent=False)) from error
+        except httpx.TimeoutException as error:
+            raise Failed(describe_failure(TimeoutError(), timeout)) from error
+        except httpx.HTTPError as error:
+            raise Failed(describe_failure(error, timeout)) from error
+
+
+_NEVER_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
+"""Failures before the server could get the request."""
+
+
+def connect_async(url: str, **options: Unpack[ConnectOptions]) -> "AsyncClient":
+    """Return an asynchronous client of the server at a URL, like `connect`."""
+    return AsyncClient(make_options(url, options))
+
+
+class AsyncPages(Generic[Page, Item]):
+    """The same for `AsyncClient`."""
+
+    def __init__(self, client: "AsyncClient", request: ApiRequest[Page], items: str) -> None:
+        self._client, self._request, self._items = client, request, items
+
+    async def __aiter__(self) -> AsyncIterator[Item]:
+        async for page in self.pages():
+            for item in getattr(page, self._items):
+                yield item
+
+    async def pages(self) -> AsyncIterator[Page]:
+        """Iterate over the pages, which say more than their items."""
+        request: ApiRequest[Page] | None = self._request
+        while request is not None:
+            page = await self._client.send(request)
+            yield page
+            request = request.next_page(page)
+
+
+class AsyncClient(Operations):
+    """The client for asynchronous programs, with the same operations; use it in an `async with` statement."""
+
+    def __init__(self, options: Options, transport: AsyncTransport | None = None) -> None:
+        """`transport` replaces the network in tests."""
+        self.options = options
+        self._transport = transport
+        self._opening = asyncio.Lock()
+        self._alone = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            await transport.close()
+
+    async def send(self, request: ApiRequest[R]) -> R:
+        """Send a request of an operation and return its result; raises `ClientError`."""
+        return await self._run(exchange(request, self.options.origin, self.options.credentials, self.options.retries))
+
+    async def _run(self, steps: Steps[R]) -> R:
+        result: object = None
+        while True:
+            try:
+                step = steps.send(result)
+            except StopIteration as done:
+                return cast(R, done.value)
+            if isinstance(step, HttpRequest):
+                result = await self._transfer(step)
+            elif isinstance(step, Alone):
+                async with self._alone:
+                    result = await self._run(step.steps)
+            else:
+                await asyncio.sleep(step.seconds)
+                result = None
+
+    def iterate(self, request: ApiRequest[Page], items: str) -> AsyncPages[Page, Any]:
+        """Return the pages of a list, which has its items in a field."""
+        return AsyncPages(self, request, items)
+
+    async def watch(self, job: str = "last") -> AsyncIterator[JobResponse]:
+        """Yield a job on every change, until it has ended or the server no longer runs it."""
+        current = await self.job(job)
+        yield current
+        pause = POLL_SECONDS
+        while not has_ended(current):
+            try:
+                async with aclosing(self._events(current.job)) as events:
+                    async for event in events:
+                        current, pause = event.job, POLL_SECONDS
+                        yield current
+                        if event.is_last:
+                            return
+            except Unreachable:  # the connection ended, or the server streams no more events now
+                pass
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, MAX_POLL_SECONDS)
+            current = await self.job(current.job)
+            yield current
+
+    async def wait(self, job: str = "last", progress: Callable[[JobResponse], None] | None = None) -> JobResponse:
+        """Wait until a job has ended and return it; `progress` is called on every change."""
+        current: JobResponse | None = None
+        async for current in self.watch(job):
+            if progress is not None:
+                progress(current)
+        assert current is not None  # noqa: S101 - `watch` yields the job at once
+        return current
+
+    async def _open(self) -> AsyncTransport:
+        async with self._opening:  # the first requests may come together
+            if self._transport is None:
+                context = await asyncio.to_thread(self.options.make_context)  # it may fetch a certificate
+                self._transport = HttpxTransport(self.options, context)
+            return self._transport
+
+    async def _transfer(self, request: HttpRequest) -> HttpResponse | Failure:
+        transport = await self._open()
+        try:
+            async with transport.open(request, self.options.timeout) as response:
+                body = Body()
+                async for piece in response.pieces:
+                    body.add(piece)
+                return HttpResponse(response.status, response.headers, bytes(body.data))
+        except Failed as failed:
+            return failed.failure
+
+    async def _events(self, job: str) -> AsyncGenerator[Event, None]:
+        transport, parser = await self._open(), EventParser()
+        try:
+            async with transport.open(event_request(job, self.options), SILENT_SECONDS) as response:
+                check_event_stream(self.options.origin, response.status)
+                async for piece in response.pieces:
+                    for name, data in parser.feed(piece):
+                        yield Event.of(name, data)
+        except Failed as failed:
+            raise Unreachable(str(failed)) from failed
