@@ -99,7 +99,6 @@ def resolve(  # noqa: PLR0913 - options
     import msgspec  # noqa: PLC0415 - see above
 
     from perseid.client.errors import ClientError  # noqa: PLC0415
-    from perseid.registry.results import Refused  # noqa: PLC0415
 
     def read(text: str) -> "tuple[Record, Authority | None]":
         reference = parse_reference(text)
@@ -126,6 +125,7 @@ def resolve(  # noqa: PLR0913 - options
 
     with ExitStack() as stack:
         reader: Client | LocalReader | NativeTarget
+        errors: tuple[type[Exception], ...] = (InvalidName, ClientError)
         connect, connect_native = REMOTE.get(), NATIVE.get()
         if connect_native is not None:
             if authority:
@@ -135,11 +135,14 @@ def resolve(  # noqa: PLR0913 - options
             reader = stack.enter_context(connect())
             read_authority = reader.authority
         else:
-            from . import _local  # noqa: PLC0415 - see above
+            from perseid.registry.results import Refused  # noqa: PLC0415 - see above
 
+            from . import _local  # noqa: PLC0415
+
+            errors = (*errors, Refused)
             reader = stack.enter_context(_local.LocalReader(directory, acting_as))
             read_authority = partial(reader.authority, private=private)
-        for_each(handles, read, show, json=json, errors=(InvalidName, Refused, ClientError))
+        for_each(handles, read, show, json=json, errors=errors)
 
 
 def _print_authority(metadata: "Authority") -> None:
