@@ -26,6 +26,23 @@ _LABELS: Final = {"utf-8-sig": "UTF-8 with BOM", "utf-8": "UTF-8", "cp1252": "Wi
 _FEW_ZEROS: Final = 8  # one zero byte in so many is no longer an accident
 
 
+def buffer(file: BinaryIO) -> io.BufferedReader | io.BytesIO:
+    """A file that can be peeked at."""
+    if isinstance(file, io.BufferedReader | io.BytesIO):
+        return file
+    return io.BufferedReader(file, SAMPLE)  # type: ignore[arg-type] # any file with `readinto`
+
+
+def peek(file: io.BufferedReader | io.BytesIO) -> bytes:
+    """The first bytes of a file, without reading them."""
+    if isinstance(file, io.BufferedReader) and not file.seekable():
+        return file.peek(SAMPLE)[:SAMPLE]
+    start = file.tell()
+    sample = file.read(SAMPLE)
+    file.seek(start)
+    return sample
+
+
 def get_label(encoding: str) -> str:
     """The name of an encoding for people."""
     return _LABELS.get(encoding, encoding.upper())

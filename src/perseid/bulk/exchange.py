@@ -25,7 +25,7 @@ RECORDS: Final = "handleRecords"
 
 _CHUNK: Final = 1 << 18
 _BLANK: Final = re.compile(r"[ \t\r\n]*")
-_END: Final = re.compile(r"[ \t\r\n,\]}]")
+_MAX_TOKEN: Final = 16  # characters of the longest token that can be cut off, a pair of surrogates
 
 
 def read_exchange(file: BinaryIO, options: ReadOptions | None = None) -> RowReader:
@@ -99,8 +99,7 @@ class _Scanner:
             try:
                 _, end = self._scan(self._text, self._at)
             except (ValueError, RecursionError) as error:
-                # It may be incomplete.
-                if isinstance(error, RecursionError) or not self._more(len(self._text) - self._at):
+                if not self._is_incomplete(error) or not self._more(len(self._text) - self._at):
                     raise self.invalid("invalid JSON") from None
                 continue
             if end == len(self._text) and self._more(_CHUNK):
@@ -111,6 +110,12 @@ class _Scanner:
                 return text.encode()
             except UnicodeEncodeError:  # not from UTF-8
                 raise self.invalid("invalid text") from None
+
+    def _is_incomplete(self, error: Exception) -> bool:
+        """Whether a text that could not be parsed may be valid when more of it is read."""
+        if not isinstance(error, json.JSONDecodeError):
+            return False
+        return error.pos > len(self._text) - _MAX_TOKEN or error.msg.startswith("Unterminated string")
 
     def finish(self) -> None:
         """Refuse text after the value."""

@@ -1,6 +1,5 @@
 """The rows of a file in any format, which is detected from its content and its name."""
 
-import io
 import re
 import time
 from typing import BinaryIO, Final
@@ -9,7 +8,7 @@ from .anvl import read_anvl
 from .batch import read_batch
 from .columns import read_table
 from .dumps import JDB_MARK, read_dump, read_jdb
-from .encodings import SAMPLE
+from .encodings import buffer, peek
 from .exchange import read_exchange
 from .formats import TABLES, FileReader, Format, ReadOptions, RowReader, TypeCheck, invalid_file
 from .jsonl import read_jsonl
@@ -52,10 +51,10 @@ def open_rows(
     databases of Handle servers. Raises `InvalidFile`, also while rows are read.
     """
     options = options or ReadOptions()
-    file = _buffer(file)
+    file = buffer(file)
     if options.mint and not options.prefix:
         raise invalid_file("missing-prefix", "The prefix in which to mint is missing.", "Use --prefix PREFIX.")
-    format_ = options.format or detect_format(_peek(file), name)
+    format_ = options.format or detect_format(peek(file), name)
     if format_ in TABLES:
         return read_table(_open_table(file, format_, name, options), options, is_type)
     if format_ == Format.JSONL:
@@ -76,8 +75,8 @@ def open_rows(
 def open_table(file: BinaryIO, name: str = "", options: ReadOptions | None = None) -> Table:
     """Open a table of any format."""
     options = options or ReadOptions()
-    file = _buffer(file)
-    return _open_table(file, options.format or detect_format(_peek(file), name), name, options)
+    file = buffer(file)
+    return _open_table(file, options.format or detect_format(peek(file), name), name, options)
 
 
 def _open_table(file: BinaryIO, format_: Format, name: str, options: ReadOptions) -> Table:
@@ -107,20 +106,3 @@ def detect_format(sample: bytes, name: str = "") -> Format:
     if _BATCH.match(sample):
         return Format.BATCH
     return Format.CSV
-
-
-def _buffer(file: BinaryIO) -> io.BufferedReader | io.BytesIO:
-    """A file that can be peeked at."""
-    if isinstance(file, io.BufferedReader | io.BytesIO):
-        return file
-    return io.BufferedReader(file, SAMPLE)  # type: ignore[arg-type] # any file with `readinto`
-
-
-def _peek(file: io.BufferedReader | io.BytesIO) -> bytes:
-    """The first bytes of a file, without reading them."""
-    if isinstance(file, io.BufferedReader) and not file.seekable():
-        return file.peek(SAMPLE)[:SAMPLE]
-    start = file.tell()
-    sample = file.read(SAMPLE)
-    file.seek(start)
-    return sample

@@ -18,7 +18,7 @@ from typing import BinaryIO, Final, TypeAlias
 
 from perseid.schema.imports import RowProblem
 
-from .encodings import SAMPLE, detect_encoding, find_codec, get_label
+from .encodings import SAMPLE, buffer, detect_encoding, find_codec, get_label, peek
 from .formats import Detected, Format, ReadOptions, invalid_file, shorten
 
 MAX_COLUMNS: Final = 1_024
@@ -68,8 +68,8 @@ class Table:
 def open_text_table(file: BinaryIO, options: ReadOptions | None = None, name: str = "") -> Table:
     """Open a CSV or TSV file."""
     options = options or ReadOptions()
-    buffered = file if isinstance(file, io.BufferedReader | io.BytesIO) else _Buffered(file)
-    sample = _peek(buffered)
+    buffered = buffer(file)
+    sample = peek(buffered)
     encoding = find_codec(options.encoding) if options.encoding else detect_encoding(buffered, sample)
     if encoding == "utf-32":
         raise invalid_file("unknown-encoding", "The file is UTF-32.", "Save it as UTF-8.")
@@ -185,25 +185,6 @@ class _Lines:
             message = f"A row has more than {MAX_ROW:,} characters."
             raise invalid_file("row-too-long", message, "Check for a quote that is not closed.", self._number)
         return line
-
-
-class _Buffered(io.BufferedReader):
-    """A buffer for a file that has none; the file stays open."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        super().__init__(file, SAMPLE)  # type: ignore[arg-type] # any file with `readinto` or `read`
-
-
-def _peek(file: io.BufferedReader | io.BytesIO) -> bytes:
-    """The first bytes of a file, without reading them."""
-    if file.seekable():
-        start = file.tell()
-        sample = file.read(SAMPLE)
-        file.seek(start)
-        return sample
-    if isinstance(file, io.BufferedReader):
-        return file.peek(SAMPLE)[:SAMPLE]
-    return b""
 
 
 def _sniff(text: str, is_cut: bool, name: str) -> str:
