@@ -62,7 +62,7 @@ def test_help_has_no_type_names_and_a_standard_usage_line(path: tuple[str, ...])
 # interrupted job; `edit` needs an editor and a terminal; `login` and `logout` need a server (test_cli_remote.py), and
 # `migrate` another Handle server (tests/bulk); `import` needs files (test_cli_import.py).
 NOT_RUN = [("login",), ("logout",), ("serve",), ("jobs", "resume"), ("jobs", "cancel"), ("edit",)]
-NOT_RUN += [("import",), ("migrate", "copy"), ("migrate", "compare")]
+NOT_RUN += [("import",), ("migrate", "copy"), ("migrate", "compare"), ("migrate", "keys")]
 
 
 @pytest.mark.parametrize("path", [path for path in LEAVES if path not in NOT_RUN], ids=words)

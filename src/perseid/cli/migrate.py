@@ -8,21 +8,29 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import IO, Annotated, Any, Final, TypeAlias
 
 import typer
 
 from perseid.bulk.formats import Format
+from perseid.bulk.migration.checklist import TITLES, Phase, make_checklist
 from perseid.bulk.migration.copying import Copy, CopyOptions, CopyResult, compare
 from perseid.bulk.migration.mirror import MirrorSource, MirrorState, apply_transactions, load_state, save_state
 from perseid.bulk.migration.opening import SourceOptions, open_source
+from perseid.bulk.migration.server_directory import read_server_directory
 from perseid.bulk.migration.source import Source, SourceError, SourceUnreachable
 from perseid.client.errors import Unreachable
 from perseid.client.remotes import InvalidRemote, read_private_file, read_secret
+from perseid.names.handle import PREFIX_OF_PREFIXES
 from perseid.records.errors import InvalidData
 from perseid.records.keys import PublicKey
 from perseid.records.private_keys import PrivateKey, read_private_key
 from perseid.records.record import Value, permissions_to_text
+from perseid.records.site import address_to_json
+from perseid.registry.commands.namespaces import namespaces
+from perseid.registry.installation.installation import load_settings
+from perseid.registry.installation.site import take_over
 from perseid.registry.jobs.migration import Comparison, MigrationProblem
 from perseid.registry.policy.policy import PROFILES
 from perseid.schema.migration import (
@@ -31,16 +39,19 @@ from perseid.schema.migration import (
     MigrationIssue,
     MigrationSummary,
     RecordDifference,
+    TakenIdentity,
     ValueDifference,
 )
 from perseid.schema.records import dump_values
+from perseid.server.state.runtime import WRITER_LINK
 
 from ._arguments import Note, OpenInstallation, format_data, open_installation, parse_value_ref, printable
-from ._commands import Directory, Group, register_command
+from ._commands import Directory, Group, register_command, resolve_directory
 from ._errors import REFUSED
 from ._output import (
     AsJson,
     CommandFailed,
+    confirm,
     pluralize,
     print_fields,
     print_json,
@@ -49,6 +60,7 @@ from ._output import (
     progress,
     to_json,
 )
+from .lifecycle import Yes
 
 MAX_SHOWN: Final = 20
 """Records shown that were not migrated; `--report` has all."""
@@ -226,6 +238,104 @@ def compare_(  # noqa: PLR0913 - options
         print_fields(fields | {"not hosted here": ", ".join(map(printable, result.prefixes)) or None})
     if result.has_differences:
         raise typer.Exit(REFUSED)
+
+
+@register_command(app, "keys")
+def keys(
+    old_directory: Annotated[
+        Path, typer.Argument(metavar="OLD_DIRECTORY", help="The directory of the Handle server, or a copy of it.")
+    ],
+    *,
+    passphrase_file: Annotated[
+        Path | None, typer.Option("--passphrase-file", metavar="FILE", help="The passphrase of the old private key.")
+    ] = None,
+    yes: Yes = False,
+    directory: Directory = None,
+    json: AsJson = False,
+) -> None:
+    """Take over the site information and the key of a Handle server.
+
+    Clients then accept the installation at the address of the old server, and prefix handles need no change. The files
+    that were in use before are kept. Nothing is changed in the old directory. The settings that matter are printed, for
+    `perseid.toml`: administrators of the server, and the profile and database for `perseid migrate copy`.
+
+    For example:
+        perseid migrate keys svr_1 --yes
+    """
+    folder = resolve_directory(directory)
+    config = load_settings(folder)
+    try:
+        passphrase = None if passphrase_file is None else read_secret(passphrase_file).encode()
+    except InvalidRemote as problem:
+        raise CommandFailed(str(problem)) from problem
+    with _translate_errors():
+        found = read_server_directory(old_directory, passphrase)
+    if (folder / WRITER_LINK).is_symlink():
+        raise CommandFailed("A server is running on this installation", "Stop it first")
+    if not yes:
+        confirm("The site information and the key of this installation will be replaced")
+    paths = take_over(folder, config, found.site, found.key)
+    addresses = [address_to_json(server.address) for server in found.site.servers]
+    lines = [
+        f"[site]\nposition = {found.position + 1}" if found.position else "",
+        "[administrators]",
+        f"server = {_format_list(found.administrators)}",
+        f"replication = {_format_list(found.replication_administrators)}",
+        f"full_access = {'true' if found.full_access else 'false'}",
+    ]
+    taken = TakenIdentity(
+        found.site.serial,
+        len(found.site.servers),
+        found.position + 1,
+        addresses,
+        found.profile,
+        found.database,
+        "\n".join(line for line in lines if line),
+        [str(path) for path in paths],
+    )
+    if json:
+        print_json(taken)
+        return
+    fields: dict[str, object] = {"site": f"serial {taken.serial}, {pluralize(taken.servers, 'server')}"}
+    fields |= {"addresses": ", ".join(addresses), "profile": taken.profile, "database": printable(taken.database)}
+    print_fields(fields)
+    print_message("The settings of the old server, for perseid.toml:")
+    for line in taken.settings.splitlines():
+        print_text(printable(line))
+
+
+@register_command(app, "checklist")
+def checklist(
+    source: Annotated[
+        str, typer.Argument(metavar="[SOURCE]", help="The source, as you give it to `perseid migrate copy`.")
+    ] = "SOURCE",
+    directory: Directory = None,
+    json: AsJson = False,
+) -> None:
+    """Print the steps of the cut-over, with the commands for this installation, and how to fall back.
+
+    For example:
+        perseid migrate checklist old.example.org:2641
+    """
+    folder = resolve_directory(directory)
+    with open_installation(directory) as session, session.registry.snapshot() as snapshot:
+        prefixes = [name for name in namespaces(snapshot.reader) if snapshot.is_homed(f"{PREFIX_OF_PREFIXES}/{name}")]
+    steps = make_checklist(quote(source), quote(str(folder)), prefixes)
+    phase = ""
+    for step in steps:
+        if json:
+            print_json(step)
+            continue
+        if step.phase != phase:
+            phase = step.phase
+            print_text(f"{TITLES[Phase(phase)]}:")
+        print_text(f"{step.step:>3}. {printable(step.text)}")
+        if step.command:
+            print_text(f"     {printable(step.command)}")
+
+
+def _format_list(identities: tuple[str, ...]) -> str:
+    return "[" + ", ".join(to_json(identity) for identity in identities) + "]"
 
 
 def _read_options(

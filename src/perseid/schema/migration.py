@@ -69,6 +69,19 @@ class ComparisonSummary(ResponseBody, frozen=True, omit_defaults=False):
     prefixes_not_hosted: Annotated[list[str], Doc("Prefixes of the source that are not hosted here.")]
 
 
+class TakenIdentity(ResponseBody, frozen=True, omit_defaults=False):
+    """The site information and key of another server, which this installation uses now."""
+
+    serial: Annotated[int, Doc("The serial number of the site information.")]
+    servers: Annotated[int, Doc("Number of servers of the site.")]
+    position: Annotated[int, Doc("The position of this server, for the setting `site.position`; the first is 1.")]
+    addresses: Annotated[list[str], Doc("The addresses of the servers.")]
+    profile: Annotated[str, Doc("The profile for its prefixes: `free`, or `exact` if it was case-sensitive.")]
+    database: Annotated[str, Doc("The SQL database of the other server, without user; empty if it has none.")]
+    settings: Annotated[str, Doc("The settings of the other server, for perseid.toml.")]
+    files: Annotated[list[str], Doc("The files that were written.")]
+
+
 class ChecklistStep(ResponseBody, frozen=True, omit_defaults=False):
     """A step of the cut-over."""
 

@@ -62,6 +62,8 @@ SERVER_KEY: Final = "privkey.bin"
 NEXT_SERVER_KEY: Final = f"{SERVER_KEY}.next"
 """The next key, during a rotation."""
 PUBLIC_KEY: Final = "pubkey.bin"
+BEFORE_SUFFIX: Final = ".before"
+"""The end of the names of files that `take_over` has replaced."""
 
 MAX_SITE_BYTES: Final = 4_194_304
 """Maximum size of site information in bytes: more than a thousand servers with long keys."""
@@ -346,6 +348,26 @@ def rotate(directory: Path, config: Config) -> RotationResult:
         sync_directory(folder)
         replace_file(folder / PUBLIC_KEY, key.public.to_bytes())
     return RotationResult(key.public, site, paths, pending is not None)
+
+
+def take_over(directory: Path, config: Config, site: Site, key: PrivateKey) -> tuple[Path, ...]:
+    """Use the site information and the key of another server, such as one that this installation replaces.
+
+    The order is that of a rotation, so an interruption leaves a pair that matches. The files that were in use before
+    are kept beside the new ones, with `.before` at the end of their names.
+    """
+    with _key_lock(directory / KEYS_NAME) as folder:
+        forms = read_site_files(directory)
+        place = forms[0].path.parent if forms else directory
+        for path in (folder / SERVER_KEY, *[form.path for form in forms]):
+            if path.exists():
+                replace_file(path.with_name(f"{path.name}{BEFORE_SUFFIX}"), path.read_bytes())
+        _write_next(folder / NEXT_SERVER_KEY, key, load_passphrase(directory, config)[0])
+        paths = _write_site(place, site)
+        (folder / NEXT_SERVER_KEY).replace(folder / SERVER_KEY)
+        sync_directory(folder)
+        replace_file(folder / PUBLIC_KEY, key.public.to_bytes())
+    return paths
 
 
 def with_key(site: Site, position: int, key: PublicKey) -> Site:
