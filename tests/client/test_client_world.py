@@ -1,7 +1,11 @@
 """A small world of real servers: a root, a service with two sites, and a third server with a delegated prefix."""
 
 import asyncio
+import base64
+import json
 import tempfile
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -16,7 +20,7 @@ from perseid.client.resolution import AsyncResolver, Resolver
 from perseid.client.roots import Root
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
-from perseid.records.record import Value, ValueRef
+from perseid.records.record import PRIVATE_PERMISSIONS, Value, ValueRef
 from perseid.records.site import Interface, Purpose, Site, Transport
 from perseid.registry.commands.records import Create, Home
 from perseid.registry.installation.installation import Installation
@@ -195,3 +199,38 @@ def test_a_handle_resolves_at_both_sites_and_at_one_if_the_other_is_killed(serve
         assert result.target == f"https://example.org/{number}"
         assert result.trace[-1].address in servers.addresses("second")
     assert asyncio.run(ask()) == [f"https://example.org/{number}" for number in range(20)]
+
+
+def test_an_administrator_with_a_key_at_the_root_changes_a_record_over_http(servers: Servers, tmp_path: Path) -> None:
+    """The identity is the prefix handle 999, whose secret only the root has."""
+    secret = Value(300, "HS_SECKEY", b"of 999", permissions=PRIVATE_PERMISSIONS)
+    with NativeClient(servers.running["root"].native) as client:
+        client.act_as(ADMINISTRATOR, SECRET)
+        assert client.add("0.NA/999", secret).code is ResponseCode.SUCCESS
+    directory = copy_to(tmp_path)
+    (directory / "root.bin").write_bytes(servers.sites["root"].to_bytes())
+    settings = directory / "perseid.toml"
+    identities = '[identities]\nroot = "root.bin"\nnetworks = ["127.0.0.0/8"]'
+    settings.write_text(settings.read_text().replace("[identities]", identities))
+    administrator = Value(100, "HS_ADMIN", Admin(ValueRef(300, "0.NA/999")).to_bytes())
+    with Installation.open(directory, environ={}) as installation:
+        registry = Registry(installation.ledger, Rules(installation.administration, PROFILES["free"]))
+        registry.do(Create(Handle.parse("12345/shared"), (administrator,)), OPERATOR, "cli")
+    server = start(directory, tmp_path)
+    try:
+        host, port = server.http
+        url = f"http://{host}:{port}/api/handles/12345/shared?index=various"
+        body = {"values": [{"index": 1, "type": "URL", "data": "https://example.org/changed"}]}
+        statuses = []
+        for given in ("wrong", "of 999"):
+            token = base64.b64encode(f"300%3A0.NA/999:{given}".encode()).decode()
+            headers = {"Authorization": f"Basic {token}", "Content-Type": "application/json"}
+            request = urllib.request.Request(url, json.dumps(body).encode(), headers, method="PUT")
+            try:
+                with urllib.request.urlopen(request, timeout=60) as response:
+                    statuses.append(response.status)
+            except urllib.error.HTTPError as error:
+                statuses.append(error.code)
+        assert statuses == [401, 201]
+    finally:
+        server.kill()
