@@ -72,6 +72,10 @@ def export(  # noqa: PLR0913 - options
     value: ValueCondition = None,
     owner: OwnerCondition = None,
     changed_since: ChangedSince = None,
+    static: Annotated[
+        Path | None,
+        typer.Option("--static", metavar="DIR", help="Instead: a site of plain files that any web server can serve."),
+    ] = None,
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
@@ -85,13 +89,23 @@ def export(  # noqa: PLR0913 - options
     what the identity can see. All records are as of one entry of the ledger, whatever changes meanwhile. A file gets
     its name when it is complete.
 
+    `--static` writes the public records for the end of a service: redirect maps for nginx and Apache, pages, JSON
+    and proofs. It needs the installation, and a directory that is new or empty.
+
     For example:
         perseid export
         perseid export 102.100.272 -o records.jsonl
         perseid export 102.100.272 --format csv -o records.csv
         perseid export --type EMAIL --format batch
         perseid export 102.100.272 --history --at 30 -o history.jsonl --json
+        perseid export --static site
     """
+    if static is not None:
+        options = (output, at, url, host, path, type_, value, owner, changed_since, acting_as)
+        if history or raw or format_ is not ExportFormat.JSONL or any(option is not None for option in options):
+            raise typer.BadParameter("can only be used with PREFIX, -d and --json", param_hint="--static")
+        _export_site(directory, static, prefix, json)
+        return
     to_file = output is not None and str(output) != STANDARD_OUTPUT
     if json and not to_file:
         raise typer.BadParameter("requires a file: use -o FILE", param_hint="--json")
@@ -116,6 +130,31 @@ def export(  # noqa: PLR0913 - options
         update = stack.enter_context(progress("exporting", unit="records", prints=not to_file))
         summary = _write(stream, format_, chain([first], parts), update)
     _report(msgspec.structs.replace(summary, file=str(output) if to_file else None), json)
+
+
+def _export_site(directory: Path | None, target: Path, prefix: str | None, json: bool) -> None:
+    """Write a static site."""
+    with open_installation(directory) as session:
+        from perseid.ledger.merkle import Signer  # noqa: PLC0415 - see above
+        from perseid.registry.identity import LocalIdentity  # noqa: PLC0415
+        from perseid.registry.installation.installation import CHECKPOINT_KEY, KEYS_NAME  # noqa: PLC0415
+        from perseid.server.http.context import HttpSettings  # noqa: PLC0415
+        from perseid.server.http.static_export import export_static  # noqa: PLC0415
+
+        assert isinstance(session.identity, LocalIdentity)  # noqa: S101 - without --as
+        signer = Signer.from_bytes((session.installation.directory / KEYS_NAME / CHECKPOINT_KEY).read_bytes())
+        settings = HttpSettings.of(session.installation.config)
+        with progress("exporting", unit="records") as update:
+            summary, as_of = export_static(session.registry, session.identity, settings, signer, target, prefix, update)
+    counts = {name: getattr(summary, name) for name in ("records", "redirects", "tombstones", "proofs")}
+    if json:
+        print_json({"directory": str(target), **counts, "pages_only": len(summary.pages_only), "as_of": as_of})
+        return
+    print_fields({"directory": printable(str(target)), **{name: f"{n:,}" for name, n in counts.items()}})
+    print_message(f"{printable(str(target))}/README.md says how to serve it.")
+    if summary.pages_only:
+        count = pluralize(len(summary.pages_only), "identifier")
+        print_message(f"The URL of {count} is too long for a redirect map: see pages-only.txt.")
 
 
 def _export_locally(

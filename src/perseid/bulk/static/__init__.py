@@ -1,0 +1,1 @@
+"""A site of plain files that keeps identifiers resolving when a service ends."""
