@@ -12,6 +12,7 @@ BROWSER := /usr/bin/chromium
 LINKCHECKER := /usr/bin/linkchecker
 # The MariaDB server for tests of migration; the package starts no server for the whole machine.
 MARIADB := /usr/sbin/mariadbd
+NGINX := /usr/sbin/nginx
 # The directory of the demonstration of `make serve`, and more options for `perseid serve`.
 DIR ?= demo-data
 OPTIONS ?=
@@ -68,7 +69,7 @@ serve: env  ## run a server with demonstration data (DIR=demo-data, OPTIONS="--n
 	@exec $(BIN)/perseid serve -d $(DIR) --init-demo $(OPTIONS)
 
 ifeq ($(PACKAGE),)
-test: env $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB)  ## lint, then all tests in parallel; PACKAGE=registry for one package
+test: env $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB) $(NGINX)  ## lint, then all tests in parallel; PACKAGE=registry for one package
 	@$(MAKE) --no-print-directory --jobs=2 lint bytecode
 	$(BIN)/python -m pytest $(PARALLEL) --durations=20
 else
@@ -86,7 +87,7 @@ bytecode: env  ## compile all tests once for all test processes
 	@$(BIN)/python -m pytest --collect-only --quiet --quiet >/dev/null 2>&1 || true
 
 # Separate from `test`, because it makes tests slower, some twice as slow.
-coverage: env $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB)  ## the same tests with branch coverage
+coverage: env $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB) $(NGINX)  ## the same tests with branch coverage
 	$(BIN)/python -m pytest $(PARALLEL) --cov --cov-report=term
 
 # The tests start their own PostgreSQL. Without apt nothing is installed, and the tests report what is missing.
@@ -102,6 +103,9 @@ $(POSTGRES): | env
 
 $(MARIADB): | env
 	@command -v apt-get >/dev/null || exit 0; tools/debian-packages mariadb-server-core mariadb-client-core
+
+$(NGINX): | env
+	@command -v apt-get >/dev/null || exit 0; tools/debian-packages nginx-light
 
 $(BROWSER) $(LINKCHECKER): | env
 	@command -v apt-get >/dev/null || exit 0; tools/debian-packages $(@F)

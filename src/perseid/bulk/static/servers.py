@@ -31,8 +31,14 @@ MIN_BUCKET: Final = 1_024
 _DOLLAR: Final = "${perseid_dollar}"
 _ELEMENT_SIZE: Final = 64  # bytes of an element of nginx's map besides its key, and some more
 _LOCATION: Final = re.compile("[\x21-\x7e]+")
+_PLAIN_PATH: Final = re.compile(r"[\w /.,:=@+~-]+")
 _APACHE_SAFE: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789$-_.+!*'(),:@&=/~")
 _DOT_SEGMENT: Final = re.compile(r"(?:^|/)\.\.?(?:/|$)")
+
+
+def is_usable(directory: Path) -> bool:
+    """Whether configuration files can name a directory: some characters have a meaning there that nothing escapes."""
+    return _PLAIN_PATH.fullmatch(str(directory)) is not None
 
 
 def fits(location: str) -> bool:
@@ -64,7 +70,7 @@ class Maps:
         self._files: dict[str, IO[bytes]] = {}
         self._count = 0
         self._longest = 0
-        self._exact_keys: dict[bytes, None] = {}
+        self._exact: dict[str, list[tuple[str, str]]] = {}  # case-sensitive paths and their ids, by folded path
         for name in ("nginx/names.map", "nginx/raw.map", "nginx/gone.map", "apache/names.map", "apache/exact.map"):
             self._open(name)
         self._open("apache/gone.map")
@@ -83,19 +89,12 @@ class Maps:
             # nginx resolves such segments in `$uri`, so only the raw target tells.
             for start in ("", "/api/handles"):
                 self._put("nginx/raw.map", f"{quote_nginx(start + percent_encode(path), is_value=False)} {id_};")
-        elif exact and not self._is_new(path):
-            self._put("nginx/names.map", f"{_quote_pattern(path)} {id_};")
+        elif exact:
+            self._exact.setdefault(fold(path), []).append((path, id_))
         else:
             self._put("nginx/names.map", f"{quote_nginx(path, is_value=False)} {id_};")
         key = escape_apache(path)
         self._put("apache/exact.map" if exact else "apache/names.map", f"{key if exact else key.lower()} {id_}")
-
-    def _is_new(self, path: str) -> bool:
-        """Whether no other case-sensitive name differs in case alone."""
-        key = fold(path).encode()
-        is_new = key not in self._exact_keys
-        self._exact_keys[key] = None
-        return is_new
 
     def add_redirect(self, id_: str, status: int, location: str) -> None:
         """Add the redirect of a record; `fits` has checked it."""
@@ -109,23 +108,25 @@ class Maps:
 
     def finish(self) -> list[str]:
         """Write the configuration; return the names of all files."""
+        for group in self._exact.values():
+            for path, id_ in group:
+                key = _quote_pattern(path) if len(group) > 1 else quote_nginx(path, is_value=False)
+                self._put("nginx/names.map", f"{key} {id_};")
         for file in self._files.values():
             file.close()
         bucket = max(MIN_BUCKET, -(-(self._longest + _ELEMENT_SIZE) // 64) * 64)
         texts = {
             "nginx.conf": _NGINX.format(
-                directory=quote_nginx(str(self.target), is_value=False)[1:-1],
+                directory=self.target,
                 size=max(2_048, 2 * self._count),
                 bucket=bucket,
-                redirect_maps="".join([_NGINX_MAP.format(status=status) for status in REDIRECTS]).replace(
-                    "DIRECTORY", quote_nginx(str(self.target), is_value=False)[1:-1]
-                ),
+                redirect_maps="".join([_NGINX_MAP.format(status=s, directory=self.target) for s in REDIRECTS]),
                 redirects="".join([f"        if ($perseid_{s}) {{ return {s} $perseid_{s}; }}\n" for s in REDIRECTS]),
             ),
-            "apache.conf": _APACHE.replace("DIRECTORY", str(self.target).replace("\\", "\\\\").replace('"', '\\"')),
+            "apache.conf": _APACHE.replace("DIRECTORY", str(self.target)),
         }
         for name, text in texts.items():
-            (self._folder / name).write_bytes(text.encode("utf-8", "surrogateescape"))
+            (self._folder / name).write_bytes(text.encode())
         return [*texts, *self._files]
 
     def _open(self, name: str) -> None:
@@ -148,7 +149,7 @@ def _escape_pattern(char: str) -> str:
 
 
 _NGINX_MAP: Final = """\
-map "$perseid_api$perseid_id" $perseid_{status} {{ default ""; include "DIRECTORY/nginx/{status}.map"; }}
+map "$perseid_api$perseid_id" $perseid_{status} {{ default ""; include "{directory}/nginx/{status}.map"; }}
 """
 
 _NGINX: Final = """\

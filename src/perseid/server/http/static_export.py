@@ -11,10 +11,11 @@ from typing import Final
 
 import msgspec
 
-from perseid.bulk.static.servers import GONE
+from perseid.bulk.static.servers import GONE, is_usable
 from perseid.bulk.static.site import LEDGER, MANIFEST, RECORDS, SiteSummary, StaticRecord, StaticSite, make_id
 from perseid.ledger.log.entry import State
 from perseid.ledger.merkle import Signer
+from perseid.ledger.store.directory import UnsuitableDirectory
 from perseid.names.handle import CaseRule, Handle
 from perseid.records.json_form import value_to_json
 from perseid.records.locations import find_locations
@@ -56,6 +57,8 @@ def export_static(
     update: Callable[[int], None] = lambda _: None,
 ) -> tuple[SiteSummary, int]:
     """Write a static site to a directory that is new or empty; return its summary and the entry as of which it is."""
+    if not is_usable(directory.absolute()):
+        raise UnsuitableDirectory(f"{directory} has characters with a meaning for web servers; choose another name")
     selection = Selection(Search(prefix=prefix))
     with registry.snapshot() as snapshot:
         check_export(snapshot, identity, selection)
