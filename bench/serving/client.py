@@ -1,8 +1,9 @@
-"""Speed of the client: `python -m bench.serving.client [--records N] [--seconds S]`.
+"""Speed of the client: `python -m bench.serving.client [--records N] [--seconds S] [--creates C]`.
 
 `perseid serve` serves an installation of N records with one worker. A resolver of this process resolves random handles:
-one after the other, 64 at a time in an event loop, certified, and from its cache. Client and server share the machine.
-The result is the number of resolutions a second, and the CPU time of the client for one.
+one after the other, 64 at a time in an event loop, certified, and from its cache. A native client then creates handles
+in one session. Client and server share the machine. The result is the number of resolutions and creates a second, and
+the CPU time of the client for one.
 """
 
 import argparse
@@ -15,7 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from bench.serving.installations import FORMAT, make
+from bench.serving.installations import FORMAT, Filled, make, three_values
+from perseid.client import native_operations as operations
+from perseid.client.errors import ClientError
+from perseid.client.native import NativeClient
 from perseid.client.resolution import AsyncResolver, Resolver
 from perseid.client.roots import Root
 from perseid.records.site import Interface, Purpose, Site, Transport
@@ -94,6 +98,18 @@ class Bench:
         return sum(counts)
 
 
+def create_many(filled: Filled, server: Serving, count: int) -> int:
+    """Create handles in one session, many at a time."""
+    identity, key = filled.proof("secret")
+    values = three_values("new")
+    with NativeClient(*server.native, identity=identity, key=key) as client:
+        wanted = (operations.create(FORMAT % (filled.handles + number), values) for number in range(count))
+        failed = [result for result in client.do_many(wanted) if isinstance(result, ClientError)]
+    if failed:
+        raise failed[0]
+    return count
+
+
 def measure(name: str, run: Callable[[], int]) -> None:
     """Print the figures of one way to resolve."""
     began, cpu = time.perf_counter(), time.process_time()
@@ -107,15 +123,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Print how fast the client resolves.")
     parser.add_argument("--records", type=int, default=10_000, help="number of records; default 10000")
     parser.add_argument("--seconds", type=float, default=3.0, help="seconds for each measurement; default 3")
+    parser.add_argument("--creates", type=int, default=5_000, help="number of creates; default 5000")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="perseid-client-") as folder:
-        directory = make(Path(folder, "installation"), options.records).directory
+        filled = make(Path(folder, "installation"), options.records)
+        directory = filled.directory
         with serving(directory, **SETTINGS) as server:
             bench = Bench(root_of(directory, server), options.records, options.seconds)
             measure("one after the other", bench.blocking)
             measure("one after the other, certified", lambda: bench.blocking(certified=True))
             measure(f"{CONCURRENT} at a time", bench.concurrent)
             measure("from the cache", bench.cached)
+            measure("creates in one session", lambda: create_many(filled, server, options.creates))
 
 
 if __name__ == "__main__":

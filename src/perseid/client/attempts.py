@@ -74,6 +74,10 @@ class Step:
     """Whether a signature was verified."""
 
 
+EVERYTHING: Final[tuple[tuple[str, ...], tuple[int, ...]]] = ((), ())
+"""The selection of a whole record."""
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
     """What is asked of a server."""
@@ -96,6 +100,8 @@ class Query:
     @property
     def selection(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
         """The types and indexes, in one order."""
+        if not (self.types or self.indexes):
+            return EVERYTHING
         return tuple(sorted(map(fold, self.types))), tuple(sorted(self.indexes))
 
 

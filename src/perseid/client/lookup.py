@@ -28,7 +28,7 @@ from perseid.wire.codes import OpFlag, ResponseCode
 from perseid.wire.requests import VerifyChallenge
 from perseid.wire.responses import Failure, Referral, ResolutionResult, VerificationResult
 
-from .attempts import MAX_TEXT, AddressFilter, Attempts, Network, Options, Query, Step, make_refusal
+from .attempts import EVERYTHING, MAX_TEXT, AddressFilter, Attempts, Network, Options, Query, Step, make_refusal
 from .cache import NEGATIVE_LIFETIME, Cache, expiry
 from .errors import ClientError, NotFound, ProtocolError
 from .roots import ROOT_HANDLE, Root
@@ -189,7 +189,7 @@ class Core(Network):
         for kind in (True,) if certified else (False, True):
             if (found := self.answers.get((key, selection, kind), now)) is not None:
                 return found
-            if selection != _EVERYTHING and (whole := self.answers.get((key, _EVERYTHING, kind), now)) is not None:
+            if selection != EVERYTHING and (whole := self.answers.get((key, EVERYTHING, kind), now)) is not None:
                 values = select(whole.values, query.indexes, query.types)
                 if values or whole.code is not ResponseCode.SUCCESS:
                     return replace(whole, values=values)
@@ -254,10 +254,6 @@ class Core(Network):
             text = response.body.sentence[:MAX_TEXT] if isinstance(response.body, Failure) else ""
             raise make_refusal(query.handle, response.code, text)
         return response.body.is_valid
-
-
-_EVERYTHING: Final[tuple[tuple[str, ...], tuple[int, ...]]] = ((), ())
-"""The selection of a whole record."""
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Final, Self, TypeAlias, TypeVar, cast
 
@@ -31,7 +32,7 @@ from perseid.records.site import Site
 from . import native_operations as operations
 from .connections import open_stream
 from .errors import ClientError
-from .native_exchange import CLOSED, CONNECTIONS, WINDOW, Connection, Exchange, NativeProtocol
+from .native_exchange import CLOSED, CONNECTIONS, REFILL, WINDOW, Connection, Exchange, NativeProtocol
 from .native_operations import Operation
 
 DEFAULT_PORT: Final = 2641
@@ -125,17 +126,15 @@ class NativeClient:
         results: dict[int, T | ClientError] = {}
         pending = iter(operations)
         submitted = yielded = 0
-        is_exhausted = False
         while True:
-            while not is_exhausted and submitted - yielded < WINDOW:
-                operation = next(pending, None)
-                if operation is None:
-                    is_exhausted = True
-                    break
+            if submitted - yielded <= REFILL:
+                batch = list(islice(pending, WINDOW - (submitted - yielded)))
                 with self._lock:
-                    self._exchange.submit(operation, partial(results.__setitem__, submitted))
-                submitted += 1
-            if yielded == submitted and is_exhausted:
+                    self._exchange.submit_many(
+                        [(each, partial(results.__setitem__, number)) for number, each in enumerate(batch, submitted)]
+                    )
+                submitted += len(batch)
+            if yielded == submitted:
                 return
             with self._lock:
                 while yielded not in results:

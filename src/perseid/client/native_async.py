@@ -8,8 +8,11 @@ Operations that run at the same time share the connections and the session.
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
@@ -22,7 +25,7 @@ from . import native_operations as operations
 from .connections import look_up_async
 from .errors import ClientError
 from .native import CLOSE_SECONDS, DEFAULT_PORT, DEFAULT_TIMEOUT, Address, describe
-from .native_exchange import CONNECTIONS, WINDOW, Connection, Exchange, NativeProtocol
+from .native_exchange import CONNECTIONS, REFILL, WINDOW, Connection, Exchange, NativeProtocol
 from .native_operations import Operation
 
 T = TypeVar("T")
@@ -83,7 +86,7 @@ class AsyncNativeClient:
 
     async def do(self, operation: Operation[T]) -> T:
         """Perform one operation. If the caller is canceled, an operation that was sent still takes effect."""
-        result = await self._submit(operation)
+        result = await self._submit_many((operation,))[0]
         if isinstance(result, ClientError):
             raise result
         return result
@@ -91,13 +94,13 @@ class AsyncNativeClient:
     async def do_many(self, operations: Iterable[Operation[T]]) -> AsyncIterator[T | ClientError]:
         """Perform operations side by side; yield a result or the error for each, in their order."""
         pending = iter(operations)
-        running: list[asyncio.Future[T | ClientError]] = []
+        running: deque[asyncio.Future[T | ClientError]] = deque()
         while True:
-            while len(running) < WINDOW and (operation := next(pending, None)) is not None:
-                running.append(self._submit(operation))
+            if len(running) <= REFILL:
+                running += self._submit_many(islice(pending, WINDOW - len(running)))
             if not running:
                 return
-            yield await running.pop(0)
+            yield await running.popleft()
 
     async def create(self, handle: str, values: Iterable[Value], *, overwrite: bool = False, mint: bool = False) -> str:
         """Create a handle, and return its name; with `mint` the server completes the name."""
@@ -147,16 +150,17 @@ class AsyncNativeClient:
 
     # Transports
 
-    def _submit(self, operation: Operation[T]) -> "asyncio.Future[T | ClientError]":
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def finish(result: object) -> None:
-            if not future.done():  # the caller may be gone
-                future.set_result(result)
-
-        self._exchange.submit(operation, finish)
+    def _submit_many(self, wanted: Iterable[Operation[T]]) -> "list[asyncio.Future[T | ClientError]]":
+        loop = asyncio.get_running_loop()
+        futures: list[asyncio.Future[Any]] = []
+        submitted = []
+        for operation in wanted:
+            future: asyncio.Future[Any] = loop.create_future()
+            futures.append(future)
+            submitted.append((operation, partial(_finish, future)))
+        self._exchange.submit_many(submitted)
         self._watch()
-        return future
+        return futures
 
     def _watch(self) -> None:
         """Look now and then for connections where nothing arrives, while something is in progress."""
@@ -192,6 +196,11 @@ class AsyncNativeClient:
                     raise
             else:
                 return
+
+
+def _finish(future: "asyncio.Future[Any]", result: object) -> None:
+    if not future.done():  # the caller may be gone
+        future.set_result(result)
 
 
 class _Protocol(asyncio.Protocol):

@@ -10,9 +10,9 @@ repeated by itself. Deployed servers close the connection after each response; t
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -50,6 +50,9 @@ commit changes together; more than a few bring little."""
 
 WINDOW: Final = 64
 """Operations in progress. Below the 200 session counters that servers remember, so that none is too old on arrival."""
+
+REFILL: Final = WINDOW // 2
+"""Operations in progress at which more are started, so that they are sent together."""
 
 CLOSED: Final = "the client was closed"
 """Why operations end that run when their client is closed."""
@@ -125,9 +128,9 @@ class NativeProtocol:
         self.identity = None if reference is None else Identity(reference.handle.encode(), reference.index)
         self._proof: PrivateKey | bytes = key.encode() if isinstance(key, str) else key or b""
         self.server_key = server_key
-        self.site: Site | None = None
-        self.session: Session | None = None
         self._sessions = sessions
+        self.site = None
+        self.session: Session | None = None
         self._clock = clock
         self._client = Client(random)
 
@@ -139,12 +142,15 @@ class NativeProtocol:
         return not self._uses_sessions or (self.session is not None and self.session.proved is not None)
 
     @property
-    def _version(self) -> Version:
-        return ASSUMED_VERSION if self.site is None else common_version(Version(*self.site.protocol_version))
+    def site(self) -> Site | None:
+        """What the server says about its site; None until it was asked."""
+        return self._site
 
-    @property
-    def _uses_sessions(self) -> bool:
-        return self._sessions and self.identity is not None and self._version.at_least(_SESSIONS_SINCE)
+    @site.setter
+    def site(self, site: Site | None) -> None:
+        self._site = site
+        self._version = ASSUMED_VERSION if site is None else common_version(Version(*site.protocol_version))
+        self._uses_sessions = self._sessions and self.identity is not None and self._version.at_least(_SESSIONS_SINCE)
 
     def perform(self, operation: Operation[T]) -> Flow[T]:
         """Perform an operation; raises `ClientError`, or `SessionEnded` if it must be performed again."""
@@ -164,7 +170,7 @@ class NativeProtocol:
         return operation.read(responses)
 
     def _request(self, operation: Operation[T]) -> Message:
-        flags = default_flags(operation.opcode) | _DEMANDED_FLAGS | operation.flags
+        flags = _combine_flags(operation.opcode, _DEMANDED_FLAGS | operation.flags, operation.without)
         body = operation.body
         if isinstance(body, ValuesRequest) and not all(value.is_public for value in body.values):
             if self.session is None:
@@ -176,7 +182,7 @@ class NativeProtocol:
             operation.opcode,
             body,
             self._clock(),
-            flags=flags & ~operation.without,
+            flags=flags,
             peer_version=self._version,
             site_serial=UNKNOWN_SERIAL if self.site is None else self.site.serial,
             session=self.session,
@@ -274,7 +280,7 @@ class NativeProtocol:
         """Send a request, once more if a kept connection turns out to be closed and that is harmless."""
         message = request
         while True:
-            packed = self._client.pack(message, session)
+            packed = self._client.pack(message, session, check_values=False)  # `_request` has looked at them
             data = packed.envelope.to_bytes() + packed.payload
             try:
                 return (yield Outgoing(message.envelope.request_id, data, changes))
@@ -288,6 +294,11 @@ class NativeProtocol:
                     raise Unreachable(lost.reason) from None
                 repeat = False
                 message = self._client.repeat(request, session)
+
+
+@lru_cache(64)
+def _combine_flags(opcode: OpCode, flags: OpFlag, without: OpFlag) -> OpFlag:
+    return (default_flags(opcode) | flags) & ~without
 
 
 def _protocol_error(error: WireError, *, changes: bool) -> ClientError:
@@ -387,13 +398,15 @@ class Exchange:
 
     def submit(self, operation: Operation[Any], done: Callable[[Any], None]) -> None:
         """Perform an operation; `done` gets its result or the `ClientError`."""
-        if self._is_closed:
-            done(Unreachable(CLOSED))
-        else:
-            self._submit(operation, done)
+        self.submit_many(((operation, done),))
 
-    def _submit(self, operation: Operation[Any], done: Callable[[Any], None]) -> None:
-        self._waiting.append(_Task(operation, self.protocol.perform(operation), done))
+    def submit_many(self, wanted: Iterable[tuple[Operation[Any], Callable[[Any], None]]]) -> None:
+        """Perform operations that are sent together."""
+        for operation, done in wanted:
+            if self._is_closed:
+                done(Unreachable(CLOSED))
+            else:
+                self._waiting.append(_Task(operation, self.protocol.perform(operation), done))
         self.pump()
 
     def pump(self) -> None:
@@ -465,7 +478,8 @@ class Exchange:
         for task in waiting:
             self._finish(task, Unreachable(CLOSED))
         if last is not None:
-            self._submit(last, done)
+            self._waiting.append(_Task(last, self.protocol.perform(last), done))
+            self.pump()
 
     def close(self) -> None:
         """End all operations with an error, and close all connections."""

@@ -129,9 +129,14 @@ class Client:
         """The same request for a retry, with a new counter in a session."""
         return message if session is None else session.protect(message)
 
-    def pack(self, message: Message, session: Session | None) -> Frame:
-        """The frame to send: encrypted if requested, or if it has private values in a session."""
-        if session is not None and (OpFlag.ENCRYPT in message.header.flags or _has_private_values(message)):
+    def pack(self, message: Message, session: Session | None, *, check_values: bool = True) -> Frame:
+        """The frame to send: encrypted if requested, or if it has private values in a session.
+
+        Without `check_values` the caller has requested encryption where it is needed.
+        """
+        if session is not None and (
+            OpFlag.ENCRYPT in message.header.flags or (check_values and _has_private_values(message))
+        ):
             return Frame(*session.seal(message, self._random))
         return Frame(message.envelope, message.payload())
 
