@@ -57,6 +57,22 @@ def test_only_the_ttl_is_changed(here: Site) -> None:
     assert "+ 1  URL  https://example.org/a  (TTL 60, permissions 1110)" in done.err
 
 
+def test_misspelled_type_is_pointed_out(here: Site) -> None:
+    done = edit(here, 'sed -i s/EMAIL/EMIAL/ "$1"', "--yes")
+    assert "has the type 'EMIAL', which clients may not know: did you mean EMAIL?" in done.err
+
+
+def test_value_that_nobody_can_read_stays(here: Site, tmp_path: Path) -> None:
+    record = tmp_path / "record.json"
+    whole = here.ok("resolve 12345/x --private --json").json
+    hidden = {"index": 9, "type": "NOTE", "data": "sealed", "permissions": "0000"}
+    record.write_text(json.dumps({"values": [*whole["values"], hidden]}))
+    here.ok(f"set 12345/x --from {record}")
+    assert "sealed" not in here.ok("resolve 12345/x --private").out
+    assert edit(here, 'sed -i s,org/a,org/b, "$1"', "--yes").code == 0
+    refused(here("add 12345/x 9:DESC=text"), "Index conflict for 9")
+
+
 def test_unchanged_record_is_not_saved(here: Site) -> None:
     done = edit(here, 'cp "$1" "$1~"', "--yes")
     assert (done.code, done.out, done.err) == (0, "12345/x\n", "Nothing was changed\n")

@@ -46,12 +46,18 @@ from perseid.registry.context import (
     check_count,
     check_sizes,
 )
-from perseid.registry.policy.authority import Change, CompletedRecord, FoundParty, PartyStatus, complete_record
+from perseid.registry.policy.authority import Change, CompletedRecord, complete_record
 from perseid.registry.policy.policy import Audience, Policy, advise_url, find_new_urls, find_url_problems
-from perseid.registry.policy.resolution import check_aliases, check_namespaces, check_ttls, find_missing_targets
+from perseid.registry.policy.resolution import (
+    check_aliases,
+    check_namespaces,
+    check_ttls,
+    find_missing_targets,
+    find_party,
+)
 from perseid.registry.policy.types import check_definitions, check_types, find_type_problems, find_type_typos
 from perseid.registry.results import InvalidTimestamp, Refused
-from perseid.registry.snapshot import Snapshot, StoredRecord
+from perseid.registry.snapshot import StoredRecord
 from perseid.schema.namespaces import Scope
 from perseid.wire.codes import ResponseCode
 
@@ -212,19 +218,6 @@ def required_values(policy: Policy, values: Iterable[Value]) -> tuple[Value, ...
         return ()
     types = {fold(policy.creation_date_type), fold(policy.creator_type)}
     return tuple([value for value in values if fold(value.type) in types])
-
-
-def find_party(snapshot: Snapshot, handle: Handle) -> FoundParty:
-    """What is known here about a handle that a record names, such as its creator."""
-    if not snapshot.is_responsible(handle):
-        return FoundParty(PartyStatus.FOREIGN, handle)
-    stored = snapshot.stored(handle)
-    return FoundParty(PartyStatus.HERE_PUBLIC if stored.is_public else PartyStatus.HERE_MISSING, stored.handle)
-
-
-def resolves_here(snapshot: Snapshot, handle: Handle) -> bool:
-    """Whether a handle is known to resolve, because it is hosted here and public."""
-    return find_party(snapshot, handle).status is PartyStatus.HERE_PUBLIC
 
 
 TAG_LENGTH: Final = 32

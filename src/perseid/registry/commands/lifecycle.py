@@ -27,12 +27,13 @@ from perseid.registry.policy import case_rules
 from perseid.registry.policy.authority import PartyStatus
 from perseid.registry.policy.authority import values_of_exact_type as of_exact_type
 from perseid.registry.policy.policy import Policy
+from perseid.registry.policy.resolution import find_party
 from perseid.registry.results import ChangeResult, InvalidRequest, Refused, StateConflict
 from perseid.registry.snapshot import SITE_PREFIX, StoredRecord, values_of_type
 from perseid.schema.namespaces import Scope
 from perseid.wire.codes import ResponseCode
 
-from .composition import compose, find_party, reindex
+from .composition import compose, reindex
 from .records import plan_change, require_identity, require_unpublishable
 
 FIRST_INDEX: Final = 9101

@@ -41,6 +41,8 @@ from perseid.registry.results import Refused
 from perseid.registry.snapshot import MAX_ANCESTORS, SITE_PREFIX, Snapshot, StoredRecord, values_of_type
 from perseid.wire.codes import ResponseCode
 
+from .authority import FoundParty, PartyStatus
+
 MAX_ALIASES: Final = 20
 """How many aliases are followed, as in deployed resolvers. People create one, or two after a merge."""
 
@@ -349,3 +351,19 @@ def _ttl_problem(value: Value, now: int) -> str:
     if is_absolute and not -_MAX_TTL_DISTANCE <= value.ttl - now < _MAX_TTL_DISTANCE:
         return "must be less than 68 years from now"
     return ""
+
+
+# Parties
+
+
+def find_party(snapshot: Snapshot, handle: Handle) -> FoundParty:
+    """What is known here about a handle that a record names, such as its creator."""
+    if not snapshot.is_responsible(handle):
+        return FoundParty(PartyStatus.FOREIGN, handle)
+    stored = snapshot.stored(handle)
+    return FoundParty(PartyStatus.HERE_PUBLIC if stored.is_public else PartyStatus.HERE_MISSING, stored.handle)
+
+
+def resolves_here(snapshot: Snapshot, handle: Handle) -> bool:
+    """Whether a handle is known to resolve, because it is hosted here and public."""
+    return find_party(snapshot, handle).status is PartyStatus.HERE_PUBLIC

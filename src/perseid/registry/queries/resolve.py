@@ -17,7 +17,6 @@ from perseid.names.handle import Handle
 from perseid.records.record import Record, Value, ascending, select
 from perseid.registry.access import permissions
 from perseid.registry.access.permissions import display_name
-from perseid.registry.commands.composition import resolves_here
 from perseid.registry.context import Context, not_found
 from perseid.registry.identity import Identity
 from perseid.registry.policy import case_rules, resolution
@@ -39,7 +38,7 @@ def get_authority_metadata(snapshot: Snapshot, stored: StoredRecord) -> Authorit
     known = snapshot.last_update(stored)
     changed = last_change(case_rules.history(snapshot, stored)) if known is None else known[0]
     record = Record(stored.handle, stored.values)
-    return build_metadata(stored.policy, record, changed, lambda party: resolves_here(snapshot, party))
+    return build_metadata(stored.policy, record, changed, lambda party: resolution.resolves_here(snapshot, party))
 
 
 def last_change(entries: Iterable[Entry]) -> int | None:

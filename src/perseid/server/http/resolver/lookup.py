@@ -26,14 +26,19 @@ from perseid.records.partition import find_server_index
 from perseid.records.record import Record, Value, ascending
 from perseid.records.types import EMAIL, HS_NAMESPACE
 from perseid.registry.access.permissions import display_name
-from perseid.registry.commands.composition import resolves_here
 from perseid.registry.context import Context
 from perseid.registry.identity import Anonymous
 from perseid.registry.policy import case_rules
 from perseid.registry.policy.authority import AuthorityMetadata, build_metadata, find_built_in_definition
 from perseid.registry.policy.authority import values_of_exact_type as of_exact_type
 from perseid.registry.policy.policy import Policy
-from perseid.registry.policy.resolution import MAX_ALIASES, AliasTrail, alias_target, current_public_record
+from perseid.registry.policy.resolution import (
+    MAX_ALIASES,
+    AliasTrail,
+    alias_target,
+    current_public_record,
+    resolves_here,
+)
 from perseid.registry.queries.history import SearchBudget, as_of, public_record_at
 from perseid.registry.queries.memento import MementoNeighbors, find_deleted
 from perseid.registry.queries.resolve import Query, get_authority_metadata, last_change, resolve
