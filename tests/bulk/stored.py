@@ -17,7 +17,8 @@ def stored(row: ImportRow | RowProblem) -> tuple[Value, ...]:
     """The values of a row, as they would be stored with their timestamps."""
     assert isinstance(row, ImportRow)
     plain = msgspec.json.decode(msgspec.json.encode(row.values))
-    return tuple([value_from_json({k: v for k, v in value.items() if v is not None}) for value in plain])
+    known = [{name: member for name, member in value.items() if member is not None} for value in plain]
+    return tuple([value_from_json({"index": index} | value) for index, value in enumerate(known, 1)])
 
 
 def read(data: bytes, options: ReadOptions | None = None, name: str = "") -> list[ImportRow | RowProblem]:

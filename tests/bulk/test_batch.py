@@ -81,7 +81,7 @@ def test_every_operation_is_read() -> None:
 
 def test_files_are_read_only_for_a_caller_that_can() -> None:
     text = b"CREATE 1/a\n1 HS_PUBKEY 86400 1110 FILE key.bin\n2 HS_SITE 86400 1110 FILE site.json\n"
-    assert problems(read(text)) == [(2, "invalid-value-line")]
+    assert problems(read(text)) == [(1, "invalid-value-line")]
     files = {"key.bin": b"\0\1", "site.json": b'{"version": 1, "servers": []}'}
     (row,) = open_rows(io.BytesIO(text), read_file=files.__getitem__)
     key, site = stored(row)

@@ -74,6 +74,12 @@ class Loss(msgspec.Struct, frozen=True):
     """Whether the value is missing in the file; otherwise only a detail of it."""
 
 
+def find_command(line: str) -> str:
+    """The command that a line starts, in uppercase; empty if it starts none."""
+    match = _COMMAND.fullmatch(line.strip(BLANKS))
+    return match[1].upper() if match else ""
+
+
 def read_batch(file: BinaryIO, read_file: FileReader | None = None) -> RowReader:
     """The operations of a batch file."""
     lines = _Lines(file)
@@ -198,15 +204,15 @@ class _Parser:
         while (line := self._lines.peek()) and not _COMMAND.fullmatch(line):
             self._lines.take()
             if len(values) == MAX_VALUES:
-                problem = self._problem("", "too-many-values", f"The record has more than {MAX_VALUES:,} values.")
                 self._skip()
-                return problem
+                message = f"The record has more than {MAX_VALUES:,} values."
+                return RowProblem(start, "", shorten(handle), "too-many-values", message)
             try:
                 values.append(self._read_value(line))
             except InvalidData as error:
-                problem = self._problem(line, "invalid-value-line", f"The value is invalid: {error}.")
+                message = f"The value on line {self._lines.number} is invalid: {error}."
                 self._skip()
-                return problem
+                return RowProblem(start, "", shorten(line), "invalid-value-line", message)
         if not values and operation is not RowOperation.CREATE:
             return self._problem(handle, "missing-values", "The operation has no values.")
         return ImportRow(start, operation, handle, tuple(values))

@@ -7,6 +7,7 @@ bytes is refused with the first of them: reading it as Latin-1 would garble the 
 
 import codecs
 import io
+from contextlib import suppress
 from typing import BinaryIO, Final
 
 from .formats import invalid_file
@@ -26,11 +27,20 @@ _LABELS: Final = {"utf-8-sig": "UTF-8 with BOM", "utf-8": "UTF-8", "cp1252": "Wi
 _FEW_ZEROS: Final = 8  # one zero byte in so many is no longer an accident
 
 
+class _BufferedFile(io.BufferedReader):
+    """A buffer before a file, which stays open."""
+
+    def close(self) -> None:
+        """Leave the file to the caller, also when this is forgotten."""
+        with suppress(ValueError):  # detached already
+            self.detach()
+
+
 def buffer(file: BinaryIO) -> io.BufferedReader | io.BytesIO:
     """A file that can be peeked at."""
     if isinstance(file, io.BufferedReader | io.BytesIO):
         return file
-    return io.BufferedReader(file, SAMPLE)  # type: ignore[arg-type] # any file with `readinto`
+    return _BufferedFile(file, SAMPLE)  # type: ignore[arg-type] # any file with `readinto`
 
 
 def peek(file: io.BufferedReader | io.BytesIO) -> bytes:

@@ -1,8 +1,4 @@
-"""Imports of files: the check of a file's rows, the report of its problems, and the file with its minted handles.
-
-A report has the rows with problems in the form of the file, so that it can be corrected and imported itself. A table
-has the problems in columns of their own, JSON lines in a member, and other formats before the row as comments.
-"""
+"""Imports of files: the check of a file's rows, and the file with its minted handles; see `report` for problems."""
 
 import hashlib
 import os
@@ -25,8 +21,6 @@ from perseid.registry.results import Refused
 from perseid.schema.imports import ImportQuery, ImportState, RowProblem
 
 from .formats import (
-    PROBLEM_COLUMNS,
-    TABLES,
     Detected,
     FileReader,
     Format,
@@ -36,12 +30,8 @@ from .formats import (
     TypeCheck,
     invalid_file,
 )
-from .jsonl import format_problem
-from .rows import detect_format, open_rows, open_table
-from .tables import Table, TableWriter
-
-HANDLE_COLUMN: Final = "handle"
-"""The column of minted handles; with a number if the file has one already."""
+from .report import HANDLE_COLUMN, write_handles
+from .rows import open_rows
 
 E = TypeVar("E", Format, Profile)
 _BLOCK: Final = 1 << 20
@@ -193,126 +183,9 @@ def read_problems(path: Path, after: int = 0) -> Iterator[RowProblem]:
                 yield problem
 
 
-# Reports
-
-
-def write_report(problems: Iterator[RowProblem], file: BinaryIO, name: str, options: ReadOptions, to: BinaryIO) -> None:
-    """Write the rows with problems in the form of the file, and the problems."""
-    file.seek(0)
-    format_ = options.format or detect_format(_read_start(file), name)
-    if format_ in TABLES:
-        with _share(file) as shared:
-            _report_table(problems, open_table(shared, name, options), to)
-    elif format_ in (Format.JSONL, Format.BATCH):
-        _report_lines(problems, file, format_, to)
-    else:
-        to.writelines(msgspec.json.encode(problem) + b"\n" for problem in problems)
-
-
-def _report_table(problems: Iterator[RowProblem], table: Table, to: BinaryIO) -> None:
-    header = [name for name in table.header if name.lower() not in PROBLEM_COLUMNS]
-    kept = [at for at, name in enumerate(table.header) if name.lower() not in PROBLEM_COLUMNS]
-    writer = TableWriter(to, [*header, *PROBLEM_COLUMNS], mark=True)
-    rows = _TableRows(table)
-    for problem in problems:
-        cells = rows.find(problem.line)
-        own = [cells[at] if at < len(cells) else "" for at in kept]
-        writer.write([*own, str(problem.line), *msgspec.structs.astuple(problem)[1:]])
-
-
-class _TableRows:
-    """The rows of a table, to be found by ascending lines."""
-
-    def __init__(self, table: Table) -> None:
-        self._rows = table.rows
-        self._next: tuple[int, list[str]] | RowProblem | None = None
-
-    def find(self, line: int) -> list[str]:
-        """Return the cells of a row; none if the row itself cannot be parsed."""
-        while (row := self._next or next(self._rows, None)) is not None:
-            at = row.line if isinstance(row, RowProblem) else row[0]
-            if at > line:
-                self._next = row
-                return []
-            self._next = None
-            if at == line:
-                return [] if isinstance(row, RowProblem) else row[1]
-        return []
-
-
-def _report_lines(problems: Iterator[RowProblem], file: BinaryIO, format_: Format, to: BinaryIO) -> None:
-    number = 0
-    file.seek(0)
-    lines = iter(file)
-    for problem in problems:
-        text = b""
-        while number < problem.line:
-            text = next(lines, b"")
-            number += 1
-        if format_ == Format.JSONL:
-            to.write(format_problem(text.removeprefix(b"\xef\xbb\xbf"), [problem]))
-            continue
-        comment = f"# line {problem.line}: {problem.message} {problem.fix}".strip().replace("\n", " ")
-        to.write(f"{comment}\n".encode())
-        while text.strip():  # an operation ends with an empty line
-            to.write(text.rstrip(b"\r\n") + b"\n")
-            text = next(lines, b"")
-            number += 1
-        to.write(b"\n")
-
-
-def _read_start(file: BinaryIO) -> bytes:
-    start = file.read(_BLOCK >> 4)
-    file.seek(0)
-    return start
-
-
-# Minted handles
-
-
 def write_minted(registry: Registry, job: Job, file: BinaryIO, name: str, options: ReadOptions, to: BinaryIO) -> int:
     """Write the file again with the handle of each row that a job has minted; return how many.
 
     A table gets a column, and is CSV then. The ledger has the handles, so this can be repeated.
     """
-    handles = minted_rows(registry, job)
-    file.seek(0)
-    format_ = options.format or detect_format(_read_start(file), name)
-    if format_ not in TABLES:
-        return _write_minted_lines(handles, file, to)
-    with _share(file) as shared:
-        return _write_minted_table(handles, open_table(shared, name, options), to)
-
-
-def _write_minted_table(handles: Iterator[tuple[int, str]], table: Table, to: BinaryIO) -> int:
-    at = next((number for number, each in enumerate(table.header) if each.lower() == HANDLE_COLUMN), None)
-    header = [*table.header] if at is not None else [*table.header, HANDLE_COLUMN]
-    writer = TableWriter(to, header, mark=True)
-    rows = _TableRows(table)
-    count = 0
-    for line, handle in handles:
-        cells = rows.find(line)
-        cells = [*cells, *[""] * (len(table.header) - len(cells))]
-        if at is None:
-            cells.append(handle)
-        else:
-            cells[at] = handle
-        writer.write(cells)
-        count += 1
-    return count
-
-
-def _write_minted_lines(handles: Iterator[tuple[int, str]], file: BinaryIO, to: BinaryIO) -> int:
-    """Write JSON lines with their handles."""
-    file.seek(0)
-    count, number = 0, 0
-    lines = iter(file)
-    for line, handle in handles:
-        text = b""
-        while number < line:
-            text = next(lines, b"")
-            number += 1
-        record = msgspec.json.decode(text.removeprefix(b"\xef\xbb\xbf"), type=dict[str, msgspec.Raw])
-        to.write(msgspec.json.encode({**record, "handle": handle}) + b"\n")
-        count += 1
-    return count
+    return write_handles(minted_rows(registry, job), file, name, options, to)

@@ -81,7 +81,7 @@ def open_text_table(file: BinaryIO, options: ReadOptions | None = None, name: st
     delimiter = options.delimiter or (separator[1] if separator else _sniff(text, is_cut, name))
     if len(delimiter) != 1 or delimiter in '"\r\n\0':
         raise invalid_file("invalid-delimiter", f"{delimiter[:20]!a} cannot be a delimiter.", "Use one character.")
-    lines = _Lines(io.TextIOWrapper(buffered, encoding, newline=""), label=get_label(encoding))
+    lines = _Lines(_TextFile(buffered, encoding, newline=""), label=get_label(encoding))
     if separator:
         next(lines)
     detected = Detected(Format.CSV, get_label(encoding), delimiter, _find_line_ends(text))
@@ -151,6 +151,15 @@ def _parse(lines: "_Lines", delimiter: str, skipped: int) -> Iterator[TableRow]:
                 return
             yield line, cells
         line = reader.line_num + skipped + 1
+
+
+class _TextFile(io.TextIOWrapper):
+    """The text of a file, which stays open."""
+
+    def close(self) -> None:
+        """Leave the file to the caller, also when this is forgotten."""
+        with suppress(ValueError):  # detached already
+            self.detach()
 
 
 class _Lines:

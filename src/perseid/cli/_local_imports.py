@@ -9,7 +9,8 @@ from typing import BinaryIO
 import msgspec
 
 from perseid.bulk.formats import ReadOptions
-from perseid.bulk.imports import FileCheck, hash_file, read_problems, to_read_options, write_minted, write_report
+from perseid.bulk.imports import FileCheck, hash_file, read_problems, to_read_options, write_minted
+from perseid.bulk.report import write_report
 from perseid.registry.jobs import import_job, runner
 from perseid.registry.jobs.spool import Spool, SpooledImport
 from perseid.schema.imports import ImportQuery, ImportResponse, ImportState, RowOptions, RowProblemResponse

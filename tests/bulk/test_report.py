@@ -1,0 +1,106 @@
+"""Reports have the rows with problems and can be corrected and read again; minted handles are written to their rows."""
+
+import io
+
+import pytest
+
+from perseid.bulk.formats import ReadOptions
+from perseid.bulk.report import write_handles, write_report
+from perseid.bulk.rows import open_rows
+from perseid.schema.imports import ImportRow, RowProblem
+from tests.bulk.stored import problems, read, stored
+
+
+def report(data: bytes, options: ReadOptions | None = None, *more: RowProblem) -> bytes:
+    """The report of the problems of reading, and of some that are found later."""
+    options = options or ReadOptions()
+    file, to = io.BytesIO(data), io.BytesIO()
+    found = [row for row in open_rows(file, "", options) if isinstance(row, RowProblem)]
+    write_report(iter(sorted([*found, *more], key=lambda problem: problem.line)), file, "", options, to)
+    assert not file.closed
+    return to.getvalue()
+
+
+def later(line: int) -> RowProblem:
+    return RowProblem(line, "url", "x", "invalid-url", "It is not\na URL.", "Use https.")
+
+
+def test_a_table_has_its_columns_and_the_problems() -> None:
+    data = b"handle,url,state,DESC\n1/a,x,gone,'=1\n1/b,x,,\n1/c,x,,'x\n1/d,x,,,more\n1/e,x,,''=1\n"
+    text = report(data, None, later(4), later(6)).decode("utf-8-sig")
+    assert text.splitlines()[0].endswith(
+        "DESC,problem_line,problem_column,problem_value,problem_rule,problem_message,problem_fix"
+    )
+    assert "1/a,x,gone,'=1,2,state,gone,unknown-state" in text
+    assert "1/b" not in text
+    again = read(text.replace("gone", "reserved", 1).encode())
+    assert [row.handle for row in again if isinstance(row, ImportRow)] == ["1/a", "1/c", "1/e"]
+    assert [stored(row)[-1].data for row in again if isinstance(row, ImportRow)] == [b"=1", b"'x", b"'=1"]
+    assert [rule for _, rule in problems(again)] == ["empty-row"]
+    twice = report(text.encode()).decode("utf-8-sig")
+    assert twice.splitlines()[0] == text.splitlines()[0]
+
+
+def test_literal_cells_stay_literal() -> None:
+    raw = ReadOptions(raw=True)
+    (row,) = read(report(b"handle,url,DESC\n1/a,x,'=1\n", raw, later(2)), raw)
+    assert stored(row)[-1].data == b"'=1"
+
+
+def test_a_table_of_values_has_all_rows_of_a_record() -> None:
+    rows = ["1/a,1,URL,x", "1/a,2,URL,y", "1/b,1,URL,x", "1/c,x,URL,x", "1/c,2,URL,y", "1/d,1,URL,x", "1/d,2,URL,y"]
+    data = "\n".join(["handle,index,type,data", *rows]).encode()
+    text = report(data, None, later(2)).decode("utf-8-sig")
+    lines = [line.split(",")[:3] for line in text.replace("\na URL", " a URL").splitlines()[1:]]
+    assert [line[0] for line in lines] == ["1/a", "1/a", "1/c", "1/c"]
+    again = read(text.replace("1/c,x", "1/c,1").encode())
+    assert [(row.handle, len(row.values)) for row in again if isinstance(row, ImportRow)] == [("1/a", 2), ("1/c", 2)]
+
+
+def test_lines_have_their_problems() -> None:
+    data = b'\xef\xbb\xbf{"handle": "1/a", "state": "gone"}\n{"handle": "1/b"}\n\n{"handle": "1/c"}\n[]\n'
+    text = report(data, None, later(4))
+    assert len(text.splitlines()) == 3
+    again = read(text.replace(b'"state":"gone"', b'"state":"reserved"'))
+    assert [row.handle for row in again if isinstance(row, ImportRow)] == ["1/a", "1/c"]
+
+
+def test_a_batch_file_has_whole_operations_and_comments() -> None:
+    data = (
+        b"DELETE 1/a\nDELETE 1/b\nCREATE 1/c\n1 URL 1 1110 UTF8 x\n2 URL nonsense\n\nNONSENSE\nmore\n\n"
+        b"HOME 127.0.0.1:2641:TCP\n0.NA/1\n0.NA/2\n\nCREATE 1/d\n1 URL 1 1110 UTF8 x\nCREATE 1/e\n"
+    )
+    text = report(data, None, later(2), later(12), later(14))
+    assert text == (
+        b"# line 2: It is not a URL. Use https.\nDELETE 1/b\n\n"
+        b"# line 3: The value on line 5 is invalid: it does not have the form INDEX TYPE TTL PERMISSIONS FORMAT DATA.\n"
+        b"CREATE 1/c\n1 URL 1 1110 UTF8 x\n2 URL nonsense\n\n"
+        b"# line 7: The line does not start an operation."
+        b" Use CREATE, ADD, MODIFY, REMOVE, DELETE, HOME or UNHOME, after a blank line.\nNONSENSE\nmore\n\n"
+        b"# line 12: It is not a URL. Use https.\nHOME 127.0.0.1:2641:TCP\n0.NA/2\n\n"
+        b"# line 14: It is not a URL. Use https.\nCREATE 1/d\n1 URL 1 1110 UTF8 x\n\n"
+    )
+    assert [row.handle for row in read(text) if isinstance(row, ImportRow)] == ["1/b", "0.NA/2", "1/d"]
+
+
+def test_other_formats_give_the_problems_alone() -> None:
+    text = report(b'{"handleRecords": {"1/a": {"values": 1}}}')
+    assert b'"rule":"invalid-record"' in text
+
+
+@pytest.mark.parametrize("header", ["url,handle,DESC", "url,DESC"])
+def test_minted_handles_are_written_next_to_their_rows(header: str) -> None:
+    has_column = "handle" in header
+    data = f"{header}\nx,{',' if has_column else ''}'=1\ny,\nz,\n".encode()
+    to = io.BytesIO()
+    assert write_handles([(2, "1/a"), (4, "1/c")], io.BytesIO(data), "", ReadOptions(), to) == 2
+    rows = read(to.getvalue())
+    assert [row.handle for row in rows if isinstance(row, ImportRow)] == ["1/a", "1/c"]
+    assert [value.data for value in stored(rows[0])] == [b"x", b"=1"]
+
+
+def test_minted_handles_are_written_to_their_lines() -> None:
+    data = b'{"values": []}\n\n{"values": [{"type": "URL", "data": "x"}]}\n'
+    to = io.BytesIO()
+    assert write_handles([(1, "1/a"), (3, "1/b")], io.BytesIO(data), "", ReadOptions(), to) == 2
+    assert [row.handle for row in read(to.getvalue()) if isinstance(row, ImportRow)] == ["1/a", "1/b"]
