@@ -509,7 +509,7 @@ def _print_summary(label: str, result: CopyResult, json: bool) -> None:
     fields: dict[str, object] = {"source": printable(label)}
     fields |= {name: f"{number:,}" for name, number in zip(names, numbers, strict=True)}
     fields["new prefixes"] = ", ".join(map(printable, result.prefixes)) or None
-    fields["job"] = result.job if result.counts.has_changes else None
+    fields["job"] = (result.job or None) if result.counts.has_changes else None
     print_fields(fields)
 
 
