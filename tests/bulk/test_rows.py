@@ -1,19 +1,23 @@
 """Files of any format are detected, and read as a stream with bounded memory."""
 
 import io
+import re
 from collections import deque
 from collections.abc import Iterator
 from itertools import chain, islice, repeat
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perseid.bulk import batch, jsonl, sheets, tables
 from perseid.bulk.batch import format_create
 from perseid.bulk.formats import Format, InvalidFile, ReadOptions
 from perseid.bulk.jsonl import format_record
 from perseid.bulk.rows import detect_format, open_rows
-from perseid.records.record import Value
+from perseid.bulk.value_table import VALUE_COLUMNS
+from perseid.records.record import MAX_VALUES, Value
 from perseid.schema.imports import ImportRow, RowProblem
 
 URL = Value.text(1, "URL", "https://example.org/")
@@ -95,3 +99,15 @@ def test_arbitrary_bytes_give_rows_problems_or_a_refusal(data: bytes, format_: F
     except InvalidFile:
         return
     assert all(isinstance(row, ImportRow | RowProblem) for row in rows)
+
+
+def test_the_documented_limits_and_columns_are_those_of_the_code() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "import-formats.md").read_text(encoding="utf-8")
+    section = text.partition("## Limits")[2]
+    found = [int(number.replace(",", "")) for number in re.findall(r"\| ([0-9,]+) \|", section)]
+    limits = (tables.MAX_COLUMNS, tables.MAX_CELL, tables.MAX_ROW, jsonl.MAX_LINE, batch.MAX_LINE)
+    assert found == [*limits, sheets.MAX_SPREADSHEET, MAX_VALUES]
+    words = {
+        word for line in re.findall(r"^\| (`.+?) \|", text, re.MULTILINE) for word in re.findall("`([^`]+)`", line)
+    }
+    assert words >= set(VALUE_COLUMNS) | {"handle", "url", "title", "state", "created", "updated", "owner"}
