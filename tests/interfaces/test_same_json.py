@@ -255,6 +255,12 @@ WITHOUT_ROUTE: Final = {
     "jobs cancel": "needs an unfinished job; it prints the job, as jobs show",
     "jobs resume": "needs an interrupted job; it prints the job, as jobs show",
     "jobs undo": "the same command as undo",
+    "import": "reads a file of this machine, and reports about it; it prints the job, as jobs show",
+    "export": "writes a file; with --json it describes the file",
+    "migrate copy": "copies another server",
+    "migrate compare": "compares another server with the copy",
+    "migrate checklist": "shows what is left to do by hand",
+    "migrate keys": "reads the key files of another server",
 }
 """Every other command with `--json`, and the reason."""
 

@@ -496,8 +496,8 @@ class ToTransfer(RequestBody, frozen=True, tag_field="command", tag="transfer"):
 ExplainRequest = (
     ToCreate
     | ToSet
-    | ToReplace
     | ToAdd
+    | ToReplace
     | ToRemove
     | ToDelete
     | ToMint
