@@ -143,6 +143,18 @@ def test_files_of_a_server_are_copied_byte_for_byte(kind: str, target: Site, tmp
     assert "planted" in target(f"migrate compare {path}").out
 
 
+def test_a_copy_beside_a_running_server_can_be_undone(target: Site, tmp_path: Path) -> None:
+    path = _write(tmp_path, "exchange")
+    with serving(target.directory):
+        job = target.ok(f"migrate {path} --json").json["job"]
+        assert target.ok(f"jobs show {job} --json").json["done"] == len(RECORDS) - 1  # without the prefix handle
+        target.ok(f"undo {job} --yes")
+    left = entries(target.directory, ODD_PREFIX)
+    assert {entry.state for entry in left.values()} == {State.TOMBSTONE}
+    assert target.ok(f"migrate {path} --overwrite --json").json["updated"] == len(RECORDS) - 1
+    assert target.ok(f"migrate compare {path} --json").json["different"] == 0
+
+
 ANVL = b""":: ark:/99999/fk4one
 _target: https://example.org/one
 _status: public

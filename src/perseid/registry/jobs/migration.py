@@ -20,7 +20,7 @@ from perseid.ledger.log.entry import IMPORT, Action, Draft, Entry, State, find_o
 from perseid.ledger.log.record_keys import key_range, record_key
 from perseid.ledger.store.jobs import EndJob, Job
 from perseid.names.errors import InvalidName
-from perseid.names.handle import CaseRule, Handle, fold
+from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle, fold
 from perseid.records.binary import MAX_BYTES
 from perseid.records.record import MAX_VALUES, Value, ascending
 from perseid.registry.access.permissions import HasRole, RequiredScope, Requirement, Role, display_name
@@ -47,6 +47,7 @@ MAX_SOURCE_LENGTH: Final = 300
 """Characters of the name of a source in notes and jobs."""
 
 _NOTE_START: Final = "migrated from "
+_PREFIX_HANDLE: Final = f"{PREFIX_OF_PREFIXES}/"
 
 _MIGRATE: Final = Requirement(
     "migrate records", ((HasRole((Role.SERVER,)),),), required_scope=RequiredScope.for_server(Scope.CREATE, Scope.ADMIN)
@@ -280,8 +281,25 @@ def end(registry: Registry, job: Job) -> None:
 def do_step(
     registry: Registry, job: Job, source: str, records: tuple[SourceRecord, ...], identity: Identity, *, overwrite: bool
 ) -> MigrationStep:
-    """Store some records, in one commit. Raises `Refused`."""
-    return registry.do(Migrate(records, overwrite), identity, IMPORT, make_note(source), job_id=job.id)
+    """Store some records, in one commit. Raises `Refused`.
+
+    Prefix handles have a commit of their own, outside the job: they cannot become tombstones, so no undo could end.
+    """
+    note = make_note(source)
+    prefix_handles = tuple([record for record in records if _is_prefix_handle(record.handle)])
+    others = (
+        tuple([record for record in records if not _is_prefix_handle(record.handle)]) if prefix_handles else records
+    )
+    step = MigrationStep((), ())
+    for part, job_id in ((prefix_handles, ""), (others, job.id)):
+        if part:
+            done = registry.do(Migrate(part, overwrite), identity, IMPORT, note, job_id=job_id)
+            step = MigrationStep((*step.outcomes, *done.outcomes), (*step.problems, *done.problems))
+    return step
+
+
+def _is_prefix_handle(name: str) -> bool:
+    return fold(name[: len(_PREFIX_HANDLE)]) == _PREFIX_HANDLE
 
 
 def preview_step(
