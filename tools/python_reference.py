@@ -110,6 +110,8 @@ SECTIONS: Final = (
             "errors.Unreachable",
             "errors.UnknownOutcome",
             "errors.ProtocolError",
+            "errors.UnexpectedKey",
+            "errors.UntrustedCertificate",
         ),
     ),
 )

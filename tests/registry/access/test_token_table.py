@@ -39,6 +39,7 @@ from perseid.registry.commands.transfer import LinkMetadata, LinkVersion, Transf
 from perseid.registry.commands.users import AddUser, DisableUser, NewUserKey, ResetUser
 from perseid.registry.context import Command, Context, Plan
 from perseid.registry.identity import Identity
+from perseid.registry.jobs.migration import HostMigrated, Migrate, SourceRecord
 from perseid.registry.policy.policy import PROFILES, Audience
 from perseid.registry.queries import history, listing, resolve
 from perseid.registry.queries.find import Search, find
@@ -203,6 +204,8 @@ CASES = {
     "list homed prefixes": looking(
         lambda context: listing.list_homed(context.snapshot, context.identity), W.FIND, where=""
     ),
+    "migrate": case(Migrate((SourceRecord("12345/old", (URL,)),)), W.CREATE, W.ADMIN, where=""),
+    "host a migrated prefix": case(HostMigrated("0.NA/777", FREE), W.NAMESPACES, where="777"),
     "backup": demanding(permissions.server_operation(OpCode.BACKUP_SERVER), W.ADMIN, where=""),
     "follow": demanding(permissions.server_operation(OpCode.RETRIEVE_TXN_LOG), W.ADMIN, where=""),
     "make a token": case(CreateToken(Secret("aaaaaaaa", bytes(32)), scope("read"))),
@@ -323,7 +326,7 @@ def test_every_command_is_in_the_table(world: Registry) -> None:
             if inspect.isclass(thing) and thing.__module__.startswith("perseid.registry") and hasattr(thing, "decide"):
                 found.add(thing.__name__ if not name.startswith("_") else "")
     # What decides commands, a protocol, a wrapper, and steps of jobs (test_tokens.py).
-    inside = {"Context", "Execution", "Command", "Conditional", "Step", ""}
+    inside = {"Context", "Execution", "Command", "Conditional", "Step", "ImportStep", "MintRows", ""}
     assert found - inside == {type(each.make(world)).__name__ for each in CASES.values()} - {"Look"}
 
 
