@@ -19,11 +19,12 @@ from perseid.registry.queries import access
 from perseid.registry.queries.access import is_named
 from perseid.server.http.auth.external import failure_reason
 from perseid.server.http.context import ProofResult
+from perseid.server.http.messages import Client
 from perseid.server.native import external as external_module
 from perseid.server.native.authentication import EXTERNAL_LIFE, KeyChanged
 from perseid.server.native.decisions import Busy, ReadCommand
 from perseid.server.native.external import Unverifiable, make_address_filter
-from perseid.server.native.work import own_secret_id
+from perseid.server.native.work import Work, WorkKind, own_secret_id
 from tests.registry.registries import OPERATOR
 from tests.server.http.auth_servers import AuthServer, basic_header, handle_header, make_auth_server
 from tests.server.http.client_certificates import named
@@ -117,7 +118,7 @@ def test_wrong_proofs_and_identities_that_nobody_names_get_the_same_reason(calle
     assert wrong == f"authentication failed: {failure_reason(ValueRef.parse(wrong.split(' of ')[1].split(' ')[0]))}"
     is_secret = method in ("basic", "secret", "pbkdf2")
     expected = ProofResult(succeeded=False, secret_of=own_secret_id(PERSON) if is_secret else None)
-    assert caller.last == (None if method == "certificate" else expected)
+    assert caller.last == expected
     asked = len(caller.world.asked)
     assert asked
     for person in (f"{OTHER}/eve", "0.NA/20.500.66"):
@@ -151,6 +152,21 @@ def test_a_secret_on_another_server_needs_its_index(caller: Caller) -> None:
         assert "the index of the secret is missing" in caller.prove(method, index=0)
         assert caller.last == ProofResult(None, own_secret_id(PERSON))
     assert caller.prove("signature", index=0) == f"300:{PERSON}"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_other_server_is_asked_for_callers_who_failed_too_often(caller: Caller, method: str) -> None:
+    do = caller.server.context.do
+
+    async def refuse(work: Work, client: Client) -> object:
+        if work.kind is WorkKind.VERIFY or (work.secret_of is not None and method == "basic"):
+            raise Busy
+        return await do(work, client)
+
+    caller.server.context = replace(caller.server.context, do=refuse)
+    with pytest.raises(Busy):
+        caller.prove(method)
+    assert not caller.world.asked
 
 
 def test_limits_apply_to_http_too(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,7 @@ async def prove_claim(request_context: RequestContext, claim: Claim, nonce: byte
         await request_context.do(WorkKind.VERIFY, lambda: None, secret_of=own_secret_id(reference.handle))
         return await _record_attempt(request_context, reference, verify())
     external = await _find_external(request_context, reference)
-    keys = () if external is None else await external.find_keys(reference)
+    keys = () if external is None else await _find_keys(request_context, external, reference)
     key = await request_context.do(WorkKind.VERIFY, partial(matching_signature_key, claim, nonce, keys))
     request_context.record_proof(ProofResult(key is not None))
     return None if key is None else _prove_key(request_context, reference, key)
@@ -104,15 +104,20 @@ async def prove_claim(request_context: RequestContext, claim: Claim, nonce: byte
 async def prove_certificate(
     request_context: RequestContext, reference: ValueRef, public_key: PublicKey
 ) -> ProvenIdentity | None:
-    """Compare the key of a certificate with those in the record of an identity. Raises `Busy`."""
+    """Compare the key of a certificate with those in the record of an identity; the outcome is recorded. Raises `Busy`.
+
+    Unlike a comparison with a record here, a wrong one costs other servers something.
+    """
     external = await _find_external(request_context, reference)
     if external is None:
         return None
     evidence = _hash_evidence(reference, b"certificate", public_key.to_bytes())
     known = external.find_proof(evidence, request_context.server.time())
     if known is None:
-        key = find_proving_public_key(await external.find_keys(reference), lambda key: key == public_key)
+        keys = await _find_keys(request_context, external, reference)
+        key = find_proving_public_key(keys, lambda key: key == public_key)
         if key is None:
+            request_context.record_proof(ProofResult(succeeded=False))
             return None
         known = _prove_key(request_context, reference, key)
         external.keep_proof(evidence, known, request_context.server.time())
@@ -131,6 +136,14 @@ async def _find_external(request_context: RequestContext, reference: ValueRef) -
             return is_named(snapshot, reference.handle)
 
     return external if await request_context.do(WorkKind.READ, read) else None
+
+
+async def _find_keys(
+    request_context: RequestContext, external: ExternalIdentities, reference: ValueRef
+) -> tuple[Value, ...]:
+    """Ask for the public keys of an identity, unless the caller has failed too often. Raises `Busy`."""
+    await request_context.do(WorkKind.VERIFY, lambda: None)
+    return await external.find_keys(reference)
 
 
 async def _verify_answer(
