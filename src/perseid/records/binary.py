@@ -89,7 +89,14 @@ class Reader:
 
     def bytes_(self, limit: int = MAX_BYTES) -> bytes:
         """A byte string after its length."""
-        length: int = _I32.unpack_from(self._data, self._take(4))[0]
+        start = self._position + 4
+        if start <= self._end:  # the usual case without calls: most of a message consists of strings
+            length: int = _I32.unpack_from(self._data, start - 4)[0]
+            end = start + length
+            if 0 <= length <= limit and end <= self._end:
+                self._position = end
+                return self._data[start:end]
+        length = self.i32()
         if not 0 <= length <= limit:
             raise self.problem(f"a length of {length} is not between 0 and {limit}")
         position = self._take(length)

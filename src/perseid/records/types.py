@@ -83,6 +83,11 @@ def _has_type(type_: str, base: str) -> bool:
 
 def is_url_type(type_: str) -> bool:
     """Whether values of a type are URLs, from which the target of a handle is chosen."""
+    return _is_url_type(type_) if len(type_) <= _MAX_CACHED_LENGTH else _is_url_type.__wrapped__(type_)
+
+
+@lru_cache(MAX_CACHED_TYPES)
+def _is_url_type(type_: str) -> bool:
     return has_type(type_, URL) or fold(type_) in URL_TYPES
 
 

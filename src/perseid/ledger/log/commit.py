@@ -5,7 +5,8 @@ of the same transaction see what earlier ones did; a request that is decided her
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any, Final, cast
 
 from sqlalchemy import Connection
 from sqlalchemy.engine.interfaces import DBAPICursor
@@ -58,8 +59,22 @@ _MAX_NUMBER = (1 << 63) - 1  # of a 64-bit column
 _SQL_VIEWS = 2  # records and search
 
 
+MAX_KNOWN: Final = 64
+"""Records that the next commit need not look up again: policies, prefixes and keys that many changes depend on."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRecords:
+    """Records that a commit has looked up, valid as long as nothing was appended after it."""
+
+    head: tuple[int, bytes]
+    """The size and the frontier of the tree, which no other entries have."""
+    records: Mapping[bytes, tuple[int, bytes]]
+    """The latest entry of each, by key, and its leaf hash."""
+
+
 class Commit:
-    """Applies requests one by one; `finish` writes the result."""
+    """Applies requests one by one; `write` writes the result."""
 
     def __init__(
         self,
@@ -69,8 +84,9 @@ class Commit:
         random: Callable[[int], bytes],
         token: bytes,
         connection: Connection | None = None,
+        known: KnownRecords | None = None,
     ) -> None:
-        """`connection` is that of the cursor, if there are requests that need it."""
+        """`connection` is that of the cursor, if there are requests that need it; `known` is of the last commit."""
         self._cursor = cursor
         self._connection = connection
         self._statements = statements
@@ -82,9 +98,12 @@ class Commit:
         self._at = clock.date(at if seq else None)
         self.first = seq + 1
         self._written = seq  # the last entry that is in the database
-        self._latest: dict[bytes, int] = {}  # by key, read or set in this transaction
+        self._checked: dict[bytes, tuple[int, bytes]] = {}  # preconditions with a leaf hash
+        if known is not None and known.head == (seq, raw):
+            self._checked.update(known.records)
+        self._latest = {key: latest for key, (latest, _) in self._checked.items()}  # read, set or known
         self._moved: dict[bytes, int] = {}  # those that were set
-        self._leaves: dict[int, bytes] = {}  # leaf hashes by entry
+        self._leaves = dict(self._checked.values())  # leaf hashes by entry
         self._rows: dict[int, EntryRow] = {}  # of this transaction
         self._nodes: list[tuple[int, int, bytes]] = []
         self._search_keys: dict[tuple[bytes, int], bool] = {}  # True to insert, False to delete
@@ -255,7 +274,15 @@ class Commit:
         for key, leaf in expected_leaves.items():
             if self._leaf_hash(seq := self.latest(key)) != leaf:
                 return PreconditionFailed(key, seq, seq)  # another entry has this number
+            self._checked[key] = seq, leaf
         return None
+
+    def known(self) -> KnownRecords:
+        """What the next commit need not look up if nothing is appended in between."""
+        records = {key: checked for key, checked in self._checked.items() if self._latest[key] == checked[0]}
+        return KnownRecords(
+            (self._frontier.size, self._frontier.to_bytes()), records if len(records) <= MAX_KNOWN else {}
+        )
 
     def _append(self, draft: Draft, contents: list[bytes]) -> None:
         key = draft.key

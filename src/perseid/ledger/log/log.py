@@ -27,7 +27,7 @@ from perseid.proof.verifier import EMPTY_ROOT
 from perseid.records.record import Value
 
 from .clock import CheckedClock
-from .commit import Commit
+from .commit import Commit, KnownRecords
 from .entry import Action, Change, Draft, Entry, Slot
 from .reader import LogReader
 from .requests import Append, Outcome, Request, StateChange
@@ -78,6 +78,7 @@ class Log:
         self.statements = compile_statements(store.dialect)
         self.has_traces = store.dialect == "sqlite"
         """Whether redacted data may have left traces: a reader held an earlier state, or a process was killed."""
+        self._known: KnownRecords | None = None
         self.journal: Callable[[bytes, int, list[Outcome]], None] | None = None
         """Called with the token of a commit, its first entry and the outcomes, before it is committed."""
 
@@ -130,7 +131,8 @@ class Log:
         attempt: tuple[int, CommitResult] | None = None
         try:
             with self._writing(group, callback) as (cursor, connection):
-                commit = Commit(cursor, self.statements, self.clock, self.random, token, connection)
+                known, self._known = self._known, None
+                commit = Commit(cursor, self.statements, self.clock, self.random, token, connection, known)
                 if unsettled is not None and commit.was_committed(unsettled[0]):
                     return unsettled[1]
                 with gc_paused(len(group)):
@@ -143,6 +145,7 @@ class Log:
                 if self.journal is not None:
                     self.journal(token, commit.first, outcomes)
                 attempt = commit.first, CommitResult(outcomes, commit.changes, commit.erased)
+            self._known = commit.known()
             return attempt[1]
         except OutcomeUnknown as error:
             # Nothing can have been committed before everything was written.

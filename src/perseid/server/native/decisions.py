@@ -217,7 +217,11 @@ async def execute_change(
     registry: Registry, registry_request: RegistryRequest, identity: Identity, guard: Guard | None
 ) -> RequestResult:
     """The same in an event loop, for a request without `on_success`: only the commit is waited for."""
-    return await execute_in_loop(registry, _guarded(registry_request, guard), identity, INTERFACE)
+    make = _guarded(registry_request, guard)
+    try:
+        return await registry.execute(make(None), identity, INTERFACE)
+    except RetryLater:
+        return await execute_in_loop(registry, make, identity, INTERFACE)
 
 
 def _guarded(

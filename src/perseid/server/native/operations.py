@@ -112,7 +112,10 @@ def translate(request: Request, native: NativeContext) -> RegistryRequest:
         return registry_request
     old = not request.message.envelope.suggested.at_least(_REFERRALS_SINCE)
     allow_referrals = not (old or OpFlag.DO_NOT_REFER in request.flags)
-    return replace(registry_request, changes=opcode in CHANGING_OPCODES, allow_referrals=allow_referrals)
+    changes = opcode in CHANGING_OPCODES
+    if registry_request.changes == changes and registry_request.allow_referrals == allow_referrals:
+        return registry_request
+    return replace(registry_request, changes=changes, allow_referrals=allow_referrals)
 
 
 def find_secrets(native: NativeContext, body: VerifyChallenge, *, refer: bool) -> tuple[Value, ...]:
@@ -274,11 +277,11 @@ def _request_on_handle(
     """A request about a handle; `code` is for a name that no record can have."""
     check_partition(name, native)
     handle = parse_lenient(name, code)
-    return _request(handle if isinstance(handle, UnstorableName) else make(handle))
+    return _request(handle if isinstance(handle, UnstorableName) else make(handle), changes=True)
 
 
-def _request(command: Command[RequestResult], *, needs_identity: bool = True) -> RegistryRequest:
-    return RegistryRequest(lambda _: command, needs_identity=needs_identity)
+def _request(command: Command[RequestResult], *, needs_identity: bool = True, changes: bool = False) -> RegistryRequest:
+    return RegistryRequest(lambda _: command, changes, needs_identity)
 
 
 def _to_result(changed: ChangeResult) -> RequestResult:
