@@ -59,6 +59,27 @@ def test_a_record_is_known_as_of_every_entry(log: Log) -> None:
     assert [entry and entry.seq for entry in found] == [None, 1, 1, 3]
 
 
+def test_precondition_that_held_in_the_last_commit_is_checked_again_after_others_append(log: Log) -> None:
+    """A commit reuses what the last one looked up, unless another process has appended, or it changed it itself."""
+    log.append([change("group"), change("other")])
+    leaf = look(log).leaf(1)
+
+    def depending(name: str, seq: int, leaf_hash: bytes) -> Append:
+        return replace(change(name, group=seq), expected_leaves={key("group"): leaf_hash})
+
+    for name in ("a", "b"):
+        assert [appended(outcome).seq > 0 for outcome in log.append([depending(name, 1, leaf)])] == [True]
+    assert isinstance(log.append([depending("c", 1, bytes(32))])[0], PreconditionFailed)
+    other = Log(log.store, log.clock, log.random)
+    assert appended(other.append([change("group")])[0]).seq == 5
+    assert isinstance(log.append([depending("d", 1, leaf)])[0], PreconditionFailed)
+    new = look(log).leaf(5)
+    assert appended(log.append([depending("e", 5, new)])[0]).seq == 6
+    outcomes = log.append([depending("f", 5, new), change("group"), depending("g", 5, new)])
+    assert [isinstance(outcome, PreconditionFailed) for outcome in outcomes] == [False, False, True]
+    assert isinstance(log.append([depending("h", 5, new)])[0], PreconditionFailed)
+
+
 def test_failed_precondition_fails_one_request_alone(log: Log) -> None:
     log.append([change("group"), change("a")])
     outcomes = log.append(
