@@ -58,14 +58,18 @@ class CopyOptions:
     """Whether any number of records can be deleted."""
     dry_run: bool = False
     note: str = ""
+    _folded: frozenset[str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_folded", frozenset(map(fold, self.prefixes)))
 
     def selects(self, handle: str) -> bool:
         """Whether a record is to be copied."""
-        return not self.prefixes or fold(handle.partition("/")[0]) in {fold(each) for each in self.prefixes}
+        return not self._folded or fold(handle.partition("/")[0]) in self._folded
 
     def selects_prefix(self, name: str) -> bool:
         """Whether a hosted prefix is to be taken over."""
-        return not self.prefixes or fold(bare_prefix(name)) in {fold(each) for each in self.prefixes}
+        return not self._folded or fold(bare_prefix(name)) in self._folded
 
 
 @dataclass(slots=True)
@@ -241,19 +245,17 @@ class Copy:
 
     def _delete_missing(self, keys: SourceKeys, prefixes: tuple[str, ...]) -> None:
         """Delete the migrated records that the source no longer has."""
-
-        def missing() -> Iterator[Entry]:
-            entries = keys.without(LocalRecords(self._registry, prefixes))
-            return (entry for entry in entries if migration.is_migrated(entry))
-
-        count = sum(1 for _ in missing())
         counts = self.result.counts
         limit = max(MIN_DELETED, (counts.unchanged + counts.created + counts.updated) // MAX_DELETED_SHARE)
-        if count > limit and not self._options.delete_many:
-            reason = f"{self._source.label} lacks {count:,} records that were migrated from it"
-            raise SourceError(f"{reason}; none was deleted here", "If they were deleted there, use --delete-many")
-        deleted = (SourceRecord(entry.handle, None) for entry in missing())
-        while batch := tuple(islice(deleted, migration.STEP_SIZE)):
+        entries = keys.without(LocalRecords(self._registry, prefixes))
+        missing = (SourceRecord(entry.handle, None) for entry in entries if migration.is_migrated(entry))
+        if not self._options.delete_many:
+            found = list(islice(missing, limit + 1))
+            if len(found) > limit:
+                reason = f"{self._source.label} lacks more than {limit:,} records that were migrated from it"
+                raise SourceError(f"{reason}; none was deleted here", "If they were deleted there, use --delete-many")
+            missing = (record for record in found)
+        while batch := tuple(islice(missing, migration.STEP_SIZE)):
             self._store(batch)
 
 

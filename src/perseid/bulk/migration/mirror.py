@@ -34,7 +34,7 @@ from perseid.wire.replication import (
 )
 
 from .copying import Copy
-from .source import SourceError, SourceItem, SourceUnreachable, decode_name, decode_record, unreadable
+from .source import MAX_PREFIXES, SourceError, SourceItem, SourceUnreachable, decode_name, decode_record, unreadable
 
 STATE_FOLDER: Final = "migrations"
 """The folder of the installation with the states of mirrors."""
@@ -124,6 +124,8 @@ class MirrorSource:
                         spool.write(encode_dump_item(item))
                     case DumpedPrefix():
                         self._prefixes.append(decode_name(item.handle))
+                        if len(self._prefixes) > MAX_PREFIXES:
+                            raise SourceError(f"{self.label} hosts more than {MAX_PREFIXES:,} prefixes")
                     case ServerState():
                         self.state = MirrorState(self.label, item.last_id, item.date)
                     case DumpEnd():

@@ -1,11 +1,14 @@
 """What a migration reads: the records and hosted prefixes of another server."""
 
 from collections.abc import Iterator
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from perseid.records.errors import InvalidData
 from perseid.records.record import Value
 from perseid.registry.jobs.migration import MigrationProblem, Outcome, SourceRecord
+
+MAX_PREFIXES: Final = 100_000
+"""Hosted prefixes of one server: more than any has."""
 
 SourceItem: TypeAlias = SourceRecord | MigrationProblem
 """A record, or one that could not be read."""

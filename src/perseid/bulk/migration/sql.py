@@ -23,7 +23,7 @@ from perseid.records.errors import InvalidData
 from perseid.records.record import MAX_VALUES, Permission, TtlType, Value, ref_from_text
 from perseid.registry.jobs.migration import SourceRecord
 
-from .source import SourceError, SourceItem, SourceUnreachable, decode_name, unreadable
+from .source import MAX_PREFIXES, SourceError, SourceItem, SourceUnreachable, decode_name, unreadable
 
 MYSQL_SCHEMES: Final = ("mysql", "mariadb")
 POSTGRES_SCHEMES: Final = ("postgresql", "postgres")
@@ -34,9 +34,6 @@ CONNECT_SECONDS: Final = 30
 
 FETCH_SIZE: Final = 2_000
 """Rows fetched at a time."""
-
-MAX_PREFIXES: Final = 100_000
-"""Hosted prefixes of one server: more than any has."""
 
 _LONGEST: Final = MAX_BYTES + 1  # bytes of a column that are read: one more shows that it is too long
 _UNIT: Final = re.compile("%([0-9A-Fa-f]{4})")
