@@ -1,5 +1,6 @@
 """Jobs of an installation, with the methods of `perseid.client.Client`: the command itself runs them."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ import msgspec
 from perseid.ledger.errors import LedgerError
 from perseid.ledger.store.jobs import Job
 from perseid.records.record import ref_from_text
+from perseid.registry.commands.minting import RetryLater
 from perseid.registry.context import Context
 from perseid.registry.jobs import rewrite, runner, transfer
 from perseid.registry.jobs.rewrite import Rewrite
@@ -105,7 +107,7 @@ class LocalJobs:
         current = self.job(job)
         run = self._runs.pop(current.job)
         try:
-            while run.advance():
+            while _advance(run):
                 if progress is not None:
                     progress(msgspec.structs.replace(current, done=run.done if run.job.total else run.processed))
         except Refused as refused:
@@ -131,6 +133,15 @@ class LocalJobs:
 
     def _to_response(self, job: Job) -> JobResponse:
         return to_job_response(self.session, job, UndoIndex.of(self.session.registry, job.id))
+
+
+def _advance(run: JobRun) -> bool:
+    """Do the next piece of the work; if minting has to wait for the clock, wait."""
+    while True:
+        try:
+            return run.advance()
+        except RetryLater as wait:
+            time.sleep(wait.seconds)
 
 
 def to_job_response(session: OpenInstallation, job: Job, undos: UndoIndex) -> JobResponse:

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, BinaryIO, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Final, TypeAlias
 
 import typer
 
@@ -32,6 +32,9 @@ from ._output import (
 from ._target import LocalTarget, Target, open_target
 from .jobs import print_planned
 from .lifecycle import Yes, run_job
+
+if TYPE_CHECKING:
+    from perseid.client import Client
 
 MAX_SHOWN: Final = 10
 """Changes of existing records that are shown before the prompt; `--dry-run` shows more."""
@@ -59,7 +62,7 @@ class InvalidRows(CommandFailed):
     is_refusal = True
 
 
-Imports: TypeAlias = LocalImports
+Imports: TypeAlias = "Client | LocalImports"
 
 
 def import_file(  # noqa: PLR0913 - options
@@ -168,9 +171,7 @@ def import_file(  # noqa: PLR0913 - options
     )
     minted = _choose_output(file, output) if mint or handles_of else None
     with _open_source(file) as source, open_target(directory, acting_as) as target:
-        if not isinstance(target, LocalTarget):
-            raise CommandFailed("This command works on a local installation only", "Use -d DIR, without a server")
-        imports = LocalImports(target)
+        imports: Imports = LocalImports(target) if isinstance(target, LocalTarget) else target
         if minted is not None and handles_of is not None:
             _write_minted(imports, handles_of, source, query, minted)
             return
@@ -180,12 +181,14 @@ def import_file(  # noqa: PLR0913 - options
             command.show(checked, dry_run=dry_run)
             command.report(checked, report)
             if dry_run or not checked.valid:
+                imports.discard_import(checked.id)
                 return
             if not yes:
                 confirm(_describe_changes(checked))
             job = imports.apply_import(checked.id, note=note)
-        finally:
+        except BaseException:
             imports.discard_import(checked.id)
+            raise
         ended = run_job(target, job)
         if minted is not None:
             try:
@@ -205,7 +208,13 @@ class _Import:
     def check(self, *, preserve_dates: bool) -> ImportResponse:
         """Check all rows."""
         with progress("checking", None, "rows") as update:
-            return self._imports.check_import(self._source, self._query, update, preserve_dates=preserve_dates)
+            if isinstance(self._imports, LocalImports):
+                return self._imports.check_import(self._source, self._query, update, preserve_dates=preserve_dates)
+            checked = self._imports.check_import(self._source, self._query, update)
+        if checked.problem is not None:
+            self._imports.discard_import(checked.id)
+            raise InvalidRows(checked.problem)
+        return checked
 
     def show(self, checked: ImportResponse, *, dry_run: bool) -> None:
         """Show what was found, and what will change."""
@@ -332,7 +341,10 @@ def _choose_output(file: str, output: Path | None) -> Path:
 
 def _write_minted(imports: Imports, job: str, source: BinaryIO, query: ImportQuery, path: Path) -> None:
     with _replace_file(path) as to:
-        imports.write_minted(job, source, query, to)
+        if isinstance(imports, LocalImports):
+            imports.write_minted(job, source, query, to)
+        else:
+            imports.write_minted(job, to)
     print_message(f"The handles are in {path}")
 
 

@@ -18,12 +18,14 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Generic, Self, TypedDict, TypeVar, Unpack, cast
 
 import msgspec
 
+from perseid.schema.imports import ImportQuery, ImportResponse
 from perseid.schema.jobs import JobResponse
 
+from . import api_imports
 from .api_access import AccessOperations
 from .api_exchange import (
     DEFAULT_RETRIES,
@@ -45,6 +47,7 @@ from .api_exchange import (
     exchange,
 )
 from .api_http import Connections, Proxy, Transport, load_authorities, load_certificate, read_certificate
+from .api_imports import ImportOperations, Source
 from .api_operations import QueryOperations, RecordOperations, encode_parameter
 from .api_services import JOB_PATH, JobOperations, NamespaceOperations
 from .errors import ProtocolError, UnexpectedKey, Unreachable
@@ -212,7 +215,9 @@ def connect(url: str, **options: Unpack[ConnectOptions]) -> "Client":
 # Clients
 
 
-class Operations(RecordOperations, QueryOperations, JobOperations, NamespaceOperations, AccessOperations):
+class Operations(
+    RecordOperations, QueryOperations, ImportOperations, JobOperations, NamespaceOperations, AccessOperations
+):
     """All operations of the HTTP API."""
 
 
@@ -310,6 +315,39 @@ class Client(Operations):
                 progress(current)
         assert current is not None  # noqa: S101 - `watch` yields the job at once
         return current
+
+    def check_import(
+        self, file: BinaryIO, query: ImportQuery, progress: Callable[[int], None] | None = None
+    ) -> ImportResponse:
+        """Upload a file and wait until it is checked; `progress` is called with the rows checked so far."""
+        return api_imports.check(self, file, query, progress)
+
+    def import_file(
+        self,
+        source: Source,
+        query: ImportQuery | None = None,
+        *,
+        note: str = "",
+        progress: Callable[[JobResponse], None] | None = None,
+    ) -> JobResponse:
+        """Import a file: upload and check it, and wait for the job. Raises `Refused` if rows are invalid."""
+        with api_imports.open_source(source, query) as (file, options):
+            checked = self.check_import(file, options)
+        api_imports.require_valid(checked)
+        started = self.apply_import(checked.id, note=note, sha256=checked.sha256)
+        return self.wait(started.job, progress)
+
+    def write_import_report(self, import_id: str, to: BinaryIO) -> None:
+        """Write the invalid rows with their problems, in the form of the file, to be corrected and imported."""
+        offset = 0
+        while part := self.read_import_report(import_id, offset):
+            offset += to.write(part)
+
+    def write_minted(self, job: str, to: BinaryIO) -> None:
+        """Write the imported file again, with the handles that a job has minted for its rows."""
+        import_id, offset = api_imports.get_import_id(self.job(job)), 0
+        while part := self.read_minted_handles(import_id, offset):
+            offset += to.write(part)
 
     def _open(self) -> Transport:
         with self._opening:  # several threads may come together

@@ -5,13 +5,15 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Protocol, Self, TypeVar, Unpack, cast
+from typing import Any, BinaryIO, Final, Generic, Protocol, Self, TypeVar, Unpack, cast
 
 import httpx
 import msgspec
 
+from perseid.schema.imports import ImportQuery, ImportResponse, ImportState
 from perseid.schema.jobs import JobResponse
 
+from . import api_imports
 from .api import (
     MAX_POLL_SECONDS,
     POLL_SECONDS,
@@ -38,6 +40,7 @@ from .api_exchange import (
     exchange,
 )
 from .api_http import describe_failure
+from .api_imports import Source
 from .errors import Unreachable
 
 R = TypeVar("R")
@@ -195,6 +198,54 @@ class AsyncClient(Operations):
                 progress(current)
         assert current is not None  # noqa: S101 - `watch` yields the job at once
         return current
+
+    async def check_import(
+        self, file: BinaryIO, query: ImportQuery, progress: Callable[[int], None] | None = None
+    ) -> ImportResponse:
+        """Upload a file and wait until it is checked; `progress` is called with the rows checked so far."""
+        file.seek(0)
+        first, part = file.read(api_imports.PART_SIZE), file.read(api_imports.PART_SIZE)
+        found = await self.create_import(first, api_imports.with_completeness(query, not part))
+        offset = len(first)
+        while part:
+            await self.upload_import_part(found.id, part, offset)
+            offset += len(part)
+            part = file.read(api_imports.PART_SIZE)
+        if offset > len(first):
+            found = await self.end_upload(found.id)
+        while found.state is ImportState.CHECKING:
+            if progress is not None:
+                progress(found.checked)
+            await asyncio.sleep(api_imports.POLL_SECONDS)
+            found = await self.show_import(found.id)
+        return found
+
+    async def import_file(
+        self,
+        source: Source,
+        query: ImportQuery | None = None,
+        *,
+        note: str = "",
+        progress: Callable[[JobResponse], None] | None = None,
+    ) -> JobResponse:
+        """Import a file: upload and check it, and wait for the job. Raises `Refused` if rows are invalid."""
+        with api_imports.open_source(source, query) as (file, options):
+            checked = await self.check_import(file, options)
+        api_imports.require_valid(checked)
+        started = await self.apply_import(checked.id, note=note, sha256=checked.sha256)
+        return await self.wait(started.job, progress)
+
+    async def write_import_report(self, import_id: str, to: BinaryIO) -> None:
+        """Write the invalid rows with their problems, in the form of the file, to be corrected and imported."""
+        offset = 0
+        while part := await self.read_import_report(import_id, offset):
+            offset += to.write(part)
+
+    async def write_minted(self, job: str, to: BinaryIO) -> None:
+        """Write the imported file again, with the handles that a job has minted for its rows."""
+        import_id, offset = api_imports.get_import_id(await self.job(job)), 0
+        while part := await self.read_minted_handles(import_id, offset):
+            offset += to.write(part)
 
     async def _open(self) -> AsyncTransport:
         async with self._opening:  # the first requests may come together

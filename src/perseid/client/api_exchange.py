@@ -46,6 +46,7 @@ USER_AGENT: Final = f"perseid/{__version__}"
 API_PATH: Final = "/api/v1"
 SESSIONS_PATH: Final = "/api/sessions"
 JSON: Final = "application/json"
+BYTES: Final = "application/octet-stream"
 PROBLEM_JSON: Final = "application/problem+json"
 
 DEFAULT_RETRIES: Final = 3
@@ -163,7 +164,8 @@ class ApiRequest(Generic[R]):
     response: type[R]
     """The type of the result; bytes for other media types than JSON."""
     query: msgspec.Struct | None = None
-    body: msgspec.Struct | None = None
+    body: msgspec.Struct | bytes | None = None
+    """The body; bytes are sent as they are."""
     repeat: Repeat = Repeat.NEVER
     if_version: int | None = None
     """The latest entry of the record that the change is based on."""
@@ -367,7 +369,10 @@ def build_request(request: ApiRequest[Any], origin: Origin, credentials: Headers
     url = f"{origin.url}{API_PATH}{request.path}{'?' if query else ''}{query}"
     headers = {"User-Agent": USER_AGENT, "Accept": f"{JSON}, */*;q=0.5", **credentials}
     body = b""
-    if request.body is not None:
+    if isinstance(request.body, bytes):
+        body = request.body
+        headers["Content-Type"] = BYTES
+    elif request.body is not None:
         body = msgspec.json.encode(request.body)
         headers["Content-Type"] = JSON
     if key:

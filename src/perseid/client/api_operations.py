@@ -102,14 +102,14 @@ class Input(NamedTuple):
 
     names: Mapping[str, str]
     query: msgspec.Struct | None
-    body: msgspec.Struct | None
+    body: msgspec.Struct | bytes | None
     if_version: int | None
 
 
 def make_input(
     *,
     query: msgspec.Struct | None = None,
-    body: msgspec.Struct | None = None,
+    body: msgspec.Struct | bytes | None = None,
     if_version: int | None = None,
     **path_names: str,
 ) -> Input:

@@ -303,6 +303,16 @@ class HttpSection(Section, frozen=True):
         _range(0, 1_000_000, "requests per minute"),
         "Rate limit of /api/v1 per anonymous address (IPv6: /64); 0 for no limit.",
     ] = 600
+    import_size: Annotated[
+        int,
+        _range(0, 1_000_000, "MiB"),
+        "Largest file that a user can import over HTTP; 0 allows none.",
+    ] = 1_024
+    import_spool: Annotated[
+        int,
+        _range(0, 1_000_000, "MiB"),
+        "Space for the uploaded files of all users, in the installation, until they are imported or a day old.",
+    ] = 4_096
 
     @property
     def segments(self) -> tuple[str, ...]:

@@ -170,6 +170,15 @@ def _is_same_origin(origin: str, request_context: RequestContext) -> bool:
     return origin.lower() in {each.lower() for each in own}
 
 
+PREFLIGHTED_TYPES: Final = frozenset(
+    (
+        *(JSON_TYPE, "application/octet-stream", "application/jsonl", "application/x-ndjson"),
+        *("text/csv", "text/tab-separated-values", "application/vnd.oasis.opendocument.spreadsheet"),
+        "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+    )
+)
+"""Media types that no form of a page can send, and scripts of other sites only if this server allows it."""
+
 AMBIENT_CREDENTIALS_REASON: Final = (
     "credentials that a browser sends automatically are not accepted for this request, because {}; "
     "use a session or the Handle scheme, or send Content-Type: application/json from this site"
@@ -182,7 +191,7 @@ def check_ambient_credentials(request_context: RequestContext) -> str | None:
     if is_cross_site(request_context):
         return AMBIENT_CREDENTIALS_REASON.format("it was made by a page of another site")
     is_typed = request.header("content-type") is not None
-    if media_type(request) == JSON_TYPE or (request.method == "DELETE" and not is_typed):
+    if media_type(request) in PREFLIGHTED_TYPES or (request.method == "DELETE" and not is_typed):
         return None
     is_from_browser = any(request.header(name) is not None for name in ("origin", "sec-fetch-site"))
     if not is_typed and not request.body and not is_from_browser:

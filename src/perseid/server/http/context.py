@@ -70,6 +70,10 @@ class HttpSettings:
     second can combine items in one request."""
     api_requests_anonymous: int = 600
     """The same per network for anonymous requests: ten per second, more than a person reads."""
+    import_size: int = 1 << 30
+    """Bytes of the largest file that can be imported."""
+    import_spool: int = 4 << 30
+    """Bytes for the uploaded files of all users."""
 
     @classmethod
     def of(cls, config: Config) -> Self:
@@ -84,6 +88,8 @@ class HttpSettings:
             weak_digests=config.http.weak_digests,
             api_requests=config.http.api_requests,
             api_requests_anonymous=config.http.api_requests_anonymous,
+            import_size=config.http.import_size << 20,
+            import_spool=config.http.import_spool << 20,
         )
 
 

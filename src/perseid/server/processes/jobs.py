@@ -26,6 +26,7 @@ from perseid.ledger.store import jobs
 from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.records.errors import InvalidData
 from perseid.registry.advice import AdviceKind
+from perseid.registry.commands.minting import RetryLater
 from perseid.registry.identity import Identity
 from perseid.registry.installation.installation import Installation
 from perseid.registry.installation.settings import Config, InvalidConfig
@@ -159,6 +160,9 @@ class JobExecutor:
             has_more = each.run.advance()
         except JobEnded:
             has_more = False  # somebody canceled it, or undoes it
+        except RetryLater as wait:  # minting waits for the clock
+            each.due = monotonic() + wait.seconds
+            return
         except LedgerError as error:  # what was done is known, so the step can be repeated
             each.retries += 1
             each.due = monotonic() + RETRY_SECONDS

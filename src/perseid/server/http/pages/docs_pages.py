@@ -58,7 +58,9 @@ def curl_command(route: Route, spec: Mapping[str, Any], schemas: Schemas, server
         parts[0] += " -u '300%3A0.NA/12345'"
     elif route.scope:
         parts[0] += ' -H "Authorization: Bearer $TOKEN"'
-    if route.body is not None:
+    if route.body is bytes:
+        parts += ['-H "Content-Type: application/octet-stream"', "--data-binary @table.csv"]
+    elif route.body is not None:
         body = json.dumps(example_body(spec, schemas), ensure_ascii=False)
         parts += ['-H "Content-Type: application/json"', f"-d {shlex.quote(body)}"]
     parts.append(shlex.quote(f"{server}{BASE}{_target(route, spec, schemas)}"))

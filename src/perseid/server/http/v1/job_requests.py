@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 from perseid.ledger.errors import JobEnded
 from perseid.ledger.store.jobs import Job
 from perseid.registry.advice import AdviceKind
+from perseid.registry.commands.minting import RetryLater
 from perseid.registry.identity import Anonymous
 from perseid.registry.jobs.runner import (
     CHUNK_SIZE,
@@ -112,6 +113,8 @@ async def _run_first_steps(call: ApiCall, registry: AuthorizedRegistry, slot: Sl
                 return
     except JobEnded:
         return  # somebody canceled it, or undoes it
+    except RetryLater:
+        pass  # minting waits for the clock
     except Exception as error:
         if run.done > job.done:
             jobs.record_failure(job.id, JobFailure.of(call.identity, to_refusal(error)))

@@ -176,6 +176,7 @@ supports content negotiation.
 """
 
 _JSON: Final = "application/json"
+_BYTES: Final = "application/octet-stream"
 _SCHEMA_REFERENCE: Final = "#/components/schemas/{name}"
 _SECURITY: Final[tuple[dict[str, list[str]], ...]] = ({"token": []}, {"basic": []}, {"handle": []}, {"certificate": []})
 
@@ -238,7 +239,7 @@ def _document(api: Api) -> Mapping[str, Any]:
 
 def components(api: Api) -> dict[str, Any]:
     """Return the schemas by name."""
-    types = [each for route in api.routes for each in (route.response, route.body) if each is not None]
+    types = [each for route in api.routes for each in (route.response, route.body) if each not in (None, bytes)]
     _, schemas = msgspec.json.schema_components((*types, Problem, AlreadyDone), ref_template=_SCHEMA_REFERENCE)
     return {name: _describe_tag(schema) for name, schema in sorted(schemas.items())}
 
@@ -281,8 +282,11 @@ def _operation(route: Route) -> dict[str, Any]:
     if route.scope:
         operation["x-scope"] = route.scope
     if route.body is not None:
-        content = {_JSON: {"schema": get_schema(route.body)}}
-        operation["requestBody"] = {"required": not is_optional(route.body), "content": content}
+        if route.body is bytes:
+            operation["requestBody"] = {"required": False, "content": {_BYTES: {}}}
+        else:
+            content = {_JSON: {"schema": get_schema(route.body)}}
+            operation["requestBody"] = {"required": not is_optional(route.body), "content": content}
     return operation
 
 

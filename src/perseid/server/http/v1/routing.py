@@ -30,6 +30,7 @@ OWN_TOKEN: Final = "itself"  # noqa: S105 - not a secret
 
 PARAMETERS: Final = {
     "handle": HANDLE_PARAMETER,
+    "id": "The id of the import.",
     "job": "The id of the job, as in `listJobs`, or `last`.",
     "prefix": "The prefix of the namespace, as in `12345`.",
     "rule": "The id of the rule, as in problems: `H3`.",

@@ -466,6 +466,8 @@ def decode_body(request: Request, type_: Any) -> Any:
         if request.body:
             raise BadRequest("This path does not accept a body", advice="Leave the body empty")
         return None
+    if type_ is bytes:
+        return request.body
     if not request.body and is_optional(type_):
         return type_()
     if media_type(request) != JSON_TYPE:

@@ -27,7 +27,7 @@ from typing import Final
 
 from perseid.server.http.v1.routing import Routes
 
-from . import access, exports, history, jobs, minting, names, namespaces, queries, records, tokens
+from . import access, exports, history, imports, jobs, minting, names, namespaces, queries, records, tokens
 
 SECTIONS: Final[tuple[Routes, ...]] = (
     names.OVERVIEW,
@@ -39,6 +39,7 @@ SECTIONS: Final[tuple[Routes, ...]] = (
     history.PROOFS,
     queries.FIND,
     exports.EXPORTS,
+    imports.IMPORTS,
     jobs.JOBS,
     jobs.TRANSFERS,
     namespaces.NAMESPACES,

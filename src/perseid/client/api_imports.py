@@ -1,0 +1,153 @@
+"""Operations on imports (`api_operations`), and the steps of an import in both clients.
+
+A file is uploaded in parts of at most 1 MiB. An interrupted upload is resumed by the next attempt of the same part.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias
+
+import msgspec
+
+from perseid.schema.common import MAX_PAGE, Paging
+from perseid.schema.imports import (
+    FileQuery,
+    ImportChanges,
+    ImportQuery,
+    ImportResponse,
+    ImportState,
+    NewImportJob,
+    PartQuery,
+    ProblemPage,
+    RowProblemResponse,
+)
+from perseid.schema.jobs import JobResponse, PlannedRecord
+
+from .api_exchange import Repeat
+from .api_operations import Input, make_input, operation, pages
+from .errors import NotFound, Refused
+
+if TYPE_CHECKING:
+    from .api import Client
+
+PART_SIZE: Final = 1 << 20
+"""Bytes of one part of a file: the largest body that a server accepts."""
+
+POLL_SECONDS: Final = 0.5
+"""Seconds between two looks at a check."""
+
+IMPORT_PATH: Final = "/imports/{id}"
+
+Source: TypeAlias = str | Path | BinaryIO
+"""A path, or an open binary file."""
+
+Progress: TypeAlias = Callable[[int], None]
+"""Is called with the rows checked so far."""
+
+
+class ImportOperations:
+    """Files with many records."""
+
+    @operation("POST", "/imports", ImportResponse)
+    def create_import(self, part: bytes, query: ImportQuery) -> Input:
+        """Upload a file, or its first part with `complete=False`; nothing is changed."""
+        return make_input(query=query, body=part)
+
+    @operation("PUT", f"{IMPORT_PATH}/file", ImportResponse, Repeat.ALWAYS)
+    def upload_import_part(self, import_id: str, part: bytes, offset: int) -> Input:
+        """Upload a part of a file."""
+        return make_input(query=PartQuery(offset=offset), body=part, id=import_id)
+
+    @operation("POST", f"{IMPORT_PATH}/check", ImportResponse)
+    def end_upload(self, import_id: str) -> Input:
+        """Let the server check a file that was uploaded in parts."""
+        return make_input(id=import_id)
+
+    @operation("GET", IMPORT_PATH, ImportResponse)
+    def show_import(self, import_id: str) -> Input:
+        """Return what is known about an import."""
+        return make_input(id=import_id)
+
+    @operation("DELETE", IMPORT_PATH, ImportResponse)
+    def discard_import(self, import_id: str) -> Input:
+        """Delete an import for which no job was started."""
+        return make_input(id=import_id)
+
+    @pages(f"{IMPORT_PATH}/problems", ProblemPage, "problems", RowProblemResponse)
+    def import_problems(self, import_id: str, *, page_size: int = MAX_PAGE) -> Input:
+        """List what is wrong with invalid rows."""
+        return make_input(query=Paging(limit=page_size), id=import_id)
+
+    @pages(f"{IMPORT_PATH}/changes", ImportChanges, "handles", PlannedRecord)
+    def import_changes(self, import_id: str, *, page_size: int = MAX_PAGE) -> Input:
+        """List what an import will change in existing records."""
+        return make_input(query=Paging(limit=page_size), id=import_id)
+
+    @operation("GET", f"{IMPORT_PATH}/report", bytes)
+    def read_import_report(self, import_id: str, offset: int = 0) -> Input:
+        """Return a part of the report about invalid rows; it is empty at the end."""
+        return make_input(query=FileQuery(offset=offset), id=import_id)
+
+    @operation("GET", f"{IMPORT_PATH}/handles", bytes)
+    def read_minted_handles(self, import_id: str, offset: int = 0) -> Input:
+        """Return a part of the file with minted handles; it is empty at the end."""
+        return make_input(query=FileQuery(offset=offset), id=import_id)
+
+    @operation("POST", f"{IMPORT_PATH}/apply", JobResponse, Repeat.WITH_KEY)
+    def apply_import(self, import_id: str, *, note: str = "", sha256: str = "") -> Input:
+        """Import the valid rows of a file that was checked, as a job."""
+        return make_input(body=NewImportJob(note, sha256), id=import_id)
+
+
+def check(client: "Client", file: BinaryIO, query: ImportQuery, progress: Progress | None) -> ImportResponse:
+    """Upload a file and wait until it is checked."""
+    file.seek(0)
+    first, part = file.read(PART_SIZE), file.read(PART_SIZE)
+    found = client.create_import(first, with_completeness(query, not part))
+    offset = len(first)
+    while part:
+        client.upload_import_part(found.id, part, offset)
+        offset += len(part)
+        part = file.read(PART_SIZE)
+    if offset > len(first):
+        found = client.end_upload(found.id)
+    while found.state is ImportState.CHECKING:
+        if progress is not None:
+            progress(found.checked)
+        time.sleep(POLL_SECONDS)
+        found = client.show_import(found.id)
+    return found
+
+
+def get_import_id(job: JobResponse) -> str:
+    """Return the import of a job. Raises `NotFound`."""
+    found = job.parameters.get("import")
+    if not isinstance(found, str):
+        raise NotFound(f"Job {job.job} did not import a file")
+    return found
+
+
+@contextmanager
+def open_source(source: Source, query: ImportQuery | None) -> Iterator[tuple[BinaryIO, ImportQuery]]:
+    """Open a file, and add its name to the options."""
+    if isinstance(source, str | Path):
+        with Path(source).open("rb") as file:
+            yield file, query or ImportQuery(name=Path(source).name)
+    else:
+        yield source, query or ImportQuery()
+
+
+def with_completeness(query: ImportQuery, complete: bool) -> ImportQuery:
+    """Return the options of an upload that has all of the file, or only its beginning."""
+    return query if query.complete == complete else msgspec.structs.replace(query, complete=complete)
+
+
+def require_valid(checked: ImportResponse) -> None:
+    """Raise `Refused` if rows are invalid."""
+    if checked.state is ImportState.READY:
+        return
+    detail = checked.problem or f"{checked.invalid:,} of {checked.checked:,} rows are invalid; nothing was changed"
+    advice = "" if checked.problem else f"See the problems of import {checked.id}, or skip invalid rows"
+    raise Refused(detail, advice=advice, problem_type="invalid-value")

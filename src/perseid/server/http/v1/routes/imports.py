@@ -1,0 +1,443 @@
+"""Routes of imports: upload a file, see what it would change, and apply it as a job.
+
+A file of up to 1 MiB is the body of one request; a larger one is sent in parts, each of which is authenticated and
+written to the spool (`registry.jobs.spool`). Its rows are checked in slices in a pool, so that nothing waits for them,
+and a request that starts the check returns after a moment. An import belongs to the identity that uploaded it.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic
+from typing import BinaryIO, Final, TypeVar
+
+import msgspec
+
+from perseid.bulk.formats import InvalidFile, ReadOptions
+from perseid.bulk.imports import FileCheck, read_problems, to_read_options, write_minted
+from perseid.bulk.report import write_report
+from perseid.ledger.store.jobs import Job
+from perseid.registry.advice import AdviceKind
+from perseid.registry.commands.composition import mint_requirement
+from perseid.registry.commands.namespaces import namespaces
+from perseid.registry.jobs import import_job
+from perseid.registry.jobs.runner import find_job, is_own_change
+from perseid.registry.jobs.spool import Spool, SpooledImport
+from perseid.registry.results import OutOfSpace, Refused, StateConflict
+from perseid.schema.common import Paging
+from perseid.schema.imports import (
+    FileQuery,
+    ImportChanges,
+    ImportQuery,
+    ImportResponse,
+    ImportState,
+    NewImportJob,
+    PartQuery,
+    ProblemPage,
+    RowOptions,
+    RowProblemResponse,
+)
+from perseid.schema.jobs import JobResponse, PlannedRecord
+from perseid.server.http.context import INTERFACE
+from perseid.server.http.v1.api_call import ApiCall
+from perseid.server.http.v1.job_requests import (
+    ACCEPTED,
+    RETRY_LATER,
+    authorize_registry,
+    reserve_slot,
+    retry_when_busy,
+    run_job,
+)
+from perseid.server.http.v1.problems import ApiError, render_advice
+from perseid.server.http.v1.routing import Reply, Routes
+from perseid.server.http.v1.validation import InvalidParameter
+from perseid.server.native.decisions import AuthorizedRegistry, to_refusal
+from perseid.server.native.work import WorkKind
+from perseid.wire.codes import ResponseCode
+
+IMPORTS: Final = Routes("Imports", "Create the records of a file: upload and check it, then apply it as a job.")
+
+MAX_PENDING: Final = 10
+"""Imports of one identity that wait to be applied. Each takes space until it is a day old."""
+
+MAX_NAMESPACES: Final = 1_000
+"""Namespaces in which a caller without a prefix is looked for: some tenths of a second."""
+
+FIRST_SECONDS: Final = 2.0
+"""Seconds that a request waits for the check: a file of some thousand rows is complete then."""
+
+SAVE_SECONDS: Final = 1.0
+"""Seconds between two updates of the progress."""
+
+STALE_SECONDS: Final = 60
+"""Seconds without progress after which a check has been interrupted, because its process has ended."""
+
+PART_SIZE: Final = 1 << 20
+"""Bytes of one part of a report or a result."""
+
+T = TypeVar("T")
+_checks: set[asyncio.Task[None]] = set()  # the event loop keeps no reference to its tasks
+
+
+@IMPORTS.add("POST", "/imports", "Upload a file", status=ACCEPTED, scope="create", problems=(401, 403, 413, 422))
+async def create_import(call: ApiCall, query: ImportQuery, file: bytes) -> Reply[ImportResponse]:
+    """Upload a file and check its rows. Nothing is changed until `applyImport`.
+
+    The body is the file: CSV or TSV, `.xlsx`, `.ods`, JSON lines, or a Handle batch file. A file of more than 1 MiB is
+    sent in parts: set `complete=false` here, and use `uploadImportPart` and `checkImport`.
+
+    The check is complete when `state` is `ready` or `invalid`; for large files, poll `showImport`. You must be allowed
+    to create handles. Files that are not applied are deleted after a day.
+    """
+    registry, spool = authorize_registry(call), _get_spool(call)
+    call.call.check_can_change()
+    reading = _to_read_options(query)
+
+    def create() -> SpooledImport:
+        _require_creator(call, registry, query.prefix)
+        pending = [each for each in spool.all() if _is_own(call, each) and each.record.state is not ImportState.STARTED]
+        if len(pending) >= MAX_PENDING:
+            advice = "Apply or delete one of them, or wait until they are a day old"
+            detail = f"Limit of {MAX_PENDING} pending imports reached"
+            raise ApiError("too-many-requests", detail, advice, headers=RETRY_LATER)
+        _check_space(call, spool, len(file), len(file))
+        return spool.create(
+            str(call.identity),
+            query.name,
+            options=RowOptions(query.on_existing),
+            skip_invalid=query.skip_invalid,
+            mint_again=query.mint_again,
+            reading=msgspec.to_builtins(reading),
+        )
+
+    spooled = await call.do(WorkKind.WRITE, create)
+    await call.do(WorkKind.WRITE, lambda: _write_part(spooled, file, 0))
+    if query.complete:
+        await _start_check(call, registry, spooled)
+    return Reply(_to_response(spooled), ACCEPTED)
+
+
+@IMPORTS.add(
+    "PUT", "/imports/{id}/file", "Upload a part of a file", scope="create", problems=(400, 401, 403, 404, 409, 413)
+)
+async def upload_import_part(call: ApiCall, query: PartQuery, part: bytes) -> Reply[ImportResponse]:
+    """Add a part of at most 1 MiB to the file. A part that has arrived already is ignored, so requests can be repeated.
+
+    To resume an interrupted upload, continue at the `size` that `showImport` returns.
+    """
+    spool = _get_spool(call)
+    call.call.check_can_change()
+
+    def write() -> SpooledImport:
+        spooled = _find(call)
+        if spooled.record.state is not ImportState.UPLOADING:
+            raise StateConflict(f"The file of import {spooled.record.id} is complete")
+        _check_space(call, spool, len(part), query.offset + len(part))
+        _write_part(spooled, part, query.offset)
+        return spooled
+
+    return Reply(_to_response(await call.do(WorkKind.WRITE, write)))
+
+
+@IMPORTS.add(
+    "POST",
+    "/imports/{id}/check",
+    "Check an uploaded file",
+    status=ACCEPTED,
+    scope="create",
+    problems=(401, 403, 404, 409, 422),
+)
+async def check_import(call: ApiCall) -> Reply[ImportResponse]:
+    """Check the rows of a file that was uploaded in parts, or repeat a check that was interrupted."""
+    registry = authorize_registry(call)
+    call.call.check_can_change()
+    spooled = await call.do(WorkKind.READ, lambda: _find(call))
+    if spooled.record.state is not ImportState.UPLOADING and not _is_stale(spooled):
+        raise StateConflict(f"Import {spooled.record.id} was checked, or is being checked")
+    await _start_check(call, registry, spooled)
+    return Reply(_to_response(spooled), ACCEPTED)
+
+
+@IMPORTS.add("GET", "/imports/{id}", "Show an import", problems=(401, 404))
+async def show_import(call: ApiCall) -> Reply[ImportResponse]:
+    """Show how far the check has come, and what it has found."""
+    return Reply(await call.do(WorkKind.READ, lambda: _to_response(_find(call))))
+
+
+@IMPORTS.add("DELETE", "/imports/{id}", "Delete an import", scope="create", problems=(401, 404, 409))
+async def delete_import(call: ApiCall) -> Reply[ImportResponse]:
+    """Delete an uploaded file that is not wanted. A job that was started is not affected: see `cancelJob`."""
+
+    def delete() -> ImportResponse:
+        spooled = _find(call)
+        if spooled.record.state is ImportState.STARTED and spooled.rows.exists():
+            reason = f"Job {spooled.record.job} imports this file"
+            raise StateConflict(reason, AdviceKind.UNDO_JOB(job=spooled.record.job))
+        spooled.discard()
+        return _to_response(spooled)
+
+    return Reply(await call.do(WorkKind.WRITE, delete))
+
+
+@IMPORTS.add("GET", "/imports/{id}/problems", "List invalid rows", problems=(401, 404))
+async def list_import_problems(call: ApiCall, query: Paging) -> Reply[ProblemPage]:
+    """List what is wrong with invalid rows, in the order of the lines."""
+
+    def read() -> Reply[ProblemPage]:
+        spooled = _find(call)
+        after = call.after(tuple[int]) or (0,)
+        items: list[RowProblemResponse] = []
+        if spooled.problems.exists():
+            for problem in read_problems(spooled.problems, after[0]):
+                items.append(RowProblemResponse(*msgspec.structs.astuple(problem)))
+                if len(items) > query.limit:
+                    break
+        following = (items[query.limit - 1].line,) if len(items) > query.limit else None
+        return call.page(ProblemPage(items[: query.limit], call.seal(following)))
+
+    return await call.do(WorkKind.READ, read)
+
+
+@IMPORTS.add("GET", "/imports/{id}/changes", "List changes of existing records", problems=(401, 404))
+async def list_import_changes(call: ApiCall, query: Paging) -> Reply[ImportChanges]:
+    """List what will change in existing records; at most the first 1,000 records are listed."""
+
+    def read() -> Reply[ImportChanges]:
+        spooled = _find(call)
+        (after,) = call.after(tuple[int]) or (0,)
+        lines = spooled.changes.read_bytes().splitlines() if spooled.changes.exists() else []
+        page = [msgspec.json.decode(line, type=PlannedRecord) for line in lines[after : after + query.limit]]
+        following = (after + query.limit,) if after + query.limit < len(lines) else None
+        return call.page(ImportChanges(page, call.seal(following)))
+
+    return await call.do(WorkKind.READ, read)
+
+
+@IMPORTS.add(
+    "GET",
+    "/imports/{id}/report",
+    "Download the invalid rows",
+    media_types=("application/octet-stream",),
+    problems=(401, 404),
+)
+async def download_import_report(call: ApiCall, query: FileQuery) -> Reply[bytes]:
+    """Return a part of the report: the invalid rows with their problems, in the form of the file.
+
+    Correct the rows and import the report itself. Repeat the request with a larger `offset` until a part is empty.
+    """
+
+    def write(spooled: SpooledImport, to: BinaryIO) -> None:
+        with spooled.source.open("rb") as file:
+            options = msgspec.convert(spooled.record.reading, ReadOptions)
+            write_report(read_problems(spooled.problems), file, spooled.record.name, options, to)
+
+    return await call.do(WorkKind.READ, lambda: _read_part(call, "report", query.offset, write))
+
+
+@IMPORTS.add(
+    "GET",
+    "/imports/{id}/handles",
+    "Download the minted handles",
+    media_types=("application/octet-stream",),
+    problems=(401, 404, 409),
+)
+async def download_minted_handles(call: ApiCall, query: FileQuery) -> Reply[bytes]:
+    """Return a part of the file with the handle of each row, when the job that minted them has ended.
+
+    Repeat the request with a larger `offset` until a part is empty.
+    """
+    registry = authorize_registry(call)
+
+    def write(spooled: SpooledImport, to: BinaryIO) -> None:
+        job = find_job(registry, call.identity, spooled.record.job)
+        if not job.ended_at:
+            raise StateConflict(f"Job {job.id} has not ended", AdviceKind.RESUME_JOB(job=job.id))
+        with spooled.source.open("rb") as file:
+            options = msgspec.convert(spooled.record.reading, ReadOptions)
+            write_minted(registry, job, file, spooled.record.name, options, to)
+
+    return await call.do(WorkKind.READ, lambda: _read_part(call, "handles", query.offset, write))
+
+
+@IMPORTS.add(
+    "POST",
+    "/imports/{id}/apply",
+    "Apply an import",
+    status=ACCEPTED,
+    scope="create",
+    creates=True,
+    problems=(401, 403, 404, 409, 422),
+)
+async def apply_import(call: ApiCall, new: NewImportJob) -> Reply[JobResponse]:
+    """Import the valid rows as one job, in the order of the file.
+
+    Each row is decided again with your permissions. A row that is refused now stops the job; completed changes remain,
+    and the job can be resumed or undone. `Location` is the URL of the job, and `/events` under it streams its progress.
+    """
+    registry = authorize_registry(call)
+
+    async def start() -> Job:
+        def begin() -> Job:
+            spooled = _find(call)
+            if new.sha256 and new.sha256.lower() != spooled.record.sha256:
+                raise StateConflict(f"The file of import {spooled.record.id} has the SHA-256 {spooled.record.sha256}")
+            return import_job.start(registry, spooled, call.identity, INTERFACE, new.note)
+
+        return await call.do(WorkKind.WRITE, begin)
+
+    return await call.once(lambda: run_job(call, registry, start))
+
+
+# The spool
+
+
+def _get_spool(call: ApiCall) -> Spool:
+    spool = call.registry.spool
+    if spool is None:
+        raise ApiError("not-found", "This server has no spool for imports")
+    return Spool(spool)
+
+
+def _find(call: ApiCall) -> SpooledImport:
+    """Find the import of the path; one of another user does not exist. Raises `Refused`."""
+    authorize_registry(call)
+    found = _get_spool(call).find(call.names["id"])
+    if found is None or not _is_own(call, found):
+        raise Refused(ResponseCode.HANDLE_NOT_FOUND, "There is no such import", AdviceKind.IMPORT_AGAIN())
+    return found
+
+
+def _is_own(call: ApiCall, spooled: SpooledImport) -> bool:
+    return is_own_change(spooled.record.actor, call.identity)
+
+
+def _require_creator(call: ApiCall, registry: AuthorizedRegistry, prefix: str) -> None:
+    """Refuse callers who cannot create any handle: their files would only take space."""
+    with registry.snapshot() as snapshot:
+        context = registry.context(snapshot, call.identity, INTERFACE)
+        names = [prefix.partition("/")[0]] if prefix else namespaces(snapshot.reader)
+        for name, _ in zip(names, range(MAX_NAMESPACES), strict=False):
+            with suppress(Refused):  # a policy that cannot be read
+                if context.is_allowed(mint_requirement(snapshot.policy(name), name)):
+                    return
+            snapshot.usage.lookups = snapshot.usage.members = 0
+    reason = "You cannot create handles" + (f" under {prefix}" if prefix else " in any namespace")
+    raise Refused(ResponseCode.INSUFFICIENT_PERMISSIONS, reason, AdviceKind.ASK_ADMINISTRATOR())
+
+
+def _check_space(call: ApiCall, spool: Spool, more: int, size: int) -> None:
+    """Refuse a file that is too large, or for which there is no space."""
+    settings = call.settings
+    if size > settings.import_size:
+        detail = f"The file is larger than {settings.import_size >> 20:,} MiB"
+        raise ApiError("body-too-large", detail, "Split the file, or ask the administrator for a larger limit")
+    if spool.used() + more > settings.import_spool:
+        detail = "The uploaded files of all users take all the space for them"
+        raise ApiError("storage-full", detail, "Retry later", headers=RETRY_LATER)
+
+
+def _write_part(spooled: SpooledImport, part: bytes, offset: int) -> None:
+    """Write a part of the file at its place, durably enough to resume the upload."""
+    try:
+        with os.fdopen(os.open(spooled.source, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b") as file:
+            size = file.seek(0, os.SEEK_END)
+            if offset > size:
+                advice = f"Continue at offset {size}"
+                raise InvalidParameter(f"{size:,} bytes of the file have arrived", "offset", advice)
+            if offset + len(part) > size:
+                file.seek(offset)
+                file.write(part)
+    except OSError as error:
+        raise OutOfSpace from error
+    spooled.update(size=max(size, offset + len(part)))
+
+
+def _read_part(call: ApiCall, name: str, offset: int, write: Callable[[SpooledImport, BinaryIO], None]) -> Reply[bytes]:
+    """Return a part of a file that is derived from the import, and written when it is first read."""
+    spooled = _find(call)
+    path = spooled.path / name
+    if not path.exists():
+        if not spooled.source.exists() or (name == "report" and not spooled.problems.exists()):
+            raise Refused(ResponseCode.HANDLE_NOT_FOUND, "The file of this import was deleted")
+        temporary = spooled.path / f"{name}.{os.getpid()}.{time.monotonic_ns()}"
+        with spooled.create(temporary) as file:
+            write(spooled, file)
+        temporary.replace(path)
+    with path.open("rb") as file:
+        file.seek(offset)
+        return Reply(file.read(PART_SIZE), media_type="application/octet-stream")
+
+
+def _is_stale(spooled: SpooledImport) -> bool:
+    """Whether a check was interrupted."""
+    if spooled.record.state is not ImportState.CHECKING:
+        return False
+    try:
+        return time.time() - (spooled.path / "import.json").stat().st_mtime > STALE_SECONDS
+    except FileNotFoundError:
+        return False
+
+
+def _to_response(spooled: SpooledImport) -> ImportResponse:
+    response = spooled.record.to_response()
+    if _is_stale(spooled):
+        problem = "The check was interrupted. Check the file again."
+        return msgspec.structs.replace(response, state=ImportState.INVALID, problem=problem)
+    return response
+
+
+def _to_read_options(query: ImportQuery) -> ReadOptions:
+    try:
+        return to_read_options(query)
+    except InvalidFile as invalid:
+        raise InvalidParameter(invalid.problem.message, "map", invalid.problem.fix) from invalid
+
+
+# The check
+
+
+async def _start_check(call: ApiCall, registry: AuthorizedRegistry, spooled: SpooledImport) -> None:
+    """Start the check, and wait for it for a moment. Raises `ApiError` if too much is going on."""
+    with reserve_slot(call):
+        pass  # at the limit, the caller should know at once
+    task = asyncio.get_running_loop().create_task(_check(call, registry, spooled))
+    _checks.add(task)
+    task.add_done_callback(_checks.discard)
+    await asyncio.wait((task,), timeout=FIRST_SECONDS)
+
+
+async def _check(call: ApiCall, registry: AuthorizedRegistry, spooled: SpooledImport) -> None:
+    """Check all rows, in slices."""
+    jobs = call.request_context.server.api.jobs
+
+    async def do(work: Callable[[], T]) -> T:
+        return await retry_when_busy(lambda: call.do(WorkKind.READ, work), jobs)
+
+    def start() -> FileCheck:
+        with spooled.source.open("rb") as file:
+            return FileCheck.open(registry, spooled, file, call.identity, INTERFACE, render_advice)
+
+    try:
+        with reserve_slot(call):
+            check = await do(start)
+            try:
+                saved = monotonic()
+                while True:
+                    started = monotonic()
+                    if not await do(check.advance):
+                        break
+                    if monotonic() - saved > SAVE_SECONDS:
+                        await do(check.check.save)
+                        saved = monotonic()
+                    await asyncio.sleep(min(monotonic() - started, SAVE_SECONDS))  # as long as the work took
+                await do(check.finish)
+            finally:
+                check.close()
+    except InvalidFile:
+        pass  # noted in the import
+    except Exception as error:  # noqa: BLE001 - reported with the import
+        reason = error.detail if isinstance(error, ApiError) else str(to_refusal(error))
+        with suppress(OSError):
+            spooled.update(state=ImportState.INVALID, problem=reason)

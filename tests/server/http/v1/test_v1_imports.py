@@ -1,0 +1,143 @@
+"""Imports over HTTP: upload in one request or in parts, check, report, apply; each for the uploading user only."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from perseid.names.handle import Handle
+from perseid.registry.commands.records import Create
+from perseid.server.http.messages import Response
+from perseid.server.http.v1.routes import imports
+from tests.server.http.contexts import Harness, basic, header_of
+from tests.server.http.v1 import openapi_document
+from tests.server.http.v1.apis import got, problem, send
+from tests.server.installations import OPERATOR
+
+TABLE = "handle,URL\n12345/i1,https://a.example/\n12345/i2,https://b.example/\n"
+
+
+@pytest.fixture
+def importing(server: Harness, tmp_path: Path) -> Harness:
+    server.registry.spool = tmp_path / "spool"
+    return server
+
+
+def upload(server: Harness, text: str, query: str = "", method: str = "POST", path: str = "/imports") -> Response:
+    target = f"{path}?name=t.csv{query}" if method == "POST" else f"{path}?{query}"
+    headers = {**basic(), "Content-Type": "text/csv"}
+    answer = server.ask(method, f"/api/v1{target}", text.encode(), headers=headers)
+    openapi_document.check(method, target, answer)
+    return answer
+
+
+def get(server: Harness, path: str) -> Response:
+    return send(server, "GET", path, headers=basic())
+
+
+def url_of(server: Harness, name: str) -> str | None:
+    with server.registry.snapshot() as snapshot:
+        values = snapshot.stored(Handle.parse(name)).values
+    return next((value.data.decode() for value in values if value.type == "URL"), None)
+
+
+def test_small_file_is_checked_at_once_and_applied_as_a_job(importing: Harness) -> None:
+    found = got(upload(importing, TABLE), 202)
+    assert (found["state"], found["valid"], found["outcomes"]) == ("ready", 2, {"created": 2})
+    assert found["detected"]["delimiter"] == ","
+    assert url_of(importing, "12345/i1") is None
+    path = f"/imports/{found['id']}"
+    assert problem(send(importing, "POST", f"{path}/apply", {"sha256": "00" * 32}, headers=basic()), "state-conflict")
+    answer = send(importing, "POST", f"{path}/apply", {"note": "why", "sha256": found["sha256"]}, headers=basic())
+    job = got(answer, 202)
+    assert (job["kind"], job["state"], job["done"]) == ("import", "done", 2)
+    assert url_of(importing, "12345/i2") == "https://b.example/"
+    assert got(get(importing, path))["job"] == job["job"]
+    assert not (Path(str(importing.registry.spool)) / found["id"] / "source").exists(), "the file is deleted"
+    undone = got(send(importing, "POST", f"/jobs/{job['job']}/undo", {}, headers=basic()), 202)
+    assert undone["done"] == 2
+
+
+def test_file_arrives_in_parts_that_can_be_repeated(importing: Harness) -> None:
+    found = got(upload(importing, TABLE[:20], "&complete=false"), 202)
+    assert (found["state"], found["size"]) == ("uploading", 20)
+    path = f"/imports/{found['id']}"
+    assert problem(upload(importing, TABLE[25:], "offset=25", "PUT", f"{path}/file"), "invalid-request")
+    for _ in range(2):
+        assert got(upload(importing, TABLE[20:], "offset=20", "PUT", f"{path}/file"))["size"] == len(TABLE)
+    found = got(send(importing, "POST", f"{path}/check", headers=basic()), 202)
+    assert (found["state"], found["valid"]) == ("ready", 2)
+    assert problem(upload(importing, "x", "offset=5", "PUT", f"{path}/file"), "state-conflict")
+    assert problem(send(importing, "POST", f"{path}/check", headers=basic()), "state-conflict")
+    deleted = got(send(importing, "DELETE", path, headers=basic()))
+    assert deleted["id"] == found["id"]
+    problem(get(importing, path), "not-found")
+
+
+def test_invalid_rows_are_listed_and_reported(importing: Harness) -> None:
+    table = (
+        "handle,URL\n"
+        + "".join(f"12345/i{number},nowhere{number}\n" for number in range(5))
+        + "12345/ok,https://a.example/\n"
+    )
+    found = got(upload(importing, table), 202)
+    assert (found["state"], found["invalid"], found["valid"]) == ("invalid", 5, 1)
+    path = f"/imports/{found['id']}"
+    page = got(get(importing, f"{path}/problems?limit=2"))
+    assert [each["line"] for each in page["problems"]] == [2, 3]
+    more = got(get(importing, f"{path}/problems?limit=10&cursor={page['next']}"))
+    assert [each["line"] for each in more["problems"]] == [4, 5, 6]
+    assert more["next"] is None
+    report = get(importing, f"{path}/report")
+    assert header_of(report, "Content-Type") == "application/octet-stream"
+    assert report.body.decode("utf-8-sig").count("\r\n") == 6
+    assert get(importing, f"{path}/report?offset={len(report.body)}").body == b""
+    problem(send(importing, "POST", f"{path}/apply", {}, headers=basic()), "state-conflict")
+    skipping = got(upload(importing, table, "&skip_invalid=true"), 202)
+    job = got(send(importing, "POST", f"/imports/{skipping['id']}/apply", {}, headers=basic()), 202)
+    assert job["done"] == 1
+    unreadable = got(upload(importing, "handle,Shelf\n12345/x,7\n"), 202)
+    assert unreadable["state"] == "invalid"
+    assert "Shelf" in unreadable["problem"]
+
+
+def test_existing_records_show_their_changes(importing: Harness) -> None:
+    importing.registry.do(Create(Handle.parse("12345/i1"), ()), OPERATOR, "cli")
+    assert got(upload(importing, TABLE), 202)["invalid"] == 1
+    found = got(upload(importing, TABLE, "&on_existing=update"), 202)
+    (change,) = got(get(importing, f"/imports/{found['id']}/changes"))["handles"]
+    assert (change["handle"], change["changes"][0]["new"]["value"]) == ("12345/i1", "https://a.example/")
+
+
+def test_minted_handles_are_returned_beside_the_rows(importing: Harness) -> None:
+    table = "URL,TITLE\nhttps://a.example/,A\nhttps://b.example/,B\n"
+    found = got(upload(importing, table, "&mint=true&prefix=12345"), 202)
+    path = f"/imports/{found['id']}"
+    job = got(send(importing, "POST", f"{path}/apply", {}, headers=basic()), 202)
+    lines = get(importing, f"{path}/handles").body.decode("utf-8-sig").splitlines()
+    assert lines[0] == "URL,TITLE,handle"
+    handle = lines[2].split(",")[2]
+    assert url_of(importing, handle) == "https://b.example/"
+    again = got(upload(importing, table, "&mint=true&prefix=12345"), 202)
+    assert again["state"] == "invalid"
+    assert job["job"] in again["problem"]
+
+
+def test_limits_and_permissions(importing: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem(importing.ask("POST", "/api/v1/imports", TABLE), "authentication-required")
+    found = got(upload(importing, TABLE), 202)
+    path = f"/imports/{found['id']}"
+    problem(send(importing, "GET", path), "authentication-required")
+    importing.configure(import_size=10)
+    problem(upload(importing, TABLE), "body-too-large")
+    importing.configure(import_size=1 << 20, import_spool=100)
+    problem(upload(importing, TABLE), "storage-full")
+    importing.configure(import_spool=1 << 20)
+    monkeypatch.setattr(imports, "MAX_PENDING", 1)
+    problem(upload(importing, TABLE), "too-many-requests")
+    monkeypatch.setattr(imports, "_is_own", lambda *_: False)
+    for route in ("", "/problems", "/changes", "/report", "/handles"):
+        problem(get(importing, path + route), "not-found")
+    problem(send(importing, "POST", f"{path}/apply", {}, headers=basic()), "not-found")
+    problem(send(importing, "DELETE", path, headers=basic()), "not-found")
+    assert json.dumps(found)
