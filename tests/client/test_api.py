@@ -20,7 +20,7 @@ from perseid.client import api
 from perseid.client.api import Client, Operations, make_options
 from perseid.client.api_async import AsyncClient
 from perseid.client.api_exchange import EventParser, Failed, Failure, HttpRequest, InsecureConnection, Origin
-from perseid.client.api_http import ResponseStream
+from perseid.client.api_http import Proxy, ResponseStream
 from perseid.client.api_operations import ListOperation, Operation
 from perseid.client.errors import ClientError, NotFound, ProtocolError, Refused, UnknownOutcome, Unreachable
 from perseid.records.encoding import to_base64
@@ -336,8 +336,11 @@ def test_redirects_are_not_followed(waits: list[float]) -> None:
 
 
 def test_secrets_are_not_shown() -> None:
-    options = make_options(URL, {"token": "perseid_secret"})
-    assert "perseid_secret" not in repr(options)
+    proxy = "http://user:password@proxy.example.org"
+    options = make_options(URL, {"token": "perseid_secret", "proxy": proxy})
+    assert "secret" not in repr(options)
+    assert "password" not in repr(options)
+    assert "Basic" not in repr(Proxy.parse(proxy))
 
 
 # Retries
@@ -414,6 +417,25 @@ def test_outcome_is_unknown_until_the_server_tells_it(
     with pytest.raises(Unreachable) as caught:
         client.set("12345/x", {"URL": "u"})
     assert type(caught.value) is Unreachable, "it can be repeated"
+
+
+@pytest.mark.parametrize("failure", [LOST, BAD_GATEWAY])
+def test_change_is_not_sent_before_the_session(waits: list[float], failure: Answer | Failure) -> None:
+    script = Script(*[failure] * 4)
+    client = Client(make_options(URL, {"identity": ADMINISTRATOR, "key": RSA_KEY}), script)
+    with pytest.raises(Unreachable) as caught:
+        client.delete("12345/x")
+    assert type(caught.value) is Unreachable, "nothing can have been made"
+    assert [path_of(request) for request in script.sent] == ["/api/sessions"] * 4
+    assert len(waits) == 3
+
+
+@pytest.mark.parametrize("name", ['a"b', "a\r\nX-Other: b", ""])
+def test_session_that_no_header_can_name_is_an_invalid_response(name: str) -> None:
+    script = Script(Answer(201, {"sessionId": name, "nonce": to_base64(bytes(16))}))
+    client = Client(make_options(URL, {"identity": ADMINISTRATOR, "key": RSA_KEY}), script)
+    with pytest.raises(ProtocolError, match="did not start a session"):
+        client.delete("12345/x")
 
 
 def test_each_change_has_its_own_key(waits: list[float]) -> None:

@@ -88,7 +88,8 @@ class Options:
     """The SHA-256 hash of the server's certificate, in hexadecimal, instead of a chain of trust."""
     certificate: Path | None = None
     """A client certificate, with its private key, in PEM."""
-    proxy: str | None = None
+    proxy: str | None = field(default=None, repr=False)
+    """The URL of an HTTP proxy, perhaps with a password."""
     timeout: float = DEFAULT_TIMEOUT
     retries: int = DEFAULT_RETRIES
 

@@ -65,6 +65,9 @@ MAX_RETRY_AFTER: Final = 60
 MAX_EVENT: Final = 1 << 20
 """Bytes of an event: a job with its problem has some KiB."""
 
+_SESSION_ID: Final = re.compile(r"[!#-\[\]-~]{1,200}")
+"""What the header of a request can contain between quotation marks."""
+
 _NEXT: Final = re.compile(r'<([^>]*)>; rel="next"')
 _TOO_MANY_REQUESTS: Final = 429
 _UNAUTHORIZED: Final = 401
@@ -292,11 +295,15 @@ class KeyCredentials(Credentials):
         response: HttpResponse | Failure = yield HttpRequest("POST", f"{origin.url}{SESSIONS_PATH}")
         if isinstance(response, Failure):
             return replace(response, sent=False)  # what follows was not sent
+        if response.status in _GATEWAY_ERRORS:
+            return Failure(f"a proxy answers with status {response.status}", sent=False)
         if response.status >= 300:
             return response
         try:
             session = msgspec.json.decode(response.body, type=_Session)
             nonce = from_base64(session.nonce, "nonce")
+            if not _SESSION_ID.fullmatch(session.session_id):
+                raise ValueError("the id of the session")
         except ValueError as error:
             raise ProtocolError(f"{origin.url} did not start a session") from error
         cnonce = secrets.token_bytes(16)

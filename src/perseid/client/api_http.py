@@ -10,7 +10,7 @@ import time
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 from http.client import HTTPResponse as WireResponse
 from pathlib import Path
@@ -58,7 +58,8 @@ class Proxy:
 
     host: str
     port: int
-    headers: dict[str, str]
+    headers: dict[str, str] = field(repr=False)
+    """They may contain a password."""
 
     @classmethod
     def parse(cls, url: str) -> "Proxy":
