@@ -141,12 +141,27 @@ def test_token_is_typed_without_being_shown(user: User, monkeypatch: pytest.Monk
         ("whoami --remote b --as 300:1/a", "cannot be used with a saved server"),
         ("login ftp://a.example --token-file {token}", "is not the URL of a server"),
         ("login https://a.example --token-file {token} --key-file {token}", "only one of --token-file"),
+        ("login https://a.example --token-file {token} --proxy http://u:geheim@b", "must not contain a password"),
+        ("login https://a.example --token-file {token} --proxy socks5://u:geheim@b", "is not the URL of a proxy"),
+        ("login a.example --as 300:1/a --secret-file {token} --proxy http://b", "is for the HTTP API"),
     ],
 )
 def test_contradicting_options_are_wrong_usage(words: str, problem: str, user: User) -> None:
     done = user(words.format(token=user.write("token", "x")))
     assert (done.code, done.out) == (2, "")
     assert problem in done.err
+    assert "geheim" not in done.err
+
+
+def test_password_of_a_proxy_is_typed_and_saved(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("--name", "work", "--proxy", "http://ann@proxy.example.org:3128")
+    refused(user.login(*words), "The password of the proxy is missing", code=1)
+    monkeypatch.setattr(command, "is_terminal", lambda _: True)
+    monkeypatch.setattr(command, "getpass", lambda _: "a:b@c")
+    assert user.login(*words).code == 0
+    saved = remotes.load_remote("work", user.environ).proxy
+    assert saved == "http://ann:a%3Ab%40c@proxy.example.org:3128"
+    assert user.login("--name", "work", "--proxy", "http://proxy.example.org:3128").code == 0
 
 
 def test_credentials_are_not_sent_over_plain_http(user: User) -> None:

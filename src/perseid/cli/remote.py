@@ -6,7 +6,7 @@ from collections.abc import Callable
 from getpass import getpass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import typer
 
@@ -46,7 +46,8 @@ def login(  # noqa: PLR0913 - options
     ca_file: CaFile = None,
     fingerprint: Fingerprint = None,
     proxy: Annotated[
-        str | None, typer.Option("--proxy", metavar="URL", help="Connect through this HTTP proxy; saved.")
+        str | None,
+        typer.Option("--proxy", metavar="URL", help="Connect through this HTTP proxy; saved. A password is asked for."),
     ] = None,
     timeout: Annotated[
         int | None, typer.Option("--timeout", metavar="SECONDS", min=1, help="Seconds to wait for the server; saved.")
@@ -78,7 +79,8 @@ def login(  # noqa: PLR0913 - options
     except InvalidRemote as problem:
         raise typer.BadParameter(str(problem), param_hint="--name") from problem
     remote = read_options(server, acting_as, token_file, secret_file, key_file, ca_file, fingerprint)
-    remote = msgspec.structs.replace(remote, proxy=proxy or "", timeout=float(timeout or 0))
+    proxy = "" if proxy is None else _read_proxy(proxy, server)
+    remote = msgspec.structs.replace(remote, proxy=proxy, timeout=float(timeout or 0))
     remote = _pin_key(remote) if remote.is_native else _trust(remote)
     if not (remote.token or remote.identity):
         remote = _ask_for_token(remote)
@@ -245,6 +247,29 @@ def connect_native(remote: "Remote") -> "NativeTarget":
         return NativeTarget(remote.connect_native())
     except ValueError as problem:
         raise CommandFailed(str(problem)) from problem
+
+
+def _read_proxy(url: str, server: str) -> str:
+    """Check the URL of a proxy, and ask for the password of its user: the command line is not secret."""
+    from perseid.client.api_http import Proxy  # noqa: PLC0415 - see above
+    from perseid.client.remotes import is_native  # noqa: PLC0415
+
+    if is_native(server):
+        raise typer.BadParameter("is for the HTTP API: use https://HOST", param_hint="--proxy")
+    try:
+        Proxy.parse(url)
+    except ValueError as problem:
+        raise typer.BadParameter(str(problem), param_hint="--proxy") from problem
+    parts = urlsplit(url)
+    if parts.password is not None:
+        raise typer.BadParameter("must not contain a password: use http://USER@HOST:PORT", param_hint="--proxy")
+    if parts.username is None:
+        return url
+    if not is_terminal(sys.stdin):
+        raise CommandFailed("The password of the proxy is missing", "Run the command on a terminal, which asks for it")
+    password = quote(getpass("Password of the proxy: "), safe="")
+    user, _, host = parts.netloc.rpartition("@")
+    return parts._replace(netloc=f"{user}:{password}@{host}").geturl()
 
 
 def _pin_key(remote: "Remote") -> "Remote":
