@@ -136,6 +136,7 @@ soak: env  ## load a server while its processes are killed, and check its memory
 bench: env  ## run the benchmarks (RECORDS and HANDLES=10000,1000000 for larger ledgers and servers)
 	$(BIN)/python bench/run.py
 	$(BIN)/python -m bench.ledger_load --records $(RECORDS)
+	$(BIN)/python -m bench.exports --records $(RECORDS)
 	$(BIN)/python -m bench.serving --handles $(HANDLES)
 	$(BIN)/python -m bench.serving.api --records $(RECORDS)
 	$(BIN)/python -m bench.serving.client
