@@ -8,12 +8,18 @@ from typing import Any
 
 import pytest
 
+from perseid.bulk.export import export_parts, open_writer
 from perseid.cli import remote as command
 from perseid.cli._commands import REMOTE
 from perseid.client import remotes
 from perseid.client.api import Client, make_options
 from perseid.client.api_exchange import HttpRequest
 from perseid.client.remotes import Remote
+from perseid.records.record import ValueRef
+from perseid.registry.identity import KeyIdentity, Proof
+from perseid.registry.queries.export import Selection
+from perseid.registry.queries.find import Search
+from perseid.schema.exports import ExportFormat
 from tests.cli.installation import call, refused
 from tests.cli.program import Done
 from tests.client.in_process import InProcess
@@ -295,3 +301,21 @@ def test_advice_is_in_the_words_of_the_command_line(server: Harness) -> None:
         refused(call("delete", "12345/n0"), "--as INDEX:HANDLE with --secret-file FILE", "perseid login SERVER")
     finally:
         REMOTE.reset(token)
+
+
+def test_export_works_on_a_server(user: User, server: Harness, tmp_path: Path) -> None:
+    user.login("--name", "work")
+    key = ValueRef.parse(ADMINISTRATOR)
+    identity = KeyIdentity(key, Proof.SECRET_KEY, verified_index=key.index)
+    for options, format_ in (("", ExportFormat.JSONL), ("--format csv", ExportFormat.CSV)):
+        selection = Selection(Search(prefix="12345"))
+        parts = list(export_parts(server.registry, identity, selection, open_writer(format_)))
+        expected = b"".join([piece for part in parts for piece in part.content])
+        file = tmp_path / "file"
+        done = user(f"export 12345 --remote work -o {file} --json {options}")
+        assert (file.read_bytes(), done.json["records"]) == (expected, sum(part.records for part in parts))
+        assert done.json["as_of"] == parts[0].as_of
+    refusal = user("export --static site --remote work")
+    assert (refusal.code, refusal.out) == (1, "")
+    assert "This command works on a local installation only" in refusal.err
+    assert user("export 99999 --remote work").code == 3
