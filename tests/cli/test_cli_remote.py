@@ -248,7 +248,7 @@ class Changing(InProcess):
         if isinstance(value, dict):
             return {key: self._walk(item, key) for key, item in value.items()}
         if isinstance(value, list):
-            return [self._walk(item, name) for item in value]
+            return [self._walk(item, name) for item in self._change(value, name)]
         return self._change(value, name)
 
 
@@ -275,6 +275,18 @@ def test_control_characters_of_a_server_are_never_printed(server: Harness, words
         for option in ("", " --json"):
             done = run_changed(server, words + option, change)  # `call` finds control characters
             assert done.out or done.err
+
+
+@pytest.mark.parametrize("words", READING)
+def test_lists_that_are_empty_or_too_long_do_no_harm(server: Harness, words: str) -> None:
+    def change(value: Any, _: str) -> Any:
+        return value * factor if isinstance(value, list) else value
+
+    for factor in (0, 2):
+        done = run_changed(server, words, change)
+        if words.startswith("mint"):
+            assert done.code == 1
+            assert f"The server minted {factor} of 1 identifiers" in done.err
 
 
 def test_problem_of_a_newer_server_is_reported(server: Harness) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from perseid.client.errors import ClientError, NotFound
+from perseid.client.errors import ClientError, NotFound, ProtocolError
 from perseid.records.encoding import to_base64
 from perseid.registry.commands.records import PartialValue
 from perseid.registry.policy.policy import Policy
@@ -49,9 +49,13 @@ class RemoteOrder:
                     while remaining:  # a response can have fewer
                         minted = self._send(client, remaining, rows)
                         show(minted)
-                        remaining = 0 if rows else remaining - len(minted.handles)
                         done += len(minted.handles)
                         update(done)
+                        if not 0 < len(minted.handles) <= remaining:  # never mint on and on
+                            raise ProtocolError(
+                                f"The server minted {len(minted.handles):,} of {remaining:,} identifiers"
+                            )
+                        remaining = 0 if rows else remaining - len(minted.handles)
         except ClientError as problem:
             if done:
                 problem.add_note(f"The {done:,} of {self.count:,} identifiers that were printed are minted")

@@ -179,7 +179,7 @@ def _print_hints(record: "Record") -> None:
 
 def _print_values(record: "Record") -> None:
     values = load_values(record.values)
-    width = max(len(str(value.index)) for value in values)
+    width = max((len(str(value.index)) for value in values), default=0)
     types = [printable(value.type) + ("" if value.is_public else "!private") for value in values]
     for value, type_ in zip(values, types, strict=True):
         print_text(f"{value.index:>{width}}  {type_:<{max(map(len, types))}}  {format_data(value)}")
