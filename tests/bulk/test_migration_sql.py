@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.serving import migration
 from perseid.bulk.migration.sql import decode_references, encode_references
 from perseid.ledger.log.entry import Entry, State
 from perseid.records.record import Value
@@ -30,7 +31,7 @@ from tests.bulk.handle_databases import (
 from tests.cli.installation import Site, refused, site
 from tests.cli.program import ENVIRON, PERSEID
 from tests.mariadb import MariadbServer, mariadb
-from tests.postgres import postgres
+from tests.postgres import Cluster, postgres
 
 __all__ = ["mariadb", "postgres"]
 
@@ -191,6 +192,14 @@ def test_a_killed_copy_is_continued(on_mariadb: HandleDatabase, target: Site) ->
     assert stored(target) == expected(records)
     shown = target.ok(f"jobs show {job} --json").json
     assert (shown["state"], shown["done"]) == ("done", len(records))
+
+
+def test_the_benchmark_copies_and_compares(postgres: Cluster, target: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    url = migration.fill(postgres, 300)
+    for command in ("copy", "compare"):
+        migration.measure(command, 300, command, url, "-d", str(target.directory))
+    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()] == [["copy", "300"], ["compare", "300"]]
+    assert len(target.lines("list 12345")) == 300
 
 
 def _count(target: Site) -> int:

@@ -1,15 +1,14 @@
 """`perseid migrate`: move from a Handle server to an installation."""
 
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import IO, Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
@@ -26,28 +25,22 @@ from perseid.names.handle import PREFIX_OF_PREFIXES
 from perseid.records.errors import InvalidData
 from perseid.records.keys import PublicKey
 from perseid.records.private_keys import PrivateKey, read_private_key
-from perseid.records.record import Value, permissions_to_text
 from perseid.records.site import address_to_json
 from perseid.registry.commands.namespaces import namespaces
 from perseid.registry.installation.installation import load_settings
 from perseid.registry.installation.site import take_over
-from perseid.registry.jobs.migration import Comparison, MigrationProblem
+from perseid.registry.jobs.migration import MigrationProblem
 from perseid.registry.policy.policy import PROFILES
 from perseid.schema.migration import (
     ComparisonSummary,
-    DifferenceKind,
-    MigrationIssue,
-    MigrationSummary,
-    RecordDifference,
     TakenIdentity,
-    ValueDifference,
 )
-from perseid.schema.records import dump_values
 from perseid.server.state.runtime import WRITER_LINK
 
-from ._arguments import Note, OpenInstallation, format_data, open_installation, parse_value_ref, printable
+from ._arguments import Note, OpenInstallation, open_installation, parse_value_ref, printable
 from ._commands import Directory, Group, register_command, resolve_directory
 from ._errors import REFUSED
+from ._migrate_output import Problems, open_report, print_summary, show_difference
 from ._output import (
     AsJson,
     CommandFailed,
@@ -62,13 +55,8 @@ from ._output import (
 )
 from .lifecycle import Yes
 
-MAX_SHOWN: Final = 20
-"""Records shown that were not migrated; `--report` has all."""
-
 DEFAULT_INTERVAL: Final = 30
 """Seconds between two passes with `--follow`, as mirrors of deployed servers wait."""
-
-_REPORT_MODE: Final = 0o600  # a report shows private values
 
 
 class MigrateGroup(Group):
@@ -178,15 +166,15 @@ def copy(  # noqa: PLR0913 - options
     with (
         open_installation(directory) as session,
         _open(source, replace(found, mirror=mirror, format=format_, folder=session.installation.directory)) as opened,
-        _open_report(report) as file,
+        open_report(report) as file,
     ):
-        problems = _Problems(file, json)
+        problems = Problems(file, json)
         copy_once: Callable[[], CopyResult] = partial(_copy_once, session, opened, options, problems)
         if isinstance(opened, MirrorSource):
             copy_once = _Mirroring(session, opened, options, problems, full=full).run
         result = _follow(copy_once, interval, opened.label, json) if follow else copy_once()
     problems.finish()
-    _print_summary(opened.label, result, json)
+    print_summary(opened.label, result, json)
     if result.counts.conflicts or result.counts.rejected:
         raise typer.Exit(REFUSED)
 
@@ -219,11 +207,11 @@ def compare_(  # noqa: PLR0913 - options
     with (
         open_installation(directory) as session,
         _open(source, replace(found, mirror=mirror, format=format_, folder=session.installation.directory)) as opened,
-        _open_report(report) as file,
+        open_report(report) as file,
         progress("comparing", unit="records", prints=True) as update,
         _translate_errors(),
     ):
-        show = partial(_show_difference, file=file, json=json)
+        show = partial(show_difference, file=file, json=json)
         folder, prefixes = session.installation.directory, tuple(prefix or ())
         result = compare(session.registry, opened, folder, prefixes, show, update)
     if json:
@@ -391,42 +379,6 @@ def _translate_errors() -> Iterator[None]:
         raise CommandFailed(printable(str(error)), *filter(None, (error.advice,))) from error
 
 
-@contextmanager
-def _open_report(path: Path | None) -> Iterator[IO[str] | None]:
-    """Open the report, which only its owner can read."""
-    if path is None:
-        with nullcontext():
-            yield None
-        return
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _REPORT_MODE)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        os.fchmod(descriptor, _REPORT_MODE)
-        yield file
-
-
-class _Problems:
-    """Reports the records that were not migrated."""
-
-    def __init__(self, file: IO[str] | None, json: bool) -> None:
-        self._file, self._json = file, json
-        self._count = 0
-
-    def __call__(self, problem: MigrationProblem) -> None:
-        issue = MigrationIssue(_utf8(problem.handle), problem.outcome.value, _utf8(problem.reason))
-        self._count += 1
-        if self._file is not None:
-            self._file.write(to_json(issue) + "\n")
-        elif self._json:
-            print_json(issue)
-        if not self._json and self._count <= MAX_SHOWN:
-            print_message(f"{issue.outcome}: {printable(issue.handle)}: {printable(issue.reason)}")
-
-    def finish(self) -> None:
-        """Say how many were not shown."""
-        if not self._json and self._count > MAX_SHOWN:
-            print_message(f"… and {self._count - MAX_SHOWN:,} more; --report FILE has all")
-
-
 def _copy_once(
     session: OpenInstallation, source: Source, options: CopyOptions, problems: Callable[[MigrationProblem], None]
 ) -> CopyResult:
@@ -481,7 +433,7 @@ def _follow(copy_once: Callable[[], CopyResult], interval: int, label: str, json
         result = copy_once()
         while not ended.is_set():
             if result.counts.has_changes or result.prefixes:
-                _print_summary(label, result, json)
+                print_summary(label, result, json)
             ended.wait(interval)
             if not ended.is_set():
                 result = copy_once()
@@ -489,88 +441,6 @@ def _follow(copy_once: Callable[[], CopyResult], interval: int, label: str, json
         for number, handler in before.items():
             signal.signal(number, handler)
     return result
-
-
-def _print_summary(label: str, result: CopyResult, json: bool) -> None:
-    counts = result.counts
-    numbers = (
-        counts.created,
-        counts.updated,
-        counts.deleted,
-        counts.unchanged,
-        counts.conflicts,
-        counts.rejected,
-    )
-    summary = MigrationSummary(label, *numbers, [_utf8(each) for each in result.prefixes], result.job or None)
-    if json:
-        print_json(summary)
-        return
-    names = ("created", "updated", "deleted", "unchanged", "conflicts", "rejected")
-    fields: dict[str, object] = {"source": printable(label)}
-    fields |= {name: f"{number:,}" for name, number in zip(names, numbers, strict=True)}
-    fields["new prefixes"] = ", ".join(map(printable, result.prefixes)) or None
-    fields["job"] = (result.job or None) if result.counts.has_changes else None
-    print_fields(fields)
-
-
-def _show_difference(found: Comparison, *, file: IO[str] | None, json: bool) -> None:
-    difference = to_difference(found)
-    if file is not None:
-        file.write(to_json(difference) + "\n")
-    if json:
-        if file is None:
-            print_json(difference)
-        return
-    reason = f": {printable(found.reason)}" if found.reason else ""
-    print_text(f"{difference.difference.value:<10}  {printable(found.name)}{reason}")
-    if found.source is not None and found.here is not None:
-        for old, new in _pair_values(found):
-            for sign, value in (("-", old), ("+", new)):
-                if value is not None:
-                    print_text(f"    {sign} {_describe_value(value)}")
-
-
-def _describe_value(value: Value) -> str:
-    permissions = permissions_to_text(value.permissions)
-    fields = f"{value.index}  {printable(value.type)}  {permissions}  TTL {value.ttl}  time {value.timestamp}"
-    references = f"  {pluralize(len(value.references), 'reference')}" if value.references else ""
-    return f"{fields}{references}  {format_data(value)}"
-
-
-def to_difference(found: Comparison) -> RecordDifference:
-    """Convert a difference for output, with all values that differ."""
-    kind = DifferenceKind.DIFFERENT
-    if found.reason:
-        kind = DifferenceKind.UNREADABLE
-    elif found.here is None:
-        kind = DifferenceKind.MISSING
-    elif found.source is None:
-        kind = DifferenceKind.EXTRA
-    values = [
-        ValueDifference((old or new or Value(0, "", b"")).index, _dump(old), _dump(new))
-        for old, new in _pair_values(found)
-    ]
-    return RecordDifference(_utf8(found.name), kind, values, _utf8(found.reason))
-
-
-def _pair_values(found: Comparison) -> Iterator[tuple[Value | None, Value | None]]:
-    """Yield the values of the source and of the installation that differ in any byte, by index."""
-    old = {value.index: value for value in found.source or ()}
-    new = {value.index: value for value in found.here or ()}
-    for index in sorted(old.keys() | new.keys()):
-        pair = old.get(index), new.get(index)
-        encoded = [None if value is None else value.to_bytes() for value in pair]
-        if encoded[0] != encoded[1]:
-            yield pair
-
-
-def _dump(value: Value | None) -> Any:
-    return None if value is None else dump_values([value])[0]
-
-
-def _utf8(text: str) -> str:
-    """A text that JSON can contain."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {"migrate": app}
