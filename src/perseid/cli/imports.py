@@ -40,11 +40,11 @@ MAX_SHOWN: Final = 10
 """Changes of existing records that are shown before the prompt; `--dry-run` shows more."""
 
 TEMPLATE: Final = (
-    "handle,URL,TITLE\r\n"
-    "12345/map-1,https://example.org/maps/1,First map\r\n"
-    "12345/map-2,https://example.org/maps/2,Second map\r\n"
+    "handle,URL,TITLE\n"
+    "12345/map-1,https://example.org/maps/1,First map\n"
+    "12345/map-2,https://example.org/maps/2,Second map\n"
 )
-MINT_TEMPLATE: Final = "URL,TITLE\r\nhttps://example.org/maps/1,First map\r\nhttps://example.org/maps/2,Second map\r\n"
+MINT_TEMPLATE: Final = "URL,TITLE\nhttps://example.org/maps/1,First map\nhttps://example.org/maps/2,Second map\n"
 
 _ACTIONS: Final = {
     RowOutcome.CREATED: "created",

@@ -107,6 +107,8 @@ class Context:
     """Nanoseconds since 1970, for new handles."""
     random: Callable[[int], bytes] = secrets.token_bytes
     """Random bytes, for new handles."""
+    quiet: bool = False
+    """Whether nobody reads warnings about values, which take a tenth of the time of a decision."""
 
     def decide(self, command: "Command[T]") -> Plan[T]:
         """Decide a command that another one wraps; raises `Refused`."""

@@ -24,6 +24,7 @@ from perseid.registry.results import Refused, StateConflict
 from perseid.schema.imports import ImportRow, ImportState, OnExisting, RowOperation, RowOptions, RowProblem
 from perseid.schema.jobs import JobState, PlannedRecord
 from perseid.schema.records import ValueInput
+from tests.ledger.crash import run_module
 from tests.registry.jobs.runs import run_pieces
 from tests.registry.registries import OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
 
@@ -296,3 +297,8 @@ def test_key_table_finds_what_was_put() -> None:
     assert [table.get(b"%d" % number) for number in range(5_000)] == [*range(5_000)]
     assert table.get(b"none") is None
     assert table.put(b"7", 8) == 7
+
+
+def test_killed_commands_never_double_a_row() -> None:
+    done = run_module("tests.registry.jobs.import_crash", "--rows", 3_000, "--bad-rows-of", 0, "--rounds", 1)
+    assert done.returncode == 0, done.stdout + done.stderr

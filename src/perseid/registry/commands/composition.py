@@ -159,7 +159,8 @@ def compose(
     complete = after not in (State.RESERVED, State.TOMBSTONE)
     if refusals := stored.policy.check_values(values, complete=complete, known=known):
         raise Refused.from_refusals(refusals)
-    _warn_about_values(context, stored.policy, values, known)
+    if not context.quiet:
+        _warn_about_values(context, stored.policy, values, known)
     check_definitions(stored.values, values)
     if refusals := list(check_types(context.snapshot, stored.policy, values, stored.values)):
         raise Refused.from_refusals(refusals)

@@ -18,6 +18,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, islice
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 import msgspec
@@ -69,7 +70,8 @@ MAX_VALUE_SHOWN: Final = 200
 _VALUE_CODES: Final = frozenset({ResponseCode.INVALID_VALUE, ResponseCode.VALUE_ALREADY_EXISTS})
 _HASH_BYTES: Final = 8
 _FUTURE: Final = 1 << 62  # the number of an entry that does not exist yet
-_LENGTH_BYTES: Final = 4
+_encode_row = msgspec.json.Encoder().encode
+_decode_row = msgspec.json.Decoder(ImportRow).decode
 
 RenderAdvice = Callable[[Advice | None], str]
 
@@ -137,14 +139,6 @@ class KeyTable:
                 self._hashes[slot], self._numbers[slot] = digest, number
 
 
-class StoredRow(msgspec.Struct, frozen=True, array_like=True):
-    """Where to find a row of the file again."""
-
-    row: ImportRow
-    before: int = 0
-    """Offset and 1 of the previous row that changes the same record; 0 if there is none."""
-
-
 class ImportCheck:
     """Checks an import in pieces, because a file can have millions of rows."""
 
@@ -170,7 +164,7 @@ class ImportCheck:
         self._out: BinaryIO = enter(spooled.create(spooled.rows))
         self._problems: BinaryIO = enter(spooled.create(spooled.problems))
         self._changes: BinaryIO = enter(spooled.create(spooled.changes))
-        self._earlier = _EarlierRows(spooled, self._options)
+        self._earlier = _EarlierRows(spooled.rows, self._out, self._options)
         self._files.callback(self._earlier.close)
         self._left: list[ImportRow | RowProblem] = []
         self._last_line = 0
@@ -179,6 +173,7 @@ class ImportCheck:
         self.warnings: list[str] = []
         self.sample: list[str] = []
         self.mints = False
+        self._size = self._position = 0  # of the file of valid rows, and of its last row
         self._mint_plan: tuple[tuple[str, str], MintPlan] | None = None
 
     def advance(self) -> bool:
@@ -246,13 +241,14 @@ class ImportCheck:
         plan = RowPlan(RowOutcome.UNCHANGED)
         try:
             row = normalize_handle(row, context.snapshot.rules)
-            problem = self._find_duplicate(context, row)
-            if problem is None:
-                plan = decide_row(context, row, self._options)
-                if plan.drafts:
-                    problem = self._find_invalid_url(context, row, plan.drafts[0])
-        except (Refused, InvalidName) as error:
+            plan = decide_row(context, row, self._options)
+            problem = self._find_duplicate(context, row, plan.drafts)
+            if problem is None and plan.drafts:
+                problem = self._find_invalid_url(context, row, plan.drafts[0])
+        except InvalidName as error:
             problem = self._to_problem(context, row, error)
+        except Refused as error:
+            problem = self._find_duplicate(context, row, ()) or self._to_problem(context, row, error)
         if problem is not None:
             context.warnings.clear()
             self._reject(problem)
@@ -262,7 +258,7 @@ class ImportCheck:
             self._note_change(context, plan.drafts[0])
         self._accept(row, plan.outcome)
         for draft in plan.drafts:
-            self._earlier.add(draft, row)
+            self._earlier.add(draft, self._position)
             overlay.forget(draft.key)
         return ()
 
@@ -305,7 +301,10 @@ class ImportCheck:
         self.outcomes[outcome] += 1
         if len(self.sample) < SAMPLE and outcome is not RowOutcome.SKIPPED:
             self.sample.append(row.handle)
-        self._out.write(msgspec.json.encode(row) + b"\n")
+        self._position = self._size
+        line = _encode_row(row) + b"\n"
+        self._size += len(line)
+        self._out.write(line)
 
     def _reject(self, problem: RowProblem) -> None:
         self.checked += 1
@@ -334,12 +333,12 @@ class ImportCheck:
 
     # Problems
 
-    def _find_duplicate(self, context: Context, row: ImportRow) -> RowProblem | None:
+    def _find_duplicate(self, context: Context, row: ImportRow, drafts: tuple[Draft, ...]) -> RowProblem | None:
         """Find the problem of a row that creates a handle which an earlier row has."""
         if row.operation is not RowOperation.CREATE:
             return None
-        stored = context.snapshot.stored(Handle.parse_lenient(row.handle))
-        line = self._earlier.find_line(stored.key)
+        key = drafts[0].key if drafts else context.snapshot.stored(Handle.parse_lenient(row.handle)).key
+        line = self._earlier.find_line(key)
         if line is None:
             return None
         message = f"Handle {display_name(row.handle)} is in the file twice, in lines {line} and {row.line}."
@@ -350,9 +349,12 @@ class ImportCheck:
         if not self._strict_urls or self._options.preserve_dates:
             return None
         known: tuple[Value, ...] = ()
+        schemes = context.snapshot.rules.url_schemes
+        if next(find_url_problems(draft.values, known, schemes), None) is None:
+            return None
         if row.operation is not RowOperation.MINT:
             known = context.snapshot.stored(Handle.parse_lenient(draft.handle)).values
-        for value, problem in find_url_problems(draft.values, known, context.snapshot.rules.url_schemes):
+        for value, problem in find_url_problems(draft.values, known, schemes):
             text = value.data.decode("utf-8", "replace")
             column = next((name for name, data in _cells(row) if data == text), value.type)
             message = f"{display_name(text)} {problem.reason}."
@@ -430,55 +432,50 @@ def _sentence(text: str) -> str:
 class _EarlierRows:
     """The rows before the one that is checked, by the records that they change."""
 
-    def __init__(self, spooled: SpooledImport, options: RowOptions) -> None:
+    def __init__(self, path: Path, writer: BinaryIO, options: RowOptions) -> None:
+        """`path` is the file of valid rows, which `writer` writes."""
         self.options = options
-        self._path = spooled.path / "earlier"
-        self._writer = spooled.create(self._path)
-        self._reader = self._path.open("rb")
-        self._size = 0
+        self._writer = writer
+        self._reader = path.open("rb")
         self._table = KeyTable()
+        self._before: dict[int, int] = {}
+        """The previous row that changes the same record, by offset; few records are changed twice."""
         self.recent: dict[bytes, Entry] = {}
-        """The last entries of records that rows have changed after they created them, or that were there before."""
+        """The last entries of records that several rows have changed."""
 
     def close(self) -> None:
-        """Remove the file."""
-        self._writer.close()
+        """Close the file."""
         self._reader.close()
-        self._path.unlink(missing_ok=True)
 
-    def add(self, draft: Draft, row: ImportRow) -> None:
-        """Note that a row changes a record."""
+    def add(self, draft: Draft, offset: int) -> None:
+        """Note that the row at an offset changes a record."""
         key = draft.key
-        before = self._table.put(key, self._size + 1)
-        data = msgspec.msgpack.encode(StoredRow(row, before or 0))
-        self._writer.write(len(data).to_bytes(_LENGTH_BYTES, "big") + data)
-        self._size += _LENGTH_BYTES + len(data)
+        before = self._table.put(key, offset)
         self.recent.pop(key, None)
         if before is not None:
+            self._before[offset] = before
             self.recent[key] = to_future_entry(draft)
             if len(self.recent) > MAX_RECENT:
                 del self.recent[next(iter(self.recent))]
 
     def find_line(self, key: bytes) -> int | None:
         """Return the line of the last row that changes a record; None if there is none."""
-        number = self._table.get(key)
-        return None if number is None else self._load(number).row.line
+        offset = self._table.get(key)
+        return None if offset is None else self._load(offset).line
 
     def rows(self, key: bytes) -> list[ImportRow]:
         """Return the rows that change a record, in their order."""
         rows: list[ImportRow] = []
-        number = self._table.get(key) or 0
-        while number:
-            stored = self._load(number)
-            rows.append(stored.row)
-            number = stored.before
+        offset = self._table.get(key)
+        while offset is not None:
+            rows.append(self._load(offset))
+            offset = self._before.get(offset)
         return rows[::-1]
 
-    def _load(self, number: int) -> StoredRow:
+    def _load(self, offset: int) -> ImportRow:
         self._writer.flush()
-        self._reader.seek(number - 1)
-        length = int.from_bytes(self._reader.read(_LENGTH_BYTES), "big")
-        return msgspec.msgpack.decode(self._reader.read(length), type=StoredRow)
+        self._reader.seek(offset)
+        return _decode_row(self._reader.readline())
 
 
 def to_future_entry(draft: Draft) -> Entry:

@@ -160,6 +160,7 @@ class Chunk:
             context.now,
             context.note,
             context.reasons,
+            quiet=context.quiet,
             chunk=self,
         )
         self.drafts: list[Draft] = []
@@ -243,7 +244,7 @@ class Step(Generic[T]):
         """Requires the permissions for each change. The result is all steps, and how many items were handled."""
         require_identity(context, f"{self.job.kind} records")
         steps = self.known.refresh(context.snapshot.reader, self.job.id)  # also those of concurrent runs
-        chunk = Chunk(context)
+        chunk = Chunk(replace(context, quiet=True))
         chunk.take(self.items, self.work.decider(chunk.context, steps))
         drafts, processed = tuple(chunk.drafts), chunk.processed
         reason = context.reasons[-1] if context.reasons else ""

@@ -1,0 +1,88 @@
+"""`perseid import` prints the same on an installation and on a server, and large files arrive there in parts."""
+
+import csv
+import io
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from perseid.client import api_imports
+from perseid.client.api import Client, make_options
+from perseid.client.errors import Refused
+from perseid.schema.imports import ImportQuery
+from tests.client.in_process import URL, InProcess
+from tests.interfaces.test_same_output import Copy, run_remotely
+from tests.server.http.v1.interfaces import both_interfaces
+from tests.server.installations import ADMINISTRATOR, SECRET
+
+GOOD: Final = "handle,URL,TITLE\n12345/i1,https://a.example/,=1\n12345/i2,https://b.example/,B\n"
+BAD: Final = (
+    "handle,URL\n12345/j1,https://a.example/\n12345/j2,nowhere\n12345/j1,https://b.example/\nj3,https://c.example/\n"
+)
+MINTED: Final = "URL\nhttps://m.example/1\nhttps://m.example/2\n"
+
+COMMANDS: Final = (
+    "import good.csv --dry-run",
+    "import good.csv",
+    "import good.csv --yes --note why",
+    "import bad.csv --yes",
+    "import bad.csv --yes --report FOLDER.csv",
+    "import bad.csv --yes --skip-invalid",
+    "import good.csv --on-existing skip --yes",
+    "import changed.csv --on-existing update --dry-run",
+    "import changed.csv --on-existing update --yes",
+    "undo last --yes",
+    "import minted.csv --mint --prefix 12345 --yes -o FOLDER.minted",
+    "jobs list",
+    "jobs show",
+    "resolve 12345/i1",
+)
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=["text", "json"])
+def test_imports_print_the_same_on_a_server(
+    options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(api_imports, "PART_SIZE", 40)
+    changed = GOOD.replace("a.example", "changed.example")
+    for name, text in (("good", GOOD), ("bad", BAD), ("changed", changed), ("minted", MINTED)):
+        Path(f"{name}.csv").write_text(text, encoding="utf-8")
+    local, remote = Copy(), Copy()
+    with both_interfaces() as both:
+        both.server.registry.spool = tmp_path / "spool"
+        for command in COMMANDS:
+            results = []
+            for copy, run in (
+                (local, partial(both.site, stdin=b"")),
+                (remote, partial(run_remotely, both)),
+            ):
+                more = (*options, "--as", ADMINISTRATOR) if copy is local else options
+                done = run(command.replace("FOLDER", "out"), *more)
+                files = [path.read_text(encoding="utf-8-sig") for path in sorted(tmp_path.glob("out.*"))]
+                for path in tmp_path.glob("out.*"):
+                    path.unlink()
+                results.append((*copy.normalize(done), [len(text.splitlines()) for text in files]))
+            assert results[0] == results[1], command
+        left = [path.name for path in (tmp_path / "spool").glob("*/rows")]
+    assert left == [], "nothing is left"
+
+
+def test_client_imports_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "good.csv"
+    path.write_text(GOOD, encoding="utf-8")
+    with both_interfaces() as both:
+        both.server.registry.spool = tmp_path / "spool"
+        with Client(make_options(URL, {"identity": ADMINISTRATOR, "secret": SECRET}), InProcess(both.server)) as client:
+            assert client.import_file(path, note="why").done == 2
+            with pytest.raises(Refused, match="2 of 2 rows are invalid"):
+                client.import_file(path)
+            query = ImportQuery(name="m.csv", mint=True, prefix="12345")
+            job = client.import_file(io.BytesIO(MINTED.encode()), query)
+            to = io.BytesIO()
+            client.write_minted(job.job, to)
+            rows = [*csv.DictReader(io.StringIO(to.getvalue().decode("utf-8-sig")))]
+            assert [row["URL"] for row in rows] == ["https://m.example/1", "https://m.example/2"]
+            assert client.resolve(rows[0]["handle"]).values[0].data.value == "https://m.example/1"
