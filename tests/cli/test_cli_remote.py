@@ -65,7 +65,7 @@ def user(tmp_path: Path, server: Harness, monkeypatch: pytest.MonkeyPatch) -> Us
 
     original = Remote.connect
     monkeypatch.setattr(Remote, "connect", connect)
-    monkeypatch.setattr(remotes, "find_untrusted", lambda *_: "")
+    monkeypatch.setattr(remotes, "find_untrusted", lambda *_: None)
     return User(tmp_path)
 
 
@@ -119,15 +119,19 @@ def test_wrong_credentials_are_not_saved(user: User) -> None:
 
 
 def test_unknown_certificate_is_shown_confirmed_and_pinned(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remotes, "find_untrusted", lambda *_: FINGERPRINT)
-    refused(user.login("--name", "work"), "No known authority", f"--fingerprint {FINGERPRINT}", code=1)
+    monkeypatch.setattr(remotes, "find_untrusted", lambda *_: remotes.UntrustedServer(FINGERPRINT, "for another host"))
+    statement = f"The certificate of {SERVER} is not trusted: for another host"
+    refused(user.login("--name", "work"), statement, f"--fingerprint {FINGERPRINT}", code=1)
     asked: list[str] = []
     monkeypatch.setattr(command, "is_terminal", lambda _: True)
     monkeypatch.setattr(command, "confirm", asked.append)
     done = user.login("--name", "work")
-    assert (done.code, asked) == (0, [f"No known authority has signed the certificate of {SERVER}"])
+    assert (done.code, asked) == (0, [statement])
     assert ":".join(["AB"] * 32) in done.err
     assert remotes.load_remote("work", user.environ).fingerprint == FINGERPRINT
+    ca_file = str(user.write("ca.pem", ""))
+    refused(user.login("--name", "other", "--ca-file", ca_file), statement, f"instead of {ca_file}", code=1)
+    assert len(asked) == 1
 
 
 def test_token_is_typed_without_being_shown(user: User, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,10 +114,14 @@ def self_signed(tmp_path: Path) -> Iterator[tuple[int, Path, str]]:
     thread.join(30)
 
 
-def test_certificate_of_no_known_authority_has_a_fingerprint(self_signed: tuple[int, Path, str]) -> None:
+def test_certificate_that_is_not_trusted_has_a_fingerprint_and_a_reason(self_signed: tuple[int, Path, str]) -> None:
     port, ca_file, fingerprint = self_signed
-    assert remotes.find_untrusted("127.0.0.1", port, None) == fingerprint
-    assert remotes.find_untrusted("127.0.0.1", port, ca_file) == ""
+    assert remotes.find_untrusted("127.0.0.1", port, None) == (fingerprint, "self-signed certificate")
+    assert remotes.find_untrusted("127.0.0.1", port, ca_file) is None
+    found = remotes.find_untrusted("localhost", port, ca_file)
+    assert found is not None
+    assert found.fingerprint == fingerprint
+    assert "mismatch" in found.reason, "another server has this certificate"
     assert remotes.format_fingerprint(fingerprint).replace(":", "").lower() == fingerprint
 
 

@@ -299,7 +299,7 @@ def _pin_key(remote: "Remote") -> "Remote":
 
 
 def _trust(remote: "Remote") -> "Remote":
-    """Pin the certificate of the server if no authority has signed it and the user accepts it."""
+    """Pin the certificate of the server if it is not trusted and the user accepts it."""
     import msgspec  # noqa: PLC0415 - see above
 
     from perseid.client.api_exchange import Origin  # noqa: PLC0415
@@ -312,17 +312,20 @@ def _trust(remote: "Remote") -> "Remote":
     if remote.fingerprint or remote.proxy or not origin.is_https:
         return remote
     found = find_untrusted(origin.host, origin.port, Path(remote.ca_file) if remote.ca_file else None)
-    if not found:
+    if found is None:
         return remote
+    statement = f"The certificate of {origin.url} is not trusted: {found.reason}"
+    if remote.ca_file:
+        raise CommandFailed(statement, f"Use the certificate of its authority instead of {remote.ca_file}")
     if not is_terminal(sys.stdin):
-        raise CommandFailed(
-            f"No known authority has signed the certificate of {origin.url}",
-            f"If its operator confirms it: --fingerprint {found}. Or trust an authority: --ca-file FILE",
+        advice = (
+            f"If its operator confirms it: --fingerprint {found.fingerprint}. Or trust an authority: --ca-file FILE"
         )
-    print_message(f"The certificate has the SHA-256 fingerprint {format_fingerprint(found)}.")
+        raise CommandFailed(statement, advice)
+    print_message(f"The certificate has the SHA-256 fingerprint {format_fingerprint(found.fingerprint)}.")
     print_message("Compare it with the one that the operator of the server tells you.")
-    confirm(f"No known authority has signed the certificate of {origin.url}")
-    return msgspec.structs.replace(remote, fingerprint=found)
+    confirm(statement)
+    return msgspec.structs.replace(remote, fingerprint=found.fingerprint)
 
 
 def _ask_for_token(remote: "Remote") -> "Remote":

@@ -14,7 +14,7 @@ import ssl
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -256,8 +256,17 @@ def _find_file(name: str, environ: Mapping[str, str]) -> Path:
 # Certificates
 
 
-def find_untrusted(host: str, port: int, ca_file: Path | None) -> str:
-    """The SHA-256 hash of a server's certificate that no trusted authority has signed; empty if one has."""
+class UntrustedServer(NamedTuple):
+    """A certificate that is not trusted."""
+
+    fingerprint: str
+    """Its SHA-256 hash, in hexadecimal."""
+    reason: str
+    """Such as `self-signed certificate`, or that it is for another host."""
+
+
+def find_untrusted(host: str, port: int, ca_file: Path | None) -> UntrustedServer | None:
+    """The certificate of a server, if it is not trusted: no known authority has signed it for this host."""
     from .api_http import load_authorities, read_certificate  # noqa: PLC0415 - only `login` needs it
     from .connections import open_stream  # noqa: PLC0415
 
@@ -266,11 +275,12 @@ def find_untrusted(host: str, port: int, ca_file: Path | None) -> str:
         try:
             with open_stream(host, port, CONNECT_SECONDS) as plain:
                 trusting.wrap_socket(plain, server_hostname=host).close()
-        except ssl.SSLCertVerificationError:
-            return hashlib.sha256(read_certificate(host, port, CONNECT_SECONDS)).hexdigest()
+        except ssl.SSLCertVerificationError as error:
+            digits = hashlib.sha256(read_certificate(host, port, CONNECT_SECONDS)).hexdigest()
+            return UntrustedServer(digits, error.verify_message.rstrip("."))
     except OSError as error:
         raise Unreachable(f"{host}:{port} cannot be reached: {error.strerror or error}") from error
-    return ""
+    return None
 
 
 def format_fingerprint(digits: str) -> str:
