@@ -255,16 +255,30 @@ def test_history_has_every_visible_version(size: int, monkeypatch: pytest.Monkey
         assert [each.data for each in seen.values if each.type == "URL"] == [b"two"]
 
 
-def test_change_of_the_case_rule_leaves_one_record_and_one_history() -> None:
+@pytest.mark.parametrize("identity", [OPERATOR, NOBODY])
+def test_change_of_the_case_rule_leaves_one_record_and_one_history(identity: Identity) -> None:
+    with site(who_may_list=Audience.PUBLIC) as registry:
+        first = put(registry, value(1, "one"), name="12345/Mixed")
+        put(registry, value(1, "plain"), name="12345/plain")
+        sensitive = policy(case=CaseRule.SENSITIVE, who_may_list=Audience.PUBLIC)
+        registry.do(SetPolicy("12345", sensitive, change_case=True), OPERATOR, "cli")
+        assert [each.handle for each in exported(registry, identity)] == ["12345/Mixed", "12345/plain"]
+        versions = exported(registry, identity, replace(IN_NAMESPACE, history=True))
+        assert [(each.handle, each.state.label) for each in versions[:2]] == [("12345/Mixed", "published")] * 2
+        assert len({each.seq for each in versions}) == len(versions)
+        (found,) = exported(registry, identity, at=str(first))
+        assert (found.handle, found.seq, [each.data for each in found.values]) == ("12345/Mixed", first, [b"one"])
+
+
+def test_owner_gets_a_record_that_has_another_key_since() -> None:
     with site() as registry:
-        put(registry, value(1, "one"), name="12345/Mixed")
+        put(registry, value(1, "deleted"), name="12345/A")
+        delete(registry, name="12345/A")
+        put(registry, value(1, "mine"), ADMIN, name="12345/aa")
+        then = unpublish(registry, value(1, "not mine"), name="12345/b")
         registry.do(SetPolicy("12345", policy(case=CaseRule.SENSITIVE), change_case=True), OPERATOR, "cli")
-        found = exported(registry)
-        assert [each.handle for each in found] == ["12345/Mixed"]
-        versions = exported(registry, selection=replace(IN_NAMESPACE, history=True))
-        assert [(each.handle, each.state.label) for each in versions] == [("12345/Mixed", "published")] * 2
-        first = versions[-1].seq
-        assert shown(exported(registry, at=str(first))) == {"Mixed": ("published", ["one"])}
+        found = exported(registry, ANN, Selection(), at=str(then))
+        assert [each.handle for each in found] == ["12345/aa"]
 
 
 def test_criteria_select_records_as_of_that_time() -> None:
@@ -303,3 +317,18 @@ def test_slices_end_at_bytes_and_skipped_records(monkeypatch: pytest.MonkeyPatch
             part = read_slice(snapshot, NOBODY, IN_NAMESPACE, find_as_of(snapshot.reader, None, 0))
         assert [each.handle for each in part.records] == expected[:2]
         assert part.position is not None
+
+
+def test_slices_end_after_many_versions_that_were_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exports, "MAX_VERSIONS_SCANNED", 10)
+    with site(who_may_list=Audience.PUBLIC) as registry:
+        for name in ("12345/a", "12345/b", "12345/c"):
+            then = put(registry, value(1, "old"), name=name)
+        for name in ("12345/a", "12345/c"):
+            for number in range(10):
+                put(registry, value(1, str(number)), name=name)
+        with registry.snapshot() as snapshot:
+            as_of = find_as_of(snapshot.reader, str(then), registry.ledger.log.clock.now())
+            part = read_slice(snapshot, NOBODY, IN_NAMESPACE, as_of)
+        assert [each.handle for each in part.records] == ["12345/a"]
+        assert shown(exported(registry, NOBODY, at=str(then))) == dict.fromkeys("abc", ("published", ["old"]))

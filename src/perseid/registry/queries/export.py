@@ -35,7 +35,16 @@ from perseid.registry.snapshot import Snapshot, StoredRecord
 from perseid.wire.codes import ResponseCode
 
 from .find import PreparedSearch, Search
-from .history import RecordHistory, VisibleVersion, can_read, is_public, public_action, seq_at_time
+from .history import (
+    MAX_VERSIONS_SCANNED,
+    RecordHistory,
+    SearchBudget,
+    VisibleVersion,
+    can_read,
+    is_public,
+    public_action,
+    seq_at_time,
+)
 from .listing import MAX_PAGE_LOOKUPS, Visibility, require_listing
 
 MAX_RECORDS: Final = 1_000
@@ -180,6 +189,8 @@ class _SliceReader:
         self._readable: dict[tuple[str, tuple[bytes, ...]], bool] = {}
         self._records: list[ExportedRecord] = []
         self._bytes = 0
+        self._search = SearchBudget()  # of the last history
+        self._searched = 0  # versions and values examined in those before it
 
     def read(self, after: Position | None) -> ExportSlice:
         first, end = _FIRST_KEY, _LAST_KEY
@@ -199,7 +210,7 @@ class _SliceReader:
                 except _SliceFull:
                     return ExportSlice(self._records, last)
                 last = Position(change.key, rest)
-                if rest or self._is_full:
+                if rest or self._is_full or self._searched + self._search.count >= MAX_VERSIONS_SCANNED:
                     return ExportSlice(self._records, last)
             scanned += len(changes)
             if not more:
@@ -283,7 +294,8 @@ class _SliceReader:
             return None if self._as_of.is_past else self._find_current(latest)
         if version is None or not (history.can_read or is_public(version.entry.state)):
             return None
-        return _to_exported(version)
+        # After a change of the case rule a record has another key, and its history is found from both.
+        return _to_exported(version) if version.entry.key == latest.key else None
 
     # Histories
 
@@ -339,11 +351,14 @@ class _SliceReader:
         return access.lists
 
     def _can_read(self, change: Change) -> bool:
-        """Whether the caller can read a record today. Records with the same administrators have the same answer."""
+        """Whether the caller can read a record today. Records with the same administrators have the same answer.
+
+        Without contents the record is deleted or has another key, and its administrators are unknown here.
+        """
         if isinstance(self._identity, Anonymous):
             return False
         administrators = tuple([each[PERMISSIONS_OFFSET:] for each in change.contents if _is_admin(each)])
-        key = (change.handle.partition("/")[0], administrators)
+        key = (change.handle if change.state == State.ABSENT else change.handle.partition("/")[0], administrators)
         if key not in self._readable:
             # Lookups are limited per snapshot. What a nearly spent budget denies is decided in the next slice.
             usage, was_used = self._snapshot.usage, bool(self._records or self._readable)
@@ -363,7 +378,11 @@ class _SliceReader:
         is_listed = self._is_listed(latest.handle)
         if not is_listed and not self._can_read(latest):
             return None
-        return RecordHistory(self._snapshot, self._identity, stored.requested, stored=stored)
+        self._searched += self._search.count
+        self._search = SearchBudget()
+        return RecordHistory(
+            self._snapshot, self._identity, stored.requested, stored=stored, search_budget=self._search
+        )
 
     def _stored(self, change: Change) -> StoredRecord | None:
         """Return a record as it is today; None if the policy of its namespace cannot be read."""
