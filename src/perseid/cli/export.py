@@ -154,7 +154,7 @@ def _export_site(directory: Path | None, target: Path, prefix: str | None, json:
     print_message(f"{printable(str(target))}/README.md says how to serve it.")
     if summary.pages_only:
         count = pluralize(len(summary.pages_only), "identifier")
-        print_message(f"The URL of {count} is too long for a redirect map: see pages-only.txt.")
+        print_message(f"{count} cannot be in the map of a web server, or their URL cannot: see pages-only.txt.")
 
 
 def _export_locally(

@@ -322,8 +322,7 @@ def test_slices_end_at_bytes_and_skipped_records(monkeypatch: pytest.MonkeyPatch
 def test_slices_end_after_many_versions_that_were_examined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exports, "MAX_VERSIONS_SCANNED", 10)
     with site(who_may_list=Audience.PUBLIC) as registry:
-        for name in ("12345/a", "12345/b", "12345/c"):
-            then = put(registry, value(1, "old"), name=name)
+        *_, then = [put(registry, value(1, "old"), name=name) for name in ("12345/a", "12345/b", "12345/c")]
         for name in ("12345/a", "12345/c"):
             for number in range(10):
                 put(registry, value(1, str(number)), name=name)

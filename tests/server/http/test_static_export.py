@@ -62,9 +62,12 @@ NAMES = [
     ),
     *("12345/a$b${c};d}", "12345/a//b", "12345/x/", "12345/%2F", "12345/a%b%20c", "12345/a?b#c", "12345/..", "12345/."),
     *("12345/a/../b", "12345/a/./b", "12345/...", "12345/~x", "12345/default", "12345/'q'", "12345/hostnames"),
-    *("12345/include", "12345/*.x", "12345/a\tb", "12345/<b>&amp;", "12345/" + "l" * 1_500, "12345/CON", "12345/a:b|c"),
-    *("54321/Aa", "54321/aA", "54321/AA", "54321/b.(c)"),
+    *("12345/include", "12345/*.x", "12345/a\tb", "12345/<b>&amp;", "12345/CON", "12345/a:b|c"),
+    *("54321/Aa", "54321/aA", "54321/AA", "54321/b.(c)", "54321/../a", "54321/../A", "0.NA/12345/plain"),
 ]
+TOO_LONG = [*("54321/" + "*" * 2_000 + letter for letter in "bB"), "12345/../" + "ö" * 900]
+LONG = ["12345/" + "l" * 1_500, "12345/" + "l" * 1_018 + "/12345/plain", *TOO_LONG]
+"""In no map of Apache, and those that are too long in none of nginx either."""
 TARGETS = [
     *(
         "https://example.org/{number}",
@@ -93,7 +96,7 @@ def fill(registry: Registry) -> None:
     registry.do(AddNamespace("xy.z", PROFILES["free"], ()), OPERATOR, "cli")
     sensitive = Policy(**PROFILES["free"].values() | {"case": CaseRule.SENSITIVE})
     registry.do(AddNamespace("54321", sensitive, ()), OPERATOR, "cli")
-    for number, name in enumerate(NAMES):
+    for number, name in enumerate([*NAMES, *LONG]):
         url = Value.text(1, "URL", TARGETS[number % len(TARGETS)].format(number=number))
         hidden = Value(2, "EMAIL", b"secret@example.org", permissions=PRIVATE)
         put(registry, name, url, hidden, exact=name.startswith("54321/"))
@@ -183,7 +186,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
         signer = Signer.from_bytes((here / KEYS_NAME / CHECKPOINT_KEY).read_bytes())
         folder = tmp_path_factory.mktemp("out") / "a site"
         summary, _ = export_static(registry, OPERATOR, HttpSettings(), signer, folder)
-        assert summary.pages_only == ["12345/far"]
+        assert sorted(summary.pages_only) == sorted(["12345/far", *LONG])
         with run_nginx(folder, Path(work)) as path:
             yield Both(server, folder, path, signer)
 
@@ -196,7 +199,7 @@ def test_every_record_is_answered_as_by_the_server(both: Both) -> None:
     handles = public_handles(both)
     assert set(handles) >= {*NAMES, "12345/gone", "102.100.272/0N8J991QH"}
     assert len(handles) == len(set(handles))
-    for handle in handles:
+    for handle in set(handles) - {*TOO_LONG}:
         for name in {quote(handle, safe="/~!$&'()*+,;=:@"), quote(handle, safe=""), quote(handle, safe="/").lower()}:
             if name.lower() == name and handle.startswith("54321/"):
                 continue  # the case of the suffix matters
@@ -221,7 +224,7 @@ def test_every_record_is_answered_as_by_the_server(both: Both) -> None:
 
 
 def test_json_is_that_of_the_api(both: Both) -> None:
-    for handle in public_handles(both):
+    for handle in set(public_handles(both)) - {*TOO_LONG}:
         if re.search(r"(^|/)\.\.?(/|$)", handle):
             continue
         for name in (quote(handle, safe="/"), quote(handle, safe="")):
@@ -376,7 +379,9 @@ def test_apache_configuration_is_complete(both: Both) -> None:
         path.name: dict([line.split() for line in path.read_text().splitlines()])  # two words each
         for path in (both.folder / "apache").iterdir()
     }
-    for handle in public_handles(both):
+    # Apache would read the rest of a longer line as an entry of its own, such as `/12345/plain ID`.
+    assert max([len(key) + len(value) + 2 for each in maps.values() for key, value in each.items()]) <= 1_024
+    for handle in set(public_handles(both)) - {*LONG}:
         key, exact = servers.escape_apache(f"/{handle}"), handle.startswith("54321/")
         id_ = maps["exact.map"][key] if exact else maps["names.map"][key.lower()]
         assert id_ == make_id(handle, exact=exact)

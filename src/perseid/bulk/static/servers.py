@@ -8,7 +8,8 @@ variable, is a variable itself (`$perseid_dollar`). It compares keys without reg
 compared; case-sensitive handles that differ in case alone are regular expressions. Its tokens have at most 4,096 bytes.
 
 Apache reads a map as words. Keys are percent-encoded as its `int:escape` does, in lowercase; exact ones are in a map of
-their own.
+their own. It reads at most 1,024 bytes of a line, and the rest as another line: a long name could become an entry for
+another one. So what is longer is in no map.
 """
 
 import re
@@ -25,6 +26,9 @@ REDIRECTS: Final = (301, 302, 303, 307, 308)
 MAX_TOKEN: Final = 4_000
 """Bytes of a token of nginx, which has a buffer of 4,096 for it."""
 
+MAX_LINE: Final = 1_000
+"""Bytes of a line of Apache's maps, which has a buffer of 1,024 for it."""
+
 MIN_BUCKET: Final = 1_024
 """Bytes of a bucket of nginx's map: enough for a dozen usual handles, so that no bucket is too small."""
 
@@ -33,6 +37,7 @@ _ELEMENT_SIZE: Final = 64  # bytes of an element of nginx's map besides its key,
 _LOCATION: Final = re.compile("[\x21-\x7e]+")
 _PLAIN_PATH: Final = re.compile(r"[\w /.,:=@+~-]+")
 _APACHE_SAFE: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789$-_.+!*'(),:@&=/~")
+_PATTERN_SAFE: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_/,:=@~")
 _DOT_SEGMENT: Final = re.compile(r"(?:^|/)\.\.?(?:/|$)")
 
 
@@ -42,14 +47,18 @@ def is_usable(directory: Path) -> bool:
 
 
 def fits(location: str) -> bool:
-    """Whether a redirect can be in a map: one word of ASCII that is not too long."""
-    return _LOCATION.fullmatch(location) is not None and len(quote_nginx(location)) <= MAX_TOKEN
+    """Whether a redirect can be in a map of nginx: one word of ASCII that is not too long."""
+    return _LOCATION.fullmatch(location) is not None and _is_token(quote_nginx(location))
 
 
 def quote_nginx(text: str, *, is_value: bool = True) -> str:
     """Quote a token for nginx; in a value, dollar signs are escaped."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped.replace("$", _DOLLAR) if is_value else escaped}"'
+
+
+def _is_token(quoted: str) -> bool:
+    return len(quoted.encode()) <= MAX_TOKEN
 
 
 def escape_apache(text: str) -> str:
@@ -71,6 +80,8 @@ class Maps:
         self._count = 0
         self._longest = 0
         self._exact: dict[str, list[tuple[str, str]]] = {}  # case-sensitive paths and their ids, by folded path
+        self.unmapped: list[str] = []
+        """Names that are too long for a map of one of the servers; complete after `finish`."""
         for name in ("nginx/names.map", "nginx/raw.map", "nginx/gone.map", "apache/names.map", "apache/exact.map"):
             self._open(name)
         self._open("apache/gone.map")
@@ -81,25 +92,53 @@ class Maps:
     def add_name(self, name: str, id_: str, *, exact: bool) -> None:
         """Add a name under which a record resolves. Names with a zero byte are unreachable over HTTP servers."""
         path = f"/{name}"
-        if "\0" in name or len(quote_nginx(path)) > MAX_TOKEN:
+        if "\0" in name:
+            self.unmapped.append(name)
             return
-        self._count += 1
-        self._longest = max(self._longest, len(path.encode()))
+        is_mapped = self._add_to_apache(path, id_, exact)
         if _DOT_SEGMENT.search(path):
-            # nginx resolves such segments in `$uri`, so only the raw target tells.
-            for start in ("", "/api/handles"):
-                self._put("nginx/raw.map", f"{quote_nginx(start + percent_encode(path), is_value=False)} {id_};")
+            is_mapped &= self._add_raw(path, id_, exact)
         elif exact:
             self._exact.setdefault(fold(path), []).append((path, id_))
         else:
-            self._put("nginx/names.map", f"{quote_nginx(path, is_value=False)} {id_};")
-        key = escape_apache(path)
-        self._put("apache/exact.map" if exact else "apache/names.map", f"{key if exact else key.lower()} {id_}")
+            is_mapped &= self._put_key("names", quote_nginx(path, is_value=False), id_)
+        if not is_mapped:
+            self.unmapped.append(name)
 
-    def add_redirect(self, id_: str, status: int, location: str) -> None:
-        """Add the redirect of a record; `fits` has checked it."""
+    def _add_raw(self, path: str, id_: str, exact: bool) -> bool:
+        """Add a path with dot segments, which nginx resolves in `$uri`, so that only the raw target tells."""
+        keys = [start + percent_encode(path) for start in ("/api/handles", "")]
+        quoted = [_quote_pattern(key) if exact else quote_nginx(key, is_value=False) for key in keys]
+        return all(self._put_key("raw", key, id_) for key in quoted)
+
+    def _put_key(self, name: str, key: str, id_: str) -> bool:
+        """Put a key into a map of nginx; return whether it fits."""
+        if not _is_token(key):
+            return False
+        self._count += 1
+        self._longest = max(self._longest, len(key.encode()))
+        self._put(f"nginx/{name}.map", f"{key} {id_};")
+        return True
+
+    def _add_to_apache(self, path: str, id_: str, exact: bool) -> bool:
+        key = escape_apache(path)
+        keys = {key, key.replace("%3b", ";")}  # which of both depends on the version of Apache
+        for each in sorted(keys):
+            if not self._put_line("exact" if exact else "names", each if exact else each.lower(), id_):
+                return False
+        return True
+
+    def _put_line(self, name: str, key: str, value: str) -> bool:
+        """Put a line into a map of Apache; return whether it fits."""
+        is_short = len(key) + len(value) + 2 <= MAX_LINE
+        if is_short:
+            self._put(f"apache/{name}.map", f"{key} {value}")
+        return is_short
+
+    def add_redirect(self, id_: str, status: int, location: str) -> bool:
+        """Add the redirect of a record, which `fits`; return whether it fits into a map of Apache, too."""
         self._put(f"nginx/{status}.map", f"{id_} {quote_nginx(location)};")
-        self._put(f"apache/{status}.map", f"{id_} {location}")
+        return self._put_line(str(status), id_, location)
 
     def add_gone(self, id_: str) -> None:
         """Add a tombstone."""
@@ -111,7 +150,8 @@ class Maps:
         for group in self._exact.values():
             for path, id_ in group:
                 key = _quote_pattern(path) if len(group) > 1 else quote_nginx(path, is_value=False)
-                self._put("nginx/names.map", f"{key} {id_};")
+                if not self._put_key("names", key, id_):
+                    self.unmapped.append(path.removeprefix("/"))
         for file in self._files.values():
             file.close()
         bucket = max(MIN_BUCKET, -(-(self._longest + _ELEMENT_SIZE) // 64) * 64)
@@ -140,7 +180,7 @@ class Maps:
 
 def _quote_pattern(path: str) -> str:
     """A case-sensitive key of nginx that matches exactly one path."""
-    pattern = "".join([char if char.isalnum() and char.isascii() else _escape_pattern(char) for char in path])
+    pattern = "".join([char if char in _PATTERN_SAFE else _escape_pattern(char) for char in path])
     return quote_nginx(f"~^{pattern}$", is_value=False)
 
 
@@ -284,5 +324,6 @@ resource that is gone has status 410. Identifiers with several locations redirec
 
 - `records/`: a page and a JSON document for each record, named after the SHA-256 of the handle.
 - `nginx/`, `apache/`: the maps from identifiers to records, and from records to URLs.
-- `pages-only.txt`, if it exists: identifiers whose URL is too long for a map. Their page has the link.
+- `pages-only.txt`, if it exists: identifiers that are too long for a map of nginx or Apache, or whose URL is. In
+  `records/`, their page has the link.
 """

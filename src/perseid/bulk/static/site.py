@@ -75,7 +75,7 @@ class SiteSummary:
     tombstones: int = 0
     proofs: int = 0
     pages_only: list[str] = field(default_factory=list)
-    """Handles whose redirect is too long for a map: their page has a link."""
+    """Handles that are too long for a map, or whose redirect is: their page has a link."""
 
 
 class StaticSite:
@@ -99,7 +99,8 @@ class StaticSite:
         for name in record.names:
             self._maps.add_name(name, id_, exact=record.exact)
         if is_redirect:
-            self._maps.add_redirect(id_, record.status, record.location)
+            if not self._maps.add_redirect(id_, record.status, record.location):
+                self.summary.pages_only.append(record.handle)
             self.summary.redirects += 1
         elif record.status == servers.GONE:
             self._maps.add_gone(id_)
@@ -135,6 +136,7 @@ class StaticSite:
         self.write(f"{RECORDS}/not-found.json", b'{"responseCode":100}')
         for name in self._maps.finish():
             note_hash(self.folder, name, self._manifest)
+        self.summary.pages_only = [*dict.fromkeys([*self.summary.pages_only, *self._maps.unmapped])]
         self.write("README.md", servers.render_readme(self.summary.records, origin, as_of, self._maps).encode())
         if self.summary.pages_only:
             self.write("pages-only.txt", "".join([f"{name!r}\n" for name in self.summary.pages_only]).encode())

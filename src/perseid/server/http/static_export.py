@@ -117,7 +117,9 @@ def _build_record(snapshot: Snapshot, settings: HttpSettings, handle: Handle, re
         status, reason = GONE, next((value.data.decode("utf-8", "replace") for value in texts), "")
     else:
         status, location = _find_redirect(snapshot, settings, handle, values)
-    names = (str(handle), handle.suffix) if handle.is_prefix_handle else (str(handle),)
+    names: tuple[str, ...] = (str(handle),)
+    if handle.is_prefix_handle and "/" not in handle.suffix:  # otherwise that is another handle
+        names = (*names, handle.suffix)
     exact = policy.case is CaseRule.SENSITIVE and not handle.is_prefix_handle
     return StaticRecord(str(handle), names, exact, values, _to_json(handle, values), status, location, reason)
 
