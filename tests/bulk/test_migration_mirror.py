@@ -1,5 +1,7 @@
 """Migration as a mirror: dump and transactions of a server that replicates, and the recorded exchanges."""
 
+import os
+import signal
 import socket
 import threading
 from collections import deque
@@ -8,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from perseid.client.errors import ProtocolError
+from perseid.bulk.migration.copying import CopyResult
+from perseid.cli.migrate import _follow
+from perseid.client.errors import ProtocolError, Unreachable
 from perseid.client.replication import ReplicationClient
 from perseid.records.record import Permission, Value
 from perseid.records.site import Site as SiteInformation
@@ -151,3 +155,19 @@ def test_an_unprotected_stream_is_refused(source: ReplicationServer, monkeypatch
     client = ReplicationClient("127.0.0.1", source.port, IDENTITY, RSA_KEY)
     with pytest.raises(ProtocolError, match="not protected"):
         client.transactions(0, 0)
+
+
+def test_following_continues_after_an_outage(capsys: pytest.CaptureFixture[str]) -> None:
+    passes = 0
+
+    def copy_once() -> CopyResult:
+        nonlocal passes
+        passes += 1
+        if passes == 2:
+            raise Unreachable("Cannot connect")
+        if passes == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return CopyResult(job=f"job {passes}")
+
+    assert _follow(copy_once, 0, "hdl://old", json=True).job == "job 3"
+    assert "Cannot connect. Retrying" in capsys.readouterr().err

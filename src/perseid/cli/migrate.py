@@ -436,7 +436,11 @@ def _follow(copy_once: Callable[[], CopyResult], interval: int, label: str, json
                 print_summary(label, result, json)
             ended.wait(interval)
             if not ended.is_set():
-                result = copy_once()
+                try:
+                    result = copy_once()
+                except Unreachable as error:  # the old server may be restarted
+                    print_message(f"{error.detail}. Retrying in {interval} s")
+                    result = CopyResult()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
