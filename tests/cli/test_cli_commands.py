@@ -123,7 +123,7 @@ def test_help_shows_the_commands_under_headings() -> None:
         ("get 10.1/a", "Did you mean perseid resolve?"),
         ("rm 10.1/a", "Did you mean perseid delete or perseid remove or perseid revoke?"),
         ("permissions 10.1/a", "Did you mean perseid access?"),
-        ("import table.csv", "Did you mean perseid mint PREFIX --from FILE?"),
+        ("load table.csv", "Did you mean perseid import?"),
         ("namespace ls", "Did you mean perseid namespace list?"),
         ("token new", "Did you mean perseid token create?"),
         ("mint 12345 --cnt 3", "Did you mean --count or --note?"),
