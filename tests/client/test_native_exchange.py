@@ -15,9 +15,10 @@ from perseid.client import native_operations as operations
 from perseid.client.errors import ClientError, ProtocolError, Refused, UnknownOutcome, Unreachable
 from perseid.client.native_exchange import WINDOW, Connection, Exchange, Flow, NativeProtocol, Outgoing
 from perseid.client.native_operations import Operation
+from perseid.records.admin import Admin
 from perseid.records.keys import DhPublicKey
 from perseid.records.private_keys import PrivateKey
-from perseid.records.record import Value
+from perseid.records.record import Value, ValueRef
 from perseid.records.site import Transport
 from perseid.registry.registry import Registry
 from perseid.server.native.server import NativeServer
@@ -26,7 +27,7 @@ from perseid.wire.client import Client
 from perseid.wire.codes import OpCode, OpFlag, default_flags
 from perseid.wire.fragments import split
 from perseid.wire.framing import Frame, FrameReader
-from perseid.wire.message import MESSAGE_LIFETIME, Message
+from perseid.wire.message import MESSAGE_LIFETIME, Envelope, Message
 from perseid.wire.requests import REQUEST_DECODERS, ChallengeResponse, SessionSetup
 from perseid.wire.sessions import DhKeyPair
 from tests.server.native.native_servers import ADMIN, HIDDEN, NOW, PREFIX, SITE, make_server, receive, recorded_registry
@@ -207,6 +208,36 @@ def test_private_values_are_encrypted(network: MemoryNetwork) -> None:
     anonymous.site = SITE
     with pytest.raises(ProtocolError, match="only in a session"):
         next(anonymous.perform(operations.add(f"{PREFIX}/private", [secret])))
+
+
+@pytest.mark.parametrize(("version", "is_requested"), [((2, 11), False), ((2, 7), True), ((2, 1), True)])
+def test_private_values_are_read_encrypted_from_old_servers_too(
+    network: MemoryNetwork, version: tuple[int, int], is_requested: bool
+) -> None:
+    admin = Value(100, "HS_ADMIN", Admin(ValueRef(301, ADMIN)).to_bytes())
+    secret = Value(5, "NOTE", b"only for us", permissions=HIDDEN)
+    network.do(operations.create(f"{PREFIX}/private", [URL, secret, admin]))
+    network.protocol.session = None
+    network.protocol.site = replace(SITE, protocol_version=version)
+    sent: list[bool] = []
+    replies: list[bytes] = []
+    deliver = network.deliver
+
+    def keep(_connection: Connection, _opcode: OpCode, reply: bytes) -> bytes:
+        replies.append(reply)
+        return reply
+
+    def look(connection: Connection, data: bytes) -> None:
+        sent.append(Envelope.from_bytes(data).encrypted)
+        deliver(connection, data)
+
+    network.do(operations.resolve(f"{PREFIX}/private"))
+    network.deliver = look  # type: ignore[method-assign]
+    network.on_reply = keep
+    (values,) = network.do(operations.resolve(f"{PREFIX}/private", private=True))
+    assert secret.data in [value.data for value in values]
+    assert not any(secret.data in reply for reply in replies)
+    assert sent[0] is is_requested, "newer servers encrypt by themselves"
 
 
 @pytest.mark.parametrize("key", [RSA_KEY, SERVER_KEY], ids=["another key", "the key"])

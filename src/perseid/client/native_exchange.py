@@ -61,6 +61,7 @@ MAX_CHALLENGES: Final = 2
 """Challenges answered per request: a second one comes if the first verifier is an old server (§13.5)."""
 
 _SESSIONS_SINCE: Final = 1  # minor version
+_ENCRYPTS_PRIVATE_SINCE: Final = 8  # newer servers encrypt private values in a session by themselves
 _DEMANDED_FLAGS: Final = OpFlag.CERTIFY | OpFlag.REQUEST_DIGEST | OpFlag.KEEP_CONNECTION
 _UNPROVED_CODES: Final = frozenset(
     (
@@ -177,6 +178,12 @@ class NativeProtocol:
                 raise ProtocolError(
                     "Private values are sent only in a session, where they are encrypted", advice="Authenticate"
                 )
+            flags |= OpFlag.ENCRYPT
+        elif (
+            self.session is not None
+            and OpFlag.PUBLIC_ONLY in operation.without
+            and not self._version.at_least(_ENCRYPTS_PRIVATE_SINCE)
+        ):
             flags |= OpFlag.ENCRYPT
         return self._client.request(
             operation.opcode,
