@@ -13,7 +13,7 @@ from perseid.cli import remote as command
 from perseid.cli._commands import REMOTE
 from perseid.client import remotes
 from perseid.client.api import Client, make_options
-from perseid.client.api_exchange import HttpRequest
+from perseid.client.api_exchange import Failed, Failure, HttpRequest
 from perseid.client.remotes import Remote
 from perseid.records.record import ValueRef
 from perseid.registry.identity import KeyIdentity, Proof
@@ -306,6 +306,29 @@ def test_problem_of_a_newer_server_is_reported(server: Harness) -> None:
     assert (problem["detail"], problem["exit_code"]) == ("Handle 12345/n0 already exists", 4)
     other_parameters = {"handle": ["{", "}"], "advice_kind": "OVERWRITE"}
     assert run_changed(server, "create 12345/n0", lambda value, name: other_parameters.get(name, value)).code == 4
+
+
+def test_edited_text_is_kept_if_the_response_to_the_change_is_lost(
+    server: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Losing(InProcess):
+        def ask(self, request: HttpRequest) -> tuple[int, dict[str, str], bytes]:
+            answer = super().ask(request)
+            if request.method == "PUT":
+                raise Failed(Failure("no answer within 30 s"))
+            return answer
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    options = make_options(SERVER, {"identity": ADMINISTRATOR, "secret": SECRET})
+    token = REMOTE.set(lambda: Client(options, Losing(server)))
+    try:
+        done = call("edit", "12345/n2", "--yes", environ={"EDITOR": "sed -i s,https:,http:,"})
+    finally:
+        REMOTE.reset(token)
+    assert done.code == 5
+    (kept,) = tmp_path.glob("perseid-*.json")
+    assert f"It may have been made: look before you repeat it\nYour text is in {kept}\n" in done.err
+    assert "Nothing was saved" not in done.err
 
 
 def test_advice_is_in_the_words_of_the_command_line(server: Harness) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import typer
 
-from perseid.client.errors import ClientError
+from perseid.client.errors import ClientError, UnknownOutcome, Unreachable
 from perseid.client.errors import NotFound as NotFoundThere
 from perseid.client.errors import Refused as RefusedThere
 from perseid.ledger.log.entry import State
@@ -198,8 +198,9 @@ def _edit_until_valid(command: list[str], text: str, save: Callable[[bytes], Rec
                 with path.open("rb") as file:
                     return save(file.read(MAX_JSON_BYTES + 1))
             except (ClientError, CommandFailed, RecordProblem, Refused) as problem:
-                if _has_changed(problem) or not is_terminal(sys.stdin):
-                    problem.add_note(f"Nothing was saved. Your text is in {_keep(path)}")
+                if _is_final(problem) or not is_terminal(sys.stdin):
+                    outcome = "" if isinstance(problem, UnknownOutcome) else "Nothing was saved. "
+                    problem.add_note(f"{outcome}Your text is in {_keep(path)}")
                     raise
                 if isinstance(problem, CommandFailed):  # the user does not want it
                     raise
@@ -209,10 +210,10 @@ def _edit_until_valid(command: list[str], text: str, save: Callable[[bytes], Rec
                     raise CommandFailed("Nothing was changed") from problem
 
 
-def _has_changed(problem: Exception) -> bool:
-    """Whether somebody else has changed the record, so that editing again is in vain."""
-    kind = problem.problem_type if isinstance(problem, ClientError) else ""
-    return isinstance(problem, ConditionFailed) or kind in ("precondition-failed", "unreachable", "unknown-outcome")
+def _is_final(problem: Exception) -> bool:
+    """Whether editing again is in vain: somebody else has changed the record, or the server does not answer."""
+    has_changed = isinstance(problem, ClientError) and problem.problem_type == "precondition-failed"
+    return has_changed or isinstance(problem, ConditionFailed | Unreachable)
 
 
 def _keep(path: Path) -> str:
