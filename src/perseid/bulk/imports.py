@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, TypeVar
@@ -17,7 +18,7 @@ from perseid.registry.jobs.import_job import check_not_minted, minted_rows
 from perseid.registry.jobs.spool import SpooledImport
 from perseid.registry.policy.types import is_known_type
 from perseid.registry.registry import Registry
-from perseid.registry.results import Refused
+from perseid.registry.results import Refused, StateConflict
 from perseid.schema.imports import ImportQuery, ImportState, RowProblem
 
 from .formats import (
@@ -37,10 +38,6 @@ E = TypeVar("E", Format, Profile)
 _BLOCK: Final = 1 << 20
 _LENIENT: Final = frozenset({Format.BATCH, Format.EXCHANGE, Format.DUMP, Format.JDB})
 """Formats of Handle servers, whose records have what those servers accepted."""
-
-
-class FileChanged(Exception):
-    """A file is not what it was when it was checked."""
 
 
 def to_read_options(query: ImportQuery) -> ReadOptions:
@@ -96,8 +93,8 @@ class FileCheck:
     """The check of a file that is being read, in pieces."""
 
     check: ImportCheck
-    _spooled: SpooledImport
-    _file: BinaryIO
+    _resources: ExitStack
+    """The claim of the import, and the file."""
 
     @classmethod
     def open(
@@ -110,34 +107,38 @@ class FileCheck:
         render: RenderAdvice,
         read_file: FileReader | None = None,
     ) -> "FileCheck":
-        """Open a file that can be read twice. Raises `InvalidFile`."""
+        """Open a file that can be read twice. Raises `InvalidFile` and `Refused`."""
         if spooled.record.options.preserve_dates:
             with registry.snapshot() as snapshot:  # not to each row
                 registry.context(snapshot, identity, interface).for_import()
-        sha256, size = hash_file(file)
-        options = msgspec.convert(spooled.record.reading, ReadOptions)
-        if options.mint and not spooled.record.mint_again:
-            check_not_minted(registry, identity, sha256)
-        is_type = find_types(registry, options.prefix)
-        shared = _share(file)
-        try:
-            reader = open_rows(shared, spooled.record.name, options, read_file=read_file, is_type=is_type)
-        except InvalidFile as invalid:
-            shared.close()
-            spooled.update(sha256=sha256, size=size, state=ImportState.INVALID, problem=str(invalid))
-            raise
-        detected = reader.detected
-        spooled.update(sha256=sha256, size=size, state=ImportState.CHECKING, detected=msgspec.to_builtins(detected))
-        settings = CheckSettings(render, find_handle_column(detected), detected.format not in _LENIENT)
-        return cls(ImportCheck(registry, spooled, iter(reader), identity, interface, settings), spooled, shared)
+        with ExitStack() as resources:
+            resources.enter_context(spooled.claim())
+            if spooled.record.state not in (ImportState.UPLOADING, ImportState.CHECKING):  # one that was interrupted
+                raise StateConflict(f"Import {spooled.record.id} was checked already")
+            sha256, size = hash_file(file)
+            options = msgspec.convert(spooled.record.reading, ReadOptions)
+            if options.mint and not spooled.record.mint_again:
+                check_not_minted(registry, identity, sha256)
+            is_type = find_types(registry, options.prefix)
+            shared = resources.enter_context(_share(file))
+            try:
+                reader = open_rows(shared, spooled.record.name, options, read_file=read_file, is_type=is_type)
+            except InvalidFile as invalid:
+                spooled.update(sha256=sha256, size=size, state=ImportState.INVALID, problem=str(invalid))
+                raise
+            detected = reader.detected
+            spooled.update(sha256=sha256, size=size, state=ImportState.CHECKING, detected=msgspec.to_builtins(detected))
+            settings = CheckSettings(render, find_handle_column(detected), detected.format not in _LENIENT)
+            check = ImportCheck(registry, spooled, iter(reader), identity, interface, settings)
+            return cls(check, resources.pop_all())
 
     def advance(self) -> bool:
         """Check some rows; return whether there may be more. Raises `InvalidFile`."""
         try:
             return self.check.advance()
         except InvalidFile as invalid:
-            self.close()
             self.check.save(state=ImportState.INVALID, problem=str(invalid))
+            self.close()
             raise
 
     def finish(self) -> None:
@@ -148,7 +149,7 @@ class FileCheck:
     def close(self) -> None:
         """Close all files."""
         self.check.close()
-        self._file.close()
+        self._resources.close()
 
 
 def find_types(registry: Registry, prefix: str) -> TypeCheck:

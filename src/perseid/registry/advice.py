@@ -191,6 +191,7 @@ class AdviceKind(Enum):
     CHANGE_STATE = "Publish or unpublish {handle} by itself, or leave the state out of the file"
     CHOOSE_ON_EXISTING = "Remove the row, or choose that existing records are skipped or updated"
     IMPORT_AGAIN = "Import the file again"
+    WAIT_FOR_IMPORT = "Wait until it has finished"
     MINT_AGAIN = "Undo job {job} first, or confirm that each row shall get another handle"
     NAME_STATE = "Use published, unpublished, reserved or tombstone; a minted handle is no tombstone"
     REMOVE_DUPLICATE = "Remove one of both rows"

@@ -18,7 +18,7 @@ from perseid.registry.jobs import import_job, runner, undo
 from perseid.registry.jobs.import_check import ImportCheck, KeyTable
 from perseid.registry.jobs.import_job import minted_rows
 from perseid.registry.jobs.runner import JobRun
-from perseid.registry.jobs.spool import Spool, SpooledImport
+from perseid.registry.jobs.spool import ImportBusy, Spool, SpooledImport
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused, StateConflict
 from perseid.schema.imports import ImportRow, ImportState, OnExisting, RowOperation, RowOptions, RowProblem
@@ -266,6 +266,44 @@ def test_minted_handles_are_found_by_line_and_minted_once(registry: Registry, mo
     assert run(registry, check(registry, rows, mint_again=True)).done == 10
     invalid = check(registry, [mint_row(2), mint_row(3, "nowhere")])
     assert [(each.line, each.column) for each in problems(invalid)] == [(3, "Link")]
+
+
+def test_one_import_is_started_once(registry: Registry) -> None:
+    """Two requests find the import before either has started it."""
+    first = check(registry, [row(2, "12345/x")])
+    assert registry.spool is not None
+    second = Spool(registry.spool).find(first.record.id)
+    assert second is not None
+    with first.claim(), pytest.raises(ImportBusy, match="another request"):
+        import_job.start(registry, second, OPERATOR, "cli")
+    import_job.start(registry, first, OPERATOR, "cli")
+    with pytest.raises(StateConflict, match="started"):
+        import_job.start(registry, second, OPERATOR, "cli")
+    first.discard()
+    with pytest.raises(StateConflict, match="deleted"):
+        import_job.start(registry, second, OPERATOR, "cli")
+    assert [job.kind for job in runner.list_jobs(registry, OPERATOR)] == ["import"]
+
+
+def test_concurrent_imports_of_one_file_mint_it_once(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [mint_row(2), mint_row(3)]
+    first, second = check(registry, rows), check(registry, rows)
+    job = import_job.start(registry, first, OPERATOR, "cli")
+    with pytest.raises(StateConflict, match=job.id):  # although it has minted nothing yet
+        import_job.start(registry, second, OPERATOR, "cli")
+    found = import_job.check_not_minted
+
+    def check_late(made: Registry, by: Identity, sha256: str, before: Job | None = None) -> None:
+        """Both have looked before either has started."""
+        if before is not None:
+            found(made, by, sha256, before)
+
+    monkeypatch.setattr(import_job, "check_not_minted", check_late)
+    with pytest.raises(StateConflict, match=job.id):
+        import_job.start(registry, second, OPERATOR, "cli")
+    assert [each.id for each in runner.list_jobs(registry, OPERATOR)] == [job.id]
+    runner.cancel(registry, job.id, OPERATOR)
+    assert run(registry, second).done == 2
 
 
 @pytest.mark.parametrize("mint", [False, True])

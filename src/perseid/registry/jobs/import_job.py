@@ -62,39 +62,51 @@ class AlreadyMinted(StateConflict):
 
 
 def start(registry: Registry, spooled: SpooledImport, identity: Identity, interface: str, note: str = "") -> Job:
-    """Start the import of the valid rows; `JobRun` executes it. Raises `Refused`."""
-    record = spooled.record
-    if record.state is not ImportState.READY:
-        state = f"in the state {record.state.value}"
-        raise StateConflict(f"Import {record.id} cannot be started: it is {state}", AdviceKind.IMPORT_AGAIN())
-    if record.mint and not record.mint_again:
-        check_not_minted(registry, identity, record.sha256)
-    options = msgspec.to_builtins(record.options)
-    parameters: dict[str, object] = {"file": record.name, "sha256": record.sha256, "import": record.id, **options}
-    if record.mint:
-        parameters["mint"] = True
-    if record.invalid:
-        parameters["skipped_rows"] = record.invalid
-    job = runner.start_job(registry, KIND, parameters, identity, interface, note, total=record.valid)
-    spooled.update(state=ImportState.STARTED, job=job.id)
+    """Start the import of the valid rows, once; `JobRun` executes it. Raises `Refused`."""
+    with spooled.claim():
+        record = spooled.record
+        if record.state is not ImportState.READY:
+            state = f"in the state {record.state.value}"
+            raise StateConflict(f"Import {record.id} cannot be started: it is {state}", AdviceKind.IMPORT_AGAIN())
+        if record.mint and not record.mint_again:
+            check_not_minted(registry, identity, record.sha256)
+        options = msgspec.to_builtins(record.options)
+        parameters: dict[str, object] = {"file": record.name, "sha256": record.sha256, "import": record.id, **options}
+        if record.mint:
+            parameters["mint"] = True
+        if record.invalid:
+            parameters["skipped_rows"] = record.invalid
+        job = runner.start_job(registry, KIND, parameters, identity, interface, note, total=record.valid)
+        if record.mint and not record.mint_again:
+            try:
+                check_not_minted(registry, identity, record.sha256, job)
+            except AlreadyMinted:
+                runner.complete_or_discard(registry, job)
+                raise
+        spooled.update(state=ImportState.STARTED, job=job.id)
     return job
 
 
-def check_not_minted(registry: Registry, identity: Identity, sha256: str) -> None:
-    """Refuse a file whose handles were minted before: its rows would have two handles each."""
+def check_not_minted(registry: Registry, identity: Identity, sha256: str, before: Job | None = None) -> None:
+    """Refuse a file whose handles were minted before: its rows would have two handles each.
+
+    `before` is a job that was just started: only those that were started before it count, so that one of several
+    concurrent ones continues.
+    """
     for job in runner.list_jobs(registry, identity):
-        if job.kind != KIND:
+        if job.kind != KIND or (before is not None and (job.started_at, job.id) >= (before.started_at, before.id)):
             continue
         parameters = runner.load_parameters(job)
         if not parameters.get("mint") or parameters.get("sha256") != sha256:
             continue
-        if runner.UndoIndex.of(registry, job.id).effective_undo(job.id) is not None or not job.done:
+        if runner.UndoIndex.of(registry, job.id).effective_undo(job.id) is not None:
             continue
         if not job.ended_at:
             reason = f"Job {job.id} has minted the first {job.done:,} of {job.total:,} rows of this file"
             raise AlreadyMinted(reason, AdviceKind.RESUME_JOB(job=job.id))
-        reason = f"Job {job.id} has minted handles for this file already, {job.done:,} in all"
-        raise AlreadyMinted(reason, AdviceKind.MINT_AGAIN(job=job.id))
+        if job.done:
+            reason = f"Job {job.id} has minted handles for this file already, {job.done:,} in all"
+            raise AlreadyMinted(reason, AdviceKind.MINT_AGAIN(job=job.id))
 
 
 def find_spooled(registry: Registry, job: Job) -> SpooledImport | None:

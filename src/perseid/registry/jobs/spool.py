@@ -5,25 +5,29 @@
                            rows          the valid rows, one JSON object per line
                            problems      what is wrong with the others, likewise
                            changes       what will change in existing records, likewise
+                           lock          locked by the process that works on the import
 
 An import that no job was started for is deleted after a day. The files of a job are deleted when it ends; those of an
 unfinished one stay while it can be resumed.
 """
 
+import fcntl
 import os
 import re
 import secrets
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import msgspec
 
-from perseid.ledger.store.directory import DIRECTORY_MODE, open_new, sync_directory
+from perseid.ledger.store.directory import DIRECTORY_MODE, FILE_MODE, open_new, sync_directory
+from perseid.registry.advice import AdviceKind
+from perseid.registry.results import StateConflict
 from perseid.schema.imports import ImportResponse, ImportState, RowOptions, RowOutcome
 
 EXPIRES: Final = 24 * 3_600
@@ -35,6 +39,11 @@ JOB_EXPIRES: Final = 30 * 24 * 3_600
 _ID_BYTES = 8
 _ID = re.compile(r"[0-9a-f]{16}")
 _RECORD = "import.json"
+_LOCK = "lock"
+
+
+class ImportBusy(StateConflict):
+    """Another request or process works on an import."""
 
 
 class ImportRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -126,6 +135,39 @@ class SpooledImport:
         """Open one of the files for writing, empty."""
         path.unlink(missing_ok=True)
         return open_new(path)
+
+    @contextmanager
+    def claim(self) -> Iterator[None]:
+        """Work on it alone, with what is known about it now. Raises `StateConflict`.
+
+        The lock ends with the process that has it, so an import is never locked for longer.
+        """
+        gone = StateConflict(f"Import {self.record.id} was deleted", AdviceKind.IMPORT_AGAIN())
+        try:
+            lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
+        except FileNotFoundError:
+            raise gone from None
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                reason = f"Import {self.record.id} is being checked or started by another request"
+                raise ImportBusy(reason, AdviceKind.WAIT_FOR_IMPORT()) from None
+            found = Spool(self.path.parent).find(self.path.name)
+            if found is None:
+                raise gone
+            self.record = found.record
+            yield
+        finally:
+            os.close(lock)
+
+    def is_claimed(self) -> bool:
+        """Whether some request or process works on it."""
+        try:
+            with self.claim():
+                return False
+        except ImportBusy:
+            return True
 
     def update(self, **fields: object) -> ImportRecord:
         """Change what is known about it, durably."""

@@ -7,6 +7,7 @@ import pytest
 
 from perseid.names.handle import Handle
 from perseid.registry.commands.records import Create
+from perseid.registry.jobs.spool import Spool
 from perseid.server.http.messages import Response
 from perseid.server.http.v1.routes import imports
 from tests.server.http.contexts import Harness, basic, header_of
@@ -65,6 +66,11 @@ def test_file_arrives_in_parts_that_can_be_repeated(importing: Harness) -> None:
     assert problem(upload(importing, TABLE[25:], "offset=25", "PUT", f"{path}/file"), "invalid-request")
     for _ in range(2):
         assert got(upload(importing, TABLE[20:], "offset=20", "PUT", f"{path}/file"))["size"] == len(TABLE)
+    spooled = Spool(Path(str(importing.registry.spool))).find(found["id"])
+    assert spooled is not None
+    with spooled.claim():  # another worker checks it
+        assert problem(send(importing, "POST", f"{path}/check", headers=basic()), "state-conflict")
+        assert problem(upload(importing, TABLE[20:], "offset=20", "PUT", f"{path}/file"), "state-conflict")
     found = got(send(importing, "POST", f"{path}/check", headers=basic()), 202)
     assert (found["state"], found["valid"]) == ("ready", 2)
     assert problem(upload(importing, "x", "offset=5", "PUT", f"{path}/file"), "state-conflict")
@@ -72,6 +78,11 @@ def test_file_arrives_in_parts_that_can_be_repeated(importing: Harness) -> None:
     deleted = got(send(importing, "DELETE", path, headers=basic()))
     assert deleted["id"] == found["id"]
     problem(get(importing, path), "not-found")
+
+
+def test_clients_wait_for_a_check_that_starts_slowly(importing: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imports, "FIRST_SECONDS", 0)
+    assert got(upload(importing, TABLE), 202)["state"] in ("checking", "ready")
 
 
 def test_invalid_rows_are_listed_and_reported(importing: Harness) -> None:
@@ -132,6 +143,12 @@ def test_limits_and_permissions(importing: Harness, monkeypatch: pytest.MonkeyPa
     problem(upload(importing, TABLE), "body-too-large")
     importing.configure(import_size=1 << 20, import_spool=100)
     problem(upload(importing, TABLE), "storage-full")
+    table = "handle,URL\n" + "".join([f"12345/q{number},https://a.example/\n" for number in range(600)])
+    importing.configure(import_spool=len(table) + 10_000)
+    monkeypatch.setattr(imports, "SAVE_SECONDS", 0)
+    full = got(upload(importing, table), 202)
+    assert (full["state"], "space" in full["problem"]) == ("invalid", True), "the rows take more than the file"
+    assert got(send(importing, "DELETE", f"/imports/{full['id']}", headers=basic()))
     importing.configure(import_spool=1 << 20)
     monkeypatch.setattr(imports, "MAX_PENDING", 1)
     problem(upload(importing, TABLE), "too-many-requests")

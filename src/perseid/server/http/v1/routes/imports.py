@@ -10,6 +10,8 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from itertools import islice
 from time import monotonic
 from typing import BinaryIO, Final, TypeVar
 
@@ -24,7 +26,7 @@ from perseid.registry.commands.composition import mint_requirement
 from perseid.registry.commands.namespaces import namespaces
 from perseid.registry.jobs import import_job
 from perseid.registry.jobs.runner import find_job, is_own_change
-from perseid.registry.jobs.spool import Spool, SpooledImport
+from perseid.registry.jobs.spool import ImportBusy, Spool, SpooledImport
 from perseid.registry.results import OutOfSpace, Refused, StateConflict
 from perseid.schema.common import Paging
 from perseid.schema.imports import (
@@ -72,7 +74,7 @@ SAVE_SECONDS: Final = 1.0
 """Seconds between two updates of the progress."""
 
 STALE_SECONDS: Final = 60
-"""Seconds without progress after which a check has been interrupted, because its process has ended."""
+"""Seconds after which a check that no process works on has been interrupted; before that, it may wait for its turn."""
 
 PART_SIZE: Final = 1 << 20
 """Bytes of one part of a report or a result."""
@@ -132,10 +134,11 @@ async def upload_import_part(call: ApiCall, query: PartQuery, part: bytes) -> Re
 
     def write() -> SpooledImport:
         spooled = _find(call)
-        if spooled.record.state is not ImportState.UPLOADING:
-            raise StateConflict(f"The file of import {spooled.record.id} is complete")
-        _check_space(call, spool, len(part), query.offset + len(part))
-        _write_part(spooled, part, query.offset)
+        with spooled.claim():
+            if spooled.record.state is not ImportState.UPLOADING:
+                raise StateConflict(f"The file of import {spooled.record.id} is complete")
+            _check_space(call, spool, len(part), query.offset + len(part))
+            _write_part(spooled, part, query.offset)
         return spooled
 
     return Reply(_to_response(await call.do(WorkKind.WRITE, write)))
@@ -207,9 +210,13 @@ async def list_import_changes(call: ApiCall, query: Paging) -> Reply[ImportChang
     def read() -> Reply[ImportChanges]:
         spooled = _find(call)
         (after,) = call.after(tuple[int]) or (0,)
-        lines = spooled.changes.read_bytes().splitlines() if spooled.changes.exists() else []
-        page = [msgspec.json.decode(line, type=PlannedRecord) for line in lines[after : after + query.limit]]
-        following = (after + query.limit,) if after + query.limit < len(lines) else None
+        page: list[PlannedRecord] = []
+        if spooled.changes.exists():
+            with spooled.changes.open("rb") as lines:
+                selected = islice(lines, after, after + query.limit + 1)
+                page = [msgspec.json.decode(line, type=PlannedRecord) for line in selected]
+        following = (after + query.limit,) if len(page) > query.limit else None
+        page = page[: query.limit]
         return call.page(ImportChanges(page, call.seal(following)))
 
     return await call.do(WorkKind.READ, read)
@@ -375,8 +382,9 @@ def _is_stale(spooled: SpooledImport) -> bool:
     if spooled.record.state is not ImportState.CHECKING:
         return False
     try:
-        return time.time() - (spooled.path / "import.json").stat().st_mtime > STALE_SECONDS
-    except FileNotFoundError:
+        is_old = time.time() - (spooled.path / "import.json").stat().st_mtime > STALE_SECONDS
+        return is_old and not spooled.is_claimed()
+    except (FileNotFoundError, StateConflict):  # it was deleted
         return False
 
 
@@ -402,6 +410,14 @@ async def _start_check(call: ApiCall, registry: AuthorizedRegistry, spooled: Spo
     """Start the check, and wait for it for a moment. Raises `ApiError` if too much is going on."""
     with reserve_slot(call):
         pass  # at the limit, the caller should know at once
+
+    def begin() -> None:
+        with spooled.claim():
+            if spooled.record.state not in (ImportState.UPLOADING, ImportState.CHECKING):
+                raise StateConflict(f"Import {spooled.record.id} was checked already")
+            spooled.update(state=ImportState.CHECKING)  # clients wait until it has another state
+
+    await call.do(WorkKind.WRITE, begin)
     task = asyncio.get_running_loop().create_task(_check(call, registry, spooled))
     _checks.add(task)
     task.add_done_callback(_checks.discard)
@@ -414,6 +430,10 @@ async def _check(call: ApiCall, registry: AuthorizedRegistry, spooled: SpooledIm
 
     async def do(work: Callable[[], T]) -> T:
         return await retry_when_busy(lambda: call.do(WorkKind.READ, work), jobs)
+
+    def save(check: FileCheck) -> None:
+        check.check.save()
+        _check_space(call, _get_spool(call), 0, 0)  # its rows are files, too
 
     def start() -> FileCheck:
         with spooled.source.open("rb") as file:
@@ -429,15 +449,16 @@ async def _check(call: ApiCall, registry: AuthorizedRegistry, spooled: SpooledIm
                     if not await do(check.advance):
                         break
                     if monotonic() - saved > SAVE_SECONDS:
-                        await do(check.check.save)
+                        await do(partial(save, check))
                         saved = monotonic()
                     await asyncio.sleep(min(monotonic() - started, SAVE_SECONDS))  # as long as the work took
                 await do(check.finish)
             finally:
                 check.close()
-    except InvalidFile:
-        pass  # noted in the import
+    except (InvalidFile, ImportBusy):
+        pass  # noted in the import, or another request checks it
     except Exception as error:  # noqa: BLE001 - reported with the import
         reason = error.detail if isinstance(error, ApiError) else str(to_refusal(error))
         with suppress(OSError):
+            spooled.rows.unlink(missing_ok=True)
             spooled.update(state=ImportState.INVALID, problem=reason)
