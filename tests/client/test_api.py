@@ -438,6 +438,21 @@ def test_session_that_no_header_can_name_is_an_invalid_response(name: str) -> No
         client.delete("12345/x")
 
 
+def test_invalid_response_to_a_change_says_that_it_may_have_been_made() -> None:
+    replayed = {"Idempotency-Replayed": "true"}
+    client, script = scripted(Answer(201, {"handle": "12345/x", "seq": 7, "count": 1}, {**HTML, **replayed}))
+    with pytest.raises(ProtocolError, match=r"The change was made \(entry 7\)"):
+        client.create("12345/x")
+    for answer in (Answer(201, [], replayed), Answer(200, b"<html>", HTML)):
+        script.answers[:] = [answer] * 2
+        with pytest.raises(ProtocolError, match="as a Perseid server does") as caught:
+            client.create("12345/x")
+        assert caught.value.advice.startswith("The change may have been made")
+        with pytest.raises(ProtocolError, match="as a Perseid server does") as caught:
+            client.resolve("12345/x")
+        assert caught.value.advice.startswith("Check the URL")
+
+
 def test_each_change_has_its_own_key(waits: list[float]) -> None:
     client, script = scripted(created(), created())
     client.create("12345/x")

@@ -426,15 +426,25 @@ def read_result(request: ApiRequest[R], origin: Origin, response: HttpResponse) 
             raise ValueError(f"media type {response.media_type or 'missing'}")
         return msgspec.json.decode(response.body, type=request.response)
     except ValueError as error:
-        if "idempotency-replayed" in response.headers:
-            done = msgspec.json.decode(response.body, type=AlreadyDone)
+        if "idempotency-replayed" in response.headers and (seq := _read_entry(response)) is not None:
             raise ProtocolError(
-                f"The change was made (entry {done.seq}), but the server no longer has its response"
+                f"The change was made (entry {seq}), but the server no longer has its response"
             ) from error
+        advice = "Check the URL, and whether the server has a newer version than this client"
+        if request.repeat is not Repeat.ALWAYS:
+            advice = f"The change may have been made: look before you repeat it. {advice}"
         raise ProtocolError(
             f"{origin.url} did not answer {request.method} {API_PATH}{request.path} as a Perseid server does: {error}",
-            advice="Check the URL, and whether the server has a newer version than this client",
+            advice=advice,
         ) from error
+
+
+def _read_entry(response: HttpResponse) -> int | None:
+    """The entry of a change whose response the server no longer has; None if it does not tell."""
+    try:
+        return msgspec.json.decode(response.body, type=AlreadyDone).seq
+    except ValueError:
+        return None
 
 
 def _read_part(origin: Origin, response: HttpResponse) -> ExportPart:
