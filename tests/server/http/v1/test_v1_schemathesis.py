@@ -78,6 +78,7 @@ VALUE: Final = {"index": 1, "type": "URL", "data": {"format": "string", "value":
 
 def likely(operation: str, token: str) -> Likely:
     return {
+        "id": st.just("0" * 16),
         "job": st.just(operation),
         "token": st.just(token),
         "handle": NEW,
