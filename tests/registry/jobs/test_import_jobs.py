@@ -1,8 +1,11 @@
 """Imports: every row is checked before the first change, and applied once, whatever happens in between."""
 
 import random
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import count
 
 import msgspec
@@ -286,24 +289,25 @@ def test_one_import_is_started_once(registry: Registry) -> None:
 
 
 def test_concurrent_imports_of_one_file_mint_it_once(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [mint_row(2), mint_row(3)]
-    first, second = check(registry, rows), check(registry, rows)
-    job = import_job.start(registry, first, OPERATOR, "cli")
-    with pytest.raises(StateConflict, match=job.id):  # although it has minted nothing yet
-        import_job.start(registry, second, OPERATOR, "cli")
-    found = import_job.check_not_minted
+    files = [check(registry, [mint_row(2), mint_row(3)]) for _ in range(4)]
+    both_look, look = threading.Barrier(2), import_job.check_not_minted
 
-    def check_late(made: Registry, by: Identity, sha256: str, before: Job | None = None) -> None:
-        """Both have looked before either has started."""
-        if before is not None:
-            found(made, by, sha256, before)
+    def look_slowly(made: Registry, by: Identity, sha256: str) -> None:
+        look(made, by, sha256)
+        with suppress(threading.BrokenBarrierError):
+            both_look.wait(0.2)  # only one thread gets here at a time
 
-    monkeypatch.setattr(import_job, "check_not_minted", check_late)
-    with pytest.raises(StateConflict, match=job.id):
-        import_job.start(registry, second, OPERATOR, "cli")
-    assert [each.id for each in runner.list_jobs(registry, OPERATOR)] == [job.id]
-    runner.cancel(registry, job.id, OPERATOR)
-    assert run(registry, second).done == 2
+    def start(spooled: SpooledImport) -> str | None:
+        with suppress(StateConflict):
+            return import_job.start(registry, spooled, OPERATOR, "cli").id
+        return None
+
+    monkeypatch.setattr(import_job, "check_not_minted", look_slowly)
+    with ThreadPoolExecutor(2) as threads:
+        (job,) = filter(None, threads.map(start, files[:2]))
+    assert start(files[2]) is None, "although nothing is minted yet"
+    runner.cancel(registry, job, OPERATOR)
+    assert run(registry, files[3]).done == 2
 
 
 @pytest.mark.parametrize("mint", [False, True])

@@ -63,7 +63,7 @@ class AlreadyMinted(StateConflict):
 
 def start(registry: Registry, spooled: SpooledImport, identity: Identity, interface: str, note: str = "") -> Job:
     """Start the import of the valid rows, once; `JobRun` executes it. Raises `Refused`."""
-    with spooled.claim():
+    with spooled.claim(), Spool(spooled.path.parent).lock():  # so that of two equal files one is minted
         record = spooled.record
         if record.state is not ImportState.READY:
             state = f"in the state {record.state.value}"
@@ -77,24 +77,14 @@ def start(registry: Registry, spooled: SpooledImport, identity: Identity, interf
         if record.invalid:
             parameters["skipped_rows"] = record.invalid
         job = runner.start_job(registry, KIND, parameters, identity, interface, note, total=record.valid)
-        if record.mint and not record.mint_again:
-            try:
-                check_not_minted(registry, identity, record.sha256, job)
-            except AlreadyMinted:
-                runner.complete_or_discard(registry, job)
-                raise
         spooled.update(state=ImportState.STARTED, job=job.id)
     return job
 
 
-def check_not_minted(registry: Registry, identity: Identity, sha256: str, before: Job | None = None) -> None:
-    """Refuse a file whose handles were minted before: its rows would have two handles each.
-
-    `before` is a job that was just started: only those that were started before it count, so that one of several
-    concurrent ones continues.
-    """
+def check_not_minted(registry: Registry, identity: Identity, sha256: str) -> None:
+    """Refuse a file whose handles were minted before: its rows would have two handles each."""
     for job in runner.list_jobs(registry, identity):
-        if job.kind != KIND or (before is not None and (job.started_at, job.id) >= (before.started_at, before.id)):
+        if job.kind != KIND:
             continue
         parameters = runner.load_parameters(job)
         if not parameters.get("mint") or parameters.get("sha256") != sha256:

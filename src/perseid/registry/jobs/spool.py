@@ -217,6 +217,16 @@ class Spool:
         sync_directory(self.directory)
         return spooled
 
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Let no other import of the installation start meanwhile."""
+        directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(directory)
+
     def find(self, import_id: str) -> SpooledImport | None:
         """Find an import by its id; None if it is gone."""
         if not _ID.fullmatch(import_id):
