@@ -143,6 +143,15 @@ def test_nothing_is_sent_to_a_server_with_another_key(user: User) -> None:
     refused(user("resolve", "12345/other-key", "--server", user.server), "does not exist", code=3)
 
 
+def test_anonymous_users_read_and_learn_what_needs_credentials(user: User) -> None:
+    assert user("whoami", "--server", user.server, "--json").json == {"server": user.server, "identity": "anonymous"}
+    for words in ("list 12345", "create 12345/anonymous", "resolve 12345/private --private"):
+        done = user(*words.split(), "--server", user.server)
+        refused(done, "Authentication required", "--as INDEX:HANDLE with --secret-file FILE", "perseid login SERVER")
+    problem = json.loads(user("list", "12345", "--server", user.server, "--json").err)
+    assert (problem["type"], problem["code"]) == ("/docs/problems#authentication-required", 402)
+
+
 def test_wrong_secret_is_not_saved(user: User, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("wrong")
     assert user.login("--fingerprint", user.fingerprint).code == 4

@@ -79,10 +79,13 @@ class NativeTarget:
         with _in_own_words(prefix):
             return self._client.list_handles(prefix)
 
-    def identify(self) -> None:
-        """Let the server check the credentials: raise its refusal unless they are right."""
+    def identify(self, *, is_anonymous: bool) -> None:
+        """Let the server check the credentials, if there are any: raise its refusal unless they are right."""
         from perseid.client.errors import Refused  # noqa: PLC0415 - as above
 
+        if is_anonymous:
+            self._client.site()
+            return
         try:
             self._client.list_prefixes()
         except Refused as refused:  # the identity is proved before its permissions matter
@@ -160,11 +163,17 @@ class NativeTarget:
 @contextmanager
 def _in_own_words(handle: str) -> Iterator[None]:
     """Report what servers say without a text, or with one of deployed servers, as on an installation."""
-    from perseid.client.errors import ClientError, NotFound  # noqa: PLC0415 - as above
+    from perseid.client.errors import ClientError, NotFound, Refused  # noqa: PLC0415 - as above
 
     try:
         yield
     except ClientError as error:
+        if error.code == ResponseCode.AUTHENTICATION_NEEDED:
+            advice = (
+                "Use --as INDEX:HANDLE with --secret-file FILE or --key-file FILE. To save them: perseid login SERVER"
+            )
+            kind = error.problem_type
+            raise Refused("Authentication required", advice=advice, code=error.code, problem_type=kind) from error
         reason = {
             ResponseCode.HANDLE_NOT_FOUND: f"Handle {handle} does not exist",
             ResponseCode.SERVER_NOT_RESP: f"This server does not host prefix {handle.partition('/')[0]}",

@@ -73,7 +73,7 @@ def login(  # noqa: PLR0913 - options
     from perseid.client.remotes import InvalidRemote, check_name, is_native, save_remote  # noqa: PLC0415
 
     host = urlsplit(f"//{server}" if is_native(server) else server).hostname
-    name = name or (host or server).replace(":", "-")
+    name = name or (host or server).replace(":", "-").lstrip("-")
     try:
         check_name(name)
     except InvalidRemote as problem:
@@ -347,7 +347,7 @@ def _identify(remote: "Remote") -> str:
 
     if remote.is_native:
         with connect_native(remote) as target:
-            target.identify()
+            target.identify(is_anonymous=not remote.identity)
         return remote.identity or "anonymous"
     try:
         with remote.connect() as client:

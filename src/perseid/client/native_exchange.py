@@ -324,7 +324,7 @@ def refusal(response: VerifiedResponse) -> ClientError:
 
 def _refusal_of(code: ResponseCode, text: str) -> ClientError:
     """The error for a response code."""
-    from perseid.schema.problems import slug_of_code  # noqa: PLC0415 - errors only; it loads msgspec
+    from perseid.schema.problems import PROBLEM_TYPES, slug_of_code  # noqa: PLC0415 - errors only; it loads msgspec
 
     slug = slug_of_code(int(code))
     kind: type[ClientError] = Refused
@@ -332,7 +332,8 @@ def _refusal_of(code: ResponseCode, text: str) -> ClientError:
         kind = NotFound
     elif code in _FAILURES_OF_SERVERS:
         kind = ClientError
-    return kind(text.rstrip(".") or f"The server answered with code {int(code)}", code=int(code), problem_type=slug)
+    detail = text.rstrip(".") or f"{PROBLEM_TYPES[slug].title}: the server answered with code {int(code)}"
+    return kind(detail, code=int(code), problem_type=slug)
 
 
 # Operations side by side, without I/O
