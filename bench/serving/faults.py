@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import statistics
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -16,11 +17,15 @@ from bench.serving.resolving import WAYS, ask
 from perseid.wire.client import VerifiedResponse
 from perseid.wire.codes import RemoteProtocolError, ResponseCode
 from tests.server.native.native_client import Address, NativeClient, NoAnswer, Serving, Via, serving
+from tests.server.running import start
 
 PATIENCE: Final = 60.0
 """Seconds after which a server is considered dead."""
 LIVED: Final = 10.5
 """Seconds that a process must have run to be restarted without delay."""
+
+STARTS: Final = 5
+"""Starts of a server; the figures are medians."""
 
 _PROBE = 0.02  # seconds of one attempt: the precision of the figures
 
@@ -49,7 +54,30 @@ def _check(answer: VerifiedResponse) -> None:
 
 
 def start_up(directory: Path, settings: dict[str, str]) -> Figures:
-    """Start a server; measure the time to the first response, and memory."""
+    """Start a server several times, and kill its supervisor; measure the time to the first response, and memory.
+
+    There is bytecode, as in an installed package: to compile all modules takes as long as the start.
+    """
+    with tempfile.TemporaryDirectory() as bytecode:
+        settings |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": bytecode}
+        _start(directory, settings)
+        rounds = [_start(directory, settings) | _recover(directory, settings) for _ in range(STARTS)]
+    return {name: statistics.median(found[name] for found in rounds) for name in rounds[0]}
+
+
+def _recover(directory: Path, settings: dict[str, str]) -> Figures:
+    """Kill a supervisor and start the next one at the same port."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # the other processes end by themselves
+        server = start(directory, Path(folder), **settings)
+        first_answer(server.native, Via.UDP)
+        killed = time.monotonic()
+        server.process.kill()
+        server.process.wait()
+        with serving(directory, "--native-port", str(server.native[1]), **settings):
+            return {"kill -9 of supervisor: s until the next one is ready": time.monotonic() - killed}
+
+
+def _start(directory: Path, settings: dict[str, str]) -> Figures:
     address = "127.0.0.1", _free_port()
     found: dict[str, float] = {}
 
