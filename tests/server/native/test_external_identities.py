@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from perseid.records.private_keys import PrivateKey
 from perseid.records.record import Value, ValueRef
 from perseid.records.site import Interface, Purpose, Site, Transport
 from perseid.registry.commands.records import Create, Home, Modify, Remove
+from perseid.registry.installation.settings import Config
 from perseid.registry.registry import Registry
 from perseid.server.native import external as external_module
 from perseid.server.native.authentication import EXTERNAL_LIFE
@@ -328,8 +328,8 @@ def test_settings_decide_whether_other_servers_are_asked(tmp_path: Path) -> None
     (tmp_path / "root.bin").write_bytes(OTHER_SITE.to_bytes())
 
     def load(root: str, identities: str) -> ExternalIdentities | None:
-        identity_settings = SimpleNamespace(root=identities, networks=("10.0.0.0/8",))
-        return ExternalIdentities.of(SimpleNamespace(root=root, identities=identity_settings), tmp_path)  # type: ignore[arg-type]
+        text = f'root = "{root}"\n[identities]\nroot = "{identities}"\nnetworks = ["10.0.0.0/8"]\n'
+        return ExternalIdentities.of(Config.parse(text, {}), tmp_path)
 
     assert load("self", "") is None
     found = load("self", "root.bin")

@@ -282,6 +282,11 @@ class Config(AllSettings, frozen=True):
         return cls(**values[""], **sections, sources=MappingProxyType(sources), remarks=tuple(_remarks(environ)))
 
     @property
+    def identity_root(self) -> str:
+        """The root of identities on other servers, as in `identities.root`; empty if they are not accepted."""
+        return self.identities.root or ("global" if self.root == "global" else "")
+
+    @property
     def administration(self) -> Settings:
         """The administrators, in the form that authorization uses."""
         section = self.administrators

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from time import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from OpenSSL import SSL
 
@@ -32,7 +32,6 @@ from perseid.server.http.v1.state import ApiState, RateLimiter, SharedClaims
 from perseid.server.limits.buckets import Buckets
 from perseid.server.limits.turns import Turns
 from perseid.server.limits.udp import NetworkSet
-from perseid.server.native.external import ExternalIdentities
 from perseid.server.native.service import NativeService
 from perseid.server.native.work import Work, WorkKind
 from perseid.server.observe.access_log import AccessLog
@@ -44,6 +43,9 @@ from .clients import Peer
 from .context import HttpSettings, ProofResult, ServerContext, make_proof_recorder, make_suggestion_budget
 from .messages import Client
 from .service import HttpService, MonitoredService, ServiceMonitor
+
+if TYPE_CHECKING:
+    from perseid.server.native.external import ExternalIdentities
 
 DONE = "done"
 """The outcome of a successful handshake in metrics, besides the values of `tls.HandshakeFailure`."""
@@ -64,7 +66,7 @@ class HttpConfig:
     context: SSL.Context | None
     """The TLS context; None if TLS is disabled."""
     access: AccessLog | None
-    external: ExternalIdentities | None = None
+    external: "ExternalIdentities | None" = None
     """Asks other servers about identities; shared with the native protocol."""
 
 

@@ -83,8 +83,7 @@ class ExternalIdentities:
     @classmethod
     def of(cls, config: Config, directory: Path) -> Self | None:
         """Return it as configured; None if identities on other servers are not accepted."""
-        root = config.identities.root or (GLOBAL if config.root == GLOBAL else "")
-        if not root:
+        if not (root := config.identity_root):
             return None
         allows = make_address_filter(config.identities.networks)
         if root == GLOBAL:

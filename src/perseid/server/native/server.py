@@ -17,7 +17,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from perseid.names.errors import quote_text
 from perseid.records.errors import InvalidData
@@ -65,7 +65,6 @@ from .decisions import (
     find_recent_keys,
     internal_error,
 )
-from .external import ExternalIdentities
 from .operations import CHANGING_OPCODES, NativeContext, find_secrets, status_values, translate
 from .udp import MAX_SETUPS, Key, ReplyCache, content_key, frame_key
 from .work import (
@@ -79,6 +78,9 @@ from .work import (
     run_here,
     verified_secret_id,
 )
+
+if TYPE_CHECKING:
+    from .external import ExternalIdentities
 
 REFERENCE_BYTES: Final = 6
 """Bytes of the reference of an unexpected error: enough to find it, short enough to read out."""
@@ -153,7 +155,7 @@ class NativeServer:
         checkpoint: Callable[[], bool] | None = None,
         run: RunWork = run_here,
         state: SharedState | None = None,
-        external: ExternalIdentities | None = None,
+        external: "ExternalIdentities | None" = None,
     ) -> None:
         """`run` does the work for a client address; `state` is that of all processes, else it is private.
 
@@ -444,7 +446,7 @@ class NativeServer:
         return await self._read(call, read)
 
     async def _prove_externally(
-        self, call: Call, proof: ChallengeProof, identity: KeyIdentity, external: ExternalIdentities
+        self, call: Call, proof: ChallengeProof, identity: KeyIdentity, external: "ExternalIdentities"
     ) -> ProvenIdentity | None:
         """Verify with a public key from another server; a secret is verified by the server that stores it."""
         claimed, until = proof.identity, int(call.now) + EXTERNAL_LIFE

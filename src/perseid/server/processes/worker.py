@@ -25,7 +25,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import uvloop
 
@@ -46,7 +46,6 @@ from perseid.server.limits.connections import SharedConnections
 from perseid.server.limits.guesses import KnownClients
 from perseid.server.limits.udp import RateLimit, TrafficLimit
 from perseid.server.native.authentication import TableLimits
-from perseid.server.native.external import ExternalIdentities
 from perseid.server.native.resolution import PublicResolver
 from perseid.server.native.server import NativeServer
 from perseid.server.native.service import NativeService
@@ -76,6 +75,9 @@ from .child import BEAT_SECONDS, ChildOptions, SupervisorLink, parse_options
 from .pools import Pools
 from .remote_ledger import RemoteLedger
 from .site_settings import ServerIdentity, load_identity
+
+if TYPE_CHECKING:
+    from perseid.server.native.external import ExternalIdentities
 
 DRAIN_SECONDS: Final = 8.0
 """Seconds to finish started work on shutdown; the supervisor waits two more."""
@@ -251,7 +253,11 @@ class Worker:
         )
         return native_server, PublicResolver(ledger.answers, server_identity.resolution_settings(), time)
 
-    def _load_external(self, config: Config) -> ExternalIdentities | None:
+    def _load_external(self, config: Config) -> "ExternalIdentities | None":
+        if not config.identity_root:
+            return None
+        from perseid.server.native.external import ExternalIdentities  # noqa: PLC0415 - few servers need the client
+
         try:
             return ExternalIdentities.of(config, self._installation.directory)
         except ClientError as problem:

@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Awaitable
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from perseid.records.binary import Writer
 from perseid.records.keys import PublicKey
@@ -33,7 +33,6 @@ from perseid.server.native.authentication import (
     is_unknown_prefix_handle,
     prove_identity,
 )
-from perseid.server.native.external import ExternalIdentities
 from perseid.server.native.work import WorkKind, own_secret_id
 from perseid.wire.challenges import NONCE_LENGTH, SALT_LENGTH, answer_with_secret
 from perseid.wire.codes import CURRENT_VERSION
@@ -42,6 +41,9 @@ from perseid.wire.requests import VerifyChallenge
 from perseid.wire.sessions import Identity
 
 from .handle_scheme import Claim, matching_signature_key
+
+if TYPE_CHECKING:
+    from perseid.server.native.external import ExternalIdentities
 
 _DIGEST_LENGTH: Final = 20  # of the request in a challenge; here it is random
 
@@ -125,7 +127,7 @@ async def prove_certificate(
     return known
 
 
-async def _find_external(request_context: RequestContext, reference: ValueRef) -> ExternalIdentities | None:
+async def _find_external(request_context: RequestContext, reference: ValueRef) -> "ExternalIdentities | None":
     """Return what asks other servers about an identity; None if they must not be asked."""
     external, registry = request_context.server.external, request_context.server.registry
     if external is None:
@@ -139,7 +141,7 @@ async def _find_external(request_context: RequestContext, reference: ValueRef) -
 
 
 async def _find_keys(
-    request_context: RequestContext, external: ExternalIdentities, reference: ValueRef
+    request_context: RequestContext, external: "ExternalIdentities", reference: ValueRef
 ) -> tuple[Value, ...]:
     """Ask for the public keys of an identity, unless the caller has failed too often. Raises `Busy`."""
     await request_context.do(WorkKind.VERIFY, lambda: None)
@@ -148,7 +150,7 @@ async def _find_keys(
 
 async def _verify_answer(
     request_context: RequestContext,
-    external: ExternalIdentities,
+    external: "ExternalIdentities",
     reference: ValueRef,
     nonce: bytes,
     digest: bytes,
