@@ -181,6 +181,14 @@ def test_minting_reserving_and_lists_of_several_pages(client: Client) -> None:
     assert next(iter(client.log(since=minted.seq - 1))).handle == minted.handles[0]
 
 
+def test_same_page_again_ends_the_iteration() -> None:
+    page = {"handles": [{"handle": "12345/a", "state": "published", "seq": 1}], "next": "x"}
+    client, script = scripted(*[Answer(200, page)] * 3)
+    with pytest.raises(ProtocolError, match="sent the same page of /api/v1/namespaces/12345/handles again"):
+        list(client.list("12345"))
+    assert len(script.sent) == 2
+
+
 def test_jobs_are_watched_until_they_end(client: Client) -> None:
     selectors = Selectors(url="https://example.org/3*")
     planned = list(client.preview_rewrite(selectors, "https://example.net/3*"))

@@ -175,9 +175,12 @@ class ApiRequest(Generic[R]):
 
     def next_page(self, page: Any) -> "ApiRequest[R] | None":
         """The request of the page after one; None after the last."""
-        if page.next is None or self.query is None:
+        query: Any = self.query
+        if page.next is None or query is None:
             return None
-        return replace(self, query=msgspec.structs.replace(self.query, cursor=page.next))
+        if page.next == query.cursor:  # a proxy may ignore the cursor
+            raise ProtocolError(f"The server sent the same page of {API_PATH}{self.path} again")
+        return replace(self, query=msgspec.structs.replace(query, cursor=page.next))
 
 
 def encode_query(query: msgspec.Struct | None) -> str:

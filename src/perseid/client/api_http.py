@@ -223,7 +223,7 @@ def load_certificate(context: ssl.SSLContext, file: Path) -> None:
 
 
 def read_certificate(host: str, port: int, timeout: float) -> bytes:
-    """Return the certificate (DER) that a server shows, whoever has signed it; raises OSError."""
+    """Return the certificate (DER) that a server shows, trusted or not; raises OSError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

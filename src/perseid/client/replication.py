@@ -264,7 +264,7 @@ class ReplicationClient:
 
 
 def _receive(connection: socket.socket, count: int) -> bytes:
-    """Read exactly so many bytes; the memory grows with what arrives."""
+    """Read exactly `count` bytes; the memory grows with what arrives."""
     pieces = bytearray()
     while len(pieces) < count:
         with suppress(ssl.SSLWantReadError):
