@@ -191,3 +191,27 @@ def test_a_batch_file_is_copied_and_other_operations_are_reported(target: Site, 
         entry = reader.all_names("20.500.777/x").__next__()
     assert entry.record() == (Value(1, "URL", b"https://example.org/", permissions=Permission(0x0E)),)
     refused(target(f"migrate {tmp_path / 'nothing.json'}"), "Use HOST:PORT", code=1)
+
+
+def test_only_what_its_own_source_has_deleted_is_deleted_here(target: Site, tmp_path: Path) -> None:
+    def write(name: str, *records: str) -> Path:
+        path = tmp_path / name
+        path.write_text(f'{{"homedPrefixes": ["0.NA/20.500.777"], "handleRecords": {{{", ".join(records)}}}}}')
+        return path
+
+    def record(name: str, index: int | str = 1) -> str:
+        value = f'{{"index": {index}, "type": "URL", "data": "https://example.org/"}}'
+        return f'"20.500.777/{name}": {{"values": [{value}]}}'
+
+    one = write("one.json", record("a"), record("b"))
+    two = write("two.json", record("c"), record("d"))
+    assert target.ok(f"migrate {one} --json").json["created"] == 2
+    done = target.ok(f"migrate {two} --json").json
+    assert (done["created"], done["deleted"]) == (2, 0), "those of the other file stay"
+    # A record that cannot be read any more may be any of those that are missing.
+    write("two.json", record("d", '"x"'))
+    done = json.loads(target(f"migrate {two} --json").out.splitlines()[-1])
+    assert (done["rejected"], done["deleted"]) == (1, 0)
+    write("two.json", record("d"))
+    assert target.ok(f"migrate {two} --json").json["deleted"] == 1
+    assert [*entries(target.directory, "20.500.777")] == ["20.500.777/a", "20.500.777/b", "20.500.777/d"]

@@ -55,11 +55,13 @@ class FileSource:
         self._options = ReadOptions(format=format_, prefix=prefixes[0] if len(prefixes) == 1 else "")
         self.label = path.name
         self._format: Format | None = None
+        self._has_problems = False
+        """Whether a row could not be read: its handle is not known then."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether the file has all records of the server."""
-        return self._detect() in _COMPLETE
+        """Whether the file has all records of the server, and all that were read so far could be."""
+        return self._detect() in _COMPLETE and not self._has_problems
 
     def prefixes(self) -> list[str]:
         """Find the hosted prefixes in the file, or in the file beside it."""
@@ -75,8 +77,10 @@ class FileSource:
 
     def records(self) -> Iterator[SourceItem]:
         """Yield the records of the file."""
+        self._has_problems = False
         with self._open(self._path) as reader:
             for row in reader:
+                self._has_problems |= isinstance(row, RowProblem)
                 item = to_item(row)
                 if item is not None:
                     yield item

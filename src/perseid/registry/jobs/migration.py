@@ -136,9 +136,11 @@ class FoundRecord:
         return self.entry is not None and self.entry.state is state and self.entry.contents() == contents
 
 
-def is_migrated(entry: Entry) -> bool:
-    """Whether an entry was written by a migration."""
-    return entry.origin is not None and entry.origin[0] == IMPORT and (entry.why or "").startswith(_NOTE_START)
+def is_migrated(entry: Entry, source: str | None = None) -> bool:
+    """Whether an entry was written by a migration, from this source if one is given."""
+    if entry.origin is None or entry.origin[0] != IMPORT or entry.why is None:
+        return False
+    return entry.why.startswith(_NOTE_START) if source is None else entry.why == make_note(source)
 
 
 def make_note(source: str) -> str:
