@@ -171,3 +171,13 @@ def test_following_continues_after_an_outage(capsys: pytest.CaptureFixture[str])
 
     assert _follow(copy_once, 0, "hdl://old", json=True).job == "job 3"
     assert "Cannot connect. Retrying" in capsys.readouterr().err
+
+
+def test_a_second_signal_interrupts_a_pass_that_follows() -> None:
+    def copy_once() -> CopyResult:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+        raise AssertionError("the pass continues")
+
+    with pytest.raises(KeyboardInterrupt):
+        _follow(copy_once, 0, "hdl://old", json=True)

@@ -168,6 +168,14 @@ def test_passwords_come_from_files_and_unusable_databases_are_reported(mariadb: 
     empty = mariadb.url(mariadb.database())
     refused(target(f"migrate {empty!r}"), "nas", code=1)
     refused(target("migrate oracle://x/y"), "mysql://USER@HOST/DATABASE", code=1)
+    for url in (
+        "mysql://u:hunter2#@h/x",
+        "postgresql+x://u:hunter2@h/x",
+        "hdl://u:hunter2@h",
+        "jdbc:mysql://u:hunter2@h",
+    ):
+        ended = target(f"migrate {url!r}")
+        assert (ended.code, "hunter2" in ended.out + ended.err) == (1, False), url
 
 
 def test_a_killed_copy_is_continued(on_mariadb: HandleDatabase, target: Site) -> None:

@@ -426,10 +426,17 @@ class _Mirroring:
 
 
 def _follow(copy_once: Callable[[], CopyResult], interval: int, label: str, json: bool) -> CopyResult:
-    """Copy again and again until a signal; the last result is returned."""
+    """Copy again and again until a signal; the last result is returned. A second signal interrupts the last pass."""
     ended = threading.Event()
-    before = {number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def end(number: int, _: object) -> None:
+        ended.set()
+        signal.signal(number, before[signal.Signals(number)])
+
     try:
+        for number in before:
+            signal.signal(number, end)
         result = copy_once()
         while not ended.is_set():
             if result.counts.has_changes or result.prefixes:

@@ -52,7 +52,7 @@ def open_source(text: str, options: SourceOptions) -> Source:
     if separator and scheme in sql.SCHEMES:
         return SqlSource(DatabaseUrl.parse(text), options.password)
     if separator and scheme != NATIVE_SCHEME:
-        raise SourceError(f"Unknown source {text[:200]!r}", _ADVICE)
+        raise _unknown(text)
     if not separator and Path(text).exists():
         return FileSource(Path(text), options.prefixes, options.format)
     host, port = _parse_address(text if separator else f"{NATIVE_SCHEME}://{text}")
@@ -75,5 +75,11 @@ def _parse_address(url: str) -> tuple[str, int]:
     except ValueError:
         host, port, parts = None, None, urlsplit("")
     if not host or parts.path.strip("/") or parts.query or parts.username is not None:
-        raise SourceError(f"Unknown source {url.removeprefix(f'{NATIVE_SCHEME}://')[:200]!r}", _ADVICE)
+        raise _unknown(url.removeprefix(f"{NATIVE_SCHEME}://"))
     return host, port or DEFAULT_PORT
+
+
+def _unknown(text: str) -> SourceError:
+    """The error for a text that is not a source, without the password that it may contain."""
+    _, at, end = text.rpartition("@")
+    return SourceError(f"Unknown source {(f'…@{end}' if at else text)[:200]!r}", _ADVICE)

@@ -80,8 +80,8 @@ class DatabaseUrl:
         try:
             parts = urlsplit(text)
             port = parts.port
-        except ValueError as problem:
-            raise SourceError(f"The URL of the database is invalid: {problem}") from None
+        except ValueError:  # its text may contain a part of a password
+            raise SourceError("The URL of the database is invalid", "Percent-encode special characters") from None
         scheme = "mysql" if parts.scheme in MYSQL_SCHEMES else "postgresql"
         if parts.password is not None:
             raise SourceError("The URL of the database contains a password", "Use --password-file FILE")
