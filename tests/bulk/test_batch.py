@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from perseid.bulk.batch import BLANKS, Loss, format_create
 from perseid.bulk.formats import Format, InvalidFile, ReadOptions
 from perseid.bulk.rows import open_rows
+from perseid.cli._local_imports import _read_file
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission, ValueList
+from perseid.records.errors import InvalidData
 from perseid.records.record import Permission, Record, TtlType, Value, ValueRef
 from perseid.schema.imports import ImportRow, RowOperation
 from tests.bulk.stored import problems, read, stored
@@ -87,6 +89,12 @@ def test_files_are_read_only_for_a_caller_that_can() -> None:
     key, site = stored(row)
     assert key.data == b"\0\1"
     assert site.data[:2] == b"\0\1"
+    for name in ("/nonexistent", "a\0b"):
+        rows = open_rows(io.BytesIO(f"CREATE 1/a\n1 X 1 1110 FILE {name}\n".encode()), read_file=_read_file)
+        assert problems([*rows]) == [(1, "invalid-value-line")]
+    (row,) = open_rows(io.BytesIO(b"CREATE 1/a\n1 X 1 1110 FILE /dev/zero\n"), read_file=_read_file)
+    with pytest.raises(InvalidData, match="maximum"):
+        stored(row)
 
 
 @pytest.mark.parametrize(

@@ -238,7 +238,12 @@ class _Parser:
         if format_ == "FILE":
             if self._read_file is None:
                 raise InvalidData("files are read by the command line only")
-            return _read_content(type_, self._read_file(data))
+            try:
+                content = self._read_file(data)
+            except (OSError, ValueError) as error:  # a zero byte in the name is a ValueError
+                reason = error.strerror if isinstance(error, OSError) else None
+                raise InvalidData(f"the file {shorten(data)!r} cannot be read: {reason or error}") from None
+            return _read_content(type_, content)
         raise InvalidData(f"the format {format_[:20]!r} is not UTF8, ADMIN, LIST or FILE")
 
     def _problem(self, value: str, rule: str, message: str, fix: str = "") -> RowProblem:

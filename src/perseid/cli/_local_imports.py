@@ -11,6 +11,7 @@ import msgspec
 from perseid.bulk.formats import ReadOptions
 from perseid.bulk.imports import FileCheck, hash_file, read_problems, to_read_options, write_minted
 from perseid.bulk.report import write_report
+from perseid.records.binary import MAX_BYTES
 from perseid.registry.jobs import import_job, runner
 from perseid.registry.jobs.spool import Spool, SpooledImport
 from perseid.schema.imports import ImportQuery, ImportResponse, ImportState, RowOptions, RowProblemResponse
@@ -53,9 +54,7 @@ class LocalImports:
             reading=msgspec.to_builtins(to_read_options(query)),
         )
         try:
-            check = FileCheck.open(
-                registry, spooled, file, identity, INTERFACE, render_advice, lambda path: Path(path).read_bytes()
-            )
+            check = FileCheck.open(registry, spooled, file, identity, INTERFACE, render_advice, _read_file)
             with closing(check):
                 while check.advance():
                     if progress is not None:
@@ -114,3 +113,9 @@ class LocalImports:
         found = self._spool.find(import_id)
         assert found is not None  # noqa: S101 - it was created here
         return found
+
+
+def _read_file(path: str) -> bytes:
+    """Read a file that a batch file names, up to one byte more than a value can have."""
+    with Path(path).open("rb") as file:
+        return file.read(MAX_BYTES + 1)
