@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 import perseid
-from perseid.client import NativeClient
+from perseid.client import Client, NativeClient
 from perseid.client.options import parse_identity, read_key
 from perseid.records.record import ValueRef
+from perseid.schema.namespaces import Scope
 from tests.server.installations import ADMINISTRATOR
 
 
@@ -44,6 +45,18 @@ def test_url_with_credentials_is_refused_without_being_shown(url: str) -> None:
     with pytest.raises(ValueError, match="must not contain credentials") as caught:
         perseid.connect(url)
     assert "SECRET" not in str(caught.value)
+
+
+def test_single_name_is_not_a_list_of_letters() -> None:
+    one = (Client.resolve.request(None, "12345/a", types=types).query for types in ("URL", ["URL"], ("URL",)))
+    assert len({str(query) for query in one}) == 1
+    alone = Client.create_token.request(None, "mint", namespaces="12345").body
+    assert alone == Client.create_token.request(None, [Scope.MINT], namespaces=["12345"]).body
+    assert alone == Client.create_token.request(None, Scope.MINT, namespaces=["12345"]).body  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="'minting' is not a Scope; use read, find, mint,"):
+        Client.create_token.request(None, ["minting"])
+    role = Client.grant.request(None, "300:12345/ann", "editor", "12345").body
+    assert role == Client.grant.request(None, "300:12345/ann", ["editor"], "12345").body
 
 
 def test_identity_and_key_file_are_read(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from perseid.schema.jobs import JobResponse
 
 from .api_exchange import Repeat
 from .api_operations import Input, make_input, operation, pages
+from .options import as_members, as_names
 
 
 class AccessOperations:
@@ -36,19 +37,19 @@ class AccessOperations:
     @operation("POST", "/grants", AccessChanged, Repeat.ALWAYS)
     def grant(self, identity: str, rights: Iterable[str], on: str, *, dry_run: bool = False, note: str = "") -> Input:
         """Give an identity or group roles or permissions on a prefix, or in a record."""
-        return make_input(body=AccessRequest(identity, tuple(rights), on, dry_run, note))
+        return make_input(body=AccessRequest(identity, as_names(rights), on, dry_run, note))
 
     @operation("POST", "/namespaces/{prefix}/access", JobResponse, Repeat.WITH_KEY)
     def grant_in_records(self, prefix: str, roles: Iterable[AccessRole | str], *, note: str = "") -> Input:
         """Make the existing records of a prefix name the groups of roles, as a job."""
-        return make_input(prefix=prefix, body=RecordsRequest(tuple(map(AccessRole, roles)), note))
+        return make_input(prefix=prefix, body=RecordsRequest(as_members(AccessRole, roles), note))
 
     @operation("POST", "/revocations", AccessChanged, Repeat.ALWAYS)
     def revoke(
         self, identity: str, on: str, rights: Iterable[str] = (), *, dry_run: bool = False, note: str = ""
     ) -> Input:
         """Take roles or permissions from an identity or group; all of them by default."""
-        new = RevokeRequest(identity=identity, rights=tuple(rights), on=on, dry_run=dry_run, note=note)
+        new = RevokeRequest(identity=identity, rights=as_names(rights), on=on, dry_run=dry_run, note=note)
         return make_input(body=new)
 
     @operation("POST", "/users", UserKey, Repeat.WITH_KEY)

@@ -81,6 +81,7 @@ from perseid.schema.records import (
 )
 
 from .api_exchange import ApiRequest, Repeat
+from .options import as_names
 
 if TYPE_CHECKING:
     from .api import Client, Pages
@@ -259,7 +260,7 @@ class RecordOperations:
         note: str = "",
     ) -> Input:
         """Reserve handles for later use: new ones under a prefix, or chosen ones."""
-        return make_input(body=ReserveRequest(prefix, count, tuple(handles), owner, note))
+        return make_input(body=ReserveRequest(prefix, count, as_names(handles), owner, note))
 
     @operation("POST", "/generate", MintedHandles, Repeat.WITH_KEY)
     def generate(self, prefix: str, *, count: int = 1) -> Input:
@@ -279,7 +280,7 @@ class RecordOperations:
         suggest: bool = True,
     ) -> Input:
         """Return a record, now or at a time or ledger entry."""
-        query = RecordQuery(tuple(types), tuple(indexes), _moment(at), private, follow, suggest)
+        query = RecordQuery(as_names(types), tuple(indexes), _moment(at), private, follow, suggest)
         return make_input(handle=handle, query=query)
 
     @operation("POST", "/handles", CreatedRecord, Repeat.WITH_KEY)

@@ -67,6 +67,7 @@ from perseid.schema.records import CreatedRecord
 
 from .api_exchange import Repeat
 from .api_operations import Input, make_input, operation, pages
+from .options import as_members, as_names
 
 JOB_PATH: Final = "/jobs/{job}"
 
@@ -158,7 +159,7 @@ class NamespaceOperations:
         note: str = "",
     ) -> Input:
         """Create a namespace: host a prefix, with a policy."""
-        new = NewNamespace(prefix, profile, case, creator, purpose, policy, tuple(administrators), note)
+        new = NewNamespace(prefix, profile, case, creator, purpose, policy, as_names(administrators), note)
         return make_input(body=new)
 
     @operation("DELETE", "/namespaces/{prefix}", RemovedNamespace)
@@ -213,7 +214,7 @@ class NamespaceOperations:
         note: str = "",
     ) -> Input:
         """Create a token, with which a program acts as you within its scopes. It is returned only once."""
-        new = NewToken(tuple(map(Scope, scopes)), tuple(namespaces), all_namespaces, expires_in, label, note)
+        new = NewToken(as_members(Scope, scopes), as_names(namespaces), all_namespaces, expires_in, label, note)
         return make_input(body=new)
 
     @pages("/tokens", TokenPage, "tokens", TokenResponse)
@@ -234,7 +235,7 @@ class NamespaceOperations:
     @operation("GET", "/names/parse", ParsedName)
     def parse_name(self, text: str, *, resolvers: Iterable[str] = (), strict: bool = False) -> Input:
         """Parse a handle in any form."""
-        return make_input(query=TextQuery(text, tuple(resolvers), strict))
+        return make_input(query=TextQuery(text, as_names(resolvers), strict))
 
     @operation("GET", "/names/convert", ConvertedName)
     def convert_name(
@@ -252,7 +253,7 @@ class NamespaceOperations:
     @operation("GET", "/names/forms", NameForms)
     def name_forms(self, text: str, *, resolvers: Iterable[str] = (), strict: bool = False) -> Input:
         """Return all forms of a handle."""
-        return make_input(query=TextQuery(text, tuple(resolvers), strict))
+        return make_input(query=TextQuery(text, as_names(resolvers), strict))
 
     @operation("GET", "/names/rules", Rules)
     def rules(self) -> Input:

@@ -1,14 +1,17 @@
 """Options that programs give to clients: mistakes are found before anything is sent."""
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from perseid.names.suggest import did_you_mean
 from perseid.records.errors import InvalidData
 from perseid.records.record import ValueRef
+
+E = TypeVar("E", bound=Enum)
 
 if TYPE_CHECKING:
     from perseid.records.private_keys import PrivateKey
@@ -49,6 +52,18 @@ def read_key(key: "PrivateKey | str | os.PathLike[str]") -> "PrivateKey":
         raise ValueError(f"{os.fspath(key)} is not a private key that can be used: {error}") from error
 
 
-def as_names(names: Collection[str]) -> tuple[str, ...]:
+def as_names(names: Iterable[str]) -> tuple[str, ...]:
     """Return several names as a tuple; a text alone is one of them."""
     return (names,) if isinstance(names, str) else tuple(names)
+
+
+def as_members(kind: type[E], names: Iterable[E | str]) -> tuple[E, ...]:
+    """Return members of an enumeration, given as such or by their values; one alone is accepted. Raises ValueError."""
+    found: list[E] = []
+    for name in (names,) if isinstance(names, str | kind) else names:
+        try:
+            found.append(kind(name))
+        except ValueError:
+            known = ", ".join(str(each.value) for each in kind)
+            raise ValueError(f"{name!r} is not a {kind.__name__}; use {known}") from None
+    return tuple(found)
