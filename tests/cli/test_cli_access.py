@@ -72,6 +72,7 @@ def test_key_of_a_file_is_stored_as_handle_key(here: Site, tmp_path: Path) -> No
 
 REFUSALS = (
     ("grant 12345/ann editor --on 12345/x --existing", 2, "requires a prefix"),
+    ("grant 12345/ann boss --on 12345", 2, "perseid: 'boss' is neither a role nor a permission"),
     ("grant 12345/ann boss --on 12345", 2, "owner, editor, minter, reader"),
     ("grant 12345/none editor --on 12345", 4, "does not exist"),
     ("grant 12345/ann add_value --on 12345", 2, "Grant a role on the prefix"),

@@ -101,7 +101,7 @@ class Rights:
             elif text in _ROLE_NAMES:
                 roles[_ROLE_NAMES[text]] = None
             else:
-                raise _invalid_rights(f"{display_name(text)} is neither a role nor a permission")
+                raise _invalid_rights(f"'{display_name(text)}' is neither a role nor a permission")
         return cls(tuple(roles), permissions)
 
     def check(self, on: str) -> None:
