@@ -1,5 +1,6 @@
 """Blocking connections against servers that keep, close, cut and delay them, and through a proxy."""
 
+import asyncio
 import socket
 import ssl
 import threading
@@ -9,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from perseid.client import api_http
-from perseid.client.api_exchange import Failed, HttpRequest, Origin
+import perseid
+from perseid.client import Unreachable, api_http
+from perseid.client.api_exchange import Failed, Failure, HttpRequest, Origin
 from perseid.client.api_http import Connections, Proxy, ResponseStream
 
 HOST = "127.0.0.1"
@@ -132,6 +134,47 @@ def test_lost_response_is_a_failure_of_a_request_that_was_sent(answer: bytes | N
         get(connections_to(server.port), server.port)
     assert caught.value.failure.sent
     assert caught.value.failure.reason
+
+
+def test_server_of_another_protocol_is_described_in_words() -> None:
+    with listening(b"\x02\x03\x00\xff binary\r\n\r\n") as server, pytest.raises(Failed) as caught:
+        get(connections_to(server.port), server.port)
+    assert caught.value.failure.reason == "the answer is not HTTP"
+    with listening(b"") as server, pytest.raises(Failed) as caught:
+        get(connections_to(server.port, context=ssl.create_default_context()), server.port, timeout=0.05)
+    assert caught.value.failure == Failure("no answer within 0.05 s", sent=False)
+
+
+def test_port_without_tls_is_described_in_words() -> None:
+    def answer() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(1)
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            connection.recv(65_536)
+
+    with socket.create_server((HOST, 0)) as listener:
+        thread = threading.Thread(target=answer)
+        thread.start()
+        port = listener.getsockname()[1]
+        with pytest.raises(Failed) as caught:
+            get(connections_to(port, context=ssl.create_default_context()), port)
+        thread.join()
+    assert caught.value.failure.reason == "no TLS connection (wrong version number)"
+    assert "port" in caught.value.failure.advice
+
+
+def test_asynchronous_client_describes_failures_in_the_same_words() -> None:
+    async def fail(url: str) -> str:
+        async with perseid.connect_async(url, retries=0) as client:
+            with pytest.raises(Unreachable) as caught:
+                await client.overview()
+            return caught.value.detail
+
+    with listening(b"\x02\x03\x00\xff binary\r\n\r\n") as server:
+        url = f"http://{HOST}:{server.port}"
+        assert asyncio.run(fail(url)) == f"{url} cannot be reached: the answer is not HTTP"
+    assert asyncio.run(fail(url)) == f"{url} cannot be reached: Connection refused"
 
 
 def test_silent_server_is_given_up() -> None:

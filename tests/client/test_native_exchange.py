@@ -13,7 +13,7 @@ import pytest
 from perseid.client import native_exchange as exchange_module
 from perseid.client import native_operations as operations
 from perseid.client.errors import ClientError, ProtocolError, Refused, UnknownOutcome, Unreachable
-from perseid.client.native_exchange import WINDOW, Connection, Exchange, Flow, NativeProtocol, Outgoing
+from perseid.client.native_exchange import ANSWERS_IN_HTTP, WINDOW, Connection, Exchange, Flow, NativeProtocol, Outgoing
 from perseid.client.native_operations import Operation
 from perseid.records.admin import Admin
 from perseid.records.keys import DhPublicKey
@@ -271,6 +271,13 @@ def test_without_an_answer_a_connection_is_given_up(network: MemoryNetwork) -> N
     (result,) = network.results
     assert isinstance(result, Unreachable)
     assert not network.exchange.connections
+
+
+def test_the_port_of_the_http_api_is_recognized(network: MemoryNetwork) -> None:
+    network.on_reply = lambda _connection, _opcode, _reply: b"HTTP/1.1 400 Bad Request\r\n\r\n"
+    (result,) = network.do(operations.site_information())
+    assert isinstance(result, Unreachable)
+    assert result.detail == ANSWERS_IN_HTTP
 
 
 def test_an_answer_to_another_request_ends_the_connection(network: MemoryNetwork) -> None:

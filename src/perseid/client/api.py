@@ -45,8 +45,17 @@ from .api_exchange import (
     build_request,
     check_privacy,
     exchange,
+    unreachable,
 )
-from .api_http import Connections, Proxy, Transport, load_authorities, load_certificate, read_certificate
+from .api_http import (
+    Connections,
+    Proxy,
+    Transport,
+    describe_failure,
+    load_authorities,
+    load_certificate,
+    read_certificate,
+)
 from .api_imports import ImportOperations, Source
 from .api_operations import QueryOperations, RecordOperations, encode_parameter
 from .api_services import JOB_PATH, JobOperations, NamespaceOperations
@@ -113,7 +122,7 @@ def fetch_certificate(origin: Origin, fingerprint: str, timeout: float = DEFAULT
     try:
         data = read_certificate(origin.host, origin.port, timeout)
     except OSError as error:
-        raise Unreachable(f"{origin.url} cannot be reached: {error}") from error
+        raise unreachable(origin, describe_failure(error, timeout, sent=False)) from error
     found = hashlib.sha256(data).hexdigest()
     if found != normalize_fingerprint(fingerprint):
         raise UnexpectedKey(

@@ -5,6 +5,7 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
+from http.client import BadStatusLine
 from typing import Any, BinaryIO, Final, Generic, Protocol, Self, TypeVar, Unpack, cast
 
 import httpx
@@ -92,7 +93,8 @@ class HttpxTransport:
         except httpx.TimeoutException as error:
             raise Failed(describe_failure(TimeoutError(), timeout)) from error
         except httpx.HTTPError as error:
-            raise Failed(describe_failure(error, timeout)) from error
+            is_other_protocol = isinstance(error, httpx.RemoteProtocolError) and str(error).startswith("illegal")
+            raise Failed(describe_failure(BadStatusLine("") if is_other_protocol else error, timeout)) from error
 
 
 _NEVER_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)

@@ -3,6 +3,7 @@
 A transport opens the response to one request; `Client` and `AsyncClient` read it. `api_async` has the other one.
 """
 
+import os
 import select
 import ssl
 import threading
@@ -11,14 +12,14 @@ from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException
+from http.client import BadStatusLine, HTTPConnection, HTTPException, RemoteDisconnected
 from http.client import HTTPResponse as WireResponse
 from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 from .api_exchange import Failed, Failure, HttpRequest, Origin
-from .connections import open_stream
+from .connections import LookupTimeout, open_stream
 
 MAX_IDLE: Final = 16
 """Connections that are kept open without a request: more than the threads of most programs."""
@@ -185,16 +186,31 @@ def _is_readable(connection: HTTPConnection) -> bool:
 
 def describe_failure(error: BaseException, timeout: float, *, sent: bool = True) -> Failure:
     """Describe why there is no response."""
-    cause: BaseException | None = error
-    while cause is not None:
+    causes = list(_find_causes(error))
+    for cause in causes:
         if isinstance(cause, ssl.SSLCertVerificationError):
             advice = "Use ca_file with the certificate of the server, or fingerprint"
             reason = f"its certificate is not trusted ({cause.verify_message})"
             return Failure(reason, sent=False, advice=advice, final=True)
-        cause = cause.__cause__ or cause.__context__
-    if sent and isinstance(error, TimeoutError):
-        return Failure(f"no answer within {timeout:g} s")
+        if isinstance(cause, ssl.SSLError) and not sent:
+            reason = f"no TLS connection ({(cause.reason or 'unknown reason').lower().replace('_', ' ')})"
+            return Failure(reason, sent=False, advice="Check the port: it may not be that of HTTPS")
+    if isinstance(error, BadStatusLine) and not isinstance(error, RemoteDisconnected):
+        return Failure("the answer is not HTTP", advice="Check the port: it may be that of the native protocol")
+    if isinstance(error, TimeoutError) and not isinstance(error, LookupTimeout):
+        return Failure(f"no answer within {timeout:g} s", sent=sent)
+    if not isinstance(error, OSError):  # the first cause says more than the text of a library
+        numbers = [each.errno for each in causes if isinstance(each, OSError) and each.errno and each.errno > 0]
+        if numbers:
+            return Failure(os.strerror(numbers[-1]), sent=sent)
     return Failure(getattr(error, "strerror", None) or str(error) or type(error).__name__, sent=sent)
+
+
+def _find_causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, and the errors that caused it."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 # Certificates

@@ -40,6 +40,10 @@ def open_stream(host: str, port: int, timeout: float) -> socket.socket:
     raise failure or OSError(f"{host} has no address")
 
 
+class LookupTimeout(TimeoutError):
+    """The look-up of a host took too long; no server was asked."""
+
+
 def seconds_until(deadline: float) -> float:
     """The seconds that are left; raises TimeoutError."""
     seconds = deadline - time.monotonic()
@@ -140,5 +144,5 @@ def _unpack(result: tuple[str, ...] | OSError) -> tuple[str, ...]:
     return result
 
 
-def _timed_out(host: str) -> TimeoutError:
-    return TimeoutError(f"the look-up of {host[:80]} timed out")
+def _timed_out(host: str) -> LookupTimeout:
+    return LookupTimeout(f"the look-up of {host[:80]} timed out")

@@ -246,7 +246,7 @@ class NativeClient:
                 self._flush(connection)
             if events & selectors.EVENT_READ and connection in self._exchange.connections:
                 self._receive(connection, now)
-        self._exchange.expire(now - self.timeout, f"no answer within {self.timeout:g} s")
+        self._exchange.expire(now - self.timeout, describe_silence(self.address, self.timeout))
 
     def _receive(self, connection: Connection, now: float) -> None:
         try:
@@ -266,6 +266,11 @@ class NativeClient:
 class _Stream:
     socket: socket.socket
     unsent: bytearray = field(default_factory=bytearray)
+
+
+def describe_silence(address: Address, timeout: float) -> str:
+    """Return the reason for giving up a server that does not answer."""
+    return f"no answer from {address[0]}:{address[1]} within {timeout:g} s"
 
 
 def describe(error: OSError) -> str:

@@ -24,7 +24,7 @@ from perseid.records.site import Site
 from . import native_operations as operations
 from .connections import look_up_async
 from .errors import ClientError
-from .native import CLOSE_SECONDS, DEFAULT_PORT, DEFAULT_TIMEOUT, Address, describe
+from .native import CLOSE_SECONDS, DEFAULT_PORT, DEFAULT_TIMEOUT, Address, describe, describe_silence
 from .native_exchange import CONNECTIONS, REFILL, WINDOW, Connection, Exchange, NativeProtocol
 from .native_operations import Operation
 
@@ -169,7 +169,7 @@ class AsyncNativeClient:
 
     def _expire(self) -> None:
         self._timer = None
-        self._exchange.expire(time.monotonic() - self.timeout, f"no answer within {self.timeout:g} s")
+        self._exchange.expire(time.monotonic() - self.timeout, describe_silence(self.address, self.timeout))
         self._watch()
 
     def _connect(self, connection: Connection) -> None:

@@ -54,6 +54,9 @@ WINDOW: Final = 64
 REFILL: Final = WINDOW // 2
 """Operations in progress at which more are started, so that they are sent together."""
 
+ANSWERS_IN_HTTP: Final = "the server answers in HTTP, not in the native protocol: use its URL, https://HOST:PORT"
+"""Why a connection ends to the port of the HTTP API."""
+
 CLOSED: Final = "the client was closed"
 """Why operations end that run when their client is closed."""
 
@@ -443,6 +446,9 @@ class Exchange:
     def received(self, connection: Connection, data: bytes, now: float) -> None:
         """Handle received data."""
         connection.progress = now
+        if not connection.answered and connection.reader.is_idle and data.startswith(b"HTTP/"):
+            self.lost(connection, ANSWERS_IN_HTTP)
+            return
         connection.reader.feed(data)
         try:
             for frame in connection.reader.frames():

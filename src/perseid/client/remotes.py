@@ -267,7 +267,7 @@ class UntrustedServer(NamedTuple):
 
 def find_untrusted(host: str, port: int, ca_file: Path | None) -> UntrustedServer | None:
     """The certificate of a server, if it is not trusted: no known authority has signed it for this host."""
-    from .api_http import load_authorities, read_certificate  # noqa: PLC0415 - only `login` needs it
+    from .api_http import describe_failure, load_authorities, read_certificate  # noqa: PLC0415 - only `login` needs it
     from .connections import open_stream  # noqa: PLC0415
 
     trusting = load_authorities(ca_file)
@@ -279,7 +279,8 @@ def find_untrusted(host: str, port: int, ca_file: Path | None) -> UntrustedServe
             digits = hashlib.sha256(read_certificate(host, port, CONNECT_SECONDS)).hexdigest()
             return UntrustedServer(digits, error.verify_message.rstrip("."))
     except OSError as error:
-        raise Unreachable(f"{host}:{port} cannot be reached: {error.strerror or error}") from error
+        failure = describe_failure(error, CONNECT_SECONDS, sent=False)
+        raise Unreachable(f"{host}:{port} cannot be reached: {failure.reason}", advice=failure.advice) from error
     return None
 
 
@@ -313,8 +314,12 @@ def fetch_key(address: Address, timeout: float = 0.0) -> "PublicKey":
     """Ask a native server for its public key, with which it signs the answer. Raises ClientError."""
     from .native import NativeClient  # noqa: PLC0415 - as above
 
-    with NativeClient(*address, timeout=timeout or CONNECT_SECONDS) as client:
-        return client.server_key
+    try:
+        with NativeClient(*address, timeout=timeout or CONNECT_SECONDS) as client:
+            return client.server_key
+    except Unreachable as error:
+        advice = "Check the port: it must be that of the native protocol. The HTTP API has a URL: https://HOST"
+        raise Unreachable(error.detail, advice=error.advice or advice) from error
 
 
 def has_fingerprint(key: "PublicKey", expected: str) -> bool:
