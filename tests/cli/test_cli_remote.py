@@ -83,6 +83,7 @@ def test_login_saves_a_server_that_commands_use(user: User) -> None:
 
 def test_saved_servers_are_listed_and_damaged_files_can_be_removed(user: User) -> None:
     assert user("whoami --all").out == ""
+    assert "perseid login SERVER" in user("whoami --all").err
     user.login("--name", "work")
     remotes.save_remote("b", Remote("id.example.org", server_key="AA=="), user.environ)
     path = remotes.save_remote("damaged", Remote("https://a.example"), user.environ)
@@ -109,6 +110,10 @@ def test_token_identifies_its_issuer(user: User) -> None:
     assert created["token"] not in done.out + done.err
     typo = user.write("typo", f"{created['token'][:-1]}~")
     refused(user(f"login {SERVER} --token-file {typo}"), "Invalid token", code=1)
+    user(f"token revoke {created['id']} --remote work")
+    done = user("whoami", remote="hdl.example.org")
+    refused(done, "was revoked", "perseid login SERVER", "perseid token create")
+    assert "POST" not in done.err
 
 
 def test_wrong_credentials_are_not_saved(user: User) -> None:
@@ -182,6 +187,7 @@ def test_credentials_are_not_sent_over_plain_http(user: User) -> None:
 def test_whoami_on_an_installation_is_the_system_user(tmp_path: Path) -> None:
     done = call("whoami", "-d", str(tmp_path), "--json")
     assert (done.code, done.json["directory"]) == (0, str(tmp_path))
+    assert f"No installation in {tmp_path}" in done.err
     assert done.json["identity"].startswith("local:")
 
 

@@ -154,7 +154,7 @@ def test_anonymous_users_read_and_learn_what_needs_credentials(user: User) -> No
 
 def test_wrong_secret_is_not_saved(user: User, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("wrong")
-    assert user.login("--fingerprint", user.fingerprint).code == 4
+    refused(user.login("--fingerprint", user.fingerprint), "Check the identity, as INDEX:HANDLE")
     assert not list(tmp_path.glob("**/*.json"))
 
 
@@ -185,7 +185,7 @@ def test_what_the_protocol_cannot_do_is_refused_with_advice(user: User, words: s
         ("resolve 12345/n0 --server 127.0.0.1:x", "is not a server"),
         ("resolve 12345/n0 --server a@b", "must not contain credentials"),
         ("resolve 12345/n0 --server 127.0.0.1/x", "is not a server"),
-        ("resolve 12345/n0 --server 127.0.0.1 --token-file x", "is for the HTTP API"),
+        ("resolve 12345/n0 --server 127.0.0.1 --token-file x", "name the server as https://127.0.0.1"),
         ("login 127.0.0.1:1", "Credentials required"),
     ],
 )

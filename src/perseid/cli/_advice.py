@@ -85,6 +85,9 @@ REMOTE_TEXTS: Final[AdviceTexts] = {
         "Use --token-file FILE, or --as INDEX:HANDLE with --secret-file FILE or --key-file FILE. "
         "To save them: perseid login SERVER"
     ),
+    AdviceKind.CREATE_TOKEN: (
+        "Use another token; to save it: perseid login SERVER. With a key you can create one: perseid token create"
+    ),
     AdviceKind.NAME_RESOLVER: "Name a resolver with --resolver URL",
 }
 """The texts about a server, whose directory only its administrators have."""

@@ -49,6 +49,14 @@ _CLIENT_ADVICE: Final = {
 }
 """Advice about some of these errors in the words of the command line, by class."""
 
+_NATIVE_ADVICE: Final = {
+    "HANDLE_ALREADY_EXISTS": "Choose another handle, or replace the record: perseid create HANDLE --overwrite …",
+    "INVALID_ADMIN": "Ask an administrator for the permission, or authenticate as an identity that has it",
+    "INSUFFICIENT_PERMISSIONS": "Ask an administrator for the permission, or authenticate as an identity that has it",
+    "AUTHENTICATION_FAILED": "Check the identity, as INDEX:HANDLE, and its key or secret",
+}
+"""Advice about refusals in the native protocol, which sends none, by response code."""
+
 _USAGE_TYPES: Final = frozenset({"invalid-cursor", "invalid-query", "invalid-request"})
 """Problem types of servers that mean wrong usage."""
 
@@ -185,6 +193,7 @@ def _describe_environment(error: Exception) -> _Report:
 def _describe_client_error(error: Any) -> _Report:
     """Describe an error of a request to another server: as here, if the server has sent a problem."""
     from perseid.schema.problems import PROBLEM_TYPES, slug_of_code  # noqa: PLC0415 - see the module
+    from perseid.wire.codes import ResponseCode  # noqa: PLC0415
 
     exit_code = next(
         (_CLIENT_EXIT_CODES[each.__name__] for each in type(error).__mro__ if each.__name__ in _CLIENT_EXIT_CODES),
@@ -197,6 +206,8 @@ def _describe_client_error(error: Any) -> _Report:
         from ._advice import render_problem  # noqa: PLC0415 - see the module
 
         advice = render_problem(error.problem)
+    elif error.code and not advice:
+        advice = next((text for code, text in _NATIVE_ADVICE.items() if ResponseCode[code] == error.code), "")
     if slug in _USAGE_TYPES:
         exit_code = USAGE
     elif error.problem is not None and error.code:

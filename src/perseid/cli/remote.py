@@ -10,15 +10,10 @@ from urllib.parse import quote, urlsplit
 
 import typer
 
-from ._arguments import ActingAs, Directory, get_identity, parse_value_ref
+from ._arguments import ActingAs, Directory, get_identity, parse_value_ref, printable
 from ._commands import (
     REMOTE,
     REMOTE_VARIABLE,
-    CaFile,
-    Fingerprint,
-    KeyFile,
-    SecretFile,
-    TokenFile,
     resolve_directory,
 )
 from ._output import AsJson, CommandFailed, confirm, is_terminal, print_fields, print_json, print_message, print_text
@@ -39,12 +34,30 @@ def login(  # noqa: PLR0913 - options
     name: Annotated[
         str | None, typer.Option("--name", metavar="NAME", help="The name to save it under. Default: the host.")
     ] = None,
-    token_file: TokenFile = None,
-    acting_as: ActingAs = None,
-    secret_file: SecretFile = None,
-    key_file: KeyFile = None,
-    ca_file: CaFile = None,
-    fingerprint: Fingerprint = None,
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", metavar="FILE", help="A file with your token.")
+    ] = None,
+    acting_as: Annotated[
+        str | None,
+        typer.Option("--as", metavar="INDEX:HANDLE", help="Your identity there, with `--secret-file` or `--key-file`."),
+    ] = None,
+    secret_file: Annotated[
+        Path | None, typer.Option("--secret-file", metavar="FILE", help="A file with the secret of the identity.")
+    ] = None,
+    key_file: Annotated[
+        Path | None, typer.Option("--key-file", metavar="FILE", help="The private key of the identity.")
+    ] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option("--ca-file", metavar="FILE", help="Certificates to trust, in PEM.")
+    ] = None,
+    fingerprint: Annotated[
+        str | None,
+        typer.Option(
+            "--fingerprint",
+            metavar="SHA256",
+            help="The server's certificate, or its key in the native protocol, as its operator tells you.",
+        ),
+    ] = None,
     proxy: Annotated[
         str | None,
         typer.Option("--proxy", metavar="URL", help="Connect through this HTTP proxy; saved. A password is asked for."),
@@ -135,7 +148,12 @@ def whoami(
         return
     connect = REMOTE.get()
     if connect is None:
-        where, identity = str(resolve_directory(directory).resolve()), str(get_identity(acting_as))
+        from perseid.registry.installation.settings import FILE_NAME  # noqa: PLC0415 - see above
+
+        folder = resolve_directory(directory).resolve()
+        where, identity = str(folder), str(get_identity(acting_as))
+        if not (folder / FILE_NAME).exists():
+            print_message(f"No installation in {printable(where)}; create one with: perseid init")
     else:
         remote: Remote = connect.args[0]  # type: ignore[attr-defined] # a partial call of `connect` below
         where, identity = remote.server, _identify(remote)
@@ -157,6 +175,8 @@ def _list_remotes(json: bool) -> None:
             print_message(f"{name}: {problem}. To remove it: perseid logout {name}")
             continue
         rows.append((name, remote.server, remote.identity or ("token" if remote.token else "anonymous")))
+    if not rows:
+        print_message("No server is saved. To save one: perseid login SERVER")
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(2)]
     for name, server, identity in rows:
         if json:
@@ -210,7 +230,7 @@ def read_options(
     if is_native(server):
         for option, file in (("--token-file", token_file), ("--ca-file", ca_file)):
             if file is not None:
-                raise typer.BadParameter("is for the HTTP API: use --server https://HOST", param_hint=option)
+                raise typer.BadParameter(f"is for the HTTP API: name the server as https://{server}", param_hint=option)
     try:
         server_key = find_server_key(parse_address(server), os.environ) if is_native(server) else ""
         return Remote(
@@ -255,7 +275,7 @@ def _read_proxy(url: str, server: str) -> str:
     from perseid.client.remotes import is_native  # noqa: PLC0415
 
     if is_native(server):
-        raise typer.BadParameter("is for the HTTP API: use https://HOST", param_hint="--proxy")
+        raise typer.BadParameter(f"is for the HTTP API: name the server as https://{server}", param_hint="--proxy")
     try:
         Proxy.parse(url)
     except ValueError as problem:
@@ -267,7 +287,7 @@ def _read_proxy(url: str, server: str) -> str:
         return url
     if not is_terminal(sys.stdin):
         raise CommandFailed("The password of the proxy is missing", "Run the command on a terminal, which asks for it")
-    password = quote(getpass("Password of the proxy: "), safe="")
+    password = quote(_ask("Password of the proxy: "), safe="")
     user, _, host = parts.netloc.rpartition("@")
     return parts._replace(netloc=f"{user}:{password}@{host}").geturl()
 
@@ -335,10 +355,19 @@ def _ask_for_token(remote: "Remote") -> "Remote":
         raise CommandFailed(
             "Credentials required", "Use --token-file FILE, or --as INDEX:HANDLE with --secret-file FILE"
         )
-    token = getpass("Token: ").strip()
+    token = _ask("Token: ").strip()
     if not token:
         raise CommandFailed("Nothing was saved")
     return msgspec.structs.replace(remote, token=token)
+
+
+def _ask(prompt: str) -> str:
+    """Ask for a text that is not shown. After Ctrl-C the next message starts on its own line."""
+    try:
+        return getpass(prompt)
+    except KeyboardInterrupt:
+        print_message("")
+        raise
 
 
 def _identify(remote: "Remote") -> str:

@@ -24,6 +24,7 @@ from perseid.registry.access.permissions import display_name
 from perseid.registry.access.token_records import InactiveToken
 from perseid.registry.identity import quota_key
 from perseid.registry.queries.aliases import AliasError
+from perseid.registry.responses import with_advice_kind
 from perseid.registry.results import NotPublic, Refused
 from perseid.schema.problems import make_problem
 from perseid.server.http.asgi import call_app
@@ -243,6 +244,7 @@ def _unauthenticated(request_context: RequestContext, auth: AuthResult) -> Respo
     slug = "authentication-failed" if denied.status == UNAUTHORIZED else "https-required"
     url, advice = request_context.server.settings.public_url, problems.render_advice(denied.advice)
     problem = make_problem(slug, denied.message, url, advice=advice, code=int(denied.code))
+    problem = with_advice_kind(problem, denied.advice)
     return problems.problem_response(ProblemResponse(problem, _with_bearer(denied.headers)))
 
 
