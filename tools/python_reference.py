@@ -78,6 +78,11 @@ SECTIONS: Final = (
     ),
     Section("Search, history and proofs", "", ("api_operations.QueryOperations",)),
     Section("Jobs", "", ("api_services.JobOperations",)),
+    Section(
+        "Imports",
+        "`Client.import_file` does all of this: upload a file, check it, and start the job.",
+        ("api_imports.ImportOperations",),
+    ),
     Section("Namespaces, types, tokens and names", "", ("api_services.NamespaceOperations",)),
     Section("Users and rights", "", ("api_access.AccessOperations",)),
     Section(

@@ -106,6 +106,8 @@ OTHERS: Mapping[str, tuple[object, str, object]] = {
     "http.schemes": (["https", "urn"], "https, urn", ("https", "urn")),
     "http.no_values_status": (404, "404", 404),
     "http.weak_digests": (False, "off", False),
+    "http.import_size": (512, "512", 512),
+    "http.import_spool": (2_048, "2048", 2_048),
     "http.api_requests": (1_200, "1200", 1_200),
     "http.api_requests_anonymous": (60, "60", 60),
     "administrators.server": (["300:0.NA/1"], "300:0.NA/1", ("300:0.NA/1",)),
@@ -161,7 +163,7 @@ def test_every_setting_has_a_valid_default_and_a_description() -> None:
         assert setting.read(setting.default, name) == get(config, name)
         assert setting.about.endswith(".")
     assert not hasattr(config, "__dict__")
-    assert len(SETTINGS) == 80
+    assert len(SETTINGS) == 82
 
 
 def test_profiles_are_those_of_policies() -> None:
