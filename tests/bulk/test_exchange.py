@@ -33,7 +33,9 @@ def test_every_record_survives_the_exchange_format(found: list[Record], prefixes
         patch.setattr(exchange, "_CHUNK", chunk)
         rows = read(file.getvalue())
     assert [row.handle for row in rows if isinstance(row, ImportRow)] == [*prefixes, *[str(r.handle) for r in found]]
-    assert [row.line for row in rows if isinstance(row, ImportRow)][len(prefixes) :] == list(range(2, len(found) + 2))
+    first = max(2, len(prefixes) + 1)
+    lines = [row.line for row in rows if isinstance(row, ImportRow)]
+    assert lines == [*range(1, len(prefixes) + 1), *range(first, first + len(found))]
     assert [stored(row) for row in rows[len(prefixes) :]] == [record.values for record in found]
 
 
@@ -43,8 +45,8 @@ def test_records_of_other_writers_are_read() -> None:
         b'"data": "x"}]}, "1/B": {"values": 1}}, "version": 12, "homedPrefixes": ["0.NA/1"]}\n'
     )
     assert stored(rows[0]) == (Value.text(1, "URL", "x"),)
-    assert problems(rows) == [(1, "invalid-record")]
-    assert rows[2] == ImportRow(1, RowOperation.HOME, "0.NA/1")
+    assert problems(rows) == [(2, "invalid-record")]
+    assert rows[2] == ImportRow(3, RowOperation.HOME, "0.NA/1")
     assert problems(read(b'{"homedPrefixes": [""]}')) == [(1, "missing-handle")]
 
 

@@ -209,6 +209,15 @@ def test_dates_are_kept_for_server_administrators_only(here: Site) -> None:
     assert document["values"][0]["timestamp"] == "2001-02-03T04:05:06Z"
 
 
+def test_records_on_one_line_of_the_exchange_format_are_imported(here: Site) -> None:
+    """Other writers do not break lines; a job is resumed by the number of a row."""
+    records = {f"{PREFIX}/{name}": {"values": [{"index": 1, "type": "URL", "data": "https://e.org/"}]} for name in "ab"}
+    Path("old.json").write_text(json.dumps({"homedPrefixes": ["0.NA/77777", "0.NA/88888"], "handleRecords": records}))
+    assert "created  2" in here.ok("import old.json --yes").out
+    assert "skipped    2" in here.ok("import old.json --on-existing skip --dry-run").out
+    assert values_of(here, f"{PREFIX}/b") == ["https://e.org/"]
+
+
 def test_examples_of_the_help_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = site(tmp_path, "--demo")
     monkeypatch.chdir(tmp_path)

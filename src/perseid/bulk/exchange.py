@@ -34,10 +34,12 @@ def read_exchange(file: BinaryIO, options: ReadOptions | None = None) -> RowRead
 
 
 def _read(scanner: "_Scanner", options: ReadOptions) -> Iterator[Row]:
+    """Read prefixes and records. Each has a line of its own: those that share one are numbered on from it."""
+    line = 0
     for name in scanner.members():
         if name == PREFIXES:
             for _ in scanner.items():
-                line = scanner.line
+                line = max(scanner.line, line + 1)
                 prefix = msgspec.json.decode(scanner.value())
                 if not isinstance(prefix, str):
                     raise scanner.invalid(f"{PREFIXES} contains something that is not a string")
@@ -47,7 +49,7 @@ def _read(scanner: "_Scanner", options: ReadOptions) -> Iterator[Row]:
                     yield RowProblem(line, PREFIXES, "", "missing-handle", "The prefix is empty.")
         elif name == RECORDS:
             for handle in scanner.members():
-                line = scanner.line
+                line = max(scanner.line, line + 1)
                 yield parse_record(scanner.value(), line, options, handle=handle)
         else:
             scanner.value()
