@@ -80,6 +80,9 @@ def test_unknown_columns_are_refused_by_name_with_suggestions() -> None:
     (row,) = read("handle,ulr,shelf mark\n1/a,b,c\n", ReadOptions(columns={"ULR": "-", "Shelf_Mark": "21.T1/shelf"}))
     assert isinstance(row, ImportRow)
     assert row.values == (text("21.T1/shelf", "c"),)
+    (row,) = read("handle,Adresse\n1/a,b\n", ReadOptions(columns={"Adresse": "url"}))
+    assert isinstance(row, ImportRow)
+    assert row.values == (text("URL", "b"),)
     known = list(open_rows(io.BytesIO(b"handle,21.T1/x\n1/a,b\n"), is_type=lambda type_: type_ == "21.T1/x"))
     assert isinstance(known[0], ImportRow)
 

@@ -155,7 +155,7 @@ def map_columns(header: tuple[str, ...], options: ReadOptions, is_type: TypeChec
         try:
             if folded in mapping:
                 used.add(folded)
-                columns.append(parse_column(mapping[folded]))
+                columns.append(_normalize_type(parse_column(mapping[folded]), is_type))
                 continue
             column = _find_column(name, is_type)
         except ValueError as problem:
@@ -189,8 +189,16 @@ def _find_column(name: str, is_type: TypeCheck | None) -> Column | None:
         return column
     if meaning := WELL_KNOWN.get(_fold(column.type)):
         return msgspec.structs.replace(column, type=meaning) if meaning not in _SPECIAL else None
+    column = _normalize_type(column, is_type)
+    return column if column.type in KNOWN_TYPES else None
+
+
+def _normalize_type(column: Column, is_type: TypeCheck | None) -> Column:
+    """Write a known type as it is usually written: `url` is URL."""
     folded = column.type.upper()
-    return msgspec.structs.replace(column, type=folded) if folded in KNOWN_TYPES else None
+    if folded not in KNOWN_TYPES or (is_type is not None and is_type(column.type)):
+        return column
+    return msgspec.structs.replace(column, type=folded)
 
 
 def _suggest(name: str) -> str:
