@@ -282,6 +282,8 @@ def test_existing_files_are_not_overwritten(both: Both, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UnsuitableDirectory, match="not empty"):
         export_static(registry, OPERATOR, HttpSettings(), both.signer, tmp_path)
+    with pytest.raises(UnsuitableDirectory, match="site is not empty"):
+        export_static(registry, OPERATOR, HttpSettings(), both.signer, both.folder)
     with pytest.raises(UnsuitableDirectory, match="characters"):
         export_static(registry, OPERATOR, HttpSettings(), both.signer, tmp_path / "a$b")
     with pytest.raises(Refused):

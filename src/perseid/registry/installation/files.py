@@ -31,7 +31,7 @@ class InstallationError(LedgerError):
 
 
 @contextmanager
-def staging_directory(directory: Path, mark: str) -> Iterator[Path]:
+def staging_directory(directory: Path, mark: str = "") -> Iterator[Path]:
     """Provide a staging directory on the same disk as the directory; it is removed at the end.
 
     A non-empty directory is refused; one with the file `mark` is reported as an existing installation.

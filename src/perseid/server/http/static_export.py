@@ -64,7 +64,7 @@ def export_static(
         check_export(snapshot, identity, selection)
         as_of = AsOf(snapshot.reader.size)
     prove.ensure_checkpoint(registry.ledger.log, signer, as_of.seq, time.sleep)
-    with staging_directory(directory, MANIFEST) as work:
+    with staging_directory(directory) as work:
         site = StaticSite(work, directory.absolute())
         for snapshot, records in _slices(registry, identity, selection, as_of):
             for record in records:
