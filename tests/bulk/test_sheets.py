@@ -55,8 +55,9 @@ def test_the_sheet_is_the_first_or_the_one_that_is_named() -> None:
     data = (FILES / "table.ods").read_bytes()
     table = open_table(io.BytesIO(data), options=ReadOptions(sheet="table"))
     assert (table.detected.format, table.detected.sheet, table.detected.skipped_sheets) == (Format.ODS, "table", ())
-    with pytest.raises(InvalidFile, match="no sheet 'x'; its sheets are table"):
+    with pytest.raises(InvalidFile, match="no sheet 'x'; its sheets are table") as raised:
         open_table(io.BytesIO(data), options=ReadOptions(sheet="x"))
+    assert raised.value.problem.fix == "Use one of these sheets."
 
 
 def test_cells_are_the_text_that_a_person_sees() -> None:

@@ -55,6 +55,7 @@ class _Failed(msgspec.Struct, tag=True):
     """The only message if the file cannot be read."""
 
     message: str
+    fix: str = "Save it again as .xlsx or .ods without a password, or as CSV."
 
 
 _HEADS: Final = msgspec.json.Decoder(_Opened | _Failed)
@@ -69,8 +70,7 @@ def open_sheet(file: BinaryIO, format_: Format, options: ReadOptions | None = No
     lines = _run(file, (options or ReadOptions()).sheet)
     head = _HEADS.decode(next(lines, b'{"type":"_Failed","message":"it cannot be read"}'))
     if isinstance(head, _Failed):
-        fix = "Save it again as .xlsx or .ods without a password, or as CSV."
-        raise invalid_file("invalid-spreadsheet", f"The spreadsheet is invalid: {head.message}.", fix)
+        raise invalid_file("invalid-spreadsheet", f"The spreadsheet is invalid: {head.message}.", head.fix)
     skipped = tuple([name for name in head.sheets if name != head.sheet])
     return open_cells(_read(lines), Detected(format_, sheet=head.sheet, skipped_sheets=skipped))
 
@@ -152,7 +152,8 @@ def dump_sheet(file: BinaryIO, wanted: str) -> Iterator[_Opened | _Failed | tupl
         book = calamine.CalamineWorkbook.from_filelike(file)
         names = book.sheet_names
         if wanted and wanted not in names:
-            yield _Failed(f"it has no sheet {wanted[:40]!r}; its sheets are {', '.join(names)[:200]}")
+            message = f"it has no sheet {wanted[:40]!r}; its sheets are {', '.join(names)[:200]}"
+            yield _Failed(message, "Use one of these sheets.")
             return
         sheet = book.get_sheet_by_name(wanted) if wanted else _find_sheet(book)
     except (calamine.CalamineError, OSError, ValueError, IndexError) as error:

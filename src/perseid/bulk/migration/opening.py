@@ -57,6 +57,9 @@ def open_source(text: str, options: SourceOptions) -> Source:
         return FileSource(Path(text), options.prefixes, options.format)
     host, port = _parse_address(text if separator else f"{NATIVE_SCHEME}://{text}")
     if options.identity is None or options.key is None:
+        if not separator and ":" not in text:
+            advice = "Check the name of the file. For a server, use --as and --secret-file"
+            raise SourceError(f"{text} does not exist", advice)
         raise SourceError("A running server lists its handles to administrators only", "Use --as and --secret-file")
     try:
         if options.mirror:
