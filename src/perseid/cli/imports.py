@@ -72,7 +72,7 @@ def import_file(  # noqa: PLR0913 - options
     *,
     format_: Annotated[
         Format | None,
-        typer.Option("--format", metavar="FORMAT", help=f"{', '.join(_FAMILIAR)}. Default: detected."),
+        typer.Option("--format", metavar="FORMAT", help=f"{', '.join(_FAMILIAR)} … Default: detected."),
     ] = None,
     prefix: Annotated[
         str, typer.Option("--prefix", metavar="PREFIX", help="Where to mint; also the prefix of handles without one.")
@@ -234,7 +234,7 @@ class _Import:
             "rows": f"{checked.checked:,}",
             **{name: f"{count:,}" for name, count in checked.outcomes.items()},
             "invalid": f"{checked.invalid:,}" if checked.invalid else None,
-            "sample": ", ".join(map(printable, checked.sample)) if dry_run and not self._query.mint else None,
+            "sample": (", ".join(map(printable, checked.sample)) or None) if dry_run and not self._query.mint else None,
         }
         print_lines = print_fields if dry_run else _print_hints
         print_lines(lines)

@@ -194,7 +194,7 @@ class AdviceKind(Enum):
     WAIT_FOR_IMPORT = "Wait until it has finished"
     MINT_AGAIN = "Undo job {job} first, or confirm that each row shall get another handle"
     NAME_STATE = "Use published, unpublished, reserved or tombstone; a minted handle is no tombstone"
-    REMOVE_DUPLICATE = "Remove one of both rows"
+    REMOVE_DUPLICATE = "Remove one of the two rows"
 
     # Queries
     FIND_OWNED = "Ask an administrator for the permission, or search for the handles that you own"
