@@ -3,15 +3,18 @@
 import csv
 import io
 import json
+import secrets
 import shlex
 from pathlib import Path
 
 import pytest
 
+from perseid.records.private_keys import protect, read_private_key
 from perseid.registry.identity import LocalIdentity
 from perseid.registry.installation.installation import Installation
 from perseid.registry.jobs import import_job, runner
 from tests.cli.installation import Site, examples, site
+from tests.cli.program import Done
 
 PREFIX = "12345"
 
@@ -216,6 +219,98 @@ def test_records_on_one_line_of_the_exchange_format_are_imported(here: Site) -> 
     assert "created  2" in here.ok("import old.json --yes").out
     assert "skipped    2" in here.ok("import old.json --on-existing skip --dry-run").out
     assert values_of(here, f"{PREFIX}/b") == ["https://e.org/"]
+
+
+ALL_OPERATIONS = f"""SESSIONSETUP
+USESESSION:1
+PASSPHRASE:hush
+
+CREATE {PREFIX}/x
+100 HS_ADMIN 86400 1110 ADMIN 300:111111111111:0.NA/{PREFIX}
+1 URL 86400 1110 UTF8 https://example.org/1
+3 EMAIL 86400 1100 UTF8 a@example.org
+4 HS_VLIST 60 1110 LIST 300:{PREFIX}/a;301:{PREFIX}/b
+5 DESC 86400 1110 FILE text.txt
+
+ADD {PREFIX}/x
+2 TITLE 86400 1110 UTF8 A map
+
+MODIFY {PREFIX}/x
+1 URL 3600 1110 UTF8 https://example.org/2
+
+REMOVE 3,4:{PREFIX}/x
+
+DELETE {PREFIX}/old
+
+HOME 127.0.0.1:2641:TCP
+0.NA/67890
+
+UNHOME 127.0.0.1:2641:TCP
+0.NA/67891
+"""
+
+
+def test_all_operations_of_a_batch_file_are_executed(here: Site) -> None:
+    here.ok(f"create {PREFIX}/old --url https://old.example/")
+    here.ok("namespace add 67891")
+    Path("text.txt").write_text("from a file", encoding="utf-8")
+    Path("all.batch").write_text(ALL_OPERATIONS, encoding="utf-8")
+    done = here.ok("import all.batch --yes")
+    assert "SESSIONSETUP has no effect" in done.err
+    assert "hush" not in done.shown
+    values = json.loads(here.ok(f"resolve {PREFIX}/x --json").out)["values"]
+    assert {each["index"]: each["data"]["value"] for each in values if each["type"] != "HS_ADMIN"} == {
+        1: "https://example.org/2",
+        2: "A map",
+        5: "from a file",
+    }
+    assert next(each["ttl"] for each in values if each["index"] == 1) == 3600
+    assert here(f"resolve {PREFIX}/old").code == 3
+    here.ok("create 67890/a --url https://a.example/")
+    assert "does not host prefix" in here("create 67891/a --url https://a.example/").err
+
+
+def test_batch_file_acts_as_its_identity_if_the_secret_verifies(here: Site) -> None:
+    secret, ann = "correct horse battery", f"{PREFIX}/ann"
+    here.ok("key generate ann.key")
+    key = read_private_key(Path("ann.key").read_bytes()).to_bytes()
+    Path("protected.key").write_bytes(protect(key, b"top secret", secrets.token_bytes))
+    here.ok(f"create {ann} --value 300:HS_PUBKEY=@ann.key.pub --value 301:HS_SECKEY!private={shlex.quote(secret)}")
+    here.ok(f"create {PREFIX}/mine --url https://a.example/ --value HS_ADMIN=301:{ann} --value HS_ADMIN=300:{ann}")
+    here.ok(f"create {PREFIX}/other --url https://a.example/")
+
+    def run(authenticate: str, name: str, options: str = "", more: str = "") -> Done:
+        change = f"MODIFY {PREFIX}/{name}\n1 URL 86400 1110 UTF8 https://b.example/{len(options)}\n"
+        text = f"{authenticate}\n{change}\n{more}"
+        Path("t.batch").write_text(text, encoding="utf-8")
+        done = here(f"import t.batch --yes {options}")
+        assert not [text for text in ("horse", "top secret", "no secret", "battery") if text in done.shown], done
+        return done
+
+    by_secret = f"AUTHENTICATE SECKEY:301:{ann}\n{secret}\n"
+    by_key = f"AUTHENTICATE pubkey:300:{ann}\nann.key\n"
+    done = run(by_secret, "mine")
+    assert (done.code, f"acting as 301:{ann}" in done.err) == (0, True), done
+    assert f"301:{ann}" in here.ok(f"history {PREFIX}/mine").out
+    assert run(by_secret, "other").code == 4, "it has the permissions of the identity only"
+    assert run(by_key, "mine", "--note a").code == 0
+    assert run(by_key.replace("ann.key", "protected.key|top secret"), "mine", "--note ab").code == 0
+    for wrong in (
+        by_secret.replace("horse", "cow"),
+        by_secret.replace("301:", "300:"),
+        by_key.replace("ann.key", "protected.key|no secret"),
+        by_key.replace("300:", "301:"),
+        by_secret.replace("ann", "nobody"),
+    ):
+        assert run(wrong, "mine", "--note abc").code in (2, 4), wrong
+    for several in (f"{by_secret}\n{by_key}", f"DELETE {PREFIX}/other\n\n{by_secret}"):
+        done = run(several, "mine", "--note abcd")
+        assert (done.code, "Split the file" in done.err) == (2, True), done
+    assert run(by_secret, "mine", "--note abcde", by_secret).code == 0, "the same identity again"
+    done = run(by_secret, "other", f"--as 300:0.NA/{PREFIX} --note abcdef")
+    assert (done.code, "no effect with --as" in done.err) == (0, True), done
+    done = run(by_secret, "other", "--server http://127.0.0.1:1")
+    assert (done.code, "--secret-file" in done.err) == (2, True), done
 
 
 def test_examples_of_the_help_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

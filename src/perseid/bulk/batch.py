@@ -6,8 +6,9 @@
 
 A value line is `INDEX TYPE TTL PERMISSIONS FORMAT DATA` with the formats UTF8 (the rest of the line, trimmed), ADMIN
 (`INDEX:PERMISSIONS:HANDLE`, the digit of ADD_HANDLE first), LIST (`INDEX:HANDLE;INDEX:HANDLE`) and FILE, which is read
-only if the caller gives a function for that. AUTHENTICATE and SESSIONSETUP say how another tool signs in: they are
-recognized and reported without their secrets, and have no effect. A line that begins with `#` is a comment.
+only if the caller gives a function for that. A line that begins with `#` is a comment. AUTHENTICATE and SESSIONSETUP
+say how another tool signs in: readers of rows report them without their secrets. `find_credential` is for a caller that
+can verify an identity.
 
 The format has no timestamps, references or absolute TTLs, and only text and two structures as data. `format_create`
 says what of a record it could not write.
@@ -15,6 +16,7 @@ says what of a record it could not write.
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import BinaryIO, Final
 
@@ -49,7 +51,8 @@ _ADMIN: Final = re.compile(r"([0-9]{1,10}):([01]{12}):(.+)", re.DOTALL)
 _ENTRY: Final = re.compile(r"([0-9]{1,10}):(.+)", re.DOTALL)
 _BLANK: Final = re.compile("[\\x00-\\x20]")
 _TTL: Final = re.compile("-?[0-9]{1,10}")
-_IDENTITY: Final = re.compile(r"(?:PUBKEY|SECKEY):[0-9]{1,10}:[^|]+", re.IGNORECASE)
+_IDENTITY: Final = re.compile(r"(PUBKEY|SECKEY):([0-9]{1,10}:[^|]+)", re.IGNORECASE)
+_SPLIT: Final = "Split the file, and import the operations of each identity on their own."
 _WITH_VALUES: Final = {
     "CREATE": RowOperation.CREATE,
     "ADD": RowOperation.ADD,
@@ -74,6 +77,19 @@ class Loss(msgspec.Struct, frozen=True):
     """Whether the value is missing in the file; otherwise only a detail of it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """The identity that a batch file signs in with."""
+
+    line: int
+    kind: str
+    """`SECKEY` or `PUBKEY`."""
+    reference: str
+    """The key, as in `300:0.NA/12345`."""
+    content: str = field(repr=False)
+    """The secret; or the path of the private key, with `|` and its passphrase if it has one."""
+
+
 def find_command(line: str) -> str:
     """The command that a line starts, in uppercase; empty if it starts none."""
     match = _COMMAND.fullmatch(line.strip(BLANKS))
@@ -85,8 +101,40 @@ def read_batch(file: BinaryIO, read_file: FileReader | None = None) -> RowReader
     lines = _Lines(file)
     parser = _Parser(lines, read_file)
     parser.read_headers()
-    identities = tuple(parser.identities)
-    return RowReader(Detected(Format.BATCH, "UTF-8", authentication=identities), parser.read())
+    detected = Detected(
+        Format.BATCH, "UTF-8", authentication=tuple(parser.identities), session_setup=parser.has_session
+    )
+    return RowReader(detected, parser.read())
+
+
+def find_credential(file: BinaryIO) -> Credential | None:
+    """Find the identity of a batch file; None if it names none.
+
+    Raises `InvalidFile` for operations with different identities, which are never part of one import.
+    """
+    lines = _Lines(file)
+    found: Credential | None = None
+    has_operations = False
+    while (line := lines.take()) is not None:
+        match = _COMMAND.fullmatch(line)
+        if match is None or match[1].upper() == "SESSIONSETUP":
+            continue
+        if match[1].upper() != "AUTHENTICATE":
+            has_operations = True
+            continue
+        number, identity = lines.number, _IDENTITY.fullmatch(match[2] or "")
+        if identity is None:
+            message = "AUTHENTICATE has no identity of the form SECKEY:INDEX:HANDLE or PUBKEY:INDEX:HANDLE."
+            raise invalid_file("invalid-identity", message, line=number)
+        credential = Credential(number, identity[1].upper(), identity[2], lines.take() or "")
+        if found is None and has_operations:
+            message = "AUTHENTICATE comes after operations without an identity."
+            raise invalid_file("several-identities", message, _SPLIT, number)
+        if found is not None and (found.kind, found.reference) != (credential.kind, credential.reference):
+            message = f"The file has another identity than on line {found.line}."
+            raise invalid_file("several-identities", message, _SPLIT, number)
+        found = found or credential
+    return found
 
 
 class _Lines:
@@ -132,6 +180,8 @@ class _Parser:
         self._read_file = read_file
         self.identities: list[str] = []
         """Identities of AUTHENTICATE, without secrets."""
+        self.has_session = False
+        """Whether there is a SESSIONSETUP."""
 
     def read_headers(self) -> None:
         """Read how to sign in, up to the first operation."""
@@ -183,6 +233,7 @@ class _Parser:
                 self.identities.append(shorten(rest))
             self._lines.take()  # the key file or the secret
             return
+        self.has_session = True
         while self._lines.take():
             pass
 

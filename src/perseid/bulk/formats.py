@@ -101,7 +101,9 @@ class Detected(msgspec.Struct, frozen=True, omit_defaults=True):
     sheet: str = ""
     columns: tuple[ColumnUse, ...] = ()
     authentication: tuple[str, ...] = ()
-    """Identities in the header of a batch file, such as `PUBKEY:300:0.NA/12345`, which is not used."""
+    """Identities in the header of a batch file, such as `PUBKEY:300:0.NA/12345`; only the command line uses one."""
+    session_setup: bool = False
+    """Whether the header of a batch file sets up a session, which has no effect."""
     skipped_sheets: tuple[str, ...] = ()
     profile: Profile | None = None
 

@@ -21,6 +21,7 @@ from perseid.registry.registry import Registry
 from perseid.registry.results import Refused, StateConflict
 from perseid.schema.imports import ImportQuery, ImportState, RowProblem
 
+from .batch import Credential
 from .formats import (
     Detected,
     FileReader,
@@ -32,7 +33,7 @@ from .formats import (
     invalid_file,
 )
 from .report import HANDLE_COLUMN, write_handles
-from .rows import open_rows
+from .rows import open_rows, read_credential
 
 E = TypeVar("E", Format, Profile)
 _BLOCK: Final = 1 << 20
@@ -86,6 +87,12 @@ def hash_file(file: BinaryIO) -> tuple[str, int]:
         size += len(block)
     file.seek(0)
     return digest.hexdigest(), size
+
+
+def find_credential(file: BinaryIO, query: ImportQuery) -> Credential | None:
+    """Return the identity that a file signs in with, which an interface can verify. Raises `InvalidFile`."""
+    with _share(file) as shared:
+        return read_credential(shared, query.name, to_read_options(query))
 
 
 @dataclass(slots=True)

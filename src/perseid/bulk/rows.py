@@ -5,7 +5,7 @@ import time
 from typing import BinaryIO, Final
 
 from .anvl import read_anvl
-from .batch import read_batch
+from .batch import Credential, find_credential, read_batch
 from .columns import read_table
 from .dumps import JDB_MARK, read_dump, read_jdb
 from .encodings import buffer, peek
@@ -70,6 +70,13 @@ def open_rows(
         return read_exchange(file, options)
     moment = int(time.time()) if now is None else now
     return read_dump(file, moment) if format_ == Format.DUMP else read_jdb(file, moment)
+
+
+def read_credential(file: BinaryIO, name: str, options: ReadOptions) -> Credential | None:
+    """Find the identity that a file signs in with; only a batch file can have one. Raises `InvalidFile`."""
+    file = buffer(file)
+    format_ = options.format or detect_format(peek(file), name)
+    return find_credential(file) if format_ == Format.BATCH else None
 
 
 def open_table(file: BinaryIO, name: str = "", options: ReadOptions | None = None) -> Table:

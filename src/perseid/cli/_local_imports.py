@@ -1,24 +1,32 @@
 """Imports into an installation, with the methods of `perseid.client.Client`."""
 
+import hmac
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 
+from perseid.bulk.batch import Credential
 from perseid.bulk.formats import ReadOptions
 from perseid.bulk.imports import FileCheck, hash_file, read_problems, to_read_options, write_minted
 from perseid.bulk.report import write_report
 from perseid.records.binary import MAX_BYTES
+from perseid.records.errors import InvalidData
+from perseid.registry.access.permissions import display_name
+from perseid.registry.advice import AdviceKind
+from perseid.registry.identity import KeyIdentity, Proof
 from perseid.registry.jobs import import_job, runner
 from perseid.registry.jobs.spool import Spool, SpooledImport
+from perseid.registry.results import Refused
 from perseid.schema.imports import ImportQuery, ImportResponse, ImportState, RowOptions, RowProblemResponse
 from perseid.schema.jobs import JobResponse, PlannedRecord
+from perseid.wire.codes import ResponseCode
 
 from ._advice import render_advice
-from ._arguments import INTERFACE, OpenInstallation
+from ._arguments import INTERFACE, OpenInstallation, parse_value_ref
 from ._output import CommandFailed
 from ._target import LocalTarget
 
@@ -119,3 +127,32 @@ def _read_file(path: str) -> bytes:
     """Read a file that a batch file names, up to one byte more than a value can have."""
     with Path(path).open("rb") as file:
         return file.read(MAX_BYTES + 1)
+
+
+def authenticate(session: OpenInstallation, credential: Credential) -> OpenInstallation:
+    """Act as the identity of a batch file, as with `--as`, if its secret or key verifies. Raises `Refused`."""
+    from perseid.records.private_keys import read_private_key  # noqa: PLC0415 - loads cryptography
+    from perseid.server.native import authentication  # noqa: PLC0415 - only for these files
+
+    reference = parse_value_ref(credential.reference, "AUTHENTICATE")
+    proof = Proof.SECRET_KEY if credential.kind == "SECKEY" else Proof.PUBLIC_KEY
+    with session.registry.snapshot() as snapshot:
+        stored = snapshot.group(reference.handle) or ()
+    keys = authentication.candidate_keys(stored, proof, reference.index)
+    if proof is Proof.SECRET_KEY:
+        secret = credential.content.encode()
+        found = authentication.find_proving_secret(
+            keys, lambda data: hmac.compare_digest(data, secret), reference.index
+        )
+    else:
+        path, bar, passphrase = credential.content.partition("|")
+        try:
+            public = read_private_key(_read_file(path), passphrase.encode() if bar else None).public
+        except InvalidData as problem:
+            reason = f"Line {credential.line}: {display_name(path)} cannot be read: {problem}"
+            raise Refused(ResponseCode.AUTHENTICATION_FAILED, reason, AdviceKind.CHECK_KEY()) from None
+        found = authentication.find_proving_public_key(keys, lambda key: key == public)
+    if found is None:
+        reason = f"Line {credential.line}: the secret or key is not that of {display_name(str(reference))}"
+        raise Refused(ResponseCode.AUTHENTICATION_FAILED, reason, AdviceKind.CHECK_KEY())
+    return replace(session, identity=KeyIdentity(reference, proof, verified_index=found.index))

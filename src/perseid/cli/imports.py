@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Final, TypeAlias
 import typer
 
 from perseid.bulk.formats import Format, Profile
+from perseid.bulk.imports import find_credential
 from perseid.schema.imports import ImportQuery, ImportResponse, OnExisting, RowOutcome, RowProblemResponse
 from perseid.schema.jobs import JobResponse
 
 from ._arguments import STANDARD_INPUT, ActingAs, Directory, Note, print_warnings, printable
 from ._commands import REMOTE
-from ._local_imports import LocalImports
+from ._local_imports import LocalImports, authenticate
 from ._output import (
     AsJson,
     CommandFailed,
@@ -53,6 +54,13 @@ _ACTIONS: Final = {
     RowOutcome.DELETED: "deleted",
 }
 _FAMILIAR: Final = (Format.CSV, Format.XLSX, Format.ODS, Format.JSONL, Format.BATCH)
+
+
+class CredentialInFile(CommandFailed):
+    """A file that is meant for a server contains a secret."""
+
+    problem_type = "invalid-value"
+    is_usage = True
 
 
 class InvalidRows(CommandFailed):
@@ -138,6 +146,8 @@ def import_file(  # noqa: PLR0913 - options
     A column is named after its type, as in `URL` or `EMAIL!private`. Other columns are refused, unless `--map` says
     what they mean. Cells are stored as they are.
 
+    AUTHENTICATE in a batch file has the effect of `--as`, if its secret or key is right.
+
     The import is one job: `perseid jobs resume` resumes it, and `perseid undo` undoes it. With `--mint`, the file is
     written again with a handle in each row, beside the original (FILE.minted.csv) or to `--output`.
 
@@ -170,13 +180,15 @@ def import_file(  # noqa: PLR0913 - options
         skip_invalid=skip_invalid,
     )
     minted = _choose_output(file, output) if mint or handles_of else None
-    with _open_source(file) as source, open_target(directory, acting_as) as target:
+    with _open_source(file) as source, open_target(directory, acting_as) as opened:
+        target = opened if acting_as and isinstance(opened, LocalTarget) else _sign_in(opened, source, query)
         imports: Imports = LocalImports(target) if isinstance(target, LocalTarget) else target
         if minted is not None and handles_of is not None:
             _write_minted(imports, handles_of, source, query, minted)
             return
         command = _Import(target, imports, source, query, json)
         checked = command.check(preserve_dates=preserve_dates)
+        _remark_identity(checked, acting_as)
         try:
             command.show(checked, dry_run=dry_run)
             command.report(checked, report)
@@ -197,6 +209,25 @@ def import_file(  # noqa: PLR0913 - options
                 error.add_note(f"The handles are minted. To write them: perseid import FILE --handles-of {ended.job}")
                 raise
     _print_result(ended, checked, minted, json=json)
+
+
+def _sign_in(target: Target, source: BinaryIO, query: ImportQuery) -> Target:
+    """Act as the identity of a batch file. Its secret is never sent to a server."""
+    credential = find_credential(source, query)
+    if credential is None:
+        return target
+    if not isinstance(target, LocalTarget):
+        reason = f"Line {credential.line} has the secret or key of an identity, which is not sent to a server"
+        sign_in = "--as with --secret-file or --key-file, or a saved server (perseid login)"
+        raise CredentialInFile(reason, f"Remove AUTHENTICATE and the line after it, and use {sign_in}")
+    session = authenticate(target.session, credential)
+    print_message(f"Line {credential.line}: acting as {printable(str(session.identity))}")
+    return LocalTarget(session)
+
+
+def _remark_identity(checked: ImportResponse, acting_as: str | None) -> None:
+    if acting_as and checked.detected.get("authentication"):
+        print_message("AUTHENTICATE has no effect with --as")
 
 
 class _Import:
@@ -238,8 +269,8 @@ class _Import:
         }
         print_lines = print_fields if dry_run else _print_hints
         print_lines(lines)
-        for identity in detected.get("authentication", ()):
-            print_message(f"The file names the identity {printable(identity)}, which is not used. To use one: --as")
+        if detected.get("session_setup"):
+            print_message("SESSIONSETUP has no effect")
         print_warnings(map(printable, checked.warnings))
         self._show_changes(checked, dry_run)
 
