@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import io
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 import perseid
 from perseid.client.errors import ProtocolError, Refused, Unreachable
 from perseid.records.encoding import to_base64
+from perseid.schema.imports import ImportQuery
 from perseid.schema.jobs import JobState
 from perseid.schema.queries import Selectors
 from perseid.schema.records import ValueInput
@@ -109,3 +111,28 @@ def test_server_that_does_not_run_is_unreachable(monkeypatch: pytest.MonkeyPatch
         pytest.raises(Unreachable, match=r"127\.0\.0\.1:9"),
     ):
         client.resolve("12345/n0")
+
+
+def test_file_is_imported_with_the_asynchronous_client(server: Serving) -> None:
+    async def use() -> None:
+        options = {"identity": ADMINISTRATOR, "secret": SECRET}
+        async with perseid.connect_async(url(server, "http"), **options) as client:  # type: ignore[arg-type]
+            table = b"handle,URL\n12345/as-1,https://a.example/\n12345/as-2,nowhere\n"
+            with pytest.raises(Refused):
+                await client.import_file(io.BytesIO(table), ImportQuery(name="t.csv"))
+            checked = await client.check_import(io.BytesIO(table), ImportQuery(name="t.csv"))
+            assert (checked.valid, checked.invalid) == (1, 1)
+            report = io.BytesIO()
+            await client.write_import_report(checked.id, report)
+            assert b"12345/as-2,nowhere" in report.getvalue()
+            job = await client.import_file(io.BytesIO(table), ImportQuery(name="t.csv", skip_invalid=True))
+            assert (job.state, job.done) == (JobState.DONE, 1)
+            assert (await client.resolve("12345/as-1")).handle == "12345/as-1"
+            query = ImportQuery(name="m.csv", prefix="12345", mint=True)
+            minted = await client.import_file(io.BytesIO(b"URL\nhttps://m.example/\n"), query)
+            written = io.BytesIO()
+            await client.write_minted(minted.job, written)
+            assert b"https://m.example/" in written.getvalue()
+            assert b"12345/" in written.getvalue()
+
+    asyncio.run(use())

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from perseid.names.handle import Handle
+from perseid.records.record import PRIVATE_PERMISSIONS, Value
 from perseid.registry.commands.records import Create
 from perseid.registry.jobs.spool import Spool
 from perseid.server.http.messages import Response
@@ -152,9 +153,12 @@ def test_limits_and_permissions(importing: Harness, monkeypatch: pytest.MonkeyPa
     importing.configure(import_spool=1 << 20)
     monkeypatch.setattr(imports, "MAX_PENDING", 1)
     problem(upload(importing, TABLE), "too-many-requests")
-    monkeypatch.setattr(imports, "_is_own", lambda *_: False)
+    values = (Value(301, "HS_SECKEY", b"of ann", permissions=PRIVATE_PERMISSIONS),)
+    importing.registry.do(Create(Handle.parse("12345/ann"), values), OPERATOR, "cli")
+    ann = basic("301:12345/ann", "of ann")
     for route in ("", "/problems", "/changes", "/report", "/handles"):
-        problem(get(importing, path + route), "not-found")
-    problem(send(importing, "POST", f"{path}/apply", {}, headers=basic()), "not-found")
-    problem(send(importing, "DELETE", path, headers=basic()), "not-found")
+        problem(send(importing, "GET", path + route, headers=ann), "not-found")
+    problem(send(importing, "POST", f"{path}/apply", {}, headers=ann), "not-found")
+    problem(send(importing, "DELETE", path, headers=ann), "not-found")
+    assert got(get(importing, path))["id"] == found["id"], "its user sees it"
     assert json.dumps(found)
