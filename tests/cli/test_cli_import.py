@@ -212,6 +212,17 @@ def test_dates_are_kept_for_server_administrators_only(here: Site) -> None:
     assert document["values"][0]["timestamp"] == "2001-02-03T04:05:06Z"
 
 
+def test_handles_without_a_prefix_get_the_one_that_is_named(here: Site) -> None:
+    write("t.csv", ("handle", "URL"), ("book-1", "https://example.org/"))
+    done = here("import t.csv --yes")
+    assert (done.code, done.out) == (
+        4,
+        "line 2, handle: The handle has no prefix. (book-1) Write PREFIX/SUFFIX, or use --prefix PREFIX.\n",
+    )
+    here.ok(f"import t.csv --prefix {PREFIX} --yes")
+    assert values_of(here, f"{PREFIX}/book-1") == ["https://example.org/"]
+
+
 def test_records_on_one_line_of_the_exchange_format_are_imported(here: Site) -> None:
     """Other writers do not break lines; a job is resumed by the number of a row."""
     records = {f"{PREFIX}/{name}": {"values": [{"index": 1, "type": "URL", "data": "https://e.org/"}]} for name in "ab"}

@@ -157,6 +157,10 @@ def invalid_file(rule: str, message: str, fix: str = "", line: int = 0, column: 
     return InvalidFile(RowProblem(line, column, "", rule, message, fix))
 
 
+_WITH_PREFIX: Final = frozenset("/:%")
+"""Characters of which a handle with a prefix has one, also in a URI."""
+
+
 def find_handle(line: int, handle: str, column: str, options: ReadOptions) -> tuple[RowOperation, str] | RowProblem:
     """What to do for a row with this handle, or without one, and the handle or prefix."""
     if options.mint:
@@ -169,6 +173,9 @@ def find_handle(line: int, handle: str, column: str, options: ReadOptions) -> tu
         return RowProblem(line, column, "", "missing-handle", "The handle is missing.", fix)
     if options.prefix and "/" not in handle:
         return RowOperation.CREATE, f"{options.prefix}/{handle}"
+    if not _WITH_PREFIX & set(handle):
+        fix = "Write PREFIX/SUFFIX, or use --prefix PREFIX."
+        return RowProblem(line, column, shorten(handle), "H1", "The handle has no prefix.", fix)
     return RowOperation.CREATE, handle
 
 
