@@ -148,12 +148,12 @@ class Revoke(Deferrable):
     def decide(self, context: Context) -> Plan[AccessChange]:
         """Require MODIFY_ADMIN, and what the differences require. An administrator must remain."""
         rights = Rights.parse(self.rights)
-        require_identity(context, f"revoke rights on {display_name(self.on)}")
-        is_record = "/" in self.on
-        stored = _get_record(context, self.on) if is_record else get_prefix_handle(context, self.on)
         is_all = rights == Rights()
         if not is_all:
             rights.check(self.on)
+        require_identity(context, f"revoke rights on {display_name(self.on)}")
+        is_record = "/" in self.on
+        stored = _get_record(context, self.on) if is_record else get_prefix_handle(context, self.on)
         revoked = rights.in_record() if is_record else rights.permissions
         values: list[Value] = []
         for value in stored.values:
