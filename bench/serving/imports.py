@@ -6,7 +6,6 @@ task. The time of the server for the import is not counted in the microseconds o
 """
 
 import argparse
-import os
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from .migration import anonymous_memory
+from .migration import measure
 
 PERSEID: Final = Path(sys.executable).with_name("perseid")
 PREFIX: Final = "12345"
@@ -63,25 +62,6 @@ def serve(directory: Path) -> Iterator[None]:
         process.wait()
 
 
-def measure(label: str, records: int, *arguments: str) -> None:
-    """Run a command and print its cost."""
-    started = time.monotonic()
-    process = subprocess.Popen([PERSEID, "import", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    memory = 0.0
-    while True:
-        memory = max(memory, anonymous_memory(process.pid))
-        pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-        if pid:
-            break
-        time.sleep(_SAMPLE_SECONDS)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    seconds = time.monotonic() - started
-    if process.returncode:
-        raise SystemExit(f"{label} failed with exit code {process.returncode}")
-    cpu = (usage.ru_utime + usage.ru_stime) / records * 1e6
-    print(f"{label:<8} {records:>10,} {records / seconds:>10,.0f} {cpu:>10,.0f} {memory:>10,.0f}")
-
-
 def main() -> None:
     """Measure each number of records."""
     parser = argparse.ArgumentParser(description="Costs of imports.")
@@ -95,8 +75,8 @@ def main() -> None:
             init = [str(PERSEID), "init", str(directory), "--prefix", PREFIX, "--profile", "free"]
             subprocess.run(init, check=True, capture_output=True)
             with serve(directory):
-                measure("check", records, str(table), "--dry-run", "-d", str(directory))
-                measure("import", records, str(table), "--yes", "-d", str(directory))
+                measure("check", records, "import", str(table), "--dry-run", "-d", str(directory))
+                measure("import", records, "import", str(table), "--yes", "-d", str(directory))
 
 
 if __name__ == "__main__":

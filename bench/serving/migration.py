@@ -62,7 +62,7 @@ def anonymous_memory(pid: int) -> float:
 def measure(label: str, records: int, *arguments: str) -> None:
     """Run a command and print its cost."""
     started = time.monotonic()
-    process = subprocess.Popen([PERSEID, "migrate", *arguments, "--json"], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([PERSEID, *arguments, "--json"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     memory = 0.0
     while True:
         memory = max(memory, anonymous_memory(process.pid))
@@ -91,7 +91,7 @@ def main() -> None:
                 directory = str(Path(folder) / "installation")
                 subprocess.run([PERSEID, "init", directory], check=True, capture_output=True)
                 for label, command in (("copy", "copy"), ("again", "copy"), ("compare", "compare")):
-                    measure(label, records, command, url, "-d", directory)
+                    measure(label, records, "migrate", command, url, "-d", directory)
 
 
 if __name__ == "__main__":

@@ -171,8 +171,7 @@ def run_nginx(folder: Path, work: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
-    if NGINX is None:
-        pytest.skip("nginx is not installed: make test installs it")
+    assert NGINX is not None, "nginx is not installed: make test installs it"
     here = site(tmp_path_factory.mktemp("demo"), "--demo").directory
     with (
         tempfile.TemporaryDirectory(prefix="perseid-nginx-") as work,
