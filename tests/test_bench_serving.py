@@ -105,4 +105,5 @@ def test_the_bench_of_the_client_resolves_in_every_way(
         "one after the other, certified",
         "64 at a time",
         "from the cache",
+        "creates in one session",
     ]

@@ -24,7 +24,7 @@ from tests.server.shared_state import make_state
 
 PIECES = 5
 ANN = LocalIdentity("ann")
-REGISTRY = cast("Registry", SimpleNamespace(ledger=SimpleNamespace(log=None), rules=None))
+REGISTRY = cast("Registry", SimpleNamespace(ledger=SimpleNamespace(log=None), rules=None, spool=None))
 
 
 class Work:

@@ -23,6 +23,7 @@ import pytest
 
 from perseid.records.record import Value
 from perseid.records.site import Site
+from perseid.server.processes.child import BEAT_SECONDS
 from perseid.server.state.runtime import lock_installation
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode
 from perseid.wire.requests import Resolve
@@ -203,6 +204,18 @@ def test_invalid_message_gets_one_response_and_the_connection_ends(server: Servi
 # Processes
 
 
+def is_idle(process: int) -> bool:
+    """Whether a process uses no time of the processor for three of its heartbeats."""
+
+    def ticks() -> int:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].split()
+        return int(fields[11]) + int(fields[12])
+
+    before = ticks()
+    time.sleep(3 * BEAT_SECONDS)
+    return ticks() == before
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_other_workers_serve_the_sockets_of_a_silent_one(killable_server: Serving, number: signal.Signals) -> None:
     """Nobody waits for its replacement, which takes seconds on a busy machine. Changes wait for another writer.
@@ -212,6 +225,7 @@ def test_other_workers_serve_the_sockets_of_a_silent_one(killable_server: Servin
     before = children(killable_server, "worker")
     (writer,), (parent,) = (children(killable_server, kind) for kind in ("writer", "forkserver"))
     host, port = killable_server.http
+    eventually(lambda: is_idle(parent), "the fork server has loaded all modules")  # it has a heartbeat then
     for process in (parent, before[0], writer):
         os.kill(process, number)
     for at in range(40):  # the kernel gives about half of them to the sockets of each worker
