@@ -205,7 +205,7 @@ def test_a_killed_copy_is_continued(on_mariadb: HandleDatabase, target: Site) ->
 def test_the_benchmark_copies_and_compares(postgres: Cluster, target: Site, capsys: pytest.CaptureFixture[str]) -> None:
     url = migration.fill(postgres, 300)
     for command in ("copy", "compare"):
-        migration.measure(command, 300, command, url, "-d", str(target.directory))
+        migration.measure(command, 300, "migrate", command, url, "-d", str(target.directory))
     assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()] == [["copy", "300"], ["compare", "300"]]
     assert len(target.lines("list 12345")) == 300
 
