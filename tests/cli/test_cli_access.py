@@ -74,6 +74,7 @@ REFUSALS = (
     ("grant 12345/ann editor --on 12345/x --existing", 2, "requires a prefix"),
     ("grant 12345/ann boss --on 12345", 2, "perseid: 'boss' is neither a role nor a permission"),
     ("grant 12345/ann boss --on 12345", 2, "owner, editor, minter, reader"),
+    (f"grant 12345/ann {'editor ' * 21}--on 12345", 2, "21 roles and permissions are named. At most 20 are allowed"),
     ("grant 12345/none editor --on 12345", 4, "does not exist"),
     ("grant 12345/ann add_value --on 12345", 2, "Grant a role on the prefix"),
     ("grant 12345/ann editor --on 99", 3, "does not host"),

@@ -174,6 +174,8 @@ COMMANDS: Final = (
     "grant hdl:12345/zoe editor --on 12345 --existing --yes",
     "grant 12345/zoe reader --on hdl:12345/n5",
     "grant 12345/zoe boss --on 12345",
+    f"grant 12345/zoe {'reader ' * 21}--on 12345",
+    f"revoke 12345/zoe {'reader ' * 21}--on 12345",
     "grant 12345/zoe minter --on 12345/n5",
     "grant 300:12345 minter --on 12345",
     "grant 300:12345/none owner --on 12345/n5",

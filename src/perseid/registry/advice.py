@@ -41,6 +41,7 @@ class AdviceKind(Enum):
     NAME_PREFIX = "Name a prefix"
     NAME_ROLES = "Name other roles: {roles}"
     NAME_RIGHTS = "Use a role ({roles}) or a permission ({permissions})"
+    NAME_RIGHTS_ONCE = "Name each role and each permission once"
     ONE_LINE_NAME = "Use one printable line"
 
     # Tokens and idempotency keys

@@ -7,7 +7,7 @@ from .common import Doc, IdentityText, Name, NextCursor, Note, Paging, RequestBo
 from .namespaces import Prefix
 
 MAX_RIGHTS: Final = 20
-"""Roles and permissions in one request: more than there are."""
+"""Roles and permissions in one request: more than there are. The registry refuses more, at every interface."""
 
 MAX_NAME: Final = 200
 """Characters of the longest name or address: one line."""
@@ -54,8 +54,7 @@ Administrator = Annotated[
 Rights = Annotated[
     tuple[str, ...],
     Doc(
-        "Roles (`owner`, `editor`, `minter`, `reader`) or permissions, such as `add_value`.",
-        max_length=MAX_RIGHTS,
+        f"Roles (`owner`, `editor`, `minter`, `reader`) or permissions, such as `add_value`; at most {MAX_RIGHTS}.",
         examples=[["editor"]],
     ),
 ]
@@ -115,7 +114,7 @@ class AccessRequest(RequestBody, frozen=True):
     """Rights to grant."""
 
     identity: Administrator
-    rights: Annotated[Rights, Doc("Roles or permissions.", min_length=1)]
+    rights: Annotated[Rights, Doc(f"Roles or permissions; at most {MAX_RIGHTS}.", min_length=1)]
     on: On
     dry_run: Annotated[bool, Doc("Only check and show what would change.")] = False
     note: Note = ""
@@ -124,7 +123,7 @@ class AccessRequest(RequestBody, frozen=True):
 class RevokeRequest(AccessRequest, frozen=True, kw_only=True):
     """Rights to revoke."""
 
-    rights: Annotated[Rights, Doc("Roles or permissions; everything if omitted.")] = ()
+    rights: Annotated[Rights, Doc(f"Roles or permissions, at most {MAX_RIGHTS}; everything if omitted.")] = ()
 
 
 class AccessChanged(ResponseBody, frozen=True, omit_defaults=False):

@@ -20,7 +20,7 @@ from perseid.registry.queries.access import MAX_COUNTED, access_of, count_withou
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
 from perseid.registry.results import InvalidRequest, PrefixNotHosted, Refused, StateConflict
-from perseid.schema.access import AccessRole, KeyState
+from perseid.schema.access import MAX_RIGHTS, AccessRole, KeyState
 from perseid.wire.codes import ResponseCode
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
 
@@ -281,6 +281,8 @@ def test_owners_of_deployed_tools_have_fewer_permissions_and_stay_owners(registr
 INVALID = (
     (Grant(ANN.reference, ("boss",), "12345"), InvalidRequest),
     (Grant(ANN.reference, (), "12345"), InvalidRequest),
+    (Grant(ANN.reference, ("minter",) * (MAX_RIGHTS + 1), "12345"), InvalidRequest),
+    (Revoke(ANN.reference, ("minter",) * (MAX_RIGHTS + 1), "12345"), InvalidRequest),
     (Grant(ANN.reference, ("minter",), "12345/x"), InvalidRequest),
     (Grant(ANN.reference, ("add_value",), "12345"), InvalidRequest),
     (Grant(ANN.reference, ("minter",), "99"), PrefixNotHosted),
@@ -291,6 +293,10 @@ INVALID = (
     (Grant(ValueRef(0, "77/elsewhere"), ("minter",), "12345"), Refused),
     (Grant(ValueRef(300, "x"), ("minter",), "12345"), InvalidRequest),
 )
+
+
+def test_as_many_rights_as_allowed_are_granted(registry: Registry) -> None:
+    assert grant(registry, "12345/ann", *["minter"] * MAX_RIGHTS).is_changed
 
 
 def test_invalid_grants_are_refused_with_advice(registry: Registry) -> None:

@@ -20,7 +20,7 @@ keys. For the same reason editors and readers of a prefix are not added to recor
 key of somebody else they would have all their permissions. A record that names them before it gets a key keeps them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -34,7 +34,7 @@ from perseid.registry.advice import AdviceKind
 from perseid.registry.identity import handle_key
 from perseid.registry.policy.policy import PREFIX_PLACEHOLDER
 from perseid.registry.results import InvalidRequest
-from perseid.schema.access import AccessRole
+from perseid.schema.access import MAX_RIGHTS, AccessRole
 from perseid.wire.codes import ResponseCode
 
 from .permissions import display_name
@@ -91,8 +91,11 @@ class Rights:
     permissions: AdminPermission = NO_PERMISSIONS
 
     @classmethod
-    def parse(cls, texts: Iterable[str]) -> "Rights":
+    def parse(cls, texts: Sequence[str]) -> "Rights":
         """Parse names of roles and permissions. Raises `InvalidRequest`."""
+        if len(texts) > MAX_RIGHTS:
+            reason = f"{len(texts):,} roles and permissions are named. At most {MAX_RIGHTS} are allowed"
+            raise InvalidRequest(ResponseCode.INVALID_VALUE, reason, AdviceKind.NAME_RIGHTS_ONCE())
         roles: dict[AccessRole, None] = {}
         permissions = NO_PERMISSIONS
         for text in texts:

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 from hypothesis import strategies as st
 
+from perseid.schema.access import MAX_RIGHTS
 from tests.cli.program import Done
 from tests.server.http.v1.interfaces import ANN, NAMES, PREFIXES, Both, requests, step
 from tests.server.installations import ADMINISTRATOR
@@ -246,7 +247,7 @@ def granting() -> st.SearchStrategy[Both]:
 
     who = st.sampled_from(["12345/n1", "1:12345/n1", "300:54321/x", "54321/x", "12345/nobody", "300:12345/nobody"])
     names = st.sampled_from(["editor", "minter", "reader", "add_value", "add_handle", "boss"])
-    rights = st.lists(names, min_size=1, max_size=8)  # the schema of the API allows 20
+    rights = st.one_of(st.lists(names, min_size=1), st.lists(names, min_size=MAX_RIGHTS, max_size=MAX_RIGHTS + 3))
     where = st.sampled_from(["12345", "54321", "12345/n0", "12345/new", "12345/private", "12345/none", "1/2"])
     return st.one_of(
         st.builds(change, st.sampled_from(["grant", "revoke"]), who, rights, where),

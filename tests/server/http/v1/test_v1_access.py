@@ -114,6 +114,8 @@ def test_refusals_have_advice_of_this_interface(server: Harness) -> None:
     problem(send(server, "POST", "/users", {**ZOE, "name": " z"}, headers=basic()), "invalid-name")
     found = problem(send(server, "POST", "/grants", {**GRANT, "rights": ["boss"]}, headers=basic()), "invalid-value")
     assert "editor" in found["advice"]
+    many = {**GRANT, "rights": ["editor"] * 21}
+    assert "At most 20" in problem(send(server, "POST", "/grants", many, headers=basic()), "invalid-value")["detail"]
     assert problem(send(server, "POST", "/users/12345%2Fn0/reset", {}, headers=basic()), "state-conflict")[
         "advice"
     ] == ("List the users: GET /api/v1/users")
