@@ -144,12 +144,13 @@ class _Route(Generic[P, R]):
         """The path under the API, with parameters in braces."""
         self.result = result
         self.repeat = repeat
-        self._build = build
+        self.build = build
+        """How arguments become parts of a request."""
         self.__doc__ = build.__doc__
 
     def request(self, client: object, /, *args: P.args, **options: P.kwargs) -> ApiRequest[R]:
         """Build the request."""
-        given = self._build(client, *args, **options)
+        given = self.build(client, *args, **options)
         path = self.path.format_map({name: encode_parameter(text) for name, text in given.names.items()})
         # The condition is no longer met once the change is made.
         repeat = self.repeat if given.if_version is None or self.repeat is not Repeat.ALWAYS else Repeat.NEVER
@@ -169,7 +170,7 @@ class Operation(_Route[P, R]):
         if instance is None:
             return self
 
-        @functools.wraps(self._build)
+        @functools.wraps(self.build)
         def call(*args: P.args, **options: P.kwargs) -> object:
             return instance.send(self.request(instance, *args, **options))
 
@@ -192,7 +193,7 @@ class ListOperation(_Route[P, Page], Generic[P, Page, Item]):
         if instance is None:
             return self
 
-        @functools.wraps(self._build)
+        @functools.wraps(self.build)
         def call(*args: P.args, **options: P.kwargs) -> object:
             return instance.iterate(self.request(instance, *args, **options), self.items)
 

@@ -15,6 +15,7 @@ from perseid.server.http.clients import FALLBACK_URL
 from perseid.server.http.messages import Response
 from perseid.server.http.negotiation import PAGE_AGE
 from perseid.server.http.pages import docs_pages
+from perseid.server.http.pages.docs_examples import curl_command, make_example
 from perseid.server.http.v1.application import get_api
 from perseid.server.http.v1.routing import BASE, Route
 from tests.server.http.contexts import PUBLIC_URL, Harness, basic, harness, header_of
@@ -53,7 +54,7 @@ def options(words: list[str], name: str) -> list[str]:
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.operation)
 def test_example_command_is_valid(server: Harness, route: Route) -> None:
-    words = shlex.split(docs_pages.curl_command(route, said(route), schemas(), PUBLIC_URL))
+    words = shlex.split(curl_command(make_example(route, said(route), schemas()), PUBLIC_URL))
     address = urlsplit(words[-1])
     assert f"{address.scheme}://{address.netloc}" == PUBLIC_URL
     assert options(words, "-X") == ([] if route.method == "GET" else [route.method])

@@ -5,18 +5,14 @@
     /docs/schemas          types of requests and responses
     /docs/problems         problem types, and the rules that problems name
 
-The pages are generated from the OpenAPI document (`v1.openapi`). Each route has a complete curl command; its body
-consists of the examples of the fields, or else of minimal values.
+The pages are generated from the OpenAPI document (`v1.openapi`), with the examples of `docs_examples`.
 """
 
-import json
 import re
-import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
-from urllib.parse import quote
 
 import msgspec
 
@@ -27,85 +23,9 @@ from perseid.server.http.messages import Response
 from perseid.server.http.negotiation import PAGE_AGE
 from perseid.server.http.v1 import openapi
 from perseid.server.http.v1.application import get_api
-from perseid.server.http.v1.routing import BASE, NO_TOKEN, Route
+from perseid.server.http.v1.routing import BASE, Route
 
 from .pages import render_page, site_name
-
-_PATH_EXAMPLES: Final = {"handle": "12345%2Fx", "prefix": "12345", "suffix": "D7J1G0DQH", "rule": "H3"}
-"""Examples of path parameters; others are their names in capitals."""
-
-_USUAL_MEMBERS: Final = frozenset(("values", "prefix", "namespaces"))
-"""Optional fields that examples include."""
-
-_MEMBER_EXAMPLES: Final = {"data": "https://example.org/", "of": "12345/map", "description": "The scale of a map"}
-"""Examples of fields whose type has none, or an unsuitable one."""
-
-_QUERY_EXAMPLES: Final = {"/find": ("url",)}
-"""Optional query parameters that examples include, because one is required."""
-
-_TYPE_EXAMPLES: Final[Mapping[str, object]] = {"string": "…", "integer": 1, "number": 1, "boolean": True, "object": {}}
-
-Schemas = Mapping[str, Any]
-"""The schemas by name."""
-
-
-def curl_command(route: Route, spec: Mapping[str, Any], schemas: Schemas, server: str) -> str:
-    """Build the curl command of a route from its OpenAPI operation."""
-    parts = ["curl"]
-    if route.method != "GET":
-        parts[0] += f" -X {route.method}"
-    if route.scope == NO_TOKEN:
-        parts[0] += " -u '300%3A0.NA/12345'"
-    elif route.scope:
-        parts[0] += ' -H "Authorization: Bearer $TOKEN"'
-    if route.body is bytes:
-        parts += ['-H "Content-Type: application/octet-stream"', "--data-binary @table.csv"]
-    elif route.body is not None:
-        body = json.dumps(example_body(spec, schemas), ensure_ascii=False)
-        parts += ['-H "Content-Type: application/json"', f"-d {shlex.quote(body)}"]
-    parts.append(shlex.quote(f"{server}{BASE}{_target(route, spec, schemas)}"))
-    return " \\\n  ".join(parts) if route.body is not None else " ".join(parts)
-
-
-def example_body(spec: Mapping[str, Any], schemas: Schemas) -> object:
-    """Build an example body of a route."""
-    return _example(spec["requestBody"]["content"]["application/json"]["schema"], schemas)
-
-
-def _target(route: Route, spec: Mapping[str, Any], schemas: Schemas) -> str:
-    path, query = route.path, []
-    for each in spec["parameters"]:
-        name = each["name"]
-        if each["in"] == "path":
-            path = path.replace(f"{{{name}}}", _PATH_EXAMPLES.get(name, name.upper()))
-        elif each["in"] == "query" and (each["required"] or name in _QUERY_EXAMPLES.get(route.path, ())):
-            example = _example(each["schema"], schemas)
-            values = example if isinstance(example, list) else [example]  # a list parameter is repeated
-            query += [f"{name}={quote(str(value), safe=':/')}" for value in values]
-    return f"{path}?{'&'.join(query)}" if query else path
-
-
-def _example(schema: Mapping[str, Any], schemas: Schemas) -> object:
-    """Build an example of a schema."""
-    if "$ref" in schema:
-        return _example(schemas[schema["$ref"].rpartition("/")[2]], schemas)
-    for choice in ("examples", "enum"):
-        if choice in schema:
-            return schema[choice][0]
-    for choice in ("anyOf", "oneOf"):
-        if choice in schema:
-            return _example(schema[choice][0], schemas)
-    if schema.get("type") == "array":
-        return [_example(schema.get("items", {}), schemas)]
-    members = schema.get("properties")
-    if members is None:
-        return _TYPE_EXAMPLES[schema["type"]]
-    included = {*schema.get("required", ()), *_USUAL_MEMBERS} & set(members)
-    included = included or {name for name in members if "examples" in members[name]}
-    return {
-        name: _MEMBER_EXAMPLES.get(name) or _example(members[name], schemas) for name in members if name in included
-    }
-
 
 DOCS: Final = "docs"
 """The first path segment of the pages."""
@@ -264,7 +184,10 @@ def _section_page(tag: str, about: str, routes: Iterable[Route], settings: HttpS
 
 
 def _route_variables(route: Route, document: Mapping[str, Any], settings: HttpSettings) -> dict[str, Any]:
+    from . import docs_examples  # noqa: PLC0415 - loads the client
+
     spec = document["paths"][route.path][route.method.lower()]
+    example = docs_examples.make_example(route, spec, document["components"]["schemas"])
     success = spec["responses"][str(route.status)]
     own = [int(status) for status in spec["responses"] if int(status) not in openapi.COMMON_STATUSES]
     refusals = [
@@ -288,7 +211,8 @@ def _route_variables(route: Route, document: Mapping[str, Any], settings: HttpSe
         ],
         "media_types": list(success.get("content", {})),
         "refusals": refusals,
-        "example": curl_command(route, spec, document["components"]["schemas"], _server_url(settings)),
+        "curl": docs_examples.curl_command(example, _server_url(settings)),
+        "python": docs_examples.python_program(example, _server_url(settings)),
     }
 
 
