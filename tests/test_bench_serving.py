@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.serving import api, client, profiles
+from bench.serving import api, client, commands, profiles
 from bench.serving.bare import TCP, UDP, bare
 from bench.serving.load import KEPT, Generator, Order
 from bench.serving.processes import Watch, memory, parts
@@ -107,3 +107,13 @@ def test_the_bench_of_the_client_resolves_in_every_way(
         "from the cache",
         "creates in one session",
     ]
+
+
+def test_the_bench_of_commands_runs_each_locally_and_remotely(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["commands", "--rounds", "1"])
+    commands.main()
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6
+    assert all(line.count(" ms") == 2 for line in lines)

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from perseid.cli import _local
+from perseid.names.handle import Handle
 from perseid.registry.installation.public_view import open_public_view
 from perseid.registry.snapshot import LedgerNeeded, PublicSnapshot
-from tests.cli.installation import Site, refused, site
+from tests.cli.installation import Site, call, refused, site
 
 
 @pytest.fixture
@@ -59,6 +60,17 @@ def test_public_records_are_the_same_with_and_without_the_answers_view(
 
 def _no_view(_: Path) -> AbstractContextManager[PublicSnapshot]:
     raise LedgerNeeded
+
+
+@pytest.mark.parametrize("options", [(), ("--prefix", "12345"), ("--demo",)])
+def test_answers_view_is_used_before_a_server_has_run(tmp_path: Path, options: tuple[str, ...]) -> None:
+    here = Site(tmp_path / "new")
+    assert call("init", str(here.directory), *options).code == 0
+    if options != ("--prefix", "12345"):
+        here.ok("namespace add 12345")
+    here.ok("create 12345/x --url https://example.org/a")
+    with open_public_view(here.directory) as view:
+        assert view.stored(Handle.parse("12345/x")).is_public
 
 
 def test_answers_view_without_the_last_entry_is_not_used(here: Site) -> None:

@@ -125,6 +125,8 @@ def init(  # noqa: PLR0913 - options
         installations.create(target, settings=settings)
         with Installation.open(target) as opened:
             result = _populate(opened.registry(), options, secret)
+            ledger = opened.ledger
+            ledger.answers.catch_up(ledger.open_reader)  # so that `resolve` is quick before a server has run
     _print_result(target, options, result, secret, json)
 
 
