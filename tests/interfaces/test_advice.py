@@ -1,12 +1,14 @@
 """Advice about refusals: every kind has a text at every interface, and what the texts name exists."""
 
 import ast
+import inspect
 import re
 from collections import defaultdict
 from pathlib import Path
 from string import Formatter
 from typing import Final
 
+import msgspec
 import pytest
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -14,10 +16,18 @@ from typer.core import TyperCommand, TyperGroup
 import perseid
 from perseid.cli import _advice, app
 from perseid.cli._commands import LazyCommand
+from perseid.client import advice
+from perseid.client.api import Client
+from perseid.client.api_exchange import to_error
+from perseid.client.api_operations import ListOperation, Operation
 from perseid.registry.advice import NO_TEXTS, AdviceKind, AdviceTexts, render
+from perseid.schema.imports import ImportQuery
+from perseid.schema.problems import Problem
+from perseid.schema.records import ValueInput
 from perseid.server.http.compat import call
 from perseid.server.http.v1 import problems
 from tests.server.http.contexts import basic, harness
+from tests.server.http.v1.apis import send
 from tests.server.http.v1.openapi_document import document
 
 INTERFACES: Final[dict[str, AdviceTexts]] = {
@@ -25,6 +35,7 @@ INTERFACES: Final[dict[str, AdviceTexts]] = {
     "v1": problems.ADVICE_TEXTS,
     "compat": call.ADVICE_TEXTS,
     "pages": NO_TEXTS,
+    "python": {AdviceKind[name]: text for name, text in advice.TEXTS.items()},
 }
 """The native protocol sends no advice."""
 
@@ -68,7 +79,7 @@ def options(words: list[str]) -> set[str]:
 
 
 def test_interfaces_have_texts_for_the_same_kinds() -> None:
-    assert set(INTERFACES["cli"]) == set(INTERFACES["v1"]) == set(INTERFACES["compat"])
+    assert set(INTERFACES["cli"]) == set(INTERFACES["v1"]) == set(INTERFACES["compat"]) == set(INTERFACES["python"])
     assert None not in [*INTERFACES["cli"].values(), *INTERFACES["v1"].values()]
 
 
@@ -90,7 +101,7 @@ def test_texts_use_the_parameters_that_are_given(interface: str) -> None:
 def test_only_the_command_line_names_commands() -> None:
     for interface in set(INTERFACES) - {"cli"}:
         assert [text for text in texts(interface).values() if COMMAND.search(text)] == []
-    for interface in ("cli", "pages"):
+    for interface in ("cli", "pages", "python"):
         assert [text for text in texts(interface).values() if REQUEST.search(text)] == []
 
 
@@ -137,6 +148,40 @@ def test_every_request_in_advice_exists() -> None:
             shape = path.partition("?")[0].removeprefix("/api/v1").replace("/types/{type}", "/types/{handle}")
             assert method.lower() in paths.get(shape, {}), (method, path)
         assert {match[2] for match in PARAMETER.finditer(text)} <= members, text
+
+
+CALL: Final = re.compile(r"(client\.[a-z_]+|ImportQuery|ValueInput)(\([^()]*\))")
+
+
+def test_every_call_in_advice_of_the_client_is_valid() -> None:
+    """Names such as `policy` and `values` are what the reader has to fill in."""
+    named = [match for text in texts("python").values() for match in CALL.finditer(text)]
+    assert len(named) > 30
+    for match in named:
+        call_ = ast.parse(match[0].replace("{", "").replace("}", ""), mode="eval").body
+        assert isinstance(call_, ast.Call)
+        target = getattr(
+            Client, match[1].removeprefix("client."), {"ImportQuery": ImportQuery}.get(match[1], ValueInput)
+        )
+        bound = [None] * (len(call_.args) + isinstance(target, Operation | ListOperation))
+        function = target._build if isinstance(target, Operation | ListOperation) else target
+        inspect.signature(function).bind(*bound, **{str(keyword.arg): None for keyword in call_.keywords})
+
+
+def test_client_phrases_advice_of_a_server_as_python() -> None:
+    with harness() as server:
+        refused = send(server, "POST", "/handles", {"handle": "12345/n0"}, headers=basic())
+        invalid = send(server, "POST", "/handles", {"handle": "12345/\u202e"}, headers=basic())
+    for response, text in ((refused, "client.create('12345/n0', values, overwrite=True)"), (invalid, "client.rule('")):
+        error = to_error(msgspec.json.decode(response.body, type=Problem))
+        assert text in error.advice
+        assert "/api/v1" not in str(error)
+
+
+def test_client_keeps_the_text_of_a_newer_server() -> None:
+    problem = Problem("about:x", "X", 409, "x", advice="Do y", advice_kind="UNDO_JOB", advice_parameters={"other": "1"})
+    assert to_error(problem).advice == "Do y"
+    assert to_error(msgspec.structs.replace(problem, advice_kind="NEWER")).advice == "Do y"
 
 
 def test_every_page_and_parameter_in_advice_of_the_compatible_api_exists() -> None:

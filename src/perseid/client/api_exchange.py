@@ -499,10 +499,12 @@ def read_error(origin: Origin, response: HttpResponse) -> ClientError:
 
 def to_error(problem: Problem) -> ClientError:
     """Convert the problem of a server to an error."""
+    from .advice import render_advice  # noqa: PLC0415 - only errors need it
+
     kind = {_NOT_FOUND: NotFound}.get(problem.status, Refused if problem.status < 500 else ClientError)
     return kind(
         problem.detail,
-        advice=problem.advice,
+        advice=render_advice(problem),
         code=problem.code,
         rule=problem.rule,
         problem_type=problem.type.rpartition("#")[2],

@@ -1,0 +1,79 @@
+"""Advice about refusals, as Python: servers phrase it as requests, and also send its kind and parameters.
+
+The client does not load the registry, so kinds are names here. A kind that is missing has a text without requests.
+"""
+
+from typing import Final
+
+from perseid.schema.problems import Problem
+
+TEXTS: Final = {
+    "AUTHENTICATE": "Connect with a token, or with identity and either secret or key",
+    "CHANGE_CASE": "Leave it unchanged. If no two handles collide, confirm with change_case=True",
+    "CHANGE_POLICY": "Change its policy instead: client.change_policy({prefix}, policy)",
+    "CHANGE_SCHEME": "Change the scheme in the policy: client.change_policy({prefix}, policy)",
+    "CHOOSE_ON_EXISTING": 'Remove the row, or use ImportQuery(on_existing="skip") or ImportQuery(on_existing="update")',
+    "CREATE_RECORD": "Create its record first: client.create({handle}, values)",
+    "CREATE_TOKEN": "Use another token, or create one: client.create_token(scopes)",
+    "DEFINE_TYPE": "Define it first (client.add_type({type}, description)), or use a registered type",
+    "ENABLE_LISTING": "Ask a server administrator to allow it",
+    "FIND_OWNED": (
+        "Ask an administrator for the permission. To find what you own: client.find(prefix={prefix}, owner=HANDLE)"
+    ),
+    "FIX_AND_RESUME_JOB": "Fix the cause and resume it: client.resume({job}), or undo it: client.undo({job})",
+    "FOLLOW_SCHEME": "Mint a handle (client.mint({prefix})), or use a suffix that follows the scheme",
+    "FREE_SPACE": "Ask a server administrator to free disk space, then retry",
+    "GIVE_REASON": "Give a reason with the argument reason",
+    "HOST_PREFIX": "Ask the service that hosts it, or host it here: client.add_namespace({prefix})",
+    "LIST_JOBS": "List the jobs: client.jobs()",
+    "LIST_NAMESPACES": "List the namespaces: client.namespaces()",
+    "LIST_TOKENS": "List the tokens: client.tokens()",
+    "LIST_TYPES": "Only handles can be registered as types. Use a registered type: client.types()",
+    "LIST_USERS": "List the users: client.users()",
+    "MAKE_PUBLIC": 'Make it public: ValueInput(type, data, permissions="1110")',
+    "MINT_AGAIN": "Undo it first: client.undo({job}), or mint other handles: ImportQuery(mint_again=True)",
+    "NAME_RESOLVER": 'Name a resolver, as in resolver="https://hdl.handle.net"',
+    "OMIT_DATE": "Omit it. Server administrators can keep the dates of a new record with preserve_dates=True",
+    "OVERWRITE": "Choose another handle, or replace the record: client.create({handle}, values, overwrite=True)",
+    "REDO_JOB": "To redo it, undo that job: client.undo({job})",
+    "REOPEN_COUNTER": "Ask a server administrator to set the last handle that was minted under {prefix}",
+    "REOPEN_NAMESPACE": "Use another namespace, or set retired = false: client.change_policy({prefix}, policy)",
+    "REPEAT_OR_UNDO_JOB": "Repeat the same call, or undo the job: client.undo({job})",
+    "RESTORE": "To restore the record: client.revive({handle})",
+    "RESUME_JOB": "Resume that job: client.resume({job})",
+    "RETIRE_NAMESPACE": "Keep them and register no new ones: client.remove_namespace({prefix}, retire=True)",
+    "REUSE_DELETED": "Choose another handle, or reuse it: client.create({handle}, values, reuse_deleted=True)",
+    "SEARCH_URLS": (
+        "Search with the same url or host: client.find(url=url). A url that ends in * matches all that begin like it"
+    ),
+    "SEE_HIDDEN": "To see it: client.resolve({handle}, private=True)",
+    "SEE_HISTORY": "See which entries have the value: client.history({handle})",
+    "SEE_LAST_VERSION": "To see its last version: client.resolve({handle}, at={seq})",
+    "SEE_TYPE": "See the definition of the type: client.type({type})",
+    "SEE_TYPE_COPY": "See the copy of the definition: client.type({type})",
+    "SEE_TYPE_FORMAT": "See /docs/types of the server for the format of definitions",
+    "SELECT_URLS": "Give either url or host",
+    "SET_BACK": (
+        "Undo the later jobs first, or set these records back to what the job wrote. "
+        "To see the changes: client.history({handle})"
+    ),
+    "SET_CLOCK": "Ask a server administrator to set the clock, then retry",
+    "TOMBSTONE_INSTEAD": "Create a tombstone instead: client.tombstone({handle}, reason)",
+    "UNDO_EARLIER_JOB": "To undo the job before it: client.undo({job})",
+    "UNDO_JOB": "Undo the job: client.undo({job})",
+}
+"""Advice by the name of its kind; `client` is the client that was refused."""
+
+
+def render_advice(problem: Problem) -> str:
+    """Return the advice in a problem of a server, as Python if this version knows its kind."""
+    if problem.advice_kind in TEXTS:
+        try:
+            return TEXTS[problem.advice_kind].format_map(
+                {name: repr(value) for name, value in problem.advice_parameters.items()}
+            )
+        except LookupError:  # a newer server has other parameters
+            return problem.advice
+    if problem.rule:
+        return problem.advice.replace(f"GET /api/v1/names/rules/{problem.rule}", f"client.rule({problem.rule!r})")
+    return problem.advice
