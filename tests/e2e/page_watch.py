@@ -51,9 +51,12 @@ _FAULTS: Final = """() => {
                 if (!document.getElementById(id)) faults.push(`${name} says ${id}, which is not there`);
     for (const table of document.querySelectorAll("table"))
         if (!table.querySelector("th[scope]")) faults.push("a table has no headings");
-    // What a page says about itself to programs is in an element of that name, and is no script.
-    if (document.querySelector("script:not([type='application/ld+json']), iframe, object, embed, style, [style], base"))
-        faults.push("there is a script, a frame, or a style of its own");
+    // What a page says about itself to programs is in an element of that name, and is no script. Others are files.
+    const scripts = [...document.scripts].filter(each => each.type !== "application/ld+json");
+    if (scripts.some(each => each.type !== "module" || each.text || new URL(each.src).origin !== location.origin))
+        faults.push("there is a script in the page, or of somebody else");
+    if (document.querySelector("iframe, object, embed, style, [style], base"))
+        faults.push("there is a frame, or a style of its own");
     for (const each of document.querySelectorAll("*"))
         for (const attribute of each.attributes)
             if (attribute.name.startsWith("on")) faults.push(`${each.tagName} has ${attribute.name}`);

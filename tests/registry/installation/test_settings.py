@@ -110,6 +110,13 @@ OTHERS: Mapping[str, tuple[object, str, object]] = {
     "http.import_spool": (2_048, "2048", 2_048),
     "http.api_requests": (1_200, "1200", 1_200),
     "http.api_requests_anonymous": (60, "60", 60),
+    "service.name": ("Example ids", "Example ids", "Example ids"),
+    "service.description": ("For everybody.", "For everybody.", "For everybody."),
+    "service.logo_file": ("logo.svg", "logo.svg", "logo.svg"),
+    "service.contact": ("ids@example.org", "ids@example.org", "ids@example.org"),
+    "service.terms_url": ("https://example.org/terms", "https://example.org/terms", "https://example.org/terms"),
+    "service.footer": ("© Example", "© Example", "© Example"),
+    "service.accent_color": ("#7a1fa2", "#7A1FA2", "#7a1fa2"),
     "administrators.server": (["300:0.NA/1"], "300:0.NA/1", ("300:0.NA/1",)),
     "administrators.home_only": (["0:1/a"], "0:1/a", ("0:1/a",)),
     "administrators.status": (["1:1/b"], "1:1/b", ("1:1/b",)),
@@ -163,7 +170,7 @@ def test_every_setting_has_a_valid_default_and_a_description() -> None:
         assert setting.read(setting.default, name) == get(config, name)
         assert setting.about.endswith(".")
     assert not hasattr(config, "__dict__")
-    assert len(SETTINGS) == 82
+    assert len(SETTINGS) == 89
 
 
 def test_profiles_are_those_of_policies() -> None:

@@ -31,8 +31,8 @@ HANDLE_SEGMENT: Final = "hdl"
 
 RESERVED_SEGMENTS: Final = frozenset(
     (
-        *("api", "docs", "favicon.ico", "generate", "healthz", "help.html", "hrls"),
-        *("openapi.json", "readyz", "robots.txt", "static", "timemap"),
+        *("api", "console", "docs", "favicon.ico", "generate", "healthz", "help.html", "hrls", "ledger"),
+        *("namespaces", "openapi.json", "readyz", "robots.txt", "sitemap.xml", "static", "suggest", "timemap"),
     )
 )
 """First segments of the server's own paths, which never resolve to handles."""
@@ -45,6 +45,12 @@ MAX_URL: Final = 1_024
 
 MAX_DELIMITER: Final = 16
 """Maximum length of a template delimiter, in characters."""
+
+MAX_SERVICE_NAME: Final = 80
+"""Maximum length of the service's name in characters: one line of a page's header."""
+
+MAX_SERVICE_TEXT: Final = 500
+"""Maximum length of the other texts about the service, which appear in every page."""
 
 MAX_SERVERS: Final = 1_000
 """Maximum number of servers of a site, to catch typing errors."""
@@ -72,6 +78,7 @@ _PASSWORD_OPTION = re.compile(r"((?:^|[?&])[^=&]*password=)[^&]*", re.IGNORECASE
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?\.?")
 _SEGMENT = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,62}")
+_COLOR = re.compile("#[0-9a-f]{6}")
 _URL = re.compile(r"https?://[A-Za-z0-9._~:\[\]-]+(?:/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*)?", re.IGNORECASE)
 
 
@@ -126,6 +133,16 @@ def _check_public_url(text: str) -> str:
     return text.rstrip("/")
 
 
+def _check_page_url(text: str) -> str:
+    _require(not text or (_URL.fullmatch(text) and len(text) <= MAX_URL))
+    return text
+
+
+def _check_color(text: str) -> str:
+    _require(not text or _COLOR.fullmatch(text.lower()))
+    return text.lower()
+
+
 def _check_segment(text: str) -> str:
     _require(_SEGMENT.fullmatch(text))
     _require(
@@ -169,6 +186,10 @@ _DATABASE = Rule("a URL such as postgresql://user@host/database, or an empty tex
 _SECRET = Rule("a single line of text", _check_printable, lambda text: MASK if text else "")
 _DELIMITER = Rule(f"a text of at most {MAX_DELIMITER} printable characters", _check_printable)
 _PUBLIC_URL = Rule("a URL such as https://hdl.example.org, or an empty text", _check_public_url)
+_SERVICE_NAME = Rule(f"a text of at most {MAX_SERVICE_NAME} printable characters", _check_printable)
+_SERVICE_TEXT = Rule(f"a text of at most {MAX_SERVICE_TEXT} printable characters", _check_printable)
+_PAGE_URL = Rule("a URL such as https://example.org/terms, or an empty text", _check_page_url)
+_COLOR_RULE = Rule('a color such as "#0b4f9e", or an empty text', _check_color)
 _FORMS = Rule('a list of "bare" and of segments such as "hdl"', _check_segment)
 _SCHEMES = Rule('a list of schemes such as "https", in lowercase', _check_scheme)
 
@@ -323,6 +344,46 @@ class HttpSection(Section, frozen=True):
     def resolvers(self) -> tuple[Resolver, ...]:
         """The resolvers at the public URL (U4), the one to cite first; none without a public URL."""
         return own_resolvers(self.public_url, (*([""] if BARE in self.resolver_forms else ()), *self.segments))
+
+
+class ServiceSection(Section, frozen=True):
+    """Section `service`: who runs the service, for its web pages."""
+
+    name: Annotated[
+        str,
+        Meta(max_length=MAX_SERVICE_NAME),
+        _SERVICE_NAME,
+        "Name of the service in the header of every page. Empty: the host of http.public_url.",
+    ] = ""
+    description: Annotated[
+        str,
+        Meta(max_length=MAX_SERVICE_TEXT),
+        _SERVICE_TEXT,
+        "A sentence on the front page: who runs the service, and for whom.",
+    ] = ""
+    logo_file: Annotated[
+        _FileName,
+        "Image for the header of every page, relative to this directory: SVG, PNG, JPEG or WebP of at most 32 KiB. "
+        "Empty: Perseid's.",
+    ] = ""
+    contact: Annotated[
+        str,
+        Meta(max_length=MAX_SERVICE_TEXT),
+        _SERVICE_TEXT,
+        "Email address or URL for questions about the service, linked on every page.",
+    ] = ""
+    terms_url: Annotated[str, _PAGE_URL, "URL of the terms of use, linked on every page."] = ""
+    footer: Annotated[
+        str,
+        Meta(max_length=MAX_SERVICE_TEXT),
+        _SERVICE_TEXT,
+        "Text at the bottom of every page, such as the name and address of the operator.",
+    ] = ""
+    accent_color: Annotated[
+        str,
+        _COLOR_RULE,
+        "Color of links and buttons. Pages use the nearest shade with enough contrast, in light and in dark mode.",
+    ] = ""
 
 
 class AdministratorsSection(Section, frozen=True):
@@ -535,6 +596,7 @@ class AllSettings(Section, frozen=True):
     server: ServerSection = ServerSection()
     native: NativeSection = NativeSection()
     http: HttpSection = HttpSection()
+    service: ServiceSection = ServiceSection()
     administrators: AdministratorsSection = AdministratorsSection()
     identities: IdentitiesSection = IdentitiesSection()
     sessions: SessionsSection = SessionsSection()

@@ -20,6 +20,7 @@ from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.records.private_keys import PrivateKey
 from perseid.records.site import Transport
 from perseid.registry.installation.certificates import CertificateError, find_or_create
+from perseid.registry.installation.logo import Logo
 from perseid.registry.installation.settings import Config
 from perseid.registry.registry import Registry
 from perseid.server.http.auth.session_table import SessionTable
@@ -68,6 +69,8 @@ class HttpConfig:
     access: AccessLog | None
     external: "ExternalIdentities | None" = None
     """Asks other servers about identities; shared with the native protocol."""
+    logo: Logo | None = None
+    """The logo of the service."""
 
 
 class HttpServer:
@@ -179,7 +182,7 @@ class HttpServer:
             site=server_identity.site,
             position=server_identity.position,
             key=server_identity.key,
-            settings=HttpSettings.of(installed.config),
+            settings=HttpSettings.of(installed.config, installed.logo),
             do=self._do,
             time=time,
             random=secrets.token_bytes,

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar, 
 
 from perseid.records.private_keys import PrivateKey
 from perseid.records.site import Site, Transport
-from perseid.registry.installation.sections import BARE, HANDLE_SEGMENT
+from perseid.registry.installation.logo import Logo
+from perseid.registry.installation.sections import BARE, HANDLE_SEGMENT, ServiceSection
 from perseid.registry.installation.settings import Config
 from perseid.registry.queries.suggest import Suggestions
 from perseid.registry.registry import Registry
@@ -74,9 +75,13 @@ class HttpSettings:
     """Bytes of the largest file that can be imported."""
     import_spool: int = 4 << 30
     """Bytes for the uploaded files of all users."""
+    service: ServiceSection = field(default_factory=ServiceSection)
+    """Who runs the service, for its pages."""
+    logo: Logo | None = None
+    """The logo of the service; None for Perseid's."""
 
     @classmethod
-    def of(cls, config: Config) -> Self:
+    def of(cls, config: Config, logo: Logo | None = None) -> Self:
         """Read the settings of an installation."""
         return cls(
             public_url=config.http.public_url,
@@ -90,6 +95,8 @@ class HttpSettings:
             api_requests_anonymous=config.http.api_requests_anonymous,
             import_size=config.http.import_size << 20,
             import_spool=config.http.import_spool << 20,
+            service=config.service,
+            logo=logo,
         )
 
 

@@ -39,6 +39,7 @@ from perseid.records.site import Transport
 from perseid.registry.installation.certificates import CertificateError
 from perseid.registry.installation.files import replace_file
 from perseid.registry.installation.installation import KNOWN_CLIENTS, Installation
+from perseid.registry.installation.logo import Logo, LogoError, load_logo
 from perseid.registry.installation.settings import Config, InvalidConfig
 from perseid.server.http.application import HttpConfig, HttpServer, load_tls_context
 from perseid.server.limits.budgets import Connections
@@ -285,9 +286,20 @@ class Worker:
             context,
             self._service.access,
             self._service.native_server.external,
+            self._load_logo(config),
         )
         answers = self._installation.ledger.answers
         return HttpServer(self._service, answers, installed, self._not_ready_reason, self._state, self._jobs)
+
+    def _load_logo(self, config: Config) -> Logo | None:
+        """Return the logo. Without it a server does not start; a running one continues with Perseid's."""
+        try:
+            return load_logo(self._installation.directory, config)
+        except LogoError as problem:
+            if self._options.is_first:
+                raise
+            _logger.error("pages have no logo: %s", problem)  # noqa: TRY400 - the message is complete
+            return None
 
     # Life
 
@@ -464,6 +476,7 @@ class Worker:
         context = (
             await asyncio.to_thread(load_tls_context, directory, config, server_identity.key) if self._http else None
         )
+        logo = await asyncio.to_thread(load_logo, directory, config) if self._http else None
         self._log = await asyncio.to_thread(
             logs.configure, self._options.name, config.log.format, level=config.log.level_number
         )
@@ -481,6 +494,7 @@ class Worker:
                     context,
                     self._service.access,
                     native_server.external,
+                    logo,
                 )
             )
         self._udp.limits = self._udp_limits(config)

@@ -24,7 +24,8 @@ from perseid.records.record import Value, ValueRef
 from perseid.registry.commands.lifecycle import Tombstone
 from perseid.server.http.messages import Response, is_header_text
 from perseid.server.http.negotiation import RECORD_FORMS
-from perseid.server.http.pages.pages import POLICY, to_visible
+from perseid.server.http.pages.links import to_visible
+from perseid.server.http.pages.pages import POLICY
 from tests.server.http.contexts import Harness, header_of, json_of
 from tests.server.http.resolver.resolver_records import (
     Page,

@@ -25,7 +25,8 @@ from perseid.server.http.v1 import openapi
 from perseid.server.http.v1.application import get_api
 from perseid.server.http.v1.routing import BASE, Route
 
-from .pages import render_page, site_name
+from .branding import site_name
+from .pages import render_page
 
 DOCS: Final = "docs"
 """The first path segment of the pages."""

@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -56,7 +56,8 @@ from perseid.server.native.decisions import NOT_PRIMARY, Busy, GuardedCommand, e
 from perseid.server.native.work import WorkKind
 from perseid.wire.codes import ResponseCode
 
-from .pages import TextLink, render_page, to_sentence, to_visible
+from .links import TextLink, to_sentence, to_visible
+from .pages import render_page
 
 PURPOSE: Final = b"forms of pages"
 """The purpose for which the key is derived from the ledger's secret."""
@@ -235,8 +236,8 @@ def _explain_name(name: Handle, policy: Policy) -> tuple[tuple[SuffixCharacter, 
         return (), details
 
 
-def _page(settings: HttpSettings, status: int, headers: HeaderList = (), **shown: object) -> Response:
-    defaults: dict[str, object] = {
+def _page(settings: HttpSettings, status: int, headers: HeaderList = (), **shown: Any) -> Response:
+    defaults: dict[str, Any] = {
         "problem": "",
         "sign_in": False,
         "identity": "",

@@ -1,33 +1,34 @@
 """HTML pages rendered from templates.
 
-Text from records and requests is untrusted: templates escape it, and `to_visible` replaces characters that do not show
-or change the writing direction. Only URLs that `parse_target` accepts become links. A page loads its stylesheet and
-image from this server and nothing else, runs no script, and cannot be framed.
+All pages extend `base.html`, which has the blocks `head`, `nav`, `main` and `scripts`. Other packages add folders of
+templates with `make_environment`. A page loads its stylesheet, image and scripts from this server and nothing else, and
+cannot be framed. Pages without scripts of their own cannot run any.
 """
 
-import re
-from collections.abc import Iterable, Mapping
-from functools import cache, lru_cache
-from html import escape as escape_html
+from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
-from typing import Final, NamedTuple
-from urllib.parse import quote, urlsplit
+from typing import Final
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-from perseid.names.errors import capitalize
 from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import HeaderList, Response
 from perseid.server.http.resolver.paths import get_segments
-from perseid.server.http.resolver.redirect import InvalidTarget, parse_target
+
+from . import texts
+from .branding import get_brand
+from .links import mark_times, render_actions, render_piece
 
 HTML_TYPE: Final = "text/html;charset=utf-8"
 
 POLICY: Final = (
     "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-"""The content security policy of a page."""
+"""The content security policy of a page without scripts."""
+
+SCRIPT_POLICY: Final = POLICY.replace("style-src", "script-src 'self'; connect-src 'self'; style-src")
+"""The policy of a page with scripts, which are files of this server."""
 
 STATIC: Final[Mapping[str, str]] = {
     "favicon.ico": "image/x-icon",
@@ -36,118 +37,59 @@ STATIC: Final[Mapping[str, str]] = {
 }
 """Static files and their media types."""
 
-MAX_SHOWN: Final = 4_000
-"""Characters of one text that a page shows."""
-
-ELLIPSIS: Final = "…"
-
-MAX_CACHED_TYPES: Final = 256
-"""Types that are kept as HTML: records have some dozen different ones."""
-
-_UNNAMED: Final = "Handle resolver"
-_CONTROLS: Final = re.compile("[\x00-\x09\x0b-\x1f\x7f]")
-_PICTURES: Final = 0x2400  # of the characters below U+0020
-_DELETE: Final = "\N{SYMBOL FOR DELETE}"
-_TIME: Final = re.compile(
-    "[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:[.][0-9]{1,6})?Z",
-    re.ASCII,
-)
-_TIME_ELEMENT: Final = r'<time datetime="\g<0>">\g<0></time>'
-_BREAK: Final = re.compile("[./](?=.)")
-_BREAK_ELEMENT: Final = r"\g<0><wbr>"
-_MAIL: Final = re.compile(r"[^\s@<>\"',;:?&#%/\\]{1,64}@[A-Za-z0-9.-]{1,253}")
-
-
-class TextLink(NamedTuple):
-    """Text, optionally a link."""
-
-    text: str
-    href: str = ""
-    external: bool = False
-    """Whether the link points to another server."""
-    remark: str = ""
-    """Shown after it."""
-
-
-NO_TEXT: Final = TextLink("")
-
 
 def render_page(
-    template: str, settings: HttpSettings, status: int = 200, headers: HeaderList = (), **shown: object
+    template: str,
+    settings: HttpSettings,
+    status: int = 200,
+    headers: HeaderList = (),
+    *,
+    scripts: tuple[str, ...] = (),
+    environment: Environment | None = None,
+    **shown: object,
 ) -> Response:
-    """Render a template; `shown` must contain `title`."""
-    text = _environment().get_template(template).render(site=site_name(settings), **shown)
-    own = (("Content-Type", HTML_TYPE), ("Content-Security-Policy", POLICY))
+    """Render a template; `shown` must contain `title`.
+
+    `scripts` are the paths of ES modules of this server. `environment` is from `make_environment`.
+    """
+    chosen = get_environment() if environment is None else environment
+    text = chosen.get_template(template).render(brand=get_brand(settings), scripts=scripts, **shown)
+    policy = SCRIPT_POLICY if scripts else POLICY
+    own = (("Content-Type", HTML_TYPE), ("Content-Security-Policy", policy))
     return Response(status, (*headers, *own), text.encode("utf-8", "replace"))
 
 
-def to_sentence(text: str) -> str:
-    """Make a clause a sentence."""
-    text = capitalize(text.strip())
-    return text if not text or text.endswith((".", "!", "?")) else f"{text}."
+def make_environment(*packages: str) -> Environment:
+    """Create an environment with the shared filters and templates.
 
-
-def to_visible(text: str, limit: int = MAX_SHOWN) -> str:
-    """Make text readable: truncate it and replace characters that do not show.
-
-    Line feeds stay. Other control characters become their control pictures; every other unprintable character,
-    including marks that change the writing direction, becomes its code point.
+    `packages` have a folder `templates` of their own. It belongs to the language of this moment: cache it with a
+    function that `texts.on_change` clears.
     """
-    if len(text) > limit:
-        text = text[:limit] + ELLIPSIS
-    if text.isprintable():
-        return text
-    text = _CONTROLS.sub(lambda match: _DELETE if match[0] == "\x7f" else chr(_PICTURES + ord(match[0])), text)
-    return "".join([each if each.isprintable() or each == "\n" else f"⟨U+{ord(each):04X}⟩" for each in text])
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader(package, "templates") for package in (*packages, __package__)]),
+        extensions=[texts.CompiledTexts],
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.policies["ext.i18n.trimmed"] = True
+    environment.globals |= {"gettext": texts._, "ngettext": texts.ngettext, "_": texts._}
+    environment.globals["language"] = texts.get_language()
+    environment.filters["piece"] = render_piece
+    environment.filters["actions"] = render_actions
+    environment.filters["times"] = mark_times
+    return environment
 
 
-def mark_times(text: str) -> Markup:
-    """Escape a text and mark its times in ISO 8601 for programs."""
-    marked = _TIME.sub(_TIME_ELEMENT, str(escape(text)))
-    return Markup(marked)  # noqa: S704 - the text is escaped
+@cache
+def get_environment() -> Environment:
+    """The environment of the public pages."""
+    return make_environment()
 
 
-def render_piece(piece: TextLink) -> Markup:
-    """Write a text as HTML, as a link if it is one."""
-    return Markup(to_html(piece))  # noqa: S704 - it is escaped
-
-
-def to_html(piece: TextLink) -> str:
-    """The same as text."""
-    text = escape_html(piece.text)
-    if not piece.href:
-        return f"<bdi>{_TIME.sub(_TIME_ELEMENT, text)}</bdi>"
-    others = ' rel="nofollow noopener"' if piece.external else ""
-    return f'<a href="{escape_html(piece.href)}"{others}><bdi>{text}</bdi></a>'
-
-
-def render_actions(links: Iterable[TextLink]) -> Markup:
-    """Write the links below a record as HTML."""
-    items = [f'<li><a href="{escape_html(link.href)}">{escape_html(link.text)}</a></li>\n' for link in links]
-    return Markup(f'<ul class="actions">\n{"".join(items)}</ul>')  # noqa: S704 - it is escaped
-
-
-@lru_cache(MAX_CACHED_TYPES)
-def type_to_html(type_: TextLink) -> str:
-    """Write a type as HTML, with line breaks allowed after its dots and slashes."""
-    text = f"<bdi>{_BREAK.sub(_BREAK_ELEMENT, escape_html(type_.text))}</bdi>"
-    return f'<a href="{escape_html(type_.href)}">{text}</a>' if type_.href else text
-
-
-def to_link(text: str, settings: HttpSettings, limit: int = MAX_SHOWN) -> TextLink:
-    """Return a text, as a link if it is an acceptable target URL."""
-    try:
-        return TextLink(to_visible(text, limit), parse_target(text, settings.schemes).location, external=True)
-    except InvalidTarget:
-        return TextLink(to_visible(text, limit))
-
-
-def mail_link(text: str, settings: HttpSettings) -> TextLink:
-    """Return an email address as a `mailto:` link if it is valid; otherwise like `to_link`."""
-    address = text.strip()
-    if "mailto" in settings.schemes and _MAIL.fullmatch(address):
-        return TextLink(to_visible(text), f"mailto:{quote(address, safe='@.+-_')}", external=True)
-    return to_link(text, settings)
+texts.on_change(get_environment.cache_clear)
 
 
 def url_templates(settings: HttpSettings) -> tuple[str, ...]:
@@ -156,28 +98,7 @@ def url_templates(settings: HttpSettings) -> tuple[str, ...]:
     return (*bare, *[f"{settings.public_url}/{segment}/{{handle}}" for segment in get_segments(settings)])
 
 
-def site_name(settings: HttpSettings) -> str:
-    """The name of this server: the host of its public URL."""
-    return urlsplit(settings.public_url).netloc or _UNNAMED
-
-
 @cache
 def read_static(name: str) -> bytes:
     """Read a static file."""
     return files(__package__).joinpath("static", name).read_bytes()
-
-
-@cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader(__package__, "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        auto_reload=False,
-    )
-    environment.filters["piece"] = render_piece
-    environment.filters["actions"] = render_actions
-    environment.filters["times"] = mark_times
-    return environment

@@ -60,17 +60,8 @@ from perseid.server.http.resolver.redirect import Redirect, RedirectRequest, Red
 from perseid.server.http.resolver.time_travel import AT_PARAMETER
 from perseid.wire.codes import ResponseCode
 
-from .pages import (
-    MAX_SHOWN,
-    TextLink,
-    mail_link,
-    mark_times,
-    render_page,
-    to_html,
-    to_link,
-    to_visible,
-    type_to_html,
-)
+from .links import MAX_SHOWN, TextLink, mail_link, mark_times, to_html, to_link, to_visible, type_to_html
+from .pages import render_page
 
 XML_TYPE: Final = "text/xml;charset=utf-8"
 TEXT_TYPE: Final = "text/plain;charset=utf-8"

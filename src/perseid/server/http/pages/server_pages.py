@@ -9,6 +9,7 @@ from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import Response
 from perseid.server.http.negotiation import PAGE_AGE, STATIC_AGE
 from perseid.server.http.resolver.paths import (
+    GENERATOR,
     PAGES,
     RESERVED_SEGMENTS,
     RESOLVER_PARAMETERS,
@@ -20,7 +21,8 @@ from perseid.server.http.resolver.paths import (
 )
 
 from . import docs_pages
-from .pages import STATIC, read_static, render_page, site_name, url_templates
+from .branding import get_branded_file, site_name
+from .pages import STATIC, read_static, render_page, url_templates
 
 API: Final = "/api/handles/{handle}"
 ROBOTS: Final = b"User-agent: *\nCrawl-delay: 1\nRequest-rate: 1/1\n"
@@ -86,8 +88,15 @@ def get_page(path: str, settings: HttpSettings, server: str) -> Response | None:
             return responses.json_response(declaration(settings), headers=_AGE)
         case "favicon.ico":
             return _file(path)
+        case "console":
+            return Response(302, (*_AGE, ("Location", f"/{GENERATOR}")))
     name = path.removeprefix("static/")
-    return _file(name) if name != path and name in STATIC else docs_pages.render(path, settings, server)
+    if name == path:
+        return docs_pages.render(path, settings, server)
+    if name in STATIC:
+        return _file(name)
+    branded = get_branded_file(name, settings)
+    return None if branded is None else branded.with_headers(*_AGE)
 
 
 def declaration(settings: HttpSettings) -> JsonObject:

@@ -63,11 +63,11 @@ TIME_MAPS: Final = "timemap"
 """The path of TimeMaps: `/timemap/link/{name}` and `/timemap/json/{name}`."""
 
 PAGES: Final = frozenset(
-    ("", GENERATOR, "docs", "help.html", "openapi.json", "robots.txt", "favicon.ico", "resolver.json")
+    ("", GENERATOR, "console", "docs", "help.html", "openapi.json", "robots.txt", "favicon.ico", "resolver.json")
 )
 """The server's own pages and files; the front page is the empty path."""
 
-RESERVED_SEGMENTS: Final = frozenset(("api", "docs", "healthz", "hrls", "readyz", "static", TIME_MAPS))
+RESERVED_SEGMENTS: Final = frozenset(("api", "console", "docs", "healthz", "hrls", "readyz", "static", TIME_MAPS))
 """First segments under which all paths belong to the server."""
 
 _CACHED_SETTINGS: Final = 4  # a process has one, or two during a reload

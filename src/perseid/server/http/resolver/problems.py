@@ -29,7 +29,8 @@ from perseid.server.http import responses
 from perseid.server.http.context import MAX_SEARCHES, MAX_WAITING_FOR_SEARCH, HttpSettings, RequestContext
 from perseid.server.http.messages import HeaderList, Response
 from perseid.server.http.negotiation import VARY, VARY_HISTORY, AcceptHeader
-from perseid.server.http.pages.pages import NO_TEXT, TextLink, mail_link, render_page, to_sentence, to_visible
+from perseid.server.http.pages.links import NO_TEXT, TextLink, mail_link, to_sentence, to_visible
+from perseid.server.http.pages.pages import render_page
 from perseid.server.http.responses import status_of
 from perseid.server.limits.budgets import EXEMPT, get_source
 from perseid.server.native.decisions import Busy

@@ -39,7 +39,8 @@ from perseid.server.http.negotiation import (
     with_etag_in_pool,
 )
 from perseid.server.http.pages import generator, server_pages
-from perseid.server.http.pages.pages import POLICY, render_page, to_link, to_visible
+from perseid.server.http.pages.links import to_link, to_visible
+from perseid.server.http.pages.pages import POLICY, render_page
 from perseid.server.http.pages.record_page import (
     LinkBuilder,
     PageDetails,
