@@ -1,18 +1,22 @@
-"""HTML documentation of the HTTP API, without scripts and external resources.
+"""HTML documentation of the HTTP API.
 
-    /docs                  introduction and sections
-    /docs/{section}        the routes of a section
-    /docs/schemas          types of requests and responses
+    /docs                  introduction, and all operations
+    /docs/{section}        the operations of a section, and the schemas that only they use
+    /docs/schemas          all schemas: those of several sections, and links to the others
     /docs/problems         problem types, and the rules that problems name
 
-The pages are generated from the OpenAPI document (`v1.openapi`), with the examples of `docs_examples`.
+The pages are generated from the OpenAPI document (`v1.openapi`), with the examples of `docs_examples`. Scripts add
+buttons that copy examples, and forms that send requests (`static/docs.js`, `static/try-it.js`).
 """
 
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any, Final
+from functools import cache, lru_cache
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -22,14 +26,24 @@ from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import Response
 from perseid.server.http.negotiation import PAGE_AGE
 from perseid.server.http.v1 import openapi
+from perseid.server.http.v1.api_call import CURSOR_PARAMETER
 from perseid.server.http.v1.application import get_api
-from perseid.server.http.v1.routing import BASE, Route
+from perseid.server.http.v1.routing import BASE, Route, Routes
 
+from . import texts
 from .branding import site_name
 from .pages import render_page
+from .texts import _
+
+if TYPE_CHECKING:
+    from .docs_examples import Example
 
 DOCS: Final = "docs"
 """The first path segment of the pages."""
+
+SCHEMAS: Final = "schemas"
+PROBLEMS: Final = "problems"
+"""The pages that are not of one section."""
 
 OPENAPI: Final = "openapi.json"
 """The path of the OpenAPI document."""
@@ -39,8 +53,10 @@ MAX_CACHED_PAGES: Final = 64
 
 _CACHE_HEADERS: Final = (("Cache-Control", f"public, max-age={PAGE_AGE}"),)
 _MARKUP: Final = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*")
-_COMMON_PROBLEMS: Final = frozenset(("no-such-path", "https-required"))
-"""Problems of every route, listed once."""
+_SCRIPTS: Final = ("/static/docs.js", "/static/try-it.js")
+_FIRST_EXAMPLE: Final = "getRecord"
+_COMMON_PROBLEMS: Final = frozenset(("no-such-path", "https-required", "unknown-columns"))
+"""Problems of every route, listed once, or of the command line only."""
 
 _SERVER_PLACEHOLDER: Final = "{this-server}"
 """Placeholder for the server URL in cached pages, if none is configured."""
@@ -121,14 +137,17 @@ def _render(path: str, settings: HttpSettings) -> Response:
         raise _PageNotFound
     if rest == "":
         return _index_page(settings)
-    if rest == "problems":
+    if rest == PROBLEMS:
         return _problems_page(settings)
-    if rest == "schemas":
+    if rest == SCHEMAS:
         return _schemas_page(settings)
     section = next((section for section in get_api().sections if slugify(section.tag) == rest), None)
     if section is None:
         raise _PageNotFound
-    return _section_page(section.tag, section.about, section.routes, settings)
+    return _section_page(section, settings)
+
+
+texts.on_change(_render.cache_clear)
 
 
 def _server_url(settings: HttpSettings) -> str:
@@ -140,54 +159,93 @@ def slugify(tag: str) -> str:
     return re.sub("[^a-z0-9]+", "-", tag.lower()).strip("-")
 
 
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Sections in the navigation."""
+
+    title: str
+    sections: list[Routes]
+
+
+def get_groups() -> list[Group]:
+    """The sections as the navigation shows them; those of no group are in the last one."""
+    groups: list[tuple[str, tuple[str, ...]]] = [
+        (_("Identifiers"), ("Minting", "Records", "Lifecycle", "Links", "Citations")),
+        (_("Search and history"), ("Search", "History", "Proofs")),
+        (_("Many records"), ("Imports", "Exports", "Jobs", "Transfers")),
+        (_("Administration"), ("Namespaces", "Types", "Access", "Tokens")),
+        (_("Tools"), ("Explain", "Names", "Overview")),
+    ]
+    sections = {section.tag: section for section in get_api().sections}
+    found = [Group(title, [sections.pop(tag) for tag in tags]) for title, tags in groups]
+    found[-1].sections.extend(sections.values())
+    return found
+
+
+def _render_docs(template: str, settings: HttpSettings, current: str, title: str, **shown: Any) -> Response:
+    return render_page(
+        template,
+        settings,
+        headers=_CACHE_HEADERS,
+        scripts=_SCRIPTS,
+        title=f"{title} – {site_name(settings)}",
+        current=current,
+        groups=get_groups(),
+        slugify=slugify,
+        base=BASE,
+        **shown,
+    )
+
+
 def _index_page(settings: HttpSettings) -> Response:
+    from . import docs_examples  # noqa: PLC0415 - loads the client
+
+    document = openapi.document(get_api(), settings)
+    route = next(route for route in get_api().routes if route.operation == _FIRST_EXAMPLE)
+    example = docs_examples.make_example(route, _get_spec(route, document), document["components"]["schemas"])
     everywhere = [
         (problem_type.status, problem_type.title, problem_type.slug)
         for status in openapi.COMMON_STATUSES
         for problem_type in problem_types_by_status(status)
     ]
-    sections = [
-        {
-            "tag": section.tag,
-            "slug": slugify(section.tag),
-            "about": parse_prose(section.about),
-            "routes": [
-                (route.method, f"{BASE}{route.path}", route.summary, route.operation) for route in section.routes
-            ],
-        }
-        for section in get_api().sections
-    ]
-    return render_page(
+    return _render_docs(
         "docs.html",
         settings,
-        headers=_CACHE_HEADERS,
-        title=f"The API – {site_name(settings)}",
+        "",
+        _("API"),
         about=parse_prose(openapi.DESCRIPTION),
-        base=f"{_server_url(settings)}{BASE}",
-        sections=sections,
+        server=_server_url(settings),
         everywhere=everywhere,
+        curl=docs_examples.curl_command(example, _server_url(settings)),
+        python=docs_examples.python_program(example, _server_url(settings)),
     )
 
 
-def _section_page(tag: str, about: str, routes: Iterable[Route], settings: HttpSettings) -> Response:
+def _get_spec(route: Route, document: Mapping[str, Any]) -> Mapping[str, Any]:
+    spec: Mapping[str, Any] = document["paths"][route.path][route.method.lower()]
+    return spec
+
+
+def _section_page(section: Routes, settings: HttpSettings) -> Response:
     document = openapi.document(get_api(), settings)
-    shown = [_route_variables(route, document, settings) for route in routes]
-    title = f"{tag} – {site_name(settings)}"
-    return render_page(
+    slug = slugify(section.tag)
+    schemas = document["components"]["schemas"]
+    return _render_docs(
         "docs_section.html",
         settings,
-        headers=_CACHE_HEADERS,
-        title=title,
-        tag=tag,
-        about=parse_prose(about),
-        routes=shown,
+        slug,
+        section.tag,
+        tag=section.tag,
+        about=parse_prose(section.about),
+        routes=[_route_variables(route, document, settings) for route in section.routes],
+        schemas=[_structure(name, schemas[name]) for name, home in _schema_homes().items() if home == slug],
     )
 
 
 def _route_variables(route: Route, document: Mapping[str, Any], settings: HttpSettings) -> dict[str, Any]:
     from . import docs_examples  # noqa: PLC0415 - loads the client
 
-    spec = document["paths"][route.path][route.method.lower()]
+    spec = _get_spec(route, document)
     example = docs_examples.make_example(route, spec, document["components"]["schemas"])
     success = spec["responses"][str(route.status)]
     own = [int(status) for status in spec["responses"] if int(status) not in openapi.COMMON_STATUSES]
@@ -195,7 +253,7 @@ def _route_variables(route: Route, document: Mapping[str, Any], settings: HttpSe
         (problem_type.status, problem_type.title, problem_type.slug)
         for status in sorted({*own, *route.problems})
         for problem_type in problem_types_by_status(status)
-        if problem_type.slug not in _COMMON_PROBLEMS
+        if _can_return(route, problem_type.slug)
     ]
     body = spec.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
     return {
@@ -212,9 +270,70 @@ def _route_variables(route: Route, document: Mapping[str, Any], settings: HttpSe
         ],
         "media_types": list(success.get("content", {})),
         "refusals": refusals,
+        "form": _form(example, spec),
         "curl": docs_examples.curl_command(example, _server_url(settings)),
         "python": docs_examples.python_program(example, _server_url(settings)),
     }
+
+
+def _can_return(route: Route, slug: str) -> bool:
+    """Whether to list a problem type at a route that can return its status."""
+    match slug:
+        case "idempotency-key-reused" | "in-progress":
+            return route.creates
+        case "invalid-cursor":
+            return CURSOR_PARAMETER in route.query.__struct_fields__
+        case "undo-conflict":
+            return route.path.endswith("/undo")
+    return slug not in _COMMON_PROBLEMS
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A parameter in the form that sends a request."""
+
+    name: str
+    place: str
+    """`path` or `query`."""
+    value: str
+    required: bool
+    repeats: bool
+    """Whether it can have several values, which spaces separate."""
+    choices: list[str]
+    """All possible values; empty if there are too many."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestForm:
+    """The form that sends a request."""
+
+    fields: list[Field]
+    body: str
+    """The body as JSON; empty if there is none."""
+    uploads: bool
+    """Whether the body is a file."""
+    needs_identity: bool
+
+
+def _form(example: "Example", spec: Mapping[str, Any]) -> RequestForm:
+    given = {name: value for name, value in example.names.items() if isinstance(value, str)} | dict(example.query)
+    fields = []
+    for each in spec["parameters"]:
+        if each["in"] in ("path", "query"):
+            value, schema = given.get(each["name"], ""), each["schema"]
+            text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+            repeats = schema.get("type") == "array"
+            fields.append(Field(each["name"], each["in"], text, each["required"], repeats, _get_choices(schema)))
+    body = "" if example.body is None else json.dumps(example.body, indent=2, ensure_ascii=False)
+    return RequestForm(fields, body, example.route.body is bytes, bool(example.credentials))
+
+
+def _get_choices(schema: Mapping[str, Any]) -> list[str]:
+    """The values of an enumeration or a boolean."""
+    if schema.get("type") == "boolean":
+        return ["true", "false"]
+    inside = [schema, *schema.get("anyOf", ())]
+    return [str(value) for each in inside for value in each.get("enum", ()) if value is not None]
 
 
 def _is_common_parameter(spec: Mapping[str, Any], route: Route) -> bool:
@@ -230,9 +349,41 @@ def _parameter(spec: Mapping[str, Any]) -> Member:
 
 def _schemas_page(settings: HttpSettings) -> Response:
     schemas = openapi.document(get_api(), settings)["components"]["schemas"]
-    shown = [_structure(name, spec) for name, spec in schemas.items()]
-    title = f"Schemas – {site_name(settings)}"
-    return render_page("docs_schemas.html", settings, headers=_CACHE_HEADERS, title=title, schemas=shown)
+    homes = _schema_homes()
+    shown = [_structure(name, spec) for name, spec in schemas.items() if homes[name] == SCHEMAS]
+    others = [TypeReference(name, _schema_link(name)) for name in schemas if homes[name] != SCHEMAS]
+    return _render_docs("docs_schemas.html", settings, SCHEMAS, _("Schemas"), schemas=shown, others=others)
+
+
+@cache
+def _schema_homes() -> Mapping[str, str]:
+    """The page of each schema: that of the only section that uses it, or the page of all."""
+    document = openapi.document(get_api(), HttpSettings())
+    schemas, users = document["components"]["schemas"], defaultdict[str, set[str]](set)
+    for section in get_api().sections:
+        waiting: list[object] = [_get_spec(route, document) for route in section.routes]
+        while waiting:
+            for name in _find_references(waiting.pop()):
+                if name in schemas and section.tag not in users[name]:
+                    users[name].add(section.tag)
+                    waiting.append(schemas[name])
+    return {name: slugify(*users[name]) if len(users[name]) == 1 else SCHEMAS for name in schemas}
+
+
+def _find_references(spec: object) -> Iterator[str]:
+    """The names of the schemas in a part of the document."""
+    if isinstance(spec, Mapping):
+        if isinstance(reference := spec.get("$ref"), str):
+            yield reference.rpartition("/")[2]
+        for each in spec.values():
+            yield from _find_references(each)
+    elif isinstance(spec, list | tuple):
+        for each in spec:
+            yield from _find_references(each)
+
+
+def _schema_link(name: str) -> str:
+    return f"/{DOCS}/{_schema_homes()[name]}#{name}"
 
 
 def _structure(name: str, spec: Mapping[str, Any]) -> Structure:
@@ -246,13 +397,16 @@ def _structure(name: str, spec: Mapping[str, Any]) -> Structure:
 
 
 def _problems_page(settings: HttpSettings) -> Response:
-    types = [
-        (problem_type.slug, problem_type.status, problem_type.title, parse_prose(problem_type.about))
-        for problem_type in PROBLEM_TYPES.values()
+    statuses = [
+        (
+            status,
+            HTTPStatus(status).phrase,
+            [(each.slug, each.title, parse_prose(each.about)) for each in problem_types_by_status(status)],
+        )
+        for status in sorted({each.status for each in PROBLEM_TYPES.values()})
     ]
     known = [(key, spec["title"], spec["text"]) for key, spec in rules().items()]
-    title = f"Problems – {site_name(settings)}"
-    return render_page("docs_problems.html", settings, headers=_CACHE_HEADERS, title=title, types=types, rules=known)
+    return _render_docs("docs_problems.html", settings, PROBLEMS, _("Errors"), statuses=statuses, rules=known)
 
 
 def _member(name: str, schema: Mapping[str, Any], about: str, *, required: bool) -> Member:
@@ -263,7 +417,7 @@ def type_references(schema: Mapping[str, Any]) -> list[TypeReference]:
     """Describe the types of a schema in words."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
-        return [TypeReference(name, f"/docs/schemas#{name}")]
+        return [TypeReference(name, _schema_link(name))]
     for choice in ("anyOf", "oneOf"):
         if choice in schema:
             return list(dict.fromkeys([shape for each in schema[choice] for shape in type_references(each)]))

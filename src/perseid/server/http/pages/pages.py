@@ -31,9 +31,12 @@ SCRIPT_POLICY: Final = POLICY.replace("style-src", "script-src 'self'; connect-s
 """The policy of a page with scripts, which are files of this server."""
 
 STATIC: Final[Mapping[str, str]] = {
+    "docs.css": "text/css;charset=utf-8",
+    "docs.js": "text/javascript;charset=utf-8",
     "favicon.ico": "image/x-icon",
     "perseid.css": "text/css;charset=utf-8",
     "perseid.svg": "image/svg+xml",
+    "try-it.js": "text/javascript;charset=utf-8",
 }
 """Static files and their media types."""
 
