@@ -10,12 +10,14 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import text
+from sqlalchemy.engine.interfaces import DBAPICursor
 
 from perseid.ledger.errors import ClockError, CorruptData, NewerFormat, PreconditionFailed
 from perseid.ledger.log import entry
 from perseid.ledger.log.clock import SECOND, TOLERANCE
+from perseid.ledger.log.commit import Commit
 from perseid.ledger.log.entry import Action, State
-from perseid.ledger.log.log import MAX_GROUP, Log
+from perseid.ledger.log.log import LARGE_GROUP, MAX_GROUP, Log
 from perseid.ledger.log.requests import Append, Failed
 from perseid.ledger.log.signing import sign_checkpoint
 from perseid.ledger.store.store import Store
@@ -275,3 +277,24 @@ def _of_today(store: Store) -> Log:
     log = log_of_today(store)
     log.create(SIGNER)
     return log
+
+
+def test_a_large_request_looks_its_records_up_together(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.append([change("3", url("https://old.example/"))])
+    drafts = [change(str(number), url("https://example.org/")).draft for number in range(LARGE_GROUP)]
+    expected = {draft.key: int(draft.handle == "10.1/3") for draft in drafts}
+    queries: list[str] = []
+    run_query = Commit._query
+
+    def note_query(self: Commit, statement: str, parameters: tuple[object, ...]) -> DBAPICursor:
+        queries.append(statement)
+        return run_query(self, statement, parameters)
+
+    monkeypatch.setattr(Commit, "_query", note_query)
+    appended(log.append([Append(drafts[0], expected, more=tuple(drafts[1:]))])[0])
+    assert log.statements.record_seq not in queries
+    assert queries.count(log.statements.record_seqs) == 1
+    assert look(log).latest_of([key("0"), key("3"), key("none")]) == {key("0"): 2, key("3"): 5, key("none"): 0}
+    failed = log.append([Append(drafts[0], expected, more=tuple(drafts[1:]))])[0]
+    assert isinstance(failed, PreconditionFailed)
+    assert verified(log)

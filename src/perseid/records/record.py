@@ -174,6 +174,8 @@ class Value:
     @property
     def size(self) -> int:
         """Bytes of the binary form."""
+        if not self.references and self.type.isascii():
+            return _MIN_VALUE_SIZE + len(self.data) + len(self.type)
         texts = [self.type, *[reference.handle for reference in self.references]]
         fixed = _MIN_VALUE_SIZE + _MIN_REFERENCE_SIZE * len(self.references)
         return fixed + len(self.data) + sum([len(text.encode("utf-8", "surrogatepass")) for text in texts])

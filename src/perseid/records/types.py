@@ -81,6 +81,16 @@ def _has_type(type_: str, base: str) -> bool:
     return folded == folded_base or folded.startswith(folded_base + ".")
 
 
+def has_any_type(type_: str, bases: tuple[str, ...]) -> bool:
+    """Whether a type is one of some types, or one of their subtypes."""
+    return _has_any_type(type_, bases) if len(type_) <= _MAX_CACHED_LENGTH else _has_any_type.__wrapped__(type_, bases)
+
+
+@lru_cache(MAX_CACHED_TYPES)
+def _has_any_type(type_: str, bases: tuple[str, ...]) -> bool:
+    return any(has_type(type_, base) for base in bases)
+
+
 def is_url_type(type_: str) -> bool:
     """Whether values of a type are URLs, from which the target of a handle is chosen."""
     return _is_url_type(type_) if len(type_) <= _MAX_CACHED_LENGTH else _is_url_type.__wrapped__(type_)

@@ -15,15 +15,16 @@ from perseid.ledger.log.entry import State
 from perseid.ledger.store.jobs import Job
 from perseid.names.handle import Handle
 from perseid.records.record import Value
-from perseid.registry.commands.records import Create, Modify
+from perseid.registry.commands.records import Create, Delete, Modify
 from perseid.registry.identity import Identity
-from perseid.registry.jobs import import_job, runner, undo
+from perseid.registry.jobs import import_check, import_job, runner, undo
 from perseid.registry.jobs.import_check import ImportCheck, KeyTable
 from perseid.registry.jobs.import_job import minted_rows
 from perseid.registry.jobs.runner import JobRun
 from perseid.registry.jobs.spool import ImportBusy, Spool, SpooledImport
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused, StateConflict
+from perseid.registry.snapshot import MIN_PREFETCHED
 from perseid.schema.imports import ImportRow, ImportState, OnExisting, RowOperation, RowOptions, RowProblem
 from perseid.schema.jobs import JobState, PlannedRecord
 from perseid.schema.records import ValueInput
@@ -330,6 +331,34 @@ def test_changes_after_an_import_conflict_with_its_undo(registry: Registry) -> N
     with pytest.raises(undo.UndoConflict):
         undo.start(registry, job.id, OPERATOR, "cli")
     assert get_state(registry, "12345/y") is State.NORMAL
+
+
+def test_many_rows_have_the_same_problems_as_few(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slice with many rows looks its handles up in one query, which finds every spelling and state."""
+    for name, published in (("12345/Known", True), ("12345/hidden", False), ("12345/deleted", True)):
+        registry.do(Create(handle(name), (), published=published), OPERATOR, "cli")
+    registry.do(Delete(handle("12345/deleted")), OPERATOR, "cli")
+    names = [f"12345/{number}" for number in range(2 * MIN_PREFETCHED)]
+    names[20], names[120], names[150], names[160] = "12345/KNOWN", "12345/Hidden", "12345/DELETED", names[30].upper()
+    names[170], names[180] = "12345/é", "99999/x"
+    rows = [row(number, name) for number, name in enumerate(names, 2)]
+    found = problems(check(registry, rows))
+    assert [problem.line for problem in found] == [22, 122, 152, 162, 182]
+    monkeypatch.setattr(import_check, "ROWS_PER_SLICE", MIN_PREFETCHED - 1)
+    assert problems(check(registry, rows)) == found
+
+
+def test_handles_that_were_free_at_the_check_stop_a_large_step(registry: Registry) -> None:
+    job = import_job.start(
+        registry,
+        check(registry, [row(number, f"12345/{number}") for number in range(2, 2 + 2 * MIN_PREFETCHED)]),
+        OPERATOR,
+        "cli",
+    )
+    registry.do(Create(handle("12345/150"), ()), OPERATOR, "cli")
+    with pytest.raises(Refused, match=r"Line 150: .* already exists"):
+        [*run_pieces(registry, job, OPERATOR)]
+    assert runner.find_job(registry, OPERATOR, job.id).done == 148
 
 
 def test_key_table_finds_what_was_put() -> None:

@@ -14,7 +14,6 @@ from sqlalchemy.engine.interfaces import DBAPICursor
 from perseid.ledger.errors import CorruptView, JobEnded, LeaseClosed, PreconditionFailed
 from perseid.ledger.merkle import Frontier
 from perseid.ledger.store.tables import (
-    KEYS_PER_QUERY,
     EntryRow,
     Statements,
     entry_from_row,
@@ -26,7 +25,7 @@ from perseid.records.binary import MAX_BYTES
 
 from .clock import CheckedClock
 from .entry import Change, Draft, Entry, Kind, encode_entry, find_oversized, next_jump
-from .reader import LogReader, next_number
+from .reader import LogReader, find_latest, next_number
 from .requests import (
     KEY_LIFETIME,
     MAX_BODY,
@@ -124,13 +123,9 @@ class Commit:
     def prefetch(self, requests: Sequence[Request]) -> None:
         """Load the latest entries of all records of a large group in a few queries."""
         # A handle without a UTF-8 form has no key, and fails later.
-        keys = {one.draft.key for one in requests if isinstance(one, Append) and one.draft.handle.isascii()}
-        missing = sorted(keys - self._latest.keys())
-        for first in range(0, len(missing), KEYS_PER_QUERY):
-            batch = missing[first : first + KEYS_PER_QUERY]
-            padded = (*batch, *(batch[-1:] * (KEYS_PER_QUERY - len(batch))))
-            seqs = dict(self._query(self._statements.record_seqs, padded).fetchall())
-            self._latest.update((key, seqs.get(key, 0)) for key in batch)
+        drafts = (draft for one in requests if isinstance(one, Append) for draft in one.drafts)
+        keys = {draft.key for draft in drafts if draft.handle.isascii()}
+        self._latest.update(find_latest(self._query, self._statements, keys - self._latest.keys()))
 
     def apply(self, request: Request) -> Outcome:
         """Execute a request, unless one of its preconditions no longer holds.

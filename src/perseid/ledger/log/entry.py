@@ -398,6 +398,12 @@ class Draft:
         """Encode the values."""
         return [value.to_bytes() for value in self.values] if self._contents is None else self._contents
 
+    def with_note(self, note: str) -> Self:
+        """The same draft with another note."""
+        return type(self)(
+            self.action, self.state, self.handle, self.interface, self.actor, note, self.values, self.exact
+        )
+
     def with_contents(self, contents: list[bytes]) -> Self:
         """The same draft with values that are encoded already."""
         draft = type(self)(

@@ -43,8 +43,8 @@ _MAX_DELAY: Final = 0.2
 attempt also waits up to five seconds for the head."""
 
 TOKEN_LENGTH: Final = 16
-LARGE_GROUP: Final = 500
-"""Requests in a commit from which batch optimizations pay off."""
+LARGE_GROUP: Final = 250
+"""Entries in a commit from which batch optimizations pay off: as many as a step of a job has."""
 SQL_VIEWS: Final = ("records", "search")
 
 
@@ -135,8 +135,9 @@ class Log:
                 commit = Commit(cursor, self.statements, self.clock, self.random, token, connection, known)
                 if unsettled is not None and commit.was_committed(unsettled[0]):
                     return unsettled[1]
-                with gc_paused(len(group)):
-                    if len(group) >= LARGE_GROUP:
+                entries = sum([len(each.drafts) if isinstance(each, Append) else 1 for each in group])
+                with gc_paused(entries):
+                    if entries >= LARGE_GROUP:
                         commit.prefetch(group)
                     outcomes = [commit.apply(request) for request in group]
                     commit.write()
@@ -206,14 +207,13 @@ def retry_delays() -> Iterator[float]:
 
 
 @contextmanager
-def gc_paused(requests: int) -> Iterator[None]:
+def gc_paused(entries: int) -> Iterator[None]:
     """Pause garbage collection during a large commit.
 
-    A commit creates about ten objects per request that all live until its end; scanning them repeatedly takes a seventh
-    of
-    the time.
+    A commit creates about ten objects per entry that all live until its end; scanning them repeatedly takes a seventh
+    of the time.
     """
-    pause = requests >= LARGE_GROUP and gc.isenabled()
+    pause = entries >= LARGE_GROUP and gc.isenabled()
     if pause:
         gc.disable()
     try:

@@ -39,7 +39,7 @@ single changes.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import or_
 from types import MappingProxyType
 from typing import Final, Self, TypeAlias
@@ -48,7 +48,7 @@ from perseid.names.errors import MAX_QUOTED_LENGTH, InvalidName, quote_text
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, check_prefix_syntax, fold, is_derived, parent_prefix
 from perseid.records.admin import ALL_PERMISSIONS, AdminPermission
 from perseid.records.record import Permission, Value
-from perseid.records.types import HS_ADMIN, HS_PUBKEY, HS_SECKEY, HS_VLIST, has_type
+from perseid.records.types import HS_ADMIN, HS_PUBKEY, HS_SECKEY, HS_VLIST, has_any_type, has_type
 from perseid.schema.namespaces import MAX_NAMESPACES, SCOPES, Scope
 from perseid.wire.codes import OpCode
 
@@ -56,6 +56,7 @@ DERIVED_SUFFIX: Final = ".*"
 """After a prefix in a scope: all prefixes derived from it, without itself."""
 
 _ACCESS_TYPES: Final = (HS_ADMIN, HS_VLIST, HS_PUBKEY, HS_SECKEY)
+_MAX_CACHED_PREFIXES: Final = 64  # those that a process works with at a time
 
 
 READ_SCOPES: Final = frozenset((Scope.READ, Scope.FIND))
@@ -157,7 +158,7 @@ class ScopeSet:
 
 def controls_access(value: Value) -> bool:
     """Whether a value controls permissions: administrators, groups and keys."""
-    return any(has_type(value.type, type_) for type_ in _ACCESS_TYPES)
+    return has_any_type(value.type, _ACCESS_TYPES)
 
 
 def scopes_for(values: Iterable[Value]) -> tuple[Scope, ...]:
@@ -435,8 +436,13 @@ def _create_permission(handle: Handle) -> HasPermissions:
     """ADD_HANDLE on the prefix handle, or ADD_NA on that of the parent for a derived prefix."""
     above = parent_prefix(handle.suffix) if handle.is_prefix_handle else None
     if above is None:
-        return HasPermissions(AdminPermission.ADD_HANDLE, _prefix_handle(handle.prefix), on_prefix=True)
+        return _add_handle(handle.prefix)
     return HasPermissions(AdminPermission.ADD_NA, _prefix_handle(above), on_prefix=True)
+
+
+@lru_cache(_MAX_CACHED_PREFIXES)
+def _add_handle(prefix: str) -> HasPermissions:
+    return HasPermissions(AdminPermission.ADD_HANDLE, _prefix_handle(prefix), on_prefix=True)
 
 
 def _prefix_handle(prefix: str) -> str:

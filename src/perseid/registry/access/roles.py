@@ -29,7 +29,7 @@ from perseid.names.handle import PREFIX_OF_PREFIXES
 from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission
 from perseid.records.data_types import interpret_as
 from perseid.records.record import Value, ValueRef
-from perseid.records.types import HS_PUBKEY, HS_SECKEY, HS_VLIST, has_type
+from perseid.records.types import HS_PUBKEY, HS_SECKEY, HS_VLIST, has_any_type, has_type
 from perseid.registry.advice import AdviceKind
 from perseid.registry.identity import handle_key
 from perseid.registry.policy.policy import PREFIX_PLACEHOLDER
@@ -38,6 +38,8 @@ from perseid.schema.access import MAX_RIGHTS, AccessRole
 from perseid.wire.codes import ResponseCode
 
 from .permissions import display_name
+
+_KEYS_AND_GROUPS: Final = (HS_PUBKEY, HS_SECKEY, HS_VLIST)
 
 NO_PERMISSIONS: Final = AdminPermission(0)
 
@@ -186,4 +188,4 @@ def own_indexes(handle: str, values: Sequence[Value]) -> list[int]:
 
 def has_keys_or_groups(values: Sequence[Value]) -> bool:
     """Whether a record contains keys or groups: who can change or read them can act as others."""
-    return any(is_key(value) or is_group(value) for value in values)
+    return any(has_any_type(value.type, _KEYS_AND_GROUPS) for value in values)

@@ -32,7 +32,7 @@ from perseid.names.uri import KNOWN_RESOLVERS
 from perseid.records.encoding import to_iso
 from perseid.records.errors import RecordMisuse
 from perseid.records.record import Value, ascending
-from perseid.records.types import MAX_CHECKED_URL
+from perseid.records.types import DEFINITION, HS_ALIAS, HS_NAMESPACE, MAX_CHECKED_URL, has_any_type
 from perseid.registry.access import permissions
 from perseid.registry.access.permissions import HasRole, RequiredScope, Requirement, Role, display_name
 from perseid.registry.advice import AdviceKind
@@ -110,6 +110,9 @@ def _format_time(instant: int) -> str:
 MAX_INDEX = 0x7FFF_FFFF
 """The largest index."""
 
+_SPECIAL_TYPES: Final = (HS_ALIAS, HS_NAMESPACE, DEFINITION)
+"""The types whose data has rules of its own in every namespace; few records have any."""
+
 
 def compose(
     context: Context,
@@ -150,18 +153,19 @@ def compose(
         values = completed.values
     check_count(values)
     known = (*stored.values, *restored)
+    special = tuple([value for value in values if has_any_type(value.type, _SPECIAL_TYPES)])
     if not is_import:
-        check_namespaces(stored.values, values)
-        check_aliases(context.snapshot, stored, values, known)
+        check_namespaces(stored.values, special)
+        check_aliases(context.snapshot, stored, special, known)
         check_ttls(values, known, context.now)
-        for value, target in find_missing_targets(context.snapshot, values, known):
+        for value, target in find_missing_targets(context.snapshot, special, known):
             context.warn(f"Value {value.index} is an alias of {display_name(target)}, which does not exist")
     complete = after not in (State.RESERVED, State.TOMBSTONE)
     if refusals := stored.policy.check_values(values, complete=complete, known=known):
         raise Refused.from_refusals(refusals)
     if not context.quiet:
         _warn_about_values(context, stored.policy, values, known)
-    check_definitions(stored.values, values)
+    check_definitions(stored.values, special)
     if refusals := list(check_types(context.snapshot, stored.policy, values, stored.values)):
         raise Refused.from_refusals(refusals)
     dated = set_timestamps(stored.values, values, context.now, is_import=is_import)

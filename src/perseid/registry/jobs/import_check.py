@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 import msgspec
 
 from perseid.ledger.log.entry import Draft, Entry, encode_entry
+from perseid.ledger.views.answers_format import is_local
 from perseid.names.errors import InvalidName, capitalize
 from perseid.names.handle import Handle
 from perseid.records.record import Value
@@ -220,6 +221,7 @@ class ImportCheck:
             overlay = _Overlay(snapshot.reader, snapshot.rules, self._earlier)
             context = self._registry.context(overlay, self._identity, self._interface)
             overlay.context = context
+            overlay.prefetch(row.handle for row in rows if isinstance(row, ImportRow))
             for key, group in groupby(rows, _mint_key):
                 items = [*group]
                 if key is not None:
@@ -505,6 +507,8 @@ class _Overlay(Snapshot):
         """Look a record up again: a row has changed it."""
         self._entries.pop(key, None)
         self._values.clear()
+        if is_local(key):
+            self._policies.clear()
 
     def _apply(self, key: bytes, row: ImportRow) -> None:
         assert self.context is not None  # noqa: S101 - set before the first row

@@ -12,7 +12,7 @@ A row that is refused although it was valid before, because somebody was faster,
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Final
 
@@ -200,7 +200,7 @@ class _ImportWork:
             if not changed.isdisjoint(keys):
                 raise DeferToNextChunk
             changed.update(keys)
-            return tuple([replace(draft, note=_with_line(context.note, row.line)) for draft in drafts])
+            return tuple([draft.with_note(_with_line(context.note, row.line)) for draft in drafts])
 
         return decide
 
@@ -263,10 +263,7 @@ class MintRows(Deferrable):
         )
         plan = command.decide(context)
         drafts = tuple(
-            [
-                replace(draft, note=_with_line(context.note, line))
-                for draft, line in zip(plan.drafts, lines, strict=False)
-            ]
+            [draft.with_note(_with_line(context.note, line)) for draft, line in zip(plan.drafts, lines, strict=False)]
         )
         return Plan(lambda seq: MintedRows(seq, len(drafts), done + len(drafts)), drafts, reason=plan.reason)
 
@@ -284,6 +281,7 @@ class ImportStep:
     def decide(self, context: Context) -> Plan[tuple[JobSteps, int]]:
         """Requires the permissions for each change. The result is all steps, and how many rows were handled."""
         if _mint_key(self.items[0]) is None:
+            context.snapshot.prefetch(row.handle for row in self.items)
             return runner.Step(self.work, self.job, self.known, self.items).decide(context)
         require_identity(context, "import records")
         reader = context.snapshot.reader

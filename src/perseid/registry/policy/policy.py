@@ -11,7 +11,7 @@ it with the right response code.
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import zip_longest
 from typing import Annotated, Any, Final, Self, get_type_hints
 
@@ -74,6 +74,7 @@ MAX_LINE_LENGTH: Final = 160
 _PROFILE_NAME: Final = "^[A-Za-z0-9][A-Za-z0-9._-]*$(?!\\n)"  # Python's $ also matches before a final line break
 _UPPERCASE_SCHEMES: Final = frozenset({"pilin", "pilin-check", "cordra"})  # registered in uppercase, read in any case
 _MAX_LISTED_INDEXES: Final = 5  # in a refusal
+_MAX_CACHED_ADMINISTRATORS: Final = 64  # the namespaces that a process works with at a time
 
 
 class Audience(Enum):
@@ -343,14 +344,18 @@ class Policy:
         return tuple(filter(None, (*authority, *tombstone, *links)))
 
     @cached_property
+    def named_types(self) -> frozenset[str]:
+        """The folded types that the policy names for values of records."""
+        return frozenset(map(fold, (*self.allowed_types, *self.required_types, *self.types_used)))
+
+    @cached_property
     def identifier_types(self) -> frozenset[str]:
         """The folded types about an identifier itself, which do not describe its target."""
         return frozenset(map(fold, (*self.types_used, self.creator_type, self.creation_date_type)))
 
     def administrators(self, prefix: str) -> tuple[Admin, ...]:
         """The administrators of new records that name none."""
-        admins = map(Admin.from_text, self.default_administrators)
-        return tuple(replace(admin, administrator=_expand_prefix(admin.administrator, prefix)) for admin in admins)
+        return _expand_administrators(self.default_administrators, prefix)
 
     def suffix_scheme(self) -> Scheme | None:
         """The scheme of suffixes; None if any legal suffix is valid. Raises `InvalidPolicy` if the scheme is not
@@ -573,6 +578,12 @@ def find_new_urls(values: Iterable[Value], known: Iterable[Value]) -> list[Value
     urls = [value for value in values if is_url_type(value.type)]
     before = {(value.type, value.data) for value in known} if urls else set()
     return [value for value in urls if (value.type, value.data) not in before]
+
+
+@lru_cache(_MAX_CACHED_ADMINISTRATORS)
+def _expand_administrators(texts: tuple[str, ...], prefix: str) -> tuple[Admin, ...]:
+    admins = map(Admin.from_text, texts)
+    return tuple([replace(admin, administrator=_expand_prefix(admin.administrator, prefix)) for admin in admins])
 
 
 def _expand_prefix(administrator: ValueRef, prefix: str) -> ValueRef:

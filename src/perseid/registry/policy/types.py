@@ -151,8 +151,8 @@ def find_type_typos(policy: Policy, values: Iterable[Value], before: Iterable[Va
         if base in _EXACT_TYPES or not _WORD.fullmatch(base):
             continue
         if known is None:
-            known = {fold(type_) for type_ in _policy_types(policy)} | {old.type for old in before}
-        if value.type in known or fold(value.type) in known:
+            known = {old.type for old in before}
+        if value.type in known or fold(value.type) in known or fold(value.type) in policy.named_types:
             continue
         compared.add(base)
         if len(compared) > MAX_COMPARED_TYPES:
