@@ -1,7 +1,9 @@
 """Imports: every row is checked before the first change, and applied once, whatever happens in between."""
 
+import os
 import random
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +23,7 @@ from perseid.registry.jobs import import_check, import_job, runner, undo
 from perseid.registry.jobs.import_check import ImportCheck, KeyTable
 from perseid.registry.jobs.import_job import minted_rows
 from perseid.registry.jobs.runner import JobRun
-from perseid.registry.jobs.spool import ImportBusy, Spool, SpooledImport
+from perseid.registry.jobs.spool import EXPIRES, ImportBusy, Spool, SpooledImport
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused, StateConflict
 from perseid.registry.snapshot import MIN_PREFETCHED
@@ -359,6 +361,39 @@ def test_handles_that_were_free_at_the_check_stop_a_large_step(registry: Registr
     with pytest.raises(Refused, match=r"Line 150: .* already exists"):
         [*run_pieces(registry, job, OPERATOR)]
     assert runner.find_job(registry, OPERATOR, job.id).done == 148
+
+
+@pytest.mark.parametrize("mint", [False, True])
+def test_canceled_imports_keep_only_what_resuming_needs_for_a_day(registry: Registry, mint: bool) -> None:
+    rows = [mint_row(2) if mint else row(2, "12345/x")]
+    spooled = check(registry, rows)
+    spooled.create(spooled.source).close()
+    job = import_job.start(registry, spooled, OPERATOR, "cli")
+    runner.cancel(registry, job.id, OPERATOR)
+    assert (spooled.source.exists(), spooled.changes.exists(), spooled.rows.exists()) == (mint, False, True)
+    files = Spool(spooled.path.parent)
+    for path in (*spooled.path.iterdir(), spooled.path):
+        os.utime(path, (0, time.time() - 2 * EXPIRES))
+    if mint:
+        resumed = runner.resume(registry, job.id, OPERATOR)
+        while resumed.advance():
+            pass
+        assert resumed.done == 1
+    else:
+        files.remove_expired()
+        assert not spooled.path.exists()
+
+
+def test_resumed_imports_do_not_expire_like_canceled_ones(registry: Registry) -> None:
+    spooled = check(registry, [row(2, "12345/x")])
+    job = import_job.start(registry, spooled, OPERATOR, "cli")
+    runner.cancel(registry, job.id, OPERATOR)
+    resumed = runner.resume(registry, job.id, OPERATOR)
+    import_job.load_work(registry, resumed.job)
+    for path in (*spooled.path.iterdir(), spooled.path):
+        os.utime(path, (0, time.time() - 2 * EXPIRES))
+    Spool(spooled.path.parent).remove_expired()
+    assert spooled.rows.exists()
 
 
 def test_key_table_finds_what_was_put() -> None:

@@ -12,6 +12,7 @@ A row that is refused although it was valid before, because somebody was faster,
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Final
@@ -121,8 +122,18 @@ def load_work(registry: Registry, job: Job) -> "_ImportWork":
     if spooled is None or not spooled.rows.exists():
         reason = f"The rows of job {job.id} are no longer in the spool of this installation"
         raise StateConflict(reason, AdviceKind.UNDO_JOB(job=job.id))
+    if spooled.record.canceled:
+        spooled.update(canceled=False)
     parameters = runner.load_parameters(job)
     return _ImportWork(spooled, job, msgspec.convert(parameters, RowOptions))
+
+
+def clean_up_canceled(registry: Registry, job: Job) -> None:
+    """Delete the uploaded file of a canceled job, and its rows after a day."""
+    spooled = find_spooled(registry, job)
+    if spooled is not None:
+        with suppress(FileNotFoundError):  # the job has just ended, and has deleted everything
+            spooled.cancel()
 
 
 def _line_of(note: str | None) -> int | None:

@@ -345,6 +345,8 @@ def reopen(registry: Registry, job: Job) -> Job:
 
 def cancel(registry: Registry, name: str, identity: Identity) -> Job:
     """End an unfinished job, wherever it runs: it stops before its next step. What it did remains. Raises `Refused`."""
+    from . import import_job  # noqa: PLC0415 - it imports this module
+
     job = _find_not_undone(registry, name, identity)
     if is_canceled(job):
         advice = AdviceKind.RESUME_JOB(job=job.id) if can_resume(job.kind) else AdviceKind.UNDO_JOB(job=job.id)
@@ -356,6 +358,8 @@ def cancel(registry: Registry, name: str, identity: Identity) -> Job:
     text = msgspec.json.encode(parameters).decode()
     if job.ended_at or not registry.ledger.change(ChangeJob(job.id, 0, text, ended=True)):
         raise StateConflict(f"Job {job.id} is already complete", AdviceKind.UNDO_JOB(job=job.id))
+    if job.kind == import_job.KIND:
+        import_job.clean_up_canceled(registry, job)
     return find_job(registry, identity, job.id)
 
 

@@ -8,7 +8,7 @@
                            lock          locked by the process that works on the import
 
 An import that no job was started for is deleted after a day. The files of a job are deleted when it ends; those of an
-unfinished one stay while it can be resumed.
+unfinished one stay while it can be resumed. If it is canceled, the rows stay for a day, because it can be resumed.
 """
 
 import fcntl
@@ -31,7 +31,8 @@ from perseid.registry.results import StateConflict
 from perseid.schema.imports import ImportResponse, ImportState, RowOptions, RowOutcome
 
 EXPIRES: Final = 24 * 3_600
-"""Seconds after which an import is deleted that no job was started for: a working day and the night after it."""
+"""Seconds after which an import is deleted that no job was started for, or whose job was canceled: a working day and
+the night after it."""
 
 JOB_EXPIRES: Final = 30 * 24 * 3_600
 """Seconds after which the files of a job are deleted that nobody resumes: a month."""
@@ -82,6 +83,8 @@ class ImportRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     problem: str = ""
     """Why the file as a whole cannot be imported."""
     job: str = ""
+    canceled: bool = False
+    """Whether the job was canceled."""
 
     def to_response(self) -> ImportResponse:
         """Convert it for its user."""
@@ -189,7 +192,15 @@ class SpooledImport:
         if not self.source.exists():
             self.discard()
             return
-        for path in (self.rows, self.changes, *(() if self.record.mint else (self.source,))):
+        self._remove_files(self.rows)
+
+    def cancel(self) -> None:
+        """Remove what a canceled job does not need if it is resumed, and the rest after a day."""
+        self.update(canceled=True)
+        self._remove_files()
+
+    def _remove_files(self, *paths: Path) -> None:
+        for path in (*paths, self.changes, *(() if self.record.mint else (self.source,))):
             path.unlink(missing_ok=True)
 
     def discard(self) -> None:
@@ -260,7 +271,8 @@ class Spool:
             for path in self.directory.iterdir():
                 with suppress(OSError):
                     found = self.find(path.name)
-                    is_started = found is not None and found.record.state is ImportState.STARTED
+                    record = None if found is None else found.record
+                    is_started = record is not None and record.state is ImportState.STARTED and not record.canceled
                     newest = max([path.stat().st_mtime, *[each.stat().st_mtime for each in path.iterdir()]])
                     if now - newest > (JOB_EXPIRES if is_started else EXPIRES):
                         SpooledImport(path, ImportRecord("", "", "", 0)).discard()
