@@ -125,6 +125,8 @@ def test_dry_run_shows_the_difference_of_existing_records(here: Site) -> None:
     assert values_of(here, f"{PREFIX}/a") == ["https://old.example/"]
     ended = json.loads(here.ok("import t.csv --on-existing update --yes --json").out)
     assert (ended["kind"], ended["state"], ended["done"]) == ("import", "done", 1)
+    assert (ended["checked"], ended["valid"], ended["invalid"], ended["handles"]) == (2, 2, 0, None)
+    assert ended["outcomes"] == {"updated": 1, "unchanged": 1}
     assert values_of(here, f"{PREFIX}/a") == ["https://new.example/"]
     here.ok("undo last --yes")
     assert values_of(here, f"{PREFIX}/a") == ["https://old.example/"]

@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Final, TypeAlias
 
+import msgspec
 import typer
 
 from perseid.bulk.formats import Format, Profile
 from perseid.bulk.imports import find_credential
-from perseid.schema.imports import ImportQuery, ImportResponse, OnExisting, RowOutcome, RowProblemResponse
+from perseid.schema.imports import ImportQuery, ImportResponse, ImportResult, OnExisting, RowOutcome, RowProblemResponse
 from perseid.schema.jobs import JobResponse
 
 from ._arguments import STANDARD_INPUT, ActingAs, Directory, Note, print_warnings, printable
@@ -333,7 +334,15 @@ def _describe_problem(problem: RowProblemResponse) -> str:
 
 def _print_result(ended: JobResponse, checked: ImportResponse, minted: Path | None, *, json: bool) -> None:
     if json:
-        print_json(ended)
+        result = ImportResult(
+            **msgspec.structs.asdict(ended),
+            checked=checked.checked,
+            valid=checked.valid,
+            invalid=checked.invalid,
+            outcomes=checked.outcomes,
+            handles=None if minted is None else str(minted),
+        )
+        print_json(result)
         return
     counts = {name: f"{count:,}" for name, count in checked.outcomes.items()}
     invalid = {"invalid": f"{checked.invalid:,}"} if checked.invalid else {}

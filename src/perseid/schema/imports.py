@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from .common import Doc, NextCursor, Note, RequestBody, ResponseBody
-from .jobs import PlannedRecord
+from .jobs import JobResponse, PlannedRecord
 from .records import ValueInput, Warnings
 
 
@@ -208,6 +208,22 @@ class ImportResponse(ResponseBody, frozen=True, omit_defaults=False):
     warnings: Warnings = ()
     problem: Annotated[str | None, Doc("Why the file as a whole cannot be imported.")] = None
     job: Annotated[str | None, Doc("The job that imports the rows.")] = None
+
+
+class ImportResult(JobResponse, frozen=True, kw_only=True, omit_defaults=False):
+    """The job of an import, and how many rows it had."""
+
+    checked: Annotated[int, Doc("Rows of the file.")]
+    valid: Annotated[int, Doc("Rows that were imported.")]
+    invalid: Annotated[int, Doc("Rows that were skipped because they are invalid.")]
+    outcomes: Annotated[
+        dict[str, int],
+        Doc(
+            "How many rows were `created`, `minted`, `updated`, `deleted`, `unchanged` and `skipped`.",
+            examples=[{"created": 100}],
+        ),
+    ]
+    handles: Annotated[str | None, Doc("The file with the minted handles.")] = None
 
 
 class RowProblemResponse(ResponseBody, frozen=True, omit_defaults=False):
