@@ -46,14 +46,15 @@ class Workplace:
         assert process.returncode == code, (words, process.returncode, out[-500:], err[-2_000:])
         return out
 
-    def kill(self, seconds: float, *words: str) -> None:
-        """Run a command and kill it after a time, unless it has ended."""
+    def kill(self, seconds: float, *words: str) -> bool:
+        """Run a command and kill it after a time, unless it has ended; return whether it was killed."""
         process = self.start(*words)
         try:
             process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             process.communicate()
+        return process.returncode == -signal.SIGKILL
 
 
 def write_table(path: Path, rows: int, name: str, *, mint: bool = False, bad: int = 0) -> None:

@@ -408,3 +408,8 @@ def test_key_table_finds_what_was_put() -> None:
 def test_killed_commands_never_double_a_row() -> None:
     done = run_module("tests.registry.jobs.import_crash", "--rows", 3_000, "--bad-rows-of", 0, "--rounds", 1)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_killed_exports_leave_no_incomplete_file() -> None:
+    done = run_module("tests.registry.jobs.export_crash", "--records", 1_000, "--rounds", 2)
+    assert done.returncode == 0, done.stdout + done.stderr
