@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 from perseid.ledger.log.entry import IMPORT, Action, Draft, State
@@ -362,7 +363,10 @@ def admin_values(values: Sequence[Value], policy: Policy, admins: Sequence[Admin
         return []
     taken = {value.index for value in values}
     free = (index for index in range(FIRST_ADMIN_INDEX, 1 << 31) if index not in taken)
-    return [Value(next(free), HS_ADMIN, admin.to_bytes(), ttl=policy.default_ttl) for admin in admins]
+    return [Value(next(free), HS_ADMIN, _encode_admin(admin), ttl=policy.default_ttl) for admin in admins]
+
+
+_encode_admin = lru_cache(64)(Admin.to_bytes)  # those of the namespaces that a process works with at a time
 
 
 def caller_as_administrator(context: Context) -> list[Admin]:

@@ -245,7 +245,7 @@ class ImportCheck:
             row = normalize_handle(row, context.snapshot.rules)
             plan = decide_row(context, row, self._options)
             problem = self._find_duplicate(context, row, plan.drafts)
-            if problem is None and plan.drafts:
+            if problem is None and plan.drafts and context.warnings:  # an invalid URL is one of them
                 problem = self._find_invalid_url(context, row, plan.drafts[0])
         except InvalidName as error:
             problem = self._to_problem(context, row, error)
