@@ -15,7 +15,9 @@ from tests.e2e.page_watch import PHONE, Visitor
 PAGES: Final = ["/docs", "/docs/schemas", "/docs/problems"] + [
     f"/docs/{docs_pages.slugify(section.tag)}" for section in get_api().sections
 ]
-SESSION: Final = {"identity": "300:12345/ann", "csrf": "a-token"}
+CONSOLE: Final = """<!DOCTYPE html><title>Console</title>
+<div class="me"><p>Signed in as <bdi class="name">300:12345/ann</bdi></p>
+<form method="post"><input type="hidden" name="csrf" value="a-token"><button>Sign out</button></form></div>"""
 
 
 @pytest.mark.parametrize(("place", "scheme"), [("desk", "light"), ("phone", "dark")])
@@ -82,13 +84,13 @@ def test_read_is_tried_without_signing_in(visitor: Visitor) -> None:
     form.get_by_label("follow").select_option("true")
     form.get_by_role("button", name="Send request").click()
     form.locator(".badge.ok").wait_for()
-    found = json.loads(form.locator("output pre").inner_text())
+    found = json.loads(form.locator(".result pre").inner_text())
     assert [value["type"] for value in found["values"]] == ["URL", "DESC"]
     assert visitor.asked[-1].endswith(f"/handles/{PREFIX}%2Fleads?type=URL&type=DESC&follow=true")
     form.get_by_label("handle").fill(f"{PREFIX}/absent")
     visitor.page.keyboard.press("Enter")
     form.locator(".badge.bad").wait_for()
-    assert json.loads(form.locator("output pre").inner_text())["title"] == "Not found"
+    assert json.loads(form.locator(".result pre").inner_text())["title"] == "Not found"
     assert visitor.faults() == []
 
 
@@ -104,23 +106,23 @@ def test_change_needs_a_session(visitor: Visitor) -> None:
 
 def test_session_of_the_console_is_used(visitor: Visitor) -> None:
     def answer(route: Route) -> None:
-        route.fulfill(json=SESSION)
+        route.fulfill(content_type="text/html", body=CONSOLE)
 
-    visitor.page.route("**/console/session", answer)
+    visitor.page.route("**/console", answer)
     visitor.go("/docs/minting")
     form = visitor.page.locator("section[aria-labelledby=mint] details.try")
     form.locator("summary").click()
     form.get_by_text("Signed in as 300:12345/ann").wait_for()
     form.get_by_label("Body").fill("{")
     form.get_by_role("button", name="Send request").click()
-    assert form.locator("output").is_hidden(), "what is not JSON is not sent"
+    assert form.locator(".result").is_hidden(), "what is not JSON is not sent"
     form.get_by_label("Body").fill('{"prefix": "12345"}')
     with visitor.page.expect_request("**/api/v1/mint") as sent:
         form.get_by_role("button", name="Send request").click()
     headers = sent.value.all_headers()
     assert (sent.value.method, sent.value.post_data) == ("POST", '{"prefix": "12345"}')
     assert (headers["x-csrf-token"], headers["content-type"]) == ("a-token", "application/json")
-    form.locator("output .badge").wait_for()
+    form.locator(".result .badge").wait_for()
     assert visitor.faults() == []
 
 

@@ -7,7 +7,8 @@ of `perseid.client` that describes the same route, so it has that method's names
 import inspect
 import json
 import shlex
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -172,8 +173,8 @@ def curl_command(example: Example, server: str) -> str:
     return " \\\n  ".join(parts) if is_long else " ".join(parts)
 
 
-_MAX_LINE: Final = 78
-"""Characters of a command in one line: what a code block shows on a usual screen."""
+_MAX_LINE: Final = 88
+"""Characters of a line: what a code block shows on a usual screen."""
 
 
 def _get_file(route: Route) -> str:
@@ -199,17 +200,29 @@ def _target(example: Example) -> str:
 def python_program(example: Example, server: str) -> str:
     """Write an example as a Python program."""
     writer = _PythonWriter(example)
-    lines = writer.statement()
-    options = {"token": ', token=os.environ["TOKEN"]', "secret": _IDENTITY_OPTIONS}.get(example.credentials, "")
-    connect = f'perseid.connect("{server}"{options})'
-    program = "\n".join([f"with {connect} as client:", *[f"    {line}" for line in lines]])
+    statement = "\n".join(writer.statement())
+    connect = _call("with perseid.connect", [f'"{server}"', *_CONNECT_OPTIONS[example.credentials]], " as client:")
+    program = "\n".join([*connect, textwrap.indent(statement, _INDENT)])
     standard = [f"import {name}" for name in ("os", "pathlib") if f"{name}." in program]
     own = [f"from {module} import {', '.join(sorted(names))}" for module, names in sorted(writer.imports.items())]
     blocks = ["\n".join(standard), "\n".join(["import perseid", *own]), program]
     return "\n\n".join(filter(None, blocks))
 
 
-_IDENTITY_OPTIONS: Final = ', identity="300:0.NA/12345", secret=os.environ["SECRET"]'
+def _call(function: str, arguments: Sequence[str], end: str = "") -> list[str]:
+    """Write a call in one line, or with each argument in a line of its own."""
+    line = f"{function}({', '.join(arguments)}){end}"
+    if len(line) <= _MAX_LINE:
+        return [line]
+    return [f"{function}(", *[f"{_INDENT}{argument}," for argument in arguments], f"){end}"]
+
+
+_INDENT: Final = "    "
+_CONNECT_OPTIONS: Final = {
+    "": [],
+    "token": ['token=os.environ["TOKEN"]'],
+    "secret": ['identity="300:0.NA/12345"', 'secret=os.environ["SECRET"]'],
+}
 _ARGUMENT_NAMES: Final = {"import_id": "id", "indexes": "index"}
 """Arguments of methods that have another name in the API."""
 
@@ -240,10 +253,14 @@ class _PythonWriter:
             job = self._literal(self._example.names["job"])
             return [f"for job in client.{Client.watch.__name__}({job}):", "    print(job)"]
         name, operation = methods()[route.method, route.path]
-        call = f"client.{name}({', '.join(self._arguments(operation))})"
+        function, arguments = f"client.{name}", self._arguments(operation)
         if isinstance(operation, ListOperation):
             shown = "part.decode()" if operation.result is ExportPart else "item"
-            return [f"for {shown.partition('.')[0]} in {call}:", f"    print({shown})"]
+            loop = _call(f"for {shown.partition('.')[0]} in {function}", arguments, ":")
+            return [*loop, f"{_INDENT}print({shown})"]
+        (call, *more) = _call(function, arguments)
+        if more:
+            return [f"result = {call}", *more, "print(result)"]
         if file := _get_file(route):
             return [f'pathlib.Path("{file}").write_bytes({call})']
         return [f"print({call}.decode())" if operation.result is bytes else f"print({call})"]

@@ -5,11 +5,13 @@ const SIGN_IN = "/console";
 const texts = document.getElementById("try-it-texts")?.dataset;
 
 // The session of the console: {identity, csrf}, or null. `csrf` proves to the API that a page of this server asks.
+// Every page of the console has both, for its button to sign out.
 async function getSession() {
   try {
-    const response = await fetch("/console/session", { credentials: "same-origin", headers: { Accept: "application/json" } });
-    const isJson = response.headers.get("Content-Type")?.startsWith("application/json");
-    return response.ok && isJson ? await response.json() : null;
+    const response = await fetch(SIGN_IN, { credentials: "same-origin", headers: { Accept: "text/html" } });
+    const me = new DOMParser().parseFromString(await response.text(), "text/html").querySelector(".me");
+    const csrf = me?.querySelector("input[name=csrf]")?.value;
+    return csrf ? { identity: me.querySelector(".name").textContent, csrf } : null;
   } catch {
     return null;
   }
@@ -21,13 +23,17 @@ function element(name, content, properties = {}) {
   return made;
 }
 
+function getValues(field) {
+  return ("repeats" in field.dataset ? field.value.split(/\s+/) : [field.value]).filter(Boolean);
+}
+
 function buildRequest(form, session) {
   const { method } = form.dataset;
   const query = new URLSearchParams();
   let path = form.dataset.path;
   for (const field of form.querySelectorAll("[data-in]")) {
     if (field.dataset.in === "path") path = path.replace(`{${field.name}}`, encodeURIComponent(field.value));
-    else for (const value of "repeats" in field.dataset ? field.value.split(/\s+/) : [field.value]) if (value) query.append(field.name, value);
+    else for (const value of getValues(field)) query.append(field.name, value);
   }
   // The header keeps the browser from asking for a password itself.
   const headers = { "X-Requested-With": "XMLHttpRequest" };
@@ -68,25 +74,29 @@ function format(text, type) {
 }
 
 async function send(form, session) {
-  const output = form.querySelector("output");
-  output.hidden = false;
-  output.replaceChildren(texts.sending);
+  const result = form.querySelector(".result");
+  const [status, pre] = result.children;
+  result.hidden = false;
+  pre.hidden = true;
+  status.replaceChildren(texts.sending);
   try {
     const [address, options] = buildRequest(form, session);
     const response = await fetch(address, options);
     const type = response.headers.get("Content-Type") ?? "";
-    const code = element("code", "");
-    const status = element("span", `${response.status} ${response.statusText}`, { className: `badge ${response.ok ? "ok" : "bad"}` });
-    output.replaceChildren(element("p", [status, ` ${type}`]), element("pre", code));
+    const show = (text) => (pre.firstChild.textContent = text);
+    const label = `${response.status} ${response.statusText}`;
+    status.replaceChildren(element("span", label, { className: `badge ${response.ok ? "ok" : "bad"}` }), ` ${type}`);
+    show("");
+    pre.hidden = false;
     if (type.startsWith("image/png")) {
-      code.textContent = `${texts.binary} ${(await response.arrayBuffer()).byteLength}`;
+      show(`${texts.binary} ${(await response.arrayBuffer()).byteLength}`);
       return;
     }
-    const [text, isShortened] = await readText(response, (part) => (code.textContent = part));
-    code.textContent = isShortened ? text : format(text, type);
-    if (isShortened) output.append(element("p", texts.shortened));
+    const [text, isShortened] = await readText(response, show);
+    show(isShortened ? text : format(text, type));
+    if (isShortened) status.append(`. ${texts.shortened}`);
   } catch {
-    output.replaceChildren(element("p", texts.failed, { className: "error" }));
+    status.replaceChildren(element("span", texts.failed, { className: "error" }));
   }
 }
 
