@@ -14,9 +14,10 @@ import hashlib
 import ssl
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Generic, Self, TypedDict, TypeVar, Unpack, cast
 
@@ -229,6 +230,46 @@ class Operations(
     RecordOperations, QueryOperations, ImportOperations, JobOperations, NamespaceOperations, AccessOperations
 ):
     """All operations of the HTTP API."""
+
+
+class AsyncOperations(Operations, ABC):
+    """The same for asynchronous programs; a subclass sends the requests."""
+
+    @abstractmethod
+    async def send(self, request: ApiRequest[R]) -> R:
+        """Send a request of an operation and return its result; raises `ClientError`."""
+
+    def iterate(self, request: ApiRequest[Page], items: str) -> "AsyncPages[Page, Any]":
+        """Return the pages of a list, which has its items in a field."""
+        return AsyncPages(self, request, items)
+
+
+class AsyncPages(Generic[Page, Item]):
+    """A list of the server, for `AsyncOperations`; see `Pages`."""
+
+    def __init__(self, client: AsyncOperations, request: ApiRequest[Page], items: str) -> None:
+        self._client, self._request, self._items = client, request, items
+
+    async def __aiter__(self) -> AsyncIterator[Item]:
+        async for page in self.pages():
+            for item in getattr(page, self._items):
+                yield item
+
+    async def pages(self) -> AsyncIterator[Page]:
+        """Iterate over the pages, which say more than their items."""
+        request: ApiRequest[Page] | None = self._request
+        while request is not None:
+            page = await self._client.send(request)
+            yield page
+            request = request.next_page(page)
+
+    async def page(self, cursor: str = "") -> Page:
+        """Return one page: the first, or the one at a cursor."""
+        request = self._request
+        if cursor:
+            query: Any = request.query
+            request = replace(request, query=msgspec.structs.replace(query, cursor=cursor))
+        return await self._client.send(request)
 
 
 class Pages(Generic[Page, Item]):

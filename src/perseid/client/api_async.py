@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from http.client import BadStatusLine
-from typing import Any, BinaryIO, Final, Generic, Protocol, Self, TypeVar, Unpack, cast
+from typing import BinaryIO, Final, Protocol, Self, TypeVar, Unpack, cast
 
 import httpx
 import msgspec
@@ -19,10 +19,10 @@ from .api import (
     MAX_POLL_SECONDS,
     POLL_SECONDS,
     SILENT_SECONDS,
+    AsyncOperations,
     Body,
     ConnectOptions,
     Event,
-    Operations,
     Options,
     check_event_stream,
     event_request,
@@ -106,27 +106,7 @@ def connect_async(url: str, **options: Unpack[ConnectOptions]) -> "AsyncClient":
     return AsyncClient(make_options(url, options))
 
 
-class AsyncPages(Generic[Page, Item]):
-    """The same for `AsyncClient`."""
-
-    def __init__(self, client: "AsyncClient", request: ApiRequest[Page], items: str) -> None:
-        self._client, self._request, self._items = client, request, items
-
-    async def __aiter__(self) -> AsyncIterator[Item]:
-        async for page in self.pages():
-            for item in getattr(page, self._items):
-                yield item
-
-    async def pages(self) -> AsyncIterator[Page]:
-        """Iterate over the pages, which say more than their items."""
-        request: ApiRequest[Page] | None = self._request
-        while request is not None:
-            page = await self._client.send(request)
-            yield page
-            request = request.next_page(page)
-
-
-class AsyncClient(Operations):
+class AsyncClient(AsyncOperations):
     """The client for asynchronous programs, with the same operations; use it in an `async with` statement."""
 
     def __init__(self, options: Options, transport: AsyncTransport | None = None) -> None:
@@ -167,10 +147,6 @@ class AsyncClient(Operations):
             else:
                 await asyncio.sleep(step.seconds)
                 result = None
-
-    def iterate(self, request: ApiRequest[Page], items: str) -> AsyncPages[Page, Any]:
-        """Return the pages of a list, which has its items in a field."""
-        return AsyncPages(self, request, items)
 
     async def watch(self, job: str = "last") -> AsyncIterator[JobResponse]:
         """Yield a job on every change, until it has ended or the server no longer runs it."""

@@ -84,8 +84,7 @@ from .api_exchange import ApiRequest, Repeat
 from .options import as_names
 
 if TYPE_CHECKING:
-    from .api import Client, Pages
-    from .api_async import AsyncClient, AsyncPages
+    from .api import AsyncOperations, AsyncPages, Client, Pages
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -165,7 +164,7 @@ class Operation(_Route[P, R]):
     @overload
     def __get__(self, instance: "Client", owner: object) -> Callable[P, R]: ...
     @overload
-    def __get__(self, instance: "AsyncClient", owner: object) -> Callable[P, Awaitable[R]]: ...
+    def __get__(self, instance: "AsyncOperations", owner: object) -> Callable[P, Awaitable[R]]: ...
     def __get__(self, instance: Any, owner: object) -> Any:
         if instance is None:
             return self
@@ -188,7 +187,7 @@ class ListOperation(_Route[P, Page], Generic[P, Page, Item]):
     @overload
     def __get__(self, instance: "Client", owner: object) -> "Callable[P, Pages[Page, Item]]": ...
     @overload
-    def __get__(self, instance: "AsyncClient", owner: object) -> "Callable[P, AsyncPages[Page, Item]]": ...
+    def __get__(self, instance: "AsyncOperations", owner: object) -> "Callable[P, AsyncPages[Page, Item]]": ...
     def __get__(self, instance: Any, owner: object) -> Any:
         if instance is None:
             return self

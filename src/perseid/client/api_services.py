@@ -47,6 +47,7 @@ from perseid.schema.namespaces import (
     Namespace,
     NamespacePage,
     NamespaceRemoval,
+    NamespacesQuery,
     NewNamespace,
     NewPolicy,
     NewToken,
@@ -136,9 +137,9 @@ class NamespaceOperations:
         return make_input()
 
     @pages("/namespaces", NamespacePage, "namespaces", Namespace)
-    def namespaces(self, *, page_size: int = MAX_PAGE) -> Input:
-        """List the namespaces of the server."""
-        return make_input(query=Paging(page_size))
+    def namespaces(self, *, mine: bool = False, page_size: int = MAX_PAGE) -> Input:
+        """List the namespaces of the server; with `mine` those in which you can create or list handles."""
+        return make_input(query=NamespacesQuery(page_size, mine=mine))
 
     @operation("GET", "/namespaces/{prefix}", Namespace)
     def namespace(self, prefix: str) -> Input:

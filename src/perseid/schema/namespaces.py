@@ -75,6 +75,12 @@ class Namespace(ResponseBody, frozen=True):
     administrators: Annotated[tuple[str, ...], Doc("The public administrators in the prefix handle.")] = ()
 
 
+class NamespacesQuery(Paging, frozen=True):
+    """Which namespaces to list."""
+
+    mine: Annotated[bool, Doc("Only those in which you can create or list handles.")] = False
+
+
 class NamespacePage(ResponseBody, frozen=True):
     """Namespaces, sorted by prefix."""
 

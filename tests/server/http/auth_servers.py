@@ -21,6 +21,7 @@ from perseid.registry.registry import Registry
 from perseid.server.http.auth import authentication, handle_scheme
 from perseid.server.http.auth.authentication import AuthResult
 from perseid.server.http.auth.session_table import Session, SessionTable
+from perseid.server.http.auth.web_sessions import WebSessions
 from perseid.server.http.context import HttpSettings, ProofResult, RequestContext, ServerContext
 from perseid.server.http.messages import Client, HeaderList, Request
 from perseid.server.native.decisions import GuardedCommand
@@ -150,6 +151,7 @@ def make_auth_server(registry: Registry) -> AuthServer:
         ready=lambda: "",
         record_proof=record_proof,
         sessions=SessionTable(make_state()),
+        web_sessions=WebSessions(make_state()),
     )
     return AuthServer(context, now, kinds, in_loop, secrets, verdicts)
 

@@ -24,6 +24,7 @@ from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
 from perseid.server.http.auth.session_table import SessionTable
+from perseid.server.http.auth.web_sessions import WebSessions
 from perseid.server.http.context import HttpSettings, ProofResult, ServerContext
 from perseid.server.http.messages import Client, Request, Response
 from perseid.server.http.service import HttpService
@@ -224,6 +225,7 @@ def serve(
         ready=lambda: "",
         record_proof=record_proof,
         sessions=SessionTable(make_state()),
+        web_sessions=WebSessions(make_state()),
         suggestion_budget=Budget(NO_LIMIT, NO_LIMIT),
         native=Messages(NativeServer(registry, make_server(), site), time),
     )

@@ -30,20 +30,27 @@ from perseid.records.record import Value, ValueRef
 from perseid.records.types import DEFINITION
 from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
+from perseid.registry.commands.composition import mint_requirement
 from perseid.registry.commands.minting import Generate, Mint
-from perseid.registry.commands.namespaces import Namespace, SetPolicy, namespaces, require_policy_change
+from perseid.registry.commands.namespaces import (
+    Namespace,
+    SetPolicy,
+    homed_prefixes,
+    namespaces,
+    require_policy_change,
+)
 from perseid.registry.context import Context, Deferrable, Plan, Stage, defer, not_found
-from perseid.registry.identity import Identity
+from perseid.registry.identity import Anonymous, Identity
 from perseid.registry.policy.authority import find_built_in_definition
 from perseid.registry.policy.policy import CUSTOM_PROFILE, KEYS, Policy
 from perseid.registry.policy.text import InvalidPolicy, parse
 from perseid.registry.policy.types import RegisteredType, get_registered_type
 from perseid.registry.results import Refused
-from perseid.registry.snapshot import Snapshot
+from perseid.registry.snapshot import SITE_PREFIX, Snapshot
 from perseid.wire.codes import ResponseCode
 
 from .find import Search, find
-from .listing import list_handles, list_homed
+from .listing import list_handles, list_homed, listing_requirement
 
 SUMMARY: Final = (
     "profile",
@@ -81,6 +88,33 @@ def list_prefixes(snapshot: Snapshot, identity: Identity) -> list[str]:
     found = {fold(prefix): prefix for prefix in homed if "/" not in prefix and fold(prefix) != PREFIX_OF_PREFIXES}
     found |= {fold(prefix): prefix for prefix in namespaces(snapshot.reader)}
     return [found[key] for key in sorted(found)]
+
+
+MAX_CHECKED: Final = 1_000
+"""Namespaces that are checked for one list of a caller's own: some 50 µs each."""
+
+
+def list_own_prefixes(context: Context, after: str = "") -> list[str]:
+    """Return prefixes under which the caller can create or list handles as an administrator, sorted.
+
+    `after` is the folded prefix after which the list begins; further ones are not checked beyond `MAX_CHECKED`.
+    """
+    snapshot = context.snapshot
+    homed = [name.removeprefix(f"{PREFIX_OF_PREFIXES}/") for name in homed_prefixes(snapshot.reader)]
+    found = {fold(prefix): prefix for prefix in homed if "/" not in prefix and fold(prefix) != PREFIX_OF_PREFIXES}
+    found |= {fold(prefix): prefix for prefix in namespaces(snapshot.reader)}
+    candidates = [key for key in sorted(found) if key > after and key != SITE_PREFIX]
+    return [found[key] for key in candidates[:MAX_CHECKED] if _can_work_in(context, found[key])]
+
+
+def _can_work_in(context: Context, prefix: str) -> bool:
+    if isinstance(context.identity, Anonymous):
+        return False
+    try:
+        requirement = mint_requirement(context.snapshot.policy(prefix), prefix)
+    except Refused:
+        return False  # the policy of the namespace is invalid
+    return context.is_allowed(requirement) or context.is_allowed(listing_requirement(prefix))
 
 
 def get_type(snapshot: Snapshot, handle: Handle) -> RegisteredType:

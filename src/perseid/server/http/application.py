@@ -24,6 +24,7 @@ from perseid.registry.installation.logo import Logo
 from perseid.registry.installation.settings import Config
 from perseid.registry.registry import Registry
 from perseid.server.http.auth.session_table import SessionTable
+from perseid.server.http.auth.web_sessions import WebSessions
 from perseid.server.http.connection.connection import Connection
 from perseid.server.http.connection.listener import ConnectionManager, HttpListener, Timeouts
 from perseid.server.http.connection.tls import make_server_context
@@ -88,6 +89,7 @@ class HttpServer:
         """Share pools, counters and limits with the native protocol."""
         self._native, self._view, self._ready = native, view, ready
         self._sessions, self._suggestion_budget = SessionTable(state), make_suggestion_budget(state)
+        self._web_sessions = WebSessions(state)
         self._api = ApiState(RateLimiter.shared(state), SharedClaims(state), jobs, Listeners(state))
         self._turns = Turns()
         self._record_proof = make_proof_recorder(native.pools)
@@ -127,9 +129,11 @@ class HttpServer:
     def load(self) -> None:
         """Load the handlers of what the fast path does not answer; if the process was forked with them, do nothing."""
         from . import dispatch as dispatch  # noqa: PLC0414, PLC0415 - the server starts in less time without
+        from .console.application import get_router  # noqa: PLC0415
         from .v1.application import get_api  # noqa: PLC0415
 
         get_api()
+        get_router()
 
     def check_deadlines(self) -> None:
         """Close what is overdue; called once per second."""
@@ -189,6 +193,7 @@ class HttpServer:
             ready=self._ready,
             record_proof=self._count_proof,
             sessions=self._sessions,
+            web_sessions=self._web_sessions,
             suggestion_budget=self._suggestion_budget,
             turns=self._turns,
             api=self._api,

@@ -28,6 +28,7 @@ from perseid.registry.queries.suggest import Suggestions
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import LedgerNeeded, LongRecord, Snapshot
 from perseid.server.http.auth.session_table import SessionTable
+from perseid.server.http.auth.web_sessions import WebSessions
 from perseid.server.http.v1.state import ApiState
 from perseid.server.limits.buckets import Buckets
 from perseid.server.limits.budgets import Budget, Rate, RateLimitedLogger, get_source
@@ -239,6 +240,8 @@ class ServerContext:
     """Records the outcome of each proof of identity, which limits guessing; see `make_proof_recorder`."""
     sessions: SessionTable
     """Sessions started over HTTP. They survive a reload, and so do `api`, `suggestion_budget` and `turns`."""
+    web_sessions: WebSessions
+    """Sessions of the web console."""
     api: ApiState = field(default_factory=ApiState)
     """State of the version 1 API."""
     suggestion_budget: Budget = field(default_factory=make_suggestion_budget)

@@ -2,6 +2,7 @@
 
     /api/v1…                   version 1 API, with its description and documentation pages
     /api…                      JSON API of deployed servers
+    /console…                  web console
     /hrls/…                    reverse lookup: finding handles by their values
     /healthz                   200 while the process responds; for a process supervisor
     /readyz                    200 if ready, and if changes are accepted; 503 with a reason if not; for a load balancer
@@ -22,6 +23,7 @@ from perseid.registry.results import find_refusal
 
 from . import negotiation, responses
 from .compat import api, listing
+from .console import application as console
 from .context import HttpSettings, RequestContext
 from .messages import (
     KNOWN_METHODS,
@@ -33,6 +35,7 @@ from .messages import (
     Response,
     allow_header,
     is_api,
+    is_console,
 )
 from .resolver import resolver
 from .v1 import application
@@ -117,6 +120,8 @@ async def _choose(request_context: RequestContext) -> Response:
         return await application.handle(request_context)
     if is_api(request.path):
         return await api.handle_request(request_context)
+    if is_console(request.path):
+        return _check_method(request, (*SAFE_METHODS, "POST")) or await console.handle(request_context)
     if api.is_message(request):
         return await api.handle_message(request_context)
     if request.path in HEALTH_PATHS:

@@ -168,6 +168,8 @@ MAX_PARAMETERS: Final = 10_000
 API_PATH: Final = b"/api"
 """Everything below it is JSON."""
 
+CONSOLE_PATH: Final = b"/console"
+
 _ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
 _INVALID_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _NUMBER = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
@@ -201,6 +203,11 @@ class BadRequest(Exception):
 def is_api(path: bytes) -> bool:
     """Whether a path belongs to an API."""
     return path == API_PATH or path.startswith(API_PATH + b"/")
+
+
+def is_console(path: bytes) -> bool:
+    """Whether a path belongs to the web console."""
+    return path == CONSOLE_PATH or path.startswith(CONSOLE_PATH + b"/")
 
 
 @dataclass(frozen=True, slots=True)

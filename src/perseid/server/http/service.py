@@ -19,7 +19,7 @@ from perseid.wire.framing import MEDIA_TYPE as NATIVE_TYPE
 
 from . import negotiation
 from .context import RequestContext, ServerContext
-from .messages import Request, Response, is_api
+from .messages import Request, Response, is_api, is_console
 
 CONTENT_SECURITY_POLICY: Final = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 """The default policy of a response: a browser may do nothing with it."""
@@ -59,7 +59,9 @@ class HttpService:
 def with_default_headers(request: Request, response: Response) -> Response:
     """Add the headers that every response has."""
     present = {name.lower() for name, _ in response.headers}
-    defaults = list(negotiation.cors_headers(request, response, exposes=is_api(request.path)))
+    defaults: list[tuple[str, str]] = []
+    if not is_console(request.path):  # its pages are for the user of this session only
+        defaults += negotiation.cors_headers(request, response, exposes=is_api(request.path))
     defaults.append(("X-Content-Type-Options", "nosniff"))
     if response.status not in _REDIRECTIONS:
         defaults.append(("Referrer-Policy", REFERRER_POLICY))

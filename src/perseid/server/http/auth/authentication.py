@@ -5,8 +5,9 @@ In this order; the first that applies is used:
     1.  Authorization: Handle with an unknown session                 refused, whatever else there is
     2.  Authorization: Basic, Bearer, or Handle with a claim          proved or refused, even for public data
     3.  the identity proved in the session
-    4.  the TLS client certificate
-    5.  anonymous
+    4.  the session of the web console, with one of its tokens in `X-CSRF-Token`
+    5.  the TLS client certificate
+    6.  anonymous
 
 Secrets are accepted only on private connections, over TLS or on the machine itself; elsewhere the header is ignored.
 A proof is valid as long as its key exists: commands run under the `Guard` of the `AuthResult`, which checks the key in
@@ -87,6 +88,10 @@ async def authenticate(request_context: RequestContext, *, changes: bool = False
         return AuthResult()
     header = request.header(_AUTHORIZATION)
     if header is None:
+        server = request_context.server
+        web = server.web_sessions.find_for_script(request, server.time())
+        if web is not None:
+            return AuthResult(web.identity, web.guard)
         return await _authenticate_certificate(request_context, None, ambient=True)
     scheme, rest = parse_authorization(header)
     if scheme == _BASIC:

@@ -31,11 +31,15 @@ SCRIPT_POLICY: Final = POLICY.replace("style-src", "script-src 'self'; connect-s
 """The policy of a page with scripts, which are files of this server."""
 
 STATIC: Final[Mapping[str, str]] = {
+    "console.css": "text/css;charset=utf-8",
+    "console.js": "text/javascript;charset=utf-8",
     "docs.css": "text/css;charset=utf-8",
     "docs.js": "text/javascript;charset=utf-8",
     "favicon.ico": "image/x-icon",
+    "job.js": "text/javascript;charset=utf-8",
     "perseid.css": "text/css;charset=utf-8",
     "perseid.svg": "image/svg+xml",
+    "sign-in.js": "text/javascript;charset=utf-8",
     "try-it.js": "text/javascript;charset=utf-8",
 }
 """Static files and their media types."""

@@ -168,6 +168,11 @@ async def handle(request_context: RequestContext) -> Response:
     if request_context.request.method == OPTIONS:
         return await _call_api(Call(request_context, AuthResult(), Parameters(), DEFAULT_FORMAT))
     auth = await authenticate(request_context, changes=_mints(request_context.request))
+    return await handle_authenticated(request_context, auth)
+
+
+async def handle_authenticated(request_context: RequestContext, auth: AuthResult) -> Response:
+    """Handle a request of a known caller."""
     call = Call(request_context, auth, Parameters(), DEFAULT_FORMAT)
     allowance = _count_request(call)
     if auth.problem is not None:

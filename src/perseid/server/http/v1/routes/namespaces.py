@@ -20,18 +20,25 @@ from perseid.registry.installation.setup import administrator_values, with_group
 from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.policy.types import definition_values
 from perseid.registry.queries import namespaces as queries
-from perseid.registry.queries.namespaces import RETIRED, ChangePolicy, get_policy, get_type, list_prefixes
+from perseid.registry.queries.namespaces import (
+    RETIRED,
+    ChangePolicy,
+    get_policy,
+    get_type,
+    list_own_prefixes,
+    list_prefixes,
+)
 from perseid.registry.queries.paging import PageBudget
 from perseid.registry.queries.resolve import Query
 from perseid.registry.responses import get_authority, to_created_namespace, to_namespace, to_policy, to_type
 from perseid.registry.snapshot import Snapshot, stored_policy
-from perseid.schema.common import Paging
 from perseid.schema.namespaces import (
     Authority,
     CreatedNamespace,
     Namespace,
     NamespacePage,
     NamespaceRemoval,
+    NamespacesQuery,
     NewNamespace,
     NewPolicy,
     NewType,
@@ -54,11 +61,18 @@ NAMESPACES: Final = Routes("Namespaces", "Namespaces: prefixes with policies tha
 
 
 @NAMESPACES.add("GET", "/namespaces", "List namespaces", scope="admin", problems=(401, 403))
-async def list_namespaces(call: ApiCall, query: Paging) -> Reply[NamespacePage]:
-    """List the namespaces of this server, sorted by prefix. Requires a server administrator."""
+async def list_namespaces(call: ApiCall, query: NamespacesQuery) -> Reply[NamespacePage]:
+    """List the namespaces of this server, sorted by prefix. Requires a server administrator.
+
+    With `mine` every user gets those in which they can create or list handles.
+    """
 
     def read(context: Context) -> Reply[NamespacePage]:
-        after, prefixes = call.after(str), list_prefixes(context.snapshot, context.identity)
+        after = call.after(str)
+        if query.mine:
+            prefixes = list_own_prefixes(context, after or "")
+        else:
+            prefixes = list_prefixes(context.snapshot, context.identity)
         remaining = [prefix for prefix in prefixes if after is None or fold(prefix) > after]
         budget = PageBudget(query.limit)
         result: list[Namespace] = []

@@ -1,0 +1,1 @@
+"""The web console: everything that users do with identifiers, as pages."""

@@ -1,0 +1,184 @@
+"""Who can do what: users, roles and permissions; tokens of programs; and the sessions of the user."""
+
+from typing import Final
+
+from perseid.client.errors import ClientError
+from perseid.schema.access import Access, AccessRole, User, UserKey
+from perseid.schema.namespaces import DEFAULT_DAYS, SCOPES, CreatedToken, Namespace
+from perseid.server.http.messages import Response
+from perseid.server.http.pages.texts import _
+
+from .requests import ConsoleRequest
+from .routing import Pages
+
+ACCESS: Final = Pages("access")
+TOKENS: Final = Pages("tokens")
+
+PAGE_SIZE: Final = 100
+"""Users or tokens on a page."""
+
+ROLES: Final = tuple([role.value for role in AccessRole])
+
+
+# Access
+
+
+@ACCESS.get("/access")
+async def show_access(console: ConsoleRequest) -> Response:
+    """Show who can do what with a prefix or a record, and the users of the prefix."""
+    return await _access_page(console)
+
+
+@ACCESS.post("/access/grant")
+async def grant(console: ConsoleRequest) -> Response:
+    """Give roles or permissions to an identity."""
+    on, rights = console.text("on"), console.text("rights").replace(",", " ").split()
+    try:
+        changed = await console.api.grant(console.text("identity"), rights, on, note=console.text("note"))
+    except ClientError as error:
+        return await _access_page(console, error)
+    return console.redirect("access", on=changed.on, done="granted" if changed.changed else "unchanged")
+
+
+@ACCESS.post("/access/revoke")
+async def revoke(console: ConsoleRequest) -> Response:
+    """Take everything that an identity can do there."""
+    on, rights = console.text("on"), console.text("rights").split()
+    try:
+        changed = await console.api.revoke(console.text("identity"), on, rights, note=console.text("note"))
+    except ClientError as error:
+        return await _access_page(console, error)
+    return console.redirect("access", on=changed.on, done="revoked" if changed.changed else "unchanged")
+
+
+@ACCESS.post("/access/records")
+async def grant_in_records(console: ConsoleRequest) -> Response:
+    """Make the existing records of a prefix name the groups of roles, as a job."""
+    try:
+        job = await console.api.grant_in_records(console.text("on"), console.text("roles").split())
+    except ClientError as error:
+        return await _access_page(console, error)
+    return console.redirect("jobs", job.job, done="job-started")
+
+
+@ACCESS.post("/users")
+async def add_user(console: ConsoleRequest) -> Response:
+    """Add a user, and show a generated secret once."""
+    try:
+        made = await console.api.add_user(
+            console.text("prefix"),
+            console.text("name"),
+            email=console.text("email"),
+            public_key=console.text("public_key"),
+        )
+    except ClientError as error:
+        return await _access_page(console, error)
+    return _user_key_page(console, made, _("User {handle}").format(handle=made.handle))
+
+
+@ACCESS.post("/users/{handle}/{action}")
+async def change_user(console: ConsoleRequest) -> Response:
+    """Disable a user, or give them a new secret."""
+    handle = console.names["handle"]
+    try:
+        if console.names["action"] == "reset":
+            made = await console.api.reset_user(handle, public_key=console.text("public_key"))
+            return _user_key_page(console, made, _("New key of {handle}").format(handle=made.handle))
+        await console.api.disable_user(handle)
+    except ClientError as error:
+        return await _access_page(console, error)
+    return console.redirect("access", on=handle.partition("/")[0], done="user-disabled")
+
+
+def _user_key_page(console: ConsoleRequest, made: UserKey, title: str) -> Response:
+    return console.render("user_key.html", title=title, made=made)
+
+
+async def _access_page(console: ConsoleRequest, problem: ClientError | None = None) -> Response:
+    namespaces: list[Namespace] = list((await console.api.namespaces(mine=True).page()).namespaces)
+    on = console.text("on") or console.text("prefix") or (namespaces[0].prefix if len(namespaces) == 1 else "")
+    access: Access | None = None
+    users: list[User] = []
+    cursor = None
+    if on:
+        try:
+            access = await console.api.access(on)
+            prefix = on if "/" not in on else on.partition("/")[0]
+            page = await console.api.users(prefix=prefix, page_size=PAGE_SIZE).page(console.text("cursor"))
+            users, cursor = page.users, page.next
+        except ClientError as error:
+            problem = problem or error
+    return console.render(
+        "access.html",
+        title=_("Access"),
+        problem=problem,
+        namespaces=namespaces,
+        on=on,
+        access=access,
+        users=users,
+        next_cursor=cursor,
+        roles=ROLES,
+        fields=dict(console.form.pairs),
+    )
+
+
+# Tokens and sessions
+
+
+@TOKENS.get("/tokens")
+async def list_tokens(console: ConsoleRequest) -> Response:
+    """List the tokens and sessions of the user, with a form for another token."""
+    return await _tokens_page(console)
+
+
+@TOKENS.post("/tokens")
+async def create_token(console: ConsoleRequest) -> Response:
+    """Create a token, and show it once."""
+    namespaces = console.text("namespaces").replace(",", " ").split()
+    try:
+        made = await console.api.create_token(
+            console.form.all("scope"),
+            namespaces=namespaces,
+            all_namespaces=not namespaces,
+            expires_in=f"{console.text('days', str(DEFAULT_DAYS))}d",
+            label=console.text("label"),
+        )
+    except (ClientError, ValueError) as error:
+        problem = error if isinstance(error, ClientError) else ClientError(str(error))
+        return await _tokens_page(console, problem)
+    return await _tokens_page(console, made=made)
+
+
+@TOKENS.post("/tokens/{token}/revoke")
+async def revoke_token(console: ConsoleRequest) -> Response:
+    """Revoke a token."""
+    try:
+        await console.api.revoke_token(console.names["token"])
+    except ClientError as error:
+        return await _tokens_page(console, error)
+    return console.redirect("tokens", done="token-revoked")
+
+
+async def _tokens_page(
+    console: ConsoleRequest, problem: ClientError | None = None, made: CreatedToken | None = None
+) -> Response:
+    tokens, cursor = [], None
+    try:
+        page = await console.api.tokens(all=bool(console.text("all")), page_size=PAGE_SIZE).page(console.text("cursor"))
+        tokens, cursor = page.tokens, page.next
+    except ClientError as error:
+        problem = problem or error
+    server, session = console.request_context.server, console.session
+    assert session is not None  # noqa: S101 - the route needs one
+    return console.render(
+        "tokens.html",
+        title=_("Tokens"),
+        problem=problem,
+        tokens=tokens,
+        next_cursor=cursor,
+        made=made,
+        scopes=SCOPES,
+        days=DEFAULT_DAYS,
+        sessions=server.web_sessions.of_identity(session.identity, server.time()),
+        started=session.started,
+    )

@@ -1,0 +1,242 @@
+"""Creating identifiers, and editing the values of a record with a difference before it is saved.
+
+Two people who edit one record never overwrite each other without a word: the form has the version that it shows, and
+a change of another version is refused. The page then shows both, and the form starts from the current version.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from perseid.client.errors import ClientError, Refused
+from perseid.registry.advice import render
+from perseid.registry.responses import to_advice
+from perseid.schema.records import Explanation, ToCreate, ToMint, ToReplace, ValueInput
+from perseid.server.http.messages import Response
+from perseid.server.http.pages.texts import _
+
+from .advice import ADVICE_TEXTS
+from .requests import ConsoleRequest, ProblemView, describe
+from .routing import Pages
+from .values import EMPTY_ROWS, Row, compare, read_rows, to_inputs, to_rows, with_secrets
+
+EDITING: Final = Pages("records")
+
+MAX_MINTED: Final = 1_000
+"""Identifiers that one form creates: as many as one request of the API. More belong into an import."""
+
+PRECONDITION_FAILED: Final = "precondition-failed"
+
+
+# Creating
+
+
+@EDITING.get("/new")
+async def show_new(console: ConsoleRequest) -> Response:
+    """Show the form that creates identifiers."""
+    return await _new_form(console, [Row(type="URL"), Row()])
+
+
+@EDITING.post("/new")
+async def create(console: ConsoleRequest) -> Response:
+    """Create one identifier or several, or reserve them."""
+    rows = read_rows(console.form)
+    if console.text("check"):
+        return await _new_form(console, rows, explanation=await _explain_rows(console, rows, new=True))
+    prefix, suffix, mode = console.text("prefix"), console.text("suffix"), console.text("mode", "mint")
+    note, published = console.text("note"), not console.text("unpublished")
+    try:
+        values, count = to_inputs(rows), _read_count(console.text("count", "1"))
+        if mode == "create":
+            handle = suffix if "/" in suffix else f"{prefix}/{suffix}"
+            reuse = bool(console.text("reuse_deleted"))
+            made = await console.api.create(handle, values, published=published, reuse_deleted=reuse, note=note)
+            return console.redirect("records", made.handle, done="created")
+        where = f"{prefix}/{suffix}" if suffix else prefix
+        if mode == "reserve":
+            minted = await console.api.reserve(where, count=count, note=note)
+        else:
+            minted = await console.api.mint(where, values, count=count, published=published, note=note)
+    except ClientError as error:
+        return await _new_form(console, rows, error)
+    if len(minted.handles) == 1:
+        done = "reserved" if mode == "reserve" else "created"
+        return console.redirect("records", minted.handles[0], done=done)
+    return console.render("minted.html", title=_("New identifiers"), minted=minted, mode=mode)
+
+
+async def _new_form(
+    console: ConsoleRequest,
+    rows: Sequence[Row],
+    problem: ClientError | None = None,
+    explanation: ProblemView | None = None,
+) -> Response:
+    namespaces = (await console.api.namespaces(mine=True).page()).namespaces
+    return console.render(
+        "record_new.html",
+        title=_("New identifiers"),
+        problem=problem,
+        scripts=("console.js",),
+        namespaces=namespaces,
+        rows=[*rows, *[Row()] * EMPTY_ROWS],
+        explanation=explanation,
+        max_count=MAX_MINTED,
+        prefix=console.text("prefix"),
+        suffix=console.text("suffix"),
+        mode=console.text("mode", "mint"),
+        count=console.text("count", "1"),
+        unpublished=bool(console.text("unpublished")),
+        note=console.text("note"),
+    )
+
+
+def _read_count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MAX_MINTED:
+        reason = _("The number of identifiers must be 1 to {maximum}").format(maximum=f"{MAX_MINTED:,}")
+        raise Refused(reason, advice=_("Import a file for more"))
+    return int(text)
+
+
+# Editing
+
+
+@EDITING.get("/records/{handle}/edit")
+async def show_edit(console: ConsoleRequest) -> Response:
+    """Show the values of a record as a form."""
+    record = await console.api.resolve(console.names["handle"], private=True)
+    rows = to_rows(record.values)
+    return _edit_form(console, record.handle, record.seq, rows, rows)
+
+
+@EDITING.post("/records/{handle}/edit")
+async def edit(console: ConsoleRequest) -> Response:
+    """Show the difference, or save it."""
+    handle, rows = console.names["handle"], read_rows(console.form)
+    version = console.text("version")
+    seq = int(version) if version.isascii() and version.isdigit() else 0
+    record = await console.api.resolve(handle, private=True)
+    stored = to_rows(record.values)
+    if seq != record.seq:
+        return await _conflict(console, seq, rows)
+    if console.text("again"):
+        return _edit_form(console, record.handle, seq, rows, stored)
+    try:
+        values = with_secrets(to_inputs(rows), record.values)
+        if not console.text("save"):
+            explanation = await _explain(console, values)
+            return _preview(console, record.handle, seq, rows, stored, explanation)
+        await console.api.replace(handle, values, keep_unreadable=True, if_version=seq, note=console.text("note"))
+    except ClientError as error:
+        if error.problem_type == PRECONDITION_FAILED:
+            return await _conflict(console, seq, rows)
+        return _edit_form(console, record.handle, seq, rows, stored, error)
+    return console.redirect("records", record.handle, done="saved")
+
+
+@EDITING.post("/check")
+async def check(console: ConsoleRequest) -> Response:
+    """Say whether a change would be made, for the script of a form."""
+    is_new = not console.text("handle")
+    explanation = await _explain_rows(console, read_rows(console.form), new=is_new)
+    return console.render("explanation.html", title="", explanation=explanation)
+
+
+def _edit_form(
+    console: ConsoleRequest,
+    handle: str,
+    seq: int,
+    rows: Sequence[Row],
+    stored: Sequence[Row],
+    problem: ClientError | None = None,
+) -> Response:
+    return console.render(
+        "record_edit.html",
+        title=_("Edit {handle}").format(handle=handle),
+        problem=problem,
+        scripts=("console.js",),
+        handle=handle,
+        version=seq,
+        rows=[*rows, *[Row()] * EMPTY_ROWS],
+        stored={row.index: row for row in stored},
+        note=console.text("note"),
+    )
+
+
+def _preview(
+    console: ConsoleRequest,
+    handle: str,
+    seq: int,
+    rows: Sequence[Row],
+    stored: Sequence[Row],
+    explanation: ProblemView | None,
+) -> Response:
+    return console.render(
+        "record_preview.html",
+        title=_("Change {handle}").format(handle=handle),
+        problem=explanation,
+        handle=handle,
+        version=seq,
+        rows=rows,
+        changes=compare(stored, rows),
+        note=console.text("note"),
+    )
+
+
+async def _conflict(console: ConsoleRequest, seq: int, rows: Sequence[Row]) -> Response:
+    """Show what somebody else has changed meanwhile, and what this user wants to change."""
+    handle = console.names["handle"]
+    current = await console.api.resolve(handle, private=True)
+    try:
+        base = to_rows((await console.api.resolve(handle, at=seq, private=True)).values) if seq else []
+    except ClientError:
+        base = []
+    theirs = to_rows(current.values)
+    return console.render(
+        "record_conflict.html",
+        409,
+        title=_("Conflict at {handle}").format(handle=current.handle),
+        handle=current.handle,
+        version=current.seq,
+        rows=rows,
+        theirs=compare(base, theirs),
+        yours=compare(base, rows),
+        result=compare(theirs, rows),
+        note=console.text("note"),
+    )
+
+
+# Checks
+
+
+async def _explain_rows(console: ConsoleRequest, rows: Sequence[Row], *, new: bool) -> ProblemView | None:
+    """Why a change would be refused; None if it would be made."""
+    try:
+        values = to_inputs(rows)
+        if not new:
+            record = await console.api.resolve(console.text("handle"), private=True)
+            values = with_secrets(values, record.values)
+    except ClientError as error:
+        return describe(error)
+    return await _explain(console, values, new=new)
+
+
+async def _explain(console: ConsoleRequest, values: tuple[ValueInput, ...], *, new: bool = False) -> ProblemView | None:
+    try:
+        explained = await console.api.explain(_change(console, values, new=new))
+    except ClientError as error:
+        return describe(error)
+    return None if explained.allowed else _refusal(explained)
+
+
+def _change(console: ConsoleRequest, values: tuple[ValueInput, ...], *, new: bool) -> ToCreate | ToMint | ToReplace:
+    if not new:
+        return ToReplace(console.names.get("handle") or console.text("handle"), values)
+    prefix, suffix = console.text("prefix"), console.text("suffix")
+    if console.text("mode") == "create":
+        return ToCreate(suffix if "/" in suffix else f"{prefix}/{suffix}", values)
+    return ToMint(prefix, values)
+
+
+def _refusal(explained: Explanation) -> ProblemView:
+    advice = to_advice(explained)
+    text = (explained.advice or "") if advice is None else render(advice, ADVICE_TEXTS)
+    return ProblemView(422, _("This change would be refused"), explained.reason, text)

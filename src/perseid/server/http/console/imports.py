@@ -1,0 +1,157 @@
+"""Importing a file: upload, map its columns, see what would change, apply, and undo through its job."""
+
+import re
+from typing import Final
+
+import msgspec
+
+from perseid.client.errors import ClientError, Refused
+from perseid.schema.imports import ImportQuery, ImportResponse, ImportState, OnExisting
+from perseid.server.http.messages import Response
+from perseid.server.http.pages.texts import _
+
+from .requests import ConsoleRequest
+from .routing import Pages
+
+IMPORTS: Final = Pages("imports")
+
+PAGE_SIZE: Final = 50
+"""Problems and changes on a page."""
+
+MEANINGS: Final = ("handle", "state", "URL", "EMAIL", "DESC", "TITLE", "-")
+"""Offered for a column; any other type can be typed."""
+
+_TEXTS: Final = ("format", "delimiter", "encoding", "sheet", "prefix", "profile")
+_FLAGS: Final = ("raw", "mint", "mint_again", "skip_invalid")
+_COLUMN: Final = re.compile(r"column\.([0-9]{1,4})", re.ASCII)
+
+
+@IMPORTS.get("/imports")
+async def show_upload(console: ConsoleRequest) -> Response:
+    """Show the form for a file."""
+    return await _upload_form(console)
+
+
+@IMPORTS.post("/imports")
+async def upload(console: ConsoleRequest) -> Response:
+    """Upload a file; the server checks it, and nothing is changed."""
+    file = console.files.get("file")
+    try:
+        if file is None or not file.name:
+            raise Refused(_("No file was chosen"), advice=_("Choose a file"))
+        query = _read_options(console, ImportQuery(name=file.name[:255]))
+        made = await console.api.create_import(file.data, query)
+    except ClientError as error:
+        return await _upload_form(console, error)
+    return console.redirect("imports", made.id)
+
+
+async def _upload_form(console: ConsoleRequest, problem: ClientError | None = None) -> Response:
+    namespaces = (await console.api.namespaces(mine=True).page()).namespaces
+    options = _read_options(console, ImportQuery())
+    return console.render(
+        "import_new.html",
+        title=_("Import a file"),
+        problem=problem,
+        namespaces=namespaces,
+        options=options,
+        on_existing=tuple(OnExisting),
+    )
+
+
+@IMPORTS.get("/imports/{id}")
+async def show_import(console: ConsoleRequest) -> Response:
+    """Show the result of the check: counts, problems, and what would change."""
+    return await _import_page(console)
+
+
+@IMPORTS.post("/imports/{id}/apply")
+async def apply_import(console: ConsoleRequest) -> Response:
+    """Start the job that imports the rows."""
+    try:
+        job = await console.api.apply_import(
+            console.names["id"], note=console.text("note"), sha256=console.text("sha256")
+        )
+    except ClientError as error:
+        return await _import_page(console, error)
+    return console.redirect("jobs", job.job, done="job-started")
+
+
+@IMPORTS.post("/imports/{id}/discard")
+async def discard_import(console: ConsoleRequest) -> Response:
+    """Delete the uploaded file."""
+    await console.api.discard_import(console.names["id"])
+    return console.redirect("imports", done="import-discarded")
+
+
+@IMPORTS.get("/imports/{id}/report")
+async def download_report(console: ConsoleRequest) -> Response:
+    """The invalid rows with their problems, in the form of the file, to be corrected and imported."""
+    return await _download(console, "report")
+
+
+@IMPORTS.get("/imports/{id}/handles")
+async def download_handles(console: ConsoleRequest) -> Response:
+    """The file again, with the handles that were minted for its rows."""
+    return await _download(console, "handles")
+
+
+async def _download(console: ConsoleRequest, kind: str) -> Response:
+    """Return a file of an import; its parts are joined while it is sent."""
+    import_id, api = console.names["id"], console.api
+    read = api.read_import_report if kind == "report" else api.read_minted_handles
+    found = await api.show_import(import_id)
+    parts, offset = [], 0
+    while part := await read(import_id, offset):
+        parts.append(part)
+        offset += len(part)
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", found.name)[-100:] or "import"
+    headers = (
+        ("Content-Type", "application/octet-stream"),
+        ("Content-Disposition", f'attachment; filename="{kind}-{name}"'),
+        ("Cache-Control", "no-store"),
+    )
+    return Response(200, headers, b"".join(parts))
+
+
+async def _import_page(console: ConsoleRequest, problem: ClientError | None = None) -> Response:
+    found = await console.api.show_import(console.names["id"])
+    problems, changes = None, None
+    if found.invalid:
+        problems = await console.api.import_problems(found.id, page_size=PAGE_SIZE).page(console.text("problems"))
+    if found.changes:
+        changes = await console.api.import_changes(found.id, page_size=PAGE_SIZE).page(console.text("changes"))
+    return console.render(
+        "import.html",
+        title=_("Import of {name}").format(name=found.name or found.id),
+        problem=problem,
+        found=found,
+        problems=problems,
+        changes=changes,
+        columns=_columns(found),
+        meanings=MEANINGS,
+        is_checking=found.state in (ImportState.CHECKING, ImportState.UPLOADING),
+        is_ready=found.state is ImportState.READY,
+    )
+
+
+def _columns(found: ImportResponse) -> list[tuple[str, str]]:
+    """The columns of a table and their meanings, as far as they are known."""
+    columns = found.detected.get("columns")
+    if isinstance(columns, dict):
+        return [(str(name), str(meaning)) for name, meaning in columns.items()]
+    return [(str(name), "") for name in columns] if isinstance(columns, list | tuple) else []
+
+
+def _read_options(console: ConsoleRequest, query: ImportQuery) -> ImportQuery:
+    """Read the options of the form."""
+    texts = {name: console.text(name) for name in _TEXTS}
+    flags = {name: bool(console.text(name)) for name in _FLAGS}
+    choice = console.text("on_existing")
+    on_existing = OnExisting(choice) if choice in tuple(OnExisting) else OnExisting.FAIL
+    mapped = []
+    for name, meaning in console.form.pairs:
+        if (match := _COLUMN.fullmatch(name)) and meaning.strip():
+            mapped.append(f"{console.form.first(f'name.{match[1]}') or ''}={meaning.strip()}")
+    mapped += [line.strip() for line in console.text("map").splitlines() if line.strip()]
+    return msgspec.structs.replace(query, **texts, **flags, on_existing=on_existing, map=tuple(mapped))

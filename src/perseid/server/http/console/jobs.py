@@ -1,0 +1,149 @@
+"""Jobs with live progress and undo, changing many links, and the log of all changes."""
+
+from typing import Final
+
+from perseid.client.api_exchange import HttpRequest
+from perseid.client.api_operations import encode_parameter
+from perseid.client.api_services import JOB_PATH
+from perseid.client.errors import ClientError, Refused
+from perseid.schema.jobs import JobResponse, JobState
+from perseid.schema.queries import Selectors
+from perseid.server.http.messages import Response
+from perseid.server.http.pages.texts import _
+from perseid.server.http.v1.routing import BASE as API_BASE
+
+from .requests import ConsoleRequest
+from .routing import Pages
+
+JOBS: Final = Pages("jobs")
+REWRITE: Final = Pages("rewrite")
+LOG: Final = Pages("log")
+
+PAGE_SIZE: Final = 50
+"""Jobs, planned changes or entries on a page."""
+
+_RUNNING: Final = (JobState.RUNNING, JobState.BEING_UNDONE)
+_UNDOABLE: Final = (JobState.DONE, JobState.CANCELED, JobState.UNFINISHED)
+
+
+# Jobs
+
+
+@JOBS.get("/jobs")
+async def list_jobs(console: ConsoleRequest) -> Response:
+    """List the jobs, the latest first."""
+    page = await console.api.jobs(page_size=PAGE_SIZE).page(console.text("cursor"))
+    return console.render("jobs.html", title=_("Jobs"), jobs=page.jobs, next_cursor=page.next)
+
+
+@JOBS.get("/jobs/{job}")
+async def show_job(console: ConsoleRequest) -> Response:
+    """Show a job; a script follows its progress, and without it the page can be loaded again."""
+    return await _job_page(console, console.names["job"])
+
+
+@JOBS.get("/jobs/{job}/events")
+async def stream_job(console: ConsoleRequest) -> Response:
+    """The progress of a job as server-sent events, with the session of the page."""
+    path = JOB_PATH.format(job=encode_parameter(console.names["job"]))
+    return await console.api.call(HttpRequest("GET", f"{API_BASE}{path}/events", {"Accept": "text/event-stream"}))
+
+
+@JOBS.post("/jobs/{job}/{action}")
+async def change_job(console: ConsoleRequest) -> Response:
+    """Resume, cancel or undo a job."""
+    job, action = console.names["job"], console.names["action"]
+    try:
+        match action:
+            case "resume":
+                changed = await console.api.resume(job)
+            case "cancel":
+                changed = await console.api.cancel(job)
+            case "undo":
+                changed = await console.api.undo(job, note=console.text("note"))
+            case _:
+                raise Refused(_("The console has no such page"))
+    except ClientError as error:
+        return await _job_page(console, job, error)
+    return console.redirect("jobs", changed.job, done=f"job-{action}")
+
+
+@JOBS.get("/jobs/{job}/undo")
+async def preview_undo(console: ConsoleRequest) -> Response:
+    """Show what the undo of a job would change, and what prevents it."""
+    job = await console.api.job(console.names["job"])
+    plan = await console.api.preview_undo(job.job)
+    return console.render("job_undo.html", title=_("Undo job {job}").format(job=job.job), job=job, plan=plan)
+
+
+async def _job_page(console: ConsoleRequest, name: str, problem: ClientError | None = None) -> Response:
+    job = await console.api.job(name)
+    return console.render(
+        "job.html",
+        title=_("Job {job}").format(job=job.job),
+        problem=problem,
+        scripts=("job.js",) if job.state in _RUNNING else (),
+        job=job,
+        parameters=_parameters(job),
+        is_running=job.state in _RUNNING,
+        can_undo=job.state in _UNDOABLE and job.kind != "undo",
+    )
+
+
+def _parameters(job: JobResponse) -> list[tuple[str, str]]:
+    return [(name, str(value)) for name, value in job.parameters.items() if value not in (None, "", [], False)]
+
+
+# Changing links
+
+
+@REWRITE.get("/rewrite")
+async def show_rewrite(console: ConsoleRequest) -> Response:
+    """Show the form, and with its fields what would change."""
+    namespaces = (await console.api.namespaces(mine=True).page()).namespaces
+    shown = {name: console.text(name) for name in ("url", "host", "prefix", "to")}
+    plan, problem = None, None
+    if shown["to"]:
+        try:
+            pages = console.api.preview_rewrite(_selectors(console), shown["to"], page_size=PAGE_SIZE)
+            plan = await pages.page(console.text("cursor"))
+        except ClientError as error:
+            problem = error
+    return console.render(
+        "rewrite.html",
+        title=_("Change links"),
+        problem=problem,
+        namespaces=namespaces,
+        plan=plan,
+        url=shown["url"],
+        host=shown["host"],
+        prefix=shown["prefix"],
+        to=shown["to"],
+    )
+
+
+@REWRITE.post("/rewrite")
+async def start_rewrite(console: ConsoleRequest) -> Response:
+    """Start the job."""
+    job = await console.api.rewrite(_selectors(console), console.text("to"), note=console.text("note"))
+    return console.redirect("jobs", job.job, done="job-started")
+
+
+def _selectors(console: ConsoleRequest) -> Selectors:
+    url, host, prefix = (console.text(name) or None for name in ("url", "host", "prefix"))
+    return Selectors(url=url, host=host, prefix=prefix)
+
+
+# The log
+
+
+@LOG.get("/log")
+async def show_log(console: ConsoleRequest) -> Response:
+    """Show the entries of the ledger that the user can see."""
+    since = console.text("since") or "0"
+    page, problem = None, None
+    try:
+        page = await console.api.log(since=since, page_size=PAGE_SIZE).page(console.text("cursor"))
+    except ClientError as error:
+        problem = error
+    return console.render("log.html", title=_("Log"), problem=problem, page=page, since=since)

@@ -1,0 +1,172 @@
+"""Namespaces with an editor that explains each rule of the policy, and the types of values."""
+
+from typing import Final, NamedTuple
+
+from perseid.client.errors import ClientError
+from perseid.registry.policy.policy import KEYS, PROFILES
+from perseid.registry.policy.text import format_toml
+from perseid.server.http.messages import Response
+from perseid.server.http.pages.texts import _
+
+from .requests import ConsoleRequest
+from .routing import Pages
+
+NAMESPACES: Final = Pages("namespaces")
+
+PAGE_SIZE: Final = 100
+"""Namespaces or types on a page."""
+
+
+class PolicyRule(NamedTuple):
+    """One rule of a policy, in a form."""
+
+    name: str
+    about: str
+    expects: str
+    current: str
+    """As stored, in TOML."""
+    text: str
+    """As the user has written it."""
+
+    @property
+    def is_flag(self) -> bool:
+        return self.current in ("true", "false")
+
+
+@NAMESPACES.get("/namespaces")
+async def list_namespaces(console: ConsoleRequest) -> Response:
+    """List the namespaces, with a form for another one."""
+    return await _namespaces_page(console)
+
+
+@NAMESPACES.post("/namespaces")
+async def add_namespace(console: ConsoleRequest) -> Response:
+    """Create a namespace."""
+    try:
+        made = await console.api.add_namespace(
+            console.text("prefix"),
+            profile=console.text("profile"),
+            purpose=console.text("purpose"),
+            creator=console.text("creator"),
+            administrators=console.text("administrators").split(),
+            note=console.text("note"),
+        )
+    except ClientError as error:
+        return await _namespaces_page(console, error)
+    return console.redirect("namespaces", made.prefix, done="namespace-created")
+
+
+async def _namespaces_page(console: ConsoleRequest, problem: ClientError | None = None) -> Response:
+    page = await console.api.namespaces(mine=True, page_size=PAGE_SIZE).page(console.text("cursor"))
+    return console.render(
+        "namespaces.html",
+        title=_("Namespaces"),
+        problem=problem,
+        namespaces=page.namespaces,
+        next_cursor=page.next,
+        profiles=tuple(PROFILES),
+        fields=dict(console.form.pairs),
+    )
+
+
+@NAMESPACES.get("/namespaces/{prefix}")
+async def show_namespace(console: ConsoleRequest) -> Response:
+    """Show a namespace with its policy as a form."""
+    return await _namespace_page(console)
+
+
+@NAMESPACES.post("/namespaces/{prefix}/policy")
+async def change_policy(console: ConsoleRequest) -> Response:
+    """Show which rules would change, or change them."""
+    prefix = console.names["prefix"]
+    stored = await console.api.policy(prefix)
+    rules = _read_rules(console, stored.rules)
+    changed = [rule for rule in rules if rule.text != rule.current]
+    if not console.text("save"):
+        title = _("Change the policy of {prefix}").format(prefix=prefix)
+        return console.render(
+            "policy_preview.html", title=title, prefix=prefix, rules=changed, note=console.text("note")
+        )
+    text = "".join([f"{rule.name} = {rule.text}\n" for rule in rules])
+    try:
+        change_case = bool(console.text("change_case"))
+        await console.api.change_policy(prefix, text, change_case=change_case, note=console.text("note"))
+    except ClientError as error:
+        return await _namespace_page(console, error)
+    return console.redirect("namespaces", prefix, done="policy-saved")
+
+
+@NAMESPACES.post("/namespaces/{prefix}/remove")
+async def remove_namespace(console: ConsoleRequest) -> Response:
+    """Remove an empty namespace, or retire one."""
+    prefix, retire = console.names["prefix"], bool(console.text("retire"))
+    try:
+        await console.api.remove_namespace(prefix, retire=retire, note=console.text("note"))
+    except ClientError as error:
+        return await _namespace_page(console, error)
+    if retire:
+        return console.redirect("namespaces", prefix, done="namespace-retired")
+    return console.redirect("namespaces", done="namespace-removed")
+
+
+async def _namespace_page(console: ConsoleRequest, problem: ClientError | None = None) -> Response:
+    prefix = console.names["prefix"]
+    namespace = await console.api.namespace(prefix)
+    rules: list[PolicyRule] = []
+    try:
+        rules = _read_rules(console, (await console.api.policy(prefix)).rules)
+    except ClientError as error:
+        problem = problem or error
+    return console.render("namespace.html", title=prefix, problem=problem, namespace=namespace, rules=rules)
+
+
+def _read_rules(console: ConsoleRequest, stored: dict[str, object]) -> list[PolicyRule]:
+    """The rules as stored, with what the form has for them."""
+    rules = []
+    for name, key in KEYS.items():
+        current = format_toml(stored[name]) if name in stored else ""
+        text = console.form.first(f"rule.{name}")
+        # A line end would begin another rule.
+        written = current if text is None else " ".join(text.split("\n")).replace("\r", "").strip() or current
+        rules.append(PolicyRule(name, key.about, key.expects, current, written))
+    return rules
+
+
+# Types
+
+
+@NAMESPACES.get("/types")
+async def list_types(console: ConsoleRequest) -> Response:
+    """List the registered types, with a form for another one."""
+    return await _types_page(console)
+
+
+@NAMESPACES.post("/types")
+async def add_type(console: ConsoleRequest) -> Response:
+    """Register a type."""
+    pattern, example = console.text("pattern") or None, console.text("example") or None
+    try:
+        await console.api.add_type(
+            console.text("handle"),
+            console.text("description"),
+            name=console.text("name"),
+            pattern=pattern,
+            example=example,
+        )
+    except ClientError as error:
+        return await _types_page(console, error)
+    return console.redirect("types", done="type-created")
+
+
+async def _types_page(console: ConsoleRequest, problem: ClientError | None = None) -> Response:
+    page = await console.api.types(prefix=console.query.first("prefix") or "", page_size=PAGE_SIZE).page(
+        console.text("cursor")
+    )
+    return console.render(
+        "types.html",
+        title=_("Types of values"),
+        problem=problem,
+        types=page.types,
+        next_cursor=page.next,
+        fields=dict(console.form.pairs),
+    )

@@ -1,0 +1,21 @@
+"""All pages of the console."""
+
+from typing import Final
+
+from .access import ACCESS, TOKENS
+from .dashboard import DASHBOARD
+from .editing import EDITING
+from .imports import IMPORTS
+from .jobs import JOBS, LOG, REWRITE
+from .namespaces import NAMESPACES
+from .records import RECORDS
+from .routing import Pages
+from .sign_in import SIGN_IN
+
+SECTIONS: Final[tuple[Pages, ...]] = (
+    *(SIGN_IN, DASHBOARD),
+    *(EDITING, RECORDS),
+    *(IMPORTS, REWRITE, JOBS, LOG),
+    *(NAMESPACES, ACCESS, TOKENS),
+)
+"""In the order in which paths are tried: those with fixed segments first."""

@@ -1,0 +1,184 @@
+"""Browsing and searching identifiers, one record with its history, and changes of its life: publish, tombstone …"""
+
+from typing import Any, Final
+
+from perseid.client.errors import ClientError, NotFound
+from perseid.schema.common import HandleState
+from perseid.schema.queries import FoundHandle, HandleSummary
+from perseid.server.http.messages import Response
+from perseid.server.http.pages.texts import _
+from perseid.server.http.resolver.paths import path_to
+
+from .requests import ConsoleRequest
+from .routing import Pages
+from .values import to_rows
+
+RECORDS: Final = Pages("records")
+
+PAGE_SIZE: Final = 50
+"""Identifiers on a page: two screens."""
+
+HISTORY_SIZE: Final = 20
+"""Versions on a page; each shows its values."""
+
+STATES: Final = tuple([state.value for state in HandleState])
+
+
+# Browsing
+
+
+@RECORDS.get("/records")
+async def browse(console: ConsoleRequest) -> Response:
+    """List the identifiers of a namespace, or search."""
+    text, prefix, by = console.text("q"), console.text("prefix"), console.text("by")
+    namespaces = (await console.api.namespaces(mine=True).page()).namespaces
+    found: list[HandleSummary] | list[FoundHandle] = []
+    cursor, problem, remark = None, None, ""
+    try:
+        if text and by in ("", "handle"):
+            handle = await _find_handle(console, text)
+            if handle is not None:
+                return console.redirect("records", handle)
+        if text:
+            results = await console.api.find(**_criteria(text, prefix, by), page_size=PAGE_SIZE).page(
+                console.text("cursor")
+            )
+            found, cursor, remark = results.results, results.next, results.remark or ""
+        elif prefix:
+            state = console.text("state")
+            pages = console.api.list(prefix, state=HandleState(state) if state in STATES else None, page_size=PAGE_SIZE)
+            listed = await pages.page(console.text("cursor"))
+            found, cursor = listed.handles, listed.next
+    except ClientError as error:
+        problem = error
+    return console.render(
+        "records.html",
+        title=_("Identifiers"),
+        problem=problem,
+        q=text,
+        prefix=prefix,
+        by=by,
+        state=console.text("state"),
+        states=STATES,
+        namespaces=namespaces,
+        found=found,
+        remark=remark,
+        next_cursor=cursor,
+        searched=bool(text or prefix) and problem is None,
+    )
+
+
+def _criteria(text: str, prefix: str, by: str) -> dict[str, Any]:
+    """The search for a text: by URL if it is one, else by value, unless the user chooses."""
+    if by not in ("url", "host", "value", "owner", "type"):
+        by = "url" if "://" in text else "value"
+    criteria: dict[str, Any] = {by: text}
+    if prefix:
+        criteria["prefix"] = prefix
+    return criteria
+
+
+async def _find_handle(console: ConsoleRequest, text: str) -> str | None:
+    """The registered handle if a text is one in any form, and it has a record."""
+    try:
+        name = (await console.api.parse_name(text)).handle
+        return (await console.api.resolve(name, private=True, suggest=False)).handle
+    except ClientError:
+        return None
+
+
+# One record
+
+
+@RECORDS.get("/records/{handle}")
+async def show_record(console: ConsoleRequest) -> Response:
+    """Show a record with all values that the user can read."""
+    handle = console.names["handle"]
+    try:
+        record = await console.api.resolve(handle, private=True)
+    except NotFound as error:
+        return console.render("record_missing.html", title=handle, problem=error, handle=handle)
+    settings = console.request_context.server.settings
+    return console.render(
+        "record_show.html",
+        title=record.handle,
+        record=record,
+        rows=to_rows(record.values),
+        public_path=f"{path_to(record.handle, settings)}?noredirect",
+    )
+
+
+@RECORDS.get("/records/{handle}/history")
+async def show_history(console: ConsoleRequest) -> Response:
+    """Show the versions of a record, the newest first."""
+    handle = console.names["handle"]
+    page = await console.api.history(handle, page_size=HISTORY_SIZE).page(console.text("cursor"))
+    versions = [(version, to_rows(version.values)) for version in page.versions]
+    title = _("History of {handle}").format(handle=page.handle)
+    return console.render(
+        "history.html", title=title, handle=page.handle, versions=versions, next_cursor=page.next, page=page
+    )
+
+
+# Changes of its life
+
+
+@RECORDS.get("/records/{handle}/{action}")
+async def show_action(console: ConsoleRequest) -> Response:
+    """Show the form of a change."""
+    return await _action_form(console)
+
+
+@RECORDS.post("/records/{handle}/{action}")
+async def do_action(console: ConsoleRequest) -> Response:
+    """Make the change."""
+    handle, action, api = console.names["handle"], console.names["action"], console.api
+    note = console.text("note")
+    version = console.text("version")
+    condition = int(version) if version.isascii() and version.isdigit() else None
+    try:
+        match action:
+            case "publish":
+                await api.publish(handle, if_version=condition, note=note)
+            case "unpublish":
+                keep = bool(console.text("keep_history"))
+                await api.unpublish(handle, keep_history=keep, if_version=condition, note=note)
+            case "tombstone":
+                replaced_by = console.text("replaced_by") or None
+                reason = console.text("reason")
+                await api.tombstone(handle, reason, replaced_by=replaced_by, if_version=condition, note=note)
+            case "restore":
+                await api.revive(handle, if_version=condition, note=note)
+            case "transfer":
+                await api.transfer(handle, console.text("to"), if_version=condition, note=note)
+            case "delete":
+                await api.delete(handle, if_version=condition, note=note)
+                return console.redirect("records", prefix=handle.partition("/")[0], done="deleted")
+            case _:
+                return await _action_form(console)
+    except ClientError as error:
+        return await _action_form(console, error)
+    return console.redirect("records", handle, done=action)
+
+
+async def _action_form(console: ConsoleRequest, problem: ClientError | None = None) -> Response:
+    action = console.names["action"]
+    titles = {
+        "publish": _("Publish {handle}"),
+        "unpublish": _("Unpublish {handle}"),
+        "tombstone": _("Create a tombstone for {handle}"),
+        "restore": _("Restore {handle}"),
+        "transfer": _("Transfer {handle}"),
+        "delete": _("Delete {handle}"),
+    }
+    if action not in titles:
+        raise NotFound(_("The console has no such page"))
+    record = await console.api.resolve(console.names["handle"], private=True)
+    return console.render(
+        "record_action.html",
+        title=titles[action].format(handle=record.handle),
+        problem=problem,
+        action=action,
+        record=record,
+        fields=dict(console.form.pairs),
+    )

@@ -1,0 +1,231 @@
+"""One request to the console: its session and form, the API as its user, and how a page is rendered.
+
+The console has no rules of its own and does not touch the registry: it calls the HTTP API in the same process, as the
+identity of the session, with the operations of `perseid.client`. So what a user can do here, and how it is refused, is
+the same as over HTTP.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Final, TypeVar
+from urllib.parse import parse_qsl
+
+from jinja2 import Environment
+
+from perseid.client.api import AsyncOperations
+from perseid.client.api_exchange import (
+    ApiRequest,
+    HttpRequest,
+    HttpResponse,
+    Origin,
+    Repeat,
+    build_request,
+    read_error,
+    read_result,
+)
+from perseid.client.errors import ClientError
+from perseid.records.encoding import to_iso
+from perseid.registry.advice import render
+from perseid.registry.identity import TokenIdentity, effective_identity
+from perseid.registry.responses import to_advice
+from perseid.server.http.auth.authentication import AuthResult
+from perseid.server.http.auth.web_sessions import WebSession
+from perseid.server.http.context import RequestContext
+from perseid.server.http.messages import HeaderList, Parameters, Request, Response
+from perseid.server.http.pages.links import to_sentence, to_visible
+from perseid.server.http.pages.pages import make_environment, render_page
+from perseid.server.http.pages.texts import _, on_change
+from perseid.server.http.responses import NO_STORE
+from perseid.server.http.v1.application import handle_authenticated
+
+from .advice import ADVICE_TEXTS, get_notices
+from .routing import Match, link
+
+R = TypeVar("R")
+
+SEE_OTHER: Final = 303
+
+_HERE: Final = Origin("", "", 0, is_https=True)  # requests stay in this process
+
+
+def get_navigation() -> tuple[tuple[str, str, str], ...]:
+    """Section, path and label of each entry of the navigation."""
+    return (
+        ("dashboard", "", _("Overview")),
+        ("records", "records", _("Identifiers")),
+        ("imports", "imports", _("Import")),
+        ("rewrite", "rewrite", _("Change links")),
+        ("jobs", "jobs", _("Jobs")),
+        ("namespaces", "namespaces", _("Namespaces")),
+        ("access", "access", _("Access")),
+        ("tokens", "tokens", _("Tokens")),
+        ("log", "log", _("Log")),
+        ("statistics", "statistics", _("Statistics")),
+    )
+
+
+@cache
+def get_environment() -> Environment:
+    """The templates of the console."""
+    environment = make_environment(__package__)
+    environment.filters["sentence"] = to_sentence
+    environment.filters["visible"] = to_visible
+    environment.filters["iso"] = lambda seconds: to_iso(int(seconds))
+    return environment
+
+
+on_change(get_environment.cache_clear)
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemView:
+    """An error for a page."""
+
+    status: int
+    title: str
+    detail: str
+    advice: str = ""
+    where: str = ""
+    """The invalid part of the request, as a JSON path; empty if unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class UploadedFile:
+    """A file of a form."""
+
+    name: str
+    data: bytes = field(repr=False)
+
+
+@dataclass(slots=True)
+class ConsoleRequest:
+    """A request of a user who has signed in; on public pages maybe of one who has not."""
+
+    request_context: RequestContext
+    match: Match
+    session: WebSession | None
+    form: Parameters = field(default_factory=Parameters)
+    files: Mapping[str, UploadedFile] = field(default_factory=dict)
+    key: bytes = b""
+    """The random number of the form, its idempotency key."""
+
+    @property
+    def request(self) -> Request:
+        return self.request_context.request
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """The parameters of the path."""
+        return self.match.names
+
+    @property
+    def query(self) -> Parameters:
+        pairs = parse_qsl(self.request.query.decode("latin-1"), keep_blank_values=True, errors="replace")
+        return Parameters(tuple(pairs))
+
+    @property
+    def api(self) -> "ConsoleApi":
+        """The HTTP API as the user of the session; anonymous without one."""
+        return ConsoleApi(self.request_context, self.session, self.key)
+
+    @property
+    def me(self) -> str:
+        """The identity of the user, `INDEX:HANDLE`; empty without a session."""
+        return "" if self.session is None else str(effective_identity(self.session.identity))
+
+    def text(self, name: str, default: str = "") -> str:
+        """A field of the form, or else of the query, without surrounding whitespace."""
+        value = self.form.first(name)
+        if value is None:
+            value = self.query.first(name)
+        return default if value is None else value.strip()
+
+    # Responses
+
+    def render(
+        self,
+        template: str,
+        status: int = 200,
+        headers: HeaderList = (),
+        problem: ClientError | ProblemView | None = None,
+        scripts: tuple[str, ...] = (),
+        **shown: object,
+    ) -> Response:
+        """Render a page of the console; `problem` is shown above its content. `shown` must contain `title`.
+
+        `scripts` are the names of static files.
+        """
+        view = describe(problem) if isinstance(problem, ClientError) else problem
+        session = self.session
+        return render_page(
+            template,
+            self.request_context.server.settings,
+            view.status if view is not None and status == 200 else status,
+            (*headers, NO_STORE),
+            scripts=tuple([f"/static/{name}" for name in scripts]),
+            environment=get_environment(),
+            me=to_visible(self.me),
+            token=session.identity.token if session and isinstance(session.identity, TokenIdentity) else "",
+            navigation=get_navigation(),
+            section=self.match.route.section,
+            link=link,
+            form_token=session.make_form_token if session is not None else _no_token,
+            problem=view,
+            notice=get_notices().get(self.query.first("done") or "", ""),
+            **shown,
+        )
+
+    def redirect(self, *segments: object, done: str = "", headers: HeaderList = (), **query: object) -> Response:
+        """Redirect to a page after a form; `done` is the notice that it shows (`advice.NOTICES`)."""
+        return Response(SEE_OTHER, (("Location", link(*segments, done=done, **query)), NO_STORE, *headers))
+
+
+def _no_token() -> str:
+    return ""
+
+
+def describe(error: ClientError) -> ProblemView:
+    """Describe an error of the API, with its advice in terms of the console."""
+    problem = error.problem
+    if problem is None:
+        return ProblemView(500, error.problem_type, error.detail, error.advice)
+    advice = to_advice(problem)
+    text = error.advice if advice is None else render(advice, ADVICE_TEXTS)
+    return ProblemView(problem.status, problem.title, error.detail, text, problem.where)
+
+
+class ConsoleApi(AsyncOperations):
+    """The HTTP API in this process."""
+
+    def __init__(self, request_context: RequestContext, session: WebSession | None, key: bytes = b"") -> None:
+        """`key` is the idempotency key of the form; it counts for the first operation that takes one."""
+        self._context = request_context
+        self._auth = AuthResult() if session is None else AuthResult(session.identity, session.guard)
+        self._key = key.hex()
+
+    async def send(self, request: ApiRequest[R]) -> R:
+        """Call an operation; raises `ClientError`."""
+        key = ""
+        if request.repeat is Repeat.WITH_KEY:
+            key, self._key = self._key, f"{self._key}+" if self._key else ""
+        response = await self.call(build_request(request, _HERE, {}, key))
+        headers = {name.lower(): value for name, value in response.headers}
+        body = response.body
+        if response.stream is not None:
+            body = b"".join([part async for part in response.stream])
+        received = HttpResponse(response.status, headers, body)
+        if response.status < SEE_OTHER:
+            return read_result(request, _HERE, received)
+        raise read_error(_HERE, received)
+
+    async def call(self, request: HttpRequest) -> Response:
+        """Call a route, and return its response as it is."""
+        headers = [(name.lower(), value) for name, value in request.headers.items()]
+        client = replace(self._context.request.client, certificate=None)
+        inner = Request(request.method, request.url.encode("latin-1"), headers, request.body, client)
+        context = RequestContext(inner, self._context.server)
+        try:
+            return await handle_authenticated(context, self._auth)
+        finally:
+            context.settle_proof(succeeded=None)

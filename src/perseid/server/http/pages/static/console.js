@@ -1,0 +1,52 @@
+// Forms of the console: more rows for values, and checks while the user types. Everything works without it.
+
+const PAUSE = 400; // milliseconds without a key before a check
+
+function addRowButton(rows) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "quiet";
+  button.textContent = rows.dataset.add;
+  button.addEventListener("click", () => {
+    const all = rows.querySelectorAll("[data-row]");
+    const copy = all[all.length - 1].cloneNode(true);
+    const number = all.length + 1;
+    for (const each of copy.querySelectorAll("[name], [id], [for]")) {
+      for (const [attribute, separator] of [["name", "."], ["id", "-"], ["for", "-"]]) {
+        const value = each.getAttribute(attribute);
+        if (value) each.setAttribute(attribute, value.replace(/\d+$/, "") && `${value.split(separator)[0]}${separator}${number}`);
+      }
+      if (each.matches("input, textarea")) each.value = "";
+    }
+    rows.append(copy);
+    copy.querySelector("input:not([type=hidden])").focus();
+  });
+  rows.after(button);
+}
+
+function watch(form) {
+  const result = form.querySelector("[data-result]");
+  let timer = 0;
+  let latest = 0;
+  const check = async () => {
+    const turn = ++latest;
+    const response = await fetch(form.dataset.check, {
+      method: "POST",
+      body: new URLSearchParams(new FormData(form)),
+      headers: { Accept: "text/html" },
+    });
+    const text = await response.text();
+    if (turn === latest && response.status !== 403) result.replaceChildren(...parse(text));
+  };
+  form.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => check().catch(() => result.replaceChildren()), PAUSE);
+  });
+}
+
+function parse(text) {
+  return new DOMParser().parseFromString(text, "text/html").body.childNodes;
+}
+
+for (const rows of document.querySelectorAll("[data-rows]")) addRowButton(rows);
+for (const form of document.querySelectorAll("form[data-check]")) watch(form);
