@@ -138,6 +138,7 @@ OTHERS: Mapping[str, tuple[object, str, object]] = {
     "metrics.enabled": (False, "no", False),
     "metrics.host": ("::1", "::1", "::1"),
     "metrics.port": (0, "0", 0),
+    "statistics.enabled": (False, "off", False),
     "limits.exempt_networks": (["10.0.0.0/8"], "10.0.0.0/8", ("10.0.0.0/8",)),
     **{
         name: (limit.default - 1, f"{limit.default - 1}", limit.default - 1)
@@ -170,7 +171,7 @@ def test_every_setting_has_a_valid_default_and_a_description() -> None:
         assert setting.read(setting.default, name) == get(config, name)
         assert setting.about.endswith(".")
     assert not hasattr(config, "__dict__")
-    assert len(SETTINGS) == 89
+    assert len(SETTINGS) == 90
 
 
 def test_profiles_are_those_of_policies() -> None:

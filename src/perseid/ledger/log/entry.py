@@ -352,6 +352,18 @@ def decode_summary(seq: int, at: int, body: bytes) -> Summary:
     return Entry.from_body(seq, at, body).summary()
 
 
+def decode_head(seq: int, at: int, body: bytes) -> tuple[Action, State, str]:
+    """Decode the action, the state after it and the handle of an entry, without its values."""
+    try:
+        version, action, state, _, length = _BODY.unpack_from(body)
+        if version == FORMAT and 0 <= length <= len(body) - _BODY.size:
+            return _ACTIONS[action], _STATES[state], body[_BODY.size : _BODY.size + length].decode("utf-8")
+    except (error, KeyError, UnicodeDecodeError):
+        pass
+    entry = Entry.from_body(seq, at, body)
+    return entry.action, entry.state, entry.handle
+
+
 class _UnknownSlotForm(Exception):
     """A slot of an unknown form."""
 

@@ -7,7 +7,7 @@ All reads of one decision, page or proof use one `LogReader`, so they see one st
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from perseid.ledger.errors import CorruptData, LeaseClosed, LongEntry
 from perseid.ledger.merkle import Frontier, consistency_path, inclusion_path, subtree_root
@@ -22,7 +22,7 @@ from perseid.ledger.store.tables import (
 )
 from perseid.proof.verifier import EMPTY_ROOT
 
-from .entry import PUBLIC_STATES, Change, Entry, State, find_latest_until
+from .entry import PUBLIC_STATES, Action, Change, Entry, State, decode_head, find_latest_until
 from .record_keys import key_range
 
 CHUNK: Final = 1_000
@@ -42,6 +42,19 @@ class Difference:
     """Its last entry at the earlier point; None if it had none yet."""
     after: Entry
     """Its last entry at the later point."""
+
+
+class Transition(NamedTuple):
+    """What an entry did to its record."""
+
+    seq: int
+    at: int
+    """In microseconds since 1970."""
+    action: Action
+    handle: str
+    before: State
+    """The state before it; absent if there was no entry."""
+    after: State
 
 
 def next_number(load: Callable[[bytes], tuple[int, int] | None], scope: bytes, now: int) -> int:
@@ -197,6 +210,13 @@ class LogReader:
             entry = entry_from_row(row)
             last = find_latest_until(self.latest(entry.key), after, self._links)
             yield Difference(self.entry(previous) if previous else None, entry if last == seq else self.entry(last))
+
+    def transitions(self, after: int, until: int) -> Iterator[Transition]:
+        """Iterate over the entries after `after`, up to and including `until`, without values."""
+        for row in self._rows(after, until):
+            action, state, handle = decode_head(row[0], row[1], row[7])
+            before = decode_head(row[2], 0, self._entry_row(row[2])[7])[1] if row[2] else State.ABSENT
+            yield Transition(row[0], row[1], action, handle, before, state)
 
     def names(self, first: bytes, end: bytes, limit: int) -> list[Entry]:
         """Return the latest entries of up to `limit` records by ascending key, from `first` up to, not including,

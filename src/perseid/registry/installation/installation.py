@@ -9,6 +9,7 @@
     siteinfo.json, .bin   the site information: see `site`
     spool/                the files of imports until they end: see `spool`
     migrations/           what was read last from servers that are migrated as mirrors
+    statistics.db         requests and changes by day, see `perseid.ledger.statistics`; created again if missing
     known-clients         where identities were proved, as keyed hashes, for rate limits; rebuilt if missing
 
 `create` creates one, `Installation.open` opens it and `upgrade` upgrades its tables. Opening never upgrades: an

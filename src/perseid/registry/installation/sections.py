@@ -488,6 +488,14 @@ class MetricsSection(Section, frozen=True):
     port: Annotated[_Port, "Port of the metrics; 0 for any free port."] = 8641
 
 
+class StatisticsSection(Section, frozen=True):
+    """Section `statistics`."""
+
+    enabled: Annotated[
+        bool, "Whether to count requests and changes by day and namespace, without addresses or identities."
+    ] = True
+
+
 class LimitsSection(Section, frozen=True):
     """Section `limits`."""
 
@@ -603,4 +611,5 @@ class AllSettings(Section, frozen=True):
     templates: TemplatesSection = TemplatesSection()
     log: LogSection = LogSection()
     metrics: MetricsSection = MetricsSection()
+    statistics: StatisticsSection = StatisticsSection()
     limits: LimitsSection = LimitsSection()

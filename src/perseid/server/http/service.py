@@ -14,6 +14,7 @@ from perseid.server.limits.buckets import Buckets
 from perseid.server.limits.budgets import NO_LIMIT, Budget, Rate, get_source
 from perseid.server.observe.access_log import AccessLog
 from perseid.server.observe.metrics import WorkerCounters
+from perseid.server.observe.statistics import response_kind
 from perseid.wire.codes import ResponseCode
 from perseid.wire.framing import MEDIA_TYPE as NATIVE_TYPE
 
@@ -77,6 +78,8 @@ class FastResponse(NamedTuple):
     name: bytes
     """The handle."""
     code: int = ResponseCode.SUCCESS
+    bot: bool = False
+    """Whether a bot has sent the request."""
 
 
 FastHandler = Callable[[ParsedRequest], FastResponse | None]
@@ -163,10 +166,14 @@ class MonitoredService:
         # Only fast responses are charged: the normal path has its own budget.
         if result is None or not monitor.take_fast(request.client.host):
             return monitor.service.handle_fast(request)
-        data, name, code = result
+        data, name, code, bot = result
         key = (request.client.secure, request.method, data[_STATUS_CLASS])
         counts = monitor.counts.http_fast_responses
         counts[key] = counts.get(key, 0) + 1
+        if code == ResponseCode.HANDLE_NOT_FOUND:
+            monitor.counts.tally.count_missing(name, bot=bot)
+        else:
+            monitor.counts.tally.count_http(name, data[_STATUS_CLASS], bot=bot)
         if access is not None:
             duration = (perf_counter_ns() - started) // 1000
             transport = "https" if request.client.secure else "http"
@@ -181,11 +188,15 @@ class MonitoredService:
         duration = (perf_counter_ns() - started) // 1000
         transport = _transport(request)
         self._monitor.counts.http(transport, request.method, response.status)
-        if next(response.values("Content-Type"), "") == NATIVE_TYPE:
+        content_type = next(response.values("Content-Type"), "")
+        if content_type == NATIVE_TYPE:
             return response  # the native protocol has counted and logged it
         self._monitor.counts.durations[transport].add(duration)
+        name = response.name.encode("utf-8", "replace")
+        kind = response_kind(response.status, content_type, request.path)
+        agent = " ".join(request.all("user-agent"))
+        self._monitor.counts.tally.count_response(name, response.code, duration, request.method, kind, agent)
         if self._monitor.access is not None:
-            name = response.name.encode("utf-8", "replace")
             self._monitor.access.log_request(
                 request.client.host,
                 transport.name.lower(),

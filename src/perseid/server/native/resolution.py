@@ -36,6 +36,7 @@ from perseid.ledger.views.answers_format import (
 )
 from perseid.records.partition import HashOption, find_server_index
 from perseid.records.record import TYPE_LENGTH_OFFSET, TYPE_OFFSET
+from perseid.server.observe.statistics import RequestTally
 from perseid.wire import message
 from perseid.wire.codes import CURRENT_VERSION, OpCode, OpFlag, ResponseCode, Version, common_version
 from perseid.wire.fragments import MAX_PACKET, PACKET_PAYLOAD
@@ -264,14 +265,32 @@ _NO_HANDLE = bytes(4)  # a referral could contain one
 class PublicResolver:
     """Answers datagrams. Its only state is a cache of plain prefixes."""
 
-    __slots__ = ("_always", "_clock", "_get_pair", "_get_prefix", "_plain", "_refused", "_settings")
+    __slots__ = (
+        "_always",
+        "_clock",
+        "_get_pair",
+        "_get_prefix",
+        "_plain",
+        "_prefix",
+        "_refused",
+        "_settings",
+        "_tally",
+    )
 
-    def __init__(self, view: AnswersView, settings: ResolutionSettings, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        view: AnswersView,
+        settings: ResolutionSettings,
+        clock: Callable[[], float],
+        tally: RequestTally | None = None,
+    ) -> None:
         self._get_pair = view.get_pair
         self._get_prefix = view.get_prefix
         self._settings = settings
         self._clock = clock
         self._plain: dict[bytes, bytes] = {}
+        self._prefix = b""  # of the last name
+        self._tally = RequestTally() if tally is None else tally
         self._refused = int(_UNSUPPORTED_FLAGS | _AUTHORITATIVE * settings.follows)
         self._always = _RECURSIVE | _AUTHORITATIVE * settings.is_primary
 
@@ -314,6 +333,13 @@ class PublicResolver:
         length = message.HEADER_LENGTH + len(body) + len(_NO_CREDENTIAL)
         if length > _MAX_RESPONSE:
             return None
+        if code is _FOUND:
+            try:
+                self._tally.native[self._prefix] += 1
+            except KeyError:
+                self._tally.count_native(self._prefix)
+        else:
+            self._count_other(code, datagram[_NAME_OFFSET:name_end])
         expires = int(self._clock()) + message.MESSAGE_LIFETIME & 0xFFFF_FFFF
         serial = self._settings.serial
         fixed = _RESPONSE.pack(answer_head, request_id, length, code, flags, serial, hops, expires, len(body))
@@ -324,6 +350,7 @@ class PublicResolver:
     ) -> _Outcome | None:
         """Resolve a name, which is preceded by its length."""
         name, prefix, suffix, is_prefix_handle = _split(requested[4:])
+        self._prefix = prefix
         site = self._settings
         if site.servers > 1 and find_server_index(name, site.hash_option, site.servers) != site.position:
             return _WRONG_SERVER
@@ -354,6 +381,13 @@ class PublicResolver:
                 return referral if allow_referrals else None
         may_apply = namespace.templates or may_inherit_template(self._get_prefix, prefix, site)
         return None if may_apply else _NOT_FOUND
+
+    def _count_other(self, code: bytes, name: bytes) -> None:
+        """Count a response without values; those of other servers' prefixes are not counted."""
+        if code is _NO_VALUES[0]:
+            self._tally.count_native(self._prefix)
+        elif code is _NOT_FOUND[0]:
+            self._tally.count_missing(name if b"/" in name else _PREFIX_OF_PREFIXES + b"/" + name)
 
     def _is_sensitive(self, prefix: bytes, prefix_item: bytes, namespace: PrefixItem, suffix: bytes) -> bool:
         """Whether the names of a prefix are case-sensitive; raises `FastPathMiss` for names with parameters."""

@@ -108,6 +108,8 @@ class NativeService:
         if served.opcode is OpCode.RESERVED and served.code is ResponseCode.ERROR:
             self.log_invalid("invalid message", host, transport)
         self.counts.served(transport, served.opcode, served.code, microseconds)
+        is_resolution = served.opcode is OpCode.RESOLUTION
+        self.counts.tally.count_served(served.name, served.code, microseconds, resolution=is_resolution)
         if self.access is not None:
             transport_name, opcode = transport.name.lower(), served.opcode
             self.access.log_request(

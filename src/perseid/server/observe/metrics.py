@@ -30,6 +30,8 @@ from perseid.records.site import Transport
 from perseid.wire.codes import OpCode, ResponseCode
 from perseid.wire.message import RESPONSE_CODE
 
+from .statistics import RequestTally
+
 if TYPE_CHECKING:
     from perseid.ledger.ledger import Ledger
     from perseid.server.native.work import WorkKind
@@ -114,6 +116,8 @@ class WorkerCounters:
         self._http_authentication_failures: Counter[Transport] = Counter()
         self.durations = {transport: Histogram(DURATION_BOUNDS) for transport in Transport}
         self.lags = Histogram(LAG_BOUNDS)
+        self.tally = RequestTally()
+        """Requests by namespace, for statistics."""
 
     def count_fast_response(self, code: bytes) -> None:
         """Count a public resolution over TCP answered from the view; `code` as in the response."""

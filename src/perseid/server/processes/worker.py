@@ -33,6 +33,7 @@ from perseid.client.errors import ClientError
 from perseid.ledger.errors import LedgerError, StorageFull
 from perseid.ledger.ledger import UnopenedLedger
 from perseid.ledger.log.log import Log
+from perseid.ledger.statistics import StatisticsStore
 from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.records.errors import InvalidData
 from perseid.records.site import Transport
@@ -66,6 +67,7 @@ from perseid.server.observe.metrics import (
     read_worker,
 )
 from perseid.server.observe.metrics_listener import MetricsListener
+from perseid.server.observe.statistics import StatisticsRecorder
 from perseid.server.state.jobs import RunningJobs
 from perseid.server.state.state import SharedState
 from perseid.wire.server import Server
@@ -210,6 +212,10 @@ class Worker:
         """Those of each worker: UDP, TCP and, if enabled, HTTP."""
         self._served: set[int] = set()
         self._sources = self._create_sources()
+        self._statistics = StatisticsRecorder(
+            self._counts.tally, StatisticsStore(installation.directory), installation.ledger, options.worker == 0
+        )
+        self._statistics.enabled = config.statistics.enabled
         self._reloading = asyncio.Lock()
 
     def _load_known_clients(self) -> KnownClients:
@@ -252,7 +258,8 @@ class Worker:
             state=self._state,
             external=self._load_external(config),
         )
-        return native_server, PublicResolver(ledger.answers, server_identity.resolution_settings(), time)
+        resolution = server_identity.resolution_settings()
+        return native_server, PublicResolver(ledger.answers, resolution, time, self._counts.tally)
 
     def _load_external(self, config: Config) -> "ExternalIdentities | None":
         if not config.identity_root:
@@ -330,6 +337,7 @@ class Worker:
         for sock in itertools.chain(*self._sockets):  # if the supervisor has ended, the next server can use the ports
             sock.close()
         self._publish_metrics()
+        await self._statistics.finish()
         if isinstance(self._installation.ledger, RemoteLedger):
             self._installation.ledger.disconnect()  # first: threads of the pools may wait for the writer
         self._pools.close()
@@ -389,6 +397,7 @@ class Worker:
                 self._udp.purge_expired(monotonic())
                 await self._known_file.save(self._pools.known)
             self._publish_metrics()
+            self._statistics.tick(tick)
 
     async def _drain(self) -> None:
         """Finish started work, within the time limit."""
@@ -498,6 +507,7 @@ class Worker:
                 )
             )
         self._udp.limits = self._udp_limits(config)
+        self._statistics.enabled = config.statistics.enabled
         _logger.info("settings, keys, certificates and site information were reloaded")
 
     def _open_access_log(self, config: Config) -> None:

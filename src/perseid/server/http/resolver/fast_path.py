@@ -58,6 +58,7 @@ from perseid.server.native.resolution import (
     is_case_sensitive,
     may_inherit_template,
 )
+from perseid.server.observe.statistics import is_bot
 from perseid.wire.codes import ResponseCode
 
 from .paths import (
@@ -208,6 +209,8 @@ class HeaderHints(NamedTuple):
     """Whether the API may use the fast path."""
     redirect: bool
     """Whether a redirect may use the fast path."""
+    bot: bool = False
+    """Whether a bot has sent it."""
 
 
 class FastPath:
@@ -258,10 +261,10 @@ class FastPath:
         api, segment, name, prefix, query = path.groups()
         try:
             if api is not None:
-                response = self._api_response(prefix, name, query, with_body=is_get) if hints.api else None
+                response = self._api_response(prefix, name, query, hints.bot, with_body=is_get) if hints.api else None
             elif hints.redirect and (segment in self._segments if segment else self._bare):
                 is_known = request.version == "1.1" or self._is_old_status
-                response = self._redirect(prefix, name, query, with_body=is_get) if is_known else None
+                response = self._redirect(prefix, name, query, hints.bot, with_body=is_get) if is_known else None
             else:
                 response = None
         except _FALLBACK_ERRORS:
@@ -273,7 +276,9 @@ class FastPath:
 
     # Responses
 
-    def _api_response(self, prefix: bytes, name: bytes, query: bytes | None, *, with_body: bool) -> FastResponse | None:
+    def _api_response(
+        self, prefix: bytes, name: bytes, query: bytes | None, bot: bool, *, with_body: bool
+    ) -> FastResponse | None:
         wanted: ApiQuery | None = _EVERYTHING
         if query:
             wanted = parse_api_query(query) if len(query) <= MAX_QUERY else None
@@ -295,7 +300,7 @@ class FastPath:
         if wanted.form is not responses.DEFAULT_FORMAT:
             body = wanted.form.finish(body)
         data = head % (*fields, _date(second), b"%d" % len(body))
-        return FastResponse(data + body if with_body else data, name, code)
+        return FastResponse(data + body if with_body else data, name, code, bot)
 
     def _missing_parts(
         self, prefix: bytes, name: bytes, wanted: ApiQuery, prefix_item: bytes, stamp: _Stamp
@@ -329,7 +334,9 @@ class FastPath:
             return ResponseCode.SUCCESS, heads.uncached, (tag, *link), body
         return ResponseCode.SUCCESS, heads.cached, (b"%d" % lifetime, tag, *link), body
 
-    def _redirect(self, prefix: bytes, name: bytes, query: bytes | None, *, with_body: bool) -> FastResponse | None:
+    def _redirect(
+        self, prefix: bytes, name: bytes, query: bytes | None, bot: bool, *, with_body: bool
+    ) -> FastResponse | None:
         wanted: RedirectQuery | None = _NO_QUERY
         if query:
             wanted = parse_redirect_query(query) if len(query) <= MAX_QUERY else None
@@ -357,7 +364,7 @@ class FastPath:
             head = self._uncached_redirection % (url, *end)
         else:
             head = self._redirection % (url, _date(now + seconds), b"%d" % seconds, *end)
-        return FastResponse(head + body if with_body else head, name)
+        return FastResponse(head + body if with_body else head, name, ResponseCode.SUCCESS, bot)
 
     def _find_target(self, items: bytes, wanted: RedirectQuery) -> tuple[bytes, int] | None:
         """Return the URL of a redirect and its cache lifetime; None if the normal path must be used."""
@@ -422,7 +429,8 @@ def _read_hints(request: ParsedRequest) -> HeaderHints:
     if names & _CONDITIONS:
         return HeaderHints(api=False, redirect=False)
     is_anonymous = not names & _IDENTITY_HEADERS and request.client.certificate is None
-    return HeaderHints(is_anonymous, redirect=parse_accept(request.all("accept")).named_form is None)
+    is_redirect = parse_accept(request.all("accept")).named_form is None
+    return HeaderHints(is_anonymous, is_redirect, is_bot(" ".join(request.all("user-agent"))))
 
 
 def _first_url(data: bytes, at: int, lengths: Sequence[int]) -> tuple[bytes, int] | None:
