@@ -11,7 +11,7 @@ servers (P8). The policy says who can mint.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from math import ceil
 from typing import Final, TypeVar
@@ -135,7 +135,7 @@ class Mint(Generate):
             return defer(self)
         mint_plan = _plan_minting(context, self, total)
         # Checked before numbers are leased: those of a command that is refused afterwards are lost.
-        samples = [mint_plan.sample_handle() for _ in range(self.names_each)]
+        samples = [mint_plan.sample] * self.names_each
         rows = range(self.count if self.each else 1)
         (first, *_), *_ = [self._drafts(context, mint_plan, samples, row) for row in rows]
         handles = mint_plan.new_handles(total, self.names_each)
@@ -157,7 +157,7 @@ class Mint(Generate):
 
     def decide_sample(self, context: Context, mint_plan: "MintPlan") -> Draft:
         """Decide the first object as if it were minted, with a handle that nobody gets. Raises `Refused`."""
-        samples = [mint_plan.sample_handle() for _ in range(self.names_each)]
+        samples = [mint_plan.sample] * self.names_each
         return self._drafts(context, mint_plan, samples, 0)[0]
 
     def _drafts(self, context: Context, mint_plan: "MintPlan", handles: Sequence[Handle], row: int) -> list[Draft]:
@@ -275,9 +275,9 @@ def retry_until_ready(attempt: Callable[[int | None], T], since: int | None, pat
             since = wait.since
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class MintPlan:
-    """How handles are minted in a namespace."""
+    """How handles are minted in a namespace. Raises `Refused` if the scheme cannot mint there."""
 
     context: Context
     command: Generate
@@ -285,6 +285,12 @@ class MintPlan:
     start: str
     """The prefix, a slash, and the fixed beginning of the suffix."""
     scheme: Scheme
+    sample: Handle = field(init=False)
+    """A handle of the same form, which nobody gets."""
+
+    def __post_init__(self) -> None:
+        source = Source(self.context.clock, self.context.random, MemoryLease(), _no_sleep)
+        self.sample = self.stored(self._candidates(source, 1)[0]).handle
 
     def new_handles(self, count: int, each: int) -> list[Handle]:
         """New handles; fewer than `count`, but a multiple of `each`, if too many had to be skipped."""
@@ -304,11 +310,6 @@ class MintPlan:
             reason = f"All {tried:,} handles that were tried under {display_name(self.start)} already exist"
             raise RetryLater(MIN_WAIT, self.command.since, reason, self.policy.line("scheme"))
         return handles
-
-    def sample_handle(self) -> Handle:
-        """A handle of the same form, which nobody gets; two samples may be equal."""
-        source = Source(self.context.clock, self.context.random, MemoryLease(), _no_sleep)
-        return self.stored(self._candidates(source, 1)[0]).handle
 
     def stored(self, handle: Handle) -> StoredRecord:
         """The record of a new handle."""
@@ -375,7 +376,6 @@ def _plan_minting(context: Context, command: Generate, count: int) -> MintPlan:
         reason = f"The suffix cannot begin with {display_name(start)}; the policy of this namespace says: {line}"
         raise Refused(ResponseCode.INVALID_HANDLE, reason, AdviceKind.MINT_UNDER_PREFIX(prefix=prefix), "P8")
     mint_plan = MintPlan(context, command, policy, f"{prefix}/{start}", scheme or UuidScheme())
-    mint_plan.sample_handle()
     _check_count(count)
     require_mint(context, policy, prefix)
     check_open(policy, prefix)
