@@ -36,6 +36,9 @@ def run(folder: Path, records: int, kills: int, seed: int) -> None:
         wholes[format_] = (folder / f"whole.{format_}").read_bytes()
         commands[format_] = ("export", "--format", format_, "-o", f"out.{format_}", "--at", str(summary["as_of"]))
     duration = (time.monotonic() - started) / len(FORMATS)
+    started = time.monotonic()
+    place.run("jobs", "list")
+    startup = time.monotonic() - started
     assert wholes["jsonl"].count(b"\n") >= records
     killed: Counter[str] = Counter()
     completed = attempts = 0
@@ -45,7 +48,7 @@ def run(folder: Path, records: int, kills: int, seed: int) -> None:
         assert attempts <= 20 * kills, "commands end before they are killed"
         path = folder / f"out.{format_}"
         path.write_bytes(EARLIER)
-        is_killed = place.kill(chance.uniform(0, duration), *commands[format_])
+        is_killed = place.kill(chance.uniform(min(0.8 * startup, duration), duration), *commands[format_])
         content = path.read_bytes()
         assert content in (EARLIER, wholes[format_]), f"seed {seed}: an incomplete file"
         assert is_killed or content == wholes[format_], "a command that ends has written the file"
