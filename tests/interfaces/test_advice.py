@@ -164,7 +164,7 @@ def test_every_call_in_advice_of_the_client_is_valid() -> None:
             Client, match[1].removeprefix("client."), {"ImportQuery": ImportQuery}.get(match[1], ValueInput)
         )
         bound = [None] * (len(call_.args) + isinstance(target, Operation | ListOperation))
-        function = target._build if isinstance(target, Operation | ListOperation) else target
+        function = target.build if isinstance(target, Operation | ListOperation) else target
         inspect.signature(function).bind(*bound, **{str(keyword.arg): None for keyword in call_.keywords})
 
 

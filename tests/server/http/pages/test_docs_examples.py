@@ -7,7 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -22,6 +22,7 @@ from perseid.client.api import Client, Operations
 from perseid.client.api_exchange import ApiRequest, HttpRequest, build_request
 from perseid.schema.common import MAX_PAGE
 from perseid.schema.imports import ImportQuery
+from perseid.schema.jobs import JobResponse
 from perseid.schema.namespaces import SCOPES
 from perseid.server.http.pages import docs_examples
 from perseid.server.http.pages.docs_examples import Example, curl_command, make_example, python_program
@@ -130,6 +131,18 @@ def test_python_passes_the_type_checker(tmp_path: Path) -> None:
 # At a running server
 
 
+def run_curl(
+    example: Example, url: str, variables: Mapping[str, str], folder: Path
+) -> "subprocess.CompletedProcess[str]":
+    """Run a command as a reader does, in a folder and with variables; it fails if it is refused."""
+    assert shutil.which("curl"), "curl is not installed; on Debian: apt-get install curl"
+    command = f"{FAILING_CURL}\n{curl_command(example, url)}"
+    environment = {"PATH": os.environ["PATH"], **variables}
+    return subprocess.run(
+        ["bash", "-c", command], env=environment, cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
 @dataclass(frozen=True)
 class Site:
     """A server with everything that the examples of reads name."""
@@ -159,12 +172,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.mark.parametrize("route", SAFE, ids=lambda route: route.operation)
 def test_curl_command_of_a_read_works(site: Site, tmp_path: Path, route: Route) -> None:
-    assert shutil.which("curl"), "curl is not installed; on Debian: apt-get install curl"
-    command = f"{FAILING_CURL}\n{curl_command(example_of(route), site.url)}"
-    environment = {"PATH": os.environ["PATH"], **site.variables}
-    done = subprocess.run(
-        ["bash", "-c", command], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = run_curl(example_of(route), site.url, site.variables, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -178,6 +186,68 @@ def test_python_program_of_a_read_works(
     run_python(python_program(example_of(route), site.url))
     shown = capsys.readouterr().out or list(tmp_path.iterdir())
     assert shown or route.operation == "listImportChanges", "an import that only mints changes no record"
+
+
+# Changes, in an order in which each finds what it needs
+
+
+@dataclass(frozen=True)
+class Step:
+    """A change, and the type of the problem if it is refused as it should be."""
+
+    operation: str
+    problem: str = ""
+
+
+CHANGES: Final = [
+    *map(Step, ("mint", "reserve", "generate", "createRecord", "setValues", "addValues", "replaceRecord")),
+    *map(Step, ("removeValues", "unpublish", "publish", "tombstone", "revive", "createAlias", "linkVersion")),
+    *map(Step, ("linkMetadata", "addType", "rewrite", "undoJob", "addUser", "grant", "grantInRecords", "revoke")),
+    Step("resumeJob", "state-conflict"),  # it is complete
+    Step("cancelJob", "state-conflict"),
+    *map(Step, ("transferAll", "resetUser", "changePolicy", "createImport", "uploadImportPart")),
+    *map(
+        Step, ("checkImport", "deleteImport", "applyImport", "deleteRecord", "transfer", "disableUser", "createToken")
+    ),
+    Step("addNamespace", "already-exists"),
+    Step("removeNamespace", "state-conflict"),  # it is not empty
+    Step("revokeToken"),
+]
+
+
+def test_changes_work_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = {step.operation: step for step in CHANGES}
+    assert {*steps} | {route.operation for route in SAFE} == {route.operation for route in ROUTES}
+    routes = {route.operation: route for route in ROUTES}
+    table = b"handle,URL\n12345/row,https://example.org/row\n"
+    (tmp_path / docs_examples.FILE).write_bytes(table)
+    monkeypatch.setenv("SECRET", SECRET)
+    with serving(copy_to(tmp_path)) as server:
+        url = f"http://127.0.0.1:{server.http[1]}"
+        with perseid.connect(url, identity=ADMINISTRATOR, secret=SECRET) as client:
+            for name in ("map", "map-1", "about-map", "maps-1"):
+                client.create(f"12345/{name}", {"URL": f"https://example.org/{name}"})
+            token = client.create_token(SCOPES, all_namespaces=True)
+        with perseid.connect(url, token=token.token) as client:
+            partial = client.create_import(b"", ImportQuery(name="table.csv", complete=False)).id
+            imports = dict.fromkeys(("uploadImportPart", "checkImport"), partial)
+            for operation in ("deleteImport", "applyImport"):
+                imports[operation] = client.check_import(BytesIO(table), ImportQuery(name="table.csv")).id
+            for step in CHANGES:
+                example = example_of(routes[step.operation])
+                if step.operation == "transfer":
+                    client.create("12345/x", {"URL": "https://example.org/"}, reuse_deleted=True)
+                if example.credentials == "secret":  # curl asks for it on the terminal
+                    run_python(python_program(example, url))
+                    continue
+                variables = {"TOKEN": token.token, "TOKEN_ID": token.id, "IMPORT_ID": imports.get(step.operation, "")}
+                done = run_curl(example, url, variables, tmp_path)
+                if step.problem:
+                    assert f"#{step.problem}" in done.stdout, step
+                else:
+                    assert done.returncode == 0, (step, done.stdout, done.stderr)
+                if example.route.response is JobResponse:
+                    client.wait("last")
 
 
 def test_examples_are_below_the_base_path() -> None:

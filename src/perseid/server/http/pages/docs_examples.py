@@ -59,6 +59,7 @@ _MEMBER_EXAMPLES: Final = {"data": "https://example.org/", "of": "12345/map", "d
 """Examples of fields whose type has none, or an unsuitable one."""
 
 _EXAMPLES: Final[Mapping[str, Mapping[str, object]]] = {
+    "createAlias": {"handle": "12345/old-map"},
     "find": {"url": "https://example.org/*"},
     "consistency": {"old": 1},
     "createImport": {"name": FILE},
