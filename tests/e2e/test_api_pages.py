@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from playwright.sync_api import Browser, Route
+from playwright.sync_api import Browser
 
 from perseid.server.http.pages import docs_pages
 from perseid.server.http.v1.application import get_api
@@ -15,9 +15,6 @@ from tests.e2e.page_watch import PHONE, Visitor
 PAGES: Final = ["/docs", "/docs/schemas", "/docs/problems"] + [
     f"/docs/{docs_pages.slugify(section.tag)}" for section in get_api().sections
 ]
-CONSOLE: Final = """<!DOCTYPE html><title>Console</title>
-<div class="me"><p>Signed in as <bdi class="name">300:12345/ann</bdi></p>
-<form method="post"><input type="hidden" name="csrf" value="a-token"><button>Sign out</button></form></div>"""
 
 
 @pytest.mark.parametrize(("place", "scheme"), [("desk", "light"), ("phone", "dark")])
@@ -104,25 +101,32 @@ def test_change_needs_a_session(visitor: Visitor) -> None:
     assert visitor.faults() == []
 
 
-def test_session_of_the_console_is_used(visitor: Visitor) -> None:
-    def answer(route: Route) -> None:
-        route.fulfill(content_type="text/html", body=CONSOLE)
-
-    visitor.page.route("**/console", answer)
+def test_session_of_the_console_is_used(visitor: Visitor, demo: Demonstration) -> None:
+    visitor.go("/console")
+    card = visitor.page.locator("section[aria-labelledby=with-secret]")
+    card.get_by_label("Identity").fill(demo.administrator)
+    card.get_by_label("Secret").fill(demo.secret)
+    card.get_by_role("button", name="Sign in").click()
+    visitor.page.get_by_role("navigation", name="Console").wait_for()
     visitor.go("/docs/minting")
     form = visitor.page.locator("section[aria-labelledby=mint] details.try")
     form.locator("summary").click()
-    form.get_by_text("Signed in as 300:12345/ann").wait_for()
+    form.get_by_text(f"Signed in as {demo.administrator}").wait_for()
     form.get_by_label("Body").fill("{")
     form.get_by_role("button", name="Send request").click()
     assert form.locator(".result").is_hidden(), "what is not JSON is not sent"
-    form.get_by_label("Body").fill('{"prefix": "12345"}')
-    with visitor.page.expect_request("**/api/v1/mint") as sent:
-        form.get_by_role("button", name="Send request").click()
-    headers = sent.value.all_headers()
-    assert (sent.value.method, sent.value.post_data) == ("POST", '{"prefix": "12345"}')
-    assert (headers["x-csrf-token"], headers["content-type"]) == ("a-token", "application/json")
-    form.locator(".result .badge").wait_for()
+    form.get_by_label("Body").fill('{"prefix": "102.100.272"}')
+    form.get_by_role("button", name="Send request").click()
+    form.locator(".badge.ok").wait_for()
+    (handle,) = json.loads(form.locator(".result pre").inner_text())["handles"]
+    assert visitor.go(f"/{handle}?noredirect").status == 200
+    visitor.go("/docs/minting")
+    form.locator("summary").click()
+    form.get_by_text("Signed in as").wait_for()
+    visitor.context.clear_cookies()  # as after signing out in another window
+    form.get_by_role("button", name="Send request").click()
+    form.locator(".badge.bad").wait_for()
+    assert json.loads(form.locator(".result pre").inner_text())["title"] == "Authentication required"
     assert visitor.faults() == []
 
 
