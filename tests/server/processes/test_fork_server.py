@@ -10,6 +10,7 @@ from perseid.server.processes import CHILD_SIGNALS
 _SUPERVISOR = """
 import ctypes, json, os, random, signal, socket, sys, time, types
 from cryptography.hazmat.primitives.asymmetric import x25519
+from perseid.server.observe.counters import SharedCounters
 from perseid.server.processes import fork_server
 
 def main(text):
@@ -34,6 +35,7 @@ fork_server.PRELOADED = ()
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
 pid, descriptor = fork_server.fork()
 channel = socket.socket(fileno=descriptor)
+fork_server.send_counters(channel, SharedCounters.create(1).descriptor)
 shared = os.memfd_create("shared")
 results = []
 for number, is_known in enumerate((True, True, False)):

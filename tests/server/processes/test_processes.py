@@ -23,7 +23,6 @@ import pytest
 
 from perseid.records.record import Value
 from perseid.records.site import Site
-from perseid.server.processes.child import BEAT_SECONDS
 from perseid.server.state.runtime import lock_installation
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode
 from perseid.wire.requests import Resolve
@@ -204,18 +203,6 @@ def test_invalid_message_gets_one_response_and_the_connection_ends(server: Servi
 # Processes
 
 
-def is_idle(process: int) -> bool:
-    """Whether a process uses no time of the processor for three of its heartbeats."""
-
-    def ticks() -> int:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].split()
-        return int(fields[11]) + int(fields[12])
-
-    before = ticks()
-    time.sleep(3 * BEAT_SECONDS)
-    return ticks() == before
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_other_workers_serve_the_sockets_of_a_silent_one(killable_server: Serving, number: signal.Signals) -> None:
     """Nobody waits for its replacement, which takes seconds on a busy machine. Changes wait for another writer.
@@ -225,7 +212,6 @@ def test_other_workers_serve_the_sockets_of_a_silent_one(killable_server: Servin
     before = children(killable_server, "worker")
     (writer,), (parent,) = (children(killable_server, kind) for kind in ("writer", "forkserver"))
     host, port = killable_server.http
-    eventually(lambda: is_idle(parent), "the fork server has loaded all modules")  # it has a heartbeat then
     for process in (parent, before[0], writer):
         os.kill(process, number)
     for at in range(40):  # the kernel gives about half of them to the sockets of each worker
@@ -246,6 +232,22 @@ def test_other_workers_serve_the_sockets_of_a_silent_one(killable_server: Servin
         was_stuck = re.search(rf"{name}\S* has been unresponsive for", killable_server.errors) is not None
         assert was_stuck == (number is signal.SIGSTOP)
     eventually(lambda: killable_server.errors.count("ready: native protocol") == 3, "two workers again")
+
+
+def test_fork_server_that_is_stopped_while_it_loads_is_replaced(killable_server: Serving) -> None:
+    """It has a heartbeat from its start on. A change that waits for another writer is made."""
+    (writer,), (parent,) = (children(killable_server, kind) for kind in ("writer", "forkserver"))
+    os.kill(parent, signal.SIGKILL)
+    eventually(lambda: children(killable_server, "forkserver") not in ([], [parent]), "another fork server")
+    (loading,) = children(killable_server, "forkserver")
+    os.kill(loading, signal.SIGSTOP)
+    os.kill(writer, signal.SIGKILL)
+    with NativeClient(killable_server.native, Via.KEPT, timeout=PATIENCE) as client:
+        client.act_as(ADMINISTRATOR, SECRET)
+        made = client.create(f"{PREFIX}/after", (Value.text(1, "URL", "https://example.org/"),))
+        assert made.code is ResponseCode.SUCCESS
+    assert loading not in children(killable_server, "forkserver")
+    assert re.search(r"forkserver has been unresponsive for", killable_server.errors) is not None
 
 
 def readiness(server: Serving) -> object:

@@ -704,7 +704,8 @@ def silent_writer(folder: Path, *, closes: bool = False) -> Iterator[list[bytes]
 
 
 def test_reconnects_without_a_reply_are_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_ledger, "RECONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(remote_ledger, "RECONNECT_SECONDS", 0.05)
+    monkeypatch.setattr(remote_ledger, "LOST_SECONDS", 0.1)
     with silent_writer(folder, closes=True) as read, remote(folder) as registry:
 
         async def submit() -> None:
@@ -714,6 +715,30 @@ def test_reconnects_without_a_reply_are_bounded(folder: Path, monkeypatch: pytes
 
         asyncio.run(submit())
         assert 1 < len(read) <= 5
+
+
+def test_sent_request_waits_for_the_next_writer_longer_than_one_that_can_be_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a writer knows the outcome of the first; nothing happens to the second, which can be repeated."""
+    monkeypatch.setattr(remote_ledger, "RECONNECT_SECONDS", 0.05)
+    with remote(folder) as registry, ExitStack() as stack:
+        read = stack.enter_context(silent_writer(folder))
+
+        async def submit() -> None:
+            (sent,) = map(as_loop_future, registry.ledger.submit(change("a")))
+            await asyncio.to_thread(until, lambda: bool(read and read[0]))
+            stack.close()
+            for _ in range(2):
+                (refused,) = map(as_loop_future, registry.ledger.submit(change("b")))
+                with pytest.raises(TooBusy, match=r"the writer is not running\. Nothing was written"):
+                    await refused
+            assert not sent.done()
+            with writing(folder):
+                assert isinstance(await sent, Appended)
+                disconnect(registry)
+
+        asyncio.run(submit())
 
 
 def test_disconnecting_fails_what_has_no_outcome(folder: Path) -> None:

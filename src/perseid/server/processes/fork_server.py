@@ -4,12 +4,12 @@ Loading them takes half a second, a fork some milliseconds; and what is loaded o
 of the installation, has no thread and no secret: children open databases and keys, and start threads and event loops,
 after the fork.
 
-Its standard input is a socket. The first message has the shared counters, where it says that it is alive once it has
-loaded all modules. A request is the module and the options of a child as JSON, with the descriptors that
-these name; the reply is its process id or a problem. The child becomes one of the supervisor, which adopts orphans
-(PR_SET_CHILD_SUBREAPER), so it outlives the fork server. It waits for the supervisor's first news before it does
-anything: one of which the supervisor does not learn, because the fork server was killed, reads the end of that pipe and
-ends.
+Its standard input is a socket. The first message has the shared counters, where it says that it is alive, from its
+start on: while it loads modules, before each of them. A request is the module and the options of a child as JSON, with
+the descriptors that these name; the reply is its process id or a problem. The child becomes one of the supervisor,
+which adopts orphans (PR_SET_CHILD_SUBREAPER), so it outlives the fork server. It waits for the supervisor's first news
+before it does anything: one of which the supervisor does not learn, because the fork server was killed, reads the end
+of that pipe and ends.
 
 The supervisor loads this module, so it imports little.
 """
@@ -24,6 +24,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
+from importlib.machinery import ModuleSpec
 from time import monotonic
 from typing import Any, Final, NoReturn
 
@@ -124,28 +125,28 @@ def run() -> NoReturn:
     signal.pthread_sigmask(signal.SIG_BLOCK, CHILD_SIGNALS)  # children unblock them when they have handlers
     for name in systemd.VARIABLES:  # only the supervisor notifies systemd
         os.environ.pop(name, None)
-    set_title("forkserver")
     gc.disable()  # nothing that is loaded becomes garbage
     preload = list(PRELOADED)
-    counters: SharedCounters | None = None
     with socket.socket(fileno=os.dup(_CHANNEL)) as channel:
         os.dup2(null := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC), _CHANNEL)
         os.close(null)
+        heartbeat = _Heartbeat(channel)
+        heartbeat.beat()
+        set_title("forkserver")
+        sys.meta_path.insert(0, heartbeat)
         while True:
-            _wait(channel, preload, counters)
+            _wait(channel, preload, heartbeat)
             received = _receive(channel)
             if received is None:
                 sys.exit(0)
             message, numbers = received
-            if not message:
-                counters = SharedCounters(numbers[0])
-                continue
             import_module(message["module"])
             gc.freeze()  # these objects live as long as the process, and their pages stay shared
             if _fork(channel):
                 break
             for number in numbers:
                 os.close(number)
+    sys.meta_path.remove(heartbeat)
     gc.enable()
     options = message["options"]
     for name in message["descriptors"]:
@@ -155,13 +156,38 @@ def run() -> NoReturn:
     sys.exit(import_module(message["module"]).main(json.dumps(options)) if _is_known(options["news"]) else 0)
 
 
-def _wait(channel: socket.socket, preload: list[str], counters: SharedCounters | None) -> None:
-    """Wait for a message. Meanwhile load modules; when all are loaded, say that this process is alive."""
-    while not select.select([channel], [], [], 0 if preload else BEAT_SECONDS)[0]:
+class _Heartbeat:
+    """Says that this process is alive; as a finder that finds nothing, before each module that is loaded."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self.counters: SharedCounters | None = None
+
+    def beat(self) -> None:
+        """Say it in the shared counters, once they have been received."""
+        if self.counters is None and _is_readable(self._channel):
+            received = _receive(self._channel)
+            if received is None:
+                sys.exit(0)
+            self.counters = SharedCounters(received[1][0])
+        if self.counters is not None:
+            self.counters.beat(len(self.counters) - 1, monotonic())
+
+    def find_spec(self, *_: object) -> ModuleSpec | None:
+        self.beat()
+        return None
+
+
+def _wait(channel: socket.socket, preload: list[str], heartbeat: _Heartbeat) -> None:
+    """Wait for a request. Meanwhile load modules, and say that this process is alive."""
+    while not _is_readable(channel, 0 if preload else BEAT_SECONDS) or heartbeat.counters is None:
         if preload:
             import_module(preload.pop(0))
-        elif counters is not None:
-            counters.beat(len(counters) - 1, monotonic())
+        heartbeat.beat()
+
+
+def _is_readable(channel: socket.socket, seconds: float = 0) -> bool:
+    return bool(select.select([channel], [], [], seconds)[0])
 
 
 def _receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:

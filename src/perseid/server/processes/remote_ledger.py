@@ -52,7 +52,11 @@ CLIENT_LENGTH: Final = 8
 """Bytes of an id that name the client, which is one connection; the others are its number."""
 
 RECONNECT_SECONDS: Final = 10.0
-"""Seconds to wait for a writer that is being restarted, which takes less than one."""
+"""Seconds to wait for a writer that is being restarted, which takes less than one, before a request is refused."""
+
+LOST_SECONDS: Final = 30.0
+"""The same for a request that was sent, whose outcome only the next writer knows: longer than it takes to notice that
+the process that forks it is stuck, and to replace both."""
 
 RECONNECT_INTERVAL: Final = 0.02
 """Seconds between two attempts to connect."""
@@ -293,7 +297,7 @@ class _ThreadConnection:
     def exchange(self, messages: dict[bytes, bytes]) -> dict[bytes, bytes]:
         """Send messages and return the replies, by id. Raises an error of the ledger."""
         replies: dict[bytes, bytes] = {}
-        deadline: float | None = None
+        lost_at: float | None = None
         is_sent = False
         while True:
             try:
@@ -309,10 +313,11 @@ class _ThreadConnection:
             except OSError as error:
                 self.close()
                 now = monotonic()
-                deadline = deadline or now + RECONNECT_SECONDS
+                lost_at = lost_at or now
                 unreachable = self._unreachable()
                 is_known = not is_sent and not isinstance(unreachable, TooBusy)  # waiting does not help
-                is_over = now > deadline or isinstance(error, TimeoutError) or self._stop.is_set()
+                patience = LOST_SECONDS if is_sent else RECONNECT_SECONDS
+                is_over = now > lost_at + patience or isinstance(error, TimeoutError) or self._stop.is_set()
                 if is_known or is_over:
                     raise (OutcomeUnknown(_LOST) if is_sent else unreachable) from error
                 self._stop.wait(RECONNECT_INTERVAL)
@@ -408,8 +413,10 @@ class _LoopConnection(asyncio.Protocol):
             if self._attempts:
                 await asyncio.sleep(RECONNECT_INTERVAL)
             self._attempts += 1
-            if self._attempts * RECONNECT_INTERVAL > RECONNECT_SECONDS:
-                self._fail()
+            seconds = self._attempts * RECONNECT_INTERVAL
+            if seconds > RECONNECT_SECONDS:
+                self._fail(including_sent=seconds > LOST_SECONDS)
+            if not self._waiting:
                 break
             try:
                 await self.loop.create_unix_connection(lambda: self, str(self._path))
@@ -420,12 +427,16 @@ class _LoopConnection(asyncio.Protocol):
                     break
         self._connecting = None
 
-    def _fail(self) -> None:
-        waiting, self._waiting, self._bytes, self._attempts = self._waiting, {}, 0, 0
+    def _fail(self, *, including_sent: bool = True) -> None:
         self._unsent.clear()
-        for sent in waiting.values():
+        for request_id, sent in list(self._waiting.items()):
+            if sent.was_sent and not including_sent:
+                continue
+            self._remove(request_id)
             if not sent.future.done():
                 sent.future.set_exception(OutcomeUnknown(_LOST) if sent.was_sent else self._unreachable())
+        if not self._waiting:
+            self._attempts = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport, self._reader = cast("asyncio.WriteTransport", transport), FrameReader()

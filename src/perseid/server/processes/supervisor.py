@@ -77,8 +77,10 @@ LOCKED_SECONDS: Final = 1.0
 """Seconds without a heartbeat after which a process is killed if others are silent, too, and it made the last change of
 the shared state: they wait for it to end its transaction, which takes microseconds."""
 
-FORK_TIMEOUT: Final = 60.0
-"""Seconds for the fork server to fork a process while it loads modules, which may be slow. Then it has a heartbeat."""
+FORK_SERVER_TIMEOUT: Final = 20.0
+"""Seconds without a heartbeat after which the fork server is killed if it has none yet, or if the whole server is
+starting: it starts Python, which takes 0.1 s, and opens no database. The next one finds the files of this one in
+memory."""
 
 CHECK_SECONDS: Final = 0.1
 """Seconds between two looks at the heartbeats."""
@@ -153,6 +155,8 @@ class Child:
     is_silent: bool = True
     silence: float = 0.0
     """Seconds since its last heartbeat."""
+    start_timeout: float = START_TIMEOUT
+    """Seconds without a heartbeat after which it is killed if it is not ready."""
     was_ready: bool = False
     """Whether it, or an earlier process, has been ready."""
     crashes: int = 0
@@ -201,7 +205,14 @@ class Supervisor:
         for number, child in enumerate(self._children):
             child.number = number
         pid, channel = options.fork_server
-        self._fork_server = Child("forkserver", fork_server.__name__, {}, pid=pid, started=monotonic())
+        self._fork_server = Child(
+            "forkserver",
+            fork_server.__name__,
+            {},
+            pid=pid,
+            started=monotonic(),
+            start_timeout=FORK_SERVER_TIMEOUT,
+        )
         self._channel = socket.socket(fileno=channel) if pid else None
         """The socket of the fork server; None if it is not running."""
         self._forking: Child | None = None
@@ -269,16 +280,14 @@ class Supervisor:
         """Start processes that are due; note those that are silent, and kill those that are stuck."""
         if self._fork_server.is_due(now):
             self._start_fork_server()
-        if self._forking is not None and now - self._forking.started > FORK_TIMEOUT:
-            self._kill(self._fork_server, now - self._forking.started)
-            self._forking.started = now
         late, self._checked = now - self._checked, now  # if the supervisor was late itself, the machine stood still
         were_silent = [child.is_silent for child in self._children]
         for child in self._children:
             if self._channel is not None and self._forking is None and child.is_due(now):
                 self._start(child)
         everyone = (*self._children, self._fork_server)
-        self._fork_server.is_ready = self._shared_counters.last_beat(self._fork_server.number) > 0
+        has_heartbeat = self._shared_counters.last_beat(self._fork_server.number) > 0
+        self._fork_server.is_ready = self._has_started and has_heartbeat
         for child in everyone:
             child.silence = now - late - (self._shared_counters.last_beat(child.number) or child.started)
             child.is_silent = not child.is_ready or child.silence > SILENT_SECONDS
@@ -607,7 +616,7 @@ def choose_stuck(children: Sequence[Child], fork_server: Child, last_writer: Cal
     ]
     if len(locked) > 1 and (inside := [child for child in locked if child.pid == last_writer()]):
         return inside
-    return [child for child in running if child.silence > (STUCK_SECONDS if child.is_ready else START_TIMEOUT)]
+    return [child for child in running if child.silence > (STUCK_SECONDS if child.is_ready else child.start_timeout)]
 
 
 def _describe_owner(directory: Path) -> str:
