@@ -152,7 +152,7 @@ def is_advice(kind: AdviceKind, texts: AdviceTexts) -> re.Pattern[str]:
 
 @contextmanager
 def both_interfaces() -> Iterator[BothInterfaces]:
-    """Open two copies of the test installation, in which Ann has a key."""
+    """Open two copies of the test installation, in which Ann has a key and a checkpoint covers all entries."""
     with tempfile.TemporaryDirectory(prefix="perseid-alike-") as folder:
         paths = [Path(folder) / name for name in ("cli", "api")]
         for path in paths:
@@ -162,6 +162,7 @@ def both_interfaces() -> Iterator[BothInterfaces]:
                 registry = Registry(installation.ledger, Rules(installation.administration, PROFILES["free"]))
                 key = Value(300, "HS_SECKEY", SECRET.encode(), permissions=Permission(0x0C))
                 registry.do(Create(Handle.parse("12345/ann"), (key,)), OPERATOR, "cli")
+                assert installation.ledger.checkpoint()
         with Installation.open(paths[1] / "installation", environ={}) as installation:
             server = serve(Registry(installation.ledger, Rules(installation.administration, PROFILES["free"])))
             server.configure(api_requests=0)
