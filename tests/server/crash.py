@@ -253,7 +253,10 @@ def _wait_until_answered(scene: Scene, server: Server, users: Sequence[User], ki
                 firsts[_kind(user)] = min(firsts.get(_kind(user), math.inf), *later)
         return len(firsts) == len(kinds) or bool(scene.wrong)
 
-    eventually(all_answered, f"answers for everybody; {server.running.errors[-3000:]}", RECOVERY_SECONDS)
+    try:
+        eventually(all_answered, "answers for everybody", RECOVERY_SECONDS)
+    except AssertionError as problem:
+        raise AssertionError(f"{problem}; none for {kinds - set(firsts)}; {server.running.errors[-5000:]}") from None
     return max(firsts.values(), default=0.0)
 
 
