@@ -14,12 +14,14 @@ from perseid.records.record import Permission
 from perseid.records.site import Transport
 from perseid.registry.commands.records import Create
 from perseid.registry.registry import Registry
+from perseid.server.native import udp
 from perseid.server.native.server import NativeServer
 from perseid.server.native.udp import MAX_REPLY_BYTES, RETENTION_SECONDS, Key, ReplyCache, frame_key
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.framing import Frame
 from perseid.wire.message import Envelope, Message
 from perseid.wire.requests import HandleRequest, Resolve, ValuesRequest
+from perseid.wire.responses import Failure
 from perseid.wire.server import Reply
 from perseid.wire.sessions import Session
 from tests.registry.registries import OPERATOR
@@ -299,16 +301,49 @@ def test_reply_has_two_keys_in_all_processes() -> None:
     assert [other.find(each, 2.0 + RETENTION_SECONDS) for each in keys] == [None] * 2
 
 
-def test_request_of_a_killed_process_may_be_executed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = ReplyCache(make_state())
+@pytest.fixture
+def killed() -> int:
+    """The id of a process that has ended."""
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         pass
+    return ended.pid
+
+
+def test_session_setup_of_a_killed_process_is_executed_again(monkeypatch: pytest.MonkeyPatch, killed: int) -> None:
+    table = ReplyCache(make_state(), is_repeatable=True)
     with monkeypatch.context() as other:
-        other.setattr(os, "getpid", lambda: ended.pid)
+        other.setattr(os, "getpid", lambda: killed)
         table.begin((key(1),), 0.0)
     assert table.find(key(1), 1.0) is None
-    remember(table, 1, 1.0)
+    assert table.begin((key(1),), 1.0, (key(1),)) is None
+    table.end((key(1),), Reply((frame_of(1),)), 1.0)
     assert table.find(key(1), 1.0) == Reply((frame_of(1),))
+
+
+@pytest.mark.parametrize("in_session", [True, False])
+def test_change_of_a_killed_process_is_not_executed_again(
+    registry: Registry, visitor: Visitor, monkeypatch: pytest.MonkeyPatch, *, in_session: bool
+) -> None:
+    """It may have been made. Executed again, a deletion would fail because the handle does not exist."""
+    session = proved_session(visitor) if in_session else None
+    request = create(visitor, session)
+    size = entries(registry)
+    attempt = StartedRequest(visitor, visitor.client.pack(request, session))
+    with monkeypatch.context() as other:
+        other.setattr(udp, "is_running", lambda _: False)
+        again = request if session is None else visitor.client.repeat(request, session)
+        answer = visitor.ask(again, session)
+        assert answer.code is ResponseCode.ERROR
+        assert isinstance(answer.body, Failure)
+        assert "unknown whether the change was made" in str(answer.body)
+        assert entries(registry) == size
+        if session is not None:  # its counter was used up, and its MAC is checked
+            assert again.credential is not None
+            forged = replace(again, credential=replace(again.credential, signature=bytes(32)))
+            assert visitor.ask(forged, session).code is ResponseCode.INVALID_SESSION_KEY
+            visitor.now += RETENTION_SECONDS + 1
+            assert visitor.ask(again, session).code is ResponseCode.SESSION_MESSAGE_REJECTED
+    attempt.abort()
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 30), st.booleans())))

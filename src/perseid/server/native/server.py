@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
+from perseid.ledger.errors import OutcomeUnknown
 from perseid.names.errors import quote_text
 from perseid.records.errors import InvalidData
 from perseid.records.record import Value
@@ -174,7 +175,7 @@ class NativeServer:
         self._random = registry.ledger.log.random
         state = state or SharedState.private()
         self.changes = ReplyCache(state)
-        self.setups = ReplyCache(state, "udp_setups", MAX_SETUPS)
+        self.setups = ReplyCache(state, "udp_setups", MAX_SETUPS, is_repeatable=True)
 
     def status(self) -> tuple[Value, ...]:
         """Return the values of `0.SITE/status`, for administrators."""
@@ -261,7 +262,7 @@ class NativeServer:
             call.content = content
         return await self._run_once(call, self.changes, keys, respond)
 
-    async def _repeat(self, call: Call, request: Request, previous: Reply) -> NativeResponse:
+    async def _repeat(self, call: Call, request: Request, previous: Reply | OutcomeUnknown) -> NativeResponse:
         """Repeat the response to another attempt in a session. Its counter is used up, or it could be replayed later.
 
         A counter that is used up already, because the network duplicated this attempt, is no reason to refuse: nothing
@@ -272,6 +273,8 @@ class NativeServer:
             request.session.check(request.message, allow_replay=True)
         except RemoteProtocolError as error:
             return await self._respond(call, error.code, Failure.of(error.message))
+        if isinstance(previous, OutcomeUnknown):
+            return await self._respond_error(call, previous)
         return _repeated_response(previous)
 
     async def _run_once(
@@ -285,7 +288,12 @@ class NativeServer:
         """Respond, and remember the response if something was done; repeat one under the keys `unless`, else `keys`."""
         if not keys:
             return await self._guard(call, respond())
-        previous = table.begin(keys, call.now, keys if unless is None else unless)
+        try:
+            previous = table.begin(keys, call.now, keys if unless is None else unless)
+        except OutcomeUnknown as unknown:
+            if call.content is None or call.request is None:
+                raise
+            return await self._repeat(call, call.request, unknown)
         if previous is not None:  # another process was faster
             if call.content is not None and call.request is not None:
                 return await self._repeat(call, call.request, previous)

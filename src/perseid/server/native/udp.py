@@ -7,7 +7,8 @@ A client without a response sends its request again under the same request id. D
 change, or a session setup, is remembered for a minute with its reply, by all processes. Two messages are one request if
 they come from the same address and are the same bytes; or if they are in the same session, have the same content and
 id, and differ in the MAC only, because clients count each attempt. While the first is executed, the second gets no
-reply: the client will retry.
+reply: the client will retry. If the process that executed the first was killed, nobody knows whether the change was
+made: the second is told so, and changes nothing.
 
 Only executed requests are remembered, never a challenge or the refusal of an anonymous client. So the table cannot be
 filled with requests that cost the sender nothing.
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
+from perseid.ledger.errors import OutcomeUnknown
 from perseid.records.site import Transport
 from perseid.server.limits.udp import TOO_LARGE_TEXT, RateLimit, TrafficLimit, short_response
 from perseid.server.observe.access_log import AccessLog
@@ -97,9 +99,17 @@ class ReplyCache:
     """Replies to requests, in the shared state. A request has one key or two; its reply is stored under each."""
 
     def __init__(
-        self, state: SharedState, name: str = "udp_changes", limit: int = MAX_REPLIES, size: int = MAX_TOTAL_BYTES
+        self,
+        state: SharedState,
+        name: str = "udp_changes",
+        limit: int = MAX_REPLIES,
+        size: int = MAX_TOTAL_BYTES,
+        *,
+        is_repeatable: bool = False,
     ) -> None:
+        """`is_repeatable`: whether a request may be executed again if it is unknown whether it was."""
         self._state = state
+        self._is_repeatable = is_repeatable
         self._table = state.table(name, version=_VERSION, max_entries=limit, max_bytes=size, clock=time.time)
 
     def __len__(self) -> int:
@@ -120,13 +130,17 @@ class ReplyCache:
         """Mark a request as running, and return None: `end` must follow.
 
         If one of the keys `unless` is known, return what `find` does instead. So of two attempts at once, one begins.
+        Raises `OutcomeUnknown` if a process was killed while it executed the request, unless that may be repeated.
         """
         process = os.getpid()
 
         def run(txn: Transaction) -> Reply | None:
             for key in unless:
-                if (previous := _to_reply(_decode(self._table.read(txn, key, now)))) is not None:
+                attempts = _decode(self._table.read(txn, key, now))
+                if (previous := _to_reply(attempts)) is not None:
                     return previous
+                if attempts.running and not self._is_repeatable:
+                    raise OutcomeUnknown("the process that executed the request was killed")
             for key in keys:
                 attempts = _decode(self._table.read(txn, key, now))
                 self._store(txn, key, _Attempts((*_running(attempts), process), attempts.frames), now)
