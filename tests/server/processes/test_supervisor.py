@@ -4,8 +4,10 @@ import inspect
 import os
 import re
 import select
+import selectors
 import signal
 import socket
+from functools import partial
 from math import inf
 from pathlib import Path
 from unittest.mock import MagicMock
@@ -131,6 +133,24 @@ def test_child_that_ends_at_once_is_restarted(
             step()
     assert (child.pid, child.crashes, child.restart_at is None) == (0, 1, False)
     assert caplog.messages == ["worker-0 ended by signal 9 and is restarted"]
+
+
+@pytest.mark.parametrize("is_noticed_first", [True, False])
+def test_end_of_the_fork_server_may_be_noticed_before_that_of_its_socket(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, *, is_noticed_first: bool
+) -> None:
+    """Both events are in one list if the fork server and another process are killed at the same time."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    monkeypatch.setattr(supervisor, "_selector", selectors.DefaultSelector(), raising=False)
+    monkeypatch.setattr(supervisor, "_send_news", lambda: None)
+    monkeypatch.setattr(supervisor, "_channel", ours)
+    key = supervisor._selector.register(ours, selectors.EVENT_READ, supervisor._on_fork)
+    with supervisor._selector, theirs:
+        steps = [partial(supervisor._on_exit, supervisor._fork_server, -9), partial(supervisor._handle, key)]
+        for step in steps if is_noticed_first else reversed(steps):
+            step()
+    assert supervisor._channel is None
+    assert supervisor._fork_server.restart_at is not None
 
 
 def test_process_that_has_ended_can_be_killed(supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,14 +205,8 @@ class Supervisor:
         for number, child in enumerate(self._children):
             child.number = number
         pid, channel = options.fork_server
-        self._fork_server = Child(
-            "forkserver",
-            fork_server.__name__,
-            {},
-            pid=pid,
-            started=monotonic(),
-            start_timeout=FORK_SERVER_TIMEOUT,
-        )
+        self._fork_server = Child("forkserver", fork_server.__name__, {}, pid=pid, started=monotonic())
+        self._fork_server.start_timeout = FORK_SERVER_TIMEOUT
         self._channel = socket.socket(fileno=channel) if pid else None
         """The socket of the fork server; None if it is not running."""
         self._forking: Child | None = None
@@ -267,14 +261,20 @@ class Supervisor:
         self._check_children(monotonic())
         while not self._stopping:
             for key, _ in self._selector.select(self._select_timeout()):
-                # An earlier event may have closed this one: the end of a process closes its pipe.
-                if self._selector.get_map().get(key.fileobj) is key:
-                    key.data()
+                self._handle(key)
             if not self._stopping:
                 self._check_children(monotonic())
         self._stop_all()
         self._runtime.remove()
         return self._exit_code
+
+    def _handle(self, key: selectors.SelectorKey) -> None:
+        """Handle an event, unless an earlier one has closed its file: the end of a process closes its pipes.
+
+        The file is looked up by its number, because looking up a socket that is closed raises `ValueError`.
+        """
+        if self._selector.get_map().get(key.fd) is key:
+            key.data()
 
     def _check_children(self, now: float) -> None:
         """Start processes that are due; note those that are silent, and kill those that are stuck."""
