@@ -69,9 +69,12 @@ class ConsoleUser:
     cookie: str = ""
     page: Response = field(default_factory=lambda: Response(0))
     """The page that is shown."""
+    path: str = ""
+    """Its path."""
 
     def get(self, path: str, **how: Any) -> Response:
         """Open a page, and follow redirects."""
+        self.path = path
         self.page = self.server.get(path, headers={**self._headers(), **how.pop("headers", {})}, **how)
         return self._follow()
 
@@ -86,17 +89,34 @@ class ConsoleUser:
         self.page = self.server.post(path, urlencode(fields), headers=headers, **how)
         return self._follow()
 
+    def upload(self, path: str, fields: dict[str, str], name: str, content: bytes) -> Response:
+        """Send a form with a file, and follow the redirect."""
+        parts = [f'Content-Disposition: form-data; name="{field}"\r\n\r\n{text}' for field, text in fields.items()]
+        parts.append(f'Content-Disposition: form-data; name="file"; filename="{name}"\r\n\r\n{content.decode()}')
+        body = "".join([f"--boundary\r\n{part}\r\n" for part in parts]) + "--boundary--\r\n"
+        headers = {**FORM, "Content-Type": "multipart/form-data; boundary=boundary", **self._headers()}
+        self.page = self.server.post(path, body, headers=headers)
+        return self._follow()
+
     def submit(self, action: str, **fields: str) -> Response:
         """Fill in and send the form of the page whose action ends in a text."""
         form = self.form(action)
         return self.post(form.action, form.fields | fields)
 
-    def form(self, action: str) -> Form:
-        """The form of the page whose action ends in a text."""
+    def has_form(self, action: str) -> bool:
+        """Whether the page has a form whose action ends in a text."""
+        return any(form.action.partition("?")[0].endswith(action) for form in self._forms())
+
+    def _forms(self) -> list[Form]:
         parser = _FormParser()
         parser.feed(self.page.body.decode())
-        found = [form for form in parser.forms if form.action.partition("?")[0].endswith(action)]
-        assert found, (action, [form.action for form in parser.forms], self.text)
+        return parser.forms
+
+    def form(self, action: str) -> Form:
+        """The form of the page whose action ends in a text."""
+        forms = self._forms()
+        found = [form for form in forms if form.method == "post" and form.action.partition("?")[0].endswith(action)]
+        assert found, (action, [form.action for form in forms], self.text)
         return found[0]
 
     def form_fields_of(self, path: str) -> dict[str, str]:

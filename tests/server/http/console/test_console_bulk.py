@@ -1,0 +1,147 @@
+"""Many records in the console: import of a file, change of links, jobs with undo, and the log."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from perseid.names.handle import Handle
+from perseid.records.record import Value
+from perseid.registry.queries.resolve import Query
+from perseid.registry.results import Refused
+from tests.server.http.console.console_user import ConsoleUser
+from tests.server.http.contexts import Harness, harness
+from tests.server.http.resolver.resolver_records import create
+from tests.server.installations import OPERATOR
+
+FILE = "handle,URL\n12345/row-1,https://one.example/\n12345/row-2,https://two.example/\n"
+BAD_FILE = "handle,URL\n12345/row-1,https://one.example/\nnonsense,https://two.example/\n"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Harness]:
+    with harness() as made:
+        made.registry.spool = tmp_path / "spool"
+        for number in range(3):
+            create(made, f"12345/old-{number}", Value.text(1, "URL", f"https://old.example/{number}"))
+        yield made
+
+
+@pytest.fixture
+def user(server: Harness) -> ConsoleUser:
+    return ConsoleUser(server).sign_in()
+
+
+def url_of(server: Harness, handle: str) -> str | None:
+    try:
+        found = server.registry.resolve(Query(Handle.parse(handle)), OPERATOR)
+    except Refused:
+        return None
+    return next((value.data.decode() for value in found.values if value.type == "URL"), None)
+
+
+def upload(user: ConsoleUser, content: str, name: str = "rows.csv", **options: str) -> None:
+    """Send the form with a file, and wait for its check."""
+    user.get("/console/imports")
+    fields = user.form("/imports").fields | options
+    fields.pop("file", None)
+    user.upload("/console/imports", fields, name, content.encode())
+    for _ in range(100):
+        if "is being checked" not in user.text:
+            return
+        user.get(user.path)
+
+
+def test_file_is_checked_and_imported_and_undone(user: ConsoleUser, server: Harness) -> None:
+    upload(user, FILE)
+    assert "2 valid" in user.text
+    assert "2 created" in user.text
+    assert url_of(server, "12345/row-1") is None, "nothing is changed yet"
+    user.submit("/apply")
+    assert "The job was started." in user.text
+    user.get(user.path)
+    assert url_of(server, "12345/row-2") == "https://two.example/"
+    job = user.path.rpartition("/")[2].partition("?")[0]
+    user.get(f"/console/jobs/{job}/undo")
+    assert "The undo changes 2 records." in user.text
+    user.submit("/undo")
+    assert url_of(server, "12345/row-2") is None
+
+
+def test_invalid_rows_are_reported_and_downloaded(user: ConsoleUser, server: Harness) -> None:
+    upload(user, BAD_FILE)
+    assert "1 invalid" in user.text
+    assert "nonsense" in user.text
+    assert not user.has_form("/apply")
+    report = user.get(f"{user.path.partition('?')[0]}/report")
+    assert b"nonsense" in report.body
+    assert url_of(server, "12345/row-1") is None
+
+
+def test_valid_rows_are_imported_on_request(user: ConsoleUser, server: Harness) -> None:
+    upload(user, BAD_FILE, skip_invalid="yes")
+    user.submit("/apply")
+    assert url_of(server, "12345/row-1") == "https://one.example/"
+
+
+def test_file_can_be_discarded(user: ConsoleUser) -> None:
+    upload(user, FILE)
+    user.submit("/discard")
+    assert "The uploaded file was deleted." in user.text
+
+
+def test_unknown_column_is_refused_and_mapped(user: ConsoleUser, server: Harness) -> None:
+    content = FILE.replace("URL", "Signature")
+    upload(user, content)
+    assert "Signature" in user.text
+    assert not user.has_form("/apply")
+    upload(user, content, map="Signature=URL")
+    user.submit("/apply")
+    assert url_of(server, "12345/row-1") == "https://one.example/"
+
+
+def test_no_file_is_a_problem(user: ConsoleUser) -> None:
+    user.get("/console/imports")
+    user.upload("/console/imports", user.form("/imports").fields, "", b"")
+    assert "No file was chosen" in user.alert
+
+
+def test_links_are_changed_after_a_preview(user: ConsoleUser, server: Harness) -> None:
+    query = f"url={quote('https://old.example/*', safe='')}&to={quote('https://new.example/*', safe='')}"
+    user.get(f"/console/rewrite?{query}")
+    assert "https://new.example/2" in user.text
+    assert url_of(server, "12345/old-2") == "https://old.example/2"
+    user.submit("/rewrite")
+    assert "The job was started." in user.text
+    assert url_of(server, "12345/old-2") == "https://new.example/2"
+    user.get("/console/jobs")
+    assert "rewrite" in user.text
+
+
+def test_links_that_do_not_exist_change_nothing(user: ConsoleUser) -> None:
+    user.get("/console/rewrite?url=https%3A%2F%2Fnothing.example%2F*&to=https%3A%2F%2Fnew.example%2F*")
+    assert "No URL matches." in user.text
+    user.get("/console/rewrite?to=https%3A%2F%2Fnew.example%2F*")
+    assert user.alert
+
+
+def test_job_of_nobody_is_not_found(user: ConsoleUser) -> None:
+    user.get("/console/jobs/0123456789abcdef")
+    assert user.page.status == 404
+
+
+def test_progress_is_streamed_with_the_session(user: ConsoleUser, server: Harness) -> None:
+    user.get(f"/console/rewrite?host=old.example&to={quote('https://new.example/*', safe='')}")
+    user.submit("/rewrite")
+    job = user.path.rpartition("/")[2].partition("?")[0]
+    events = user.get(f"/console/jobs/{job}/events")
+    assert b"event: end" in events.body
+    assert server.get(f"/console/jobs/{job}/events").status == 303
+
+
+def test_log_shows_who_changed_what(user: ConsoleUser) -> None:
+    user.get("/console/log")
+    assert "12345/old-0" in user.text or "Next page" in user.text
+    user.get("/console/log?since=nonsense")
+    assert user.alert
