@@ -344,7 +344,11 @@ def _is_common_parameter(spec: Mapping[str, Any], route: Route) -> bool:
 def _parameter(spec: Mapping[str, Any]) -> Member:
     schema = spec["schema"]
     member = _member(spec["name"], schema, spec["description"], required=spec["required"])
-    return replace(member, limits=", ".join(filter(None, (f"in the {spec['in']}", member.limits))))
+    return replace(member, limits=", ".join(filter(None, (_get_place(spec["in"]), member.limits))))
+
+
+def _get_place(place: str) -> str:
+    return {"path": _("in the path"), "query": _("in the query"), "header": _("in the header")}[place]
 
 
 def _schemas_page(settings: HttpSettings) -> Response:
@@ -429,29 +433,30 @@ def type_references(schema: Mapping[str, Any]) -> list[TypeReference]:
     if type_ == "array":
         items = schema.get("prefixItems") or [schema.get("items", {})]  # a tuple has a schema for each item
         found = dict.fromkeys([shape for each in items for shape in type_references(each)])
-        return [TypeReference(f"array of {shape.text}", shape.href) for shape in found]
-    return [TypeReference(str(type_) if type_ else "anything")]
+        return [TypeReference(_("array of {type}").format(type=shape.text), shape.href) for shape in found]
+    return [TypeReference(str(type_) if type_ else _("anything"))]
 
 
 def _limits(schema: Mapping[str, Any]) -> str:
     words = {
-        "minimum": "at least {}",
-        "maximum": "at most {}",
-        "minLength": "at least {} characters",
-        "maxLength": "at most {} characters",
-        "minItems": "at least {} items",
-        "maxItems": "at most {} items",
+        "minimum": _("at least {number}"),
+        "maximum": _("at most {number}"),
+        "minLength": _("at least {number} characters"),
+        "maxLength": _("at most {number} characters"),
+        "minItems": _("at least {number} items"),
+        "maxItems": _("at most {number} items"),
     }
     inside = [schema, *[each for each in schema.get("anyOf", ()) if isinstance(each, Mapping)]]
     found = [
-        "not empty" if key in ("minLength", "minItems") and each[key] == 1 else words[key].format(f"{each[key]:,}")
+        _("not empty") if key in ("minLength", "minItems") and each[key] == 1 else text.format(number=f"{each[key]:,}")
         for each in inside
-        for key in words
+        for key, text in words.items()
         if key in each
     ]
     default = schema.get("default")
     if default not in (None, "", [], (), {}):
-        found.append(f"{str(default).lower() if isinstance(default, bool) else default} by default")
+        value = str(default).lower() if isinstance(default, bool) else default
+        found.append(_("{value} by default").format(value=value))
     return ", ".join(found)
 
 
