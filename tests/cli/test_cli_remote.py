@@ -364,3 +364,21 @@ def test_export_works_on_a_server(user: User, server: Harness, tmp_path: Path) -
     assert (refusal.code, refusal.out) == (1, "")
     assert "This command works on a local installation only" in refusal.err
     assert user("export 99999 --remote work").code == 3
+
+
+def test_local_commands_say_that_they_ignore_the_remote(tmp_path: Path) -> None:
+    directory = tmp_path / "local"
+    environ = {"PERSEID_DIR": str(directory), "PERSEID_REMOTE": "work"}
+    said = f"perseid: This command ignores PERSEID_REMOTE=work and works on {directory}\n"
+    assert call("init", environ=environ).err.startswith(said)
+    other = {**environ, "PERSEID_REMOTE": "other"}
+    done = call("check", "--quick", "--json", environ=other)
+    assert (done.code, done.err.count("ignores PERSEID_REMOTE=other")) == (0, 1)
+    for words in (f"config -d {directory}", "name parse http://example.org/12345/x"):
+        assert "PERSEID_REMOTE" not in call(*words.split(), environ={**environ, "PERSEID_REMOTE": "third"}).err
+    for option in ("--server", "--remote"):
+        refused = call("backup", str(tmp_path / "b"), option, "work", environ=environ)
+        assert (refused.code, f"{option}: this command works on an installation only: use -d DIR" in refused.err) == (
+            2,
+            True,
+        )

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, cast, get_args
@@ -26,7 +26,7 @@ from typer.core import TyperCommand, TyperGroup
 from perseid.names.errors import InvalidName, quote_text
 from perseid.names.uri import Resolver
 
-from ._output import CommandFailed, Interrupted, check_utf8
+from ._output import CommandFailed, Interrupted, check_utf8, print_message
 
 if TYPE_CHECKING:
     from perseid.client import Client
@@ -50,9 +50,25 @@ Directory: TypeAlias = Annotated[
 """The option of every command that works on an installation."""
 
 
+def default_directory() -> Path:
+    """Return the directory from the environment, or the default."""
+    return Path(os.environ.get(DIRECTORY_VARIABLE) or DEFAULT_DIRECTORY)
+
+
 def resolve_directory(directory: Path | None) -> Path:
     """Return the directory from the option, the environment or the default, in this order."""
-    return directory or Path(os.environ.get(DIRECTORY_VARIABLE) or DEFAULT_DIRECTORY)
+    if directory is not None:
+        return directory
+    chosen = default_directory()
+    if (remote := os.environ.get(REMOTE_VARIABLE)) and REMOTE.get() is None:
+        _report_local(chosen, remote)
+    return chosen
+
+
+@cache
+def _report_local(directory: Path, remote: str) -> None:
+    """Say once that a command works here, and not on the server that other commands work on."""
+    print_message(f"perseid: This command ignores {REMOTE_VARIABLE}={remote} and works on {directory.resolve()}")
 
 
 def find_own_resolvers(text: str, directory: Path | None = None) -> tuple[Resolver, ...]:
@@ -61,7 +77,7 @@ def find_own_resolvers(text: str, directory: Path | None = None) -> tuple[Resolv
         return ()
     from perseid.registry.installation.settings import Config  # noqa: PLC0415 - few commands on names need it
 
-    return Config.load(resolve_directory(directory), os.environ).http.resolvers
+    return Config.load(directory or default_directory(), os.environ).http.resolvers
 
 
 def parse_resolver(text: str) -> Resolver:
@@ -252,6 +268,10 @@ class Command(TyperCommand):
         return [re.sub(r"\.\.\.(\]?)\.\.\.$", r"...\1", piece) for piece in pieces]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        known = {option for param in self.params for option in param.opts}
+        if "--directory" in known and "--server" not in known:
+            for option in {arg.partition("=")[0] for arg in args} & {"--server", "--remote"}:
+                raise typer.BadParameter("this command works on an installation only: use -d DIR", param_hint=option)
         rest: list[str] = super().parse_args(ctx, args)
         for param in self.params:
             found = ctx.params.get(param.name)

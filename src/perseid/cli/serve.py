@@ -18,7 +18,7 @@ from perseid.registry.installation.settings import FILE_NAME, Config, variable_n
 from perseid.server.processes import CHILD_SIGNALS, fork_server
 from perseid.server.processes.supervisor import ServerOptions
 
-from ._commands import Directory, resolve_directory
+from ._commands import Directory, default_directory, resolve_directory
 from ._output import AsJson
 
 LISTENING: Final = "Serving the native protocol at {host} port {port}, over UDP and TCP; metrics at {metrics}."
@@ -142,7 +142,7 @@ def _welcome_lines(target: Path, config: Config, *, init_demo: bool) -> tuple[st
     if config.http.enabled:
         lines.append(HTTP)
     if init_demo:
-        default = resolve_directory(None).resolve()
+        default = default_directory().resolve()
         option = "" if target == default else f" -d {target}"
         # Braces in a path are not format fields.
         lines += _COMMANDS_TO_TRY.format(option=option.replace("{", "{{").replace("}", "}}")).splitlines()
