@@ -7,9 +7,10 @@ import pytest
 
 import perseid
 from perseid.client import roots
+from perseid.client.bootstrap import MAX_FILE_BYTES, Bootstrap
 from perseid.client.errors import ClientError, ProtocolError, Unreachable
 from perseid.client.resolution import Resolver, resolve
-from perseid.client.roots import MAX_FILE_BYTES, ROOT_VARIABLE, Root
+from perseid.client.roots import ROOT_VARIABLE, Root
 from perseid.records.binary import Writer
 from perseid.records.json_form import value_to_json
 from perseid.records.record import Value, values_to_bytes
@@ -132,12 +133,14 @@ def test_the_global_root_is_that_of_the_deployed_client_or_is_fetched(
 ) -> None:
     fetched: list[str] = []
 
-    def fetch(url: str) -> Root:
+    def fetch(url: str) -> Bootstrap:
         fetched.append(url)
-        return Root((OTHER,))
+        return Bootstrap({"0.NA/0.NA": (site_value(OTHER),)}, 0.0)
 
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(Root, "fetch", fetch)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(roots, "PACKAGED", tmp_path / "none")
+    monkeypatch.setattr(Bootstrap, "fetch", fetch)
     assert Root.load("global").sites == (OTHER,)
     assert fetched == [roots.GLOBAL_RECORDS]
     (tmp_path / ".handle").mkdir()

@@ -5,16 +5,16 @@ A root is the service that has the prefix handles (`0.NA/…`). It comes from on
 - a file: the bootstrap data of deployed clients (`bootstrap_handles`), the older `root_info`, or the site of a server
   (`siteinfo.json`, `siteinfo.bin`);
 - a folder: the configuration of a deployed client, usually `~/.handle`;
-- the global Handle System, only if the program asks for it with `"global"`.
+- the global Handle System, only if the program asks for it with `"global"`: the bootstrap data of the user's deployed
+  client, or that of this package, or what its operators publish.
 """
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
-from urllib.parse import quote
 
 from perseid.names.handle import fold
 from perseid.records.binary import Reader
@@ -27,10 +27,20 @@ from perseid.records.encoding import (
     require_text,
 )
 from perseid.records.errors import InvalidData
-from perseid.records.record import Value, values_from_bytes
+from perseid.records.record import values_from_bytes
 from perseid.records.site import Site
 
-from .errors import ClientError, ProtocolError, Unreachable
+from .bootstrap import (
+    MAX_FILE_BYTES,
+    ROOT_HANDLE,
+    Bootstrap,
+    find_cache,
+    is_fresh,
+    parse_values,
+    read_cache,
+    write_cache,
+)
+from .errors import ClientError, Unreachable
 from .sites import read_sites
 
 GLOBAL: Final = "global"
@@ -39,19 +49,12 @@ GLOBAL: Final = "global"
 ROOT_VARIABLE: Final = "PERSEID_CLIENT_ROOT"
 """The environment variable with the default root: `global`, or the path of a file or folder."""
 
-ROOT_HANDLE: Final = "0.NA/0.NA"
-"""The handle with the sites of the root."""
-
 GLOBAL_RECORDS: Final = "https://hdl.handle.net/api/handles"
 """Where the operators of the global Handle System publish its root records, authenticated by TLS. It is used only if
-the user asks for the global root and has no bootstrap data of a deployed client."""
+the user asks for the global root, and neither a deployed client nor this package has bootstrap data."""
 
-MAX_FILE_BYTES: Final = 4 << 20
-"""Size of a root file: the bootstrap data of the global root has some hundred KiB."""
-
-_MAX_SERVICES = 20  # service handles that lead to the sites of a root, as deployed
-_FETCH_TIMEOUT = 30.0  # seconds
-_MAX_TIME = 1 << 63  # milliseconds; more is a mistake
+PACKAGED: Final = Path(__file__).with_name("data") / "global_root.json"
+"""The bootstrap data of the global root in this package, if the maintainers have added it (`tools/global_root.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +101,27 @@ class Root:
 
     @classmethod
     def load_global(cls) -> Self:
-        """The root of the global Handle System: that of the user's deployed client, or as its operators publish it."""
+        """The root of the global Handle System: that of the user's deployed client, or of this package, or as its
+        operators publish it. What was fetched is cached for a day.
+        """
         folder = Path.home() / ".handle"
         if (folder / "bootstrap_handles").is_file():
             return cls.from_folder(folder)
-        return cls.fetch(GLOBAL_RECORDS)
+        if PACKAGED.is_file():
+            return cls.from_file(PACKAGED)
+        cache = find_cache(os.environ)
+        data = read_cache(cache)
+        if data is not None and is_fresh(data, time.time()):
+            return cls(data.sites, GLOBAL_RECORDS, updated=data.updated)
+        try:
+            fetched = Bootstrap.fetch(GLOBAL_RECORDS)
+        except Unreachable:
+            if data is None:
+                raise
+            return cls(data.sites, GLOBAL_RECORDS, updated=data.updated)  # better than nothing, and read again soon
+        root = cls(fetched.sites, GLOBAL_RECORDS, updated=fetched.updated)
+        write_cache(cache, fetched)
+        return root
 
     @classmethod
     def from_file(cls, path: Path) -> Self:
@@ -140,31 +159,8 @@ class Root:
     @classmethod
     def fetch(cls, url: str) -> Self:
         """Fetch the records of a root over HTTP: its own, and those of the services that it names."""
-        import httpx  # noqa: PLC0415 - rarely needed, and slow to import
-
-        records: dict[str, tuple[Value, ...]] = {}
-        wanted = [ROOT_HANDLE]
-        try:
-            with httpx.Client(timeout=_FETCH_TIMEOUT, follow_redirects=False) as client:
-                while wanted and len(records) < _MAX_SERVICES:
-                    handle = wanted.pop()
-                    response = client.get(f"{url}/{quote(handle, safe='/')}").raise_for_status()
-                    records[handle] = _parse_values(require_object(parse_json(response.content), "a record")["values"])
-                    wanted += [each for each in read_sites(records[handle])[1] if each not in records]
-        except httpx.HTTPError as error:
-            raise Unreachable(
-                f"the root information at {url} cannot be read: {error}",
-                advice="Retry, or use root=PATH with the bootstrap_handles file of a deployed client",
-            ) from error
-        except (InvalidData, KeyError) as error:
-            raise ProtocolError(f"the root information at {url} is malformed: {error}") from error
-        return cls(tuple(_collect_sites(records)), url)
-
-
-def _parse_values(obj: object) -> tuple[Value, ...]:
-    from perseid.records.json_form import values_from_json  # noqa: PLC0415 - slow to import; a site does not need it
-
-    return values_from_json(obj)
+        data = Bootstrap.fetch(url)
+        return cls(data.sites, url, updated=data.updated)
 
 
 def _read_file(path: Path) -> bytes:
@@ -193,33 +189,11 @@ def _read_root_sites(data: bytes) -> tuple[list[Site], float]:
         return read_sites(values)[0], now
     members = require_object(parse_json(text), "the file")
     if "handles" in members:
-        records = {
-            handle: _parse_values(require_object(record, "a record").get("values", []))
-            for handle, record in require_object(members["handles"], "the handles").items()
-        }
-        updated = members.get("lastUpdate")
-        return _collect_sites(records), updated / 1_000 if isinstance(
-            updated, int
-        ) and 0 <= updated < _MAX_TIME else now
+        bootstrap = Bootstrap.from_json(members)
+        return list(bootstrap.sites), bootstrap.updated
     if "values" in members:
-        return read_sites(_parse_values(members["values"]))[0], now
+        return read_sites(parse_values(members["values"]))[0], now
     return [Site.from_json(members)], now
-
-
-def _collect_sites(records: Mapping[str, Iterable[Value]]) -> list[Site]:
-    """The sites of the root record, and of the service records that it leads to."""
-    by_handle = {fold(handle): tuple(values) for handle, values in records.items()}
-    sites: list[Site] = []
-    wanted, seen = [ROOT_HANDLE], set[str]()
-    while wanted and len(seen) <= _MAX_SERVICES:
-        handle = fold(wanted.pop())
-        if handle in seen:
-            continue
-        seen.add(handle)
-        found, services = read_sites(by_handle.get(handle, ()))
-        sites += found
-        wanted += services
-    return list(dict.fromkeys(sites))
 
 
 def _read_local_sites(folder: Path) -> dict[str, tuple[Site, ...]]:
