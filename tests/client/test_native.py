@@ -7,6 +7,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,21 @@ def test_an_administrator_with_any_key_does_everything(server: Serving, who: str
         client.unhome(UNHOMED[0])
         assert f"0.NA/{UNHOMED[0]}" not in client.list_prefixes()
         assert client.site().servers[0].key == client.server_key
+
+
+def test_long_lists_are_visited_without_being_kept(server: Serving) -> None:
+    visited: list[str] = []
+    whole, visit = operations.list_handles(MANY), operations.visit_handles(MANY, visited.append)
+    with NativeClient(*server.native, **SECRET_OF) as client:  # type: ignore[arg-type]
+        assert client.do(replace(whole, read=len)) > 1, "messages of the response"
+        assert client.do(replace(visit, read=len)) == 1
+        assert visited == list(NAMES)
+        visited.clear()
+        client.visit_handles(MANY, visited.append)
+        assert visited == list(NAMES)
+        with pytest.raises(Refused):
+            client.visit_handles(UNHOMED[0], visited.append)
+        assert len(visited) == len(NAMES)
 
 
 REFUSALS = {
@@ -129,6 +145,9 @@ async def _share_one_client(server: Serving) -> None:
         with pytest.raises(NotFound):
             await client.resolve(name)
         assert await client.list_handles(MANY) == list(NAMES)
+        visited: list[str] = []
+        await client.visit_handles(MANY, visited.append)
+        assert visited == list(NAMES)
         await client.home(UNHOMED[1])
         assert f"0.NA/{UNHOMED[1]}" in await client.list_prefixes()
         await client.unhome(UNHOMED[1])

@@ -5,7 +5,7 @@ and options about them are refused. The registry's rules for partial values are 
 read: the protocol has no change that depends on an earlier version.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
@@ -74,10 +74,10 @@ class NativeTarget:
         values = self._read(handle, tuple(types), tuple(indexes), private=private)
         return Record(handle, UNKNOWN_STATE, dump_values(sorted(values, key=lambda value: value.index)), 0)
 
-    def list_handles(self, prefix: str) -> list[str]:
-        """List the handles under a prefix."""
+    def visit_handles(self, prefix: str, visit: Callable[[str], None]) -> None:
+        """Call a function with each handle under a prefix, as they arrive."""
         with _in_own_words(prefix):
-            return self._client.list_handles(prefix)
+            self._client.visit_handles(prefix, visit)
 
     def identify(self, *, is_anonymous: bool) -> None:
         """Let the server check the credentials, if there are any: raise its refusal unless they are right."""

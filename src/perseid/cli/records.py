@@ -261,15 +261,22 @@ def _list_natively(
 
     if selects:
         raise refuse_native("--state, --deleted and --after")
-    with connect() as target:
-        handles = target.list_handles(prefix)
-    for handle in handles[:limit]:
+    count = 0
+
+    def show(handle: str) -> None:
+        nonlocal count
+        count += 1
+        if limit is not None and count > limit:
+            return
         if json:
             print_json(HandleSummary(handle, UNKNOWN_STATE, 0))
         else:
             print_text(printable(handle))
-    if limit is not None and len(handles) > limit:
-        print_message(f"There are {len(handles) - limit:,} more results.")
+
+    with connect() as target:
+        target.visit_handles(prefix, show)
+    if limit is not None and count > limit:
+        print_message(f"There are {count - limit:,} more results.")
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -171,6 +171,10 @@ class NativeClient:
     def list_handles(self, prefix: str) -> list[str]:
         """List the handles under a prefix."""
         return self.do(operations.list_handles(prefix))
+
+    def visit_handles(self, prefix: str, visit: Callable[[str], None]) -> None:
+        """Call a function with each handle under a prefix, as they arrive: for lists of any length."""
+        self.do(operations.visit_handles(prefix, visit))
 
     def list_prefixes(self) -> list[str]:
         """List the prefixes that the server hosts, as prefix handles."""

@@ -9,7 +9,7 @@ Operations that run at the same time share the connections and the session.
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -131,6 +131,10 @@ class AsyncNativeClient:
     async def list_handles(self, prefix: str) -> list[str]:
         """List the handles under a prefix."""
         return await self.do(operations.list_handles(prefix))
+
+    async def visit_handles(self, prefix: str, visit: Callable[[str], None]) -> None:
+        """Call a function with each handle under a prefix, as they arrive: for lists of any length."""
+        await self.do(operations.visit_handles(prefix, visit))
 
     async def list_prefixes(self) -> list[str]:
         """List the prefixes that the server hosts, as prefix handles."""

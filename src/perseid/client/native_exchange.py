@@ -79,6 +79,7 @@ _UNPROVED_CODES: Final = frozenset(
 _FAILURES_OF_SERVERS: Final = frozenset((ResponseCode.ERROR, ResponseCode.SERVER_TOO_BUSY, ResponseCode.SERVER_BACKUP))
 
 T = TypeVar("T")
+OnPart: TypeAlias = Callable[[VerifiedResponse], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +164,10 @@ class NativeProtocol:
         if self._uses_sessions and self.session is None:
             yield from self._begin_session()
         session = self.session
-        responses = yield from self._ask_authenticated(self._request(operation), session, changes=operation.changes)
+        request = self._request(operation)
+        responses = yield from self._ask_authenticated(
+            request, session, changes=operation.changes, on_part=operation.on_part
+        )
         code = responses[0].code
         if session is not None and code >= ResponseCode.SESSION_TIMEOUT:
             if self.session is session:
@@ -199,10 +203,10 @@ class NativeProtocol:
         )
 
     def _ask_authenticated(
-        self, request: Message, session: Session | None, *, changes: bool
+        self, request: Message, session: Session | None, *, changes: bool, on_part: OnPart | None
     ) -> Flow[list[VerifiedResponse]]:
         """Send a request, and answer the challenge to it."""
-        responses = yield from self._ask(request, session, changes=changes)
+        responses = yield from self._ask(request, session, changes=changes, on_part=on_part)
         for _ in range(MAX_CHALLENGES):
             challenge = responses[0]
             if challenge.code is not ResponseCode.AUTHENTICATION_NEEDED or self.identity is None:
@@ -211,7 +215,7 @@ class NativeProtocol:
                 answer = self._client.answer_challenge(challenge, request, self.identity, self._proof, self._clock())
             except WireError as error:
                 raise _protocol_error(error, changes=False) from error
-            responses = yield from self._ask(answer, session, changes=changes, about=request)
+            responses = yield from self._ask(answer, session, changes=changes, about=request, on_part=on_part)
             if session is not None and responses[0].code not in _UNPROVED_CODES:
                 session.proved = self.identity
         return responses
@@ -265,9 +269,15 @@ class NativeProtocol:
             raise _protocol_error(error, changes=False) from error
 
     def _ask(
-        self, request: Message, session: Session | None, *, changes: bool, about: Message | None = None
+        self,
+        request: Message,
+        session: Session | None,
+        *,
+        changes: bool,
+        about: Message | None = None,
+        on_part: OnPart | None = None,
     ) -> Flow[list[VerifiedResponse]]:
-        """Send a request, and verify all messages of its response."""
+        """Send a request, and verify all messages of its response; `on_part` as in `Operation`."""
         frame = yield from self._send(request, session, changes=changes, repeat=about is None)
         responses: list[VerifiedResponse] = []
         while True:
@@ -277,6 +287,9 @@ class NativeProtocol:
                 )
             except WireError as error:
                 raise _protocol_error(error, changes=changes) from error
+            if on_part is not None and response.code is ResponseCode.SUCCESS:
+                responses.clear()
+                on_part(response)
             responses.append(response)
             if not response.more_follows:
                 return responses

@@ -37,6 +37,8 @@ class Operation(Generic[T_co]):
     """Usual flags to clear."""
     changes: bool = True
     """Whether repeating it could change something twice."""
+    on_part: Callable[[VerifiedResponse], None] | None = field(default=None, repr=False)
+    """Gets each message of a successful response, of which only the last one is then kept: it can be of any length."""
 
 
 def create(handle: str, values: Iterable[Value], *, overwrite: bool = False, mint: bool = False) -> Operation[str]:
@@ -87,6 +89,19 @@ def resolve(
 def list_handles(prefix: str) -> Operation[list[str]]:
     """List the handles under a prefix."""
     return Operation(OpCode.LIST_HANDLES, _prefix_request(prefix), _read_names, changes=False)
+
+
+def visit_handles(prefix: str, visit: Callable[[str], None]) -> Operation[None]:
+    """List the handles under a prefix, and call `visit` with each as it arrives."""
+
+    def on_part(response: VerifiedResponse) -> None:
+        for name in _read_names([response]):
+            visit(name)
+
+    def read(responses: list[VerifiedResponse]) -> None:
+        _read_names(responses)  # the last message may be a failure
+
+    return Operation(OpCode.LIST_HANDLES, _prefix_request(prefix), read, changes=False, on_part=on_part)
 
 
 def list_prefixes() -> Operation[list[str]]:
