@@ -34,10 +34,10 @@ def test_user_is_added_granted_shown_and_disabled(here: Site) -> None:
     here.ok("create 12345/y --url https://example.org/")
     here.ok("add 12345/y DESC=x --as 300:12345/ann")
     assert here.lines("access 12345") == [
-        "owner  300:0.NA/12345  active  value 100, group 200:0.NA/12345",
+        "owner   300:0.NA/12345  active  value 100, group 200:0.NA/12345",
         "editor  300:12345/ann  active  value 101, group 201:0.NA/12345",
     ]
-    assert here.lines("user list 12345")[0] == "300:12345/ann  active  ann@example.org"
+    assert here.lines("user list 12345")[0] == "active    300:12345/ann  ann@example.org"
     here.ok("grant hdl:12345/ann reader --on hdl:12345/x")
     revoked = here.ok("revoke 12345/ann editor --on 12345/x")
     assert "Still has: editor  300:12345/ann  active  value 101, group 201:0.NA/12345" in revoked.err
@@ -49,7 +49,7 @@ def test_user_is_added_granted_shown_and_disabled(here: Site) -> None:
     assert "Removed keys and groups: 300:12345/ann. Revoked tokens: 0." in disabled.err
     assert "Nothing changed" in here.ok("user disable 12345/ann").err
     assert "editor  300:12345/ann  disabled" in here.ok("access 12345").out
-    assert here.lines("user list 12345")[0] == "12345/ann  disabled  ann@example.org"
+    assert here.lines("user list 12345")[0] == "disabled  12345/ann  ann@example.org"
     for words in ("log", "history 12345/ann --json", "access 12345 --json", "user list --json"):
         assert secret not in here.ok(words).shown
 
@@ -68,6 +68,15 @@ def test_key_of_a_file_is_stored_as_handle_key(here: Site, tmp_path: Path) -> No
     assert (refused.code, "private key" in refused.err) == (2, True)
     assert here(f"user add 12345 eve --secret --key {tmp_path / 'key.json'}").code == 2
     assert here(f"user reset 12345/bob --key {tmp_path / 'none'}").code != 0
+
+
+def test_long_lines_about_users_are_broken_before_the_person(here: Site) -> None:
+    for length, gap in ((40, "  "), (41, "\n" + " " * 10)):
+        address = f"{'z' * length}@example.org"
+        here.ok(f"user add 12345 zoe-{length} --email {address}")
+        found = f"active    300:12345/zoe-{length}{gap}{address}\n"
+        assert found in here.ok("user list 12345").out
+        assert max(map(len, found.splitlines())) <= 80
 
 
 REFUSALS = (

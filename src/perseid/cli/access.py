@@ -15,7 +15,15 @@ from perseid.records.errors import InvalidData
 from perseid.records.keys import PublicKey
 from perseid.records.record import ValueRef
 from perseid.registry.access.roles import PERMISSION_NAMES, ROLES, Rights
-from perseid.schema.access import AccessChanged, AccessEntry, RecordsWithoutGroup, User, UserKey
+from perseid.schema.access import (
+    AccessChanged,
+    AccessEntry,
+    AccessRole,
+    KeyState,
+    RecordsWithoutGroup,
+    User,
+    UserKey,
+)
 
 from ._arguments import (
     ActingAs,
@@ -193,8 +201,16 @@ def _print_key(user: UserKey, json: bool) -> None:
 
 
 def _format_user(user: User) -> str:
-    identities = ", ".join(user.identities) or user.handle
-    return printable("  ".join(filter(None, (identities, user.state, user.name, user.email))))
+    """Format a user as a line, or as two: terminals would break a longer one anywhere."""
+    line = printable(f"{user.state:<{_STATE_WIDTH}}  {', '.join(user.identities) or user.handle}")
+    person = printable("  ".join(filter(None, (user.name, user.email))))
+    if not person:
+        return line
+    return f"{line}  {person}" if len(line) + len(person) <= _MAX_LINE else f"{line}\n{'':{_STATE_WIDTH}}  {person}"
+
+
+_STATE_WIDTH: Final = max(map(len, KeyState))
+_MAX_LINE: Final = 78  # characters, without the gap: terminals have at least 80 columns
 
 
 # Rights
@@ -304,7 +320,7 @@ def access(
         print_json(found)
         return
     for entry in found.entries:
-        print_text(_format_entry(entry))
+        print_text(_format_entry(entry, max(map(len, AccessRole))))
     if found.truncated:
         print_message("There are more identities, which are not shown.")
     _print_without(found.records)
@@ -350,10 +366,10 @@ def _print_without(records: Iterable[RecordsWithoutGroup]) -> None:
         print_message(f"{number} {what} not name the group {each.group}, which has the role {each.role}.")
 
 
-def _format_entry(entry: AccessEntry) -> str:
+def _format_entry(entry: AccessEntry, width: int = 0) -> str:
     through = f"setting {entry.setting}" if entry.setting else f"value {entry.value}"
     groups = [f"group {group}" for group in entry.groups]
-    role = entry.role or ",".join(entry.permissions)
+    role = (entry.role or ",".join(entry.permissions)).ljust(width)
     return printable("  ".join([role, entry.identity, entry.state, ", ".join([through, *groups])]))
 
 
