@@ -127,6 +127,8 @@ def logout(
         print_json({"remote": name})
     else:
         print_message(f"Removed {name} and its credentials.")
+        if os.environ.get(REMOTE_VARIABLE) == name:
+            print_message(f"Commands still look for it: unset {REMOTE_VARIABLE}")
 
 
 def whoami(
