@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import lru_cache
-from typing import Any, Final, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar
 
 from perseid.ledger.log.entry import IMPORT, Action, Draft, State
-from perseid.ledger.log.requests import Redactions
 from perseid.names.errors import InvalidName
 from perseid.names.handle import MAX_BYTES, Handle, check_prefix_syntax, find_invisible, fold
 from perseid.names.suggest import OPENING, find_bare_handle
@@ -38,6 +37,9 @@ from .advice import AdviceKind
 from .identity import Identity, KeyIdentity, effective_identity
 from .results import InvalidRequest, NotPublic, PrefixNotHosted, ReferralError, Refused, StateConflict
 from .snapshot import SITE_PREFIX, Snapshot, StoredRecord, values_of_type
+
+if TYPE_CHECKING:
+    from perseid.ledger.log.requests import Redactions  # `resolve` needs none of that module
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -64,7 +66,7 @@ class Plan(Generic[T_co]):
     """The command to decide inside the commit; nothing is decided yet."""
     reason: str = ""
     """Why it is allowed."""
-    redactions: Redactions = field(default_factory=dict)
+    redactions: "Redactions" = field(default_factory=dict)
     """What is redacted in earlier entries."""
 
     def map(self, convert: Callable[[T_co], T]) -> "Plan[T]":
