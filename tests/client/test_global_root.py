@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 import pytest
 
+import global_root
 from perseid.client import roots
 from perseid.client.bootstrap import CACHE_LIFETIME, Bootstrap, find_cache, read_cache, write_cache
 from perseid.client.errors import Unreachable
@@ -20,7 +21,6 @@ from perseid.records.record import Value
 from perseid.records.site import Site
 from tests.client.worlds import OTHER_HOST, ROOT_HOST, make_site, site_value
 from tests.wire.key_material import SERVER_KEY
-from tools import global_root
 
 Records = Mapping[str, tuple[Value, ...]]
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,7 +61,8 @@ def test_an_administrator_with_any_key_does_everything(server: Serving, who: str
 
 def test_long_lists_are_visited_without_being_kept(server: Serving) -> None:
     visited: list[str] = []
-    whole, visit = operations.list_handles(MANY), operations.visit_handles(MANY, visited.append)
+    whole: Any = operations.list_handles(MANY)
+    visit: Any = operations.visit_handles(MANY, visited.append)
     with NativeClient(*server.native, **SECRET_OF) as client:  # type: ignore[arg-type]
         assert client.do(replace(whole, read=len)) > 1, "messages of the response"
         assert client.do(replace(visit, read=len)) == 1

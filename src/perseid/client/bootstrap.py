@@ -55,8 +55,9 @@ class Bootstrap:
         handles = require_object(members["handles"], "the handles").items()
         records = {handle: parse_values(require_object(each, "a record").get("values", [])) for handle, each in handles}
         updated = members.get("lastUpdate")
-        is_valid = isinstance(updated, int) and 0 <= updated < _MAX_TIME
-        return cls(records, updated / 1_000 if is_valid else time.time())
+        if isinstance(updated, int) and 0 <= updated < _MAX_TIME:
+            return cls(records, updated / 1_000)
+        return cls(records, time.time())
 
     def to_bytes(self) -> bytes:
         """Return the data as a file."""

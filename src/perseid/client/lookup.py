@@ -29,9 +29,10 @@ from perseid.wire.requests import VerifyChallenge
 from perseid.wire.responses import Failure, Referral, ResolutionResult, VerificationResult
 
 from .attempts import EVERYTHING, MAX_TEXT, AddressFilter, Attempts, Network, Options, Query, Step, make_refusal
+from .bootstrap import ROOT_HANDLE
 from .cache import NEGATIVE_LIFETIME, Cache, expiry
 from .errors import ClientError, NotFound, ProtocolError
-from .roots import ROOT_HANDLE, Root
+from .roots import Root
 from .sites import Peer, Service, read_sites
 from .transport import Steps, Turn
 
