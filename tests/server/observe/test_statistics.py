@@ -90,9 +90,10 @@ def test_missing_handles_are_counted_by_name_but_not_for_bots(tally: RequestTall
     tally.count_served(b"1/x", ResponseCode.HANDLE_NOT_FOUND, 5, resolution=True)
     tally.count_response(b"1/y", ResponseCode.HANDLE_NOT_FOUND, 5, "GET", "pages", "")
     tally.count_response(b"1/z", ResponseCode.HANDLE_NOT_FOUND, 5, "DELETE", "json", "")
-    tally.count_missing(b"1/" + b"x" * MAX_WANTED_BYTES)
-    assert tally.missing == {b"1/x": 2, b"1/y": 1}
-    assert (tally.sums()["1", "not_found"], tally.sums()["1", "bot_not_found"]) == (4, 1)
+    tally.count_unknown(b"1", b"1/" + b"x" * MAX_WANTED_BYTES)
+    tally.count_unknown(b"1", b"1/y")
+    assert tally.missing == {b"1/x": 2, b"1/y": 2}
+    assert (tally.sums()["1", "not_found"], tally.sums()["1", "bot_not_found"]) == (5, 1)
 
 
 def test_memory_is_bounded_whatever_clients_send(tally: RequestTally, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,13 +105,15 @@ def test_memory_is_bounded_whatever_clients_send(tally: RequestTally, monkeypatc
         tally.count_http(name, ord("3"), bot=False)
         tally.count_response(name, ResponseCode.SUCCESS, 5, "GET", "pages", "")
         tally.count_missing(name)
+        tally.count_unknown(b"%d" % number, name)
+    assert len(tally.unknown) <= 5
     assert len(tally.native) <= 5
     assert len(tally.http) <= 5
     assert len(tally.others) <= 10
     assert len(tally.missing) == 4
     sums = tally.sums()
-    for column in ("native", "redirects", "pages", "not_found"):
-        assert sum(count for (_, each), count in sums.items() if each == column) == 50
+    for column, counted in (("native", 50), ("redirects", 50), ("pages", 50), ("not_found", 100)):
+        assert sum(count for (_, each), count in sums.items() if each == column) == counted
     assert sums["", "native"] == 46
 
 

@@ -171,7 +171,10 @@ class MonitoredService:
         counts = monitor.counts.http_fast_responses
         counts[key] = counts.get(key, 0) + 1
         if code == ResponseCode.HANDLE_NOT_FOUND:
-            monitor.counts.tally.count_missing(name, bot=bot)
+            if bot:
+                monitor.counts.tally.count_missing(name, bot=True)
+            else:
+                monitor.counts.tally.count_unknown(name[: name.find(b"/")], name)
         else:
             monitor.counts.tally.count_http(name, data[_STATUS_CLASS], bot=bot)
         if access is not None:

@@ -387,7 +387,7 @@ class PublicResolver:
         if code is _NO_VALUES[0]:
             self._tally.count_native(self._prefix)
         elif code is _NOT_FOUND[0]:
-            self._tally.count_missing(name if b"/" in name else _PREFIX_OF_PREFIXES + b"/" + name)
+            self._tally.count_unknown(self._prefix, name if b"/" in name else b"0.NA/" + name)
 
     def _is_sensitive(self, prefix: bytes, prefix_item: bytes, namespace: PrefixItem, suffix: bytes) -> bool:
         """Whether the names of a prefix are case-sensitive; raises `FastPathMiss` for names with parameters."""

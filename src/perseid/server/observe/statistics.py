@@ -74,13 +74,15 @@ def is_bot(agent: str) -> bool:
 class RequestTally:
     """What a worker has counted since the last addition. Event loop only; `take` ends a period."""
 
-    __slots__ = ("http", "missing", "native", "others")
+    __slots__ = ("http", "missing", "native", "others", "unknown")
 
     def __init__(self) -> None:
         self.native: dict[bytes, int] = {}
         """Records found by the fast path of the native protocol, by prefix as spelled."""
         self.http: dict[tuple[bytes, int, bool], int] = {}
         """Records found by that of HTTP: prefix, first digit of the status, whether a bot asked."""
+        self.unknown: dict[bytes, int] = {}
+        """Handles that a fast path has not found, by prefix as spelled."""
         self.others: Counter[tuple[str, str]] = Counter()
         """Everything else, by prefix and column."""
         self.missing: dict[bytes, int] = {}
@@ -102,12 +104,30 @@ class RequestTally:
             count = self.http.get(key, 0)
         self.http[key] = count + 1
 
+    def count_unknown(self, prefix: bytes, name: bytes) -> None:
+        """Count a handle of a hosted namespace that a fast path has not found."""
+        unknown = self.unknown
+        count = unknown.get(prefix)
+        if count is None:
+            if len(unknown) >= MAX_COUNTED:
+                prefix = b""
+            count = unknown.get(prefix, 0)
+        unknown[prefix] = count + 1
+        self._count_name(name)
+
     def count_missing(self, name: bytes, *, bot: bool = False, microseconds: int = 0) -> None:
-        """Count a handle of a hosted namespace that was not found."""
+        """Count a handle of a hosted namespace that was not found otherwise."""
         self._add(name, "bot_not_found" if bot else "not_found", microseconds)
+        if not bot:
+            self._count_name(name)
+
+    def _count_name(self, name: bytes) -> None:
         missing = self.missing
-        if not bot and (name in missing or (len(missing) < MAX_MISSING and len(name) <= MAX_WANTED_BYTES)):
-            missing[name] = missing.get(name, 0) + 1
+        count = missing.get(name)
+        if count is not None:
+            missing[name] = count + 1
+        elif len(missing) < MAX_MISSING and len(name) <= MAX_WANTED_BYTES:
+            missing[name] = 1
 
     def count_served(self, name: bytes, code: int | None, microseconds: int, *, resolution: bool) -> None:
         """Count a request of the native protocol that the fast path did not answer."""
@@ -147,6 +167,9 @@ class RequestTally:
         sums = Counter(self.others)
         for prefix, count in self.native.items():
             sums[_to_prefix(prefix), "native"] += count
+            sums[_to_prefix(prefix), "under_1ms"] += count
+        for prefix, count in self.unknown.items():
+            sums[_to_prefix(prefix), "not_found"] += count
             sums[_to_prefix(prefix), "under_1ms"] += count
         for (prefix, digit, bot), count in self.http.items():
             kind = "redirects" if digit == _REDIRECT else "json"
