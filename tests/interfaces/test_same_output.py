@@ -68,6 +68,15 @@ COMMANDS: Final = (
     "diff 12345/n0 nonsense",
     "log --since 20",
     "log --since 2999-01-01",
+    # Statistics
+    "statistics --from 2026-11-01 --to 2026-11-03",
+    "statistics 12345 --by namespace --from 2026-11-01T10:00:00Z --csv",
+    "statistics 12345 --by hour --from nonsense",
+    "statistics --from 2026-11-03 --to 2026-11-01",
+    "statistics 54321",
+    "statistics 12345/x",
+    "statistics 12345 --wanted",
+    "statistics --wanted",
     # Identifiers
     "unpublish 12345/n1 --keep-history --note embargo",
     "unpublish 12345/n1",

@@ -4,13 +4,16 @@ The registry decides what is exported (`registry.queries.export`). Memory is bou
 name only when it is complete and on disk.
 """
 
+import csv
 import io
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
+
+import msgspec
 
 from perseid.ledger.store.directory import open_new, sync_directory
 from perseid.registry.advice import AdviceKind
@@ -27,10 +30,11 @@ from perseid.registry.queries.history import is_public
 from perseid.registry.registry import Registry
 from perseid.registry.results import InvalidQuery
 from perseid.schema.exports import ExportFormat, ExportPart
+from perseid.schema.statistics import Activity, Durations, StatisticsPeriod, StatisticsResponse, StatisticsRow
 
 from .batch import format_create
 from .record_json import encode_lines
-from .tables import TableWriter
+from .tables import TableWriter, quote_cell
 from .value_table import VALUE_COLUMNS, value_rows
 
 _COLUMNS: Final = VALUE_COLUMNS[:10]  # without those that only the exports of other services have
@@ -126,3 +130,30 @@ def open_atomically(path: Path) -> Iterator[IO[bytes]]:
 
 
 _MAX_NAME: Final = 60  # characters of the name in that of the partial file, which has at most 255 bytes
+
+
+def statistics_csv(statistics: StatisticsResponse) -> bytes:
+    """Return statistics as a table; columns that the caller cannot see are empty."""
+    plain = [_flatten(msgspec.to_builtins(row)) for row in statistics.rows]
+    first = "namespace" if statistics.by is StatisticsPeriod.NAMESPACE else "start"
+    columns = [first, *[name for name in _STATISTICS_COLUMNS if name not in ("start", "namespace")]]
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    for row in plain:
+        writer.writerow([quote_cell(str(row.get(name, ""))) for name in columns])
+    return text.getvalue().encode()
+
+
+def _flatten(row: dict[str, Any]) -> dict[str, Any]:
+    activity: dict[str, Any] = row.pop("activity") or {}
+    durations: dict[str, Any] = activity.pop("durations", {})
+    return row | activity | durations
+
+
+_STATISTICS_COLUMNS: Final = tuple(
+    name
+    for struct in (StatisticsRow, Activity, Durations)
+    for name in struct.__struct_fields__
+    if name not in ("activity", "durations")
+)

@@ -457,6 +457,7 @@ LAZY_COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "history": ("history", "Show the earlier versions of a record."),
         "diff": ("history", "Show the differences of a record between two times."),
         "log": ("history", "Show the entries of the ledger."),
+        "statistics": ("statistics", "Show requests and changes by day, hour or namespace."),
         "prove": ("history", "Write a proof of a record that anyone can verify."),
         "verify": ("verify", "Verify a proof or the whole ledger."),
     },

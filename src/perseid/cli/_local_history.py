@@ -8,9 +8,11 @@ from perseid.registry.context import Context
 from perseid.registry.installation.installation import CHECKPOINT_KEY, KEYS_NAME
 from perseid.registry.queries import history as past
 from perseid.registry.queries import listing, prove
+from perseid.registry.queries.statistics import list_wanted, read_statistics
 from perseid.registry.responses import get_differences, to_entry, to_ledger_key, to_version
 from perseid.schema.common import MAX_PAGE
 from perseid.schema.queries import DifferencesResponse, HistoryPage, LedgerKeys, LogPage
+from perseid.schema.statistics import StatisticsPeriod, StatisticsQuery, StatisticsResponse, WantedHandles
 
 from ._local import suggest
 from ._local_access import LocalAccess
@@ -42,6 +44,24 @@ class LocalHistory(LocalAccess):
             page = listing.list_log(snapshot, self.session.identity, after, MAX_PAGE)
         last, following = (None, str(page.last)) if page.more else (page.last, None)
         return LogPage([to_entry(each) for each in page.items], last, following)
+
+    def statistics(
+        self,
+        namespace: str | None = None,
+        *,
+        by: StatisticsPeriod = StatisticsPeriod.DAY,
+        since: str | None = None,
+        until: str | None = None,
+    ) -> StatisticsResponse:
+        """Return requests and changes by day, hour or namespace."""
+        query, now = StatisticsQuery(namespace, by, since, until), self._now()
+        store = self.session.registry.statistics
+        return self._read(lambda context: read_statistics(context, store, query, now))
+
+    def wanted(self, namespace: str) -> WantedHandles:
+        """Return the identifiers of a namespace that were requested most often and do not exist."""
+        store = self.session.registry.statistics
+        return self._read(lambda context: list_wanted(context, store, namespace))
 
     def prove(self, handle: str, *, at: str | None = None, everything: bool = False) -> bytes:
         """Return a proof; sign a checkpoint first if none covers the entry."""

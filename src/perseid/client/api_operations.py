@@ -79,6 +79,13 @@ from perseid.schema.records import (
     ValueInput,
     VersionLink,
 )
+from perseid.schema.statistics import (
+    StatisticsPeriod,
+    StatisticsQuery,
+    StatisticsResponse,
+    WantedHandles,
+    WantedQuery,
+)
 
 from .api_exchange import ApiRequest, Repeat
 from .options import as_names
@@ -468,6 +475,35 @@ class QueryOperations:
         """Export records as the parts of a file; `after` is the `next` of the last part of an interrupted export."""
         criteria = (url, host, path, type, value, prefix, owner, strict, _moment(changed_since))
         return make_input(query=ExportQuery(*criteria, format, history, _moment(at), raw, after))
+
+    @operation("GET", "/statistics", StatisticsResponse)
+    def statistics(
+        self,
+        namespace: str | None = None,
+        *,
+        by: StatisticsPeriod | str = StatisticsPeriod.DAY,
+        since: str | None = None,
+        until: str | None = None,
+    ) -> Input:
+        """Return requests and changes by day, hour or namespace, of a namespace or of all."""
+        return make_input(query=StatisticsQuery(namespace, StatisticsPeriod(by), since, until))
+
+    @operation("GET", "/statistics/csv", bytes)
+    def statistics_csv(
+        self,
+        namespace: str | None = None,
+        *,
+        by: StatisticsPeriod | str = StatisticsPeriod.DAY,
+        since: str | None = None,
+        until: str | None = None,
+    ) -> Input:
+        """Return the same as a table in CSV."""
+        return make_input(query=StatisticsQuery(namespace, StatisticsPeriod(by), since, until))
+
+    @operation("GET", "/statistics/wanted", WantedHandles)
+    def wanted(self, namespace: str) -> Input:
+        """Return the identifiers of a namespace that were requested most often and do not exist."""
+        return make_input(query=WantedQuery(namespace))
 
     @pages("/namespaces/{prefix}/handles", HandlePage, "handles", HandleSummary)
     def list(

@@ -202,14 +202,19 @@ class StatisticsStore:
     # The file
 
     def _read(self, query: str, values: Sequence[object]) -> list[Any]:
+        """Return rows; those who only read do not keep the file open."""
         with self._lock:
             if not self.path.exists():
                 return []
+            keeps_open = self._connection is not None
             try:
                 return self._open().execute(query, values).fetchall()
             except sqlite3.Error as error:
-                self._disconnect()
+                keeps_open = False
                 raise OSError(f"cannot read {self.path}: {error}") from error
+            finally:
+                if not keeps_open:
+                    self._disconnect()
 
     @contextmanager
     def _write(self) -> Iterator[sqlite3.Connection]:

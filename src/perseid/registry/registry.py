@@ -31,6 +31,7 @@ from perseid.ledger.log.requests import (
     Preconditions,
     RepeatedRequest,
 )
+from perseid.ledger.statistics import StatisticsStore
 from perseid.ledger.views.answers_format import is_local
 from perseid.registry.access.token_records import check_token_identity
 from perseid.registry.queries.history import as_of
@@ -77,8 +78,11 @@ class DeferredCommand:
 class Registry:
     """The rules over one ledger. Thread-safe."""
 
-    def __init__(self, ledger: Ledger, rules: Rules, spool: Path | None = None) -> None:
-        """`spool` is the folder of imports, if there is one."""
+    def __init__(
+        self, ledger: Ledger, rules: Rules, spool: Path | None = None, statistics: StatisticsStore | None = None
+    ) -> None:
+        """`spool` is the folder of imports, and `statistics` the file of statistics, if there are any."""
+        self.statistics = statistics
         self.ledger = ledger
         self.rules = rules
         self.spool = spool

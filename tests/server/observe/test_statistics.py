@@ -59,8 +59,8 @@ def test_kinds_of_responses(status: int, content_type: str, path: bytes, kind: s
 
 def test_everything_is_counted_once_with_its_duration(tally: RequestTally) -> None:
     tally.count_native(b"abc")
-    tally.count_http(b"ABC/x", ord("3"), bot=False)
-    tally.count_http(b"abc/y", ord("2"), bot=True)
+    tally.count_http(b"ABC/x", ord("3"), False)
+    tally.count_http(b"abc/y", ord("2"), True)
     tally.count_served(b"abc/x", ResponseCode.SUCCESS, 500, resolution=True)
     tally.count_served(b"abc/x", ResponseCode.SUCCESS, 5_000, resolution=False)
     tally.count_served(b"abc/x", ResponseCode.SERVER_NOT_RESP, 5, resolution=True)
@@ -102,7 +102,7 @@ def test_memory_is_bounded_whatever_clients_send(tally: RequestTally, monkeypatc
     for number in range(50):
         name = b"%d/x" % number
         tally.count_native(b"%d" % number)
-        tally.count_http(name, ord("3"), bot=False)
+        tally.count_http(name, ord("3"), False)
         tally.count_response(name, ResponseCode.SUCCESS, 5, "GET", "pages", "")
         tally.count_missing(name)
         tally.count_unknown(b"%d" % number, name)

@@ -31,6 +31,7 @@ from perseid.ledger.ledger import Ledger, UnopenedLedger
 from perseid.ledger.log.clock import CheckedClock
 from perseid.ledger.log.log import Log
 from perseid.ledger.merkle import Signer
+from perseid.ledger.statistics import StatisticsStore
 from perseid.ledger.store import TABLES_VERSION as TABLES_VERSION  # noqa: PLC0414 - re-exported
 from perseid.ledger.store.directory import DIRECTORY_MODE, sync_directory
 from perseid.ledger.store.store import Store, newer_tables
@@ -156,7 +157,7 @@ class Installation:
     def registry(self, config: Config | None = None) -> Registry:
         """Return a registry on the ledger, with the rules of these settings; by default those it was opened with."""
         config = config or self.config
-        return Registry(self.ledger, rules_of(config), self.directory / SPOOL_NAME)
+        return Registry(self.ledger, rules_of(config), self.directory / SPOOL_NAME, StatisticsStore(self.directory))
 
     def close(self) -> None:
         """Complete pending work and release all resources."""

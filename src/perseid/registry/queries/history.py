@@ -248,7 +248,7 @@ def seq_at_time(reader: "LogReader", when: str | int, now: int) -> int:
     """
     number = when if isinstance(when, int) else _parse_number(when)
     if number is None:
-        number = _parse_time(str(when))
+        number = parse_time(str(when))
     elif number < MIN_TIMESTAMP:
         if not 0 <= number <= reader.size:
             reason = f"Entry {number} does not exist; the last entry is {reader.size}"
@@ -555,7 +555,8 @@ def _parse_number(text: str) -> int | None:
     return int(digits)
 
 
-def _parse_time(text: str) -> int:
+def parse_time(text: str) -> int:
+    """Parse a date or time in ISO 8601, in UTC if it has no zone; in microseconds since 1970. Raises `Refused`."""
     try:
         time = datetime.fromisoformat(text.strip())
     except ValueError:

@@ -176,7 +176,7 @@ class MonitoredService:
             else:
                 monitor.counts.tally.count_unknown(name[: name.find(b"/")], name)
         else:
-            monitor.counts.tally.count_http(name, data[_STATUS_CLASS], bot=bot)
+            monitor.counts.tally.count_http(name, data[_STATUS_CLASS], bot)
         if access is not None:
             duration = (perf_counter_ns() - started) // 1000
             transport = "https" if request.client.secure else "http"

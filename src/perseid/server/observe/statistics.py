@@ -94,15 +94,15 @@ class RequestTally:
             prefix = b""
         self.native[prefix] = self.native.get(prefix, 0) + 1
 
-    def count_http(self, name: bytes, digit: int, *, bot: bool) -> None:
+    def count_http(self, name: bytes, digit: int, bot: bool) -> None:
         """Count a record that the fast path of HTTP has found; `digit` is the first one of the status."""
         key = (name[: name.find(b"/")], digit, bot)
-        count = self.http.get(key)
-        if count is None:
+        try:
+            self.http[key] += 1
+        except KeyError:
             if len(self.http) >= MAX_COUNTED:
                 key = (b"", digit, bot)
-            count = self.http.get(key, 0)
-        self.http[key] = count + 1
+            self.http[key] = self.http.get(key, 0) + 1
 
     def count_unknown(self, prefix: bytes, name: bytes) -> None:
         """Count a handle of a hosted namespace that a fast path has not found."""

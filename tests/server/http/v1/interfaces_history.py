@@ -38,6 +38,28 @@ def the_past() -> st.SearchStrategy[Both]:
 
 
 @requests
+def statistics() -> st.SearchStrategy[Both]:
+    def of(prefix: str | None, since: str, by: str) -> Both:
+        words = ["statistics", *([] if prefix is None else [prefix]), "--from", since, "--by", by, "--json"]
+        query = urlencode({"since": since, "by": by} | ({} if prefix is None else {"namespace": prefix}))
+        return Both(words, "GET", f"/statistics?{query}", alike=same_rows)
+
+    def wanted(prefix: str) -> Both:
+        words = ["statistics", prefix, "--wanted", "--json"]
+        return Both(words, "GET", f"/statistics/wanted?{urlencode({'namespace': prefix})}", alike=same)
+
+    def same_rows(done: Done, plain: Any) -> None:
+        assert [row["resolutions"] for row in done.json["rows"]] == [row["resolutions"] for row in plain["rows"]]
+
+    def same(done: Done, plain: Any) -> None:
+        assert done.json == plain
+
+    moments = st.sampled_from(["2026-11-01", "2026-11-15T10:00:00+01:00", "2999-01-01", "yesterday"])
+    periods = st.sampled_from(["day", "hour", "namespace", "week"])
+    return st.one_of(st.builds(of, st.one_of(st.none(), PREFIXES), moments, periods), st.builds(wanted, PREFIXES))
+
+
+@requests
 def proving() -> st.SearchStrategy[Both]:
     def of(name: str, at: str | None, everything: bool) -> Both:
         words = ["prove", name, "--json"] + ([] if at is None else ["--at", at]) + ["--everything"] * everything

@@ -27,7 +27,7 @@ from typing import Final
 
 from perseid.server.http.v1.routing import Routes
 
-from . import access, exports, history, imports, jobs, minting, names, namespaces, queries, records, tokens
+from . import access, exports, history, imports, jobs, minting, names, namespaces, queries, records, statistics, tokens
 
 SECTIONS: Final[tuple[Routes, ...]] = (
     names.OVERVIEW,
@@ -45,6 +45,7 @@ SECTIONS: Final[tuple[Routes, ...]] = (
     namespaces.NAMESPACES,
     namespaces.TYPES,
     access.ACCESS,
+    statistics.STATISTICS,
     queries.EXPLAIN,
     queries.CITATION,
     names.NAMES,
