@@ -101,6 +101,9 @@ class _AtOnce:
     def handle_fast(self, _: ParsedRequest) -> bytes | None:
         return ANSWER
 
+    def is_streamed(self, _: ParsedRequest) -> bool:
+        return False
+
     async def handle(self, _: Request) -> Response:
         raise AssertionError("every response is immediate")
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
 from perseid.client.api_async import AsyncResponseStream
-from perseid.client.api_exchange import HttpRequest
+from perseid.client.api_exchange import HttpRequest, Upload
 from perseid.client.api_http import ResponseStream
 from tests.server.http.contexts import Harness
 
@@ -29,7 +29,8 @@ class InProcess:
         """Return the status, headers and body of a response."""
         self.sent.append(request)
         target = request.url.removeprefix(URL)
-        answer = self.server.ask(request.method, target, request.body, headers=request.headers)
+        body = b"".join(request.body) if isinstance(request.body, Upload) else request.body
+        answer = self.server.ask(request.method, target, body, headers=request.headers)
         return answer.status, {name.lower(): value for name, value in answer.headers}, answer.body
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""`perseid import` prints the same on an installation and on a server, and large files arrive there in parts."""
+"""`perseid import` prints the same on an installation and on a server."""
 
 import csv
 import io
@@ -8,7 +8,6 @@ from typing import Final
 
 import pytest
 
-from perseid.client import api_imports
 from perseid.client.api import Client, make_options
 from perseid.client.errors import Refused
 from perseid.schema.imports import ImportQuery
@@ -46,7 +45,6 @@ def test_imports_print_the_same_on_a_server(
     options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(api_imports, "PART_SIZE", 40)
     changed = GOOD.replace("a.example", "changed.example")
     for name, text in (("good", GOOD), ("bad", BAD), ("changed", changed), ("minted", MINTED)):
         Path(f"{name}.csv").write_text(text, encoding="utf-8")

@@ -38,9 +38,10 @@ from .api_exchange import (
     HttpRequest,
     HttpResponse,
     Steps,
+    Upload,
     exchange,
 )
-from .api_http import describe_failure
+from .api_http import Connections, Proxy, describe_failure
 from .api_imports import Source
 from .errors import Unreachable
 
@@ -75,14 +76,20 @@ class HttpxTransport:
 
     def __init__(self, options: Options, context: ssl.SSLContext | None) -> None:
         self._http = httpx.AsyncClient(verify=context or False, proxy=options.proxy, trust_env=False)
+        proxy = None if options.proxy is None else Proxy.parse(options.proxy)
+        self._uploads = Connections(options.origin, context, proxy)
 
     async def close(self) -> None:
         """Close the connections."""
+        self._uploads.close()
         await self._http.aclose()
 
     @asynccontextmanager
     async def open(self, request: HttpRequest, timeout: float) -> AsyncIterator[AsyncResponseStream]:  # noqa: ASYNC109
         """Send a request over a kept connection, or a new one."""
+        if isinstance(request.body, Upload):
+            yield await asyncio.to_thread(self._upload, request, timeout)
+            return
         try:
             async with self._http.stream(
                 request.method, request.url, headers=request.headers, content=request.body, timeout=timeout
@@ -95,6 +102,18 @@ class HttpxTransport:
         except httpx.HTTPError as error:
             is_other_protocol = isinstance(error, httpx.RemoteProtocolError) and str(error).startswith("illegal")
             raise Failed(describe_failure(BadStatusLine("") if is_other_protocol else error, timeout)) from error
+
+    def _upload(self, request: HttpRequest, timeout: float) -> AsyncResponseStream:
+        """Send a file in a thread: reading it blocks, and httpx does not read an answer that comes before its end."""
+        with self._uploads.open(request, timeout) as response:
+            body = Body()
+            for piece in response.pieces:
+                body.add(piece)
+            return AsyncResponseStream(response.status, response.headers, _iterate(bytes(body.data)))
+
+
+async def _iterate(data: bytes) -> AsyncIterator[bytes]:
+    yield data
 
 
 _NEVER_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
@@ -181,16 +200,7 @@ class AsyncClient(AsyncOperations):
         self, file: BinaryIO, query: ImportQuery, progress: Callable[[int], None] | None = None
     ) -> ImportResponse:
         """Upload a file and wait until it is checked; `progress` is called with the rows checked so far."""
-        file.seek(0)
-        first, part = file.read(api_imports.PART_SIZE), file.read(api_imports.PART_SIZE)
-        found = await self.create_import(first, api_imports.with_completeness(query, not part))
-        offset = len(first)
-        while part:
-            await self.upload_import_part(found.id, part, offset)
-            offset += len(part)
-            part = file.read(api_imports.PART_SIZE)
-        if offset > len(first):
-            found = await self.end_upload(found.id)
+        found = await self.create_import(file, query)
         while found.state is ImportState.CHECKING:
             if progress is not None:
                 progress(found.checked)

@@ -13,10 +13,10 @@ import ipaddress
 import random
 import re
 import secrets
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Generic, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import msgspec
@@ -78,11 +78,38 @@ _GATEWAY_ERRORS: Final = frozenset((502, 504))
 """A proxy got no valid answer: whether the server has done what was asked is unknown."""
 
 
+UPLOAD_SIZE: Final = 1 << 16
+"""Bytes of a file that are read and sent at a time."""
+
+
 class InsecureConnection(ValueError):
     """Credentials would be sent where others can read them."""
 
 
 # Requests and responses
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A file that is sent while it is read; it iterates over its parts, from the beginning each time."""
+
+    file: BinaryIO
+    size: int
+
+    @classmethod
+    def of(cls, file: BinaryIO) -> "Upload":
+        """Find the size of a file that can be read again."""
+        return cls(file, file.seek(0, 2))
+
+    def __iter__(self) -> Iterator[bytes]:
+        self.file.seek(0)
+        remaining = self.size
+        while remaining:
+            part = self.file.read(min(UPLOAD_SIZE, remaining))
+            if not part:
+                raise Failed(Failure("the file has become shorter while it was sent", final=True))
+            remaining -= len(part)
+            yield part
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +119,7 @@ class HttpRequest:
     method: str
     url: str
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    body: bytes = b""
+    body: bytes | Upload = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +194,8 @@ class ApiRequest(Generic[R]):
     response: type[R]
     """The type of the result; bytes for other media types than JSON."""
     query: msgspec.Struct | None = None
-    body: msgspec.Struct | bytes | None = None
-    """The body; bytes are sent as they are."""
+    body: msgspec.Struct | Upload | None = None
+    """The body; a file is sent as it is."""
     repeat: Repeat = Repeat.NEVER
     if_version: int | None = None
     """The latest entry of the record that the change is based on."""
@@ -378,10 +405,10 @@ def build_request(request: ApiRequest[Any], origin: Origin, credentials: Headers
     query = encode_query(request.query)
     url = f"{origin.url}{API_PATH}{request.path}{'?' if query else ''}{query}"
     headers = {"User-Agent": USER_AGENT, "Accept": f"{JSON}, */*;q=0.5", **credentials}
-    body = b""
-    if isinstance(request.body, bytes):
+    body: bytes | Upload = b""
+    if isinstance(request.body, Upload):
         body = request.body
-        headers["Content-Type"] = BYTES
+        headers |= {"Content-Type": BYTES, "Content-Length": str(body.size)}
     elif request.body is not None:
         body = msgspec.json.encode(request.body)
         headers["Content-Type"] = JSON

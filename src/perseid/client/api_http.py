@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import unquote, urlsplit
 
-from .api_exchange import Failed, Failure, HttpRequest, Origin
+from .api_exchange import Failed, Failure, HttpRequest, Origin, Upload
 from .connections import LookupTimeout, open_stream
 
 MAX_IDLE: Final = 16
@@ -118,7 +118,12 @@ class Connections:
             headers |= self._proxy.headers
         try:
             connection.sock.settimeout(timeout)
-            connection.request(request.method, target, request.body or None, headers)
+            try:
+                connection.request(request.method, target, request.body or None, headers)
+            except (BrokenPipeError, ConnectionResetError):
+                if not isinstance(request.body, Upload):
+                    raise
+                # The server may have refused the file before its end: the response says why.
             return connection.getresponse()
         except (OSError, HTTPException) as error:
             raise Failed(describe_failure(error, timeout)) from error

@@ -1,6 +1,6 @@
 """Operations on imports (`api_operations`), and the steps of an import in both clients.
 
-A file is uploaded in parts of at most 1 MiB. An interrupted upload is resumed by the next attempt of the same part.
+A file is sent in one request while it is read. Nothing is changed by it, so an interrupted upload is repeated.
 """
 
 import time
@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias
-
-import msgspec
 
 from perseid.schema.common import MAX_PAGE, Paging
 from perseid.schema.imports import (
@@ -19,21 +17,17 @@ from perseid.schema.imports import (
     ImportResponse,
     ImportState,
     NewImportJob,
-    PartQuery,
     ProblemPage,
     RowProblemResponse,
 )
 from perseid.schema.jobs import JobResponse, PlannedRecord
 
-from .api_exchange import Repeat
+from .api_exchange import Repeat, Upload
 from .api_operations import Input, make_input, operation, pages
 from .errors import NotFound, Refused
 
 if TYPE_CHECKING:
     from .api import Client
-
-PART_SIZE: Final = 1 << 20
-"""Bytes of one part of a file: the largest body that a server accepts."""
 
 POLL_SECONDS: Final = 0.5
 """Seconds between two looks at a check."""
@@ -50,20 +44,10 @@ Progress: TypeAlias = Callable[[int], None]
 class ImportOperations:
     """Files with many records."""
 
-    @operation("POST", "/imports", ImportResponse)
-    def create_import(self, part: bytes, query: ImportQuery) -> Input:
-        """Upload a file, or its first part with `complete=False`; nothing is changed."""
-        return make_input(query=query, body=part)
-
-    @operation("PUT", f"{IMPORT_PATH}/file", ImportResponse, Repeat.ALWAYS)
-    def upload_import_part(self, import_id: str, part: bytes, offset: int) -> Input:
-        """Upload a part of a file."""
-        return make_input(query=PartQuery(offset=offset), body=part, id=import_id)
-
-    @operation("POST", f"{IMPORT_PATH}/check", ImportResponse)
-    def end_upload(self, import_id: str) -> Input:
-        """Let the server check a file that was uploaded in parts."""
-        return make_input(id=import_id)
+    @operation("POST", "/imports", ImportResponse, Repeat.ALWAYS)
+    def create_import(self, file: BinaryIO, query: ImportQuery) -> Input:
+        """Upload a file, and let the server check it; nothing is changed."""
+        return make_input(query=query, body=Upload.of(file))
 
     @operation("GET", IMPORT_PATH, ImportResponse)
     def show_import(self, import_id: str) -> Input:
@@ -103,16 +87,7 @@ class ImportOperations:
 
 def check(client: "Client", file: BinaryIO, query: ImportQuery, progress: Progress | None) -> ImportResponse:
     """Upload a file and wait until it is checked."""
-    file.seek(0)
-    first, part = file.read(PART_SIZE), file.read(PART_SIZE)
-    found = client.create_import(first, with_completeness(query, not part))
-    offset = len(first)
-    while part:
-        client.upload_import_part(found.id, part, offset)
-        offset += len(part)
-        part = file.read(PART_SIZE)
-    if offset > len(first):
-        found = client.end_upload(found.id)
+    found = client.create_import(file, query)
     while found.state is ImportState.CHECKING:
         if progress is not None:
             progress(found.checked)
@@ -137,11 +112,6 @@ def open_source(source: Source, query: ImportQuery | None) -> Iterator[tuple[Bin
             yield file, query or ImportQuery(name=Path(source).name)
     else:
         yield source, query or ImportQuery()
-
-
-def with_completeness(query: ImportQuery, complete: bool) -> ImportQuery:
-    """Return the options of an upload that has all of the file, or only its beginning."""
-    return query if query.complete == complete else msgspec.structs.replace(query, complete=complete)
 
 
 def require_valid(checked: ImportResponse) -> None:

@@ -87,7 +87,7 @@ from perseid.schema.statistics import (
     WantedQuery,
 )
 
-from .api_exchange import ApiRequest, Repeat
+from .api_exchange import ApiRequest, Repeat, Upload
 from .options import as_names
 
 if TYPE_CHECKING:
@@ -109,14 +109,14 @@ class Input(NamedTuple):
 
     names: Mapping[str, str]
     query: msgspec.Struct | None
-    body: msgspec.Struct | bytes | None
+    body: msgspec.Struct | Upload | None
     if_version: int | None
 
 
 def make_input(
     *,
     query: msgspec.Struct | None = None,
-    body: msgspec.Struct | bytes | None = None,
+    body: msgspec.Struct | Upload | None = None,
     if_version: int | None = None,
     **path_names: str,
 ) -> Input:

@@ -158,16 +158,6 @@ class ImportQuery(RequestBody, frozen=True, kw_only=True):
         ),
     ] = OnExisting.FAIL
     skip_invalid: Annotated[bool, Doc("Import the valid rows although others are invalid.")] = False
-    complete: Annotated[
-        bool,
-        Doc("Whether the body is the whole file. If not, `uploadImportPart` adds parts, and `checkImport` ends it."),
-    ] = True
-
-
-class PartQuery(RequestBody, frozen=True, kw_only=True):
-    """Where a part of a file belongs."""
-
-    offset: Annotated[int, Doc("The bytes before it: the `size` of the import.", ge=0, le=1 << 50)]
 
 
 class FileQuery(RequestBody, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from perseid.server.http.connection.connection import Connection
 from perseid.server.http.connection.listener import ConnectionManager
 from perseid.server.http.connection.requests import ParsedRequest
 from perseid.server.http.connection.tls import HandshakeFailure, TlsTransport
-from perseid.server.http.messages import Request, Response
+from perseid.server.http.messages import BadRequest, Request, Response
 from tests.server.http.listeners import client_context, context_of_server
 
 T = TypeVar("T")
@@ -56,6 +56,11 @@ class Echo:
         self.go = asyncio.Event()
         """What `/wait` waits for."""
         self.streams_closed = 0
+        self.refused_uploads = False
+        self.upload_problems: list[tuple[int, int]] = []
+        """Streamed bodies that did not arrive completely: the status, and the bytes that did."""
+        self.largest = 0
+        """Bytes of the largest part of a streamed body."""
 
     def handle_fast(self, request: ParsedRequest) -> bytes | None:
         if request.path == b"/broken-at-once":
@@ -70,9 +75,14 @@ class Echo:
         head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n%b\r\n" % (len(body), connection)
         return head if request.method == "HEAD" else head + body
 
+    def is_streamed(self, request: ParsedRequest) -> bool:
+        return request.path.startswith(b"/upload")
+
     async def handle(self, request: Request) -> Response:
         self.requests.append(request)
         path = request.path
+        if path == b"/upload":
+            return await self.upload(request)
         if path == b"/wait":
             await self.go.wait()
         if path == b"/broken":
@@ -83,6 +93,22 @@ class Echo:
             return Response(int(path[1:]), TEXT, b"four")
         echo = Response(200, TEXT, b"%s %s %s" % (request.method.encode(), request.target, request.body))
         return FIXED.get(path, echo)
+
+    async def upload(self, request: Request) -> Response:
+        """Read a streamed body, one part for each `go` if the query says so, and return its size and end."""
+        size, end = 0, b""
+        if self.refused_uploads:
+            return Response(403, TEXT)
+        try:
+            async for part in request.read_parts():
+                self.largest = max(self.largest, len(part))
+                size, end = size + len(part), part[-1:]
+                if request.query == b"wait":
+                    await self.go.wait()
+        except BadRequest as problem:
+            self.upload_problems.append((problem.status, size))
+            return Response(problem.status, TEXT, problem.message.encode())
+        return Response(200, TEXT, b"%d %s" % (size, end))
 
     async def stream(self) -> AsyncIterator[bytes]:
         try:

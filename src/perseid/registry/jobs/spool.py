@@ -37,6 +37,9 @@ the night after it."""
 JOB_EXPIRES: Final = 30 * 24 * 3_600
 """Seconds after which the files of a job are deleted that nobody resumes: a month."""
 
+MIN_FREE: Final = 64 << 20
+"""Bytes of the disk that uploads leave free: the ledger needs them."""
+
 _ID_BYTES = 8
 _ID = re.compile(r"[0-9a-f]{16}")
 _RECORD = "import.json"
@@ -254,6 +257,11 @@ class Spool:
             for path in sorted(self.directory.iterdir()):
                 if (found := self.find(path.name)) is not None:
                     yield found
+
+    def has_space(self, more: int) -> bool:
+        """Whether the disk has space for more bytes, and for what the ledger needs."""
+        status = os.statvfs(self.directory if self.directory.exists() else self.directory.parent)
+        return status.f_bavail * status.f_frsize >= more + MIN_FREE
 
     def used(self) -> int:
         """Return the bytes of all files."""

@@ -26,7 +26,7 @@ MAX_HEAD: Final = 8_192
 """Bytes of the request line and all headers, as in deployed servers: a percent-encoded handle of 2,048 bytes fits."""
 
 MAX_BODY: Final = 1 << 20
-"""Bytes of a body: a record of 1,000 URLs has about 100,000."""
+"""Bytes of a body: a record of 1,000 URLs has about 100,000. Uploaded files are streamed, and not limited by it."""
 
 HeaderList = tuple[tuple[str, str], ...]
 
@@ -65,6 +65,8 @@ class Request:
     body: bytes = field(default=b"", repr=False)
     client: Client = field(default_factory=lambda: Client("127.0.0.1"))
     version: str = "1.1"
+    stream: AsyncIterator[bytes] | None = field(default=None, repr=False)
+    """A large body that arrives while the request is handled; `body` is then empty. Raises `BadRequest`."""
 
     @property
     def path(self) -> bytes:
@@ -86,6 +88,14 @@ class Request:
     def all(self, name: str) -> list[str]:
         """Return all headers with a lowercase name."""
         return [value for key, value in self.headers if key == name]
+
+    async def read_parts(self) -> AsyncIterator[bytes]:
+        """Iterate over the parts of the body, which may still arrive; raises `BadRequest`."""
+        if self.stream is None:
+            yield self.body
+            return
+        async for part in self.stream:
+            yield part
 
     def get_joined(self, name: str) -> str:
         """Return all headers of a name, joined with commas."""

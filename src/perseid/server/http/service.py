@@ -43,6 +43,12 @@ class HttpService:
         """Return None: this service has no fast path."""
         return None
 
+    def is_streamed(self, request: ParsedRequest) -> bool:
+        """Whether the route of a request processes the body while it arrives."""
+        from .v1.application import get_api, is_api_path  # noqa: PLC0415
+
+        return is_api_path(request.path) and get_api().is_streamed(request.method, request.path)
+
     async def handle(self, request: Request) -> Response:
         """Handle a request; never raises."""
         from .dispatch import respond  # noqa: PLC0415 - loaded when the server has started, see `HttpServer.load`
@@ -183,6 +189,10 @@ class MonitoredService:
             status = _STATUSES[data[_STATUS]]
             access.log_request(request.client.host, transport, request.method, code, name, duration, "", status)
         return data
+
+    def is_streamed(self, request: ParsedRequest) -> bool:
+        """Whether a request is handled while its body arrives."""
+        return self._monitor.service.is_streamed(request)
 
     async def handle(self, request: Request) -> Response:
         """Handle a request; count and log the response."""

@@ -1,14 +1,17 @@
-"""Imports over HTTP: upload in one request or in parts, check, report, apply; each for the uploading user only."""
+"""Imports over HTTP: upload, check, report, apply; each for the uploading user only."""
 
 import json
+from io import BytesIO
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 from perseid.names.handle import Handle
 from perseid.records.record import PRIVATE_PERMISSIONS, Value
 from perseid.registry.commands.records import Create
-from perseid.registry.jobs.spool import Spool
+from perseid.registry.jobs import spool
+from perseid.registry.jobs.spool import SpooledImport
 from perseid.server.http.messages import Response
 from perseid.server.http.v1.routes import imports
 from tests.server.http.contexts import Harness, basic, header_of
@@ -25,11 +28,11 @@ def importing(server: Harness, tmp_path: Path) -> Harness:
     return server
 
 
-def upload(server: Harness, text: str, query: str = "", method: str = "POST", path: str = "/imports") -> Response:
-    target = f"{path}?name=t.csv{query}" if method == "POST" else f"{path}?{query}"
+def upload(server: Harness, text: str, query: str = "") -> Response:
+    target = f"/imports?name=t.csv{query}"
     headers = {**basic(), "Content-Type": "text/csv"}
-    answer = server.ask(method, f"/api/v1{target}", text.encode(), headers=headers)
-    openapi_document.check(method, target, answer)
+    answer = server.ask("POST", f"/api/v1{target}", text.encode(), headers=headers)
+    openapi_document.check("POST", target, answer)
     return answer
 
 
@@ -60,25 +63,28 @@ def test_small_file_is_checked_at_once_and_applied_as_a_job(importing: Harness) 
     assert undone["done"] == 2
 
 
-def test_file_arrives_in_parts_that_can_be_repeated(importing: Harness) -> None:
-    found = got(upload(importing, TABLE[:20], "&complete=false"), 202)
-    assert (found["state"], found["size"]) == ("uploading", 20)
+def test_import_is_deleted_on_request(importing: Harness) -> None:
+    found = got(upload(importing, TABLE), 202)
     path = f"/imports/{found['id']}"
-    assert problem(upload(importing, TABLE[25:], "offset=25", "PUT", f"{path}/file"), "invalid-request")
-    for _ in range(2):
-        assert got(upload(importing, TABLE[20:], "offset=20", "PUT", f"{path}/file"))["size"] == len(TABLE)
-    spooled = Spool(Path(str(importing.registry.spool))).find(found["id"])
-    assert spooled is not None
-    with spooled.claim():  # another worker checks it
-        assert problem(send(importing, "POST", f"{path}/check", headers=basic()), "state-conflict")
-        assert problem(upload(importing, TABLE[20:], "offset=20", "PUT", f"{path}/file"), "state-conflict")
-    found = got(send(importing, "POST", f"{path}/check", headers=basic()), 202)
-    assert (found["state"], found["valid"]) == ("ready", 2)
-    assert problem(upload(importing, "x", "offset=5", "PUT", f"{path}/file"), "state-conflict")
-    assert problem(send(importing, "POST", f"{path}/check", headers=basic()), "state-conflict")
-    deleted = got(send(importing, "DELETE", path, headers=basic()))
-    assert deleted["id"] == found["id"]
+    assert got(send(importing, "DELETE", path, headers=basic()))["id"] == found["id"]
     problem(get(importing, path), "not-found")
+
+
+def test_upload_leaves_space_for_the_ledger(importing: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool, "MIN_FREE", 1 << 60)
+    problem(upload(importing, TABLE), "storage-full")
+    monkeypatch.undo()
+    assert got(upload(importing, TABLE), 202)["valid"] == 2
+
+
+def test_file_is_deleted_if_the_disk_is_full(importing: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def create(_: SpooledImport, path: Path) -> BinaryIO:
+        path.symlink_to("/dev/full")
+        return BytesIO()
+
+    monkeypatch.setattr(SpooledImport, "create", create)
+    problem(upload(importing, TABLE), "storage-full")
+    assert not [*Path(str(importing.registry.spool)).glob("*")]
 
 
 def test_clients_wait_for_a_check_that_starts_slowly(importing: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,9 @@ Requests of a connection are handled one at a time and in order. What the client
 here, the rest in the kernel. Most requests arrive whole, in one read and without a body, while the connection is idle,
 and the service answers them at once; that path is kept short. See `requests` for parsing, `responses` for sending.
 
+Bodies are collected, and handled when they are complete. Uploaded files are streamed: the handler starts at once, and
+the connection reads as fast as it processes them. A client must send each `MAX_BODY` bytes in the time for a body.
+
 Invalid input gets an error response, and the connection ends: the start of the next request is unknown. The client
 gets a moment to read the response, because data that it keeps sending would make the system discard it.
 
@@ -24,11 +27,13 @@ from .requests import (
     CHUNKED,
     END_OF_HEAD,
     Body,
+    BodyStream,
     ChunkedBody,
     HeadParser,
     ParsedRequest,
     ProtocolError,
     SizedBody,
+    body_too_large,
     guess_target,
 )
 from .responses import CONTINUE, Service, encode_error, encode_head, has_body, send, send_stream, to_protocol_error
@@ -40,6 +45,8 @@ MAX_LINGER_BYTES: Final = 4 * MAX_BODY
 """Bytes that a client may send after an error response before the connection is cut."""
 
 _NEVER = float("inf")
+_CUT_SHORT = "was incomplete when the connection ended"
+_LATE = "did not arrive in time"
 
 _IDLE = 0  # nothing of the next request has arrived
 _READING = 1  # a part has arrived, or is not processed yet
@@ -57,6 +64,7 @@ class Connection(asyncio.Protocol):
         "_blank",
         "_body",
         "_body_since",
+        "_body_start",
         "_buffer",
         "_discarded",
         "_eof",
@@ -71,6 +79,8 @@ class Connection(asyncio.Protocol):
         "_request",
         "_service",
         "_state",
+        "_stream",
+        "_stream_paused",
         "_task",
         "_transport",
         "_turn",
@@ -91,7 +101,9 @@ class Connection(asyncio.Protocol):
         self._partial = False  # whether a part of a head has arrived
         self._request: ParsedRequest | None = None  # the one whose body is being received
         self._body: Body | None = None
-        self._body_since = 0.0
+        self._body_since, self._body_start = 0.0, 0  # when its deadline began, and after how many bytes
+        self._stream: BodyStream | None = None  # a body that is handled while it arrives
+        self._stream_paused = 0.0  # since when the handler processes a part of it
         self._noted_size = 0  # bytes waiting here, as last reported
         self._discarded = 0
         self._paused = False  # whether reading is paused
@@ -142,6 +154,8 @@ class Connection(asyncio.Protocol):
         if self._state == _READING and self._turn is None:
             self._reject_incomplete()
             return True
+        if self._stream is not None and self._stream.is_waiting:
+            self._stream.fail(self._incomplete_error(400, _CUT_SHORT))
         return self._state in (_READING, _ANSWERING, _WAITING)
 
     def connection_lost(self, _: Exception | None) -> None:
@@ -184,6 +198,8 @@ class Connection(asyncio.Protocol):
         if self._state <= _READING and self._turn is None:
             self._state = _READING
             self._process_buffer()
+        elif self._stream is not None and self._stream.is_waiting:
+            self._feed_stream(self._stream)
         else:
             self._pause_reading()
             self._count()
@@ -257,10 +273,21 @@ class Connection(asyncio.Protocol):
         if fields.length == 0:
             self._respond(request)
             return
-        self._state = _READING
+        is_streamed = self._service.is_streamed(request)
+        if fields.length > MAX_BODY and not is_streamed:
+            problem = body_too_large()
+            problem.path, problem.method = request.path, request.method
+            self._refuse(problem)
+            return
         self._request = request
-        self._body = ChunkedBody() if fields.length == CHUNKED else SizedBody(fields.length)
-        self._body_since = self._manager.now()
+        self._body = ChunkedBody(is_streamed=is_streamed) if fields.length == CHUNKED else SizedBody(fields.length)
+        self._body_since = self._stream_paused = self._manager.now()
+        self._body_start = 0
+        if is_streamed:
+            self._stream = request.stream = BodyStream(self._receive_stream)
+            self._start(request)
+            return
+        self._state = _READING
         self._set_body_deadline(self._body)
         if fields.expects and self._at == len(self._buffer):
             self.write(CONTINUE)
@@ -285,7 +312,50 @@ class Connection(asyncio.Protocol):
 
     def _set_body_deadline(self, body: Body) -> None:
         times = self._manager.times
-        self.deadline = self._body_since + min(times.body, BODY_GRACE + len(body.data) / MIN_BODY_RATE)
+        received = body.received - self._body_start
+        self.deadline = self._body_since + min(times.body, BODY_GRACE + received / MIN_BODY_RATE)
+
+    # Streamed bodies
+
+    def _receive_stream(self) -> None:
+        """Receive the next part of a streamed body: its handler waits for it."""
+        stream, request, body = self._stream, self._request, self._body
+        if stream is None or request is None or body is None:
+            return  # it has failed
+        self._body_since += self._manager.now() - self._stream_paused  # the client is not to blame for this time
+        if request.fields.expects and not body.received and self._at == len(self._buffer):
+            self.write(CONTINUE)
+        self._feed_stream(stream)
+
+    def _feed_stream(self, stream: BodyStream) -> None:
+        """Pass on what has arrived of a streamed body, or wait for more."""
+        body = self._body
+        assert body is not None  # noqa: S101 - set together
+        try:
+            self._at = body.take(self._buffer, self._at)
+        except ProtocolError as problem:
+            stream.fail(problem)
+            return
+        if self._at == len(self._buffer):
+            self._buffer, self._at = b"", 0
+        data = bytes(body.data)
+        body.data.clear()
+        if data or body.whole:
+            stream.feed(data, is_last=body.whole)
+            self.deadline = _NEVER
+            self._pause_reading()
+        if body.whole:
+            self._body = self._request = self._stream = None
+        elif data:
+            self._stream_paused = self._manager.now()
+            if body.received - self._body_start >= MAX_BODY:
+                self._body_since, self._body_start = self._stream_paused, body.received
+        elif self._eof:
+            stream.fail(self._incomplete_error(400, _CUT_SHORT))
+        else:
+            self._set_body_deadline(body)
+            self._resume_reading()
+        self._count()
 
     # Responses
 
@@ -328,6 +398,8 @@ class Connection(asyncio.Protocol):
             return
         if keep:
             self._resume_processing()
+        elif self._stream is not None:
+            self._linger()  # the client still sends
         else:
             self._finish()
 
@@ -336,6 +408,7 @@ class Connection(asyncio.Protocol):
         try:
             response = await self._service.handle(request)
             keep = request.keep and not response.close and not self._manager.draining
+            keep = keep and self._stream is None  # otherwise the rest of the body follows
             with_body = has_body(response.status, request.method)
             if response.stream is not None and with_body and request.version != "1.1":
                 keep = False  # the end of the connection is the end of the body
@@ -375,12 +448,16 @@ class Connection(asyncio.Protocol):
 
     def _refuse(self, problem: ProtocolError) -> None:
         """Send an error and wait a moment: after an immediate close it might not be read."""
-        assert self._transport is not None  # noqa: S101 - data has arrived
         if self._state == _CLOSED:
             return
+        self._linger(encode_error(self._service, problem, self._manager.time()))
+
+    def _linger(self, data: bytes = b"") -> None:
+        """Send the rest of a response, and close when the client has had a moment to read it."""
+        assert self._transport is not None  # noqa: S101 - data has arrived
         self._state = _CLOSING
         self._forget()
-        self.write(encode_error(self._service, problem, self._manager.time()))
+        self.write(data)
         self.deadline = self._manager.now() + self._manager.times.linger
         if self._eof:
             self._transport.close()
@@ -391,7 +468,7 @@ class Connection(asyncio.Protocol):
 
     def _reject_incomplete(self) -> None:
         """Refuse a request that the client did not finish."""
-        self._refuse(self._incomplete_error(400, "was incomplete when the connection ended"))
+        self._refuse(self._incomplete_error(400, _CUT_SHORT))
 
     def _incomplete_error(self, status: int, what: str) -> ProtocolError:
         request = self._request
@@ -415,7 +492,10 @@ class Connection(asyncio.Protocol):
             return
         self._manager.limited("slow_connection")
         if self._state == _READING:
-            self._refuse(self._incomplete_error(408, "did not arrive in time"))
+            self._refuse(self._incomplete_error(408, _LATE))
+        elif self._stream is not None and self._stream.is_waiting:
+            self.deadline = _NEVER
+            self._stream.fail(self._incomplete_error(408, _LATE))
         else:
             self.cut()
 
@@ -439,8 +519,10 @@ class Connection(asyncio.Protocol):
 
     def _forget(self) -> None:
         """Discard unprocessed input."""
+        if self._stream is not None:
+            self._stream.fail(self._incomplete_error(400, _CUT_SHORT))
         self._buffer, self._at = b"", 0
-        self._body = self._request = None
+        self._body = self._request = self._stream = None
         if self._turn is not None:
             self._turn.cancel()
             self._turn = None

@@ -14,23 +14,27 @@ Clients nearly always repeat the same headers on a connection. Those of the last
 everything derived from them; if the bytes are the same, so is the rest.
 
 Bodies consume bytes until they are complete and return where they end; what follows is the next request. The framing of
-chunks is limited too: otherwise a body of one byte could have gigabytes of it.
+chunks is limited too: otherwise a body of one byte could have gigabytes of it. A large one is not collected: it is
+passed on while it arrives (`BodyStream`).
 """
 
+import asyncio
 import re
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import Final, Protocol
 
 import httptools
 
 from perseid.server.http.clients import FORWARDING_HEADERS, Peer
-from perseid.server.http.messages import MAX_BODY, MAX_HEAD, Request
+from perseid.server.http.messages import MAX_BODY, MAX_HEAD, BadRequest, Request
 
 MAX_CHUNK_LINE: Final = 256
 """Bytes of the line before a chunk, without CR LF: a size has at most 16, and nobody uses extensions."""
 
 MAX_FRAMING_BYTES: Final = 1 << 16
-"""Bytes of all framing of chunks, including trailers: enough for the largest body in chunks of 128."""
+"""Bytes of all framing of chunks, including trailers: enough for the largest body in chunks of 128. A streamed body can
+have as much more for each `MAX_BODY` bytes."""
 
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[\t\x20-\x7e\x80-\xff]*)?")
 _TRAILER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[\t\x20-\x7e\x80-\xff]*")
@@ -40,7 +44,9 @@ class Body(Protocol):
     """A body that is being received."""
 
     data: bytearray
-    """The bytes received."""
+    """The bytes received; those of a streamed body are removed when they are passed on."""
+    received: int
+    """How many bytes were received."""
     whole: bool
     """Whether it is complete."""
 
@@ -51,18 +57,20 @@ class Body(Protocol):
 class SizedBody:
     """A body with Content-Length."""
 
-    __slots__ = ("_length", "data", "whole")
+    __slots__ = ("_length", "data", "received", "whole")
 
     def __init__(self, length: int) -> None:
         self._length = length
         self.data = bytearray()
+        self.received = 0
         self.whole = False
 
     def take(self, data: bytes, start: int) -> int:
         """Consume what is missing, if it is there."""
-        end = min(len(data), start + self._length - len(self.data))
+        end = min(len(data), start + self._length - self.received)
         self.data += memoryview(data)[start:end]
-        self.whole = len(self.data) == self._length
+        self.received += end - start
+        self.whole = self.received == self._length
         return end
 
 
@@ -77,11 +85,14 @@ class _Line(Enum):
 class ChunkedBody:
     """A chunked body. Extensions and trailers must be valid, and are ignored."""
 
-    __slots__ = ("_framing", "_line", "_next", "_remaining", "data", "whole")
+    __slots__ = ("_framing", "_is_streamed", "_line", "_next", "_remaining", "data", "received", "whole")
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_streamed: bool = False) -> None:
+        """The size of a streamed body is not limited here."""
         self.data = bytearray()
+        self.received = 0
         self.whole = False
+        self._is_streamed = is_streamed
         self._line = b""  # the start of an incomplete line
         self._remaining = 0  # bytes of the chunk that have not arrived
         self._framing = 0
@@ -95,6 +106,7 @@ class ChunkedBody:
                 end = min(len(data), at + self._remaining)
                 self.data += memoryview(data)[at:end]
                 self._remaining -= end - at
+                self.received += end - at
                 at = end
             else:
                 at = self._take_line(data, at)
@@ -107,8 +119,9 @@ class ChunkedBody:
         line = self._line + part
         end = line.find(b"\r\n")
         self._framing += len(part) if end < 0 else end + 2 - buffered
-        if self._framing > MAX_FRAMING_BYTES:
-            raise ProtocolError(400, f"the framing of the chunked body has more than {MAX_FRAMING_BYTES} bytes")
+        limit = MAX_FRAMING_BYTES * (1 + self.received // MAX_BODY if self._is_streamed else 1)
+        if self._framing > limit:
+            raise ProtocolError(400, f"the framing of the chunked body has more than {limit} bytes")
         if end < 0:
             if len(line) == MAX_CHUNK_LINE + 2:
                 raise ProtocolError(400, f"a line in the chunked body is longer than {MAX_CHUNK_LINE} bytes")
@@ -136,8 +149,8 @@ class ChunkedBody:
         if match is None:
             raise ProtocolError(400, "a chunk of the body does not start with its size in hexadecimal digits and CR LF")
         size = int(match[1], 16)
-        if size + len(self.data) > MAX_BODY:
-            raise ProtocolError(413, f"the body is larger than {MAX_BODY} bytes")
+        if size + self.received > MAX_BODY and not self._is_streamed:
+            raise body_too_large()
         return size
 
 
@@ -208,6 +221,67 @@ class ProtocolError(Exception):
         self.path = path
         """The requested path, as far as it is known."""
         self.method = method
+
+
+def body_too_large() -> ProtocolError:
+    """The error for a body that is larger than `MAX_BODY` and not streamed."""
+    return ProtocolError(413, f"the body is larger than {MAX_BODY} bytes")
+
+
+class BodyStream:
+    """The body of a request that is handled while the body arrives: an asynchronous iterator over its parts.
+
+    The connection reads only while somebody waits for the next part, so that no more than one is in memory.
+    """
+
+    __slots__ = ("_data", "_error", "_is_whole", "_receive", "_waiter")
+
+    def __init__(self, receive: Callable[[], None]) -> None:
+        """`receive` makes the connection `feed` the next part, now or later."""
+        self._receive = receive
+        self._data = b""
+        self._is_whole = False
+        self._error: BadRequest | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def __aiter__(self) -> "BodyStream":
+        return self
+
+    async def __anext__(self) -> bytes:
+        """Return the next part; raises `BadRequest` if the body is invalid or incomplete."""
+        if not self._data and not self._is_whole and self._error is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                self._receive()
+                await self._waiter
+            finally:
+                self._waiter = None
+        if self._error is not None:
+            raise self._error
+        if not self._data:
+            raise StopAsyncIteration
+        data, self._data = self._data, b""
+        return data
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether somebody waits for the next part."""
+        return self._waiter is not None
+
+    def feed(self, data: bytes, *, is_last: bool) -> None:
+        """Pass on a part."""
+        self._data, self._is_whole = data, is_last
+        self._wake()
+
+    def fail(self, error: "ProtocolError") -> None:
+        """Report that the rest of the body will not arrive."""
+        if not self._is_whole and self._error is None:
+            self._error = BadRequest(error.problem, error.status)
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 class HeaderFields:
@@ -309,10 +383,7 @@ class HeaderFields:
         digits = self._unique.get("content-length", "0")  # llhttp accepts digits only, and no second one
         if len(digits) > MAX_LENGTH_DIGITS:
             raise ProtocolError(400, f"the Content-Length has more than {MAX_LENGTH_DIGITS} digits; omit leading zeros")
-        length = int(digits)
-        if length > MAX_BODY:
-            raise ProtocolError(413, f"the body is larger than {MAX_BODY} bytes")
-        return length
+        return int(digits)
 
     def _find_expectation(self) -> bool:
         expected = self._unique.get("expect")
@@ -333,6 +404,7 @@ class ParsedRequest(Request):
         self.target = target
         self.headers = fields.headers
         self.body = b""
+        self.stream = None
         self.client = fields.client
         self.version = version
         self.fields = fields

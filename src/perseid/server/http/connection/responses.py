@@ -107,6 +107,9 @@ class Service(Protocol):
         unless `request.keep` is true and the version is 1.1.
         """
 
+    def is_streamed(self, request: ParsedRequest) -> bool:
+        """Whether a request is handled while its body arrives, as `request.stream`, which can then be of any size."""
+
     async def handle(self, request: Request) -> Response:
         """Handle a request. It should not raise; if it does, the client gets 500."""
 

@@ -1,6 +1,7 @@
 """Importing a file: upload, map its columns, see what would change, apply, and undo through its job."""
 
 import re
+from io import BytesIO
 from typing import Final
 
 import msgspec
@@ -40,7 +41,7 @@ async def upload(console: ConsoleRequest) -> Response:
         if file is None or not file.name:
             raise Refused(_("No file was chosen"), advice=_("Choose a file"))
         query = _read_options(console, ImportQuery(name=file.name[:255]))
-        made = await console.api.create_import(file.data, query)
+        made = await console.api.create_import(BytesIO(file.data), query)
     except ClientError as error:
         return await _upload_form(console, error)
     return console.redirect("imports", made.id)

@@ -5,7 +5,8 @@ identity of the session, with the operations of `perseid.client`. So what a user
 the same as over HTTP.
 """
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Final, TypeVar
@@ -20,6 +21,7 @@ from perseid.client.api_exchange import (
     HttpResponse,
     Origin,
     Repeat,
+    Upload,
     build_request,
     read_error,
     read_result,
@@ -223,9 +225,19 @@ class ConsoleApi(AsyncOperations):
         """Call a route, and return its response as it is."""
         headers = [(name.lower(), value) for name, value in request.headers.items()]
         client = replace(self._context.request.client, certificate=None)
-        inner = Request(request.method, request.url.encode("latin-1"), headers, request.body, client)
+        inner = Request(request.method, request.url.encode("latin-1"), headers, client=client)
+        if isinstance(request.body, Upload):
+            inner.stream = _read_upload(request.body)
+        else:
+            inner.body = request.body
         context = RequestContext(inner, self._context.server)
         try:
             return await handle_authenticated(context, self._auth)
         finally:
             context.settle_proof(succeeded=None)
+
+
+async def _read_upload(upload: Upload) -> AsyncIterator[bytes]:
+    parts = iter(upload)
+    while part := await asyncio.to_thread(next, parts, b""):
+        yield part

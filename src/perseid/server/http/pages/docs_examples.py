@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from typing import Any, Final, get_args, get_type_hints
+from typing import Any, BinaryIO, Final, get_args, get_type_hints
 from urllib.parse import quote
 
 import msgspec
@@ -63,7 +63,6 @@ _EXAMPLES: Final[Mapping[str, Mapping[str, object]]] = {
     "find": {"url": "https://example.org/*"},
     "consistency": {"old": 1},
     "createImport": {"name": FILE},
-    "uploadImportPart": {"offset": 0},
     "previewRewrite": {"url": "https://example.org/*"},
     "rewrite": {"url": "https://example.org/*", "prefix": None},
     "exportRecords": {"prefix": "12345"},
@@ -118,7 +117,7 @@ def make_example(route: Route, spec: Spec, schemas: Spec) -> Example:
         elif each["in"] == "query" and (each["required"] or name in own):
             query[name] = own[name] if name in own else _example(each["schema"], schemas)
     body = None
-    if route.body not in (None, bytes):
+    if route.body is not None and not route.is_streamed:
         body = _example(spec["requestBody"]["content"]["application/json"]["schema"], schemas)
         assert isinstance(body, dict)  # noqa: S101 - bodies are objects
         body = {name: value for name, value in {**body, **own}.items() if value is not None}
@@ -163,7 +162,7 @@ def curl_command(example: Example, server: str) -> str:
     elif example.credentials:
         options.append('-H "Authorization: Bearer $TOKEN"')
     parts = [" ".join(["curl", *options])]
-    if route.body is bytes:
+    if route.is_streamed:
         parts += ['-H "Content-Type: application/octet-stream"', f"--data-binary @{FILE}"]
     elif route.body is not None:
         parts += ['-H "Content-Type: application/json"', f"-d {shlex.quote(example.body_text)}"]
@@ -276,8 +275,8 @@ class _PythonWriter:
             if isinstance(type_, type) and issubclass(type_, msgspec.Struct):
                 fields = [field for field in type_.__struct_fields__ if field in given]
                 text = self._struct(type_, {field: given.pop(field) for field in fields})
-            elif type_ is bytes:
-                text = f'pathlib.Path("{FILE}").read_bytes()'
+            elif type_ is BinaryIO:
+                text = f'pathlib.Path("{FILE}").open("rb")'
             elif (known := _ARGUMENT_NAMES.get(name, name)) in given:
                 text = self._argument(given.pop(known), type_)
             elif "command" in given:  # a union of commands

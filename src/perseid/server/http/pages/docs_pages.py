@@ -325,7 +325,7 @@ def _form(example: "Example", spec: Mapping[str, Any]) -> RequestForm:
             repeats = schema.get("type") == "array"
             fields.append(Field(each["name"], each["in"], text, each["required"], repeats, _get_choices(schema)))
     body = "" if example.body is None else json.dumps(example.body, indent=2, ensure_ascii=False)
-    return RequestForm(fields, body, example.route.body is bytes, bool(example.credentials))
+    return RequestForm(fields, body, example.route.is_streamed, bool(example.credentials))
 
 
 def _get_choices(schema: Mapping[str, Any]) -> list[str]:

@@ -81,6 +81,7 @@ class Api:
     def __init__(self, sections: Iterable[Routes]) -> None:
         self.sections = tuple(sections)
         self.routes = tuple([route for section in self.sections for route in section.routes])
+        self._streamed = {(route.method, f"{BASE}{route.path}".encode()) for route in self.routes if route.is_streamed}
         resources: dict[str, Resource] = {}
         for route in self.routes:
             resources.setdefault(route.path, Resource()).add(route)
@@ -95,6 +96,10 @@ class Api:
         scope["path"] = scope["path"].removeprefix(BASE) or "/"
         router = self._routers.get(_first_segment(scope["path"]))
         await (self._raise_no_such_path if router is None else router.app)(scope, receive, send)
+
+    def is_streamed(self, method: str, path: bytes) -> bool:
+        """Whether a request is handled while its body arrives."""
+        return (method, path) in self._streamed
 
     async def _raise_no_such_path(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - as Starlette calls it
         path, first = scope["raw_path"], _first_segment(scope["path"])[:MAX_QUOTED_LENGTH]

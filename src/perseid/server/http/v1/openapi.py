@@ -23,7 +23,7 @@ from .api_call import CURSOR_PARAMETER, KEY_HEADER, REPLAYED_HEADER
 from .application import Api
 from .job_events import MEDIA_TYPE as EVENTS
 from .problems import MEDIA_TYPE
-from .routing import BASE, NO_TOKEN, OWN_TOKEN, Route
+from .routing import BASE, NO_TOKEN, OWN_TOKEN, FileBody, Route
 from .state import WINDOW
 from .validation import is_optional
 
@@ -239,7 +239,7 @@ def _document(api: Api) -> Mapping[str, Any]:
 
 def components(api: Api) -> dict[str, Any]:
     """Return the schemas by name."""
-    types = [each for route in api.routes for each in (route.response, route.body) if each not in (None, bytes)]
+    types = [each for route in api.routes for each in (route.response, route.body) if each not in (None, FileBody)]
     _, schemas = msgspec.json.schema_components((*types, Problem, AlreadyDone), ref_template=_SCHEMA_REFERENCE)
     return {name: _describe_tag(schema) for name, schema in sorted(schemas.items())}
 
@@ -282,7 +282,7 @@ def _operation(route: Route) -> dict[str, Any]:
     if route.scope:
         operation["x-scope"] = route.scope
     if route.body is not None:
-        if route.body is bytes:
+        if route.is_streamed:
             operation["requestBody"] = {"required": False, "content": {_BYTES: {}}}
         else:
             content = {_JSON: {"schema": get_schema(route.body)}}

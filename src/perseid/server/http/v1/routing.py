@@ -8,9 +8,9 @@ A handle is one path segment, so its slash is written `%2F`:
     /api/v1/handles/12345%2Fx/history
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar, get_args, get_type_hints
+from typing import Any, Final, Generic, TypeAlias, TypeVar, get_args, get_type_hints
 
 import msgspec
 from starlette.responses import Response
@@ -41,6 +41,9 @@ PARAMETERS: Final = {
 
 Handler = Callable[..., Awaitable[Response]]
 """A handler gets an `ApiCall`, the query parameters as `query`, and the body by another name, each if it has them."""
+
+FileBody: TypeAlias = AsyncIterator[bytes]
+"""The type of a body that is a file of any size; its path must not have parameters."""
 
 HandlerT = TypeVar("HandlerT", bound=Handler)
 B = TypeVar("B")
@@ -117,6 +120,11 @@ class Route:
     """Problem statuses besides `openapi.COMMON_STATUSES`."""
     parameters: Mapping[str, str] = field(default_factory=lambda: PARAMETERS)
     """Descriptions of the path parameters."""
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether the handler processes the body while it arrives."""
+        return bool(self.body == FileBody)
 
 
 @dataclass(slots=True)

@@ -29,6 +29,8 @@ from perseid.registry.context import name_too_long
 from perseid.server.http.messages import MAX_PARAMETERS, BadRequest, Request, parse_name, percent_decode
 from perseid.server.http.responses import JSON_TYPE, NOT_FOUND, UNSUPPORTED_MEDIA_TYPE, media_type
 
+from .routing import FileBody
+
 MAX_PATH: Final = 400
 """Characters of a field path; longer ones are truncated. Bodies can be nested deeply."""
 
@@ -466,8 +468,8 @@ def decode_body(request: Request, type_: Any) -> Any:
         if request.body:
             raise BadRequest("This path does not accept a body", advice="Leave the body empty")
         return None
-    if type_ is bytes:
-        return request.body
+    if type_ == FileBody:
+        return request.read_parts()
     if not request.body and is_optional(type_):
         return type_()
     if media_type(request) != JSON_TYPE:

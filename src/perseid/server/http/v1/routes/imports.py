@@ -1,8 +1,8 @@
 """Routes of imports: upload a file, see what it would change, and apply it as a job.
 
-A file of up to 1 MiB is the body of one request; a larger one is sent in parts, each of which is authenticated and
-written to the spool (`registry.jobs.spool`). Its rows are checked in slices in a pool, so that nothing waits for them,
-and a request that starts the check returns after a moment. An import belongs to the identity that uploaded it.
+The file is the body of one request, and is written to the spool (`registry.jobs.spool`) while it arrives, as fast as
+the disk takes it. One that does not arrive completely is deleted. Its rows are checked in slices in a pool, so that
+nothing waits for them, and the request returns after a moment. An import belongs to the identity that uploaded it.
 """
 
 import asyncio
@@ -36,7 +36,6 @@ from perseid.schema.imports import (
     ImportResponse,
     ImportState,
     NewImportJob,
-    PartQuery,
     ProblemPage,
     RowOptions,
     RowProblemResponse,
@@ -53,7 +52,7 @@ from perseid.server.http.v1.job_requests import (
     run_job,
 )
 from perseid.server.http.v1.problems import ApiError, render_advice
-from perseid.server.http.v1.routing import Reply, Routes
+from perseid.server.http.v1.routing import FileBody, Reply, Routes
 from perseid.server.http.v1.validation import InvalidParameter
 from perseid.server.native.decisions import AuthorizedRegistry, to_refusal
 from perseid.server.native.work import WorkKind
@@ -77,18 +76,19 @@ STALE_SECONDS: Final = 60
 """Seconds after which a check that no process works on has been interrupted; before that, it may wait for its turn."""
 
 PART_SIZE: Final = 1 << 20
-"""Bytes of one part of a report or a result."""
+"""Bytes of an upload that are in memory before they are written, and of one part of a report or a result."""
 
 T = TypeVar("T")
 _checks: set[asyncio.Task[None]] = set()  # the event loop keeps no reference to its tasks
 
 
 @IMPORTS.add("POST", "/imports", "Upload a file", status=ACCEPTED, scope="create", problems=(401, 403, 413, 422))
-async def create_import(call: ApiCall, query: ImportQuery, file: bytes) -> Reply[ImportResponse]:
+async def create_import(call: ApiCall, query: ImportQuery, file: FileBody) -> Reply[ImportResponse]:
     """Upload a file and check its rows. Nothing is changed until `applyImport`.
 
-    The body is the file: CSV or TSV, `.xlsx`, `.ods`, JSON lines, or a Handle batch file. A file of more than 1 MiB is
-    sent in parts: set `complete=false` here, and use `uploadImportPart` and `checkImport`.
+    The body is the file: CSV or TSV, `.xlsx`, `.ods`, JSON lines, or a Handle batch file. It can be larger than other
+    bodies, up to a limit of the server. Send `Expect: 100-continue` to learn of a refusal before you send a large file.
+    If an upload is interrupted, repeat it.
 
     The check is complete when `state` is `ready` or `invalid`; for large files, poll `showImport`. You must be allowed
     to create handles. Files that are not applied are deleted after a day.
@@ -96,6 +96,8 @@ async def create_import(call: ApiCall, query: ImportQuery, file: bytes) -> Reply
     registry, spool = authorize_registry(call), _get_spool(call)
     call.call.check_can_change()
     reading = _to_read_options(query)
+    length = int(call.request.header("content-length") or 0)
+    _require_slot(call)  # before the file is sent
 
     def create() -> SpooledImport:
         _require_creator(call, registry, query.prefix)
@@ -104,7 +106,7 @@ async def create_import(call: ApiCall, query: ImportQuery, file: bytes) -> Reply
             advice = "Apply or delete one of them, or wait until they are a day old"
             detail = f"Limit of {MAX_PENDING} pending imports reached"
             raise ApiError("too-many-requests", detail, advice, headers=RETRY_LATER)
-        _check_space(call, spool, len(file), len(file))
+        _check_space(call, spool, length, length)
         return spool.create(
             str(call.identity),
             query.name,
@@ -115,51 +117,12 @@ async def create_import(call: ApiCall, query: ImportQuery, file: bytes) -> Reply
         )
 
     spooled = await call.do(WorkKind.WRITE, create)
-    await call.do(WorkKind.WRITE, lambda: _write_part(spooled, file, 0))
-    if query.complete:
+    try:
+        await _receive(call, spooled, file)
         await _start_check(call, registry, spooled)
-    return Reply(_to_response(spooled), ACCEPTED)
-
-
-@IMPORTS.add(
-    "PUT", "/imports/{id}/file", "Upload a part of a file", scope="create", problems=(400, 401, 403, 404, 409, 413)
-)
-async def upload_import_part(call: ApiCall, query: PartQuery, part: bytes) -> Reply[ImportResponse]:
-    """Add a part of at most 1 MiB to the file. A part that has arrived already is ignored, so requests can be repeated.
-
-    To resume an interrupted upload, continue at the `size` that `showImport` returns.
-    """
-    spool = _get_spool(call)
-    call.call.check_can_change()
-
-    def write() -> SpooledImport:
-        spooled = _find(call)
-        with spooled.claim():
-            if spooled.record.state is not ImportState.UPLOADING:
-                raise StateConflict(f"The file of import {spooled.record.id} is complete")
-            _check_space(call, spool, len(part), query.offset + len(part))
-            _write_part(spooled, part, query.offset)
-        return spooled
-
-    return Reply(_to_response(await call.do(WorkKind.WRITE, write)))
-
-
-@IMPORTS.add(
-    "POST",
-    "/imports/{id}/check",
-    "Check an uploaded file",
-    status=ACCEPTED,
-    scope="create",
-    problems=(401, 403, 404, 409, 422),
-)
-async def check_import(call: ApiCall) -> Reply[ImportResponse]:
-    """Check the rows of a file that was uploaded in parts, or repeat a check that was interrupted."""
-    registry = authorize_registry(call)
-    call.call.check_can_change()
-    spooled = await call.do(WorkKind.READ, lambda: _find(call))
-    if spooled.record.state is not ImportState.UPLOADING and not _is_stale(spooled):
-        raise StateConflict(f"Import {spooled.record.id} was checked, or is being checked")
-    await _start_check(call, registry, spooled)
+    except BaseException:
+        await asyncio.to_thread(spooled.discard)
+        raise
     return Reply(_to_response(spooled), ACCEPTED)
 
 
@@ -340,25 +303,38 @@ def _check_space(call: ApiCall, spool: Spool, more: int, size: int) -> None:
     if size > settings.import_size:
         detail = f"The file is larger than {settings.import_size >> 20:,} MiB"
         raise ApiError("body-too-large", detail, "Split the file, or ask the administrator for a larger limit")
+    if not spool.has_space(more):
+        raise OutOfSpace
     if spool.used() + more > settings.import_spool:
         detail = "The uploaded files of all users take all the space for them"
         raise ApiError("storage-full", detail, "Retry later", headers=RETRY_LATER)
 
 
-def _write_part(spooled: SpooledImport, part: bytes, offset: int) -> None:
-    """Write a part of the file at its place, durably enough to resume the upload."""
-    try:
-        with os.fdopen(os.open(spooled.source, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b") as file:
-            size = file.seek(0, os.SEEK_END)
-            if offset > size:
-                advice = f"Continue at offset {size}"
-                raise InvalidParameter(f"{size:,} bytes of the file have arrived", "offset", advice)
-            if offset + len(part) > size:
-                file.seek(offset)
-                file.write(part)
-    except OSError as error:
-        raise OutOfSpace from error
-    spooled.update(size=max(size, offset + len(part)))
+async def _receive(call: ApiCall, spooled: SpooledImport, file: FileBody) -> None:
+    """Write a file to the spool while it arrives."""
+    spool, jobs, pending, size = _get_spool(call), call.request_context.server.api.jobs, bytearray(), 0
+
+    def write(part: bytes) -> None:
+        _check_space(call, spool, len(part), size)
+        try:
+            with spooled.source.open("ab") as to:
+                to.write(part)
+        except OSError as error:
+            raise OutOfSpace from error
+
+    async def flush() -> None:
+        part = bytes(pending)
+        pending.clear()
+        await retry_when_busy(lambda: call.do(WorkKind.WRITE, lambda: write(part)), jobs)
+
+    await call.do(WorkKind.WRITE, lambda: spooled.create(spooled.source).close())
+    async for part in file:
+        pending += part
+        size += len(part)
+        if len(pending) >= PART_SIZE:
+            await flush()
+    await flush()
+    await call.do(WorkKind.WRITE, lambda: spooled.update(size=size))
 
 
 def _read_part(call: ApiCall, name: str, offset: int, write: Callable[[SpooledImport, BinaryIO], None]) -> Reply[bytes]:
@@ -391,7 +367,7 @@ def _is_stale(spooled: SpooledImport) -> bool:
 def _to_response(spooled: SpooledImport) -> ImportResponse:
     response = spooled.record.to_response()
     if _is_stale(spooled):
-        problem = "The check was interrupted. Check the file again."
+        problem = "The check was interrupted. Upload the file again."
         return msgspec.structs.replace(response, state=ImportState.INVALID, problem=problem)
     return response
 
@@ -406,10 +382,15 @@ def _to_read_options(query: ImportQuery) -> ReadOptions:
 # The check
 
 
+def _require_slot(call: ApiCall) -> None:
+    """Raise `ApiError` if too much is going on: the caller should know at once."""
+    with reserve_slot(call):
+        pass
+
+
 async def _start_check(call: ApiCall, registry: AuthorizedRegistry, spooled: SpooledImport) -> None:
     """Start the check, and wait for it for a moment. Raises `ApiError` if too much is going on."""
-    with reserve_slot(call):
-        pass  # at the limit, the caller should know at once
+    _require_slot(call)
 
     def begin() -> None:
         with spooled.claim():
