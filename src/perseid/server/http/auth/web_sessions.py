@@ -169,11 +169,11 @@ class WebSessions:
         found = [key for key, data in self._table.items(now) if quota_key(_decode(data).credentials.identity) == own]
         return sum(self._table.delete(key) for key in found)
 
-    def of_identity(self, identity: Identity, now: float) -> list[WebSession]:
-        """The sessions of an identity, the newest first; without their ids."""
-        own = quota_key(identity)
-        stored = [_decode(data) for _, data in self._table.items(now)]
-        found = [self._to_session("", each) for each in stored if quota_key(each.credentials.identity) == own]
+    def of_identity(self, identity: Identity, now: float, current: str = "") -> list[WebSession]:
+        """The sessions of an identity, the newest first; without their ids, except that of the `current` one."""
+        own, current_key = quota_key(identity), self._hash(current)
+        stored = [(current if key == current_key else "", _decode(data)) for key, data in self._table.items(now)]
+        found = [self._to_session(id_, each) for id_, each in stored if quota_key(each.credentials.identity) == own]
         return sorted(found, key=lambda session: session.started, reverse=True)
 
     def find_for(self, request: Request, now: float) -> WebSession | None:

@@ -76,14 +76,21 @@ async def add_user(console: ConsoleRequest) -> Response:
     return _user_key_page(console, made, _("User {handle}").format(handle=made.handle))
 
 
-@ACCESS.post("/users/{handle}/{action}")
-async def change_user(console: ConsoleRequest) -> Response:
-    """Disable a user, or give them a new secret."""
+@ACCESS.post("/users/{handle}/reset")
+async def reset_user(console: ConsoleRequest) -> Response:
+    """Replace the key of a user, and show a generated secret once."""
+    try:
+        made = await console.api.reset_user(console.names["handle"], public_key=console.text("public_key"))
+    except ClientError as error:
+        return await _access_page(console, error)
+    return _user_key_page(console, made, _("New key of {handle}").format(handle=made.handle))
+
+
+@ACCESS.post("/users/{handle}/disable")
+async def disable_user(console: ConsoleRequest) -> Response:
+    """Disable a user."""
     handle = console.names["handle"]
     try:
-        if console.names["action"] == "reset":
-            made = await console.api.reset_user(handle, public_key=console.text("public_key"))
-            return _user_key_page(console, made, _("New key of {handle}").format(handle=made.handle))
         await console.api.disable_user(handle)
     except ClientError as error:
         return await _access_page(console, error)
@@ -178,7 +185,9 @@ async def _tokens_page(
         next_cursor=cursor,
         made=made,
         scopes=SCOPES,
-        days=DEFAULT_DAYS,
-        sessions=server.web_sessions.of_identity(session.identity, server.time()),
-        started=session.started,
+        label=console.text("label") if made is None else "",
+        chosen=console.form.all("scope") if made is None else (),
+        prefixes=console.text("namespaces") if made is None else "",
+        days=console.text("days", str(DEFAULT_DAYS)),
+        sessions=server.web_sessions.of_identity(session.identity, server.time(), session.id),
     )

@@ -19,7 +19,7 @@ from perseid.server.http.pages.texts import _
 from perseid.server.http.responses import FORM_TYPE, NO_STORE, https_required, media_type, to_failure
 from perseid.server.native.decisions import Busy
 
-from .requests import SEE_OTHER, ConsoleRequest, ProblemView, UploadedFile
+from .requests import SEE_OTHER, ConsoleRequest, ProblemView, SessionEnded, UploadedFile
 from .routing import BASE, Match, Pages, Route, Router, link
 
 MULTIPART: Final = "multipart/form-data"
@@ -58,10 +58,11 @@ async def handle(request_context: RequestContext) -> Response:
         if method == "POST":
             await _read_form(console)
         return await match.route.handler(console)
+    except SessionEnded:
+        assert session is not None  # noqa: S101 - it has ended
+        server.web_sessions.end(session)
+        return _sign_in_first(request_context, "ended")
     except ClientError as error:
-        if session is not None and error.problem is not None and error.problem.status == 401:
-            server.web_sessions.end(session)
-            return _sign_in_first(request_context, "ended")
         return console.render("problem.html", title=error.problem.title if error.problem else "", problem=error)
     except (BadRequest, Busy) as error:
         failure = to_failure(error, request_context)

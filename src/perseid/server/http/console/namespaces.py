@@ -2,9 +2,9 @@
 
 from typing import Final, NamedTuple
 
-from perseid.client.errors import ClientError
+from perseid.client.errors import ClientError, Refused
 from perseid.registry.policy.policy import KEYS, PROFILES
-from perseid.registry.policy.text import format_toml
+from perseid.registry.policy.text import InvalidPolicy, format_toml, parse
 from perseid.server.http.messages import Response
 from perseid.server.http.pages.texts import _
 
@@ -27,6 +27,10 @@ class PolicyRule(NamedTuple):
     """As stored, in TOML."""
     text: str
     """As the user has written it."""
+
+    def check(self) -> None:
+        """Check the text alone, for the preview. Raises `InvalidPolicy`."""
+        KEYS[self.name].convert(parse(f"{self.name} = {self.text}", (self.name,))[self.name])
 
     @property
     def is_flag(self) -> bool:
@@ -83,6 +87,11 @@ async def change_policy(console: ConsoleRequest) -> Response:
     rules = _read_rules(console, stored.rules)
     changed = [rule for rule in rules if rule.text != rule.current]
     if not console.text("save"):
+        try:
+            for rule in changed:
+                rule.check()
+        except InvalidPolicy as error:
+            return await _namespace_page(console, Refused(str(error)))
         title = _("Change the policy of {prefix}").format(prefix=prefix)
         return console.render(
             "policy_preview.html", title=title, prefix=prefix, rules=changed, note=console.text("note")

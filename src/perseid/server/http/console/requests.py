@@ -47,6 +47,7 @@ from .routing import Match, link
 R = TypeVar("R")
 
 SEE_OTHER: Final = 303
+UNAUTHORIZED: Final = 401
 
 _HERE: Final = Origin("", "", 0, is_https=True)  # requests stay in this process
 
@@ -190,11 +191,15 @@ def _no_token() -> str:
 def describe(error: ClientError) -> ProblemView:
     """Describe an error of the API, with its advice in terms of the console."""
     problem = error.problem
-    if problem is None:
-        return ProblemView(500, error.problem_type, error.detail, error.advice)
+    if problem is None:  # of the console itself
+        return ProblemView(422, _("Invalid input"), error.detail, error.advice)
     advice = to_advice(problem)
     text = error.advice if advice is None else render(advice, ADVICE_TEXTS)
     return ProblemView(problem.status, problem.title, error.detail, text, problem.where)
+
+
+class SessionEnded(Exception):
+    """The key or token of a session is no longer valid. No page handles it: the user signs in again."""
 
 
 class ConsoleApi(AsyncOperations):
@@ -205,9 +210,10 @@ class ConsoleApi(AsyncOperations):
         self._context = request_context
         self._auth = AuthResult() if session is None else AuthResult(session.identity, session.guard)
         self._key = key.hex()
+        self._has_session = session is not None
 
     async def send(self, request: ApiRequest[R]) -> R:
-        """Call an operation; raises `ClientError`."""
+        """Call an operation; raises `ClientError`, and `SessionEnded`."""
         key = ""
         if request.repeat is Repeat.WITH_KEY:
             key, self._key = self._key, f"{self._key}+" if self._key else ""
@@ -219,6 +225,8 @@ class ConsoleApi(AsyncOperations):
         received = HttpResponse(response.status, headers, body)
         if response.status < SEE_OTHER:
             return read_result(request, _HERE, received)
+        if response.status == UNAUTHORIZED and self._has_session:
+            raise SessionEnded
         raise read_error(_HERE, received)
 
     async def call(self, request: HttpRequest) -> Response:

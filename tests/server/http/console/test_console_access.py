@@ -1,0 +1,281 @@
+"""Access in the console: who can do what, users and their secrets, tokens, and sessions."""
+
+import re
+from collections.abc import Iterator
+from html import unescape
+
+import pytest
+
+from perseid.records.record import Value
+from tests.server.http.console.console_user import ConsoleUser
+from tests.server.http.contexts import Harness, harness
+from tests.server.http.resolver.resolver_records import create
+
+ACCESS = "/console/access?on=12345"
+SCRIPT = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def server() -> Iterator[Harness]:
+    with harness() as made:
+        yield made
+
+
+@pytest.fixture
+def user(server: Harness) -> ConsoleUser:
+    return ConsoleUser(server).sign_in()
+
+
+@pytest.fixture
+def guest(server: Harness) -> ConsoleUser:
+    """A user with a key and no permissions."""
+    create(server, "12345/guest", Value(300, "HS_SECKEY", b"secret-of-a-guest"))
+    return ConsoleUser(server).sign_in("300:12345/guest", "secret-of-a-guest")
+
+
+def add_user(user: ConsoleUser, name: str, **fields: str) -> str:
+    """Add a user, and return the secret that the page shows."""
+    user.get(ACCESS)
+    user.submit("/users", name=name, **fields)
+    return shown_secret(user)
+
+
+def shown_secret(user: ConsoleUser) -> str:
+    found = re.search(r"<dt>Secret</dt><dd><code>([^<]+)</code>", user.page.body.decode())
+    assert found is not None, user.text
+    return unescape(found[1])
+
+
+def grant(user: ConsoleUser, identity: str, role: str = "editor", on: str = "12345") -> None:
+    user.get(f"/console/access?on={on}")
+    user.submit("/access/grant", identity=identity, rights=role)
+
+
+def row_of(user: ConsoleUser, identity: str) -> str:
+    """The row of an identity in the first table."""
+    rows = re.findall(r"(?s)<tr>.*?</tr>", user.page.body.decode())
+    return next((unescape(row) for row in rows if identity in row), "")
+
+
+# Access
+
+
+def test_access_names_the_administrators(user: ConsoleUser) -> None:
+    user.get(ACCESS)
+    assert "300:0.NA/12345" in user.text
+    assert "owner" in user.text
+
+
+def test_prefix_is_chosen_if_the_user_has_only_one(user: ConsoleUser) -> None:
+    user.get("/console/access")
+    assert "Who can do what with 12345" in user.text
+
+
+def test_role_is_given_and_revoked(user: ConsoleUser) -> None:
+    add_user(user, "ann")
+    grant(user, "300:12345/ann")
+    assert "Access was given." in user.text
+    assert "editor" in row_of(user, "300:12345/ann")
+    grant(user, "300:12345/ann")
+    assert "Nothing changed." in user.text
+    fields = user.form("/access/revoke").fields | {"identity": "300:12345/ann"}
+    user.post("/console/access/revoke", fields)
+    assert "Access was revoked." in user.text
+    assert "300:12345/ann" not in row_of(user, "editor")
+
+
+def test_access_to_one_record_is_given(user: ConsoleUser) -> None:
+    add_user(user, "ann")
+    grant(user, "300:12345/ann", on="12345/n1")
+    assert "Access was given." in user.text
+    assert "Who can do what with 12345/n1" in user.text
+    assert not user.has_form("/users"), "users belong to a prefix"
+
+
+def test_invalid_identity_is_refused_and_kept_in_the_form(user: ConsoleUser) -> None:
+    grant(user, f"nobody {SCRIPT}")
+    assert user.alert
+    assert user.form("/access/grant").fields["identity"] == f"nobody {SCRIPT}"
+    assert SCRIPT.encode() not in user.page.body
+
+
+def test_unknown_prefix_is_refused(user: ConsoleUser) -> None:
+    user.get("/console/access?on=99999")
+    assert user.page.status >= 400
+    assert user.alert
+
+
+def test_existing_records_get_the_group_with_a_job(user: ConsoleUser) -> None:
+    add_user(user, "ann")
+    grant(user, "300:12345/ann")
+    assert "existing records, which do not name its group" in user.text
+    user.submit("/access/records")
+    assert "The job was started." in user.text
+    user.get(ACCESS)
+    assert "which do not name its group" not in user.text
+
+
+def test_access_is_escaped(user: ConsoleUser) -> None:
+    user.get("/console/access?on=%3Cscript%3Ealert(1)%3C/script%3E")
+    assert SCRIPT.encode() not in user.page.body
+
+
+def test_user_without_permission_cannot_give_access(guest: ConsoleUser, user: ConsoleUser) -> None:
+    guest.get("/console/new")
+    wanted = {"on": "12345", "identity": "300:12345/guest", "rights": "owner"}
+    guest.post("/console/access/grant", guest.form("/new").fields | wanted)
+    assert "Permission denied" in guest.alert
+    user.get(ACCESS)
+    assert "owner" not in row_of(user, "300:12345/guest")
+
+
+# Users
+
+
+def test_secret_of_a_new_user_is_shown_once_and_works(user: ConsoleUser, server: Harness) -> None:
+    secret = add_user(user, "ann", email="ann@example.org")
+    assert "300:12345/ann" in user.text
+    ConsoleUser(server).sign_in("300:12345/ann", secret)
+    user.get(ACCESS)
+    assert "12345/ann" in user.text
+    assert secret.encode() not in user.page.body
+
+
+def test_form_of_a_user_that_is_sent_again_shows_no_secret(user: ConsoleUser) -> None:
+    user.get(ACCESS)
+    fields = user.form("/users").fields | {"name": "ann"}
+    user.post("/console/users", fields)
+    secret = shown_secret(user)
+    user.post("/console/users", fields)
+    assert user.page.status == 200, user.text
+    assert "300:12345/ann" in user.text
+    assert secret.encode() not in user.page.body
+
+
+def test_new_secret_replaces_the_old_one(user: ConsoleUser, server: Harness) -> None:
+    old = add_user(user, "ann")
+    user.get(ACCESS)
+    user.submit("/users/12345%2Fann/reset")
+    new = shown_secret(user)
+    assert new != old
+    ConsoleUser(server).sign_in("300:12345/ann", new)
+    with pytest.raises(AssertionError):
+        ConsoleUser(server).sign_in("300:12345/ann", old)
+
+
+def test_disabled_user_cannot_sign_in_and_their_session_ends(user: ConsoleUser, server: Harness) -> None:
+    secret = add_user(user, "ann")
+    other = ConsoleUser(server).sign_in("300:12345/ann", secret)
+    user.get(ACCESS)
+    user.submit("/users/12345%2Fann/disable")
+    assert "The user was disabled." in user.text
+    other.get("/console/tokens")
+    assert other.path.startswith("/console/sign-in")
+    with pytest.raises(AssertionError):
+        ConsoleUser(server).sign_in("300:12345/ann", secret)
+
+
+def test_unknown_action_on_a_user_changes_nothing(user: ConsoleUser, server: Harness) -> None:
+    secret = add_user(user, "ann")
+    user.get(ACCESS)
+    user.post("/console/users/12345%2Fann/promote", user.form("/users").fields)
+    assert user.page.status == 404
+    ConsoleUser(server).sign_in("300:12345/ann", secret)
+
+
+def test_invalid_user_is_refused_and_kept_in_the_form(user: ConsoleUser) -> None:
+    user.get(ACCESS)
+    user.submit("/users", name="ann", public_key=f"no key {SCRIPT}")
+    assert user.alert
+    assert user.form("/users").fields["name"] == "ann"
+    assert SCRIPT.encode() not in user.page.body
+
+
+def test_names_of_users_are_escaped(user: ConsoleUser, server: Harness) -> None:
+    create(server, "12345/x", Value(300, "HS_SECKEY", b"s"), Value.text(1, "DESC", SCRIPT))
+    user.get(ACCESS)
+    assert "12345/x" in user.text
+    assert SCRIPT.encode() not in user.page.body
+
+
+def test_user_without_permission_cannot_add_users(guest: ConsoleUser) -> None:
+    guest.get("/console/new")
+    token = guest.form("/new").fields
+    guest.post("/console/users", token | {"prefix": "12345", "name": "bob"})
+    assert "Permission denied" in guest.alert
+    for action in ("reset", "disable"):
+        guest.get("/console/new")
+        guest.post(f"/console/users/12345%2Fn1/{action}", guest.form("/new").fields)
+        assert guest.alert
+
+
+# Tokens and sessions
+
+
+def make_token(user: ConsoleUser, *scopes: str, **fields: str) -> str:
+    """Create a token, and return it."""
+    user.get("/console/tokens")
+    form = user.form("/tokens").fields | fields
+    user.post("/console/tokens", [*form.items(), *[("scope", scope) for scope in scopes]])
+    found = re.search(r"shown only now:</p><p><code>([^<]+)</code>", user.page.body.decode())
+    assert found is not None, user.text
+    return found[1]
+
+
+def test_token_is_shown_once_and_works_within_its_scope(user: ConsoleUser, server: Harness) -> None:
+    token = make_token(user, "read", label="the catalog", namespaces="12345", days="7")
+    user.get("/console/tokens")
+    assert token.encode() not in user.page.body
+    assert "the catalog" in user.text
+    bearer = {"Authorization": f"Bearer {token}"}
+    assert server.get("/api/v1/jobs", headers=bearer).status == 200
+    made = server.post("/api/v1/mint", '{"prefix": "12345"}', headers=bearer | {"Content-Type": "application/json"})
+    assert made.status == 403
+
+
+def test_revoked_token_is_refused(user: ConsoleUser, server: Harness) -> None:
+    token = make_token(user, "read")
+    user.get("/console/tokens")
+    user.submit("/revoke")
+    assert "The token was revoked." in user.text
+    assert server.get("/api/v1/jobs", headers={"Authorization": f"Bearer {token}"}).status == 401
+
+
+def test_token_without_scope_is_refused(user: ConsoleUser) -> None:
+    user.get("/console/tokens")
+    user.submit("/tokens", label="nothing")
+    assert user.alert
+    assert "shown only now" not in user.text
+
+
+@pytest.mark.parametrize("days", ["0", "-1", "never", "100000"])
+def test_token_with_invalid_lifetime_is_refused_and_kept(user: ConsoleUser, days: str) -> None:
+    user.get("/console/tokens")
+    user.submit("/tokens", scope="read", label="a label to keep", days=days)
+    assert user.page.status in (400, 422), user.text
+    assert user.alert
+    assert user.form("/tokens").fields["label"] == "a label to keep"
+    assert user.form("/tokens").fields["scope"] == "read"
+
+
+def test_label_of_a_token_is_escaped(user: ConsoleUser) -> None:
+    make_token(user, "read", label=SCRIPT)
+    user.get("/console/tokens")
+    assert SCRIPT in user.text
+    assert SCRIPT.encode() not in user.page.body
+
+
+def test_sessions_are_listed(user: ConsoleUser, server: Harness) -> None:
+    user.get("/console/tokens")
+    assert user.text.count("signed in") == 1
+    ConsoleUser(server).sign_in()
+    user.get("/console/tokens")
+    assert user.text.count("last used") == 2
+    assert user.text.count("this one") == 1
+
+
+def test_only_own_sessions_and_tokens_are_listed(user: ConsoleUser, guest: ConsoleUser) -> None:
+    make_token(user, "read", label="of the administrator")
+    guest.get("/console/tokens")
+    assert guest.text.count("last used") == 1
+    assert "of the administrator" not in guest.text

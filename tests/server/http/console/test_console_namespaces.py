@@ -1,0 +1,191 @@
+"""Namespaces in the console: create, change the policy after a preview, retire and remove; and types of values."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from perseid.records.record import Value
+from tests.server.http.console.console_user import ConsoleUser
+from tests.server.http.contexts import Harness, harness
+from tests.server.http.resolver.resolver_records import create
+
+PAGE = "/console/namespaces/12345"
+SCRIPT = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def server() -> Iterator[Harness]:
+    with harness() as made:
+        yield made
+
+
+@pytest.fixture
+def user(server: Harness) -> ConsoleUser:
+    return ConsoleUser(server).sign_in()
+
+
+@pytest.fixture
+def guest(server: Harness) -> ConsoleUser:
+    """A user with a key and no permissions."""
+    create(server, "12345/guest", Value(300, "HS_SECKEY", b"secret-of-a-guest"))
+    return ConsoleUser(server).sign_in("300:12345/guest", "secret-of-a-guest")
+
+
+def add_namespace(user: ConsoleUser, prefix: str, **fields: str) -> None:
+    user.get("/console/namespaces")
+    user.submit("/namespaces", prefix=prefix, profile="free", **fields)
+
+
+# Namespaces
+
+
+def test_namespace_is_created(user: ConsoleUser) -> None:
+    add_namespace(user, "12345.1", purpose="For <b>maps</b>")
+    assert "The namespace was created." in user.text
+    assert user.path.startswith("/console/namespaces/12345.1")
+    assert b"For &lt;b&gt;maps" in user.page.body
+    user.get("/console/namespaces")
+    assert "12345.1" in user.text
+    assert b"<b>maps" not in user.page.body
+
+
+def test_invalid_namespace_is_refused_and_kept_in_the_form(user: ConsoleUser) -> None:
+    add_namespace(user, SCRIPT, purpose="For maps")
+    assert user.alert
+    assert user.form("/namespaces").fields["prefix"] == SCRIPT
+    assert user.form("/namespaces").fields["purpose"] == "For maps"
+    assert SCRIPT.encode() not in user.page.body
+
+
+def test_existing_namespace_is_refused(user: ConsoleUser) -> None:
+    add_namespace(user, "12345")
+    assert "already exists" in user.alert
+
+
+def test_missing_namespace_is_not_found(user: ConsoleUser) -> None:
+    user.get("/console/namespaces/99999")
+    assert user.page.status >= 400
+    user.get("/console/namespaces/%3Cscript%3Ealert(1)%3C%2Fscript%3E")
+    assert user.page.status >= 400
+    assert SCRIPT.encode() not in user.page.body
+
+
+def test_policy_is_changed_after_a_preview(user: ConsoleUser) -> None:
+    user.get(PAGE)
+    assert user.form("/policy").fields["rule.purpose"] != '"For maps"'
+    user.submit("/policy", **{"rule.purpose": '"For maps"'})
+    assert "For maps" in user.text
+    assert "Change the policy of 12345" in user.text
+    preview = user.form("/policy").fields
+    user.get(PAGE)
+    assert "For maps" not in user.text, "nothing is saved yet"
+    user.post(f"{PAGE}/policy", preview | {"save": "yes"})
+    assert "The policy was saved." in user.text
+    assert user.form("/policy").fields["rule.purpose"] == '"For maps"'
+
+
+def test_unchanged_policy_has_nothing_to_save(user: ConsoleUser) -> None:
+    user.get(PAGE)
+    user.submit("/policy")
+    assert "Nothing changes." in user.text
+    assert not user.has_form("/policy")
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        ("purpose", "no TOML"),
+        ("purpose", f'"{SCRIPT}'),
+        ("purpose", '"one"\nretired = true'),
+        ("deletion", '"sometimes"'),
+        ("max_ahead", "-1"),
+    ],
+)
+def test_invalid_rule_is_refused_and_kept_in_the_form(user: ConsoleUser, rule: str, text: str) -> None:
+    user.get(PAGE)
+    fields = user.form("/policy").fields
+    assert f"rule.{rule}" in fields, list(fields)
+    user.submit("/policy", save="yes", **{f"rule.{rule}": text})
+    assert user.alert
+    assert user.form("/policy").fields[f"rule.{rule}"] == " ".join(text.split("\n"))
+    assert SCRIPT.encode() not in user.page.body
+    user.get(PAGE)
+    assert user.form("/policy").fields | {"csrf": fields["csrf"]} == fields, "nothing is saved"
+
+
+def test_invalid_rule_is_refused_in_the_preview(user: ConsoleUser) -> None:
+    user.get(PAGE)
+    user.submit("/policy", **{"rule.purpose": "no TOML"})
+    assert user.page.status == 422
+    assert user.alert.startswith("Invalid input")
+    assert user.form("/policy").fields["rule.purpose"] == "no TOML"
+
+
+def test_each_rule_is_explained(user: ConsoleUser) -> None:
+    user.get(PAGE)
+    fields = [name for name in user.form("/policy").fields if name.startswith("rule.")]
+    assert len(fields) > 10
+    for name in fields:
+        rule = name.removeprefix("rule.")
+        assert f'id="about-{rule}"'.encode() in user.page.body
+        assert f'aria-describedby="about-{rule}"'.encode() in user.page.body
+
+
+def test_empty_namespace_is_removed(user: ConsoleUser) -> None:
+    add_namespace(user, "12345.1")
+    user.submit("/remove")
+    assert "The namespace was removed." in user.text
+    assert "12345.1" not in user.text
+
+
+def test_namespace_with_identifiers_is_retired_instead(user: ConsoleUser) -> None:
+    user.get(PAGE)
+    user.submit("/remove")
+    assert "Retire the namespace instead" in user.alert
+    user.submit("/remove", retire="yes")
+    assert "The namespace is retired." in user.text
+    user.get("/console/new")
+    assert b'<option value="12345"' not in user.page.body
+
+
+def test_user_without_permission_cannot_change_a_namespace(guest: ConsoleUser, user: ConsoleUser) -> None:
+    guest.get("/console/namespaces")
+    guest.submit("/namespaces", prefix="12345.1", profile="free")
+    assert "Permission denied" in guest.alert
+    user.get(PAGE)
+    rules = {name: text for name, text in user.form("/policy").fields.items() if name.startswith("rule.")}
+    changed = rules | {"rule.purpose": '"Mine"', "save": "yes"}
+    for path, fields in ((f"{PAGE}/policy", changed), (f"{PAGE}/remove", {}), (f"{PAGE}/remove", {"retire": "yes"})):
+        guest.get("/console/new")
+        guest.post(path, guest.form("/new").fields | fields)
+        assert "Permission denied" in guest.alert, (path, guest.text)
+    user.get(PAGE)
+    assert "Mine" not in user.text
+
+
+# Types
+
+
+def test_type_is_registered(user: ConsoleUser) -> None:
+    user.get("/console/types")
+    user.submit("/types", handle="12345/SCALE", name="Scale", description=f"Of a map {SCRIPT}", pattern="1:[0-9]+")
+    assert "The type was registered." in user.text
+    assert "12345/SCALE" in user.text
+    assert SCRIPT in user.text
+    assert SCRIPT.encode() not in user.page.body
+
+
+def test_invalid_type_is_refused_and_kept_in_the_form(user: ConsoleUser) -> None:
+    user.get("/console/types")
+    user.submit("/types", handle="12345/SCALE", description="Of a map", pattern="(")
+    assert user.alert
+    assert user.form("/types").fields["pattern"] == "("
+    user.submit("/types", handle=SCRIPT, pattern="")
+    assert user.alert
+    assert SCRIPT.encode() not in user.page.body
+
+
+def test_user_without_permission_cannot_register_a_type(guest: ConsoleUser) -> None:
+    guest.get("/console/types")
+    guest.submit("/types", handle="12345/SCALE", description="Of a map")
+    assert "Permission denied" in guest.alert
