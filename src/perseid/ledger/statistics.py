@@ -292,7 +292,7 @@ def _add_wanted(connection: sqlite3.Connection, prefix: str, name: str, count: i
     """Count a wanted identifier. If there are too many of its prefix, it replaces the least wanted, and inherits its
     count.
     """
-    update = "UPDATE wanted SET count = count + ?, last = ? WHERE prefix = ? AND name = ?"
+    update = "UPDATE wanted SET count = count + ?, last = max(last, ?) WHERE prefix = ? AND name = ?"
     if connection.execute(update, (count, day, prefix, name)).rowcount:
         return
     (known,) = connection.execute("SELECT count(*) FROM wanted WHERE prefix = ?", (prefix,)).fetchone()

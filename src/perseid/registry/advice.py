@@ -215,6 +215,7 @@ class AdviceKind(Enum):
     SWAP_VERSIONS = "Swap both times"
     USE_ACCEPT_DATETIME = "For example: Accept-Datetime: Sun, 15 Nov 2026 10:00:00 GMT"
     USE_CURRENT_VERSION = "Ask for the current version"
+    USE_DATE = "Use a date or time such as 2026-11-15 or 2026-11-15T10:00:00Z"
     USE_ISO_TIME = "Use an ISO 8601 time such as 2026-11-15T10:00:00Z, or an entry number"
     USE_JSON_LINES = "Export it as JSON lines"
     USE_LIMIT = "Use a limit of at least 1"

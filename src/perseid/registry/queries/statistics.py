@@ -101,13 +101,20 @@ def _is_unknown(snapshot: Snapshot, name: str) -> bool:
 def _range(query: StatisticsQuery, unit: Unit, now: int) -> tuple[int, int, int]:
     """The start of the first period, the end of the last one, and the seconds of a period."""
     size, kept, default = (HOUR, HOURS_KEPT, DEFAULT_HOURS) if unit == "hours" else (DAY, DAYS_KEPT, DEFAULT_DAYS)
-    last = now if query.until is None else min(now, parse_time(query.until) // _SECOND)
-    first = last - default * size if query.since is None else parse_time(query.since) // _SECOND
+    last = now if query.until is None else min(now, _parse_date(query.until))
+    first = last - default * size if query.since is None else _parse_date(query.since)
     if first > last:
         reason = f"The first day ({_to_iso(first)}) is after the last one ({_to_iso(last)})"
         raise InvalidQuery(reason, AdviceKind.SWAP_VERSIONS())
     first = max(first, now - kept)
     return first - first % size, max(first, last) - max(first, last) % size + size, size
+
+
+def _parse_date(text: str) -> int:
+    try:
+        return parse_time(text) // _SECOND
+    except InvalidQuery as error:
+        raise InvalidQuery(error.reason, AdviceKind.USE_DATE()) from error
 
 
 def _rows_by_time(sums: Iterable[Sums], public: int, starts: range, *, administers: bool) -> list[StatisticsRow]:

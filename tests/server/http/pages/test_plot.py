@@ -1,5 +1,6 @@
 """Plots as SVG: what is drawn, for whom, and within which bounds."""
 
+import itertools
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -57,7 +58,17 @@ def test_axes_have_round_values_and_few_dates() -> None:
     root = parse(bar_chart(plot(Series("All", [17] * 30))))
     texts = [text.text for text in root.iter("text")]
     assert texts[1:6] == ["0", "5", "10", "15", "20"]
-    assert texts[6:] == DAYS[::5]
+    assert texts[6:] == DAYS[::6]
+
+
+def test_dates_do_not_touch_each_other() -> None:
+    for count in range(1, 130):
+        labels = [f"2026-01-{day:03}" for day in range(count)]
+        root = parse(bar_chart(plot(Series("All", [1] * count), labels=labels)))
+        dates = [text for text in root.iter("text") if (text.text or "").startswith("2026")]
+        widths = {"middle": (-35, 35), "end": (-70, 0)}
+        spans = [[float(each.attrib["x"]) + side for side in widths[each.attrib["text-anchor"]]] for each in dates]
+        assert all(end <= start + 0.2 for (_, end), (start, _) in itertools.pairwise(spans))
 
 
 def test_large_values_are_short_on_the_axis() -> None:
@@ -122,8 +133,8 @@ def test_everything_is_drawn_inside_the_plot(pairs: list[tuple[int, int]]) -> No
     for root in (parse(bar_chart(shown)), parse(line_chart(shown))):
         for rect in root.iterfind(".//g/rect"):
             x, y, width, height = (float(rect.attrib[name]) for name in ("x", "y", "width", "height"))
-            assert 52 <= x <= x + width <= 552.2
+            assert 52 <= x <= x + width <= 472.2
             assert 25.9 <= y <= y + height <= 196.2
         for point in root.iter("circle"):
-            assert 52 <= float(point.attrib["cx"]) <= 552
+            assert 52 <= float(point.attrib["cx"]) <= 472
             assert 26 <= float(point.attrib["cy"]) <= 196

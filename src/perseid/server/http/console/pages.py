@@ -11,11 +11,12 @@ from .namespaces import NAMESPACES
 from .records import RECORDS
 from .routing import Pages
 from .sign_in import SIGN_IN
+from .statistics import STATISTICS
 
 SECTIONS: Final[tuple[Pages, ...]] = (
     *(SIGN_IN, DASHBOARD),
     *(EDITING, RECORDS),
-    *(IMPORTS, REWRITE, JOBS, LOG),
+    *(IMPORTS, REWRITE, JOBS, LOG, STATISTICS),
     *(NAMESPACES, ACCESS, TOKENS),
 )
 """In the order in which paths are tried: those with fixed segments first."""

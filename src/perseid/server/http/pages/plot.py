@@ -23,20 +23,20 @@ MAX_SERIES: Final = 4
 MAX_TICKS: Final = 5
 """Lines of the grid above zero."""
 
-MAX_DATES: Final = 6
+MAX_DATES: Final = 5
 """Labels below the axis: dates do not touch each other."""
 
-WIDTH: Final = 560
+WIDTH: Final = 480
 HEIGHT: Final = 230
 """Size in units of the drawing; it is as wide as its container. At 360 pixels, labels are still legible."""
 
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 552, 26, 196  # the plot inside the drawing: labels and legend are around it
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 472, 26, 196  # the plot inside the drawing: labels and legend are around it
 _BASELINE = 214  # of the labels below the axis
 _OPACITIES = ("0.9", "0.55", "0.3", "0.15")
 _GAP = 0.2  # share of a bar's place that is empty, if the place is wide enough
 _MIN_GAP_WIDTH = 3.0
 _TO = " – "  # between the first and the last of combined periods
-_DATE_WIDTH = 66.0  # estimated width of a date
+_DATE_WIDTH = 70.0  # estimated width of a date, and the space after it
 _LEGEND_CHARACTER = 6.6  # estimated width of a character
 
 
@@ -166,9 +166,14 @@ def _grid(top: int) -> str:
 def _dates(labels: Sequence[str], xs: Sequence[float]) -> str:
     every = -(-len(labels) // MAX_DATES) or 1
     parts = []
+    free = float("-inf")  # where the next label can start
     for position in range(0, len(labels), every):
         x = xs[position]
         anchor = "end" if x > _RIGHT - _DATE_WIDTH / 2 else "middle"
+        start = x - (_DATE_WIDTH if anchor == "end" else _DATE_WIDTH / 2)
+        if start < free:
+            continue
+        free = start + _DATE_WIDTH
         parts.append(
             f'<text class="plot-label" x="{_round(x)}" y="{_BASELINE}" text-anchor="{anchor}">'
             f"{escape(labels[position].partition(_TO)[0])}</text>"
@@ -177,7 +182,7 @@ def _dates(labels: Sequence[str], xs: Sequence[float]) -> str:
 
 
 def _paint(number: int) -> str:
-    return f'class="plot-series-{number + 1}" opacity="{_OPACITIES[number]}"'
+    return f'class="plot-series-{number + 1}" fill="currentColor" opacity="{_OPACITIES[number]}"'
 
 
 def _tooltip(label: str, series: str, value: int) -> Markup:
