@@ -4,6 +4,8 @@ Two people who edit one record never overwrite each other without a word: the fo
 a change of another version is refused. The page then shows both, and the form starts from the current version.
 """
 
+import csv
+import io
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,6 +15,7 @@ from perseid.registry.responses import to_advice
 from perseid.schema.records import Explanation, ToCreate, ToMint, ToReplace, ValueInput
 from perseid.server.http.messages import Response
 from perseid.server.http.pages.texts import _
+from perseid.server.http.responses import NO_STORE
 
 from .advice import ADVICE_TEXTS
 from .requests import ConsoleRequest, ProblemView, describe
@@ -45,7 +48,8 @@ async def create(console: ConsoleRequest) -> Response:
     prefix, suffix, mode = console.text("prefix"), console.text("suffix"), console.text("mode", "mint")
     note, published = console.text("note"), not console.text("unpublished")
     try:
-        values, count = to_inputs(rows), _read_count(console.text("count", "1"))
+        urls = _read_urls(console) if mode == "mint" else []
+        values, count = to_inputs(_common_rows(rows, urls)), _read_count(console.text("count", "1"))
         if mode == "create":
             handle = suffix if "/" in suffix else f"{prefix}/{suffix}"
             reuse = bool(console.text("reuse_deleted"))
@@ -54,6 +58,9 @@ async def create(console: ConsoleRequest) -> Response:
         where = f"{prefix}/{suffix}" if suffix else prefix
         if mode == "reserve":
             minted = await console.api.reserve(where, count=count, note=note)
+        elif urls:
+            records = [(ValueInput("URL", url),) for url in urls]
+            minted = await console.api.mint(where, values, records=records, published=published, note=note)
         else:
             minted = await console.api.mint(where, values, count=count, published=published, note=note)
     except ClientError as error:
@@ -61,7 +68,30 @@ async def create(console: ConsoleRequest) -> Response:
     if len(minted.handles) == 1:
         done = "reserved" if mode == "reserve" else "created"
         return console.redirect("records", minted.handles[0], done=done)
-    return console.render("minted.html", title=_("New identifiers"), minted=minted, mode=mode)
+    targets = urls or [next((row.data for row in rows if row.type == "URL"), "") if mode == "mint" else ""] * count
+    return console.render(
+        "minted.html",
+        title=_("New identifiers"),
+        minted=minted,
+        mode=mode,
+        pairs=list(zip(minted.handles, targets, strict=False)),
+        missing=len(targets) - len(minted.handles),
+    )
+
+
+@EDITING.post("/minted.csv")
+async def download_minted(console: ConsoleRequest) -> Response:
+    """Return the lines of the result as a CSV file: handle and URL, separated by a tab."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(("handle", "URL"))
+    writer.writerows([line.partition("\t")[::2] for line in console.text("lines").splitlines()])
+    headers = (
+        ("Content-Type", "text/csv;charset=utf-8"),
+        ("Content-Disposition", 'attachment; filename="identifiers.csv"'),
+        NO_STORE,
+    )
+    return Response(200, headers, text.getvalue().encode())
 
 
 async def _new_form(
@@ -84,6 +114,7 @@ async def _new_form(
         suffix=console.text("suffix"),
         mode=console.text("mode", "mint"),
         count=console.text("count", "1"),
+        urls=console.text("urls"),
         unpublished=bool(console.text("unpublished")),
         note=console.text("note"),
     )
@@ -91,9 +122,26 @@ async def _new_form(
 
 def _read_count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MAX_MINTED:
-        reason = _("The number of identifiers must be 1 to {maximum}").format(maximum=f"{MAX_MINTED:,}")
-        raise Refused(reason, advice=_("Import a file for more"))
+        raise _invalid_count()
     return int(text)
+
+
+def _read_urls(console: ConsoleRequest) -> list[str]:
+    """The targets of the new identifiers, one per line."""
+    urls = [line.strip() for line in console.text("urls").splitlines() if line.strip()]
+    if len(urls) > MAX_MINTED:
+        raise _invalid_count()
+    return urls
+
+
+def _invalid_count() -> Refused:
+    reason = _("The number of identifiers must be 1 to {maximum}").format(maximum=f"{MAX_MINTED:,}")
+    return Refused(reason, advice=_("Import a file for more"))
+
+
+def _common_rows(rows: Sequence[Row], urls: Sequence[str]) -> list[Row]:
+    """The rows of every record: with a URL for each, without the empty row that the form has for it."""
+    return [row for row in rows if not urls or row.type != "URL" or row.data]
 
 
 # Editing
@@ -210,7 +258,8 @@ async def _conflict(console: ConsoleRequest, seq: int, rows: Sequence[Row]) -> R
 async def _explain_rows(console: ConsoleRequest, rows: Sequence[Row], *, new: bool) -> ProblemView | None:
     """Why a change would be refused; None if it would be made."""
     try:
-        values = to_inputs(rows)
+        urls = _read_urls(console) if new and console.text("mode", "mint") == "mint" else []
+        values = to_inputs([*_common_rows(rows, urls), *[Row(type="URL", data=url) for url in urls[:1]]])
         if not new:
             record = await console.api.resolve(console.text("handle"), private=True)
             values = with_secrets(values, record.values)

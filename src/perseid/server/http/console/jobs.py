@@ -1,4 +1,4 @@
-"""Jobs with live progress and undo, changing many links, and the log of all changes."""
+"""Jobs with live progress and undo, changing many links, transferring many records, and the log of all changes."""
 
 from typing import Final
 
@@ -17,6 +17,7 @@ from .routing import Pages
 
 JOBS: Final = Pages("jobs")
 REWRITE: Final = Pages("rewrite")
+TRANSFER: Final = Pages("transfer")
 LOG: Final = Pages("log")
 
 PAGE_SIZE: Final = 50
@@ -132,6 +133,48 @@ async def start_rewrite(console: ConsoleRequest) -> Response:
 def _selectors(console: ConsoleRequest) -> Selectors:
     url, host, prefix = (console.text(name) or None for name in ("url", "host", "prefix"))
     return Selectors(url=url, host=host, prefix=prefix)
+
+
+# Transfer
+
+
+@TRANSFER.get("/transfer")
+async def show_transfer(console: ConsoleRequest) -> Response:
+    """Show the form, and with its fields which records would get the new owner."""
+    return await _transfer_page(console)
+
+
+@TRANSFER.post("/transfer")
+async def start_transfer(console: ConsoleRequest) -> Response:
+    """Start the job."""
+    where, to, derived = console.text("where"), console.text("to"), bool(console.text("derived"))
+    try:
+        job = await console.api.transfer_all(where, to, derived=derived, note=console.text("note"))
+    except ClientError as error:
+        return await _transfer_page(console, error)
+    return console.redirect("jobs", job.job, done="job-started")
+
+
+async def _transfer_page(console: ConsoleRequest, problem: ClientError | None = None) -> Response:
+    where, to, derived = console.text("where"), console.text("to"), bool(console.text("derived"))
+    namespaces = (await console.api.namespaces(mine=True).page()).namespaces
+    plan = None
+    if where and to:
+        try:
+            pages = console.api.preview_transfer(where, to, derived=derived, page_size=PAGE_SIZE)
+            plan = await pages.page(console.text("cursor"))
+        except ClientError as error:
+            problem = problem or error
+    return console.render(
+        "transfer.html",
+        title=_("Transfer"),
+        problem=problem,
+        namespaces=namespaces,
+        plan=plan,
+        where=where,
+        to=to,
+        derived=derived,
+    )
 
 
 # The log

@@ -6,7 +6,7 @@ from .access import ACCESS, TOKENS
 from .dashboard import DASHBOARD
 from .editing import EDITING
 from .imports import IMPORTS
-from .jobs import JOBS, LOG, REWRITE
+from .jobs import JOBS, LOG, REWRITE, TRANSFER
 from .namespaces import NAMESPACES
 from .records import RECORDS
 from .routing import Pages
@@ -16,7 +16,7 @@ from .statistics import STATISTICS
 SECTIONS: Final[tuple[Pages, ...]] = (
     *(SIGN_IN, DASHBOARD),
     *(EDITING, RECORDS),
-    *(IMPORTS, REWRITE, JOBS, LOG, STATISTICS),
+    *(IMPORTS, REWRITE, TRANSFER, JOBS, LOG, STATISTICS),
     *(NAMESPACES, ACCESS, TOKENS),
 )
 """In the order in which paths are tried: those with fixed segments first."""

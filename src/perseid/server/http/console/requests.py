@@ -59,6 +59,7 @@ def get_navigation() -> tuple[tuple[str, str, str], ...]:
         ("records", "records", _("Identifiers")),
         ("imports", "imports", _("Import")),
         ("rewrite", "rewrite", _("Change links")),
+        ("transfer", "transfer", _("Transfer")),
         ("jobs", "jobs", _("Jobs")),
         ("namespaces", "namespaces", _("Namespaces")),
         ("access", "access", _("Access")),
