@@ -32,7 +32,7 @@ HEIGHT: Final = 230
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 472, 26, 196  # the plot inside the drawing: labels and legend are around it
 _BASELINE = 214  # of the labels below the axis
-_OPACITIES = ("0.9", "0.55", "0.3", "0.15")
+_OPACITIES = ("1", "0.65", "0.4", "0.22")
 _GAP = 0.2  # share of a bar's place that is empty, if the place is wide enough
 _MIN_GAP_WIDTH = 3.0
 _TO = " – "  # between the first and the last of combined periods
