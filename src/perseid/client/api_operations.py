@@ -530,9 +530,9 @@ class QueryOperations:
         return make_input(handle=handle, query=BetweenQuery(str(earlier), _moment(later)))
 
     @pages("/log", LogPage, "entries", EntryResponse)
-    def log(self, *, since: str | int = "0", page_size: int = MAX_PAGE) -> Input:
-        """Return the entries of the ledger, oldest first."""
-        return make_input(query=LogQuery(page_size, since=str(since)))
+    def log(self, *, since: str | int = "0", newest: bool = False, page_size: int = MAX_PAGE) -> Input:
+        """Return the entries of the ledger after a time or entry, oldest first; with `newest` all, newest first."""
+        return make_input(query=LogQuery(page_size, since=str(since), newest=newest))
 
     @pages("/changes", ChangedHandlePage, "handles", ChangedHandle)
     def changes(self, earlier: str | int, later: str | int | None = None, *, page_size: int = MAX_PAGE) -> Input:

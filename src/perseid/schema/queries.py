@@ -141,6 +141,7 @@ class LogQuery(Paging, frozen=True):
     """Where the log starts."""
 
     since: Annotated[Moment, Doc("Only entries after this entry or time.")] = "0"
+    newest: Annotated[bool, Doc("Newest first, all the way back; not with `since`.")] = False
 
 
 class BetweenQuery(RequestBody, frozen=True):
@@ -237,7 +238,7 @@ class EntryResponse(ResponseBody, frozen=True):
 
 
 class LogPage(ResponseBody, frozen=True, omit_defaults=False):
-    """Ledger entries, oldest first."""
+    """Ledger entries, oldest first unless the request says `newest`."""
 
     entries: Annotated[list[EntryResponse], Doc("The entries of the page that you can see.")]
     last: Annotated[

@@ -22,6 +22,7 @@ from perseid.registry.queries.listing import (
     list_handles,
     list_homed,
     list_log,
+    list_recent,
 )
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
@@ -67,6 +68,20 @@ def logged(registry: Registry, identity: Identity, after: int = 0) -> list[LogEn
             found += page.items
             assert page.last > after or not page.more
             after = page.last
+            if not page.more:
+                return found
+
+
+def logged_backward(registry: Registry, identity: Identity, limit: int = 3) -> list[LogEntry]:
+    """Return the whole log that a caller sees, newest first, page by page."""
+    found: list[LogEntry] = []
+    before: int | None = None
+    with registry.snapshot() as snapshot:
+        while True:
+            page = list_recent(snapshot, identity, before, limit)
+            found += page.items
+            assert before is None or page.last < before
+            before = page.last
             if not page.more:
                 return found
 
@@ -237,6 +252,37 @@ def test_log_page_limits_scanned_entries(here: Registry, monkeypatch: pytest.Mon
         assert list_log(snapshot, LISTER, seq).more is False
         assert list_log(snapshot, LISTER, seq + 100).items == ()
     assert told(here, LISTER) == [("CREATE", "a")]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 100])
+@pytest.mark.parametrize("audience", list(Audience))
+def test_newest_first_shows_the_same_entries(here: Registry, audience: Audience, limit: int) -> None:
+    opened(here, audience)
+    all_kinds(here)
+    for identity in (*OUTSIDERS, *INSIDERS):
+        assert logged_backward(here, identity, limit) == logged(here, identity)[::-1]
+    assert logged_backward(here, SERVER)
+
+
+def test_newest_page_limits_scanned_entries(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = put(here, value(1), name="12345/a")
+    add_namespace(here, "777")
+    last = max(put(here, value(1), name=f"777/{n}") for n in range(7))
+    monkeypatch.setattr(listing, "MAX_SCANNED", 3)
+    with here.snapshot() as snapshot:
+        page = list_recent(snapshot, LISTER)
+        assert (page.items, page.last, page.more) == ((), last - 2, True)
+        assert list_recent(snapshot, LISTER, 1).more is False
+    assert logged_backward(here, LISTER)[0].seq == first
+
+
+def test_newest_page_limits_prefixes(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "MAX_PREFIXES", 2)
+    seqs = [put(here, value(1), name=f"{prefix}/a") for prefix in ("12345", "778", "12345", "777")]
+    with here.snapshot() as snapshot:
+        page = list_recent(snapshot, LISTER)
+        assert ([each.seq for each in page.items], page.last, page.more) == ([seqs[2]], seqs[2], True)
+    assert [each.seq for each in logged_backward(here, LISTER)][:2] == [seqs[2], seqs[0]]
 
 
 def test_log_page_limits_prefixes(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:

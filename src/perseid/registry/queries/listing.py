@@ -46,7 +46,7 @@ MAX_PAGE_LOOKUPS: Final = MAX_GROUP_LOOKUPS // 2
 MAX_PREFIXES: Final = 100
 """Prefixes whose visibility is decided per page; each can require many group lookups."""
 
-_MIN_BATCH: Final = 50  # handles per read, so that a page of one does not skip hidden handles one by one
+_MIN_BATCH: Final = 50  # handles or entries per read, so that a page of one does not skip hidden ones one by one
 _MAX_VERSIONS_BACK: Final = 32  # versions examined to find out what was public; a deletion is one of them
 
 
@@ -115,6 +115,37 @@ def list_log(snapshot: Snapshot, identity: Identity, after: int = 0, limit: int 
         if budget.is_full:
             break
     return Page(tuple(items), last, last < size)
+
+
+def list_recent(
+    snapshot: Snapshot, identity: Identity, before: int | None = None, limit: int = DEFAULT_PAGE
+) -> Page[LogEntry]:
+    """Return a page of entries before one, newest first. Raises `Refused`."""
+    visibility = Visibility(snapshot, identity)
+    budget = PageBudget(page_size(limit))
+    items: list[LogEntry] = []
+    last = snapshot.reader.size + 1 if before is None else before
+    for entry in _backward(snapshot.reader, last, max(1, last - MAX_SCANNED)):
+        access = visibility.access(entry.handle)
+        if access is None:
+            break
+        if visibility.shows(entry, access):
+            log_entry = visibility.to_log_entry(entry, access)
+            if not budget.take(log_entry.size):
+                break
+            items.append(log_entry)
+        last = entry.seq
+        if budget.is_full:
+            break
+    return Page(tuple(items), last, last > 1)
+
+
+def _backward(reader: LogReader, before: int, first: int) -> Iterator[Entry]:
+    """Iterate over the entries before `before` down to `first`, newest first; they are read in batches."""
+    while before > first:
+        after = max(first, before - _MIN_BATCH) - 1
+        yield from reversed(list(reader.log(after, before - 1)))
+        before = after + 1
 
 
 def list_changes(

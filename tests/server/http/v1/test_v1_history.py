@@ -206,6 +206,18 @@ def test_log_requires_permission_to_list(server: Harness) -> None:
     assert later["handle"] == "12345/later"
 
 
+def test_log_is_read_newest_first(server: Harness) -> None:
+    for number in range(5):
+        put(server, url(number), name=f"12345/log{number}")
+    assert pages(server, "/log?newest=true&limit=2", "entries") == []
+    oldest = pages(server, "/log?limit=7", "entries", headers=basic())
+    assert pages(server, "/log?newest=true&limit=7", "entries", headers=basic()) == oldest[::-1]
+    assert oldest[-1]["handle"] == "12345/log4"
+    problem = send(server, "GET", "/log?newest=true&since=3", headers=basic())
+    assert problem.status == 400
+    assert b'"where":"$.since"' in problem.body
+
+
 def test_public_list_opens_the_public_log(server: Harness) -> None:
     policy(server, who_may_list=Audience.PUBLIC)
     before = put(server, url(1))

@@ -14,7 +14,7 @@ from typing import Final
 from perseid.registry.context import Context
 from perseid.registry.queries import prove as proofs
 from perseid.registry.queries.history import get_history, seq_at_time, seqs_between
-from perseid.registry.queries.listing import list_changes, list_log
+from perseid.registry.queries.listing import list_changes, list_log, list_recent
 from perseid.registry.queries.prove import NotCheckpointed, SigningKey, signing_keys
 from perseid.registry.responses import (
     get_differences,
@@ -42,6 +42,7 @@ from perseid.schema.queries import (
 from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.problems import ApiError
 from perseid.server.http.v1.routing import Reply, Routes
+from perseid.server.http.v1.validation import InvalidParameter
 
 HISTORY: Final = Routes(
     "History", "Earlier versions of records: what changed, when, and for administrators by whom and why."
@@ -87,14 +88,20 @@ async def differences(call: ApiCall, query: BetweenQuery) -> Reply[DifferencesRe
 
 @HISTORY.add("GET", "/log", "Read the log of the ledger", scope="find", problems=(422, 501))
 async def log(call: ApiCall, query: LogQuery) -> Reply[LogPage]:
-    """Return ledger entries, oldest first, for namespaces whose handles you can list.
+    """Return ledger entries, oldest first or `newest` first, for namespaces whose handles you can list.
 
     A page can be short or empty without being the last. On the last page, send `last` as `since` later to get newer
     entries.
     """
+    if query.newest and query.since != "0":
+        raise InvalidParameter("`since` cannot be combined with `newest`; omit one of them", "$.since")
 
     def read(context: Context) -> Reply[LogPage]:
         position = call.after(int)
+        if query.newest:
+            recent = list_recent(context.snapshot, context.identity, position, query.limit)
+            cursor = call.seal(recent.last if recent.more else None)
+            return call.page(LogPage([to_entry(each) for each in recent.items], None, cursor))
         after = seq_at_time(context.snapshot.reader, query.since, call.now()) if position is None else position
         page = list_log(context.snapshot, context.identity, after, query.limit)
         cursor = call.seal(page.last if page.more else None)
