@@ -589,10 +589,11 @@ class ReplaceRecord(Deferrable):
         """As for `Create` with `overwrite`; a record that does not exist is not created."""
         stored = context.get_hosted(self.handle)
         require_record(context, stored)
-        values = (*self.complete, *assign_indexes(self.values, self.complete, stored.policy.default_ttl))
-        if self.keep_unreadable:
-            used = {value.index for value in values}
-            values += tuple([value for value in stored.values if not value.is_readable and value.index not in used])
+        kept = [value for value in stored.values if self.keep_unreadable and not value.is_readable]
+        taken = (*self.complete, *kept)
+        values = (*self.complete, *assign_indexes(self.values, taken, stored.policy.default_ttl))
+        used = {value.index for value in values}
+        values += tuple([value for value in kept if value.index not in used])
         values = keep_administrators(stored, values)
         return Create(self.handle, values, overwrite=True).decide(context)
 

@@ -94,17 +94,20 @@ MAX_CHECKED: Final = 1_000
 """Namespaces that are checked for one list of a caller's own: some 50 µs each."""
 
 
-def list_own_prefixes(context: Context, after: str = "") -> list[str]:
+def list_own_prefixes(context: Context, after: str = "") -> tuple[list[str], str | None]:
     """Return prefixes under which the caller can create or list handles as an administrator, sorted.
 
-    `after` is the folded prefix after which the list begins; further ones are not checked beyond `MAX_CHECKED`.
+    The list begins after the folded prefix `after`; at most `MAX_CHECKED` are checked, and the last of these is
+    returned too if there are more.
     """
     snapshot = context.snapshot
     homed = [name.removeprefix(f"{PREFIX_OF_PREFIXES}/") for name in homed_prefixes(snapshot.reader)]
     found = {fold(prefix): prefix for prefix in homed if "/" not in prefix and fold(prefix) != PREFIX_OF_PREFIXES}
     found |= {fold(prefix): prefix for prefix in namespaces(snapshot.reader)}
     candidates = [key for key in sorted(found) if key > after and key != SITE_PREFIX]
-    return [found[key] for key in candidates[:MAX_CHECKED] if _can_work_in(context, found[key])]
+    checked = candidates[:MAX_CHECKED]
+    own = [found[key] for key in checked if _can_work_in(context, found[key])]
+    return own, checked[-1] if len(candidates) > len(checked) else None
 
 
 def _can_work_in(context: Context, prefix: str) -> bool:

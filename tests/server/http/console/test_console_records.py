@@ -1,14 +1,16 @@
 """Identifiers in the console: search, create, edit with a difference, conflicts, and changes of their life."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from urllib.parse import quote
 
 import pytest
 
 from perseid.names.handle import Handle
-from perseid.records.record import Value
-from perseid.registry.commands.records import PartialValue, SetValues
+from perseid.records.record import PRIVATE_PERMISSIONS, Permission, Value, ValueRef
+from perseid.registry.commands.records import PartialValue, Remove, ReplaceRecord, SetValues
 from perseid.registry.queries.resolve import Query
+from perseid.server.http.console.values import MAX_ROWS
 from tests.server.http.console.console_user import ConsoleUser
 from tests.server.http.contexts import Harness, harness
 from tests.server.http.resolver.resolver_records import create
@@ -196,3 +198,94 @@ def test_missing_record_can_be_created(user: ConsoleUser) -> None:
     user.get("/console/records/12345%2Fmissing")
     assert user.page.status == 404
     assert "Create this identifier" in user.text
+
+
+# Nothing that a form does not show is lost or revealed
+
+
+def test_new_secret_keys_are_private(user: ConsoleUser, server: Harness) -> None:
+    user.get("/console/new")
+    user.submit("/new", mode="create", prefix="12345", suffix="u", **{"type.1": "HS_SECKEY", "data.1": "top-secret"})
+    assert "The identifier was created." in user.text
+    assert b"top-secret" not in server.get("/api/handles/12345/u").body
+    user.get("/console/new")
+    fields = {"type.1": "HS_SECKEY", "data.1": "top-secret", "permissions.1": "1110"}
+    user.submit("/new", mode="create", prefix="12345", suffix="v", **fields)
+    assert "would be public" in user.alert
+
+
+def test_mask_never_becomes_data(user: ConsoleUser, server: Harness) -> None:
+    secret = replace(Value(300, "HS_SECKEY", b"very-secret"), permissions=PRIVATE_PERMISSIONS)
+    create(server, "12345/keyed", secret, Value.text(1, "URL", "https://a.example/"))
+    edit = "/console/records/12345%2Fkeyed/edit"
+    user.get(edit)
+    row = next(name for name, text in user.form("/edit").fields.items() if text == "HS_SECKEY")
+    user.submit("/edit", **{row: "DESC"})
+    assert "no stored secret" in user.alert, "a secret does not become public data"
+    user.get(edit)
+    server.registry.do(Remove(Handle.parse("12345/keyed"), (300,)), OPERATOR, "cli")
+    user.submit("/edit", **{"data.1": "https://b.example/"})
+    assert user.page.status == 409
+    user.submit("/edit", again="yes")
+    user.submit("/edit")
+    assert "no stored secret" in user.alert, "a removed key does not come back"
+
+
+def test_secrets_are_masked_in_search_results(user: ConsoleUser, server: Harness) -> None:
+    create(server, "12345/keyed", Value(300, "HS_SECKEY", b"very-secret"))
+    user.get("/console/records?q=HS_SECKEY&by=type")
+    assert "12345/keyed" in user.text
+    assert b"very-secret" not in user.page.body
+
+
+def test_references_and_line_ends_of_other_values_stay(user: ConsoleUser, server: Harness) -> None:
+    text = replace(Value.text(1, "DESC", "one\r\ntwo"), references=(ValueRef.parse("3:12345/x"),))
+    create(server, "12345/kept", text, Value.text(2, "URL", "https://a.example/"))
+    user.get("/console/records/12345%2Fkept/edit")
+    user.submit("/edit", **{"data.2": "https://b.example/"})
+    assert "one" not in user.text, "it is not a part of the difference"
+    user.submit("/edit", save="yes")
+    found = server.registry.resolve(Query(Handle.parse("12345/kept")), OPERATOR)
+    kept = next(value for value in found.values if value.index == 1)
+    assert (kept.data, kept.references) == (b"one\r\ntwo", text.references)
+
+
+def test_record_that_is_too_long_for_a_form_is_not_edited(user: ConsoleUser, server: Harness) -> None:
+    create(server, "12345/too-long", *[Value.text(number, "DESC", str(number)) for number in range(1, MAX_ROWS + 20)])
+    user.get("/console/records/12345%2Ftoo-long/edit")
+    assert user.page.status == 422
+    assert not user.has_form("/edit")
+
+
+def test_values_that_nobody_can_read_keep_their_index(server: Harness) -> None:
+    hidden = replace(Value.text(2, "NOTE", "hidden"), permissions=Permission.ADMIN_WRITE)
+    create(server, "12345/hidden", Value.text(1, "DESC", "one"), hidden)
+    values = (PartialValue("DESC", b"one", 1), PartialValue("DESC", b"two"))
+    command = ReplaceRecord(Handle.parse("12345/hidden"), values=values, keep_unreadable=True)
+    server.registry.do(command, OPERATOR, "cli")
+    with server.registry.snapshot() as snapshot:
+        stored = {value.index: value.data for value in snapshot.stored(Handle.parse("12345/hidden")).values}
+    assert stored[2] == b"hidden"
+    assert b"two" in stored.values()
+
+
+def test_record_with_private_values_is_shown_without_them(server: Harness) -> None:
+    create(server, "12345/other", Value(300, "HS_SECKEY", b"other-secret"))
+    private = replace(Value.text(2, "NOTE", "private"), permissions=PRIVATE_PERMISSIONS)
+    create(server, "12345/mixed", Value.text(1, "DESC", "public"), private)
+    user = ConsoleUser(server).sign_in("300:12345/other", "other-secret")
+    user.get("/console/records/12345%2Fmixed")
+    assert user.page.status == 200
+    assert "public" in user.text
+    assert "private" not in user.text
+
+
+def test_arbitrary_numbers_in_forms_are_refused(user: ConsoleUser) -> None:
+    for number in ("9" * 5_000, "-1", "½", ""):
+        user.get(f"{PATH}/edit")
+        user.submit("/edit", version=number)
+        assert user.page.status in (409, 422)
+        user.get("/console/new")
+        user.submit("/new", count=number)
+        assert user.page.status in (422, 200)
+        assert user.alert or number == ""

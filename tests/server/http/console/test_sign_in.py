@@ -285,3 +285,23 @@ def test_secret_is_in_no_repr(server: Harness) -> None:
     session = server.context.web_sessions.find(user.cookie, server.context.time())
     assert session is not None
     assert user.cookie not in repr(session)
+
+
+def test_invalid_next_is_ignored(server: Harness) -> None:
+    for wanted in ("//[", "http://[::1", "\x00", "é"):
+        assert server.get("/console/sign-in?" + urlencode({"next": wanted})).status == 200
+
+
+def test_token_in_a_url_is_not_read(server: Harness) -> None:
+    token = make_token(server)
+    answer = server.post(f"/console/sign-in?method=token&secret={token}", "", headers=FORM)
+    assert header_of(answer, "Set-Cookie") is None
+
+
+def test_token_does_not_end_sessions_of_its_issuer(server: Harness) -> None:
+    issuer = ConsoleUser(server).sign_in()
+    program = ConsoleUser(server)
+    program.get("/console/sign-in")
+    program.post("/console/sign-in", {"method": "token", "secret": make_token(server)})
+    program.submit("/sign-out", everywhere="yes")
+    assert "Signed in as" in issuer.read("/console")

@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from perseid.registry.identity import Identity, quota_key
+from perseid.registry.identity import Identity, TokenIdentity, quota_key
 from perseid.server.http.messages import Request
 from perseid.server.native.authentication import Guard
 from perseid.server.state.jobs import Credentials
@@ -164,16 +164,16 @@ class WebSessions:
         self._table.delete(self._hash(session.id))
 
     def end_all(self, identity: Identity, now: float) -> int:
-        """End all sessions of an identity; return how many there were. Raises `StateFull`."""
-        own = quota_key(identity)
-        found = [key for key, data in self._table.items(now) if quota_key(_decode(data).credentials.identity) == own]
+        """End all sessions of an identity; return how many there were. Raises `StateFull`. Slow: it reads all."""
+        own = _owner(identity)
+        found = [key for key, data in self._table.items(now) if _owner(_decode(data).credentials.identity) == own]
         return sum(self._table.delete(key) for key in found)
 
     def of_identity(self, identity: Identity, now: float, current: str = "") -> list[WebSession]:
         """The sessions of an identity, the newest first; without their ids, except that of the `current` one."""
-        own, current_key = quota_key(identity), self._hash(current)
+        own, current_key = _owner(identity), self._hash(current)
         stored = [(current if key == current_key else "", _decode(data)) for key, data in self._table.items(now)]
-        found = [self._to_session(id_, each) for id_, each in stored if quota_key(each.credentials.identity) == own]
+        found = [self._to_session(id_, each) for id_, each in stored if _owner(each.credentials.identity) == own]
         return sorted(found, key=lambda session: session.started, reverse=True)
 
     def find_for(self, request: Request, now: float) -> WebSession | None:
@@ -193,11 +193,16 @@ class WebSessions:
 
     def _entry(self, stored: _StoredSession) -> Entry:
         expires = min(stored.used + IDLE_SECONDS + USE_INTERVAL, stored.started + MAX_SECONDS)
-        owner = hashlib.sha256(quota_key(stored.credentials.identity).encode("utf-8", "surrogatepass")).digest()
+        owner = hashlib.sha256(_owner(stored.credentials.identity).encode("utf-8", "surrogatepass")).digest()
         return Entry(_encode(stored), expires, ((owner[:_GROUP_BYTES], MAX_PER_IDENTITY),))
 
     def _hash(self, id_: str) -> bytes:
         return hmac.digest(self._key, id_.encode("utf-8", "surrogatepass"), "sha256")
+
+
+def _owner(identity: Identity) -> str:
+    """Whose session it is: a token sees and ends only its own, not those of its issuer."""
+    return f"token:{identity.token}" if isinstance(identity, TokenIdentity) else quota_key(identity)
 
 
 def cookie_name(request: Request) -> str:

@@ -7,6 +7,7 @@ from perseid.schema.access import Access, AccessRole, User, UserKey
 from perseid.schema.namespaces import DEFAULT_DAYS, SCOPES, CreatedToken, Namespace
 from perseid.server.http.messages import Response
 from perseid.server.http.pages.texts import _
+from perseid.server.native.work import WorkKind
 
 from .requests import ConsoleRequest
 from .routing import Pages
@@ -177,6 +178,10 @@ async def _tokens_page(
         problem = problem or error
     server, session = console.request_context.server, console.session
     assert session is not None  # noqa: S101 - the route needs one
+    now, table = server.time(), server.web_sessions
+    sessions = await console.request_context.do(
+        WorkKind.READ, lambda: table.of_identity(session.identity, now, session.id)
+    )
     return console.render(
         "tokens.html",
         title=_("Tokens"),
@@ -189,5 +194,5 @@ async def _tokens_page(
         chosen=console.form.all("scope") if made is None else (),
         prefixes=console.text("namespaces") if made is None else "",
         days=console.text("days", str(DEFAULT_DAYS)),
-        sessions=server.web_sessions.of_identity(session.identity, server.time(), session.id),
+        sessions=sessions,
     )

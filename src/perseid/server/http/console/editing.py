@@ -20,7 +20,7 @@ from perseid.server.http.responses import NO_STORE
 from .advice import ADVICE_TEXTS
 from .requests import ConsoleRequest, ProblemView, describe
 from .routing import Pages
-from .values import EMPTY_ROWS, Row, compare, read_rows, to_inputs, to_rows, with_secrets
+from .values import EMPTY_ROWS, MAX_ROWS, Row, compare, parse_version, read_rows, to_inputs, to_rows, too_many_values
 
 EDITING: Final = Pages("records")
 
@@ -121,7 +121,7 @@ async def _new_form(
 
 
 def _read_count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MAX_MINTED:
+    if not 1 <= (parse_version(text) or 0) <= MAX_MINTED:
         raise _invalid_count()
     return int(text)
 
@@ -151,6 +151,8 @@ def _common_rows(rows: Sequence[Row], urls: Sequence[str]) -> list[Row]:
 async def show_edit(console: ConsoleRequest) -> Response:
     """Show the values of a record as a form."""
     record = await console.api.resolve(console.names["handle"], private=True)
+    if len(record.values) > MAX_ROWS:
+        raise too_many_values(len(record.values))
     rows = to_rows(record.values)
     return _edit_form(console, record.handle, record.seq, rows, rows)
 
@@ -159,8 +161,7 @@ async def show_edit(console: ConsoleRequest) -> Response:
 async def edit(console: ConsoleRequest) -> Response:
     """Show the difference, or save it."""
     handle, rows = console.names["handle"], read_rows(console.form)
-    version = console.text("version")
-    seq = int(version) if version.isascii() and version.isdigit() else 0
+    seq = parse_version(console.text("version")) or 0
     record = await console.api.resolve(handle, private=True)
     stored = to_rows(record.values)
     if seq != record.seq:
@@ -168,7 +169,7 @@ async def edit(console: ConsoleRequest) -> Response:
     if console.text("again"):
         return _edit_form(console, record.handle, seq, rows, stored)
     try:
-        values = with_secrets(to_inputs(rows), record.values)
+        values = to_inputs(rows, record.values)
         if not console.text("save"):
             explanation = await _explain(console, values)
             return _preview(console, record.handle, seq, rows, stored, explanation)
@@ -259,10 +260,8 @@ async def _explain_rows(console: ConsoleRequest, rows: Sequence[Row], *, new: bo
     """Why a change would be refused; None if it would be made."""
     try:
         urls = _read_urls(console) if new and console.text("mode", "mint") == "mint" else []
-        values = to_inputs([*_common_rows(rows, urls), *[Row(type="URL", data=url) for url in urls[:1]]])
-        if not new:
-            record = await console.api.resolve(console.text("handle"), private=True)
-            values = with_secrets(values, record.values)
+        stored = [] if new else (await console.api.resolve(console.text("handle"), private=True)).values
+        values = to_inputs([*_common_rows(rows, urls), *[Row(type="URL", data=url) for url in urls[:1]]], stored)
     except ClientError as error:
         return describe(error)
     return await _explain(console, values, new=new)

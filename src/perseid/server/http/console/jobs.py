@@ -1,5 +1,6 @@
 """Jobs with live progress and undo, changing many links, transferring many records, and the log of all changes."""
 
+from http import HTTPStatus
 from typing import Final
 
 from perseid.client.api_exchange import HttpRequest
@@ -10,6 +11,7 @@ from perseid.schema.jobs import JobResponse, JobState
 from perseid.schema.queries import Selectors
 from perseid.server.http.messages import Response
 from perseid.server.http.pages.texts import _
+from perseid.server.http.responses import NO_STORE
 from perseid.server.http.v1.routing import BASE as API_BASE
 
 from .requests import ConsoleRequest
@@ -47,7 +49,12 @@ async def show_job(console: ConsoleRequest) -> Response:
 async def stream_job(console: ConsoleRequest) -> Response:
     """The progress of a job as server-sent events, with the session of the page."""
     path = JOB_PATH.format(job=encode_parameter(console.names["job"]))
-    return await console.api.call(HttpRequest("GET", f"{API_BASE}{path}/events", {"Accept": "text/event-stream"}))
+    request = HttpRequest("GET", f"{API_BASE}{path}/events", {"Accept": "text/event-stream"})
+    response = await console.api.call(request)
+    if response.status < HTTPStatus.BAD_REQUEST:
+        return response
+    # Without the challenge of the API, for which a browser would show its password dialog.
+    return Response(response.status, (NO_STORE,), response.body)
 
 
 @JOBS.post("/jobs/{job}/{action}")

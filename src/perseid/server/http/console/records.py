@@ -2,16 +2,17 @@
 
 from typing import Any, Final
 
-from perseid.client.errors import ClientError, NotFound
+from perseid.client.errors import ClientError, NotFound, Refused
 from perseid.schema.common import HandleState
 from perseid.schema.queries import FoundHandle, HandleSummary
+from perseid.schema.records import Record
 from perseid.server.http.messages import Response
 from perseid.server.http.pages.texts import _
 from perseid.server.http.resolver.paths import path_to
 
 from .requests import ConsoleRequest
 from .routing import Pages
-from .values import to_rows
+from .values import parse_version, to_rows
 
 RECORDS: Final = Pages("records")
 
@@ -82,7 +83,7 @@ async def _find_handle(console: ConsoleRequest, text: str) -> str | None:
     """The registered handle if a text is one in any form, and it has a record."""
     try:
         name = (await console.api.parse_name(text)).handle
-        return (await console.api.resolve(name, private=True, suggest=False)).handle
+        return (await read_record(console, name, suggest=False)).handle
     except ClientError:
         return None
 
@@ -90,12 +91,20 @@ async def _find_handle(console: ConsoleRequest, text: str) -> str | None:
 # One record
 
 
+async def read_record(console: ConsoleRequest, handle: str, *, suggest: bool = True) -> Record:
+    """Read a record with its private values; without them if the user cannot read them all."""
+    try:
+        return await console.api.resolve(handle, private=True, suggest=suggest)
+    except Refused:
+        return await console.api.resolve(handle, suggest=suggest)
+
+
 @RECORDS.get("/records/{handle}")
 async def show_record(console: ConsoleRequest) -> Response:
     """Show a record with all values that the user can read."""
     handle = console.names["handle"]
     try:
-        record = await console.api.resolve(handle, private=True)
+        record = await read_record(console, handle)
     except NotFound as error:
         return console.render("record_missing.html", title=handle, problem=error, handle=handle)
     settings = console.request_context.server.settings
@@ -134,8 +143,7 @@ async def do_action(console: ConsoleRequest) -> Response:
     """Make the change."""
     handle, action, api = console.names["handle"], console.names["action"], console.api
     note = console.text("note")
-    version = console.text("version")
-    condition = int(version) if version.isascii() and version.isdigit() else None
+    condition = parse_version(console.text("version"))
     try:
         match action:
             case "publish":
@@ -173,7 +181,7 @@ async def _action_form(console: ConsoleRequest, problem: ClientError | None = No
     }
     if action not in titles:
         raise NotFound(_("The console has no such page"))
-    record = await console.api.resolve(console.names["handle"], private=True)
+    record = await read_record(console, console.names["handle"])
     return console.render(
         "record_action.html",
         title=titles[action].format(handle=record.handle),

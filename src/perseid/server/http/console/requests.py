@@ -43,6 +43,7 @@ from perseid.server.http.v1.application import handle_authenticated
 
 from .advice import ADVICE_TEXTS, get_notices
 from .routing import Match, link
+from .values import mask
 
 R = TypeVar("R")
 
@@ -75,6 +76,7 @@ def get_environment() -> Environment:
     environment = make_environment(__package__)
     environment.filters["sentence"] = to_sentence
     environment.filters["visible"] = to_visible
+    environment.filters["secret"] = lambda text, type_: mask(type_, text)
     environment.filters["iso"] = lambda seconds: to_iso(int(seconds))
     return environment
 

@@ -18,6 +18,7 @@ from perseid.server.http.context import INTERFACE
 from perseid.server.http.messages import Response
 from perseid.server.http.pages.texts import _
 from perseid.server.native.authentication import Guard, caller_identity
+from perseid.server.native.work import WorkKind
 from perseid.server.state.state import StateFull
 
 from .requests import SEE_OTHER, ConsoleRequest, ProblemView
@@ -64,7 +65,8 @@ async def sign_out(console: ConsoleRequest) -> Response:
     assert session is not None  # noqa: S101 - the route needs one
     everywhere = bool(console.text("everywhere"))
     if everywhere:
-        sessions.end_all(session.identity, console.request_context.server.time())
+        now = console.request_context.server.time()
+        await console.request_context.do(WorkKind.READ, lambda: sessions.end_all(session.identity, now))
     sessions.end(session)
     done = "signed-out-everywhere" if everywhere else "signed-out"
     return console.redirect("sign-in", done=done, headers=(delete_cookie(console.request),))
@@ -110,7 +112,7 @@ async def _check_key(console: ConsoleRequest, method: str) -> WebSession | AuthF
 
 async def _check_token(console: ConsoleRequest) -> WebSession | AuthFailure:
     context = console.request_context
-    proof = await authenticate_token(context, console.text("secret"))
+    proof = await authenticate_token(context, (console.form.first("secret") or "").strip())
     if isinstance(proof, AuthFailure):
         return proof
     server = context.server
@@ -120,7 +122,10 @@ async def _check_token(console: ConsoleRequest) -> WebSession | AuthFailure:
 def _next_path(console: ConsoleRequest) -> str:
     """The page of the console that the user wanted; never another address."""
     wanted = console.text("next")
-    parts = urlsplit(wanted)
+    try:
+        parts = urlsplit(wanted)
+    except ValueError:
+        return link()
     is_own = not parts.scheme and not parts.netloc and (parts.path == BASE or parts.path.startswith(f"{BASE}/"))
     is_plain = wanted.isascii() and wanted.isprintable() and "\\" not in wanted
     return wanted if is_own and is_plain else link()

@@ -12,7 +12,7 @@ from perseid.records.data_types import data_to_text
 from perseid.records.errors import RecordProblem
 from perseid.records.json_form import value_from_json
 from perseid.records.types import HS_SECKEY, has_type
-from perseid.schema.records import ValueInput, ValueResponse
+from perseid.schema.records import Data, Reference, ValueInput, ValueResponse
 from perseid.server.http.messages import Parameters
 from perseid.server.http.pages.texts import _
 
@@ -22,14 +22,11 @@ MAX_ROWS: Final = 200
 EMPTY_ROWS: Final = 3
 """Rows for new values, without JavaScript; with it there is a button."""
 
-PUBLIC: Final = "1110"
-PRIVATE: Final = "1100"
-
 SECRET: Final = "••••••••"  # noqa: S105 - not one
 """Shown instead of a secret key. A form that sends it back leaves the key unchanged."""
 
-_INDEX: Final = re.compile("[0-9]{1,10}", re.ASCII)
-_TTL: Final = re.compile("[0-9]{1,10}", re.ASCII)
+_NUMBER: Final = re.compile("[0-9]{1,10}", re.ASCII)
+_VERSION: Final = re.compile("[0-9]{1,18}", re.ASCII)
 _FIELDS: Final = ("index", "type", "data", "permissions", "ttl", "remove")
 
 
@@ -40,7 +37,8 @@ class Row:
     index: str = ""
     type: str = ""
     data: str = ""
-    permissions: str = PUBLIC
+    permissions: str = ""
+    """Empty for the default: public, but not for secret keys."""
     ttl: str = ""
     remove: bool = False
     timestamp: str = ""
@@ -49,36 +47,26 @@ class Row:
     def is_empty(self) -> bool:
         return not self.type and not self.data
 
+    @property
+    def content(self) -> tuple[str, ...]:
+        """What a difference shows. Browsers send line ends as CR LF, so these do not count."""
+        return self.type, self.data.replace("\r\n", "\n"), self.permissions, self.ttl
 
-class InvalidRow(NamedTuple):
-    """What is wrong with a row, counted from 1."""
 
-    number: int
-    reason: str
+def mask(type_: str, text: str) -> str:
+    """The data of a value as text, unless it is a secret key."""
+    return SECRET if has_type(type_, HS_SECKEY) else text
 
 
 def to_row(value: ValueResponse) -> Row:
     """Convert a value to a row; its data has the natural form of its type."""
     try:
-        text = SECRET if has_type(value.type, HS_SECKEY) else data_to_text(value_from_json(msgspec.to_builtins(value)))
+        text = data_to_text(value_from_json(msgspec.to_builtins(value)))
     except RecordProblem:
         text = str(value.data.value)
-    return Row(
-        str(value.index), value.type, text, value.permissions, str(value.ttl), timestamp=str(value.timestamp or "")
-    )
-
-
-def with_secrets(inputs: Sequence[ValueInput], stored: Iterable[ValueResponse]) -> tuple[ValueInput, ...]:
-    """Put the stored secrets where the form had `SECRET`."""
-    secrets = {value.index: value.data for value in stored if has_type(value.type, HS_SECKEY)}
-    return tuple(
-        [
-            msgspec.structs.replace(each, data=secrets[each.index])
-            if each.data == SECRET and each.index in secrets
-            else each
-            for each in inputs
-        ]
-    )
+    timestamp = str(value.timestamp or "")
+    text = mask(value.type, text)
+    return Row(str(value.index), value.type, text, value.permissions, str(value.ttl), timestamp=timestamp)
 
 
 def to_rows(values: Iterable[ValueResponse]) -> list[Row]:
@@ -87,33 +75,70 @@ def to_rows(values: Iterable[ValueResponse]) -> list[Row]:
 
 
 def read_rows(form: Parameters) -> list[Row]:
-    """Read the rows of a form: fields `type.N`, `data.N` … Empty rows are left out."""
-    numbers = [pair[0].partition(".")[2] for pair in form.pairs if pair[0].startswith("type.")]
+    """Read the rows of a form: fields `type.N`, `data.N` … Empty rows are left out. Raises `Refused`."""
+    fields = dict(reversed(form.pairs))
+    numbers = [name.partition(".")[2] for name in dict(form.pairs) if name.startswith("type.")]
     rows = []
-    for number in dict.fromkeys(numbers[:MAX_ROWS]):
-        index, type_, data, permissions, ttl, remove = ((form.first(f"{name}.{number}") or "") for name in _FIELDS)
-        # Browsers send line ends as CR LF.
-        row = Row(
-            index.strip(), type_.strip(), data.replace("\r\n", "\n"), permissions or PUBLIC, ttl.strip(), bool(remove)
-        )
+    for number in numbers:
+        index, type_, data, permissions, ttl, remove = (fields.get(f"{name}.{number}", "") for name in _FIELDS)
+        row = Row(index.strip(), type_.strip(), data, permissions, ttl.strip(), bool(remove))
         if not row.is_empty:
             rows.append(row)
+    if len(rows) > MAX_ROWS:
+        raise too_many_values(len(rows))
     return rows
 
 
-def to_inputs(rows: Sequence[Row]) -> tuple[ValueInput, ...]:
-    """Convert the rows that stay to values of a request; raises `Refused`."""
-    inputs = []
-    for number, row in enumerate(rows, 1):
-        if row.remove:
-            continue
-        if not row.type:
-            raise Refused(_("Row {number} has no type").format(number=number))
-        if row.index and not _INDEX.fullmatch(row.index):
-            raise Refused(_("The index in row {number} is not a number").format(number=number))
-        ttl: int | str | None = int(row.ttl) if _TTL.fullmatch(row.ttl) else row.ttl or None
-        inputs.append(ValueInput(row.type, row.data, int(row.index) if row.index else None, row.permissions, ttl))
-    return tuple(inputs)
+def too_many_values(count: int) -> Refused:
+    """The refusal of a record that is too long for a form."""
+    reason = _("The record has {count} values; the form takes {maximum}").format(count=count, maximum=MAX_ROWS)
+    return Refused(reason, advice=_("Change it with the API, or by an import"))
+
+
+def to_inputs(rows: Sequence[Row], stored: Iterable[ValueResponse] = ()) -> tuple[ValueInput, ...]:
+    """Convert the rows that stay to values of a request; raises `Refused`.
+
+    A row that is as stored becomes exactly the stored value, and one that replaces a stored value keeps what the form
+    does not show: its references and the kind of its TTL.
+    """
+    known = {str(value.index): value for value in stored}
+    return tuple([_to_input(number, row, known.get(row.index)) for number, row in enumerate(rows, 1) if not row.remove])
+
+
+def _to_input(number: int, row: Row, stored: ValueResponse | None) -> ValueInput:
+    before = None if stored is None else to_row(stored)
+    if stored is not None and before is not None and row.content == before.content:
+        return _repeat(stored)
+    is_secret = has_type(row.type, HS_SECKEY)
+    if not row.type:
+        raise Refused(_("Row {number} has no type").format(number=number))
+    if row.index and not _NUMBER.fullmatch(row.index):
+        raise Refused(_("The index in row {number} is not a number").format(number=number))
+    if is_secret and row.permissions[2:3] == "1":
+        raise Refused(_("The secret key in row {number} would be public").format(number=number))
+    data: str | Data = row.data.replace("\r\n", "\n")
+    if data == SECRET:
+        if stored is None or not is_secret or not has_type(stored.type, HS_SECKEY):
+            raise Refused(_("Row {number} has no stored secret").format(number=number), advice=_("Enter its data"))
+        data = stored.data
+    ttl: int | str | None = int(row.ttl) if _NUMBER.fullmatch(row.ttl) else row.ttl or None
+    index = int(row.index) if row.index else None
+    made = ValueInput(row.type, data, index, row.permissions or None, ttl)
+    if stored is None or before is None:
+        return made
+    kept = _repeat(stored)
+    ttl_type = kept.ttl_type if row.ttl == before.ttl else None
+    return msgspec.structs.replace(made, references=kept.references, ttl_type=ttl_type)
+
+
+def _repeat(value: ValueResponse) -> ValueInput:
+    references = tuple([Reference(each.handle, each.index) for each in value.references])
+    return ValueInput(value.type, value.data, value.index, value.permissions, value.ttl, value.ttl_type, references)
+
+
+def parse_version(text: str) -> int | None:
+    """A number in a form, such as the version of a record; None if it is not one."""
+    return int(text) if _VERSION.fullmatch(text) else None
 
 
 # Differences
@@ -142,10 +167,10 @@ def compare(earlier: Sequence[Row], later: Sequence[Row]) -> list[Change]:
     changes = [
         Change(before.get(index), after.get(index))
         for index in indexes
-        if _content(before.get(index)) != _content(after.get(index))
+        if not _is_same(before.get(index), after.get(index))
     ]
     return [*changes, *[Change(None, row) for row in kept if not row.index]]
 
 
-def _content(row: Row | None) -> tuple[str, ...] | None:
-    return None if row is None else (row.type, row.data, row.permissions, row.ttl)
+def _is_same(earlier: Row | None, later: Row | None) -> bool:
+    return earlier is not None and later is not None and earlier.content == later.content

@@ -35,8 +35,9 @@ function watch(form) {
       body: new URLSearchParams(new FormData(form)),
       headers: { Accept: "text/html" },
     });
+    if (response.redirected || !response.ok) return; // the session has ended: the form says so when it is sent
     const text = await response.text();
-    if (turn === latest && response.status !== 403) result.replaceChildren(...parse(text));
+    if (turn === latest) result.replaceChildren(...parse(text));
   };
   form.addEventListener("input", () => {
     clearTimeout(timer);

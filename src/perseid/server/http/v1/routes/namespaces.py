@@ -68,9 +68,9 @@ async def list_namespaces(call: ApiCall, query: NamespacesQuery) -> Reply[Namesp
     """
 
     def read(context: Context) -> Reply[NamespacePage]:
-        after = call.after(str)
+        after, following = call.after(str), None
         if query.mine:
-            prefixes = list_own_prefixes(context, after or "")
+            prefixes, following = list_own_prefixes(context, after or "")
         else:
             prefixes = list_prefixes(context.snapshot, context.identity)
         remaining = [prefix for prefix in prefixes if after is None or fold(prefix) > after]
@@ -80,7 +80,7 @@ async def list_namespaces(call: ApiCall, query: NamespacesQuery) -> Reply[Namesp
             if not budget.take(len(msgspec.json.encode(each))):
                 break
             result.append(each)
-        last = fold(result[-1].prefix) if len(remaining) > len(result) else None
+        last = fold(result[-1].prefix) if len(remaining) > len(result) else following
         return call.page(NamespacePage(result, call.seal(last)))
 
     return await call.read(read)
