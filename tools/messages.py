@@ -16,7 +16,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 SOURCES: Final = ROOT / "src" / "perseid" / "server" / "http"
 CATALOG: Final = SOURCES / "pages" / "locale" / "perseid.pot"
 
-_FUNCTIONS: Final = ("_", "gettext", "ngettext")
+_FUNCTIONS: Final = ("_", "gettext", "mark", "ngettext")
 _HEAD: Final = """\
 # The texts of the pages, as `python tools/messages.py` finds them.
 msgid ""
@@ -58,7 +58,8 @@ def _in_template(source: str) -> Iterator[Message]:
     environment.policies["ext.i18n.trimmed"] = True
     for _, _, message in extract_from_ast(environment.parse(source)):
         texts = (message,) if isinstance(message, str) else message or ()
-        yield tuple([text for text in texts if text is not None])
+        if found := tuple([text for text in texts if text is not None]):
+            yield found  # others are variables
 
 
 def _in_python(source: str) -> Iterator[Message]:

@@ -37,7 +37,8 @@ _FAULTS: Final = """() => {
         if (!field.labels.length && !field.ariaLabel) faults.push(`${field.name} has no label`);
     for (const image of document.images) {
         if (!image.hasAttribute("alt")) faults.push(`${image.src} has no alternative text`);
-        if (!image.complete || !image.naturalWidth) faults.push(`${image.src} is not shown`);
+        const isLoaded = image.complete && image.naturalWidth;
+        if (image.checkVisibility() && !isLoaded) faults.push(`${image.src} is not shown`);
     }
     for (const link of document.querySelectorAll("a[href]")) {
         if (!link.textContent.trim() && !link.ariaLabel) faults.push(`the link to ${link.href} has no words`);

@@ -102,7 +102,7 @@ def test_front_page_form_leads_to_target(visitor: Visitor, demo: Demonstration) 
     visitor.page.get_by_label("Show the record").check()
     visitor.page.get_by_role("button", name="Resolve").click()
     visitor.page.wait_for_selector("table")
-    assert f"{PREFIX}/leads" in visitor.page.inner_text("h1")
+    assert f"{PREFIX}/leads" in visitor.page.inner_text("#name")
     assert visitor.said == []
 
 
@@ -117,7 +117,7 @@ def test_form_works_with_keyboard(visitor: Visitor) -> None:
     visitor.page.keyboard.type(f"{PREFIX}/leads")
     visitor.page.keyboard.press("Enter")
     visitor.page.wait_for_selector("table")
-    assert f"{PREFIX}/leads" in visitor.page.inner_text("h1")
+    assert f"{PREFIX}/leads" in visitor.page.inner_text("#name")
     visitor.go(f"/{PREFIX}/absent")
     reached = [*visitor.tabbed("INPUT hdl")]
     assert reached[0] == "A Skip to content"
@@ -143,7 +143,7 @@ def test_record_is_shown_as_text_only(visitor: Visitor, demo: Demonstration) -> 
     assert visitor.faults() == []
     visitor.go(f"/{PREFIX}/leads?noredirect")
     assert visitor.page.locator("tbody tr").count() == 4
-    visitor.page.click(f"text={demo.target.url}/thing?a=b")
+    visitor.page.get_by_role("link", name=f"{demo.target.url}/thing?a=b").click()
     visitor.page.wait_for_url(f"{demo.target.url}/thing?a=b")
     assert f"{PREFIX}/leads" not in demo.target.came[-1][1].get("referer", ""), "which name it was is not told"
 

@@ -215,7 +215,7 @@ def test_embedded_data_is_not_a_script(browser: Browser, site: Site) -> None:
         window.open(f"{site.home}/12345/report-2021?noredirect")
         text = window.page.locator('script[type="application/ld+json"]').text_content()
         assert json.loads(text or "")["name"] == "A </script><script>alert(1)</script> title"
-        assert window.page.locator("script").count() == 1
+        assert window.page.locator("script:not([type=module])").count() == 1
         assert window.violations() == []
         assert window.complaints == []
 

@@ -283,7 +283,8 @@ def plain(markup: str) -> str:
 
 
 def cells(page: str, label: str) -> list[str]:
-    """The texts of a column of a record's page."""
+    """The texts of a column of a record's page, without notes."""
+    page = re.sub('<div class="quiet">.*?</div>', "", page)
     return [plain(each) for each in re.findall(rf'<td data-label="{label}"[^>]*>(.*?)</td>', page, re.DOTALL)]
 
 
@@ -598,7 +599,7 @@ class Echo:
 
     def web(self, world: World) -> str:
         def read(page: str) -> str:
-            (name,) = re.findall('</small> <bdi class="name">([^<]*)</bdi>', page)
+            (name,) = re.findall('<bdi class="name" id="name">([^<]*)</bdi>', page)
             return html.unescape(name)
 
         return ask_page(world, self.handle, "noredirect", read)
@@ -666,7 +667,11 @@ class Cite:
         return ask_v1(world, "GET", f"/handles/{segment(self.handle)}/citation", read=self._read)
 
     def web(self, world: World) -> str:
-        return ask_page(world, self.handle, "noredirect", lambda page: facts(page)["Cite as"])
+        def read(page: str) -> str:
+            found = dict(re.findall('<bdi class="name" id="(hdl|uri)">([^<]*)</bdi>', page))
+            return html.unescape(f"{found['hdl']} | {found['uri']}")
+
+        return ask_page(world, self.handle, "noredirect", read)
 
 
 @dataclass(frozen=True)

@@ -116,6 +116,7 @@ OTHERS: Mapping[str, tuple[object, str, object]] = {
     "service.contact": ("ids@example.org", "ids@example.org", "ids@example.org"),
     "service.terms_url": ("https://example.org/terms", "https://example.org/terms", "https://example.org/terms"),
     "service.footer": ("© Example", "© Example", "© Example"),
+    "service.title_types": (["10320/title", "DESC"], "10320/title, DESC", ("10320/title", "DESC")),
     "service.accent_color": ("#7a1fa2", "#7A1FA2", "#7a1fa2"),
     "administrators.server": (["300:0.NA/1"], "300:0.NA/1", ("300:0.NA/1",)),
     "administrators.home_only": (["0:1/a"], "0:1/a", ("0:1/a",)),
@@ -171,7 +172,7 @@ def test_every_setting_has_a_valid_default_and_a_description() -> None:
         assert setting.read(setting.default, name) == get(config, name)
         assert setting.about.endswith(".")
     assert not hasattr(config, "__dict__")
-    assert len(SETTINGS) == 90
+    assert len(SETTINGS) == 91
 
 
 def test_profiles_are_those_of_policies() -> None:

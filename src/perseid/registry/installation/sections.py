@@ -143,6 +143,11 @@ def _check_color(text: str) -> str:
     return text.lower()
 
 
+def _check_type(text: str) -> str:
+    _require(text and text.isprintable() and len(text) <= MAX_SERVICE_TEXT)
+    return text
+
+
 def _check_segment(text: str) -> str:
     _require(_SEGMENT.fullmatch(text))
     _require(
@@ -190,6 +195,7 @@ _SERVICE_NAME = Rule(f"a text of at most {MAX_SERVICE_NAME} printable characters
 _SERVICE_TEXT = Rule(f"a text of at most {MAX_SERVICE_TEXT} printable characters", _check_printable)
 _PAGE_URL = Rule("a URL such as https://example.org/terms, or an empty text", _check_page_url)
 _COLOR_RULE = Rule('a color such as "#0b4f9e", or an empty text', _check_color)
+_TITLE_TYPES = Rule('a list of types such as "10320/title"', _check_type)
 _FORMS = Rule('a list of "bare" and of segments such as "hdl"', _check_segment)
 _SCHEMES = Rule('a list of schemes such as "https", in lowercase', _check_scheme)
 
@@ -384,6 +390,12 @@ class ServiceSection(Section, frozen=True):
         _COLOR_RULE,
         "Color of links and buttons. Pages use the nearest shade with enough contrast, in light and in dark mode.",
     ] = ""
+    title_types: Annotated[
+        tuple[str, ...],
+        _TITLE_TYPES,
+        "Types of values with the title of a record, the preferred first. Without such a value: as in citations, TITLE "
+        "or DESC, also of Dublin Core, DataCite or a type registry.",
+    ] = ()
 
 
 class AdministratorsSection(Section, frozen=True):

@@ -1,9 +1,9 @@
 """Citations of an identifier (S10) as text, URI, BibTeX, CSL-JSON or QR code.
 
 Title, creators, date, publisher and description come from public values of matching types: `TITLE`, `AUTHOR` or
-`CREATOR`, `DATE` or `ISSUED`, `PUBLISHER`, `DESC`, plain, after `DC.` (Dublin Core), or as the suffix of a registered
-type (`12345/TITLE`). Nothing is invented: unknown fields are omitted, and who created the *identifier* and when (A1) is
-never presented as an author or publication date.
+`CREATOR`, `DATE` or `ISSUED`, `PUBLISHER`, `DESC`, plain, after `DC.` (Dublin Core) or `DATACITE.`, or as the suffix of
+a registered type (`12345/TITLE`). Nothing is invented: unknown fields are omitted, and who created the *identifier* and
+when (A1) is never presented as an author or publication date.
 
 BibTeX output works in every reader: TeX special characters become commands, and so do braces, because BibTeX counts
 them even after a backslash. Non-ASCII letters stay UTF-8. Titles have two pairs of braces, so that no style changes
@@ -49,7 +49,7 @@ PUBLISHERS: Final = ("PUBLISHER",)
 DESCRIPTIONS: Final = ("DESC", "DESCRIPTION", "ABSTRACT")
 """Types by meaning; earlier ones take precedence."""
 
-_DUBLIN_CORE: Final = ("DC.", "DCTERMS.")
+_VOCABULARIES: Final = ("DC.", "DCTERMS.", "DATACITE.")
 _SECOND: Final = 1_000_000
 _CACHED_TYPES: Final = 1_024  # more types than records of one installation have
 # Characters that a terminal or a citation reader would interpret instead of showing.
@@ -159,6 +159,15 @@ def build_citation(
     )
 
 
+def find_title(policy: Policy, values: Iterable[Value], types: tuple[str, ...]) -> str:
+    """The first text of a public value of one of these types, the preferred first; empty if there is none."""
+    for type_ in types:
+        chosen = [value for value in ascending(values) if value.is_public and fold(value.type) == fold(type_)]
+        if (text := next(_texts(chosen), "")) and fold(type_) not in policy.identifier_types:
+            return text
+    return ""
+
+
 def to_single_line(text: str) -> str:
     """Remove line ends, control characters and bidirectional marks from a text."""
     return _BLANKS.sub(" ", _BIDI_CONTROLS.sub("", text)).strip(" ")
@@ -201,10 +210,10 @@ def _texts(values: Iterable[Value]) -> Iterator[str]:
 
 @lru_cache(_CACHED_TYPES)
 def _type_keyword(type_: str) -> str:
-    """Return a type's keyword: its name without registry prefix or Dublin Core prefix."""
+    """Return a type's keyword: its name without the prefix of a registry or vocabulary."""
     handle = Handle.for_lookup(type_)
     name = fold(type_ if handle is None else handle.suffix)
-    for prefix in _DUBLIN_CORE:
+    for prefix in _VOCABULARIES:
         name = name.removeprefix(prefix)
     return name
 

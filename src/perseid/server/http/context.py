@@ -248,6 +248,8 @@ class ServerContext:
     suggestion_cache: SuggestionCache = field(default_factory=SuggestionCache)
     page_cache: StateCache[object] = field(default_factory=lambda: StateCache(MAX_CACHED_FACTS))
     """What pages need of other records."""
+    kept_pages: dict[str, tuple[float, object]] = field(default_factory=dict)
+    """What pages show that takes long to read, and until when: see `pages.browse_pages`."""
     turns: Turns = field(default_factory=Turns)
     """Longer pieces of work in the event loop."""
     certificate_log: RateLimitedLogger = field(default_factory=RateLimitedLogger)

@@ -25,7 +25,7 @@ from perseid.registry.commands.lifecycle import Tombstone
 from perseid.server.http.messages import Response, is_header_text
 from perseid.server.http.negotiation import RECORD_FORMS
 from perseid.server.http.pages.links import to_visible
-from perseid.server.http.pages.pages import POLICY
+from perseid.server.http.pages.pages import POLICY, SCRIPT_POLICY
 from tests.server.http.contexts import Harness, header_of, json_of
 from tests.server.http.resolver.resolver_records import (
     Page,
@@ -127,11 +127,14 @@ def check_headers(answer: Response) -> None:
 def check_page(answer: Response) -> Page:
     check_headers(answer)
     page = page_of(answer)
-    assert header_of(answer, "Content-Security-Policy") == POLICY
+    modules = [each for tag, each in page.elements if tag == "script" and each.get("type") == "module"]
+    assert all(each in OWN_SCRIPTS for each in modules)
+    assert header_of(answer, "Content-Security-Policy") == (SCRIPT_POLICY if modules else POLICY)
     assert all("<" not in text and json.loads(text) for text in page.data)
     for tag, attributes in page.elements:
         assert tag not in ("style", "base", "iframe", "object", "embed", "svg")
-        assert tag != "script" or attributes == {"type": "application/ld+json"}, "data, which nobody runs"
+        is_data = attributes == {"type": "application/ld+json"}
+        assert tag != "script" or is_data or attributes in modules, "data, which nobody runs"
         for name in ("href", "src", "action", "formaction"):
             target = attributes.get(name)
             if target is not None:
@@ -142,6 +145,7 @@ def check_page(answer: Response) -> Page:
     return page
 
 
+OWN_SCRIPTS: Final = [{"type": "module", "src": f"/static/{name}.js"} for name in ("pages", "search", "verify")]
 QUERIES: Final = ("", "?action=showurls", "?action=explain", "?redirectionHeaders", "?urlappend=/x", "?action=metadata")
 REDIRECTING: Final = {"URL", "10320/loc", "10320/links", "10320/headers"}
 """Types that decide how a request is redirected. Records with one of them are requested in every way, and so is one

@@ -236,7 +236,7 @@ def test_explicit_redirect_ignores_accept(server: Harness, query: str) -> None:
 
 
 def test_record_without_target_is_shown_in_preferred_form(server: Harness) -> None:
-    assert page_of(server.get("/12345/nothing")).text.count("nowhere to go") == 2, "title and data"
+    assert page_of(server.get("/12345/nothing")).text.count("nowhere to go") == 3, "title, data and citation"
     assert page_of(server.get("/12345/nothing", headers={"Accept": "text/turtle"})).title
     liked = {"Accept": "text/html;q=0.5, application/json"}
     assert json_of(server.get("/12345/nothing", headers=liked))["responseCode"] == 1

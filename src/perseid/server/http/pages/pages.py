@@ -6,11 +6,12 @@ cannot be framed. Pages without scripts of their own cannot run any.
 """
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Final
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import HeaderList, Response
@@ -30,19 +31,39 @@ POLICY: Final = (
 SCRIPT_POLICY: Final = POLICY.replace("style-src", "script-src 'self'; connect-src 'self'; style-src")
 """The policy of a page with scripts, which are files of this server."""
 
+PAGES_SCRIPT: Final = "/static/pages.js"
+"""Shows times in the reader's zone, and copies texts."""
+
+SEARCH_SCRIPT: Final = "/static/search.js"
+"""Suggests handles while the reader types."""
+
+VERIFY_SCRIPT: Final = "/static/verify.js"
+"""Checks the proof of a record."""
+
+_JAVASCRIPT: Final = "text/javascript;charset=utf-8"
+
 STATIC: Final[Mapping[str, str]] = {
     "console.css": "text/css;charset=utf-8",
-    "console.js": "text/javascript;charset=utf-8",
+    "console.js": _JAVASCRIPT,
     "docs.css": "text/css;charset=utf-8",
-    "docs.js": "text/javascript;charset=utf-8",
+    "docs.js": _JAVASCRIPT,
     "favicon.ico": "image/x-icon",
-    "job.js": "text/javascript;charset=utf-8",
+    "job.js": _JAVASCRIPT,
+    "pages.js": _JAVASCRIPT,
+    "search.js": _JAVASCRIPT,
+    "verify.js": _JAVASCRIPT,
     "perseid.css": "text/css;charset=utf-8",
     "perseid.svg": "image/svg+xml",
-    "sign-in.js": "text/javascript;charset=utf-8",
-    "try-it.js": "text/javascript;charset=utf-8",
+    "sign-in.js": _JAVASCRIPT,
+    "try-it.js": _JAVASCRIPT,
 }
 """Static files and their media types."""
+
+
+MAX_FRAMES: Final = 256
+"""Frames of frequent pages that are kept, of about 8 KB each: records have a few dozen."""
+
+_MARK: Final = "\x00"  # in no template and no setting, which are printable
 
 
 def render_page(
@@ -61,6 +82,48 @@ def render_page(
     """
     chosen = get_environment() if environment is None else environment
     text = chosen.get_template(template).render(brand=get_brand(settings), scripts=scripts, **shown)
+    return _make_response(text, status, headers, scripts)
+
+
+def render_frequent_page(
+    template: str,
+    settings: HttpSettings,
+    headers: HeaderList,
+    scripts: tuple[str, ...],
+    shown: Mapping[str, str],
+    **flags: bool,
+) -> Response:
+    """Render a template whose variables are texts and flags, ten times as fast.
+
+    What is the same for all pages is rendered once for each set of flags and of texts that are not empty. So a template
+    can only test whether a text is empty, and write it. Text that is not `Markup` is escaped.
+    """
+    pieces = _render_frame(
+        template, settings, scripts, tuple(shown), tuple(map(bool, shown.values())), tuple(flags.items())
+    )
+    values = list(map(escape, shown.values()))
+    text = "".join([piece if isinstance(piece, str) else values[piece] for piece in pieces])
+    return _make_response(text, 200, headers, scripts)
+
+
+@lru_cache(MAX_FRAMES)
+def _render_frame(
+    template: str,
+    settings: HttpSettings,
+    scripts: tuple[str, ...],
+    names: tuple[str, ...],
+    present: tuple[bool, ...],
+    flags: tuple[tuple[str, bool], ...],
+) -> tuple[str | int, ...]:
+    """Render a template to texts, and the numbers of the variables between them."""
+    marks = {name: Markup(f"{_MARK}{number}{_MARK}") for number, name in enumerate(names)}  # noqa: S704 - constant
+    shown = {name: marks[name] if is_present else "" for name, is_present in zip(names, present, strict=True)}
+    page = get_environment().get_template(template)
+    text = page.render(brand=get_brand(settings), scripts=scripts, **shown, **dict(flags))
+    return tuple([int(piece) if number % 2 else piece for number, piece in enumerate(text.split(_MARK))])
+
+
+def _make_response(text: str, status: int, headers: HeaderList, scripts: tuple[str, ...]) -> Response:
     policy = SCRIPT_POLICY if scripts else POLICY
     own = (("Content-Type", HTML_TYPE), ("Content-Security-Policy", policy))
     return Response(status, (*headers, *own), text.encode("utf-8", "replace"))
@@ -97,6 +160,7 @@ def get_environment() -> Environment:
 
 
 texts.on_change(get_environment.cache_clear)
+texts.on_change(_render_frame.cache_clear)
 
 
 def url_templates(settings: HttpSettings) -> tuple[str, ...]:

@@ -1,54 +1,30 @@
 """Responses that show a record: its page (§9.8), its tombstone page, its locations as XML (§10.6), an explanation.
 
-On the page, administrators and value lists are spelled out, and binary data is shown in hexadecimal. Data is a link to
-a handle where its type says that it is one, and only if this server resolves it, so no link is dead. The size of a page
-is bounded: long data is truncated, and the JSON form has all of it.
+The page has the title of the record first, then its target, values (`values`), citation and history. What is expensive
+is behind links: the history, the QR code, the proof.
 
 The XML contains untrusted attributes, and a browser would act on some of them. Names with a colon and namespace
 declarations are therefore left out.
 """
 
 import re
-from collections.abc import Callable, Container, Iterable
-from contextlib import suppress
+from collections.abc import Container
 from dataclasses import dataclass
-from functools import lru_cache
-from html import escape
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
+from urllib.parse import quote
 from xml.sax.saxutils import quoteattr
 
 from markupsafe import Markup
 
 from perseid.ledger.log.entry import State
-from perseid.names.errors import InvalidName
 from perseid.names.handle import fold
-from perseid.names.uri import MAX_ENCODED_LENGTH, parse_user_input
-from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.data_types import interpret
-from perseid.records.encoding import JsonObject, decode_printable, to_iso, write_json
+from perseid.records.encoding import JsonObject, to_iso, write_json
 from perseid.records.locations import Candidate, Candidates
 from perseid.records.record import Value
-from perseid.records.types import (
-    DESC,
-    EMAIL,
-    HS_SECKEY,
-    LOCATIONS,
-    URL,
-    URL_TYPES,
-    Alias,
-    Email,
-    ServiceHandle,
-    has_type,
-)
-from perseid.registry.policy.authority import (
-    NOT_VERIFIED,
-    AuthorityMetadata,
-    Party,
-    TypeDefinition,
-    first_valid,
-    parse_stored_party,
-)
-from perseid.registry.queries.citation import Citation
+from perseid.records.types import LOCATIONS, URL, URL_TYPES, has_type
+from perseid.registry.policy.authority import NOT_VERIFIED, AuthorityMetadata, Party, TypeDefinition
+from perseid.registry.queries.citation import Citation, format_text
 from perseid.registry.queries.memento import Memento, MementoNeighbors
 from perseid.server.http import responses
 from perseid.server.http.context import HttpSettings
@@ -60,8 +36,10 @@ from perseid.server.http.resolver.redirect import Redirect, RedirectRequest, Red
 from perseid.server.http.resolver.time_travel import AT_PARAMETER
 from perseid.wire.codes import ResponseCode
 
-from .links import MAX_SHOWN, TextLink, mail_link, mark_times, to_html, to_link, to_visible, type_to_html
-from .pages import render_page
+from .links import TextLink, render_piece, to_link, to_visible
+from .pages import PAGES_SCRIPT, VERIFY_SCRIPT, get_environment, render_frequent_page, render_page
+from .texts import _
+from .values import MAX_LINES, MAX_NAME, MAX_SHORT, LinkBuilder, render_rows
 
 XML_TYPE: Final = "text/xml;charset=utf-8"
 TEXT_TYPE: Final = "text/plain;charset=utf-8"
@@ -173,76 +151,20 @@ def _format_preference(preference: Preference) -> str:
     return name if value is None else f"{name}:{value}"
 
 
-MAX_PAGE: Final = 200_000
-"""Characters of data that one page shows before values are shortened to `MAX_SHORT`."""
-
-MAX_SHORT: Final = 80
-"""Characters of one value that are shown after that."""
-
 MAX_TITLE: Final = 300
 """Characters of the record's title in the heading: some five lines."""
 
-MAX_NAME: Final = 2_048
-"""Characters of a name that are shown: the length of the longest name."""
-
-MAX_HEX_BYTES: Final = 512
-"""Bytes that are shown in hexadecimal."""
-
-MAX_LINES: Final = 200
-"""Entries of a value list that are shown."""
-
-PERMISSIONS: Final = (
-    (AdminPermission.ADD_HANDLE, "create hdl"),
-    (AdminPermission.DELETE_HANDLE, "delete hdl"),
-    (AdminPermission.ADD_NA, "create derived prefix"),
-    (AdminPermission.DELETE_NA, "delete derived prefix"),
-    (AdminPermission.READ_VALUE, "read val"),
-    (AdminPermission.MODIFY_VALUE, "modify val"),
-    (AdminPermission.REMOVE_VALUE, "del val"),
-    (AdminPermission.ADD_VALUE, "add val"),
-    (AdminPermission.MODIFY_ADMIN, "modify admin"),
-    (AdminPermission.REMOVE_ADMIN, "del admin"),
-    (AdminPermission.ADD_ADMIN, "add admin"),
-    (AdminPermission.LIST_HANDLES, "list"),
-)
-"""Permissions of an administrator, in the words and the order of deployed resolvers."""
-
-MAX_CACHED_PERMISSIONS: Final = 256
-"""Sets of permissions that are kept as text: most administrators have one of a few."""
+MAX_SUMMARY: Final = 500
+"""Characters of the description that other sites show with a link to the page."""
 
 _HDL: Final = "hdl:"
-_TYPES: Final = "0.TYPE"
-_KNOWN_TYPES: Final = (URL, DESC, EMAIL)
-_WITHHELD: Final = "not shown: secret key"
-
-_FORMS: Final = (
-    ("Citation", Action.CITATION),
-    ("as BibTeX", Action.BIBTEX),
-    ("as CSL-JSON", Action.CSL_JSON),
-    ("as JSON-LD", Action.JSON_LD),
-)
-
-Line = tuple[TextLink, ...]
 
 
 class Field(NamedTuple):
-    """A labeled line above the values."""
+    """A labeled line about the identifier."""
 
     label: str
     pieces: tuple[TextLink, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LinkBuilder:
-    """Builds links to handles that this server resolves."""
-
-    settings: HttpSettings
-    path_of: Callable[[str], str]
-    """Returns the path of the page of a name; empty if there is none here."""
-
-    def to(self, name: str, text: str | None = None) -> TextLink:
-        """Return a name, or another text for it, as a link if the name resolves here."""
-        return TextLink(to_visible(name if text is None else text, MAX_NAME), self.path_of(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,32 +191,50 @@ class PageDetails:
     """Metadata for machines that read the page."""
     handle_types: Container[str] = ()
     """The folded types whose data is a handle by the policy of the namespace."""
+    title: str = ""
+    """The title of the record; empty if it has none."""
 
 
 def record_page(found: LookupResult, shown: PageDetails, links: LinkBuilder, headers: HeaderList = ()) -> Response:
     """Return the page of a record."""
-    settings = links.settings
-    name, record_title = to_visible(found.name), to_visible(shown.citation.title or "", MAX_TITLE)
-    rows = _rows(found.values, links, shown.handle_types)
+    settings, citation = links.settings, shown.citation
+    name, record_title = to_visible(found.name), to_visible(shown.title, MAX_TITLE)
     path, then = path_to(found.name, settings), _moment_suffix(shown)
-    actions = []
-    if found.tombstone is None and any(_is_target(value, settings) for value in found.values):
-        words = "Go to the target" if shown.then is None else "Go to the target at that time"
-        actions = [TextLink(words, f"{path}?action={Action.REDIRECT.value}{then}")]
-    forms = [TextLink(words, f"{path}?action={action.value}{then}") for words, action in _FORMS]
-    return render_page(
+    is_gone = found.tombstone is not None
+    rows = render_rows(found.values, links, shown.handle_types)
+    target = None if is_gone else _find_target(found.values, settings)
+    prefix = _prefix_link(found)
+    return render_frequent_page(
         "record.html",
         settings,
-        headers=headers,
-        title=" – ".join(filter(None, (record_title, name, "handle record"))),
-        name=name,
-        record_title=record_title,
-        notice=_notice(found),
-        version=_history_notice(found, shown.then, settings),
-        fields=[*_fields(shown.citation, shown.authority, links), *_name_fields(found)],
-        rows=rows,
-        actions=[*actions, TextLink("Record as JSON", shown.api), *forms],
-        json_ld=shown.json_ld,
+        headers,
+        (PAGES_SCRIPT, VERIFY_SCRIPT),
+        {
+            "title": " – ".join(filter(None, (record_title, name, _("handle record")))),
+            "name": name,
+            "record_title": record_title,
+            "description": to_visible(citation.description or "", MAX_SUMMARY),
+            "notice": _notice(found),
+            "version": "" if shown.then is None else render_version(_history_notice(found, shown.then, settings)),
+            "target": "" if target is None else target.text,
+            "fields": Markup("").join(map(_render_field, (*_fields(shown.authority, links), *_name_fields(found)))),
+            "described_rows": rows.described,
+            "system_rows": rows.system,
+            "system_count": str(rows.system_count),
+            "citation": to_visible(format_text(citation), MAX_NAME),
+            "uri": to_visible(citation.http or "", MAX_NAME),
+            "hdl": to_visible(citation.hdl, MAX_NAME),
+            "path": path,
+            "then": then,
+            "api": shown.api,
+            "handle": quote(found.registered_name, safe=""),
+            "prefix": prefix.text,
+            "prefix_path": prefix.href,
+            "json_ld": shown.json_ld or "",
+        },
+        has_target=target is not None,
+        has_history=not found.resolved.by_template,
+        is_current=shown.then is None,
     )
 
 
@@ -303,21 +243,26 @@ def tombstone_page(
 ) -> Response:
     """Return the page of a withdrawn identifier (S8)."""
     settings = links.settings
-    name = to_visible(found.name)
+    name, record_title = to_visible(found.name), to_visible(shown.title, MAX_TITLE)
+    path, then = path_to(found.name, settings), _moment_suffix(shown)
     return render_page(
         "tombstone.html",
         settings,
         410,
         headers,
-        title=f"{name} – gone",
+        scripts=(PAGES_SCRIPT,),
+        title=_("{name} – gone").format(name=name),
         name=name,
+        record_title=record_title,
         reason=to_visible(tombstone.reason),
         date=to_visible(tombstone.date, MAX_SHORT),
         replacement=links.to(tombstone.replacement),
         version=_history_notice(found, shown.then, settings),
+        citation=to_visible(format_text(shown.citation), MAX_NAME),
         actions=[
-            TextLink("Show the record", f"{path_to(found.name, settings)}?noredirect{_moment_suffix(shown)}"),
-            TextLink("Record as JSON", shown.api),
+            TextLink(_("Show the record"), f"{path}?noredirect{then}"),
+            TextLink(_("History"), f"{path}?action={Action.HISTORY.value}"),
+            TextLink(_("Record as JSON"), shown.api),
         ],
     )
 
@@ -329,11 +274,25 @@ def type_page(definition: TypeDefinition, settings: HttpSettings, headers: Heade
         "type.html",
         settings,
         headers=headers,
-        title=f"{definition.type} – type of values",
+        title=_("{name} – type of values").format(name=definition.type),
         name=definition.type,
         prefix=prefix,
         definition=definition,
     )
+
+
+def render_version(version: tuple[str, tuple[TextLink, ...]] | None) -> Markup:
+    """Write the notice about an earlier version as HTML."""
+    module = get_environment().get_template("parts.html").module
+    return cast("Markup", module.version_notice(version))  # type: ignore[attr-defined]
+
+
+def _render_field(field: Field) -> Markup:
+    pieces = [
+        Markup("{} ({})").format(render_piece(piece), piece.remark) if piece.remark else render_piece(piece)
+        for piece in field.pieces
+    ]
+    return Markup("<div><dt>{}</dt><dd>{}</dd></div>\n").format(field.label, Markup("<br>").join(pieces))
 
 
 def _moment_suffix(shown: PageDetails) -> str:
@@ -348,49 +307,60 @@ def _history_notice(
     if then is None:
         return None
     path = path_to(found.name, settings)
-    current = TextLink("Current version", f"{path}?noredirect")
+    current = TextLink(_("Current version"), f"{path}?noredirect")
     if then.versions is None:
-        return f"This is the state after ledger entry {then.seq:,}.", (current,)
+        return _("This is the state after ledger entry {seq}.").format(seq=f"{then.seq:,}"), (current,)
     around = then.versions
-    text = f"This is the version of {to_iso(around.memento.seconds)} (entry {around.memento.seq:,})"
-    text += "." if around.next is None else f", replaced {to_iso(around.next.seconds)}."
-    versions = (("Previous version", around.previous), ("Next version", around.next))
+    time, seq = to_iso(around.memento.seconds), f"{around.memento.seq:,}"
+    if around.next is None:
+        text = _("This is the version of {time} (entry {seq}).").format(time=time, seq=seq)
+    else:
+        text = _("This is the version of {time} (entry {seq}), replaced {later}.")
+        text = text.format(time=time, seq=seq, later=to_iso(around.next.seconds))
+    versions = ((_("Previous version: {time}"), around.previous), (_("Next version: {time}"), around.next))
     links = [_version(path, words, version) for words, version in versions if version is not None]
     return text, (*links, current)
 
 
 def _version(path: str, words: str, version: Memento) -> TextLink:
-    return TextLink(f"{words}: {to_iso(version.seconds)}", f"{path}?noredirect&{AT_PARAMETER}={version.seq}")
+    return TextLink(words.format(time=to_iso(version.seconds)), f"{path}?noredirect&{AT_PARAMETER}={version.seq}")
 
 
 def _notice(found: LookupResult) -> str:
     if found.resolved.state is State.TOMBSTONE:
-        return "This identifier has been withdrawn. Its record gives the reason."
+        return _("This identifier has been withdrawn. Its record gives the reason.")
     if found.aliases:
-        return f"You requested {to_visible(found.aliases[0])}, which is an alias of this handle."
+        return _("You requested {alias}, which is an alias of this handle.").format(alias=to_visible(found.aliases[0]))
     if found.resolved.by_template:
-        return "This handle has no record of its own. Its values come from a template of the namespace."
+        return _("This handle has no record of its own. Its values come from a template of the namespace.")
     return ""
 
 
-def _fields(citation: Citation, authority: AuthorityMetadata | None, links: LinkBuilder) -> list[Field]:
-    fields = [Field("Cite as", tuple(map(TextLink, filter(None, (citation.hdl, citation.http)))))]
+def _fields(authority: AuthorityMetadata | None, links: LinkBuilder) -> list[Field]:
+    fields: list[Field] = []
     if authority is not None:
         if authority.created is not None:
-            fields.append(Field("Created", (TextLink(to_iso(authority.created)),)))
+            fields.append(Field(_("Created"), (TextLink(to_iso(authority.created)),)))
         if authority.updated is not None:
-            fields.append(Field("Last update", (TextLink(to_iso(authority.updated)),)))
+            fields.append(Field(_("Last update"), (TextLink(to_iso(authority.updated)),)))
         if authority.creator is not None:
-            fields.append(Field("Creator", (_party(authority.creator, links),)))
+            fields.append(Field(_("Creator"), (_party(authority.creator, links),)))
         if authority.owners:
-            fields.append(Field("Owner", tuple([_party(owner, links) for owner in authority.owners[:MAX_LINES]])))
+            fields.append(Field(_("Owner"), tuple([_party(owner, links) for owner in authority.owners[:MAX_LINES]])))
     return fields
 
 
 def _name_fields(found: LookupResult) -> list[Field]:
     """Query and fragment of a CORDRA name, which the record does not depend on (C5)."""
-    parts = (("Query", found.resolved.query), ("Fragment", found.resolved.fragment))
+    parts = ((_("Query"), found.resolved.query), (_("Fragment"), found.resolved.fragment))
     return [Field(label, (TextLink(to_visible(part, MAX_NAME)),)) for label, part in parts if part is not None]
+
+
+def _prefix_link(found: LookupResult) -> TextLink:
+    """The namespace of a record: that of a prefix handle is the one it names."""
+    handle = found.resolved.handle
+    prefix = handle.suffix if handle.is_prefix_handle else handle.prefix
+    return TextLink(to_visible(prefix, MAX_NAME), f"/namespaces/{quote(prefix, safe='')}")
 
 
 def _party(party: Party, links: LinkBuilder) -> TextLink:
@@ -398,88 +368,11 @@ def _party(party: Party, links: LinkBuilder) -> TextLink:
     return link if party.verified else link._replace(remark=NOT_VERIFIED)
 
 
-def _rows(values: Iterable[Value], links: LinkBuilder, handle_types: Container[str]) -> Markup:
-    """The rows of the values. Written here, as a template takes three times as long."""
-    budget = MAX_PAGE
-    rows = []
+def _find_target(values: tuple[Value, ...], settings: HttpSettings) -> TextLink | None:
+    """The first target of a record, as text; the text is empty if it depends on the reader. None without a target."""
     for value in values:
-        lines, note = _data(value, links, MAX_SHOWN if budget > 0 else MAX_SHORT)
-        if fold(value.type) in handle_types and len(value.data) <= MAX_ENCODED_LENGTH:
-            handle = first_valid([value], parse_stored_party)
-            lines = lines if handle is None else ((links.to(str(handle), value.data.decode()),),)
-        budget -= sum([len(piece.text) for line in lines for piece in line])
-        rows.append(_row(value, _type(value.type, links), lines, note))
-    return Markup("\n").join(map(Markup, rows))
-
-
-def _row(value: Value, type_: TextLink, lines: tuple[Line, ...], note: str) -> str:
-    """One row as HTML; times are in ISO 8601, as all dates of a page (deployed resolvers show a space, not `T`)."""
-    time = str(mark_times(to_iso(value.timestamp))) if value.timestamp else "–"
-    data = "".join([f"<div>{''.join(map(to_html, line))}</div>" for line in lines])
-    if note:
-        data += f'<div class="quiet">{escape(note)}</div>'
-    return (
-        f'<tr>\n<td data-label="Index" class="number">{value.index}</td>\n'
-        f'<td data-label="Type" class="type">{type_to_html(type_)}</td>\n'
-        f'<td data-label="Timestamp" class="time">{time}</td>\n'
-        f'<td data-label="Data" class="data">{data}</td>\n</tr>'
-    )
-
-
-def _type(type_: str, links: LinkBuilder) -> TextLink:
-    """Return a type, linked if it is a handle or is registered under `0.TYPE`."""
-    if "/" not in type_ and (fold(type_) in _KNOWN_TYPES or (fold(type_).startswith("HS_") and "." not in type_)):
-        return links.to(f"{_TYPES}/{type_}", type_)
-    return links.to(type_)
-
-
-def _data(value: Value, links: LinkBuilder, limit: int) -> tuple[tuple[Line, ...], str]:
-    """Return the lines that show a value, and a note."""
-    if has_type(value.type, HS_SECKEY):
-        return (), _WITHHELD
-    content = interpret(value)
-    match content:
-        case Admin():
-            administrator = content.administrator
-            rest = TextLink(f"; index={administrator.index}; [{_permission_words(content.permissions)}]")
-            return ((TextLink("handle="), links.to(administrator.handle), rest),), ""
-        case ValueList():
-            lines = [(TextLink(f"{each.index}:"), links.to(each.handle)) for each in content.entries[:MAX_LINES]]
-            more = len(content.entries) - len(lines)
-            return tuple(lines), f"and {more:,} more" if more else ""
-        case Email():
-            return ((mail_link(content.text, links.settings),),), _truncation_note(content.text, limit)
-        case Alias() | ServiceHandle():
-            return ((links.to(content.text),),), _truncation_note(content.text, limit)
-    text = decode_printable(value.data)
-    if text is None:
-        return _hex_dump(value.data, limit)
-    if text[: len(_HDL)].lower() == _HDL:
-        name = ""
-        if len(text) <= len(_HDL) + MAX_ENCODED_LENGTH:
-            with suppress(InvalidName):
-                name = str(parse_user_input(text, for_lookup=True).handle)
-        return ((links.to(name, text),),), _truncation_note(text, MAX_NAME)
-    return ((to_link(text, links.settings, limit),),), _truncation_note(text, limit)
-
-
-@lru_cache(MAX_CACHED_PERMISSIONS)
-def _permission_words(permissions: AdminPermission) -> str:
-    return ",".join([word for bit, word in PERMISSIONS if bit in permissions])
-
-
-def _hex_dump(data: bytes, limit: int) -> tuple[tuple[Line, ...], str]:
-    shown = min(MAX_HEX_BYTES, limit // 2)
-    note = f"{len(data):,} bytes; the first {shown} are shown" if len(data) > shown else f"{len(data):,} bytes"
-    return ((TextLink(data[:shown].hex().upper()),),), note
-
-
-def _truncation_note(text: str, limit: int) -> str:
-    return f"{len(text):,} characters; the first {limit:,} are shown" if len(text) > limit else ""
-
-
-def _is_target(value: Value, settings: HttpSettings) -> bool:
-    """Whether a value can be a target."""
-    if has_type(value.type, LOCATIONS):
-        return True
-    return has_type(value.type, URL) and bool(to_link(value.data.decode("utf-8", "replace"), settings).href)
+        if has_type(value.type, URL):
+            link = to_link(value.data.decode("utf-8", "replace"), settings, MAX_SHORT)
+            if link.href:
+                return link
+    return TextLink("") if any(has_type(value.type, LOCATIONS) for value in values) else None

@@ -31,6 +31,11 @@ def _(text: str) -> str:
     return _catalog.translations.gettext(text)
 
 
+def mark(text: str) -> str:
+    """Mark a text for the catalog that `_` translates later."""
+    return text
+
+
 def ngettext(singular: str, plural: str, count: int) -> str:
     """Translate a text that depends on a number."""
     return _catalog.translations.ngettext(singular, plural, count)

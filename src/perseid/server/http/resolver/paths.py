@@ -63,11 +63,16 @@ TIME_MAPS: Final = "timemap"
 """The path of TimeMaps: `/timemap/link/{name}` and `/timemap/json/{name}`."""
 
 PAGES: Final = frozenset(
-    ("", GENERATOR, "console", "docs", "help.html", "openapi.json", "robots.txt", "favicon.ico", "resolver.json")
+    (
+        *("", GENERATOR, "console", "docs", "help.html", "ledger", "openapi.json", "robots.txt", "favicon.ico"),
+        *("resolver.json", "sitemap.xml", "suggest"),
+    )
 )
 """The server's own pages and files; the front page is the empty path."""
 
-RESERVED_SEGMENTS: Final = frozenset(("api", "console", "docs", "healthz", "hrls", "readyz", "static", TIME_MAPS))
+RESERVED_SEGMENTS: Final = frozenset(
+    ("api", "console", "docs", "healthz", "hrls", "namespaces", "readyz", "static", TIME_MAPS)
+)
 """First segments under which all paths belong to the server."""
 
 _CACHED_SETTINGS: Final = 4  # a process has one, or two during a reload
@@ -126,7 +131,7 @@ def parse_path(path: bytes, settings: HttpSettings) -> OwnPage | RequestedName |
         return RequestedName(name, first) if name else OwnPage("")
     if text in PAGES:
         return OwnPage(text)
-    if first in ("docs", "static") and slash:
+    if first in ("docs", "namespaces", "static") and slash:
         return OwnPage(text)
     if first == TIME_MAPS and slash:
         return OwnPage(decoded)  # contains a name, which may end in a space
@@ -219,6 +224,7 @@ RESOLVER_PARAMETERS: Final = frozenset(
         "action",
         "at",
         "auth",
+        "before",
         "cert",
         "country",
         "ignore_aliases",
@@ -253,6 +259,9 @@ class Action(Enum):
     CSL_JSON = "csl-json"
     BIBTEX = "bibtex"
     CITATION = "citation"
+    HISTORY = "history"
+    FEED = "feed"
+    QR = "qr"
 
 
 FORMS: Final[Mapping[Action, str]] = {

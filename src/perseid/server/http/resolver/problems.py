@@ -30,7 +30,8 @@ from perseid.server.http.context import MAX_SEARCHES, MAX_WAITING_FOR_SEARCH, Ht
 from perseid.server.http.messages import HeaderList, Response
 from perseid.server.http.negotiation import VARY, VARY_HISTORY, AcceptHeader
 from perseid.server.http.pages.links import NO_TEXT, TextLink, mail_link, to_sentence, to_visible
-from perseid.server.http.pages.pages import render_page
+from perseid.server.http.pages.pages import PAGES_SCRIPT, SEARCH_SCRIPT, render_page
+from perseid.server.http.pages.texts import _, mark
 from perseid.server.http.responses import status_of
 from perseid.server.limits.budgets import EXEMPT, get_source
 from perseid.server.native.decisions import Busy
@@ -131,8 +132,8 @@ def _bare_handle(name: str, settings: HttpSettings) -> Handle | None:
         return None
 
 
-REQUESTED: Final = "The handle you requested,"
-NOT_FOUND: Final = ", cannot be found."
+REQUESTED: Final = mark("The handle you requested,")
+NOT_FOUND: Final = mark(", cannot be found.")
 """The text before and after the name."""
 
 MAX_NAME: Final = 2_048
@@ -190,10 +191,11 @@ def to_response(problem: Problem, accepted: AcceptHeader, settings: HttpSettings
         settings,
         problem.status,
         headers,
-        title=problem.title,
+        scripts=(PAGES_SCRIPT, SEARCH_SCRIPT) if problem.searchable else (PAGES_SCRIPT,),
+        title=_(problem.title),
         name=to_visible(problem.name, MAX_NAME),
-        before=problem.before,
-        after=problem.after,
+        before=_(problem.before),
+        after=_(problem.after),
         sentences=[to_visible(sentence) for sentence in problem.sentences],
         hints=(*problem.hints, *problem.versions),
         suggestions=problem.suggestions,
@@ -212,31 +214,38 @@ def from_lookup_failure(
     alias = _alias_sentence(problem.aliases, name)
     code = refused.code
     if problem.is_loop:
-        sentence = f"Its aliases form a loop or a chain of more than {MAX_ALIASES}."
+        sentence = _("Its aliases form a loop or a chain of more than {count}.").format(count=MAX_ALIASES)
         return Problem(404, CHAIN_TOO_LONG, code, requested, sentences=(sentence,), contact=contact)
     if code is ResponseCode.HANDLE_NOT_FOUND:
         return Problem(
-            404, "Not Found", code, name, sentences=alias, hints=_without_slash(name, settings), contact=contact
+            404, mark("Not Found"), code, name, sentences=alias, hints=_without_slash(name, settings), contact=contact
         )
     if code is ResponseCode.VALUES_NOT_FOUND:
-        sentences = (*alias, "The handle exists, but none of its values are public.")
+        sentences = (*alias, _("The handle exists, but none of its values are public."))
         hints: tuple[TextLink, ...] = ()
         if restricted:
-            sentences = (*alias, "The handle exists, but has no values of the requested types or indexes.")
-            hints = (TextLink("Show all values", f"{path_to(name, settings)}?noredirect"),)
+            sentences = (*alias, _("The handle exists, but has no values of the requested types or indexes."))
+            hints = (TextLink(_("Show all values"), f"{path_to(name, settings)}?noredirect"),)
         status = settings.no_values_status
-        return Problem(status, "No Values Found", code, name, sentences=sentences, hints=hints, contact=contact)
+        return Problem(status, mark("No Values Found"), code, name, sentences=sentences, hints=hints, contact=contact)
     sentences = (*alias, to_sentence(str(refused)))
     if isinstance(refused, ReferralError):
-        sentences = (*alias, "Another service hosts this prefix.")
+        sentences = (*alias, _("Another service hosts this prefix."))
     elif code is ResponseCode.SERVER_NOT_RESP:
         prefix = name.partition("/")[0]
         sentences = (
             *alias,
-            f"This server does not host prefix {to_visible(prefix, 200)}. Use the service that hosts it.",
+            _("This server does not host prefix {prefix}. Use the service that hosts it.").format(
+                prefix=to_visible(prefix, 200)
+            ),
         )
     return Problem(
-        status_of(code), "Resolution Error", code, name, after=", cannot be resolved here.", sentences=sentences
+        status_of(code),
+        mark("Resolution Error"),
+        code,
+        name,
+        after=mark(", cannot be resolved here."),
+        sentences=sentences,
     )
 
 
@@ -270,22 +279,25 @@ def not_found_at(problem: LookupFailure, found: MementoNeighbors | None, at: int
     """Create the problem for a name without record after an entry, with the versions around it."""
     name = problem.name
     alias = _alias_sentence(problem.aliases, name)
-    base = Problem(404, "Not Found", ResponseCode.HANDLE_NOT_FOUND, name, contact=problem.space.contact, past=True)
+    base = Problem(
+        404, mark("Not Found"), ResponseCode.HANDLE_NOT_FOUND, name, contact=problem.space.contact, past=True
+    )
     if found is None:
-        return replace(base, sentences=(*alias, "The handle did not exist at that time."))
+        return replace(base, sentences=(*alias, _("The handle did not exist at that time.")))
     version = found.memento
     if version.seq > at:
-        sentence = f"The handle did not exist yet at that time. Its first version is from {_time(version)}."
+        sentence = _("The handle did not exist yet at that time. Its first version is from {time}.")
         listed = {"first": version}
     else:
-        sentence = f"The handle was deleted at that time. Its previous version is from {_time(version)}."
+        sentence = _("The handle was deleted at that time. Its previous version is from {time}.")
         listed = {"previous": version} | ({} if found.next is None else {"next": found.next})
+    sentence = sentence.format(time=_time(version))
     return _with_versions(replace(base, sentences=(*alias, sentence)), listed, settings)
 
 
 def with_last_version(problem: Problem, found: MementoNeighbors, settings: HttpSettings) -> Problem:
     """Add the last version of a deleted handle."""
-    sentence = f"The handle was deleted. Its last version is from {_time(found.last)}."
+    sentence = _("The handle was deleted. Its last version is from {time}.").format(time=_time(found.last))
     changed = replace(problem, sentences=(*problem.sentences, sentence))
     return _with_versions(changed, {"previous": found.last}, settings)
 
@@ -294,7 +306,7 @@ def _with_versions(problem: Problem, listed: Mapping[str, Memento], settings: Ht
     """Add versions, as links and as JSON members."""
     path = path_to(problem.name, settings)
     links = [
-        TextLink(f"Version of {_time(each)}", f"{path}?{AT_PARAMETER}={each.seq}&noredirect")
+        TextLink(_("Version of {time}").format(time=_time(each)), f"{path}?{AT_PARAMETER}={each.seq}&noredirect")
         for each in listed.values()
     ]
     more: JsonObject = {label: memento_json(each) for label, each in listed.items()}
@@ -307,26 +319,26 @@ def _time(version: Memento) -> str:
 
 def inactive_namespace(name: str, space: NamespaceInfo) -> Problem:
     """Create the problem for an inactive namespace."""
-    sentence = space.inactive or "The namespace of this handle is no longer in use."
+    sentence = space.inactive or _("The namespace of this handle is no longer in use.")
     code = ResponseCode.HANDLE_NOT_FOUND
-    return Problem(404, "Not Found", code, name, sentences=(sentence,), contact=space.contact)
+    return Problem(404, mark("Not Found"), code, name, sentences=(sentence,), contact=space.contact)
 
 
 def bad_request(message: str, status: int) -> Problem:
     """Create the problem for an invalid request."""
-    return Problem(status, "Bad Request", ResponseCode.PROTOCOL_ERROR, sentences=(to_sentence(message),))
+    return Problem(status, mark("Bad Request"), ResponseCode.PROTOCOL_ERROR, sentences=(to_sentence(message),))
 
 
 def page_not_found(name: str, settings: HttpSettings) -> Problem:
     """Create the problem for a path that is neither a page nor a name in a declared form."""
-    sentences = ("This page does not exist.", "If you meant a handle, follow the link.")
+    sentences = (_("This page does not exist."), _("If you meant a handle, follow the link."))
     hints = (TextLink(to_visible(name, 200), path_to(name, settings, HANDLE_SEGMENT)),)
-    return Problem(404, "Not Found", ResponseCode.PROTOCOL_ERROR, sentences=sentences, hints=hints)
+    return Problem(404, mark("Not Found"), ResponseCode.PROTOCOL_ERROR, sentences=sentences, hints=hints)
 
 
 def from_failure(status: int, code: ResponseCode, message: str, headers: HeaderList) -> Problem:
     """Create the problem for an error that is not about a name."""
-    title = "System Error" if status >= 500 else "Bad Request"
+    title = mark("System Error") if status >= 500 else mark("Bad Request")
     return Problem(
         status, title, code, sentences=(to_sentence(message),), headers=(*headers, ("Cache-Control", "no-store"))
     )
@@ -335,7 +347,11 @@ def from_failure(status: int, code: ResponseCode, message: str, headers: HeaderL
 def _alias_sentence(aliases: tuple[str, ...], name: str) -> tuple[str, ...]:
     """The sentence that explains which alias led to a name."""
     return (
-        (f"You requested {to_visible(aliases[0], 200)}, which is an alias of {to_visible(name, 200)}.",)
+        (
+            _("You requested {alias}, which is an alias of {name}.").format(
+                alias=to_visible(aliases[0], 200), name=to_visible(name, 200)
+            ),
+        )
         if aliases
         else ()
     )

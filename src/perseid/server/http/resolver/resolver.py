@@ -15,8 +15,11 @@ from urllib.parse import quote, urlencode
 
 from perseid.names.handle import Handle
 from perseid.records.locations import Candidates, parse_address, parse_locatt
+from perseid.registry.identity import Anonymous
 from perseid.registry.policy.authority import find_built_in_definition, find_handle_types
 from perseid.registry.policy.resolution import cache_lifetime
+from perseid.registry.queries.citation import QrImage, find_title
+from perseid.registry.queries.history import get_history
 from perseid.registry.queries.memento import MementoNeighbors
 from perseid.registry.queries.suggest import SUGGESTION_CODES
 from perseid.registry.results import PrefixNotHosted, Refused
@@ -38,11 +41,11 @@ from perseid.server.http.negotiation import (
     parse_accept_language,
     with_etag_in_pool,
 )
-from perseid.server.http.pages import generator, server_pages
+from perseid.server.http.pages import browse_pages, generator, server_pages
+from perseid.server.http.pages.history_page import VERSIONS_PER_PAGE, history_feed, history_page, parse_entry
 from perseid.server.http.pages.links import to_link, to_visible
 from perseid.server.http.pages.pages import POLICY, render_page
 from perseid.server.http.pages.record_page import (
-    LinkBuilder,
     PageDetails,
     PastMoment,
     explanation_response,
@@ -51,7 +54,9 @@ from perseid.server.http.pages.record_page import (
     tombstone_page,
     type_page,
 )
+from perseid.server.http.pages.values import LinkBuilder
 from perseid.server.http.responses import to_failure
+from perseid.server.native.work import WorkKind
 from perseid.wire.codes import ResponseCode
 
 from . import problems, signposting, time_travel
@@ -92,10 +97,16 @@ _FORM: Final = "application/x-www-form-urlencoded"
 _FIELD: Final = "hdl"
 _METADATA: Final[Preference] = ("role", "metadata")
 _REDIRECT_ACTIONS: Final = (None, Action.REDIRECT, Action.METADATA)
+_HISTORY_ACTIONS: Final = (Action.HISTORY, Action.FEED)
 _FORCING_PARAMETERS: Final = ("locatt", "urlappend", "redirectionHeaders")
 _FORWARDED_PARAMETERS: Final = ("type", "index", "auth", AT_PARAMETER)
 _FROM_PAGE: Final = "page"
 """The field that identifies our own form."""
+
+QR_SCALE: Final = 4
+"""Units per module: an SVG has any size, but some programs show it in its own."""
+
+SVG_TYPE: Final = "image/svg+xml"
 
 _RANDOM_BYTES: Final = 6  # as many as a float represents exactly
 _CREDENTIALS: Final = frozenset(("authorization", "cookie"))
@@ -146,6 +157,14 @@ class _NotFound:
     problem: Problem
 
 
+@dataclass(frozen=True, slots=True)
+class _QrCode:
+    """A QR code will be drawn, in a thread."""
+
+    text: str
+    headers: HeaderList
+
+
 async def handle_request(request_context: RequestContext) -> Response:
     """Handle a request for a name, or for one of the server's own pages."""
     settings, accepted = request_context.server.settings, parse_accept(request_context.request.all("accept"))
@@ -184,7 +203,8 @@ async def _dispatch(request_context: RequestContext, accepted: AcceptHeader) -> 
         if is_generator:
             own = await generator.handle_request(request_context, form)
         else:
-            own = server_pages.get_page(located.path, settings, request_base_url(request_context))
+            own = await browse_pages.get_page(request_context, located.path)
+            own = own or server_pages.get_page(located.path, settings, request_base_url(request_context))
     if own is not None:
         return own.with_headers(time_travel.DO_NOT_NEGOTIATE)
     return problems.to_response(problems.page_not_found(located.path, settings), accepted, settings)
@@ -193,10 +213,13 @@ async def _dispatch(request_context: RequestContext, accepted: AcceptHeader) -> 
 async def _handle_name(request_context: RequestContext, parsed: _ResolverRequest) -> Response:
     if parsed.action is Action.API:
         return await _from_api(request_context, parsed.named.name, parsed.parameters)
-    past = parsed.at is not None or parsed.time is not None
+    past = parsed.at is not None or parsed.time is not None or parsed.action in _HISTORY_ACTIONS
     result = await request_context.read_public(lambda snapshot: _resolve(request_context, parsed, snapshot), past=past)
     if isinstance(result, Response):
         return result
+    if isinstance(result, _QrCode):
+        image = await request_context.do(WorkKind.READ, lambda: QrImage.of(result.text).svg(QR_SCALE))
+        return Response(200, (*result.headers, ("Content-Type", SVG_TYPE), ("Content-Security-Policy", POLICY)), image)
     if isinstance(result, _NotFound):
         settings = request_context.server.settings
         suggestions = await find_suggestions(request_context, result.text)
@@ -263,7 +286,7 @@ def _parse_request(
 
 def _resolve(
     request_context: RequestContext, parsed: _ResolverRequest, snapshot: Snapshot
-) -> Response | _AsJson | _NotFound:
+) -> Response | _AsJson | _NotFound | _QrCode:
     """Look up a name and create the response."""
     server, accepted = request_context.server, parsed.wanted.accepted
     settings, registry = server.settings, server.registry
@@ -402,7 +425,7 @@ class _RecordResponse:
         """The headers about other versions."""
         return signposting.time_headers(self.found.resolved, self.reader, self.settings)
 
-    def respond(self) -> Response | _AsJson:
+    def respond(self) -> Response | _AsJson | _QrCode:
         parsed, found, settings = self.parsed, self.found, self.settings
         wanted = parsed.wanted
         if found.aliases and parsed.wants_redirect and not parsed.posted:
@@ -413,6 +436,11 @@ class _RecordResponse:
             return alias_redirect(location, self.age, found.name, links, past=self.moment is not None)
         if found.tombstone is not None and parsed.wants_redirect:
             return self.record(wanted.accepted.record_form, gone=True)
+        if parsed.action is Action.QR:
+            described = signposting.describe(found, self.reader, settings)
+            return _QrCode(described.citation.uri, self.cache_headers)
+        if parsed.action in _HISTORY_ACTIONS:
+            return self.history()
         if parsed.action is Action.VALUES:
             return self.record(wanted.accepted.record_form)
         if parsed.action is not None and parsed.action in FORMS:
@@ -431,6 +459,17 @@ class _RecordResponse:
             varies = ("Vary", vary_header(candidates, wanted.accepted, past=self.moment is not None))
             return _with_headers(response, (("Cache-Control", "no-store"), varies, *self.time_headers))
         return self.redirect(candidates, number) or self.record(wanted.accepted.record_form)
+
+    def history(self) -> Response:
+        """Return the versions of the record, as a page or as a feed."""
+        found, settings = self.found, self.settings
+        before = parse_entry(self.parsed.parameters.first("before"))
+        headers = (("Cache-Control", "no-cache"), ("Vary", VARY_HISTORY), *self.time_headers)
+        versions = get_history(self.reader.snapshot, Anonymous(), found.resolved.handle, before, VERSIONS_PER_PAGE)
+        links = LinkBuilder(settings, self.reader.link_to)
+        citation = signposting.describe(found, self.reader, settings).citation
+        make = history_feed if self.parsed.action is Action.FEED else history_page
+        return _with_name(make(found, versions, citation, links, headers), found)
 
     def redirect(self, candidates: Candidates, number: float) -> Response | None:
         """Create the redirect; None if there is no target, or the record is requested."""
@@ -479,7 +518,8 @@ class _RecordResponse:
         citation = described.citation
         embedded = signposting.embedded_json_ld(described, settings)
         handle_types = find_handle_types(reader.policy(found))
-        shown = PageDetails(citation, described.authority, api, then, embedded, handle_types)
+        title = find_title(described.policy, described.values, settings.service.title_types) or citation.title or ""
+        shown = PageDetails(citation, described.authority, api, then, embedded, handle_types, title)
         if gone and found.tombstone is not None:
             return _with_name(tombstone_page(found, found.tombstone, shown, links, headers), found)
         return _with_name(record_page(found, shown, links, headers), found)

@@ -1,0 +1,106 @@
+"""What everybody can see of namespaces without naming a handle: for pages, suggestions and sitemaps.
+
+Nothing here shows more than a listing, the log or the history would: handles are named only where the policy lets
+everybody list them (`who_may_list = "public"`), and changes as the public log has them.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from perseid.ledger.log.entry import State
+from perseid.ledger.log.record_keys import key_range
+from perseid.names.errors import InvalidName
+from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, fold
+from perseid.names.uri import Resolver, parse_user_input
+from perseid.registry.commands.namespaces import namespaces
+from perseid.registry.identity import Anonymous
+from perseid.registry.policy.policy import Audience, Policy
+from perseid.registry.results import Refused
+from perseid.registry.snapshot import SITE_PREFIX, Snapshot
+
+from .listing import LogEntry, count_handles, list_log
+from .namespaces import get_policy
+
+MAX_NAMESPACES: Final = 200
+"""Namespaces that the front page lists: more would be a catalog of its own."""
+
+MAX_COMPLETIONS: Final = 8
+"""Handles that complete a text: as many as people read."""
+
+MAX_SCANNED: Final = 32
+"""Records that are read for them: some may not be public. Together they take less than a millisecond."""
+
+MIN_SUFFIX: Final = 1
+"""Characters of a suffix before handles are suggested."""
+
+RECENT_ENTRIES: Final = 1_000
+"""Entries at the end of the ledger that are searched for changes of a namespace."""
+
+MAX_RECENT: Final = 10
+"""Changes of a namespace that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedNamespace:
+    """A namespace whose handles everybody can list."""
+
+    prefix: str
+    purpose: str
+    retired: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceOverview:
+    """What everybody can see of a namespace."""
+
+    prefix: str
+    policy: Policy
+    count: int | None
+    """Its public handles; None unless everybody can list them."""
+    recent: tuple[LogEntry, ...] = ()
+    """Its last changes, newest first; none unless everybody can list handles."""
+
+
+def is_listed(snapshot: Snapshot, prefix: str) -> bool:
+    """Whether everybody can list the handles of a prefix."""
+    if not snapshot.rules.listing_allowed or fold(prefix) in (SITE_PREFIX, PREFIX_OF_PREFIXES):
+        return False
+    try:
+        is_public = snapshot.policy(prefix).who_may_list is Audience.PUBLIC
+    except Refused:
+        return False  # an unreadable policy opens nothing
+    return is_public and snapshot.is_responsible(Handle(prefix, "…"))
+
+
+def list_namespaces(snapshot: Snapshot) -> list[ListedNamespace]:
+    """The namespaces whose handles everybody can list, by prefix."""
+    found: list[ListedNamespace] = []
+    for prefix in namespaces(snapshot.reader):
+        if len(found) < MAX_NAMESPACES and is_listed(snapshot, prefix):
+            policy = snapshot.policy(prefix)
+            found.append(ListedNamespace(prefix, policy.purpose, policy.retired))
+    return found
+
+
+def get_overview(snapshot: Snapshot, prefix: str) -> NamespaceOverview:
+    """Describe a namespace. Raises `Refused`."""
+    policy = get_policy(snapshot, prefix)
+    if not is_listed(snapshot, prefix):
+        return NamespaceOverview(prefix, policy, None)
+    count = count_handles(snapshot, Anonymous(), prefix)
+    page = list_log(snapshot, Anonymous(), max(0, snapshot.reader.size - RECENT_ENTRIES), RECENT_ENTRIES)
+    recent = [entry for entry in reversed(page.items) if fold(entry.handle.partition("/")[0]) == fold(prefix)]
+    return NamespaceOverview(prefix, policy, count, tuple(recent[:MAX_RECENT]))
+
+
+def complete(snapshot: Snapshot, text: str, resolvers: tuple[Resolver, ...]) -> list[str]:
+    """Public handles that start with what somebody has typed so far, in any form; none where listing is not public."""
+    try:
+        handle = parse_user_input(text, resolvers, for_lookup=True).handle
+    except InvalidName:
+        return []
+    if len(handle.suffix) < MIN_SUFFIX or not is_listed(snapshot, handle.prefix):
+        return []
+    entries, _ = snapshot.reader.names_page(*key_range(str(handle)), MAX_SCANNED)
+    public = [entry.handle for entry in entries if entry.state is State.NORMAL]
+    return public[:MAX_COMPLETIONS]

@@ -1,0 +1,268 @@
+"""Values of records as HTML that people can read.
+
+Administrators, groups and keys are explained in words, and binary data is shown in hexadecimal. Data is a link to a
+handle where its type says that it is one, and only if this server resolves it, so no link is dead. The size of a page
+is bounded: long data is truncated, and the JSON form has all of it.
+
+Rows are written here and not by a template, which takes three times as long.
+"""
+
+from collections.abc import Callable, Container, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from html import escape
+from typing import Final, NamedTuple
+
+from markupsafe import Markup
+
+from perseid.names.errors import InvalidName
+from perseid.names.handle import fold
+from perseid.names.uri import MAX_ENCODED_LENGTH, parse_user_input
+from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission, ValueList
+from perseid.records.data_types import Data, interpret
+from perseid.records.encoding import decode_printable, to_iso
+from perseid.records.keys import PublicKey
+from perseid.records.record import Value
+from perseid.records.site import Site
+from perseid.records.types import (
+    DESC,
+    EMAIL,
+    HS_ADMIN,
+    HS_ALIAS,
+    HS_CERT,
+    HS_NA_DELEGATE,
+    HS_NAMESPACE,
+    HS_PUBKEY,
+    HS_SECKEY,
+    HS_SERV,
+    HS_SIGNATURE,
+    HS_SITE,
+    HS_VLIST,
+    URL,
+    Alias,
+    Email,
+    ServiceHandle,
+    has_type,
+)
+from perseid.registry.policy.authority import first_valid, parse_stored_party
+from perseid.server.http.context import HttpSettings
+
+from .links import MAX_SHOWN, TextLink, mail_link, to_html, to_link, to_visible, type_to_html
+from .texts import _, ngettext, on_change
+
+MAX_PAGE: Final = 200_000
+"""Characters of data that one page shows before values are shortened to `MAX_SHORT`."""
+
+MAX_SHORT: Final = 80
+"""Characters of one value that are shown after that."""
+
+MAX_NAME: Final = 2_048
+"""Characters of a name that are shown: the length of the longest name."""
+
+MAX_HEX_BYTES: Final = 512
+"""Bytes that are shown in hexadecimal."""
+
+MAX_LINES: Final = 200
+"""Entries of a value list that are shown."""
+
+MAX_CACHED_PERMISSIONS: Final = 256
+"""Sets of permissions that are kept as text: most administrators have one of a few."""
+
+MAX_CACHED_TIMES: Final = 1_024
+"""Times that are kept as HTML: records that were created together have the same."""
+
+_HDL: Final = "hdl:"
+_SYSTEM: Final = "HS_"
+_TYPES: Final = "0.TYPE"
+_KNOWN_TYPES: Final = (URL, DESC, EMAIL)
+
+Line = tuple[TextLink, ...]
+
+
+class ValueRows(NamedTuple):
+    """The rows of a record's values."""
+
+    described: Markup
+    """What the record says about its target."""
+    system: Markup
+    """Administrators, keys and other values of the Handle System itself."""
+    system_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkBuilder:
+    """Builds links to handles that this server resolves."""
+
+    settings: HttpSettings
+    path_of: Callable[[str], str]
+    """Returns the path of the page of a name; empty if there is none here."""
+
+    def to(self, name: str, text: str | None = None) -> TextLink:
+        """Return a name, or another text for it, as a link if the name resolves here."""
+        return TextLink(to_visible(name if text is None else text, MAX_NAME), self.path_of(name))
+
+
+def render_rows(values: Iterable[Value], links: LinkBuilder, handle_types: Container[str]) -> ValueRows:
+    """Write the rows of a table of values."""
+    budget = MAX_PAGE
+    rows: tuple[list[str], list[str]] = ([], [])
+    for value in values:
+        lines, note = describe_data(value, links, MAX_SHOWN if budget > 0 else MAX_SHORT)
+        if fold(value.type) in handle_types and len(value.data) <= MAX_ENCODED_LENGTH:
+            handle = first_valid([value], parse_stored_party)
+            lines = lines if handle is None else ((links.to(str(handle), value.data.decode()),),)
+        for line in lines:
+            for piece in line:
+                budget -= len(piece.text)
+        is_system = value.type[:3].upper() == _SYSTEM
+        rows[is_system].append(_row(value, links, lines, note, is_system=is_system))
+    described, system = map(Markup, map("\n".join, rows))
+    return ValueRows(described, system, len(rows[1]))
+
+
+def describe_data(value: Value, links: LinkBuilder, limit: int = MAX_SHOWN) -> tuple[tuple[Line, ...], str]:
+    """Return the lines that show a value, and a note."""
+    if has_type(value.type, HS_SECKEY):
+        return (), _("not shown: secret key")
+    return _describe_content(interpret(value), links, limit) or _describe_text(value.data, links, limit)
+
+
+def _describe_content(content: Data | None, links: LinkBuilder, limit: int) -> tuple[tuple[Line, ...], str] | None:
+    """Describe structured data; None if its bytes say all."""
+    match content:
+        case Admin():
+            administrator = content.administrator
+            key = _("key {index} of").format(index=administrator.index) if administrator.index else _("any key of")
+            rest = TextLink(f": {_permission_words(content.permissions)}")
+            return ((TextLink(f"{key} "), links.to(administrator.handle), rest),), ""
+        case ValueList():
+            lines = [(TextLink(f"{each.index}:"), links.to(each.handle)) for each in content.entries[:MAX_LINES]]
+            more = len(content.entries) - len(lines)
+            return tuple(lines), _("and {count} more").format(count=f"{more:,}") if more else ""
+        case PublicKey():
+            return ((TextLink(content.fingerprint),),), ""
+        case Site():
+            return _describe_site(content)
+        case Email():
+            return ((mail_link(content.text, links.settings),),), _truncation_note(content.text, limit)
+        case Alias() | ServiceHandle():
+            return ((links.to(content.text),),), _truncation_note(content.text, limit)
+    return None
+
+
+def _describe_text(data: bytes, links: LinkBuilder, limit: int) -> tuple[tuple[Line, ...], str]:
+    text = decode_printable(data)
+    if text is None:
+        return _hex_dump(data, limit)
+    if text[: len(_HDL)].lower() == _HDL:
+        name = ""
+        if len(text) <= len(_HDL) + MAX_ENCODED_LENGTH:
+            with suppress(InvalidName):
+                name = str(parse_user_input(text, for_lookup=True).handle)
+        return ((links.to(name, text),),), _truncation_note(text, MAX_NAME)
+    return ((to_link(text, links.settings, limit),),), _truncation_note(text, limit)
+
+
+def link_type(type_: str, links: LinkBuilder) -> TextLink:
+    """Return a type, linked if it is a handle or is registered under `0.TYPE`."""
+    if "/" not in type_ and (fold(type_) in _KNOWN_TYPES or (fold(type_).startswith(_SYSTEM) and "." not in type_)):
+        return links.to(f"{_TYPES}/{type_}", type_)
+    return links.to(type_)
+
+
+def _row(value: Value, links: LinkBuilder, lines: tuple[Line, ...], note: str, *, is_system: bool) -> str:
+    """One row as HTML; times are in ISO 8601, which a script shows in the reader's zone."""
+    data = "".join([f"<div>{''.join(map(to_html, line))}</div>" for line in lines])
+    if note:
+        data += f'<div class="quiet">{escape(note)}</div>'
+    type_ = type_to_html(link_type(value.type, links))
+    if is_system and (words := _explanations().get(fold(value.type).partition(".")[0])):
+        type_ = f'<div>{type_}</div><div class="quiet">{words}</div>'
+    labels = _labels()
+    return (
+        f'<tr data-index="{value.index}"><td data-label="{labels[0]}" class="type">{type_}</td>'
+        f'<td data-label="{labels[1]}" class="data">{data}</td>'
+        f'<td data-label="{labels[2]}" class="time">{_time(value.timestamp)}</td>'
+        f'<td data-label="{labels[3]}" class="number">{value.index}</td></tr>'
+    )
+
+
+@lru_cache(MAX_CACHED_TIMES)
+def _time(seconds: int) -> str:
+    text = to_iso(seconds)
+    return f'<time datetime="{text}">{text}</time>' if seconds else "–"
+
+
+@cache
+def _labels() -> tuple[str, ...]:
+    """The headings of the columns, for each cell on a phone."""
+    return tuple(map(escape, (_("Type"), _("Data"), _("Changed"), _("Index"))))
+
+
+@cache
+def _explanations() -> dict[str, str]:
+    """What the types of the Handle System are for."""
+    texts = {
+        HS_ADMIN: _("Who can change this record"),
+        HS_VLIST: _("A group of keys"),
+        HS_PUBKEY: _("A public key, to authenticate its owner"),
+        HS_SECKEY: _("A secret key, to authenticate its owner"),
+        HS_SITE: _("The servers of a prefix"),
+        HS_SERV: _("The handle that names the servers of a prefix"),
+        HS_NA_DELEGATE: _("The servers of derived prefixes"),
+        HS_NAMESPACE: _("Settings of a prefix"),
+        HS_ALIAS: _("The handle that this one is another name of"),
+        HS_SIGNATURE: _("A signature of other values"),
+        HS_CERT: _("A certificate of a key"),
+    }
+    return {type_: escape(text) for type_, text in texts.items()}
+
+
+@lru_cache(MAX_CACHED_PERMISSIONS)
+def _permission_words(permissions: AdminPermission) -> str:
+    if permissions & ALL_PERMISSIONS == ALL_PERMISSIONS:
+        return _("all permissions")
+    words = {
+        AdminPermission.ADD_HANDLE: _("create handles"),
+        AdminPermission.DELETE_HANDLE: _("delete handles"),
+        AdminPermission.ADD_NA: _("create derived prefixes"),
+        AdminPermission.DELETE_NA: _("delete derived prefixes"),
+        AdminPermission.READ_VALUE: _("read private values"),
+        AdminPermission.MODIFY_VALUE: _("change values"),
+        AdminPermission.REMOVE_VALUE: _("remove values"),
+        AdminPermission.ADD_VALUE: _("add values"),
+        AdminPermission.MODIFY_ADMIN: _("change administrators"),
+        AdminPermission.REMOVE_ADMIN: _("remove administrators"),
+        AdminPermission.ADD_ADMIN: _("add administrators"),
+        AdminPermission.LIST_HANDLES: _("list handles"),
+    }
+    return ", ".join([text for bit, text in words.items() if bit in permissions]) or _("no permissions")
+
+
+for _forget in (_labels.cache_clear, _explanations.cache_clear, _permission_words.cache_clear):
+    on_change(_forget)
+
+
+def _describe_site(site: Site) -> tuple[tuple[Line, ...], str]:
+    count = len(site.servers)
+    kind = _("primary site") if site.is_primary else _("mirror site")
+    text = ngettext("{kind} with {count} server", "{kind} with {count} servers", count).format(kind=kind, count=count)
+    lines = [(TextLink(to_visible(str(server.ip), MAX_SHORT)),) for server in site.servers[:MAX_LINES]]
+    return ((TextLink(text),), *lines), ""
+
+
+def _hex_dump(data: bytes, limit: int) -> tuple[tuple[Line, ...], str]:
+    shown = min(MAX_HEX_BYTES, limit // 2)
+    size = f"{len(data):,}"
+    note = _("{size} bytes").format(size=size)
+    if len(data) > shown:
+        note = _("{size} bytes; the first {shown} are shown").format(size=size, shown=shown)
+    return ((TextLink(data[:shown].hex().upper()),),), note
+
+
+def _truncation_note(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return ""
+    note = _("{size} characters; the first {shown} are shown")
+    return note.format(size=f"{len(text):,}", shown=f"{limit:,}")

@@ -1,0 +1,232 @@
+"""Front page, namespaces, the ledger, suggestions while typing and sitemaps: only what everybody can list."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from urllib.parse import quote, urlsplit
+from xml.etree import ElementTree as ET
+
+import pytest
+from msgspec.structs import replace as replace_struct
+
+from perseid.names.handle import Handle
+from perseid.records.record import Permission, Value
+from perseid.registry.commands.lifecycle import Tombstone
+from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
+from perseid.registry.commands.records import Create, Delete
+from perseid.registry.policy.policy import PROFILES, Audience
+from perseid.server.http.pages import browse_pages
+from perseid.server.http.pages.browse_pages import explain_policy
+from tests.server.http.contexts import Harness, header_of, json_of
+from tests.server.http.resolver.resolver_records import ADMIN, create, page_of, resolver, text
+from tests.server.installations import OPERATOR
+
+OPEN = "20.500.1"
+CLOSED = "20.500.2"
+ATTACK = "<script>alert(1)</script>"
+PUBLIC = replace(PROFILES["free"], who_may_list=Audience.PUBLIC, purpose=f"Reports & {ATTACK}\nMore about them.")
+
+
+@pytest.fixture
+def server() -> Iterator[Harness]:
+    with resolver() as made:
+        for prefix, policy in ((OPEN, PUBLIC), (CLOSED, replace(PROFILES["free"], purpose="A secret plan."))):
+            made.registry.do(AddNamespace(prefix, policy, (ADMIN,)), OPERATOR, "cli")
+            for name in ("report-1", "report-2", "other", "withdrawn", "deleted", "hidden", "x<b>&"):
+                create(made, f"{prefix}/{name}", text(1, "URL", "https://example.org/"))
+            made.registry.do(Tombstone(Handle.parse(f"{prefix}/withdrawn"), "gone"), OPERATOR, "cli")
+            made.registry.do(Delete(Handle.parse(f"{prefix}/deleted")), OPERATOR, "cli")
+            hide(made, f"{prefix}/report-3")
+        yield made
+
+
+def change(server: Harness, name: str, *values: Value) -> None:
+    server.registry.do(Create(Handle.parse(name), values, overwrite=True), OPERATOR, "cli")
+
+
+def hide(server: Harness, name: str) -> None:
+    server.registry.do(
+        Create(Handle.parse(name), (text(1, "URL", "https://example.org/"),), published=False), OPERATOR, "cli"
+    )
+
+
+def suggested(server: Harness, typed: str) -> list[str]:
+    return list(json_of(server.get(f"/suggest?q={quote(typed, safe='')}"))["suggestions"])
+
+
+def test_front_page_lists_namespaces_that_everybody_can_list(server: Harness) -> None:
+    page = page_of(server.get("/"))
+    assert f"/namespaces/{OPEN}" in page.links
+    assert f"Reports & {ATTACK}" in page.text
+    assert "More about them" not in page.text, "a sentence each"
+    assert CLOSED not in page.text
+    assert "A secret plan." not in page.text
+
+
+def test_no_namespace_is_listed_where_listing_is_disabled(server: Harness) -> None:
+    server.registry.rules = replace(server.registry.rules, listing_allowed=False)
+    assert OPEN not in page_of(server.get("/")).text
+    assert suggested(server, f"{OPEN}/r") == []
+    assert "not public" in page_of(server.get(f"/namespaces/{OPEN}")).text
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        f"{OPEN}/rep",
+        f"hdl:{OPEN}/rep",
+        f"https://hdl.handle.net/{OPEN}/rep",
+        f"https://hdl.example.org/{OPEN}/rep",
+        f"https://hdl.example.org/hdl/{OPEN}/REP",
+    ],
+)
+def test_every_form_of_a_handle_is_completed(server: Harness, typed: str) -> None:
+    """Unpublished handles look free."""
+    assert suggested(server, typed) == [f"{OPEN}/report-1", f"{OPEN}/report-2"]
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [f"{CLOSED}/rep", f"{OPEN}/", OPEN, "", "/", "0.NA/20", "0.SITE/POLICY/2", f"{OPEN}/" + "x" * 3_000, "999/x"],
+)
+def test_nothing_else_is_suggested(server: Harness, typed: str) -> None:
+    assert suggested(server, typed) == []
+
+
+def test_deleted_and_withdrawn_handles_are_not_suggested(server: Harness) -> None:
+    assert suggested(server, f"{OPEN}/w") == []
+    assert suggested(server, f"{OPEN}/d") == []
+    assert suggested(server, f"{OPEN}/x") == [f"{OPEN}/x<b>&"]
+
+
+def test_page_of_a_listed_namespace_has_counts_and_changes(server: Harness) -> None:
+    page = page_of(server.get(f"/namespaces/{OPEN}"))
+    assert "Public identifiers6" in page.text.replace("identifiers 6", "identifiers6")
+    assert "Everybody can list all identifiers." in page.text
+    assert f"/{OPEN}/report-2?noredirect" in page.links
+    assert "report-3" not in page.text, "unpublished"
+    assert f"Reports & {ATTACK}" in page.text
+
+
+def test_page_of_another_namespace_has_its_rules_only(server: Harness) -> None:
+    page = page_of(server.get(f"/namespaces/{CLOSED}"))
+    assert "Its administrators can list all identifiers." in page.text
+    assert "Recent changes" not in page.text
+    assert "report-1" not in page.text
+    assert server.get("/namespaces/999").status >= 400
+    assert server.get("/namespaces/").status == 404
+
+
+def test_changes_without_past_are_not_shown(server: Harness) -> None:
+    server.registry.do(SetPolicy(OPEN, replace(PUBLIC, show_past=False)), OPERATOR, "cli")
+    page = page_of(server.get(f"/namespaces/{OPEN}"))
+    assert f"{OPEN}/deleted" not in page.text
+    assert "Earlier versions are not public." in page.text
+
+
+def test_every_policy_is_explained() -> None:
+    for policy in PROFILES.values():
+        sentences = explain_policy(replace(policy, retired=True))
+        assert all(re.fullmatch("[A-Z].*[.]", sentence) for sentence in sentences)
+        assert "The namespace is retired: no new identifiers are created." in sentences
+        assert ("Every record names" in " ".join(sentences)) is policy.authority
+
+
+def test_ledger_page_shows_key_and_checkpoint(server: Harness) -> None:
+    page = page_of(server.get("/ledger"))
+    assert "perseid verify FILE --key KEY" in page.text
+    with server.registry.snapshot() as snapshot:
+        assert snapshot.reader.origin in page.text
+
+
+def test_sitemaps_have_the_listed_handles(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(browse_pages, "SITEMAP_URLS", 4)
+    index = server.get("/sitemap.xml")
+    assert header_of(index, "Content-Type") == "application/xml;charset=utf-8"
+    parts = [each.text or "" for each in ET.fromstring(index.body).iter() if each.tag.endswith("loc")]
+    assert len(parts) == 2
+    found: list[str] = []
+    for part in parts:
+        url = urlsplit(part)
+        answer = server.get(f"{url.path}?{url.query}")
+        found += [each.text or "" for each in ET.fromstring(answer.body).iter() if each.tag.endswith("loc")]
+    assert len(found) == len(set(found)) == 6
+    assert f"https://hdl.example.org/{OPEN}/report-1?noredirect" in found
+    assert not any(CLOSED in each or "report-3" in each for each in found)
+    assert server.get(urlsplit(found[0]).path).status in (302, 410)
+
+
+def test_sitemaps_of_other_prefixes_do_not_exist(server: Harness) -> None:
+    assert server.get(f"/sitemap.xml?prefix={CLOSED}").status == 404
+    assert server.get(f"/sitemap.xml?prefix={OPEN}&skip=x").status == 400
+    server.configure(public_url="")
+    assert server.get("/sitemap.xml").status == 404
+
+
+# History, feed and QR code
+
+
+def test_history_shows_public_versions_and_differences(server: Harness) -> None:
+    name = f"{OPEN}/report-1"
+    secret = Value(2, "NOTE", b"private", permissions=Permission.ADMIN_READ)
+    change(server, name, text(1, "URL", "https://example.org/new"), secret, text(3, "DESC", ATTACK))
+    answer = server.get(f"/{name}?action=history")
+    page = page_of(answer)
+    assert "https://example.org/new" in page.text
+    assert ATTACK in page.text
+    assert "private" not in page.text
+    removed = [tag for tag, _ in page.elements if tag == "del"]
+    assert len(removed) == 1
+    (first, second) = [link for link in page.links if "at=" in link]
+    assert "https://example.org/new" in page_of(server.get(first)).text
+    assert "https://example.org/new" not in page_of(server.get(second)).text
+    (number,) = re.findall("at=([0-9]+)", first)
+    assert (
+        len([link for link in page_of(server.get(f"/{name}?action=history&before={number}")).links if "at=" in link])
+        == 1
+    )
+    assert server.get(f"/{name}?action=history&before=x").status == 400
+
+
+def test_feed_is_valid_atom(server: Harness) -> None:
+    name = f"{OPEN}/report-1"
+    change(server, name, text(1, "URL", "https://example.org/"), text(2, "TITLE", f"{ATTACK}&\x01"))
+    answer = server.get(f"/{name}?action=feed")
+    assert header_of(answer, "Content-Type") == "application/atom+xml;charset=utf-8"
+    feed = ET.fromstring(answer.body)
+    atom = "{http://www.w3.org/2005/Atom}"
+    assert feed.tag == f"{atom}feed"
+    assert ATTACK in (feed.findtext(f"{atom}title") or "")
+    assert feed.findtext(f"{atom}id") == f"https://hdl.example.org/{name}"
+    entries = feed.findall(f"{atom}entry")
+    assert [each.findtext(f"{atom}title") for each in entries] == ["Changed", "Created"]
+    assert entries[0].findtext(f"{atom}summary") == "1 value added"
+    ids = [each.findtext(f"{atom}id") for each in entries]
+    assert len(set(ids)) == 2
+    server.configure(public_url="")
+    feed = ET.fromstring(server.get(f"/{name}?action=feed").body)
+    assert feed.findtext(f"{atom}id") == f"hdl:{name}"
+
+
+def test_history_is_hidden_where_the_policy_hides_the_past(server: Harness) -> None:
+    name = f"{OPEN}/report-1"
+    change(server, name, text(1, "URL", "https://example.org/new"))
+    server.registry.do(SetPolicy(OPEN, replace(PUBLIC, show_past=False)), OPERATOR, "cli")
+    page = page_of(server.get(f"/{name}?action=history"))
+    assert len([link for link in page.links if "at=" in link]) == 1
+    assert "Earlier versions are not shown." in page.text
+
+
+def test_qr_code_of_an_identifier(server: Harness) -> None:
+    answer = server.get(f"/{OPEN}/report-1?action=qr")
+    assert header_of(answer, "Content-Type") == "image/svg+xml"
+    assert ET.fromstring(answer.body).tag == "{http://www.w3.org/2000/svg}svg"
+    assert "default-src 'none'" in (header_of(answer, "Content-Security-Policy") or "")
+
+
+def test_configured_type_is_the_title(server: Harness) -> None:
+    create(server, f"{OPEN}/titled", text(1, "TITLE", "Usual"), text(2, "10320/label", "Preferred"))
+    assert "Usual" in page_of(server.get(f"/{OPEN}/titled")).title
+    service = replace_struct(server.context.settings.service, title_types=("10320/LABEL", "TITLE"))
+    server.configure(service=service)
+    assert page_of(server.get(f"/{OPEN}/titled")).title.startswith("Preferred – ")
