@@ -189,3 +189,27 @@ def test_user_without_permission_cannot_register_a_type(guest: ConsoleUser) -> N
     guest.get("/console/types")
     guest.submit("/types", handle="12345/SCALE", description="Of a map")
     assert "Permission denied" in guest.alert
+
+
+def test_two_people_change_different_rules_and_none_is_lost(server: Harness) -> None:
+    first, second = ConsoleUser(server).sign_in(), ConsoleUser(server).sign_in()
+    first.get(PAGE)
+    second.get(PAGE)
+    first.submit("/policy", **{"rule.purpose": '"Theirs"'})
+    first.submit("/policy", save="yes")
+    second.submit("/policy", **{"rule.default_ttl": "60"})
+    assert "Theirs" not in second.text, "it is not a change of the second user"
+    second.submit("/policy", save="yes")
+    second.get(PAGE)
+    assert "Theirs" in second.page.body.decode()
+    assert second.form("/policy").fields["rule.default_ttl"] == "60"
+
+
+def test_two_people_who_change_one_rule_get_a_conflict(server: Harness) -> None:
+    first, second = ConsoleUser(server).sign_in(), ConsoleUser(server).sign_in()
+    first.get(PAGE)
+    second.get(PAGE)
+    first.submit("/policy", **{"rule.purpose": '"Theirs"'})
+    first.submit("/policy", save="yes")
+    second.submit("/policy", **{"rule.purpose": '"Mine"'})
+    assert "Somebody else has changed the rule purpose" in second.alert

@@ -27,6 +27,8 @@ class PolicyRule(NamedTuple):
     """As stored, in TOML."""
     text: str
     """As the user has written it."""
+    shown: str
+    """As it was stored when the form was opened."""
 
     def check(self) -> None:
         """Check the text alone, for the preview. Raises `InvalidPolicy`."""
@@ -86,6 +88,10 @@ async def change_policy(console: ConsoleRequest) -> Response:
     stored = await console.api.policy(prefix)
     rules = _read_rules(console, stored.rules)
     changed = [rule for rule in rules if rule.text != rule.current]
+    try:
+        _check_conflicts(changed)
+    except Refused as error:
+        return await _namespace_page(console, error)
     if not console.text("save"):
         try:
             for rule in changed:
@@ -130,15 +136,25 @@ async def _namespace_page(console: ConsoleRequest, problem: ClientError | None =
 
 
 def _read_rules(console: ConsoleRequest, stored: dict[str, object]) -> list[PolicyRule]:
-    """The rules as stored, with what the form has for them."""
+    """The rules as stored, with what the form has for those that the user has changed."""
+    fields = dict(reversed(console.form.pairs))
     rules = []
     for name, key in KEYS.items():
         current = format_toml(stored[name]) if name in stored else ""
-        text = console.form.first(f"rule.{name}")
+        shown = fields.get(f"was.{name}", current)
         # A line end would begin another rule.
-        written = current if text is None else " ".join(text.split("\n")).replace("\r", "").strip() or current
-        rules.append(PolicyRule(name, key.about, key.expects, current, written))
+        text = " ".join(fields.get(f"rule.{name}", "").split("\n")).replace("\r", "").strip()
+        written = current if text in ("", shown) else text
+        rules.append(PolicyRule(name, key.about, key.expects, current, written, shown))
     return rules
+
+
+def _check_conflicts(rules: list[PolicyRule]) -> None:
+    """Refuse to change a rule that somebody else has changed since the form was opened."""
+    for rule in rules:
+        if rule.current not in (rule.shown, rule.text):
+            reason = _("Somebody else has changed the rule {name} since you opened the page: it is {value} now")
+            raise Refused(reason.format(name=rule.name, value=rule.current), advice=_("Check it, and change it again"))
 
 
 # Types
