@@ -3,10 +3,13 @@
 import re
 from collections.abc import Iterator
 from html import unescape
+from xml.etree import ElementTree as ET
 
 import pytest
 
 from perseid.records.record import Value
+from perseid.schema.access import Access, AccessEntry, KeyState
+from perseid.server.http.console.access_picture import MAX_IDENTITIES, count_omitted, draw_access
 from tests.server.http.console.console_user import ConsoleUser
 from tests.server.http.contexts import Harness, harness
 from tests.server.http.resolver.resolver_records import create
@@ -127,6 +130,41 @@ def test_user_without_permission_cannot_give_access(guest: ConsoleUser, user: Co
     assert "Permission denied" in guest.alert
     user.get(ACCESS)
     assert "owner" not in row_of(user, "300:12345/guest")
+
+
+def picture_of(user: ConsoleUser) -> ET.Element:
+    found = re.search(r"(?s)<svg class=\"access-picture.*?</svg>", user.page.body.decode())
+    assert found is not None, user.text
+    assert "style=" not in found[0]
+    return ET.fromstring(found[0])
+
+
+def test_picture_shows_the_same_identities_as_the_table(user: ConsoleUser) -> None:
+    for name in ("ann", "bob"):
+        add_user(user, name)
+        grant(user, f"300:12345/{name}", "editor" if name == "ann" else "reader")
+    user.get(ACCESS)
+    picture = picture_of(user)
+    described = picture.findtext("desc") or ""
+    for identity, role in (("300:0.NA/12345", "owner"), ("300:12345/ann", "editor"), ("300:12345/bob", "reader")):
+        assert re.search(rf"{re.escape(identity)} →[^;]* {role}", described), described
+        assert f"{identity}: {role}" in [group.findtext("title") for group in picture.findall("g")]
+    assert picture.findtext("title") == "Who can do what with 12345"
+    assert len(picture.findall("path")) >= 5, "identity to group, and group to prefix"
+
+
+def test_picture_has_a_limit_and_escapes_all_texts() -> None:
+    entries = [
+        AccessEntry(f"{number}:12345/<b>{number}", ("add_value",), KeyState.UNKNOWN, groups=("200:a&b", "201:c"))
+        for number in range(MAX_IDENTITIES + 2)
+    ]
+    access = Access("12345/<script>", "12345/x", entries)
+    drawn = str(draw_access(access))
+    assert "<b>" not in drawn
+    assert "<script>" not in drawn
+    boxes = ET.fromstring(drawn).findall("g")
+    assert len(boxes) == MAX_IDENTITIES + 3, "the identities, two groups, and the record"
+    assert count_omitted(access) == 2
 
 
 # Users

@@ -9,6 +9,7 @@ from perseid.server.http.messages import Response
 from perseid.server.http.pages.texts import _
 from perseid.server.native.work import WorkKind
 
+from .access_picture import count_omitted, draw_access
 from .requests import ConsoleRequest
 from .routing import Pages
 
@@ -123,6 +124,8 @@ async def _access_page(console: ConsoleRequest, problem: ClientError | None = No
         namespaces=namespaces,
         on=on,
         access=access,
+        picture=draw_access(access) if access is not None and access.entries else "",
+        omitted=0 if access is None else count_omitted(access),
         users=users,
         next_cursor=cursor,
         roles=ROLES,

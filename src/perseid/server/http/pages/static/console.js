@@ -5,7 +5,7 @@ const PAUSE = 400; // milliseconds without a key before a check
 function addRowButton(rows) {
   const button = document.createElement("button");
   button.type = "button";
-  button.className = "quiet";
+  button.className = "second";
   button.textContent = rows.dataset.add;
   button.addEventListener("click", () => {
     const all = rows.querySelectorAll("[data-row]");
