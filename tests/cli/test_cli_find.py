@@ -36,6 +36,18 @@ def test_s5_handles_are_found_by_value_owner_and_time_of_change(here: Site) -> N
     assert sorted(owned) == ["12345/0", "12345/1", "12345/2"]
 
 
+def test_handles_are_found_by_words_of_their_titles(here: Site) -> None:
+    here.ok("create 12345/map --url https://www.example.org/9 --value 'TITLE=A Map of Åre'")
+    assert here.lines("find --words", "ARE map") == here.lines("find --words ma --prefix 12345") == ["12345/map"]
+    assert here.lines("find --words", "two words") == ["12345/mail"], "a description serves as title"
+    assert here.lines("find --words map --host none.example") == here.lines("find --words example") == []
+    (exported,) = here.lines("export --words map")
+    assert json.loads(exported)["handle"] == "12345/map"
+    here.ok("rewrite --host www.example.org --words map --to https://new.example/* --yes")
+    assert here.lines("find --host new.example") == ["12345/map"]
+    refused(here("find --words !"), "has no word of at least 2 letters or digits", code=2)
+
+
 def test_json_has_one_line_per_handle_with_the_matching_values(here: Site) -> None:
     (line,) = here.lines("find --url https://www.example.org/1 --json")
     found = json.loads(line)

@@ -55,6 +55,8 @@ COMMANDS: Final = (
     "find --url *example*",
     "find --prefix 12345 --owner hdl:0.NA/12345",
     "find --type EMAIL",
+    "find --words example --prefix 12345",
+    "find --words !",
     "find --host none.example",
     "find --changed-since nonsense",
     # History

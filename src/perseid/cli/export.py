@@ -34,6 +34,7 @@ from .queries import (
     TypeCondition,
     UrlCondition,
     ValueCondition,
+    WordsCondition,
     select,
 )
 
@@ -70,6 +71,7 @@ def export(  # noqa: PLR0913 - options
     path: PathCondition = None,
     type_: TypeCondition = None,
     value: ValueCondition = None,
+    words: WordsCondition = None,
     owner: OwnerCondition = None,
     changed_since: ChangedSince = None,
     static: Annotated[
@@ -101,7 +103,7 @@ def export(  # noqa: PLR0913 - options
         perseid export --static site
     """
     if static is not None:
-        options = (output, at, url, host, path, type_, value, owner, changed_since, acting_as)
+        options = (output, at, url, host, path, type_, value, words, owner, changed_since, acting_as)
         if history or raw or format_ is not ExportFormat.JSONL or any(option is not None for option in options):
             raise typer.BadParameter("can only be used with PREFIX, -d and --json", param_hint="--static")
         _export_site(directory, static, prefix, json)
@@ -109,7 +111,7 @@ def export(  # noqa: PLR0913 - options
     to_file = output is not None and str(output) != STANDARD_OUTPUT
     if json and not to_file:
         raise typer.BadParameter("requires a file: use -o FILE", param_hint="--json")
-    selectors = Selectors(url, host, path, type_, value, prefix, owner, changed_since=changed_since)
+    selectors = Selectors(url, host, path, type_, value, prefix, owner, changed_since=changed_since, words=words)
 
     with ExitStack() as stack:
         connect = REMOTE.get()

@@ -39,6 +39,7 @@ from .queries import (
     TypeCondition,
     UrlCondition,
     ValueCondition,
+    WordsCondition,
 )
 from .verify import shorten_time
 
@@ -68,6 +69,7 @@ def rewrite(  # noqa: PLR0913 - options
     path: PathCondition = None,
     type_: TypeCondition = None,
     value: ValueCondition = None,
+    words: WordsCondition = None,
     prefix: PrefixCondition = None,
     owner: OwnerCondition = None,
     changed_since: ChangedSince = None,
@@ -95,7 +97,7 @@ def rewrite(  # noqa: PLR0913 - options
     """
     order = Rewrite.of(Search(url=url, host=host), to)  # refuses what no server needs to see
     by = None if owner is None else str(parse_reference(owner).handle)
-    selectors = Selectors(url, host, path, type_, value, prefix, by, changed_since=changed_since)
+    selectors = Selectors(url, host, path, type_, value, prefix, by, changed_since=changed_since, words=words)
     with open_target(directory, acting_as) as target:
         total = _preview_rewrite(target.preview_rewrite(selectors, to), json, dry_run)
         if not total:  # no error, as in `find`: the same command may have been run before

@@ -214,6 +214,10 @@ ValueCondition: TypeAlias = Annotated[
 ChangedSince: TypeAlias = Annotated[
     str | None, typer.Option("--changed-since", metavar="TIME|SEQ", help="Changed after this time or entry.")
 ]
+WordsCondition: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--words", metavar="TEXT", help="Words of the title, or their beginnings, whatever their case."),
+]
 PrefixCondition: TypeAlias = Annotated[
     str | None, typer.Option("--prefix", metavar="PREFIX", help="The prefix of the handle.")
 ]
@@ -232,6 +236,7 @@ def search(  # noqa: PLR0913 - options
     path: PathCondition = None,
     type_: TypeCondition = None,
     value: ValueCondition = None,
+    words: WordsCondition = None,
     prefix: PrefixCondition = None,
     owner: OwnerCondition = None,
     changed_since: ChangedSince = None,
@@ -256,9 +261,10 @@ def search(  # noqa: PLR0913 - options
         perseid find --url "https://example.org/maps/*" --json
         perseid find --owner 102.100.pilin2/XYZZY
         perseid find --type EMAIL --json
+        perseid find --words "map venice"
         perseid find --prefix 102.100.272 --changed-since 2026-01-01 --limit 2
     """
-    selectors = Selectors(url, host, path, type_, value, prefix, owner, changed_since=changed_since)
+    selectors = Selectors(url, host, path, type_, value, prefix, owner, changed_since=changed_since, words=words)
     if selectors == Selectors():
         raise typer.BadParameter("use at least one condition, as in --host example.org")
     connect = REMOTE.get()

@@ -447,11 +447,12 @@ class QueryOperations:
         owner: str | None = None,
         strict: bool = False,
         changed_since: str | int | None = None,
+        words: str | None = None,
         page_size: int = MAX_PAGE,
     ) -> Input:
         """Find handles; all criteria must match."""
-        query = FindQuery(url, host, path, type, value, prefix, owner, strict, _moment(changed_since), limit=page_size)
-        return make_input(query=query)
+        criteria = (url, host, path, type, value, prefix, owner, strict, _moment(changed_since), words)
+        return make_input(query=FindQuery(*criteria, limit=page_size))
 
     @pages("/exports", ExportPart, "content", bytes)
     def export(  # noqa: PLR0913 - one argument per field
@@ -470,10 +471,11 @@ class QueryOperations:
         owner: str | None = None,
         strict: bool = False,
         changed_since: str | int | None = None,
+        words: str | None = None,
         after: str = "",
     ) -> Input:
         """Export records as the parts of a file; `after` is the `next` of the last part of an interrupted export."""
-        criteria = (url, host, path, type, value, prefix, owner, strict, _moment(changed_since))
+        criteria = (url, host, path, type, value, prefix, owner, strict, _moment(changed_since), words)
         return make_input(query=ExportQuery(*criteria, format, history, _moment(at), raw, after))
 
     @operation("GET", "/statistics", StatisticsResponse)

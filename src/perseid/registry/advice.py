@@ -199,7 +199,7 @@ class AdviceKind(Enum):
 
     # Queries
     FIND_OWNED = "Ask an administrator for the permission, or search for the handles that you own"
-    GIVE_CRITERION = "Give a URL, host, path, type, value, owner, prefix or entry"
+    GIVE_CRITERION = "Give a URL, host, path, type, value, words, owner, prefix or entry"
     GIVE_ENTRY = "Give an existing entry, or a time"
     GIVE_PAST_TIME = "Give a time in the past"
     GIVE_SMALLER_SIZE_FIRST = "Give the smaller size first"
@@ -221,6 +221,7 @@ class AdviceKind(Enum):
     USE_LIMIT = "Use a limit of at least 1"
     USE_PAGE_URL = "Use the URL of a page"
     USE_URL_PATTERN = "For example: https://example.org/*"
+    WORDS_EXAMPLE = "For example: map of venice"
 
     def __call__(self, **parameters: object) -> "Advice":
         """Advice of this kind."""

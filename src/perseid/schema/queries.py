@@ -67,6 +67,14 @@ class Selectors(RequestBody, frozen=True):
     ] = None
     strict: Strict = False
     changed_since: Annotated[Moment | None, Doc("Changed after this time or ledger entry.")] = None
+    words: Annotated[
+        str | None,
+        Doc(
+            "Words of the title, or of the description if there is no title: in any order, each from its start, "
+            "whatever their case and accents.",
+            examples=["map venice"],
+        ),
+    ] = None
 
 
 class FindQuery(Selectors, frozen=True):
@@ -83,7 +91,10 @@ class FoundHandle(ResponseBody, frozen=True):
     state: Annotated[str, Doc("`published`, `unpublished`, `reserved` or `tombstone`.", examples=["published"])]
     seq: Annotated[Seq, Doc("The latest ledger entry of the handle.")]
     changed: Annotated[str, Doc("Time of that entry, in ISO 8601.")]
-    values: Annotated[list[ValueResponse], Doc("The matching values, if the search was about values.")]
+    values: Annotated[
+        list[ValueResponse],
+        Doc("The matching values, if the search was about values; else the titles with the words."),
+    ]
 
 
 class FoundHandlePage(ResponseBody, frozen=True, omit_defaults=False):

@@ -9,6 +9,7 @@ from perseid.records.data_types import Definition
 from perseid.records.json_schema import Violation
 from perseid.records.patterns import ValidationBudget
 from perseid.records.record import Permission, Value
+from perseid.records.titles import DESCRIPTIONS, TITLES
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Add, Create, Delete, Modify
@@ -24,7 +25,7 @@ from perseid.registry.policy.types import (
     is_known_type,
     nearest_type,
 )
-from perseid.registry.queries.citation import CREATORS, DATES, DESCRIPTIONS, PUBLISHERS, TITLES
+from perseid.registry.queries.citation import CREATORS, DATES, PUBLISHERS
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode

@@ -13,6 +13,7 @@ from perseid.ledger.log.entry import State
 from perseid.names.handle import Handle
 from perseid.names.uri import Reference, Resolver, parse_uri
 from perseid.records.record import Permission, Value
+from perseid.records.titles import to_single_line
 from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.queries.citation import (
     FORMATTERS,
@@ -26,7 +27,6 @@ from perseid.registry.queries.citation import (
     format_http,
     format_text,
     to_json,
-    to_single_line,
 )
 from perseid.registry.results import Resolution
 from tests.strategies import handles

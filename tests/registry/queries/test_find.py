@@ -89,11 +89,21 @@ urls = st.builds(
     lambda scheme, host, path: f"{scheme}://{host}{path}", st.sampled_from(["http", "https"]), hosts, paths
 )
 texts = urls | st.sampled_from(["urn:isbn:1", "mailto:a@a.org", "", "12345/ann", "777/maker", "777/owner", "same"])
-types = st.sampled_from(["URL", "url", "URL.x", "EMAIL", "EMAIL.work", "DESC", "OWNER", policy().creator_type])
+TITLE_TYPES = ("TITLE", "DESC", "12345/Title", "dc.title")
+types = st.sampled_from(
+    ["URL", "url", "URL.x", "EMAIL", "EMAIL.work", "OWNER", "TITLE.x", policy().creator_type, *TITLE_TYPES]
+)
 parties = st.sampled_from(["12345/ann", "12345/lister", "0.NA/12345", "777/owner"])
+titles = st.sampled_from(["A Map of Åre", "map, MAPS & atlas", "Same MAP", "Ann's maps", "!", "é", " ", ""])
 permissions = st.sampled_from([Permission(0x0E), Permission(0x0E), PRIVATE, Permission(0x04)])
 plain = st.builds(
     lambda type_, text, perms: Value(1, type_, text.encode(), permissions=perms), types, texts, permissions
+)
+titled = st.builds(
+    lambda type_, text, perms: Value(1, type_, text.encode(), permissions=perms),
+    st.sampled_from(TITLE_TYPES),
+    titles,
+    permissions,
 )
 admins = st.builds(
     lambda party, perms: Value(1, "HS_ADMIN", Admin(ValueRef(300, party)).to_bytes(), permissions=perms),
@@ -101,7 +111,7 @@ admins = st.builds(
     permissions,
 )
 odd = st.sampled_from([Value(1, "HS_ADMIN", b"odd"), Value(1, "HS_SECKEY", b"same", permissions=PRIVATE)])
-records = st.lists(plain | plain | admins | odd, max_size=5).map(
+records = st.lists(plain | plain | titled | admins | odd, max_size=5).map(
     lambda found: tuple([replace(each, index=number) for number, each in enumerate(found, 1)])
 )
 states = st.sampled_from([State.NORMAL, State.NORMAL, State.NORMAL, State.UNPUBLISHED, State.TOMBSTONE, State.ABSENT])
@@ -125,6 +135,9 @@ searches = st.builds(
     owner=st.none() | st.none() | parties | st.just("777/maker"),
     prefix=st.none() | st.none() | st.just(OPEN),
     since=st.none() | st.none() | st.integers(0, 60),
+    words=st.none()
+    | st.none()
+    | st.sampled_from(["map", "MAPS", "of ma", "ÅRE map", "same", "atlas ma", "ma", "none"]),
 ).filter(lambda search: search != Search())
 
 
@@ -165,9 +178,29 @@ def meets(entry: Entry, search: Search, values: list[Value], prefix: str) -> tup
         return None
     if search.owner is not None and search.owner not in owners(values, prefix):
         return None
+    named = () if search.words is None else tuple([each.index for each in titles_with(search.words, values)])
+    if search.words is not None and not named:
+        return None
     if (search.url, search.host, search.path, search.type, search.value) == (None,) * 5:
-        return ()
+        return named
     return tuple([each.index for each in values if is_met(each, search)]) or None
+
+
+def titles_with(words: str, values: list[Value]) -> list[Value]:
+    """Titles, or descriptions if no title is public, with words that start with all of these."""
+    known = [each for each in values if not each.type.startswith("HS_") and each.data.strip()]
+    found = [each for each in known if each.type.upper() in ("TITLE", "12345/TITLE", "DC.TITLE")]
+    if not any(each.is_public for each in found):
+        found += [each for each in known if each.type == "DESC"]
+    return [
+        each
+        for each in found
+        if all(any(word.startswith(one) for word in plain_words(each.data.decode())) for one in plain_words(words))
+    ]
+
+
+def plain_words(text: str) -> list[str]:
+    return [word for word in re.split("[^a-zé0-9]+", text.lower().replace("å", "a")) if len(word) > 1]
 
 
 def owners(values: list[Value], prefix: str) -> set[str]:
@@ -451,6 +484,28 @@ def test_unknown_cursor_is_refused(site: Registry) -> None:
                 find(snapshot, OPERATOR, asked, after)
 
 
+def test_words_of_private_replaced_and_redacted_titles_are_not_found(site: Registry) -> None:
+    first = put(site, value(1, "The Whole Atlas", "TITLE"), name="54321/a")
+    put(site, hidden(1, "Secret Atlas", "TITLE"), value(2, "Public Map", "DESC"), name="54321/b")
+    assert names(site, OPERATOR, words="atlas") == ["54321/a", "54321/b"]
+    assert names(site, NOBODY, words="ATL who") == names(site, NOBODY, words="atlas") == ["54321/a"]
+    assert names(site, NOBODY, words="map") == names(site, OPERATOR, words="map") == ["54321/b"]
+    put(site, value(1, "New", "TITLE"), name="54321/a")
+    site.do(Redact(Handle.parse("54321/a"), 1, first, "personal"), OPERATOR, "cli")
+    assert names(site, NOBODY, words="atlas") == []
+    assert names(site, OPERATOR, words="whole") == []
+    (found,) = every(site, NOBODY, Search(words="ne"))
+    assert [each.data for each in found.values] == [b"New"]
+
+
+def test_words_and_criteria_about_values_select_values_of_titled_records(site: Registry) -> None:
+    put(site, value(1, "https://a.example/1"), value(2, "Map of Venice", "TITLE"), name="54321/a")
+    put(site, value(1, "https://a.example/2"), value(2, "Map of Rome", "TITLE"), name="54321/b")
+    (found,) = every(site, OPERATOR, Search(words="venice map", host="a.example"))
+    assert (found.handle, [each.index for each in found.values]) == ("54321/a", [1])
+    assert names(site, words="venice rome") == []
+
+
 def test_cursor_at_redacted_value_is_refused(site: Registry) -> None:
     first = put(site, value(1, "https://example.org/a"), name="54321/a")
     put(site, value(1, "https://example.org/b"), name="54321/b")
@@ -477,7 +532,16 @@ def test_paging_continues_after_changed_record(site: Registry) -> None:
 
 @pytest.mark.parametrize(
     "asked",
-    [{}, {"host": "a/b"}, {"url": " "}, {"owner": "nobody"}, {"prefix": "1/2"}, {"prefix": ""}, {"url": "*://*.a@b/"}],
+    [
+        {},
+        {"host": "a/b"},
+        {"url": " "},
+        {"owner": "nobody"},
+        {"prefix": "1/2"},
+        {"prefix": ""},
+        {"url": "*://*.a@b/"},
+        {"words": "a !"},
+    ],
 )
 def test_invalid_criteria_are_refused(site: Registry, asked: dict[str, str]) -> None:
     with site.snapshot() as snapshot, pytest.raises(Refused) as refused:

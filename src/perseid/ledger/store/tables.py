@@ -110,8 +110,8 @@ search = Table(
     Column("seq", _Number, primary_key=True, autoincrement=False),
     sqlite_with_rowid=False,
 )
-"""The search view: a key made from a URL, type, value or owner of a record (see `search_keys`), and the record's
-latest entry."""
+"""The search view: a key made from a URL, type, value, owner or title word of a record (see `search_keys`), and the
+record's latest entry."""
 
 views = Table(
     "views",

@@ -1,4 +1,5 @@
-"""Search keys: the ranges of the search view that answer which records have a URL, host, path, type, value or owner.
+"""Search keys: the ranges of the search view that answer which records have a URL, host, path, type, value, owner or
+word of a title.
 
 A URL has two keys, one that starts with its host and one that is only its path (S4):
 
@@ -22,10 +23,12 @@ Other values have keys by type, data and administrator (S5):
     EMAIL = someone@example.org             Y email     V <8 bytes>
     HS_ADMIN = 200:12345/ann                O <8 bytes>
     URL = https://example.org/              only the keys above
+    TITLE = A Map of Åre                    Y title     V <8 bytes>     W map     W of     W are
 
-`Y` is a lowercase type, `V` a digest of lowercase data, `O` one of an administrator's handle. A digest finds a few
-records, which are then checked, so it can be short. Nearly every record has a URL and an administrator, so these types
-are found by their own keys (`U`, `T`, `O`). The data of secret keys has no key.
+`Y` is a lowercase type, `V` a digest of lowercase data, `O` one of an administrator's handle, `W` a word of a title
+(see `perseid.records.titles`). A digest finds a few records, which are then checked, so it can be short. Nearly every
+record has a URL and an administrator, so these types are found by their own keys (`U`, `T`, `O`). The data of secret
+keys has no key.
 
 Keys are truncated at `KEY_LENGTH`. `KeyRange.is_truncated` says so, and `KeyRange.matches_values` then decides by the
 values themselves.
@@ -43,7 +46,8 @@ from typing import Final
 
 from perseid.records.errors import InvalidData
 from perseid.records.locations import Locations
-from perseid.records.record import TYPE_LENGTH_OFFSET, TYPE_OFFSET
+from perseid.records.record import PERMISSIONS_OFFSET, TYPE_LENGTH_OFFSET, TYPE_OFFSET, Permission
+from perseid.records.titles import find_words, read_line, select_titles, title_rank
 
 KEY_LENGTH: Final = 512
 """Bytes of the longest key. Hardly any URL is longer, and both back ends store such a key within an index page
@@ -323,16 +327,18 @@ ALL_TEXT: Final = prefix_range(_TEXT)
 ALL_URLS: Final = prefix_range(_URL)
 """All URLs with a host."""
 
-_TYPE_KEY, _DATA, _OWNER = b"Y", b"V", b"O"
+_TYPE_KEY, _DATA, _OWNER, _WORD = b"Y", b"V", b"O", b"W"
 _DIGEST_LENGTH: Final = 8
 _URL_TYPE, _ADMIN, _SECRET = b"url", b"hs_admin", b"hs_seckey"
 _HANDLE_AT: Final = 2  # offset of the handle's length in HS_ADMIN data
 _OWNER_CACHE_SIZE: Final = 1_024
+_PUBLIC: Final = int(Permission.PUBLIC_READ)
 
 
 def index_keys(contents: Sequence[bytes]) -> set[bytes]:
     """Return all search keys of a record from its encoded values."""
     keys = target_keys(contents)
+    titles: list[tuple[int, bool, str]] = []
     for content in contents:
         start = TYPE_OFFSET
         end = start + _LENGTH.unpack_from(content, TYPE_LENGTH_OFFSET)[0]
@@ -348,6 +354,11 @@ def index_keys(contents: Sequence[bytes]) -> set[bytes]:
             keys.add((_TYPE_KEY + type_)[:KEY_LENGTH])
         if base not in (_URL_TYPE, _ADMIN, _SECRET):
             keys.add(_digest_key(_DATA, data))
+        rank = title_rank(type_)
+        if rank is not None and (text := read_line(data)) is not None:
+            titles.append((rank, bool(content[PERMISSIONS_OFFSET] & _PUBLIC), text))
+    for title in select_titles(titles):
+        keys.update([_WORD + word.encode() for word in find_words(title)])
     return keys
 
 
@@ -366,6 +377,11 @@ def type_ranges(type_: str) -> tuple[KeyRange, ...]:
         else (single_key_range(_TYPE_KEY + name), prefix_range(_TYPE_KEY + whole))
     )
     return (prefix_range(_OWNER), *ranges) if name == _ADMIN else ranges
+
+
+def word_ranges(start: str) -> tuple[KeyRange, ...]:
+    """The range of records that have a title with a word that starts like this, in the form of `find_words`."""
+    return (prefix_range(_WORD + start.encode()),)
 
 
 def value_ranges(data: bytes) -> tuple[KeyRange, ...]:

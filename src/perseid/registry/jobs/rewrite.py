@@ -207,6 +207,8 @@ class Rewrite:
     """Only values with exactly this data."""
     changed_since: int | None = None
     """Only records whose latest change is after this entry."""
+    words: str | None = None
+    """Only records with these words in a title."""
 
     @classmethod
     def of(cls, search: Search, to: str) -> Self:
@@ -221,7 +223,7 @@ class Rewrite:
         except UnicodeDecodeError:
             reason = "The value is not valid UTF-8"
             raise InvalidRequest(ResponseCode.INVALID_VALUE, reason, AdviceKind.SELECT_URLS(), "H4") from None
-        return cls(url, to, search.prefix, search.type, search.owner, search.path, value, search.since)
+        return cls(url, to, search.prefix, search.type, search.owner, search.path, value, search.since, search.words)
 
     @property
     def search(self) -> Search:
@@ -233,6 +235,7 @@ class Rewrite:
             owner=self.owner,
             prefix=self.prefix,
             since=self.changed_since,
+            words=self.words,
         )
 
     def to_url_rewrite(self) -> UrlRewrite:

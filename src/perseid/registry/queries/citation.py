@@ -16,7 +16,6 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
-from functools import lru_cache
 from io import BytesIO
 from typing import TYPE_CHECKING, Final, Self
 
@@ -26,7 +25,7 @@ from perseid.names.uri import Reference, Resolver, to_http, to_path
 from perseid.records.encoding import JsonObject, to_iso, write_json
 from perseid.records.errors import InvalidData
 from perseid.records.record import Record, Value, ascending
-from perseid.records.types import Text
+from perseid.records.titles import DESCRIPTIONS, TITLE_KEYWORDS, TITLES, read_line, type_keyword
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.records import require_record
 from perseid.registry.context import Context
@@ -42,19 +41,12 @@ from .resolve import Query
 if TYPE_CHECKING:
     from segno import QRCode
 
-TITLES: Final = ("TITLE",)
 CREATORS: Final = ("AUTHOR", "CREATOR")
 DATES: Final = ("DATE", "ISSUED")
 PUBLISHERS: Final = ("PUBLISHER",)
-DESCRIPTIONS: Final = ("DESC", "DESCRIPTION", "ABSTRACT")
-"""Types by meaning; earlier ones take precedence."""
+"""Types by meaning, as those of titles (`perseid.records.titles`); earlier ones take precedence."""
 
-_VOCABULARIES: Final = ("DC.", "DCTERMS.", "DATACITE.")
 _SECOND: Final = 1_000_000
-_CACHED_TYPES: Final = 1_024  # more types than records of one installation have
-# Characters that a terminal or a citation reader would interpret instead of showing.
-_BLANKS: Final = re.compile("[\x00-\x20\x7f-\x9f\u2028\u2029]+")
-_BIDI_CONTROLS: Final = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _DATE: Final = re.compile(r"([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2})(?:T[0-9:.]+(?:Z|[+-][0-9:]+)?)?)?)?")
 
 
@@ -146,8 +138,7 @@ def build_citation(
     return Citation(
         hdl=to_path(name),
         http=None if resolver is None else to_http(name, resolver),
-        # Without a title, the description serves as title.
-        title=next(iter(titles or descriptions), None),
+        title=next(iter(texts.texts(TITLE_KEYWORDS)), None),
         creators=tuple(texts.texts(CREATORS)),
         date=next(iter(texts.texts(DATES)), None),
         publisher=next(iter(texts.texts(PUBLISHERS)), None),
@@ -168,11 +159,6 @@ def find_title(policy: Policy, values: Iterable[Value], types: tuple[str, ...]) 
     return ""
 
 
-def to_single_line(text: str) -> str:
-    """Remove line ends, control characters and bidirectional marks from a text."""
-    return _BLANKS.sub(" ", _BIDI_CONTROLS.sub("", text)).strip(" ")
-
-
 def _tombstone_text(policy: Policy, resolved: Resolution) -> str | None:
     if resolved.state is not State.TOMBSTONE:
         return None
@@ -188,7 +174,7 @@ class PublicTexts:
         self._values: dict[str, list[Value]] = {}
         for value in ascending(values):
             if value.is_public and fold(value.type) not in policy.identifier_types:
-                self._values.setdefault(_type_keyword(value.type), []).append(value)
+                self._values.setdefault(type_keyword(value.type), []).append(value)
 
     def texts(self, keywords: tuple[str, ...]) -> list[str]:
         """Return the texts for the first of these keywords that has any."""
@@ -199,23 +185,7 @@ class PublicTexts:
 
 
 def _texts(values: Iterable[Value]) -> Iterator[str]:
-    for value in values:
-        try:
-            text = to_single_line(Text.from_bytes(value.data).text)
-        except InvalidData:
-            continue
-        if text:
-            yield text
-
-
-@lru_cache(_CACHED_TYPES)
-def _type_keyword(type_: str) -> str:
-    """Return a type's keyword: its name without the prefix of a registry or vocabulary."""
-    handle = Handle.for_lookup(type_)
-    name = fold(type_ if handle is None else handle.suffix)
-    for prefix in _VOCABULARIES:
-        name = name.removeprefix(prefix)
-    return name
+    return filter(None, (read_line(value.data) for value in values))
 
 
 TEX_ESCAPES: Final[Mapping[str, str]] = {

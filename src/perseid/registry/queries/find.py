@@ -1,8 +1,9 @@
-"""Search for records by target, value, type, owner, prefix or latest change (S4, S5).
+"""Search for records by target, value, type, words of a title, owner, prefix or latest change (S4, S5).
 
 All criteria must match together, and all criteria about values must match one and the same value: a host and a type
-select a value of that type whose URL is on that host. `PreparedSearch.plan` chooses the most selective index that can
-be known without looking: value, URL, host, path, owner, latest change, prefix, type. Its records are then filtered.
+select a value of that type whose URL is on that host. Words are about the record: all of them must be in one of its
+titles. `PreparedSearch.plan` chooses the most selective index that can be known without looking: value, URL, words,
+host, path, owner, latest change, prefix, type. Its records are then filtered.
 
 Users who can list a namespace can search it (see `listing`): with LIST_HANDLES in every state, through an open policy
 only public records. Users who can read a record, such as its owner, find it in every namespace and state. Private
@@ -37,6 +38,7 @@ from perseid.ledger.views.search_keys import (
     owner_ranges,
     type_ranges,
     value_ranges,
+    word_ranges,
 )
 from perseid.ledger.views.url_glob import ALL_KEYS, UrlGlob
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, fold
@@ -44,6 +46,7 @@ from perseid.records.admin import Admin
 from perseid.records.data_types import interpret_as
 from perseid.records.errors import InvalidData
 from perseid.records.record import Permission, Value
+from perseid.records.titles import MIN_WORD, find_words, read_line, select_titles, title_rank
 from perseid.records.types import HS_ADMIN, HS_SECKEY, TypeQuery, has_type
 from perseid.registry.access.authorization import SearchUsage
 from perseid.registry.access.permissions import display_name
@@ -107,6 +110,8 @@ class Search:
     prefix: str | None = None
     since: int | None = None
     """The latest change is after this entry."""
+    words: str | None = None
+    """Words of a title, in any order, each from its start: see `perseid.records.titles`."""
 
     def prepared(self) -> "PreparedSearch":
         """Validate the criteria; raises `Refused`."""
@@ -127,7 +132,11 @@ class Search:
             reason = f"Invalid owner handle {display_name(self.owner)}"
             raise InvalidQuery(reason, AdviceKind.OWNER_EXAMPLE())
         types = None if self.type is None else TypeQuery((self.type,))
-        return PreparedSearch(self, glob, ranges, tuple(url_ranges), types, owner)
+        words = () if self.words is None else tuple(find_words(self.words))
+        if self.words is not None and not words:
+            reason = f"{display_name(self.words)} has no word of at least {MIN_WORD} letters or digits"
+            raise InvalidQuery(reason, AdviceKind.WORDS_EXAMPLE())
+        return PreparedSearch(self, glob, ranges, tuple(url_ranges), types, owner, words)
 
 
 def build_search(reader: LogReader, selectors: Selectors, parse_owner: Callable[[str], str], now: int) -> Search:
@@ -144,6 +153,7 @@ def build_search(reader: LogReader, selectors: Selectors, parse_owner: Callable[
         owner=None if selectors.owner is None else parse_owner(selectors.owner),
         prefix=selectors.prefix,
         since=None if selectors.changed_since is None else seq_at_time(reader, selectors.changed_since, now),
+        words=selectors.words,
     )
 
 
@@ -158,6 +168,8 @@ class PreparedSearch:
     """A matching URL has a key in each of them."""
     _types: TypeQuery | None
     _owner: Handle | None
+    _words: tuple[str, ...]
+    """A matching title has for each of them a word that starts with it."""
 
     @property
     def is_about_values(self) -> bool:
@@ -172,6 +184,8 @@ class PreparedSearch:
             return SearchPlan(value_ranges(search.value))
         if self._glob_ranges is not None:
             return SearchPlan(self._glob_ranges)
+        if self._words:
+            return SearchPlan(word_ranges(max(self._words, key=len)))  # long words are rare
         if self._url_ranges:
             return SearchPlan(self._url_ranges[:1])
         if search.owner is not None:
@@ -193,14 +207,36 @@ class PreparedSearch:
     def meets(self, policy: Policy, entry: HasEntry, values: Sequence[EncodedValue]) -> tuple[Value, ...] | None:
         """Return the matching values of a record; None if the record does not match.
 
-        Without criteria about values the result is empty.
+        Without criteria about values these are the titles with the words, if any are wanted.
         """
         if self._owner is not None and not is_owner(policy, entry.handle, [value for _, value in values], self._owner):
             return None
-        if not self.is_about_values:
-            return ()
+        titles = self._find_titles(policy, values) if self._words else ()
+        if titles is None or not self.is_about_values:
+            return titles
         matching = tuple([value for content, value in values if self.matches_value(content, value)])
         return matching or None
+
+    def _find_titles(self, policy: Policy, values: Sequence[EncodedValue]) -> tuple[Value, ...] | None:
+        """Return the titles that have all words; None if there are none."""
+        candidates = []
+        for _, value in values:
+            rank = title_rank(value.type.encode().lower())
+            if rank is not None and (text := read_line(value.data)) is not None:
+                candidates.append((rank, value.is_public, (value, text)))
+        return (
+            tuple(
+                [
+                    value
+                    for value, text in select_titles(candidates)
+                    if self._has_words(find_words(text)) and fold(value.type) not in policy.identifier_types
+                ]
+            )
+            or None
+        )
+
+    def _has_words(self, title: list[str]) -> bool:
+        return all(any(word.startswith(start) for word in title) for start in self._words)
 
     def matches_value(self, content: bytes, value: Value) -> bool:
         """Whether a value, in its binary form and parsed, matches all criteria about values."""
@@ -286,7 +322,7 @@ class SearchResult:
     at: int
     """Time of its latest change, in microseconds since 1970."""
     values: tuple[Value, ...]
-    """The matching values; empty without criteria about values."""
+    """The matching values, or titles; empty without criteria about values or words."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ from perseid.records.encoding import JsonObject, to_iso, write_json
 from perseid.records.errors import InvalidData
 from perseid.records.locations import MAX_HREF_LENGTH, Candidate, Location, Locations, expand_template, find_locations
 from perseid.records.record import Value, ascending
+from perseid.records.titles import DESCRIPTIONS, TITLES, to_single_line
 from perseid.records.types import has_type
 from perseid.registry.policy.authority import (
     AuthorityMetadata,
@@ -56,16 +57,13 @@ from perseid.registry.results import Resolution
 
 from .citation import (
     CREATORS,
-    DESCRIPTIONS,
     PUBLISHERS,
-    TITLES,
     Citation,
     PublicTexts,
     build_citation,
     format_bibtex,
     format_text,
     to_csl,
-    to_single_line,
     to_uri,
 )
 from .links import LINKSET, LINKSET_JSON, MAX_URI, Link, normalize_url, to_linkset, to_linkset_json

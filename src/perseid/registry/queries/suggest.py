@@ -26,6 +26,7 @@ from perseid.names.suggest import WITHOUT_ADDRESS, Reading, Typo, compare, find_
 from perseid.names.uri import KNOWN_RESOLVERS, Resolver
 from perseid.records.encoding import JsonObject
 from perseid.records.record import Value
+from perseid.records.titles import to_single_line
 from perseid.registry.access.permissions import display_name
 from perseid.registry.policy.authority import first_valid, parse_stored_party, values_of_exact_type
 from perseid.registry.policy.policy import Policy
@@ -35,8 +36,6 @@ from perseid.registry.results import Refused
 from perseid.registry.snapshot import MAX_ANCESTORS, SITE_PREFIX, LedgerNeeded
 from perseid.schema.problems import PrefixStatus
 from perseid.wire.codes import ResponseCode
-
-from .citation import to_single_line
 
 MAX_SUGGESTIONS: Final = 5
 """Maximum number of suggested handles."""

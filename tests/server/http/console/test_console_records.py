@@ -43,6 +43,21 @@ def test_search_finds_a_handle_in_any_form(user: ConsoleUser) -> None:
         assert "https://old.example/" in user.text
 
 
+def test_search_for_other_text_tries_values_then_words_of_titles(server: Harness, user: ConsoleUser) -> None:
+    create(server, "12345/map", Value.text(1, "URL", "https://old.example/map"), Value.text(2, "TITLE", "Map of Åre"))
+    create(server, "12345/exact", Value.text(1, "DESC", "are"))
+    for query in ("q=ARE+map", "q=are&by=words", "q=ma&by=words&prefix=12345"):
+        user.get(f"/console/records?{query}")
+        assert "12345/map" in user.text
+        assert "<bdi>Map of Åre</bdi>" in user.text, "the title is shown"
+    user.get("/console/records?q=are")
+    assert "12345/exact" in user.text
+    assert "12345/map" not in user.text, "an exact value comes first"
+    for query in ("q=%21", "q=nothing+here", "q=map&by=value"):
+        user.get(f"/console/records?{query}")
+        assert "No identifiers found." in user.text
+
+
 def test_search_by_url_lists_the_records(user: ConsoleUser) -> None:
     user.get("/console/records?q=https%3A%2F%2Fold.example%2F")
     assert HANDLE in user.text

@@ -47,7 +47,8 @@ def filled() -> Iterator[Harness]:
             host = HOSTS[number % 3]
             link = Value.text(1, "URL", f"https://{host}/maps/{number}")
             mail = Value.text(2, "EMAIL", f"ann{number % 2}@example.org")
-            make(server, f"12345/f{number:02}", link, mail, published=number != 5)
+            title = Value.text(3, "TITLE", f"Map {number}0 of Venice")
+            make(server, f"12345/f{number:02}", link, mail, title, published=number != 5)
         secret = Value(1, "URL", b"https://old.example/secret", permissions=HIDDEN)
         make(server, "12345/f-secret", secret, Value.text(2, "EMAIL", "ann0@example.org"))
         make(server, "12345/f-stone", Value.text(1, "URL", "https://old.example/stone"))
@@ -64,6 +65,8 @@ CRITERIA: list[tuple[dict[str, str], Search]] = [
     ({"type": "EMAIL"}, Search(type="EMAIL")),
     ({"type": "URL."}, Search(type="URL.")),
     ({"value": "ann0@example.org"}, Search(value=b"ann0@example.org")),
+    ({"words": "venice map"}, Search(words="venice map")),
+    ({"words": "VEN 30", "host": "old.example"}, Search(words="VEN 30", host="old.example")),
     ({"prefix": "12345"}, Search(prefix="12345")),
     ({"owner": "hdl:0.NA/12345"}, Search(owner="0.NA/12345")),
     ({"changed_since": "60"}, Search(since=60)),
@@ -109,6 +112,13 @@ def test_private_data_is_found_by_administrators_only(filled: Harness) -> None:
     assert b"secret" not in json.dumps([each["values"] for each in by_mail]).encode()
 
 
+def test_words_find_titles_from_their_start(filled: Harness) -> None:
+    (found,) = pages(filled, "/find?words=v%C3%89NI+30", "results")
+    assert (found["handle"], [each["data"]["value"] for each in found["values"]]) == ("12345/f03", ["Map 30 of Venice"])
+    assert pages(filled, "/find?words=50", "results") == [], "it is not published"
+    assert [each["handle"] for each in pages(filled, "/find?words=50", "results", headers=basic())] == ["12345/f05"]
+
+
 def test_token_needs_the_find_scope(server: Harness) -> None:
     path = "/find?prefix=12345&limit=5"
     assert len(got(send(server, "GET", path, headers=with_token(server, "find")))["results"]) == 5
@@ -136,6 +146,7 @@ def test_anonymous_empty_search_has_a_remark(server: Harness) -> None:
     [
         ("", "invalid-query"),
         ("limit=3", "invalid-query"),
+        ("words=a", "invalid-query"),
         ("prefix=1/2", "invalid-name"),
         ("owner=nobody", "invalid-name"),
         ("changed_since=never", "invalid-query"),
@@ -167,7 +178,11 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), m
 
 
 @settings(deadline=None)
-@given(st.dictionaries(st.sampled_from(["url", "host", "path", "type", "value", "prefix", "owner"]), TEXTS, min_size=1))
+@given(
+    st.dictionaries(
+        st.sampled_from(["url", "host", "path", "type", "value", "words", "prefix", "owner"]), TEXTS, min_size=1
+    )
+)
 def test_any_search_is_answered(filled: Harness, asked: dict[str, str]) -> None:
     """Any search succeeds or is refused with a reason, without internal errors."""
     answer = send(filled, "GET", f"/find?{urlencode(asked)}", headers=basic())

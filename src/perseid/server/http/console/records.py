@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from perseid.client.errors import ClientError, NotFound, Refused
+from perseid.records.titles import find_words
 from perseid.schema.common import HandleState
 from perseid.schema.queries import FoundHandle, HandleSummary
 from perseid.schema.records import Record
@@ -22,6 +23,9 @@ PAGE_SIZE: Final = 50
 HISTORY_SIZE: Final = 20
 """Versions on a page; each shows its values."""
 
+SEARCHES: Final = ("url", "host", "value", "words", "type", "owner")
+"""Criteria that a user can choose."""
+
 STATES: Final = tuple([state.value for state in HandleState])
 
 
@@ -34,17 +38,19 @@ async def browse(console: ConsoleRequest) -> Response:
     text, prefix, by = console.text("q"), console.text("prefix"), console.text("by")
     namespaces = (await console.api.namespaces(mine=True).page()).namespaces
     found: list[HandleSummary] | list[FoundHandle] = []
-    cursor, problem, remark = None, None, ""
+    cursor, problem, remark, by_now = None, None, "", by
     try:
         if text and by in ("", "handle"):
             handle = await _find_handle(console, text)
             if handle is not None:
                 return console.redirect("records", handle)
         if text:
-            results = await console.api.find(**_criteria(text, prefix, by), page_size=PAGE_SIZE).page(
-                console.text("cursor")
-            )
-            found, cursor, remark = results.results, results.next, results.remark or ""
+            for by_now in _ways(text, by):
+                criteria: dict[str, Any] = {by_now: text, **({"prefix": prefix} if prefix else {})}
+                results = await console.api.find(**criteria, page_size=PAGE_SIZE).page(console.text("cursor"))
+                found, cursor, remark = results.results, results.next, results.remark or ""
+                if found or cursor:
+                    break
         elif prefix:
             state = console.text("state")
             pages = console.api.list(prefix, state=HandleState(state) if state in STATES else None, page_size=PAGE_SIZE)
@@ -59,6 +65,7 @@ async def browse(console: ConsoleRequest) -> Response:
         q=text,
         prefix=prefix,
         by=by,
+        by_now=by_now,
         state=console.text("state"),
         states=STATES,
         namespaces=namespaces,
@@ -69,14 +76,15 @@ async def browse(console: ConsoleRequest) -> Response:
     )
 
 
-def _criteria(text: str, prefix: str, by: str) -> dict[str, Any]:
-    """The search for a text: by URL if it is one, else by value, unless the user chooses."""
-    if by not in ("url", "host", "value", "owner", "type"):
-        by = "url" if "://" in text else "value"
-    criteria: dict[str, Any] = {by: text}
-    if prefix:
-        criteria["prefix"] = prefix
-    return criteria
+def _ways(text: str, by: str) -> tuple[str, ...]:
+    """How to search for a text, until something is found: as URL, as exact value, then by the words of titles, unless
+    the user chooses. Text without words has no such search.
+    """
+    if by in SEARCHES:
+        return (by,)
+    if "://" in text:
+        return ("url",)
+    return ("value", "words") if find_words(text) else ("value",)
 
 
 async def _find_handle(console: ConsoleRequest, text: str) -> str | None:
