@@ -1,9 +1,9 @@
 """What finding costs: `python -m bench.finding [--records N,N] [--million]`.
 
 A ledger is loaded with records of four values, under names that are in no order to an index, and asked what leads to a
-URL, a host, a path, what has a type, a value, an owner, what has changed. Every question is for a page of ten; those
-that go on begin in the middle of what there is. Speed is microseconds of CPU, the best of several rounds. Below stands
-how many octets the keys of each kind add to a record, as SQLite keeps them in order.
+URL, a host, a path, what has a type, a value, a word in its title, an owner, what has changed. Every question is for a
+page of ten; those that go on begin in the middle of what there is. Speed is microseconds of CPU, the best of several
+rounds. Below stands how many octets the keys of each kind add to a record, as SQLite keeps them in order.
 """
 
 import argparse
@@ -41,7 +41,14 @@ OPERATOR: Final = LocalIdentity("bench")
 _ROUNDS = 5
 _CALLS = 50
 _SMALL = 2_000
-_KINDS: Final = {"URL by host (U)": "U", "URL by path (P)": "P", "type (Y)": "Y", "data (V)": "V", "owner (O)": "O"}
+_KINDS: Final = {
+    "URL by host (U)": "U",
+    "URL by path (P)": "P",
+    "type (Y)": "Y",
+    "data (V)": "V",
+    "owner (O)": "O",
+    "title words (W)": "W",
+}
 
 _folder = tempfile.TemporaryDirectory()
 _ledgers: list[Ledger] = []
@@ -100,6 +107,9 @@ def questions(registry: Registry, records: int) -> dict[str, Callable[[], object
         "type": Search(type="EMAIL"),
         "exact value": Search(value=f"the thing with the number {number}".encode()),
         "value of many": Search(value=f"person-{number % PEOPLE}@example.org".encode()),
+        "rare word": Search(words=f"{number}"),
+        "word of all": Search(words="thing"),
+        "rare word and word of all": Search(words=f"number {number}"),
         "owner": Search(owner=f"{PREFIX}/person-{number % PEOPLE}"),
         "changed since": Search(since=number),
         "prefix": Search(prefix=PREFIX),

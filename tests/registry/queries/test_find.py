@@ -485,12 +485,12 @@ def test_unknown_cursor_is_refused(site: Registry) -> None:
 
 
 def test_words_of_private_replaced_and_redacted_titles_are_not_found(site: Registry) -> None:
-    first = put(site, value(1, "The Whole Atlas", "TITLE"), name="54321/a")
-    put(site, hidden(1, "Secret Atlas", "TITLE"), value(2, "Public Map", "DESC"), name="54321/b")
+    first = put(site, value(1, "The Whole Atlas", type_="TITLE"), name="54321/a")
+    put(site, hidden(1, "Secret Atlas", "TITLE"), value(2, "Public Map", type_="DESC"), name="54321/b")
     assert names(site, OPERATOR, words="atlas") == ["54321/a", "54321/b"]
     assert names(site, NOBODY, words="ATL who") == names(site, NOBODY, words="atlas") == ["54321/a"]
     assert names(site, NOBODY, words="map") == names(site, OPERATOR, words="map") == ["54321/b"]
-    put(site, value(1, "New", "TITLE"), name="54321/a")
+    put(site, value(1, "New", type_="TITLE"), name="54321/a")
     site.do(Redact(Handle.parse("54321/a"), 1, first, "personal"), OPERATOR, "cli")
     assert names(site, NOBODY, words="atlas") == []
     assert names(site, OPERATOR, words="whole") == []
@@ -499,11 +499,29 @@ def test_words_of_private_replaced_and_redacted_titles_are_not_found(site: Regis
 
 
 def test_words_and_criteria_about_values_select_values_of_titled_records(site: Registry) -> None:
-    put(site, value(1, "https://a.example/1"), value(2, "Map of Venice", "TITLE"), name="54321/a")
-    put(site, value(1, "https://a.example/2"), value(2, "Map of Rome", "TITLE"), name="54321/b")
+    put(site, value(1, "https://a.example/1"), value(2, "Map of Venice", type_="TITLE"), name="54321/a")
+    put(site, value(1, "https://a.example/2"), value(2, "Map of Rome", type_="TITLE"), name="54321/b")
     (found,) = every(site, OPERATOR, Search(words="venice map", host="a.example"))
     assert (found.handle, [each.index for each in found.values]) == ("54321/a", [1])
     assert names(site, words="venice rome") == []
+
+
+def test_rare_word_is_found_among_many_records_with_the_others(site: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index of the rarest word is read, whatever the order, and so it stays for all pages."""
+    for number in range(20):
+        put(site, value(1, f"Common words, number {100 + number}", type_="TITLE"), name=f"54321/{number:02}")
+    monkeypatch.setattr("perseid.registry.queries.find.MAX_SCANNED", 5)
+    for words in ("common words 107", "107 words common", "107 107 number"):
+        (page,) = pages(site, OPERATOR, Search(words=words), limit=1)
+        assert [each.handle for each in page.items] == ["54321/07"]
+    monkeypatch.undo()
+    search = Search(words="words 11")
+    first = next(pages(site, OPERATOR, search, limit=4))
+    for number in range(20, 40):
+        put(site, value(1, f"11{number}", type_="TITLE"), name=f"54321/{number:02}")  # now the other word is rarer
+    with site.snapshot() as snapshot:
+        rest = find(snapshot, OPERATOR, search, first.following)
+    assert [each.handle for each in (*first.items, *rest.items)] == [f"54321/{number}" for number in range(10, 20)]
 
 
 def test_cursor_at_redacted_value_is_refused(site: Registry) -> None:

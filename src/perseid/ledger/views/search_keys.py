@@ -379,9 +379,9 @@ def type_ranges(type_: str) -> tuple[KeyRange, ...]:
     return (prefix_range(_OWNER), *ranges) if name == _ADMIN else ranges
 
 
-def word_ranges(start: str) -> tuple[KeyRange, ...]:
+def word_range(start: str) -> KeyRange:
     """The range of records that have a title with a word that starts like this, in the form of `find_words`."""
-    return (prefix_range(_WORD + start.encode()),)
+    return prefix_range(_WORD + start.encode())
 
 
 def value_ranges(data: bytes) -> tuple[KeyRange, ...]:

@@ -38,7 +38,7 @@ from perseid.ledger.views.search_keys import (
     owner_ranges,
     type_ranges,
     value_ranges,
-    word_ranges,
+    word_range,
 )
 from perseid.ledger.views.url_glob import ALL_KEYS, UrlGlob
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, fold
@@ -89,6 +89,8 @@ class SearchPlan:
     """Or everything that changed after this entry."""
     scans: UrlGlob | None = None
     """The pattern to compare all keys with, if no range narrows the search."""
+    alternatives: bool = False
+    """Whether each of the ranges has all matching records: the smallest one is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ class Search:
             reason = f"Invalid owner handle {display_name(self.owner)}"
             raise InvalidQuery(reason, AdviceKind.OWNER_EXAMPLE())
         types = None if self.type is None else TypeQuery((self.type,))
-        words = () if self.words is None else tuple(find_words(self.words))
+        words = () if self.words is None else tuple(dict.fromkeys(find_words(self.words)))
         if self.words is not None and not words:
             reason = f"{display_name(self.words)} has no word of at least {MIN_WORD} letters or digits"
             raise InvalidQuery(reason, AdviceKind.WORDS_EXAMPLE())
@@ -185,7 +187,7 @@ class PreparedSearch:
         if self._glob_ranges is not None:
             return SearchPlan(self._glob_ranges)
         if self._words:
-            return SearchPlan(word_ranges(max(self._words, key=len)))  # long words are rare
+            return SearchPlan(tuple([word_range(word) for word in self._words]), alternatives=True)
         if self._url_ranges:
             return SearchPlan(self._url_ranges[:1])
         if search.owner is not None:
@@ -306,6 +308,7 @@ SCAN_SECONDS: Final = 1.0
 _MIN_BATCH: Final = 50
 _MAX_BATCH: Final = 1_000
 _SCAN_BATCH: Final = 5_000
+_MAX_COUNTED: Final = 500  # keys of a word: fewer are checked as quickly as they are counted
 
 Position = tuple[int, bytes, int]
 """Position of a scan: number of the range, key in it, entry. Without ranges only the entry matters."""
@@ -482,11 +485,14 @@ class _IndexScan:
         self._batch_size = batch_size
         self._cursors = CursorCodec(reader, search)
         self._first: dict[int, tuple[int, bytes] | None] = {}  # where an entry is met first
+        self._chosen: int | None = None  # the number of the range, of alternatives
         self.plan = plan
 
     def steps(self, after: str | None) -> Iterator[tuple[Position, Entry | None]]:
         """Yield positions after a cursor, each with its record; None where a position has no record."""
         position = (0, b"", 0) if after is None else self._decode_cursor(after)
+        if self.plan.alternatives:
+            self._chosen = self._choose_range() if after is None else position[0]
         if self.plan.ranges:
             return self._by_scan(position) if self.plan.scans else self._by_keys(position)
         return self._by_names(position) if self.plan.names else self._by_log(position)
@@ -518,16 +524,21 @@ class _IndexScan:
                 return number, key, entry.seq
         raise _unknown_cursor(cursor)  # its value has been redacted since
 
+    def _choose_range(self) -> int:
+        """Return the number of the range with the fewest keys, as far as they are counted."""
+        counts = [len(self._reader.search_rows(each.first, each.end, _MAX_COUNTED)) for each in self.plan.ranges]
+        return counts.index(min(counts))
+
     def _keys(self, contents: list[bytes]) -> list[tuple[int, bytes]]:
         """Return the keys of values within the ranges, in the order of the scan."""
         keys = index_keys(contents)
-        ranges = enumerate(self.plan.ranges)
+        ranges = [each for each in enumerate(self.plan.ranges) if self._chosen in (None, each[0])]
         return sorted((number, key) for number, one in ranges for key in keys if one.first <= key < one.end)
 
     def _by_keys(self, position: Position) -> Iterator[tuple[Position, Entry | None]]:
         number, key, seq = position
         for index, one in enumerate(self.plan.ranges):
-            if index < number:
+            if index < number or self._chosen not in (None, index):
                 continue
             after = (key, seq) if index == number else (b"", 0)
             more = True
