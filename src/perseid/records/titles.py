@@ -1,7 +1,8 @@
 """Titles: which values of a record are titles of what it identifies, and their words for searches.
 
-A title is a value of the type `TITLE`, plain, after `DC.` (Dublin Core) or `DATACITE.`, or as the suffix of a registered type
-(`12345/TITLE`). Without one, a description serves as title. Citations and the index of title words share these rules.
+A title is a value of the type `TITLE`, plain, after `DC.` (Dublin Core) or `DATACITE.`, or as the suffix of a registered
+type (`12345/TITLE`). Without one, a description serves as title. Citations and the index of title words share these
+rules.
 
 The words of a title are compared without case and accents: `Straße, Åre` has the words `strasse` and `are`. They are
 stored in an index, so they must not depend on the Unicode version of an interpreter: characters are decomposed and

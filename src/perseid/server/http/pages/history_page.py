@@ -13,8 +13,9 @@ from xml.sax.saxutils import escape, quoteattr
 from perseid.ledger.log.entry import Action as LedgerAction
 from perseid.records.encoding import to_iso
 from perseid.records.record import Value
+from perseid.records.titles import to_single_line
 from perseid.registry.access.permissions import Differences
-from perseid.registry.queries.citation import Citation, to_single_line
+from perseid.registry.queries.citation import Citation
 from perseid.registry.queries.history import History, Version
 from perseid.server.http.messages import BadRequest, HeaderList, Response
 from perseid.server.http.resolver.lookup import LookupResult
