@@ -1,6 +1,6 @@
 """Titles: which values of a record are titles of what it identifies, and their words for searches.
 
-A title is a value of the type `TITLE`, plain, after `DC.` (Dublin Core) or `DATACITE.`, or as the suffix of a registered
+A title is a value of the type `TITLE`, plain, after `DC.` or `DATACITE.`, or as the suffix of a registered
 type (`12345/TITLE`). Without one, a description serves as title. Citations and the index of title words share these
 rules.
 
