@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import SpooledTemporaryFile
 from typing import Any, BinaryIO, Final
 
 import msgspec
@@ -257,6 +258,11 @@ class Spool:
             for path in sorted(self.directory.iterdir()):
                 if (found := self.find(path.name)) is not None:
                     yield found
+
+    def open_temporary(self, memory: int) -> "SpooledTemporaryFile[bytes]":
+        """Open a file without a name, which is in memory up to a size, and deleted when it is closed."""
+        self.directory.mkdir(DIRECTORY_MODE, exist_ok=True)
+        return SpooledTemporaryFile(memory, dir=str(self.directory))
 
     def has_space(self, more: int) -> bool:
         """Whether the disk has space for more bytes, and for what the ledger needs."""

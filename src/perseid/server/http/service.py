@@ -45,8 +45,11 @@ class HttpService:
 
     def is_streamed(self, request: ParsedRequest) -> bool:
         """Whether the route of a request processes the body while it arrives."""
+        from .console.routing import STREAMED  # noqa: PLC0415 - loaded when the server has started
         from .v1.application import get_api, is_api_path  # noqa: PLC0415
 
+        if is_console(request.path):
+            return (request.method, request.path) in STREAMED
         return is_api_path(request.path) and get_api().is_streamed(request.method, request.path)
 
     async def handle(self, request: Request) -> Response:

@@ -1,7 +1,6 @@
 """Importing a file: upload, map its columns, see what would change, apply, and undo through its job."""
 
 import re
-from io import BytesIO
 from typing import Final
 
 import msgspec
@@ -35,13 +34,13 @@ async def show_upload(console: ConsoleRequest) -> Response:
 
 @IMPORTS.post("/imports")
 async def upload(console: ConsoleRequest) -> Response:
-    """Upload a file; the server checks it, and nothing is changed."""
+    """Upload a file; the server checks it, and nothing is changed. The file can be larger than other forms."""
     file = console.files.get("file")
     try:
         if file is None or not file.name:
             raise Refused(_("No file was chosen"), advice=_("Choose a file"))
         query = _read_options(console, ImportQuery(name=file.name[:255]))
-        made = await console.api.create_import(BytesIO(file.data), query)
+        made = await console.api.create_import(file.file, query)
     except ClientError as error:
         return await _upload_form(console, error)
     return console.redirect("imports", made.id)

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Final, TypeVar
+from typing import BinaryIO, Final, TypeVar
 from urllib.parse import parse_qsl
 
 from jinja2 import Environment
@@ -98,10 +98,10 @@ class ProblemView:
 
 @dataclass(frozen=True, slots=True)
 class UploadedFile:
-    """A file of a form."""
+    """A file of a form, which is closed after the request."""
 
     name: str
-    data: bytes = field(repr=False)
+    file: BinaryIO = field(repr=False)
 
 
 @dataclass(slots=True)
@@ -112,7 +112,7 @@ class ConsoleRequest:
     match: Match
     session: WebSession | None
     form: Parameters = field(default_factory=Parameters)
-    files: Mapping[str, UploadedFile] = field(default_factory=dict)
+    files: dict[str, UploadedFile] = field(default_factory=dict)
     key: bytes = b""
     """The random number of the form, its idempotency key."""
 

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 BASE: Final = "/console"
 
+STREAMED: Final = frozenset({("POST", f"{BASE}/imports".encode())})
+"""Methods and paths of forms with a file, which are read while they arrive."""
+
 Handler = Callable[["ConsoleRequest"], Awaitable[Response]]
 
 
