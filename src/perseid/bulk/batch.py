@@ -7,8 +7,8 @@
 A value line is `INDEX TYPE TTL PERMISSIONS FORMAT DATA` with the formats UTF8 (the rest of the line, trimmed), ADMIN
 (`INDEX:PERMISSIONS:HANDLE`, the digit of ADD_HANDLE first), LIST (`INDEX:HANDLE;INDEX:HANDLE`) and FILE, which is read
 only if the caller gives a function for that. A line that begins with `#` is a comment. AUTHENTICATE and SESSIONSETUP
-say how another tool signs in: readers of rows report them without their secrets. `find_credential` is for a caller that
-can verify an identity.
+say how another tool signs in: readers of rows report them without their secrets, or refuse the first of them.
+`find_credential` is for a caller that can verify an identity.
 
 The format has no timestamps, references or absolute TTLs, and only text and two structures as data. `format_create`
 says what of a record it could not write.
@@ -32,7 +32,7 @@ from perseid.records.types import get_base_type
 from perseid.schema.imports import ImportRow, RowOperation, RowProblem
 from perseid.schema.records import Data, ValueInput
 
-from .formats import Detected, FileReader, Format, Row, RowReader, invalid_file, shorten
+from .formats import Detected, FileReader, Format, InvalidFile, Row, RowReader, invalid_file, shorten
 
 MAX_LINE: Final = 2_097_152
 """Bytes of the longest line: a value has at most half as many."""
@@ -90,16 +90,20 @@ class Credential:
     """The secret; or the path of the private key, with `|` and its passphrase if it has one."""
 
 
+class CredentialInFile(InvalidFile):
+    """A file with the secret or key of an identity, which must not be stored."""
+
+
 def find_command(line: str) -> str:
     """The command that a line starts, in uppercase; empty if it starts none."""
     match = _COMMAND.fullmatch(line.strip(BLANKS))
     return match[1].upper() if match else ""
 
 
-def read_batch(file: BinaryIO, read_file: FileReader | None = None) -> RowReader:
-    """The operations of a batch file."""
+def read_batch(file: BinaryIO, read_file: FileReader | None = None, *, refuses_credentials: bool = False) -> RowReader:
+    """The operations of a batch file; raises `CredentialInFile` for AUTHENTICATE if the caller refuses that."""
     lines = _Lines(file)
-    parser = _Parser(lines, read_file)
+    parser = _Parser(lines, read_file, refuses_credentials)
     parser.read_headers()
     detected = Detected(
         Format.BATCH, "UTF-8", authentication=tuple(parser.identities), session_setup=parser.has_session
@@ -175,9 +179,10 @@ class _Lines:
 class _Parser:
     """Parses operations."""
 
-    def __init__(self, lines: _Lines, read_file: FileReader | None) -> None:
+    def __init__(self, lines: _Lines, read_file: FileReader | None, refuses_credentials: bool) -> None:
         self._lines = lines
         self._read_file = read_file
+        self._refuses_credentials = refuses_credentials
         self.identities: list[str] = []
         """Identities of AUTHENTICATE, without secrets."""
         self.has_session = False
@@ -229,6 +234,11 @@ class _Parser:
 
     def _skip_header(self, word: str, rest: str) -> None:
         if word == "AUTHENTICATE":
+            if self._refuses_credentials:
+                message = "AUTHENTICATE is not accepted by a server, and the uploaded file was deleted."
+                fix = "Remove AUTHENTICATE and the line after it: an import has the permissions of your request."
+                problem = RowProblem(self._lines.number, "", "", "credential-in-file", f"{message} {fix}", fix)
+                raise CredentialInFile(problem)
             if _IDENTITY.fullmatch(rest):
                 self.identities.append(shorten(rest))
             self._lines.take()  # the key file or the secret

@@ -21,7 +21,7 @@ from perseid.registry.registry import Registry
 from perseid.registry.results import Refused, StateConflict
 from perseid.schema.imports import ImportQuery, ImportState, RowProblem
 
-from .batch import Credential
+from .batch import Credential, CredentialInFile
 from .formats import (
     Detected,
     FileReader,
@@ -100,6 +100,7 @@ class FileCheck:
     """The check of a file that is being read, in pieces."""
 
     check: ImportCheck
+    _spooled: SpooledImport
     _resources: ExitStack
     """The claim of the import, and the file."""
 
@@ -114,7 +115,10 @@ class FileCheck:
         render: RenderAdvice,
         read_file: FileReader | None = None,
     ) -> "FileCheck":
-        """Open a file that can be read twice. Raises `InvalidFile` and `Refused`."""
+        """Open a file that can be read twice. Raises `InvalidFile` and `Refused`.
+
+        A file in the spool must not have a credential: it is deleted then.
+        """
         if spooled.record.options.preserve_dates:
             with registry.snapshot() as snapshot:  # not to each row
                 registry.context(snapshot, identity, interface).for_import()
@@ -129,21 +133,30 @@ class FileCheck:
             is_type = find_types(registry, options.prefix)
             shared = resources.enter_context(_share(file))
             try:
-                reader = open_rows(shared, spooled.record.name, options, read_file=read_file, is_type=is_type)
+                reader = open_rows(
+                    shared,
+                    spooled.record.name,
+                    options,
+                    read_file=read_file,
+                    is_type=is_type,
+                    refuses_credentials=spooled.source.exists(),
+                )
             except InvalidFile as invalid:
+                _delete_credential(spooled, invalid)
                 spooled.update(sha256=sha256, size=size, state=ImportState.INVALID, problem=str(invalid))
                 raise
             detected = reader.detected
             spooled.update(sha256=sha256, size=size, state=ImportState.CHECKING, detected=msgspec.to_builtins(detected))
             settings = CheckSettings(render, find_handle_column(detected), detected.format not in _LENIENT)
             check = ImportCheck(registry, spooled, iter(reader), identity, interface, settings)
-            return cls(check, resources.pop_all())
+            return cls(check, spooled, resources.pop_all())
 
     def advance(self) -> bool:
         """Check some rows; return whether there may be more. Raises `InvalidFile`."""
         try:
             return self.check.advance()
         except InvalidFile as invalid:
+            _delete_credential(self._spooled, invalid)
             self.check.save(state=ImportState.INVALID, problem=str(invalid))
             self.close()
             raise
@@ -157,6 +170,11 @@ class FileCheck:
         """Close all files."""
         self.check.close()
         self._resources.close()
+
+
+def _delete_credential(spooled: SpooledImport, invalid: InvalidFile) -> None:
+    if isinstance(invalid, CredentialInFile):
+        spooled.source.unlink(missing_ok=True)
 
 
 def find_types(registry: Registry, prefix: str) -> TypeCheck:

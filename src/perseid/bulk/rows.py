@@ -43,12 +43,14 @@ def open_rows(
     read_file: FileReader | None = None,
     is_type: TypeCheck | None = None,
     now: int | None = None,
+    refuses_credentials: bool = False,
 ) -> RowReader:
     """Open a file of any format.
 
     `name` helps to detect the format. Only the command line gives a function that reads files which a batch file names.
     `is_type` says which types of an installation a column can be named after. `now` resolves the 32-bit times in
-    databases of Handle servers. Raises `InvalidFile`, also while rows are read.
+    databases of Handle servers. `refuses_credentials` is for files that are stored. Raises `InvalidFile`, also while
+    rows are read.
     """
     options = options or ReadOptions()
     file = buffer(file)
@@ -65,7 +67,7 @@ def open_rows(
         message = f"Handles cannot be minted from a file in the format {format_}, which has handles."
         raise invalid_file("handle-not-empty", message, "Leave out --mint.")
     if format_ == Format.BATCH:
-        return read_batch(file, read_file)
+        return read_batch(file, read_file, refuses_credentials=refuses_credentials)
     if format_ == Format.EXCHANGE:
         return read_exchange(file, options)
     moment = int(time.time()) if now is None else now

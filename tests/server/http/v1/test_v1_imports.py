@@ -70,6 +70,21 @@ def test_import_is_deleted_on_request(importing: Harness) -> None:
     problem(get(importing, path), "not-found")
 
 
+@pytest.mark.parametrize("before", ["", "CREATE 12345/batch\n1 URL 86400 1110 UTF8 https://example.org/\n\n"])
+@pytest.mark.parametrize("identity", ["SECKEY:300:12345/ann", "nonsense"])
+def test_batch_file_with_a_secret_is_refused_and_deleted(importing: Harness, before: str, identity: str) -> None:
+    text = f"{before}AUTHENTICATE {identity}\ntop secret\n\nCREATE 12345/second\n"
+    found = got(upload(importing, text, "&format=batch"), 202)
+    line = before.count("\n") + 1
+    assert found["state"] == "invalid"
+    assert found["problem"].startswith(f"line {line}: AUTHENTICATE is not accepted by a server")
+    assert "Remove AUTHENTICATE and the line after it" in found["problem"]
+    stored = [path for path in Path(str(importing.registry.spool)).rglob("*") if path.is_file()]
+    assert stored
+    assert not [path for path in stored if b"top secret" in path.read_bytes()]
+    problem(send(importing, "POST", f"/imports/{found['id']}/apply", {}, headers=basic()), "state-conflict")
+
+
 def test_upload_leaves_space_for_the_ledger(importing: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool, "MIN_FREE", 1 << 60)
     problem(upload(importing, TABLE), "storage-full")
