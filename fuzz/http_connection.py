@@ -15,7 +15,7 @@ from perseid.server.http.clients import Peer
 from perseid.server.http.connection.connection import Connection
 from perseid.server.http.connection.listener import ConnectionManager
 from perseid.server.http.connection.requests import MAX_HEADERS, ParsedRequest
-from perseid.server.http.messages import MAX_BODY, MAX_HEAD, Request, Response
+from perseid.server.http.messages import MAX_BODY, MAX_HEAD, BadRequest, Request, Response
 from perseid.server.limits.udp import NetworkSet
 
 TURNS: Final = 2_000
@@ -83,10 +83,19 @@ class _Service:
             return AT_ONCE
         return None
 
+    def is_streamed(self, request: ParsedRequest) -> bool:
+        return request.target.startswith(b"/s")
+
     async def handle(self, request: Request) -> Response:
         self.requests.append(request)
         await asyncio.sleep(0)
-        return Response(200, (("Content-Type", "text/plain"),), request.body)
+        body = request.body
+        if request.stream is not None:
+            try:
+                body = b"".join([part async for part in request.stream])
+            except BadRequest as problem:
+                return Response(problem.status)
+        return Response(200, (("Content-Type", "text/plain"),), body)
 
     def reject(self, status: int, problem: str, path: bytes) -> Response:
         if not 400 <= status < 600 or not problem.isascii() or not isinstance(path, bytes):
