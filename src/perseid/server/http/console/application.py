@@ -83,7 +83,8 @@ def _not_found(request_context: RequestContext, methods: list[str]) -> Response:
 
 def _error(request_context: RequestContext, view: ProblemView) -> Response:
     server = request_context.server
-    session = server.web_sessions.find_for(request_context.request, server.time())
+    request = request_context.request
+    session = server.web_sessions.find_for(request, server.time()) if request.client.private else None
     match = Match(Route("GET", "", _no_handler, "", public=True), {})
     return ConsoleRequest(request_context, match, session).render("problem.html", title=view.title, problem=view)
 

@@ -35,11 +35,15 @@ async def read_form(console: ConsoleRequest) -> None:
     request = console.request
     if is_cross_site(console.request_context):
         raise BadRequest(_("The form was sent from another site. Open the page again and repeat your input"), 403)
-    if media_type(request) == MULTIPART:
+    if media_type(request) == MULTIPART and console.session is not None:
         await _read_multipart(console)
     elif media_type(request) == FORM_TYPE:
         console.form = Parameters.parse(request.body)
-    if console.session is not None:  # the check above is all that a form before the session can have
+        if len(console.form.pairs) > MAX_FIELDS:
+            raise BadRequest(_("The form has more than {maximum} fields").format(maximum=MAX_FIELDS), 413)
+    if (
+        console.session is not None and not console.match.route.public
+    ):  # the check above is all that a form before the session can have
         console.key = _check_token(console, console.form)
 
 
@@ -49,7 +53,7 @@ def _check_token(console: ConsoleRequest, form: Parameters) -> bytes:
     number = None if console.session is None else console.session.read_form_token(token)
     if number is None:
         raise BadRequest(
-            "The form was not issued to you by this server. Open the page again and repeat your input", 403
+            _("The form was not issued to you by this server. Open the page again and repeat your input"), 403
         )
     return number
 

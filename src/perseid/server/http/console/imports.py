@@ -1,6 +1,7 @@
 """Importing a file: upload, map its columns, see what would change, apply, and undo through its job."""
 
 import re
+from collections.abc import AsyncIterator
 from typing import Final
 
 import msgspec
@@ -23,7 +24,6 @@ MEANINGS: Final = ("handle", "state", "URL", "EMAIL", "DESC", "TITLE", "-")
 
 _TEXTS: Final = ("format", "delimiter", "encoding", "sheet", "prefix", "profile")
 _FLAGS: Final = ("raw", "mint", "mint_again", "skip_invalid")
-_COLUMN: Final = re.compile(r"column\.([0-9]{1,4})", re.ASCII)
 
 
 @IMPORTS.get("/imports")
@@ -97,21 +97,26 @@ async def download_handles(console: ConsoleRequest) -> Response:
 
 
 async def _download(console: ConsoleRequest, kind: str) -> Response:
-    """Return a file of an import; its parts are joined while it is sent."""
+    """Return a file of an import; its parts are read while it is sent."""
     import_id, api = console.names["id"], console.api
     read = api.read_import_report if kind == "report" else api.read_minted_handles
     found = await api.show_import(import_id)
-    parts, offset = [], 0
-    while part := await read(import_id, offset):
-        parts.append(part)
-        offset += len(part)
+    first = await read(import_id, 0)  # what is wrong gets a page
+
+    async def stream() -> AsyncIterator[bytes]:
+        part, offset = first, 0
+        while part:
+            yield part
+            offset += len(part)
+            part = await read(import_id, offset)
+
     name = re.sub(r"[^A-Za-z0-9._-]", "_", found.name)[-100:] or "import"
     headers = (
         ("Content-Type", "application/octet-stream"),
         ("Content-Disposition", f'attachment; filename="{kind}-{name}"'),
         ("Cache-Control", "no-store"),
     )
-    return Response(200, headers, b"".join(parts))
+    return Response(200, headers, stream=stream())
 
 
 async def _import_page(console: ConsoleRequest, problem: ClientError | None = None) -> Response:
@@ -138,9 +143,8 @@ async def _import_page(console: ConsoleRequest, problem: ClientError | None = No
 def _columns(found: ImportResponse) -> list[tuple[str, str]]:
     """The columns of a table and their meanings, as far as they are known."""
     columns = found.detected.get("columns")
-    if isinstance(columns, dict):
-        return [(str(name), str(meaning)) for name, meaning in columns.items()]
-    return [(str(name), "") for name in columns] if isinstance(columns, list | tuple) else []
+    found_columns = columns if isinstance(columns, list) else []
+    return [(str(each.get("header", "")), str(each.get("meaning", ""))) for each in found_columns]
 
 
 def _read_options(console: ConsoleRequest, query: ImportQuery) -> ImportQuery:
@@ -149,9 +153,5 @@ def _read_options(console: ConsoleRequest, query: ImportQuery) -> ImportQuery:
     flags = {name: bool(console.text(name)) for name in _FLAGS}
     choice = console.text("on_existing")
     on_existing = OnExisting(choice) if choice in tuple(OnExisting) else OnExisting.FAIL
-    mapped = []
-    for name, meaning in console.form.pairs:
-        if (match := _COLUMN.fullmatch(name)) and meaning.strip():
-            mapped.append(f"{console.form.first(f'name.{match[1]}') or ''}={meaning.strip()}")
-    mapped += [line.strip() for line in console.text("map").splitlines() if line.strip()]
-    return msgspec.structs.replace(query, **texts, **flags, on_existing=on_existing, map=tuple(mapped))
+    mapped = tuple([line.strip() for line in console.text("map").splitlines() if line.strip()])
+    return msgspec.structs.replace(query, **texts, **flags, on_existing=on_existing, map=mapped)
