@@ -116,7 +116,7 @@ def test_links_are_changed_after_a_preview(user: ConsoleUser, server: Harness) -
     assert "The job was started." in user.text
     assert url_of(server, "12345/old-2") == "https://new.example/2"
     user.get("/console/jobs")
-    assert "rewrite" in user.text
+    assert "change links done 3 / 3" in user.text
 
 
 def test_links_that_do_not_exist_change_nothing(user: ConsoleUser) -> None:

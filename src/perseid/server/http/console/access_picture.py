@@ -12,6 +12,8 @@ from markupsafe import Markup, escape
 from perseid.schema.access import Access, AccessEntry
 from perseid.server.http.pages.texts import _
 
+from .advice import get_words
+
 MAX_IDENTITIES: Final = 30
 """Identities in the picture; more lines cannot be followed. The table has all."""
 
@@ -70,7 +72,11 @@ def _edges(entry: AccessEntry, target: _Node) -> list[tuple[_Node, _Node]]:
 
 
 def _roles(entries: Sequence[AccessEntry], identity: str) -> list[str]:
-    found = [entry.role.value if entry.role else _("permissions") for entry in entries if entry.identity == identity]
+    found = [
+        get_words()[entry.role.value] if entry.role else _("permissions")
+        for entry in entries
+        if entry.identity == identity
+    ]
     return list(dict.fromkeys(found))
 
 

@@ -1,9 +1,10 @@
 """Texts of the console: advice about refusals in its terms, and the notices after a change."""
 
+from functools import cache
 from typing import Final
 
 from perseid.registry.advice import AdviceKind, AdviceTexts
-from perseid.server.http.pages.texts import _
+from perseid.server.http.pages.texts import _, on_change
 
 ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.AUTHENTICATE: "Sign in as an identity that has the permission",
@@ -59,6 +60,53 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     },
 }
 """Advice as pages and fields of the console."""
+
+
+@cache
+def get_words() -> dict[str, str]:
+    """Words of the API that pages show to people: actions, roles, states, outcomes, kinds of jobs."""
+    return {
+        "active": _("active"),
+        "admin": _("admin"),
+        "branch": _("branch"),
+        "conflict": _("conflict"),
+        "create": _("create"),
+        "created": _("created"),
+        "delete": _("delete"),
+        "deleted": _("deleted"),
+        "editor": _("editor"),
+        "expired": _("expired"),
+        "home": _("host a prefix"),
+        "import": _("import"),
+        "key_changed": _("key changed"),
+        "mint": _("mint"),
+        "minted": _("minted"),
+        "minter": _("minter"),
+        "owner": _("owner"),
+        "publish": _("publish"),
+        "published": _("public"),
+        "reader": _("reader"),
+        "redact": _("redact"),
+        "rejected": _("rejected"),
+        "reserve": _("reserve"),
+        "reserved": _("reserved"),
+        "revoked": _("revoked"),
+        "rewrite": _("change links"),
+        "rotate_key": _("rotate the key"),
+        "skipped": _("skipped"),
+        "tombstone": _("tombstone"),
+        "transfer": _("transfer"),
+        "unchanged": _("unchanged"),
+        "undo": _("undo"),
+        "unhome": _("stop hosting a prefix"),
+        "unpublish": _("unpublish"),
+        "unpublished": _("unpublished"),
+        "update": _("update"),
+        "updated": _("updated"),
+    }
+
+
+on_change(get_words.cache_clear)
 
 
 def get_notices() -> dict[str, str]:

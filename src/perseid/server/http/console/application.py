@@ -15,7 +15,7 @@ from perseid.server.http.responses import NO_STORE, https_required, to_failure
 from perseid.server.native.decisions import Busy
 
 from .forms import read_form
-from .requests import SEE_OTHER, ConsoleRequest, ProblemView, SessionEnded
+from .requests import API_LANGUAGE, SEE_OTHER, ConsoleRequest, ProblemView, SessionEnded
 from .routing import BASE, Match, Pages, Route, Router, link
 
 _ERRORS: Final = Pages("")
@@ -54,10 +54,11 @@ async def handle(request_context: RequestContext) -> Response:
         server.web_sessions.end(session)
         return _sign_in_first(request_context, "ended")
     except ClientError as error:
-        return console.render("problem.html", title=error.problem.title if error.problem else "", problem=error)
+        title = _("Not found") if error.problem is not None and error.problem.status == 404 else _("Request refused")
+        return console.render("problem.html", title=title, problem=error)
     except (BadRequest, Busy) as error:
         failure = to_failure(error, request_context)
-        view = ProblemView(failure.status, "", failure.message)
+        view = ProblemView(failure.status, "", failure.message, language=API_LANGUAGE)
         return console.render("problem.html", title=_("Invalid request"), problem=view)
     finally:
         for file in console.files.values():

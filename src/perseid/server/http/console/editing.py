@@ -18,7 +18,7 @@ from perseid.server.http.pages.texts import _
 from perseid.server.http.responses import NO_STORE
 
 from .advice import ADVICE_TEXTS
-from .requests import ConsoleRequest, ProblemView, describe
+from .requests import API_LANGUAGE, ConsoleRequest, ProblemView, describe
 from .routing import Pages
 from .values import EMPTY_ROWS, MAX_ROWS, Row, compare, parse_version, read_rows, to_inputs, to_rows, too_many_values
 
@@ -101,6 +101,7 @@ async def _new_form(
     explanation: ProblemView | None = None,
 ) -> Response:
     namespaces = (await console.api.namespaces(mine=True).page()).namespaces
+    count = console.text("count", "1")
     return console.render(
         "record_new.html",
         title=_("New identifiers"),
@@ -113,7 +114,7 @@ async def _new_form(
         prefix=console.text("prefix"),
         suffix=console.text("suffix"),
         mode=console.text("mode", "mint"),
-        count=console.text("count", "1"),
+        count=count if count.isascii() and count.isdigit() else "1",  # a browser shows nothing else
         urls=console.text("urls"),
         unpublished=bool(console.text("unpublished")),
         note=console.text("note"),
@@ -287,4 +288,4 @@ def _change(console: ConsoleRequest, values: tuple[ValueInput, ...], *, new: boo
 def _refusal(explained: Explanation) -> ProblemView:
     advice = to_advice(explained)
     text = (explained.advice or "") if advice is None else render(advice, ADVICE_TEXTS)
-    return ProblemView(422, _("This change would be refused"), explained.reason, text)
+    return ProblemView(422, _("This change would be refused"), explained.reason, text, API_LANGUAGE)

@@ -41,7 +41,7 @@ from perseid.server.http.pages.texts import _, on_change
 from perseid.server.http.responses import NO_STORE
 from perseid.server.http.v1.application import handle_authenticated
 
-from .advice import ADVICE_TEXTS, get_notices
+from .advice import ADVICE_TEXTS, get_notices, get_words
 from .routing import Match, link
 from .values import mask
 
@@ -49,6 +49,9 @@ R = TypeVar("R")
 
 SEE_OTHER: Final = 303
 UNAUTHORIZED: Final = 401
+
+API_LANGUAGE: Final = "en"
+"""The language of what the API says; it is not translated."""
 
 _HERE: Final = Origin("", "", 0, is_https=True)  # requests stay in this process
 
@@ -76,6 +79,7 @@ def get_environment() -> Environment:
     environment = make_environment(__package__)
     environment.filters["sentence"] = to_sentence
     environment.filters["visible"] = to_visible
+    environment.filters["word"] = lambda text: get_words().get(str(text), str(text))
     environment.filters["secret"] = lambda text, type_: mask(type_, text)
     environment.filters["iso"] = lambda seconds: to_iso(int(seconds))
     return environment
@@ -92,6 +96,8 @@ class ProblemView:
     title: str
     detail: str
     advice: str = ""
+    language: str = ""
+    """The language of the detail and the advice, if it is not that of the page."""
     where: str = ""
     """The invalid part of the request, as a JSON path; empty if unknown."""
 
@@ -198,7 +204,7 @@ def describe(error: ClientError) -> ProblemView:
         return ProblemView(422, _("Invalid input"), error.detail, error.advice)
     advice = to_advice(problem)
     text = error.advice if advice is None else render(advice, ADVICE_TEXTS)
-    return ProblemView(problem.status, problem.title, error.detail, text, problem.where)
+    return ProblemView(problem.status, problem.title, error.detail, text, API_LANGUAGE, problem.where)
 
 
 class SessionEnded(Exception):

@@ -21,7 +21,7 @@ from perseid.server.native.authentication import Guard, caller_identity
 from perseid.server.native.work import WorkKind
 from perseid.server.state.state import StateFull
 
-from .requests import SEE_OTHER, ConsoleRequest, ProblemView
+from .requests import API_LANGUAGE, SEE_OTHER, ConsoleRequest, ProblemView
 from .routing import BASE, Pages, link
 
 SIGN_IN: Final = Pages("sign-in")
@@ -50,7 +50,7 @@ async def sign_in(console: ConsoleRequest) -> Response:
         view = ProblemView(503, _("Too many sessions"), _("There are too many sessions."), _("Try again in a minute."))
         return _form(console, method, view)
     if isinstance(result, AuthFailure):
-        return _form(console, method, ProblemView(403, _("Sign-in failed"), result.reason))
+        return _form(console, method, ProblemView(403, _("Sign-in failed"), result.reason, language=API_LANGUAGE))
     server = console.request_context.server
     if console.session is not None:
         server.web_sessions.end(console.session)

@@ -7,6 +7,8 @@ const toBase64 = (bytes) => btoa(String.fromCharCode(...new Uint8Array(bytes)));
 const fromBase64 = (text) => Uint8Array.from(atob(text.replace(/\s+/g, "")), (each) => each.charCodeAt(0));
 const toBase64Url = (bytes) => toBase64(bytes).replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");
 
+const quote = (text) => (/^[\w.:/-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`); // for a shell
+
 class UnsupportedKey extends Error {}
 
 // DER: a tag, a length and the content.
@@ -95,11 +97,13 @@ async function readKeyFile(bytes, passphrase) {
 
 async function sign(event) {
   event.preventDefault();
+  const file = form.elements.keyfile.files[0];
   const say = (name) => {
-    status.textContent = form.dataset[name] || form.dataset.failed;
+    const words = { SERVER: location.origin, IDENTITY: form.elements.identity.value.trim(), FILE: file?.name };
+    const text = form.dataset[name] || form.dataset.failed;
+    status.textContent = text.replace(/SERVER|IDENTITY|FILE/g, (word) => (words[word] ? quote(words[word]) : word));
     status.hidden = false;
   };
-  const file = form.elements.keyfile.files[0];
   if (!file) return say("missing");
   try {
     const bytes = new Uint8Array(await file.arrayBuffer());
