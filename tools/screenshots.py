@@ -1,0 +1,51 @@
+"""Pictures of the main pages for the documents: `.venv/bin/python tools/screenshots.py` writes `docs/images/*.png`.
+
+The server is that of the browser tests, with its records; the browser is Debian's Chromium.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.e2e.browsers import chromium  # noqa: E402
+from tests.e2e.console_site import RECORD, console_site, record_path  # noqa: E402
+from tests.e2e.page_watch import Visitor  # noqa: E402
+
+IMAGES: Final = ROOT / "docs" / "images"
+MAX_BYTES: Final = 150_000
+"""Of a picture: a reader on a slow line sees it with the page."""
+
+_DESK: Final = {"viewport": {"width": 1100, "height": 720}}
+PICTURES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "console-sign-in": ("/console/sign-in", _DESK),
+    "console-record": (record_path(RECORD), _DESK),
+    "console-edit-dark": (record_path(RECORD, "edit"), _DESK | {"color_scheme": "dark"}),
+    "console-new": ("/console/new", _DESK),
+    "identifier": (f"/{RECORD}?noredirect", _DESK),
+}
+"""The path of each picture, and the window."""
+
+
+def main() -> None:
+    """Write all pictures."""
+    IMAGES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, console_site(Path(folder)) as site, chromium() as browser:
+        for name, (path, options) in PICTURES.items():
+            is_inside = path.startswith("/console") and not path.endswith("/sign-in")
+            visitor = site.visit(browser, **options) if is_inside else Visitor(browser, site.url, **options)
+            visitor.go(path)
+            target = IMAGES / f"{name}.png"
+            visitor.page.screenshot(path=target)
+            visitor.close()
+            size = target.stat().st_size
+            if size > MAX_BYTES:
+                raise SystemExit(f"{target.name} has {size:,} bytes; the maximum is {MAX_BYTES:,}")
+            print(f"{target.relative_to(ROOT)}: {size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()
