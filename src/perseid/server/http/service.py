@@ -70,7 +70,7 @@ def with_default_headers(request: Request, response: Response) -> Response:
     """Add the headers that every response has."""
     present = {name.lower() for name, _ in response.headers}
     defaults: list[tuple[str, str]] = []
-    if not is_console(request.path):  # its pages are for the user of this session only
+    if not is_console(request.path):  # its pages are for one user only
         defaults += negotiation.cors_headers(request, response, exposes=is_api(request.path))
     defaults.append(("X-Content-Type-Options", "nosniff"))
     if response.status not in _REDIRECTIONS:

@@ -94,7 +94,7 @@ class WebSession:
         return base64.urlsafe_b64encode(number + self._tag(number)).rstrip(b"=").decode()
 
     def read_form_token(self, token: str) -> bytes | None:
-        """Return the number of a token; None if it is not of this session."""
+        """Return the number of a token; None if it belongs to another session."""
         try:
             data = b"" if len(token) > _MAX_TOKEN else base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
         except ValueError:

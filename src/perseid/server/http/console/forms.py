@@ -31,7 +31,7 @@ MAX_FILES: Final = 1
 
 
 async def read_form(console: ConsoleRequest) -> None:
-    """Read the form and check that it comes from a page of this session; raises `BadRequest`."""
+    """Read the form and check that it comes from a page of its session; raises `BadRequest`."""
     request = console.request
     if is_cross_site(console.request_context):
         raise BadRequest(_("The form was sent from another site. Open the page again and repeat your input"), 403)
@@ -48,7 +48,7 @@ async def read_form(console: ConsoleRequest) -> None:
 
 
 def _check_token(console: ConsoleRequest, form: Parameters) -> bytes:
-    """Return the random number of the form; raises `BadRequest` if it was not issued to this session."""
+    """Return the random number of the form; raises `BadRequest` if it was issued to another session."""
     token = form.first(CSRF_FIELD) or ""
     number = None if console.session is None else console.session.read_form_token(token)
     if number is None:
