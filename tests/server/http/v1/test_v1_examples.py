@@ -59,8 +59,8 @@ def test_example_command_is_valid(server: Harness, route: Route) -> None:
     assert f"{address.scheme}://{address.netloc}" == PUBLIC_URL
     assert options(words, "-X") == ([] if route.method == "GET" else [route.method])
     bodies = [json.loads(text) for text in options(words, "-d")]
-    assert len(bodies) == (route.body not in (None, bytes))
-    assert len(options(words, "--data-binary")) == (route.body is bytes)
+    assert len(bodies) == (route.body is not None and not route.is_streamed)
+    assert len(options(words, "--data-binary")) == route.is_streamed
     for body in bodies:
         schema = said(route)["requestBody"]["content"]["application/json"]["schema"]
         Draft202012Validator({**schema, "components": {"schemas": schemas()}}).validate(body)
