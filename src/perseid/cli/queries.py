@@ -261,7 +261,7 @@ def search(  # noqa: PLR0913 - options
         perseid find --url "https://example.org/maps/*" --json
         perseid find --owner 102.100.pilin2/XYZZY
         perseid find --type EMAIL --json
-        perseid find --words "map venice"
+        perseid find --words "authority meta"
         perseid find --prefix 102.100.272 --changed-since 2026-01-01 --limit 2
     """
     selectors = Selectors(url, host, path, type_, value, prefix, owner, changed_since=changed_since, words=words)
