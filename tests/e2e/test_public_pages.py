@@ -1,13 +1,14 @@
 """Public pages in a real browser: proofs, suggestions, times, copies, versions, and all of it without scripts."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from playwright.sync_api import Browser, Page, Route
+from playwright.sync_api import Browser, Page, Route, expect
 
 from perseid.names.handle import Handle
 from perseid.records.record import Value
@@ -17,7 +18,7 @@ from perseid.registry.installation.installation import Installation
 from perseid.registry.policy.policy import PROFILES, Audience
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
-from tests.e2e.page_watch import PHONE, Visitor
+from tests.e2e.page_watch import PATIENCE, PHONE, Visitor
 from tests.server.installations import OPERATOR, copy_to
 from tests.server.running import Serving, serving
 
@@ -67,7 +68,7 @@ def home(server: Serving) -> str:
 def verify(page: Page) -> str:
     """Press the button and return what the page says."""
     page.get_by_role("button", name="Verify in this browser").click()
-    page.wait_for_function("!/Checking|^$/.test(document.querySelector('.verify [role=status]').textContent)")
+    expect(page.locator(".verify [role=status]")).not_to_have_text(re.compile("Checking|^$"), timeout=PATIENCE)
     return page.inner_text(".verify [role=status]")
 
 
@@ -165,7 +166,7 @@ def test_qr_code_is_shown_on_request(visitor: Visitor) -> None:
     visitor.go(f"/{NAME}?noredirect")
     assert not any("action=qr" in url for url in visitor.asked)
     visitor.page.get_by_text("QR code", exact=True).click()
-    visitor.page.wait_for_function("document.querySelector('.qr').naturalWidth > 0")
+    expect(visitor.page.locator(".qr")).to_have_js_property("complete", True, timeout=PATIENCE)
     assert visitor.faults() == []
 
 

@@ -230,6 +230,7 @@ INPUT: Final = {"namespace policy 12345 --file -": b'purpose = "Maps"\n'}
 """Standard input of commands."""
 
 WITHOUT_ROUTE: Final = {
+    "statistics": "its numbers depend on the requests of the test; tests/interfaces/test_same_output.py compares it",
     "init": "creates the installation",
     "serve": "starts the server",
     "config": "shows the files of the installation",
