@@ -260,8 +260,13 @@ def test_udp_challenges_are_bounded_and_do_not_affect_tcp(server: Serving) -> No
         flood(90, 20_000)
         eventually(lambda: pending() - before > 20, "challenges")
         assert pending() - before <= CHALLENGE_OCTETS // 20_000
-        flood(CHALLENGES + 500, 10)
-        eventually(lambda: pending() - before > CHALLENGES * 0.8, "many challenges")
+
+        def is_full() -> bool:
+            flood(300, 10)  # again, because a busy machine loses datagrams
+            return pending() - before > CHALLENGES * 0.8
+
+        eventually(is_full, "many challenges")
+        flood(CHALLENGES, 10)
         assert pending() - before <= CHALLENGES
 
         assert honest.ask(honest.answer(challenge, request), about=request).code is ResponseCode.SUCCESS

@@ -76,7 +76,7 @@ def sort_of(answer: Response) -> str:
 def commands(server: Harness, **how: Any) -> list[str]:
     """All commands of all pages."""
     pages = [server.get(f"/docs/{docs_pages.slugify(part.tag)}", **how) for part in get_api().sections]
-    shown = re.compile("<pre><code>(curl.*?)</code></pre>", re.DOTALL)
+    shown = re.compile("<pre[^>]*><code>(curl.*?)</code></pre>", re.DOTALL)
     found = [each for page in pages for each in shown.findall(page.body.decode())]
     return [html.unescape(each) for each in found]
 
