@@ -16,7 +16,6 @@ from tests.e2e.page_watch import PHONE, Visitor
 PAGES = {
     "/": 200,
     "/help.html": 200,
-    "/generate": 200,
     "/docs": 200,
     "/docs/records": 200,
     "/docs/schemas": 200,
@@ -229,59 +228,4 @@ def test_pages_work_without_script_and_can_be_printed(browser: Browser, demo: De
     visitor.page.pdf(path=tmp_path / "record.pdf")
     assert not visitor.page.is_visible("footer")
     assert visitor.page.is_visible("table")
-    visitor.close()
-
-
-def test_user_name_may_be_typed_with_colon(browser: Browser, demo: Demonstration) -> None:
-    """Over TLS, as people type it."""
-    identity = {"username": demo.administrator, "password": demo.secret}
-    visitor = Visitor(browser, demo.secure_url, http_credentials=identity)
-    visitor.go("/generate")
-    visitor.page.get_by_role("button", name="Sign in").click()
-    visitor.page.get_by_label("Prefix").fill("102.100.272")
-    visitor.page.get_by_label("Target URL").fill(f"{demo.target.url}/minted")
-    visitor.page.get_by_label("Number of identifiers").fill("2")
-    assert visitor.faults() == []
-    visitor.page.get_by_role("button", name="Create").click()
-    visitor.page.wait_for_selector("ul.names")
-    names = visitor.page.locator("ul.names .name").all_inner_texts()
-    assert len(names) == 2
-    assert visitor.faults() == []
-    visitor.page.reload()  # asked to send the form again, and does
-    assert visitor.page.locator("ul.names .name").all_inner_texts() == names, "nothing is made twice"
-    visitor.page.get_by_role("link", name=names[0]).click()
-    visitor.page.wait_for_url(f"{demo.target.url}/minted")
-    visitor.close()
-
-
-def test_cross_site_page_cannot_use_credentials(browser: Browser, demo: Demonstration) -> None:
-    """The browser sends the password automatically; it is not accepted for a form of another site."""
-    identity = {"username": demo.administrator.replace(":", "%3A"), "password": demo.secret}
-    visitor = Visitor(browser, demo.secure_url, http_credentials=identity)
-    visitor.go("/generate")
-    visitor.page.get_by_role("button", name="Sign in").click()
-    visitor.page.wait_for_selector("#prefix")
-    token = visitor.page.input_value("[name=token]")
-    visitor.page.goto(f"{demo.target.url}/evil")
-    fields = {"prefix": "102.100.272", "mode": "mint", "url": "https://evil.example/", "count": "1", "token": token}
-    with visitor.page.expect_navigation() as gone:
-        visitor.page.evaluate(
-            """([address, fields]) => {
-                const form = document.createElement("form");
-                form.method = "post";
-                form.action = address;
-                for (const [name, value] of Object.entries(fields)) {
-                    const field = document.createElement("input");
-                    field.name = name;
-                    field.value = value;
-                    form.append(field);
-                }
-                document.body.append(form);
-                form.submit();
-            }""",
-            [f"{demo.secure_url}/generate", fields],
-        )
-    assert gone.value is not None
-    assert gone.value.status in (401, 403), visitor.text()
-    assert visitor.page.locator("ul.names").count() == 0
     visitor.close()

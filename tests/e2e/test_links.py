@@ -58,7 +58,7 @@ class Links(HTMLParser):
 
 def test_every_link_on_every_page_works(demo: Demonstration) -> None:
     """All pages reachable from the front page, the API documentation and the handles, at this server only."""
-    starts = ["/", "/docs", "/generate", "/help.html", "/robots.txt", "/favicon.ico"]
+    starts = ["/", "/docs", "/help.html", "/robots.txt", "/favicon.ico"]
     starts += [f"/{quote(name)}" for name in demo.names] + [f"/{PREFIX}/leads?noredirect", f"/{PREFIX}/gone"]
     pages: dict[str, set[str]] = {}
     wanted: dict[str, str] = dict.fromkeys([demo.url + path for path in starts], "the beginning")

@@ -2,19 +2,16 @@
 
 import json
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from playwright.sync_api import Browser, Page
 
-from perseid.names import pilin
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
 from perseid.records.record import Value, ValueRef
@@ -24,7 +21,7 @@ from perseid.registry.installation.installation import Installation
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
-from tests.e2e.browsers import Visit, visit
+from tests.e2e.browsers import visit
 from tests.e2e.demonstration import target
 from tests.server.installations import ADMINISTRATOR, OPERATOR, SECRET, copy_to
 from tests.server.running import Serving, serving
@@ -75,108 +72,6 @@ def arrived(page: Page, url: str) -> None:
     """Check that the browser shows the target."""
     page.get_by_role("heading", name="Arrived").wait_for()
     assert page.url == url
-
-
-# The generator
-
-
-def signed_in(window: Visit, home: str) -> None:
-    window.open(f"{home}/generate")
-    window.page.get_by_role("button", name="Sign in").click()
-    window.page.get_by_label("Prefix").wait_for()
-
-
-@pytest.mark.parametrize("scripts", [True, False], ids=["with-scripts", "without-scripts"])
-def test_handles_are_created_and_explained(browser: Browser, site: Site, scripts: bool) -> None:
-    with visit(browser, http_credentials=CREDENTIALS, java_script_enabled=scripts) as window:
-        page = window.page
-        signed_in(window, site.home)
-        assert ADMINISTRATOR in page.get_by_role("main").inner_text()
-        page.get_by_label("Prefix").fill(PILIN)
-        page.get_by_role("radio", name="generate").check()
-        page.get_by_label("Number of identifiers").fill("3")
-        page.get_by_role("button", name="Create").click()
-        page.get_by_role("heading", name="Suffix of the first identifier").wait_for()
-        names = page.locator(".names .name").all_inner_texts()
-        assert len(set(names)) == 3
-        suffix = names[0].removeprefix(f"{PILIN}/")
-        assert page.locator("td.character").all_inner_texts() == list(suffix)
-        assert len(suffix) == 9
-        assert pilin.format_time(pilin.decode(suffix)) in page.get_by_role("main").inner_text()
-        page.reload()
-        assert page.locator(".names .name").all_inner_texts() == names, "loading it again makes nothing"
-        page.get_by_role("link", name="Create more").click()
-        page.get_by_label("Prefix").wait_for()
-        assert not window.complaints
-
-
-def test_minted_handle_redirects_to_url(browser: Browser, site: Site) -> None:
-    with visit(browser, http_credentials=CREDENTIALS) as window:
-        page = window.page
-        signed_in(window, site.home)
-        page.get_by_label("Prefix").fill(PILIN)
-        page.get_by_role("radio", name="mint").check()
-        page.get_by_label("Target URL").fill(f"{site.things}/minted")
-        page.get_by_role("button", name="Create").click()
-        page.locator(".names a").click()
-        arrived(page, f"{site.things}/minted")
-
-
-def test_refused_form_stays_filled_in(browser: Browser, site: Site) -> None:
-    with visit(browser, http_credentials=CREDENTIALS) as window:
-        page = window.page
-        signed_in(window, site.home)
-        page.get_by_label("Prefix").fill("999")
-        page.get_by_role("radio", name="reserve").check()
-        page.get_by_label("Number of identifiers").fill("2")
-        page.get_by_role("button", name="Create").click()
-        alert = page.get_by_role("alert")
-        alert.wait_for()
-        assert "Check the prefix" in alert.inner_text()
-        assert page.get_by_label("Prefix").input_value() == "999"
-        assert page.get_by_role("radio", name="reserve").is_checked()
-        page.get_by_label("Prefix").fill("12345")
-        page.get_by_role("button", name="Create").click()
-        page.locator(".names .name").first.wait_for()
-        assert page.locator(".names .name").count() == 2
-
-
-@pytest.fixture
-def elsewhere(site: Site) -> Iterator[str]:
-    """A page of another site that submits the form for its visitors."""
-    fields = {"prefix": "12345", "mode": "reserve", "count": "1", "token": "x" * 75}
-    inputs = "".join(f'<input name="{name}" value="{value}">' for name, value in fields.items())
-    body = f'<form method="post" action="{site.home}/generate">{inputs}<button>Win a prize</button></form>'.encode()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html")
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://localhost:{server.server_port}/"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def test_cross_site_page_creates_nothing(browser: Browser, site: Site, elsewhere: str) -> None:
-    with visit(browser, http_credentials=CREDENTIALS) as window:
-        page = window.page
-        signed_in(window, site.home)
-        window.open(elsewhere)
-        page.get_by_role("button", name="Win a prize").click()
-        page.get_by_role("alert").wait_for()
-        assert "another site" in page.get_by_role("alert").inner_text()
-        assert page.locator(".names").count() == 0
 
 
 # Not found

@@ -66,6 +66,7 @@ from perseid.wire.sessions import Identity as NativeIdentity
 from tests.cli.installation import Site
 from tests.interfaces import callers
 from tests.interfaces.callers import ANN, Request, identity_of
+from tests.server.http.console.console_user import ConsoleUser
 from tests.server.http.contexts import PUBLIC_URL, Harness, basic, header_of, serve
 from tests.server.installations import ADMINISTRATOR, OPERATOR, SECRET
 from tests.server.native.native_servers import SITE, Visitor, make_server
@@ -372,7 +373,7 @@ class Suffix:
     time: str
 
     native = compat = NOT_AT_SERVERS
-    web = "the page /generate explains suffixes and mints"
+    web = "the console mints, without a chosen time"
 
     def cli(self, world: World) -> str:
         return ask_cli(world, "suffix", "pilin", "--at", self.time, read=lambda each: str(each["suffix"]))
@@ -391,7 +392,7 @@ class Decode:
     suffix: str
 
     native = compat = NOT_AT_SERVERS
-    web = "the page /generate explains suffixes and mints"
+    web = "the console mints, without a chosen time"
 
     def cli(self, world: World) -> str:
         return ask_cli(world, "suffix", "pilin", "--decode", self.suffix, read=lambda each: str(each["time"]))
@@ -906,11 +907,11 @@ class Minted:
 
     def web(self, world: World) -> str:
         def mint() -> list[str]:
-            shown = world.web.get("/generate", headers=basic()).body.decode()
-            (token,) = re.findall('name="token" value="([^"]+)"', shown)
-            fields = {"prefix": self.prefix, "mode": "reserve", "count": str(self.count), "token": token}
-            answer = world.web.post("/generate", urlencode(fields), headers={**FORM, **basic()})
-            return re.findall(r'<li>(?:<a [^>]*>)?<bdi class="name">([^<]+)</bdi>', answer.body.decode())
+            user = ConsoleUser(world.web).sign_in()
+            user.get("/console/new")
+            user.submit("/new", prefix=self.prefix, mode="reserve", count=str(self.count))
+            names = re.findall(r'<bdi class="name">([^<]+)</bdi>', user.page.body.decode())
+            return [name for name in names if name.startswith(f"{self.prefix}/")]
 
         return self._check(mint)
 
@@ -985,7 +986,7 @@ class Reservation:
     """A prefix, or a chosen handle."""
 
     native = compat = NO_SUCH_REQUEST
-    web = "the page /generate reserves, but does not create a chosen handle"
+    web = "the console shows this only to users who have signed in"
 
     def _check(self, handle: str, ask: Callable[[Look | Change], str]) -> str:
         assert handle.startswith(f"{self.name}/") or handle == self.name
@@ -1048,7 +1049,7 @@ class WithMetadata:
     prefix: str
 
     native = compat = NO_SUCH_REQUEST
-    web = "the page /generate mints single identifiers"
+    web = "the console mints no metadata records"
 
     def _check(self, handles: Sequence[str], types: Callable[[Types], str]) -> str:
         thing, about = handles

@@ -1,4 +1,4 @@
-"""Namespaces as interfaces show them: policies and changes to them, types, new handles, and the parts of suffixes.
+"""Namespaces as interfaces show them: policies and changes to them, types, and new handles.
 
 The suffixes of a namespace follow its scheme, such as PILIN (P1–P7). Three ways to get a new handle differ in what is
 stored:
@@ -18,11 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from perseid.ledger.log.entry import State
-from perseid.names import pilin
-from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, fold
-from perseid.names.pilin import ALPHABET, BASE, DIGIT_VALUES
-from perseid.names.schemes import Details
 from perseid.records.admin import Admin
 from perseid.records.data_types import interpret_as
 from perseid.records.encoding import JsonObject
@@ -43,7 +39,7 @@ from perseid.registry.context import Context, Deferrable, Plan, Stage, defer, no
 from perseid.registry.identity import Anonymous, Identity
 from perseid.registry.policy.authority import find_built_in_definition
 from perseid.registry.policy.policy import CUSTOM_PROFILE, KEYS, Policy
-from perseid.registry.policy.text import InvalidPolicy, parse
+from perseid.registry.policy.text import parse
 from perseid.registry.policy.types import RegisteredType, get_registered_type
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import SITE_PREFIX, Snapshot
@@ -226,18 +222,6 @@ class MintMode(Enum):
     RESERVE = "reserve"
     GENERATE = "generate"
 
-    @property
-    def text(self) -> str:
-        """Description for people."""
-        return _TEXTS[self]
-
-
-_TEXTS: Final = {
-    MintMode.MINT: "New handles with a record each: they resolve at once.",
-    MintMode.RESERVE: "New handles that are reserved for you: they resolve once their records are created.",
-    MintMode.GENERATE: "New handles without a record: they are never issued again, and no owner is stored.",
-}
-
 
 def build_command(
     mode: MintMode,
@@ -261,85 +245,3 @@ def build_command(
             raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.RESERVE_INSTEAD(), "S1")
         return Generate(where, count)
     return Mint(where, count, values=values, owner=owner, reserve=mode is MintMode.RESERVE)
-
-
-@dataclass(frozen=True, slots=True)
-class SuffixCharacter:
-    """One character of a PILIN suffix and its meaning."""
-
-    character: str
-    place: int
-    """Counted from 1."""
-    digit: int
-    """Value of the character: 0 to 30."""
-    each: int
-    """Milliseconds per step: 31 times those of the character before it."""
-
-    @property
-    def milliseconds(self) -> int:
-        """Milliseconds that it contributes."""
-        return self.digit * self.each
-
-    @property
-    def text(self) -> str:
-        """Explanation for people."""
-        return f"{self.character} is {self.digit}, in steps of {_format_duration(self.each)}"
-
-    def to_json(self) -> JsonObject:
-        return {
-            "character": self.character,
-            "place": self.place,
-            "digit": self.digit,
-            "step": self.each,
-            "milliseconds": self.milliseconds,
-            "text": self.text,
-        }
-
-
-PILIN_EXPLANATION: Final = (
-    f"A PILIN suffix is the millisecond of its request since {pilin.UUID_EPOCH:%Y-%m-%d} UTC, written in {BASE} "
-    f"digits, {ALPHABET}: no vowels, so no words can appear. The least significant digit comes first, so consecutive "
-    f"handles look different. Until the year 2420 it has {pilin.LENGTH} characters."
-)
-"""The rules P1 to P4, for people."""
-
-
-def explain_suffix(suffix: str) -> tuple[SuffixCharacter, ...]:
-    """Explain each character of a PILIN suffix, in either case; together they give the millisecond (P1).
-
-    Raises `InvalidName` with the invalid character.
-    """
-    pilin.decode(suffix)
-    return tuple(
-        [
-            SuffixCharacter(ALPHABET[DIGIT_VALUES[character]], place, DIGIT_VALUES[character], BASE ** (place - 1))
-            for place, character in enumerate(suffix, 1)
-        ]
-    )
-
-
-def describe_suffix(policy: Policy, handle: Handle) -> Details:
-    """Return what a handle alone reveals under its namespace's scheme: time of minting, UUID; empty if nothing."""
-    try:
-        scheme = policy.suffix_scheme()
-        return {} if scheme is None else scheme.describe(handle)
-    except (InvalidName, InvalidPolicy):
-        return {}
-
-
-_TIME_UNITS: Final = (
-    ("year", 31_556_952_000),
-    ("day", 86_400_000),
-    ("hour", 3_600_000),
-    ("minute", 60_000),
-    ("second", 1_000),
-)
-
-
-def _format_duration(milliseconds: int) -> str:
-    """Format a duration in the largest unit that it fills."""
-    for unit, length in _TIME_UNITS:
-        if milliseconds >= length:
-            number = f"{milliseconds / length:.1f}".removesuffix(".0")
-            return f"about {number} {unit}{'' if number == '1' else 's'}"
-    return f"{milliseconds} millisecond{'' if milliseconds == 1 else 's'}"

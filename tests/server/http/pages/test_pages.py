@@ -26,7 +26,6 @@ from tests.server.installations import OPERATOR
 PAGES: Final = (
     "/",
     "/help.html",
-    "/generate",
     "/12345/url?noredirect",
     "/12345/url?action=history",
     "/12345/url?noredirect&at=200000000000000",  # in 1976
@@ -142,8 +141,13 @@ def test_front_page_lists_declared_forms(server: Harness) -> None:
         "noredirect",
     ]
     assert page_of(server.get("/hdl/")).text == front.text
-    assert "/generate" in front.links, "who needs a new name looks here"
-    assert "/generate" in page_of(server.get("/help.html")).links
+    assert "/console/new" in front.links, "users who need a new identifier look here"
+    assert "/console/new" in page_of(server.get("/help.html")).links
+
+
+def test_earlier_address_of_the_form_leads_to_the_console(server: Harness) -> None:
+    for answer in (server.get("/generate"), server.post("/generate")):
+        assert (answer.status, header_of(answer, "Location")) == (301, "/console/new")
 
 
 @pytest.mark.parametrize(

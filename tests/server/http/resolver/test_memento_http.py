@@ -315,7 +315,7 @@ def test_timemap_ignores_accept_datetime(machine: Machine, moved: Moved) -> None
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/help.html", "/static/perseid.css", "/favicon.ico", "/resolver.json", "/generate"]
+    "path", ["/", "/help.html", "/static/perseid.css", "/favicon.ico", "/resolver.json", "/ledger"]
 )
 def test_own_pages_are_not_negotiated(machine: Machine, path: str) -> None:
     """Section 4.5.8: and they say so."""

@@ -1,6 +1,7 @@
 """The server's own pages: front page, help, resolver declaration (U4) and static files."""
 
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Final
 
 from perseid.records.encoding import JsonObject
@@ -27,6 +28,9 @@ from .texts import _, mark
 API: Final = "/api/handles/{handle}"
 ROBOTS: Final = b"User-agent: *\nDisallow: /console\nDisallow: /suggest\nCrawl-delay: 1\nRequest-rate: 1/1\n"
 """As deployed resolvers ask: handles are public, and one request per second is enough for a robot."""
+
+NEW_IDENTIFIERS: Final = "/console/new"
+"""The page that creates identifiers."""
 
 _AGE: Final = (("Cache-Control", f"public, max-age={PAGE_AGE}"),)
 _STATIC_AGE: Final = (("Cache-Control", f"public, max-age={STATIC_AGE}"),)
@@ -82,6 +86,8 @@ def get_page(path: str, settings: HttpSettings, server: str) -> Response | None:
                 parameters=PARAMETERS,
                 api=f"{settings.public_url}{API}",
             )
+        case "generate":  # the address of the form in earlier versions
+            return Response(HTTPStatus.MOVED_PERMANENTLY, (*_AGE, ("Location", NEW_IDENTIFIERS)))
         case "robots.txt":
             sitemap = f"Sitemap: {settings.public_url}/sitemap.xml\n".encode() if settings.public_url else b""
             return Response(200, (*_STATIC_AGE, ("Content-Type", "text/plain;charset=utf-8")), ROBOTS + sitemap)

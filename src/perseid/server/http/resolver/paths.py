@@ -56,15 +56,12 @@ from perseid.registry.queries.signposting import BIBLIOGRAPHY, BIBTEX, CSL_JSON,
 from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import BadRequest, Parameters, encode_path, parse_name, percent_decode
 
-GENERATOR: Final = "generate"
-"""The page that creates identifiers."""
-
 TIME_MAPS: Final = "timemap"
 """The path of TimeMaps: `/timemap/link/{name}` and `/timemap/json/{name}`."""
 
 PAGES: Final = frozenset(
     (
-        *("", GENERATOR, "console", "docs", "help.html", "ledger", "openapi.json", "robots.txt", "favicon.ico"),
+        *("", "generate", "console", "docs", "help.html", "ledger", "openapi.json", "robots.txt", "favicon.ico"),
         *("resolver.json", "sitemap.xml", "suggest"),
     )
 )

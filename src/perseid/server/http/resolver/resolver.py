@@ -41,7 +41,7 @@ from perseid.server.http.negotiation import (
     parse_accept_language,
     with_etag_in_pool,
 )
-from perseid.server.http.pages import browse_pages, generator, server_pages
+from perseid.server.http.pages import browse_pages, server_pages
 from perseid.server.http.pages.history_page import VERSIONS_PER_PAGE, history_feed, history_page, parse_entry
 from perseid.server.http.pages.links import to_link, to_visible
 from perseid.server.http.pages.pages import POLICY, render_page
@@ -64,7 +64,6 @@ from .lookup import LookupFailure, LookupResult, RecordReader, Selection
 from .paths import (
     API_HANDLES_PATH,
     FORMS,
-    GENERATOR,
     MAX_FORM,
     TIME_MAPS,
     Action,
@@ -199,12 +198,8 @@ async def _dispatch(request_context: RequestContext, accepted: AcceptHeader) -> 
     if isinstance(located, OwnPage):
         if located.path.startswith(f"{TIME_MAPS}/"):
             return await signposting.time_map_response(request_context, located.path, accepted)
-        is_generator = located.path == GENERATOR
-        if is_generator:
-            own = await generator.handle_request(request_context, form)
-        else:
-            own = await browse_pages.get_page(request_context, located.path)
-            own = own or server_pages.get_page(located.path, settings, request_base_url(request_context))
+        own = await browse_pages.get_page(request_context, located.path)
+        own = own or server_pages.get_page(located.path, settings, request_base_url(request_context))
     if own is not None:
         return own.with_headers(time_travel.DO_NOT_NEGOTIATE)
     return problems.to_response(problems.page_not_found(located.path, settings), accepted, settings)
