@@ -5,21 +5,27 @@ everybody list them (`who_may_list = "public"`), and changes as the public log h
 """
 
 from dataclasses import dataclass
+from itertools import dropwhile
 from typing import Final
 
 from perseid.ledger.log.entry import State
 from perseid.ledger.log.record_keys import key_range
+from perseid.ledger.statistics import DAY, StatisticsStore
 from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, fold
 from perseid.names.uri import Resolver, parse_user_input
+from perseid.records.encoding import to_iso
 from perseid.registry.commands.namespaces import namespaces
+from perseid.registry.context import Context
 from perseid.registry.identity import Anonymous
 from perseid.registry.policy.policy import Audience, Policy
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import SITE_PREFIX, Snapshot
+from perseid.schema.statistics import StatisticsQuery
 
 from .listing import LogEntry, count_handles, list_log
 from .namespaces import get_policy
+from .statistics import read_statistics
 
 MAX_NAMESPACES: Final = 200
 """Namespaces that the front page lists: more would be a catalog of its own."""
@@ -38,6 +44,11 @@ RECENT_ENTRIES: Final = 1_000
 
 MAX_RECENT: Final = 10
 """Changes of a namespace that are shown."""
+
+GROWTH_DAYS: Final = 365
+"""Days of the growth that is shown."""
+
+_SECOND: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +70,9 @@ class NamespaceOverview:
     """Its public handles; None unless everybody can list them."""
     recent: tuple[LogEntry, ...] = ()
     """Its last changes, newest first; none unless everybody can list handles."""
+    growth: tuple[tuple[str, int], ...] = ()
+    """Days such as `2026-11-18`, and the number of its public handles at their end; none unless everybody can list
+    handles and see the past."""
 
 
 def is_listed(snapshot: Snapshot, prefix: str) -> bool:
@@ -82,15 +96,25 @@ def list_namespaces(snapshot: Snapshot) -> list[ListedNamespace]:
     return found
 
 
-def get_overview(snapshot: Snapshot, prefix: str) -> NamespaceOverview:
-    """Describe a namespace. Raises `Refused`."""
+def get_overview(context: Context, prefix: str, store: StatisticsStore | None) -> NamespaceOverview:
+    """Describe a namespace to an anonymous caller. Raises `Refused`."""
+    snapshot = context.snapshot
     policy = get_policy(snapshot, prefix)
     if not is_listed(snapshot, prefix):
         return NamespaceOverview(prefix, policy, None)
     count = count_handles(snapshot, Anonymous(), prefix)
     page = list_log(snapshot, Anonymous(), max(0, snapshot.reader.size - RECENT_ENTRIES), RECENT_ENTRIES)
     recent = [entry for entry in reversed(page.items) if fold(entry.handle.partition("/")[0]) == fold(prefix)]
-    return NamespaceOverview(prefix, policy, count, tuple(recent[:MAX_RECENT]))
+    growth = _read_growth(context, prefix, store) if policy.show_past else ()
+    return NamespaceOverview(prefix, policy, count, tuple(recent[:MAX_RECENT]), growth)
+
+
+def _read_growth(context: Context, prefix: str, store: StatisticsStore | None) -> tuple[tuple[str, int], ...]:
+    """The growth since the first handle, or since `GROWTH_DAYS` ago."""
+    query = StatisticsQuery(prefix, since=to_iso(context.now - GROWTH_DAYS * DAY))
+    rows = read_statistics(context, store, query, context.now * _SECOND).rows
+    levels = [((row.start or "")[:10], row.identifiers) for row in rows]
+    return tuple(dropwhile(lambda level: not level[1], levels))
 
 
 def complete(snapshot: Snapshot, text: str, resolvers: tuple[Resolver, ...]) -> list[str]:

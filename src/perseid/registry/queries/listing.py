@@ -12,7 +12,7 @@ short or empty although there are more. The next one starts where this one ended
 they do not reveal handles.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -98,34 +98,29 @@ class ListedHandle:
 
 def list_log(snapshot: Snapshot, identity: Identity, after: int = 0, limit: int = DEFAULT_PAGE) -> Page[LogEntry]:
     """Return a page of entries after one, in order. Raises `Refused`."""
-    visibility = Visibility(snapshot, identity)
-    budget = PageBudget(page_size(limit))
-    items: list[LogEntry] = []
-    last, size = after, snapshot.reader.size
-    for entry in snapshot.reader.log(after, after + MAX_SCANNED):
-        access = visibility.access(entry.handle)
-        if access is None:
-            break
-        if visibility.shows(entry, access):
-            log_entry = visibility.to_log_entry(entry, access)
-            if not budget.take(log_entry.size):
-                break
-            items.append(log_entry)
-        last = entry.seq
-        if budget.is_full:
-            break
-    return Page(tuple(items), last, last < size)
+    entries = snapshot.reader.log(after, after + MAX_SCANNED)
+    items, last = _take_visible(snapshot, identity, entries, after, limit)
+    return Page(items, last, last < snapshot.reader.size)
 
 
 def list_recent(
     snapshot: Snapshot, identity: Identity, before: int | None = None, limit: int = DEFAULT_PAGE
 ) -> Page[LogEntry]:
     """Return a page of entries before one, newest first. Raises `Refused`."""
+    start = snapshot.reader.size + 1 if before is None else before
+    entries = _backward(snapshot.reader, start, max(1, start - MAX_SCANNED))
+    items, last = _take_visible(snapshot, identity, entries, start, limit)
+    return Page(items, last, last > 1)
+
+
+def _take_visible(
+    snapshot: Snapshot, identity: Identity, entries: Iterable[Entry], last: int, limit: int
+) -> tuple[tuple[LogEntry, ...], int]:
+    """Return the visible entries that fit on a page, and the number of the last one that was read, or `last`."""
     visibility = Visibility(snapshot, identity)
     budget = PageBudget(page_size(limit))
     items: list[LogEntry] = []
-    last = snapshot.reader.size + 1 if before is None else before
-    for entry in _backward(snapshot.reader, last, max(1, last - MAX_SCANNED)):
+    for entry in entries:
         access = visibility.access(entry.handle)
         if access is None:
             break
@@ -137,7 +132,7 @@ def list_recent(
         last = entry.seq
         if budget.is_full:
             break
-    return Page(tuple(items), last, last > 1)
+    return tuple(items), last
 
 
 def _backward(reader: LogReader, before: int, first: int) -> Iterator[Entry]:

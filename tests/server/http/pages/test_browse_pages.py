@@ -3,13 +3,16 @@
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from urllib.parse import quote, urlsplit
 from xml.etree import ElementTree as ET
 
 import pytest
 from msgspec.structs import replace as replace_struct
 
+from perseid.ledger.statistics import DAY, StatisticsStore
 from perseid.names.handle import Handle
+from perseid.records.encoding import to_iso
 from perseid.records.record import Permission, Value
 from perseid.registry.commands.lifecycle import Tombstone
 from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
@@ -122,6 +125,29 @@ def test_changes_without_past_are_not_shown(server: Harness) -> None:
     page = page_of(server.get(f"/namespaces/{OPEN}"))
     assert f"{OPEN}/deleted" not in page.text
     assert "Earlier versions are not public." in page.text
+
+
+def test_growth_is_drawn_where_everybody_can_list_and_see_the_past(server: Harness, tmp_path: Path) -> None:
+    store = server.registry.statistics = StatisticsStore(tmp_path)
+    now = server.registry.now()
+    with server.registry.snapshot() as snapshot:
+        while store.count_changes(snapshot.reader, now):
+            pass
+    assert "<svg" not in drawn(server, OPEN), "one day is not a line"
+    for prefix in (OPEN, CLOSED):  # as if most of them were published three days ago
+        store.add(now - 3 * DAY, {(prefix, "published"): 2})
+        store.add(now, {(prefix, "withdrawn"): 2})
+    assert re.findall(r"<title>([-0-9]+: [0-9]+) ", drawn(server, OPEN)) == [
+        f"{to_iso(now - days * DAY)[:10]}: {count}" for days, count in ((3, 2), (2, 2), (1, 2), (0, 6))
+    ]
+    assert "<svg" not in drawn(server, CLOSED)
+    server.registry.do(SetPolicy(OPEN, replace(PUBLIC, show_past=False)), OPERATOR, "cli")
+    assert "<svg" not in drawn(server, OPEN), "the number of earlier handles is the past"
+
+
+def drawn(server: Harness, prefix: str) -> str:
+    server.context.kept_pages.clear()
+    return server.get(f"/namespaces/{prefix}").body.decode()
 
 
 def test_every_policy_is_explained() -> None:

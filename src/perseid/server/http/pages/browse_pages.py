@@ -11,6 +11,8 @@ from typing import Final, TypeVar, cast
 from urllib.parse import quote, urlencode
 from xml.sax.saxutils import escape
 
+from markupsafe import Markup
+
 from perseid.ledger.log.entry import Action as LedgerAction
 from perseid.names.handle import CaseRule
 from perseid.names.uri import KNOWN_RESOLVERS
@@ -19,6 +21,7 @@ from perseid.registry.identity import Anonymous
 from perseid.registry.policy.policy import Audience, Deletion, Policy
 from perseid.registry.queries.browse import (
     ListedNamespace,
+    NamespaceOverview,
     complete,
     get_overview,
     is_listed,
@@ -28,7 +31,7 @@ from perseid.registry.queries.listing import LogEntry, count_handles, list_by_of
 from perseid.registry.queries.prove import signing_keys
 from perseid.registry.snapshot import Snapshot
 from perseid.server.http import responses
-from perseid.server.http.context import HttpSettings, RequestContext
+from perseid.server.http.context import INTERFACE, HttpSettings, RequestContext
 from perseid.server.http.messages import BadRequest, Response
 from perseid.server.http.negotiation import PAGE_AGE
 from perseid.server.http.resolver.paths import absolute_url, get_resolvers, parse_query, path_to
@@ -37,6 +40,7 @@ from perseid.server.native.work import WorkKind
 from .branding import site_name
 from .links import TextLink, to_visible
 from .pages import PAGES_SCRIPT, SEARCH_SCRIPT, render_page, url_templates
+from .plot import Plot, Series, line_chart
 from .texts import _
 from .values import MAX_NAME
 
@@ -129,7 +133,12 @@ def namespace_path(prefix: str) -> str:
 
 async def _namespace_page(request_context: RequestContext, prefix: str) -> Response:
     settings = request_context.server.settings
-    found = await _read(request_context, f"namespace {prefix}", lambda snapshot: get_overview(snapshot, prefix))
+    registry = request_context.server.registry
+
+    def read(snapshot: Snapshot) -> NamespaceOverview:
+        return get_overview(registry.context(snapshot, Anonymous(), INTERFACE), prefix, registry.statistics)
+
+    found = await _read(request_context, f"namespace {prefix}", read)
     name = to_visible(prefix, MAX_NAME)
     return render_page(
         "namespace.html",
@@ -143,9 +152,18 @@ async def _namespace_page(request_context: RequestContext, prefix: str) -> Respo
         rules=explain_policy(found.policy),
         count=None if found.count is None else f"{found.count:,}",
         recent=[_show_change(entry, settings) for entry in found.recent],
+        growth=_draw_growth(found),
         record=f"{path_to(prefix, settings)}?noredirect",
         api=f"/api/v1/namespaces/{quote(prefix, safe='')}/policy",
     )
+
+
+def _draw_growth(found: NamespaceOverview) -> Markup | str:
+    """The growth as a plot, if there is more than one day."""
+    if len(found.growth) < 2:
+        return ""
+    days, levels = zip(*found.growth, strict=True)
+    return line_chart(Plot("growth", _("Growth"), days, [Series(_("Public identifiers"), levels)]))
 
 
 def explain_policy(policy: Policy) -> list[str]:
