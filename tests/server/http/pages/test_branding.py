@@ -22,6 +22,7 @@ from perseid.server.http.pages.branding import (
     contrast,
     make_stylesheet,
 )
+from perseid.server.http.pages.links import TextLink
 from perseid.server.http.pages.pages import POLICY, SCRIPT_POLICY, make_environment, render_page
 from tests.server.http.contexts import Harness, header_of
 from tests.server.http.resolver.resolver_records import page_of, resolver
@@ -163,22 +164,11 @@ def test_catalog_of_texts_is_packaged() -> None:
 
 
 def test_only_pages_with_scripts_can_run_some() -> None:
-    plain = render_page("type.html", HttpSettings(), title="t", name="n", prefix="p", definition=_Definition())
+    shown = {"title": "t", "name": "n", "target": TextLink("x", "https://example.org/")}
+    plain = render_page("leaving.html", HttpSettings(), **shown)
     assert header_of(plain, "Content-Security-Policy") == POLICY
     assert "script" not in POLICY
-    page = render_page(
-        "type.html",
-        HttpSettings(),
-        scripts=("/static/x.js",),
-        title="t",
-        name="n",
-        prefix="p",
-        definition=_Definition(),
-    )
+    page = render_page("leaving.html", HttpSettings(), scripts=("/static/x.js",), **shown)
     assert header_of(page, "Content-Security-Policy") == SCRIPT_POLICY
     assert "script-src 'self'; connect-src 'self'" in SCRIPT_POLICY
     assert b'<script type="module" src="/static/x.js"></script>' in page.body
-
-
-class _Definition:
-    description = syntax = pattern = example = ""

@@ -10,8 +10,10 @@ import pytest
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.record_keys import policy_name
 from perseid.ledger.log.requests import Append
+from perseid.records.data_types import Definition
 from perseid.records.partition import find_server_index
 from perseid.records.record import Value
+from perseid.registry.policy.types import definition_values
 from perseid.registry.snapshot import POLICY_TYPE
 from perseid.server.http.resolver.lookup import MAX_LINK_CHECKS
 from tests.server.http.contexts import Harness, basic, header_of, json_of
@@ -145,6 +147,30 @@ def test_a6_type_of_another_service_has_a_copy_of_its_definition(server: Harness
     problem = json.loads(server.get(f"{address}?at=1").body)
     assert problem["advice"] == f"See the copy of the definition: GET /api/v1/types/{quote(path[1:], safe='')}"
     assert server.get("/102.100.TYPE/OTHER").status == 400
+
+
+def test_a6_page_of_a_type_explains_its_values(server: Harness) -> None:
+    attack = "<script>alert(1)</script>"
+    scale = Definition.make("Scale", f"The scale of a map. {attack}", pattern="1:[0-9]+", example="1:25000")
+    create(server, "12345/SCALE", *definition_values(scale))
+    create(server, "12345/map", text(1, "12345/SCALE", "1:50000"))
+    assert "/12345/SCALE" in page_of(server.get("/12345/map?noredirect")).links
+    answer = server.get("/12345/scale")
+    page = page_of(answer)
+    assert (answer.status, page.title) == (200, "Scale – type of values")
+    for part in ("12345/SCALE", f"The scale of a map. {attack}", "1:[0-9]+", "1:25000"):
+        assert part in page.text
+    assert "copy of the definition" not in page.text
+    assert {"/12345/SCALE?noredirect", "/12345/SCALE?action=history", "/api/v1/types/12345%2FSCALE"} <= {*page.links}
+    assert server.get("/api/v1/types/12345%2FSCALE").status == 200
+    record = page_of(server.get("/12345/SCALE?noredirect"))
+    assert "PERSEID_TYPE" in record.text
+    assert json_of(server.get("/12345/SCALE", headers=JSON))["handle"] == "12345/SCALE"
+    shape = Definition.make("Shape", "Any shape.", schema={"type": "object"})
+    create(server, "12345/SHAPE", *definition_values(shape))
+    assert '"type": "object"' in page_of(server.get("/12345/SHAPE")).text
+    create(server, "12345/ANY", *definition_values(Definition.make("Any", "Whatever.")))
+    assert "any text" in page_of(server.get("/12345/ANY")).text
 
 
 def test_invalid_namespace_is_ignored(server: Harness) -> None:

@@ -23,7 +23,7 @@ from perseid.records.encoding import JsonObject, to_iso, write_json
 from perseid.records.locations import Candidate, Candidates
 from perseid.records.record import Value
 from perseid.records.types import LOCATIONS, URL, URL_TYPES, has_type
-from perseid.registry.policy.authority import NOT_VERIFIED, AuthorityMetadata, Party, TypeDefinition
+from perseid.registry.policy.authority import NOT_VERIFIED, AuthorityMetadata, Party
 from perseid.registry.queries.citation import Citation, format_text
 from perseid.registry.queries.memento import Memento, MementoNeighbors
 from perseid.server.http import responses
@@ -264,20 +264,6 @@ def tombstone_page(
             TextLink(_("History"), f"{path}?action={Action.HISTORY.value}"),
             TextLink(_("Record as JSON"), shown.api),
         ],
-    )
-
-
-def type_page(definition: TypeDefinition, settings: HttpSettings, headers: HeaderList = ()) -> Response:
-    """Return the page of a type that another service hosts: a copy of its definition (A6)."""
-    prefix = definition.type.partition("/")[0]
-    return render_page(
-        "type.html",
-        settings,
-        headers=headers,
-        title=_("{name} – type of values").format(name=definition.type),
-        name=definition.type,
-        prefix=prefix,
-        definition=definition,
     )
 
 

@@ -52,8 +52,8 @@ from perseid.server.http.pages.record_page import (
     locations_response,
     record_page,
     tombstone_page,
-    type_page,
 )
+from perseid.server.http.pages.type_page import find_definition, type_page
 from perseid.server.http.pages.values import LinkBuilder
 from perseid.server.http.responses import to_failure
 from perseid.server.native.work import WorkKind
@@ -320,7 +320,8 @@ def _lookup_failed(
         definition = find_built_in_definition(handle)
         if definition is not None and parsed.wanted.accepted.record_form == HTML:
             headers = (problems.NO_CACHE, ("Vary", VARY))
-            return replace(type_page(definition, settings, headers), code=int(ResponseCode.SUCCESS), name=failure.name)
+            page = type_page(definition.type, definition, settings, headers, is_copy=True)
+            return replace(page, code=int(ResponseCode.SUCCESS), name=failure.name)
     code = failure.refused.code
     is_absent = code is ResponseCode.HANDLE_NOT_FOUND and not failure.is_loop
     is_empty_version = code is ResponseCode.VALUES_NOT_FOUND and reader.at is not None
@@ -517,6 +518,8 @@ class _RecordResponse:
         shown = PageDetails(citation, described.authority, api, then, embedded, handle_types, title)
         if gone and found.tombstone is not None:
             return _with_name(tombstone_page(found, found.tombstone, shown, links, headers), found)
+        if self.parsed.action is None and then is None and (definition := find_definition(found.values)) is not None:
+            return _with_name(type_page(found.registered_name, definition, settings, headers), found)
         return _with_name(record_page(found, shown, links, headers), found)
 
 
