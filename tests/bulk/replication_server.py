@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -64,6 +65,8 @@ class ReplicationServer:
     """Whether streams are signed block by block instead of sent over TLS."""
     tls_key: str = "server"
     """`server`, or `other` for a wrong one."""
+    endless: str = ""
+    """`records` or `prefixes` of which a dump has no end."""
     requests: list[OpCode] = field(default_factory=list)
     port: int = 0
 
@@ -170,6 +173,10 @@ class ReplicationServer:
                     raise ConnectionResetError
                 sent += 1
                 yield DumpedRecord(name.encode(), tuple([value.to_bytes() for value in self.records[name]]))
+        for number in count() if self.endless else ():
+            prefix = f"20.500.{number}"
+            is_record = self.endless == "records"
+            yield DumpedRecord(f"{prefix}/x".encode(), ()) if is_record else DumpedPrefix(f"0.NA/{prefix}".encode())
         for prefix in self.prefixes:
             yield DumpedPrefix(prefix.encode())
         yield DumpEnd()

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perseid.bulk import anvl
 from perseid.bulk.anvl import map_ark
 from perseid.bulk.formats import Format, InvalidFile, Profile, ReadOptions, UnknownColumns
 from perseid.bulk.rows import open_rows
@@ -113,6 +114,12 @@ def test_invalid_records_are_problems() -> None:
     for bad in (b":: \xff\n", b":: " + b"x" * 5_000_000):
         with pytest.raises(InvalidFile):
             read(bad, ReadOptions(format=Format.ANVL))
+
+
+def test_a_record_that_is_too_large_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(anvl, "MAX_RECORD", 40)
+    rows = read(b":: ark:/99999/a\n_target: x\nerc.what: long text\n", ReadOptions(format=Format.ANVL))
+    assert problems(rows) == [(3, "invalid-anvl")]
 
 
 @given(st.binary(max_size=300))

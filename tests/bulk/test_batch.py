@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perseid.bulk import batch
 from perseid.bulk.batch import BLANKS, Loss, format_create
 from perseid.bulk.formats import Format, InvalidFile, ReadOptions
 from perseid.bulk.rows import open_rows
@@ -119,6 +120,14 @@ def test_an_invalid_operation_is_a_problem_and_the_next_is_read(line: str, rule:
     rows = read(f"DELETE 1/first\n{line}\n\nDELETE 1/last\n".encode())
     assert [row.handle for row in rows if isinstance(row, ImportRow)] == ["1/first", "1/last"]
     assert [problem[1] for problem in problems(rows)] == [rule]
+
+
+def test_a_record_that_is_too_large_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "MAX_RECORD", 100)
+    lines = b"1 URL 1 1110 UTF8 " + b"x" * 40 + b"\n"
+    rows = read(b"CREATE 1/a\n" + lines * 2 + b"\nCREATE 1/b\n" + lines + b"\n")
+    assert [row.handle for row in rows if isinstance(row, ImportRow)] == ["1/b"]
+    assert problems(rows) == [(1, "too-many-values")]
 
 
 def test_what_is_not_a_batch_file_is_refused() -> None:

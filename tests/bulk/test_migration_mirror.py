@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from perseid.bulk.migration import source as source_module
 from perseid.bulk.migration.copying import CopyResult
 from perseid.cli.migrate import _follow
+from perseid.client import replication
 from perseid.client.errors import ProtocolError, Unreachable
 from perseid.client.replication import ReplicationClient
 from perseid.records.record import Permission, Value
@@ -90,6 +92,34 @@ def test_a_mirror_copies_everything_and_then_only_the_transactions(source: Repli
     third = target.ok(f"migrate {options}").json
     assert (third["deleted"], third["unchanged"]) == (1, 30)
     assert target.ok(f"migrate {options} --full").json["unchanged"] == 30
+
+
+def test_a_dump_without_end_fills_neither_memory_nor_disk(
+    source: ReplicationServer, target: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = mirror(source, target).removesuffix("--json")
+    source.endless = "prefixes"
+    monkeypatch.setattr(source_module, "MAX_PREFIXES", 500)
+    refused(target(f"migrate {options}"), "hosts more than 500 prefixes", code=1)
+    source.endless = "records"
+    free = os.statvfs(target.directory)
+    monkeypatch.setattr(source_module, "_CHECK_BYTES", 10_000)
+    monkeypatch.setattr(source_module, "MIN_FREE_BYTES", free.f_blocks * free.f_frsize + 1)
+    refused(target(f"migrate {options}"), "does not fit on the disk", "stay free for the ledger", code=1)
+    assert [path.name for path in target.directory.iterdir() if "tmp" in path.name] == []
+
+
+def test_large_transactions_are_read_in_several_batches(
+    source: ReplicationServer, target: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = mirror(source, target)
+    target.ok(f"migrate {options}")
+    for number in range(5):
+        source.put(f"{PREFIX}/large-{number}", URL)
+    source.requests.clear()
+    monkeypatch.setattr(replication, "MAX_BATCH_BYTES", 100)
+    assert target.ok(f"migrate {options}").json["created"] == 5
+    assert source.requests.count(OpCode.RETRIEVE_TXN_LOG) > 2 * 2  # each is challenged first
 
 
 def test_signed_streams_of_old_servers_are_read(source: ReplicationServer, target: Site) -> None:

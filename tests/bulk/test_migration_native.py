@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from perseid.bulk.exchange import ExchangeWriter
+from perseid.bulk.migration import source as source_module
 from perseid.client.native import NativeClient
 from perseid.ledger.log.entry import Entry, State
 from perseid.records.record import Permission, Value
@@ -97,6 +98,31 @@ def test_records_of_a_running_server_are_copied_and_followed(
     assert json.loads(out.splitlines()[-1])["source"].startswith("hdl://")
     compared = target("migrate compare", *source, "--json")
     assert json.loads(compared.out.splitlines()[-1])["missing"] == 0
+
+
+def test_lists_go_to_a_file_that_does_not_fill_the_disk(
+    old: tuple[Serving, Path], target: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = options(old[0], tmp_path)
+    free = os.statvfs(target.directory)
+    monkeypatch.setattr(source_module, "MIN_FREE_BYTES", free.f_blocks * free.f_frsize + 1)
+    refused(target("migrate", *source), "does not fit on the disk", code=1)
+    assert entries(target.directory, PREFIX) == {}
+
+
+def test_a_file_with_too_many_prefixes_is_refused(
+    target: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_module, "MAX_PREFIXES", 3)
+    path = tmp_path / "many.json"
+    for count in (3, 4):
+        prefixes = [f"0.NA/20.500.{number}" for number in range(count)]
+        path.write_text(json.dumps({"homedPrefixes": prefixes, "handleRecords": {}}))
+        done = target(f"migrate {path}")
+        assert ("hosts more than 3 prefixes" in done.err) is (count > 3), done
+    path.write_text(json.dumps({"homedPrefixes": ["0.NA/" + "9" * 400], "handleRecords": {}}))
+    monkeypatch.setattr(source_module, "MAX_PREFIX_CHARACTERS", 300)
+    refused(target(f"migrate {path}"), "extreme length", code=1)
 
 
 def test_the_server_must_have_the_expected_key(old: tuple[Serving, Path], target: Site, tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.serving import migration
+from perseid.bulk.migration import source as source_module
+from perseid.bulk.migration import sql
 from perseid.bulk.migration.sql import decode_references, encode_references
 from perseid.ledger.log.entry import Entry, State
 from perseid.records.record import Value
@@ -159,6 +161,24 @@ def test_an_emptied_source_does_not_delete_the_copy(on_mariadb: HandleDatabase, 
     refused(target(f"migrate {database.url!r}"), "lacks more than 100 records", "--delete-many", code=1)
     assert len(stored(target)) == 150
     assert target.ok(f"migrate {database.url!r} --json --delete-many").json["deleted"] == 150
+
+
+def test_a_hostile_database_is_read_in_bounded_memory(
+    database: HandleDatabase, target: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(database)
+    database.home("0.NA/20.500.1")
+    monkeypatch.setattr(sql, "MAX_PREFIXES", 1)
+    monkeypatch.setattr(source_module, "MAX_PREFIXES", 1)
+    refused(target(f"migrate {database.url!r}"), "hosts more than 1 prefixes", code=1)
+    monkeypatch.undo()
+    monkeypatch.setattr(sql, "MAX_RECORD", 100)
+    large = tuple([Value(index, "URL", b"x" * 60) for index in (1, 2)])
+    database.put(f"{PREFIX}/LARGE", large)
+    done = target(f"migrate {database.url!r} --json")
+    issues = {issue["handle"]: issue["reason"] for issue in map(json.loads, done.out.splitlines()[:-1])}
+    assert issues[f"{PREFIX}/LARGE"] == "the record has more than 100 bytes"
+    assert f"{PREFIX}/PLAIN" in stored(target)
 
 
 def test_passwords_come_from_files_and_unusable_databases_are_reported(mariadb: MariadbServer, target: Site) -> None:

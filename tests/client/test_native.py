@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 
+from perseid.client import native_exchange
 from perseid.client import native_operations as operations
-from perseid.client.errors import ClientError, NotFound, Refused, UnknownOutcome, Unreachable
+from perseid.client.errors import ClientError, NotFound, ProtocolError, Refused, UnknownOutcome, Unreachable
 from perseid.client.native import NativeClient
 from perseid.client.native_async import AsyncNativeClient
 from perseid.client.native_exchange import WINDOW
 from perseid.records.record import Value
+from perseid.wire.client import VerifiedResponse
 from tests.server.live_servers import MANY, NAMES, UNHOMED, WHO, live_installation
 from tests.server.native.native_servers import BY_ADMINS, HIDDEN, PREFIX
 from tests.server.running import Serving, serving
@@ -59,7 +61,7 @@ def test_an_administrator_with_any_key_does_everything(server: Serving, who: str
         assert client.site().servers[0].key == client.server_key
 
 
-def test_long_lists_are_visited_without_being_kept(server: Serving) -> None:
+def test_long_lists_are_visited_without_being_kept(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     visited: list[str] = []
     whole: Any = operations.list_handles(MANY)
     visit: Any = operations.visit_handles(MANY, visited.append)
@@ -73,6 +75,20 @@ def test_long_lists_are_visited_without_being_kept(server: Serving) -> None:
         with pytest.raises(Refused):
             client.visit_handles(UNHOMED[0], visited.append)
         assert len(visited) == len(NAMES)
+        # A visitor can stop; the client works on.
+        with pytest.raises(ZeroDivisionError):
+            client.visit_handles(MANY, lambda _: visited.append(str(1 / 0)))
+        assert client.resolve(f"{PREFIX}/vec-std")
+        # A response that does not end is given up, unless it is visited.
+        monkeypatch.setattr(native_exchange, "MAX_KEPT", client.do(replace(whole, read=_longest)) + 1)
+        with pytest.raises(ProtocolError, match="more than"):
+            client.list_handles(MANY)
+        client.visit_handles(MANY, visited.append)
+        assert len(visited) == 2 * len(NAMES)
+
+
+def _longest(responses: list[VerifiedResponse]) -> int:
+    return max(response.message.envelope.length for response in responses)
 
 
 REFUSALS = {

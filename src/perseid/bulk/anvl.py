@@ -22,6 +22,7 @@ from perseid.schema.imports import ImportRow, RowOperation, RowProblem
 from perseid.schema.records import Data, ValueInput
 
 from .formats import (
+    MAX_RECORD,
     PROBLEM_COLUMNS,
     ColumnUse,
     Detected,
@@ -156,15 +157,19 @@ def read_anvl(file: BinaryIO, options: ReadOptions | None = None) -> RowReader:
 
 def _read_anvl(file: BinaryIO, fields: _Fields, options: ReadOptions) -> Iterator[Row]:
     record: list[tuple[str, str]] = []
-    start = number = 0
+    start = number = size = 0
     for number, line in enumerate(_lines(file), 1):
         if line.startswith("::"):
             if record:
                 yield _make_row(start, record, fields, options)
-            start, record = number, [("_id", line[2:].strip())]
+            start, record, size = number, [("_id", line[2:].strip())], len(line)
         elif line.strip() and not line.startswith("#"):
             name, colon, value = line.partition(":")
-            if not record or not colon or len(record) == MAX_FIELDS:
+            size += len(line)
+            if record and (len(record) == MAX_FIELDS or size > MAX_RECORD):
+                message = f"The record has more than {MAX_FIELDS:,} fields or {MAX_RECORD:,} bytes."
+                yield RowProblem(number, "", shorten(line), "invalid-anvl", message)
+            elif not record or not colon:
                 message = "The line does not have the form NAME: VALUE in a record that starts with :: IDENTIFIER."
                 yield RowProblem(number, "", shorten(line), "invalid-anvl", message)
             else:

@@ -32,7 +32,7 @@ from perseid.records.types import get_base_type
 from perseid.schema.imports import ImportRow, RowOperation, RowProblem
 from perseid.schema.records import Data, ValueInput
 
-from .formats import Detected, FileReader, Format, InvalidFile, Row, RowReader, invalid_file, shorten
+from .formats import MAX_RECORD, Detected, FileReader, Format, InvalidFile, Row, RowReader, invalid_file, shorten
 
 MAX_LINE: Final = 2_097_152
 """Bytes of the longest line: a value has at most half as many."""
@@ -262,11 +262,13 @@ class _Parser:
     def _read_values(self, operation: RowOperation, handle: str) -> Row:
         start = self._lines.number
         values: list[ValueInput] = []
+        size = 0
         while (line := self._lines.peek()) and not _COMMAND.fullmatch(line):
             self._lines.take()
-            if len(values) == MAX_VALUES:
+            size += len(line)
+            if len(values) == MAX_VALUES or size > MAX_RECORD:
                 self._skip()
-                message = f"The record has more than {MAX_VALUES:,} values."
+                message = f"The record has more than {MAX_VALUES:,} values or {MAX_RECORD:,} bytes."
                 return RowProblem(start, "", shorten(handle), "too-many-values", message)
             try:
                 values.append(self._read_value(line))

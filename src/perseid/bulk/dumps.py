@@ -19,11 +19,8 @@ from perseid.records.errors import InvalidData
 from perseid.records.record import Value
 from perseid.schema.imports import ImportRow, RowOperation, RowProblem
 
-from .formats import Detected, Format, Row, RowReader, invalid_file, shorten
+from .formats import MAX_RECORD, Detected, Format, Row, RowReader, invalid_file, shorten
 from .jsonl import make_row
-
-MAX_RECORD: Final = 16 * 1_048_576
-"""Bytes of the largest record: several times what a message can transport."""
 
 JDB_MARK: Final = b"\x00\x0cJDBHash v0.1"
 """The first bytes of a JDB file."""

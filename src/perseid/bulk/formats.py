@@ -16,6 +16,9 @@ from perseid.schema.imports import ImportRow, RowOperation, RowProblem
 MAX_SHOWN: Final = 200
 """Characters of a value in a problem: enough to find it in the file."""
 
+MAX_RECORD: Final = 16 << 20
+"""Bytes of the values of one record, which are in memory: several times what a message can transport."""
+
 STATES: Final = ("published", "unpublished", "reserved", "tombstone")
 """States of a record in a file."""
 

@@ -60,6 +60,9 @@ ANSWERS_IN_HTTP: Final = "the server answers in HTTP, not in the native protocol
 CLOSED: Final = "the client was closed"
 """Why operations end that run when their client is closed."""
 
+MAX_KEPT: Final = 64 << 20
+"""Bytes of the messages of one response that are kept until its end: a million handles. `on_part` keeps none."""
+
 MAX_CHALLENGES: Final = 2
 """Challenges answered per request: a second one comes if the first verifier is an old server (§13.5)."""
 
@@ -280,6 +283,7 @@ class NativeProtocol:
         """Send a request, and verify all messages of its response; `on_part` as in `Operation`."""
         frame = yield from self._send(request, session, changes=changes, repeat=about is None)
         responses: list[VerifiedResponse] = []
+        kept = 0
         while True:
             try:
                 response = self._client.read(
@@ -289,8 +293,12 @@ class NativeProtocol:
                 raise _protocol_error(error, changes=changes) from error
             if on_part is not None and response.code is ResponseCode.SUCCESS:
                 responses.clear()
+                kept = 0
                 on_part(response)
             responses.append(response)
+            kept += len(frame.payload)
+            if kept > MAX_KEPT:
+                raise ProtocolError(f"The response has more than {MAX_KEPT >> 20} MiB")
             if not response.more_follows:
                 return responses
             try:
@@ -552,16 +560,23 @@ class Exchange:
             self._finish(task, ClientError(f"The request cannot be sent: {error}", problem_type="invalid-value"))
         except (WireError, InvalidData) as error:
             self._finish(task, ProtocolError(f"The server sent invalid data: {error}"))
+        except BaseException:  # of `on_part`: the operation has ended, and its caller gets this
+            self._running.discard(task)
+            raise
         else:
-            if message is None:
-                return True
-            connection = self._choose(message)
-            if not connection.waiting:
-                connection.progress = time.monotonic()
-            connection.waiting[message.request_id] = task
-            connection.queue.append(message)
-            self._dirty.add(connection)
+            if message is not None:
+                self._queue(task, message)
+            return message is None
         return False
+
+    def _queue(self, task: _Task, message: Outgoing) -> None:
+        """Queue a message of a task on a connection."""
+        connection = self._choose(message)
+        if not connection.waiting:
+            connection.progress = time.monotonic()
+        connection.waiting[message.request_id] = task
+        connection.queue.append(message)
+        self._dirty.add(connection)
 
     def _finish(self, task: _Task, result: object) -> None:
         self._running.discard(task)

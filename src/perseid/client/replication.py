@@ -70,6 +70,9 @@ from .options import parse_identity, read_key
 DEFAULT_TIMEOUT: Final = 300.0
 """Seconds without a byte until a stream counts as lost, as deployed mirrors wait."""
 
+MAX_BATCH_BYTES: Final = 32 << 20
+"""Bytes of records after which a batch of transactions ends: a record can be large, and the batch is in memory."""
+
 MAX_RECONNECTS: Final = 5
 """Connections after the first one that continue a dump without a new record in between."""
 
@@ -88,6 +91,8 @@ class TransactionBatch:
     last_id: int = 0
     last_date: int = 0
     """Milliseconds since 1970, by the clock of the server."""
+    has_more: bool = False
+    """Whether the batch ended because it was large enough."""
 
 
 @dataclass(slots=True)
@@ -152,29 +157,34 @@ class ReplicationClient:
                     yield DumpEnd()
 
     def transactions(self, last_id: int, last_date: int, limit: int = 10_000) -> TransactionBatch:
-        """Return the transactions after one, at most `limit`. Raises `ClientError`."""
+        """Return the transactions after one, at most `limit` and some MiB. Raises `ClientError`."""
         body = RetrieveTransactions(_WHOLE, last_id, last_date)
         found: list[Transaction] = []
         with self._stream(OpCode.RETRIEVE_TXN_LOG, body) as payload:
             head, items = read_transactions(payload)
             if head.status == StreamStatus.DUMP_NEEDED:
                 return TransactionBatch(needs_dump=True)
-            end = self._collect(items, found, limit)
+            end, has_more = self._collect(items, found, limit)
         last = max([last_id, *[each.id for each in found]])
         # Without the end of the stream its date is not known yet: the next request starts where this one stopped.
         date = last_date if end is None or end.date is None else end.date
-        return TransactionBatch(False, tuple(found), last, date)
+        return TransactionBatch(False, tuple(found), last, date, has_more)
 
     @staticmethod
-    def _collect(items: Iterator[TransactionItem], found: list[Transaction], limit: int) -> StreamEnd | None:
+    def _collect(
+        items: Iterator[TransactionItem], found: list[Transaction], limit: int
+    ) -> tuple[StreamEnd | None, bool]:
+        """Take transactions until the end of the stream, which is returned, or until there are enough."""
+        size = 0
         for item in items:
             if isinstance(item, StreamEnd):
-                return item
+                return item, False
             if isinstance(item, Transaction):
                 found.append(item)
-                if len(found) >= limit:
-                    return None
-        return None
+                size += len(item.handle) + sum(map(len, item.values or ()))
+                if len(found) >= limit or size >= MAX_BATCH_BYTES:
+                    return None, True
+        return None, False
 
     # The connection
 

@@ -247,14 +247,15 @@ class Copy:
         """Delete the records that were migrated from the source, and that it no longer has."""
         counts, label = self.result.counts, self._source.label
         limit = max(MIN_DELETED, (counts.unchanged + counts.created + counts.updated) // MAX_DELETED_SHARE)
-        entries = keys.without(LocalRecords(self._registry, prefixes))
-        missing = (SourceRecord(entry.handle, None) for entry in entries if migration.is_migrated(entry, label))
-        if not self._options.delete_many:
-            found = list(islice(missing, limit + 1))
-            if len(found) > limit:
-                reason = f"{label} lacks more than {limit:,} records that were migrated from it"
-                raise SourceError(f"{reason}; none was deleted here", "If they were deleted there, use --delete-many")
-            missing = (record for record in found)
+
+        def find() -> Iterator[SourceRecord]:
+            entries = keys.without(LocalRecords(self._registry, prefixes))
+            return (SourceRecord(entry.handle, None) for entry in entries if migration.is_migrated(entry, label))
+
+        if not self._options.delete_many and next(islice(find(), limit, None), None) is not None:
+            reason = f"{label} lacks more than {limit:,} records that were migrated from it"
+            raise SourceError(f"{reason}; none was deleted here", "If they were deleted there, use --delete-many")
+        missing = find()
         while batch := tuple(islice(missing, migration.STEP_SIZE)):
             self._store(batch)
 

@@ -27,7 +27,7 @@ from perseid.registry.jobs.migration import SourceRecord
 from perseid.schema.imports import ImportRow, RowOperation, RowProblem
 from perseid.schema.records import ValueInput
 
-from .source import SourceError, SourceItem, unreadable
+from .source import SourceError, SourceItem, collect_prefixes, unreadable
 
 JDB_FILE: Final = "handles.jdb"
 """The file with the records in the directory of a server with the legacy storage."""
@@ -73,7 +73,8 @@ class FileSource:
             path = beside
         with self._open(path) as reader:
             rows = (row for row in reader if isinstance(row, ImportRow))
-            return [row.handle for row in rows if row.operation is RowOperation.HOME] or given
+            homed = (row.handle for row in rows if row.operation is RowOperation.HOME)
+            return collect_prefixes(self.label, homed) or given
 
     def records(self) -> Iterator[SourceItem]:
         """Yield the records of the file."""

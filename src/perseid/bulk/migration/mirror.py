@@ -6,7 +6,6 @@ of the installation, so a later run continues with the transactions.
 """
 
 import hashlib
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from typing import IO, Final
 import msgspec
 
 from perseid.client.errors import ClientError, Unreachable
-from perseid.client.replication import ReplicationClient
+from perseid.client.replication import ReplicationClient, TransactionBatch
 from perseid.records.binary import Writer
 from perseid.registry.installation.files import replace_file
 from perseid.registry.jobs.migration import MigrationProblem, Outcome, SourceRecord
@@ -34,7 +33,16 @@ from perseid.wire.replication import (
 )
 
 from .copying import Copy
-from .source import MAX_PREFIXES, SourceError, SourceItem, SourceUnreachable, decode_name, decode_record, unreadable
+from .source import (
+    SourceError,
+    SourceItem,
+    SourceUnreachable,
+    Spool,
+    collect_prefixes,
+    decode_name,
+    decode_record,
+    unreadable,
+)
 
 STATE_FOLDER: Final = "migrations"
 """The folder of the installation with the states of mirrors."""
@@ -66,8 +74,9 @@ class MirrorSource:
         """`folder` is where the temporary file is created."""
         self._client, self._folder, self._clock = client, folder, clock
         self.label = f"hdl://{client.host}:{client.port}"
-        self._spool: IO[bytes] | None = None
+        self._spool: Spool | None = None
         self._prefixes: list[str] = []
+        self._is_whole = False
         self.state: MirrorState | None = None
         """Where the transactions after the dump start."""
 
@@ -89,9 +98,9 @@ class MirrorSource:
         spool, now = self._spool, int(self._clock())
         if spool is None:
             return
-        spool.seek(0)
+        spool.file.seek(0)
         try:
-            _, items = read_dump(PlainPayload(lambda count: _read_exactly(spool, count)))
+            _, items = read_dump(PlainPayload(lambda count: _read_exactly(spool.file, count)))
             for item in items:
                 if isinstance(item, DumpedRecord):
                     yield decode_record(item.handle, list(item.values), now)
@@ -103,36 +112,38 @@ class MirrorSource:
         if self._spool is not None:
             self._spool.close()
 
-    def transactions(self, state: MirrorState) -> tuple[MirrorState, tuple[Transaction, ...]] | None:
+    def transactions(self, state: MirrorState) -> tuple[MirrorState, TransactionBatch] | None:
         """Return the transactions after a state, and the next state; None if a dump is needed."""
         with self._translate_errors():
             batch = self._client.transactions(state.last_id, state.last_date, BATCH)
         if batch.needs_dump:
             return None
-        return MirrorState(self.label, batch.last_id, batch.last_date), batch.transactions
+        return MirrorState(self.label, batch.last_id, batch.last_date), batch
 
     def _read_dump(self) -> None:
         """Write the records of a dump to the temporary file, in the form of the dump."""
         self.close()
-        self._spool = spool = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - closed by `close`
-        self._prefixes, self.state, is_complete = [], None, False
+        self._spool = spool = Spool(self._folder)
+        self.state, self._is_whole = None, False
         spool.write(Writer().i32(2).getvalue())
         with self._translate_errors():
-            for item in self._client.dump():
-                match item:
-                    case DumpedRecord():
-                        spool.write(encode_dump_item(item))
-                    case DumpedPrefix():
-                        self._prefixes.append(decode_name(item.handle))
-                        if len(self._prefixes) > MAX_PREFIXES:
-                            raise SourceError(f"{self.label} hosts more than {MAX_PREFIXES:,} prefixes")
-                    case ServerState():
-                        self.state = MirrorState(self.label, item.last_id, item.date)
-                    case DumpEnd():
-                        spool.write(encode_dump_item(item))
-                        is_complete = True
-        if not is_complete or self.state is None:
+            self._prefixes = collect_prefixes(self.label, self._spool_dump(spool))
+        if not self._is_whole or self.state is None:
             raise SourceError(f"{self.label} sent an incomplete dump", "Run the command again")
+
+    def _spool_dump(self, spool: Spool) -> Iterator[str]:
+        """Read a dump, and yield its prefixes."""
+        for item in self._client.dump():
+            match item:
+                case DumpedRecord():
+                    spool.write(encode_dump_item(item))
+                case DumpedPrefix():
+                    yield decode_name(item.handle)
+                case ServerState():
+                    self.state = MirrorState(self.label, item.last_id, item.date)
+                case DumpEnd():
+                    spool.write(encode_dump_item(item))
+                    self._is_whole = True
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
@@ -150,9 +161,9 @@ def apply_transactions(source: MirrorSource, copy: Copy, state: MirrorState) -> 
         found = source.transactions(state)
         if found is None:
             return None
-        state, transactions = found
-        _apply(copy, transactions)
-        if len(transactions) < BATCH:
+        state, batch = found
+        _apply(copy, batch.transactions)
+        if not batch.has_more:
             return state
 
 

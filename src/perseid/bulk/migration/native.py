@@ -1,13 +1,19 @@
 """A running Handle server over the native protocol: list the handles of its prefixes, and resolve each.
 
 The identity must be able to list the handles of the prefixes, and to read the private values of every record; a server
-administrator with full access can. Only the named server is contacted, whatever its site information says. Values that
+administrator with full access can. The list of a prefix goes to a temporary file first, because the server sends it in
+one piece. Only the named server is contacted, whatever its site information says. Values that
 nobody can read over the protocol are reported by no server: the replication protocol and the database have them.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final
+from contextlib import closing, contextmanager
+from functools import partial
+from itertools import tee
+from pathlib import Path
+from typing import IO, Final
+
+import msgspec
 
 from perseid.client import native_operations as operations
 from perseid.client.errors import ClientError, NotFound, Unreachable
@@ -16,7 +22,7 @@ from perseid.names.handle import PREFIX_OF_PREFIXES
 from perseid.registry.jobs.migration import SourceRecord
 from perseid.wire.codes import ResponseCode
 
-from .source import SourceError, SourceItem, SourceUnreachable, unreadable
+from .source import SourceError, SourceItem, SourceUnreachable, Spool, collect_prefixes, unreadable
 
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 
@@ -24,9 +30,12 @@ _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 class NativeSource:
     """A running server."""
 
-    def __init__(self, client: NativeClient, prefixes: tuple[str, ...] = ()) -> None:
-        """Only `prefixes` are listed, if there are any: listing all requires a server administrator."""
-        self._client, self._only = client, prefixes
+    def __init__(self, client: NativeClient, prefixes: tuple[str, ...], folder: Path) -> None:
+        """Only `prefixes` are listed, if there are any: listing all requires a server administrator.
+
+        `folder` is where temporary files are created.
+        """
+        self._client, self._only, self._folder = client, prefixes, folder
         host, port = client.address
         self.label = f"hdl://{host}:{port}"
         self._is_complete: bool | None = None
@@ -44,14 +53,15 @@ class NativeSource:
         if self._only:
             return [f"{PREFIX_OF_PREFIXES}/{prefix}" for prefix in self._only]
         with self._translate_errors():
-            return self._client.list_prefixes()
+            return collect_prefixes(self.label, self._client.list_prefixes())
 
     def records(self) -> Iterator[SourceItem]:
         """List and resolve, prefix by prefix."""
         for prefix in self.prefixes():
-            with self._translate_errors():
-                names = self._client.list_handles(prefix)
-                results = self._client.do_many(operations.resolve(name, private=True) for name in names)
+            with self._translate_errors(), closing(Spool(self._folder)) as spool:
+                self._client.visit_handles(prefix, partial(_write_name, spool))
+                names, wanted = tee(_read_names(spool.file))  # apart by what is in progress
+                results = self._client.do_many(operations.resolve(name, private=True) for name in wanted)
                 for name, result in zip(names, results, strict=True):
                     item = _to_item(name, result)
                     if item is not None:
@@ -68,6 +78,16 @@ class NativeSource:
             raise SourceUnreachable(error.detail, error.advice) from error
         except ClientError as error:
             raise SourceError(f"{self.label} refused a request: {error.detail}", error.advice) from error
+
+
+def _write_name(spool: Spool, name: str) -> None:
+    spool.write(msgspec.json.encode(name) + b"\n")
+
+
+def _read_names(file: IO[bytes]) -> Iterator[str]:
+    file.seek(0)
+    for line in file:
+        yield msgspec.json.decode(line, type=str)
 
 
 def _to_item(name: str, result: object) -> SourceItem | None:

@@ -68,7 +68,7 @@ def open_source(text: str, options: SourceOptions) -> Source:
         native = NativeClient(host, port, identity=options.identity, key=options.key, server_key=options.server_key)
     except ValueError as problem:
         raise SourceError(str(problem)) from problem
-    return NativeSource(native, options.prefixes)
+    return NativeSource(native, options.prefixes, options.folder)
 
 
 def _parse_address(url: str) -> tuple[str, int]:

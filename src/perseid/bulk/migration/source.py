@@ -1,7 +1,10 @@
 """What a migration reads: the records and hosted prefixes of another server."""
 
-from collections.abc import Iterator
-from typing import Final, Protocol, TypeAlias
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Final, Protocol, TypeAlias
 
 from perseid.records.errors import InvalidData
 from perseid.records.record import Value
@@ -9,6 +12,14 @@ from perseid.registry.jobs.migration import MigrationProblem, Outcome, SourceRec
 
 MAX_PREFIXES: Final = 100_000
 """Hosted prefixes of one server: more than any has."""
+
+MAX_PREFIX_CHARACTERS: Final = 100 * MAX_PREFIXES
+"""Characters of all these prefixes, which are in memory."""
+
+MIN_FREE_BYTES: Final = 256 << 20
+"""Bytes on the disk of the installation that a source leaves free: a running server needs them for its ledger."""
+
+_CHECK_BYTES: Final = 16 << 20  # written between two looks at the disk
 
 SourceItem: TypeAlias = SourceRecord | MigrationProblem
 """A record, or one that could not be read."""
@@ -49,6 +60,42 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Release the connection or file."""
+
+
+def collect_prefixes(label: str, names: Iterable[str]) -> list[str]:
+    """Return the prefixes of a source. Raises `SourceError` if there are more than any server has."""
+    found: list[str] = []
+    size = 0
+    for name in names:
+        found.append(name)
+        size += len(name)
+        if len(found) > MAX_PREFIXES or size > MAX_PREFIX_CHARACTERS:
+            raise SourceError(f"{label} hosts more than {MAX_PREFIXES:,} prefixes, or some of extreme length")
+    return found
+
+
+class Spool:
+    """A temporary file for what a source lists: of any length, but it never fills the disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - see `close`
+        self._folder = folder
+        self._unchecked = _CHECK_BYTES
+
+    def write(self, data: bytes) -> None:
+        """Append to the file. Raises `SourceError` if the disk is almost full."""
+        self._unchecked += len(data)
+        if self._unchecked >= _CHECK_BYTES:
+            self._unchecked = 0
+            status = os.statvfs(self._folder)
+            if status.f_bavail * status.f_frsize < MIN_FREE_BYTES:
+                reason = f"What the source lists does not fit on the disk of {self._folder}"
+                raise SourceError(reason, f"Free disk space: {MIN_FREE_BYTES >> 20} MiB stay free for the ledger")
+        self.file.write(data)
+
+    def close(self) -> None:
+        """Delete the file."""
+        self.file.close()
 
 
 def unreadable(handle: str, problem: InvalidData | str) -> MigrationProblem:

@@ -17,13 +17,23 @@ from itertools import groupby
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from perseid.bulk.formats import MAX_RECORD
+from perseid.names import handle
 from perseid.records.binary import MAX_BYTES
 from perseid.records.encoding import from_wire
 from perseid.records.errors import InvalidData
 from perseid.records.record import MAX_VALUES, Permission, TtlType, Value, ref_from_text
 from perseid.registry.jobs.migration import SourceRecord
 
-from .source import MAX_PREFIXES, SourceError, SourceItem, SourceUnreachable, decode_name, unreadable
+from .source import (
+    MAX_PREFIXES,
+    SourceError,
+    SourceItem,
+    SourceUnreachable,
+    collect_prefixes,
+    decode_name,
+    unreadable,
+)
 
 MYSQL_SCHEMES: Final = ("mysql", "mariadb")
 POSTGRES_SCHEMES: Final = ("postgresql", "postgres")
@@ -32,10 +42,11 @@ SCHEMES: Final = (*MYSQL_SCHEMES, *POSTGRES_SCHEMES)
 CONNECT_SECONDS: Final = 30
 """Seconds to connect to a database."""
 
-FETCH_SIZE: Final = 2_000
-"""Rows fetched at a time."""
+FETCH_SIZE: Final = 100
+"""Rows fetched at a time, each of at most 3 MiB."""
 
 _LONGEST: Final = MAX_BYTES + 1  # bytes of a column that are read: one more shows that it is too long
+_LONGEST_HANDLE: Final = handle.MAX_BYTES + 1
 _UNIT: Final = re.compile("%([0-9A-Fa-f]{4})")
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r"}
@@ -51,15 +62,17 @@ _SQL_OPTIONS: Final = {
 }
 
 _MYSQL_RECORDS: Final = (
-    "SELECT CAST(handle AS BINARY), idx, SUBSTRING(type, 1, %s), SUBSTRING(data, 1, %s), ttl_type, ttl, `timestamp`, "
-    "SUBSTRING(refs, 1, %s), admin_read, admin_write, pub_read, pub_write FROM handles ORDER BY handle, idx"
+    "SELECT SUBSTRING(CAST(handle AS BINARY), 1, %s), idx, SUBSTRING(type, 1, %s), SUBSTRING(data, 1, %s), ttl_type, "
+    "ttl, `timestamp`, SUBSTRING(refs, 1, %s), admin_read, admin_write, pub_read, pub_write FROM handles "
+    "ORDER BY handle, idx"
 )
 _POSTGRES_RECORDS: Final = (
-    'SELECT handle, idx, substring(type from 1 for %s), substring(data from 1 for %s), ttl_type, ttl, "timestamp", '
-    "substring(refs from 1 for %s), admin_read, admin_write, pub_read, pub_write FROM handles ORDER BY handle, idx"
+    "SELECT substring(handle from 1 for %s), idx, substring(type from 1 for %s), substring(data from 1 for %s), "
+    'ttl_type, ttl, "timestamp", substring(refs from 1 for %s), admin_read, admin_write, pub_read, pub_write '
+    "FROM handles ORDER BY handle, idx"
 )
-_MYSQL_PREFIXES: Final = "SELECT CAST(na AS BINARY) FROM nas ORDER BY na LIMIT %s"
-_POSTGRES_PREFIXES: Final = "SELECT na FROM nas ORDER BY na LIMIT %s"
+_MYSQL_PREFIXES: Final = "SELECT SUBSTRING(CAST(na AS BINARY), 1, %s) FROM nas ORDER BY na LIMIT %s"
+_POSTGRES_PREFIXES: Final = "SELECT substring(na from 1 for %s) FROM nas ORDER BY na LIMIT %s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +128,14 @@ class SqlSource:
 
     def prefixes(self) -> list[str]:
         """Read the table `nas`."""
-        with self._driver.translate_errors(self.label), self._driver.rows(self._driver.prefixes, MAX_PREFIXES) as rows:
-            return [decode_name(_as_bytes(na)) for (na,) in rows]
+        sizes = (_LONGEST_HANDLE, MAX_PREFIXES + 1)
+        with self._driver.translate_errors(self.label), self._driver.rows(self._driver.prefixes, *sizes) as rows:
+            return collect_prefixes(self.label, (decode_name(_as_bytes(na)) for (na,) in rows))
 
     def records(self) -> Iterator[SourceItem]:
         """Read the table `handles`, by handle."""
         now = int(self._clock())
-        sizes = (_LONGEST, _LONGEST, _LONGEST)
+        sizes = (_LONGEST_HANDLE, _LONGEST, _LONGEST, _LONGEST)
         with self._driver.translate_errors(self.label), self._driver.rows(self._driver.records, *sizes) as rows:
             for raw, group in groupby(rows, lambda row: _as_bytes(row[0])):
                 yield decode_rows(raw, group, now)
@@ -135,13 +149,18 @@ def decode_rows(raw: bytes, rows: Iterable[tuple[Any, ...]], now: int) -> Source
     name = decode_name(raw)
     values: list[Value] = []
     problem: InvalidData | None = None
+    size = 0
     for row in rows:  # to the end, because the next group follows
         if len(values) > MAX_VALUES or problem is not None:
             continue
         try:
             values.append(decode_row(row[1:], now))
+            size += len(values[-1].data)
+            if size > MAX_RECORD:
+                raise InvalidData(f"the record has more than {MAX_RECORD:,} bytes")
         except InvalidData as error:
             problem = error
+            values.clear()
     if problem is not None:
         return unreadable(name, problem)
     if name.encode() != raw:
