@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from perseid.cli.backup import find_max_ahead
 from perseid.ledger.errors import ClockError
 from perseid.ledger.log.clock import CheckedClock
 from perseid.ledger.views.answers import Answers
 from perseid.registry.installation.installation import NEXT_CHECKPOINT_KEY
+from perseid.registry.installation.restoration import find_max_ahead
 from perseid.registry.policy.policy import Policy
 from perseid.registry.policy.text import InvalidPolicy
 from tests import postgres
@@ -77,7 +77,7 @@ def test_backup_prints_file_entries_and_size(here: Site, tmp_path: Path) -> None
     ]
     assert path.stat().st_mode & 0o777 == 0o600
     document = here.ok(f"backup {tmp_path}/more --since 3 --json").json
-    assert set(document) == {"file", "since", "until", "origin", "size", "created_at"}
+    assert set(document) == {"file", "since", "until", "full", "origin", "size", "created_at"}
     assert (document["since"], document["until"]) == (3, count_entries(here))
     assert "entries  none" in here.lines(f"backup {tmp_path}/none --since {count_entries(here)}")
 
@@ -136,7 +136,7 @@ def test_restored_installation_has_the_same_history_and_a_new_origin(here: Site,
     restored = Site(tmp_path / "again")
     done = restored.ok(f"restore {tmp_path}/full {tmp_path}/more --json")
     document = done.json
-    assert set(document) == {"directory", "entries", "seq", "origin", "key", "continues", "closed"}
+    assert set(document) == {"directory", "entries", "seq", "origin", "key", "continues", "closed", "files"}
     assert (document["entries"], document["seq"]) == (count_entries(here), count_entries(here) + 1)
     assert document["continues"] == {"origin": old.partition("+")[0], "size": count_entries(here), "key": old}
     assert document["origin"].startswith(f"{old.partition('+')[0]}/restored-")
@@ -207,7 +207,7 @@ def test_restore_into_a_directory_in_use_is_refused(here: Site, tmp_path: Path) 
 def test_killed_restore_leaves_no_installation(here: Site, tmp_path: Path) -> None:
     here.ok(f"backup {tmp_path}/full")
     restored = tmp_path / "again"
-    killed = _run_and_kill("perseid.cli.backup.place", "restore", str(tmp_path / "full"), "-d", str(restored))
+    killed = _run_and_kill(PLACED, "restore", str(tmp_path / "full"), "-d", str(restored))
     assert killed == -signal.SIGKILL
     assert not restored.exists()
     assert call("restore", str(tmp_path / "full"), "-d", str(restored)).code == 0
@@ -531,6 +531,7 @@ def _run_and_kill(function: str, *arguments: str) -> int:
     ).returncode
 
 
+PLACED = "perseid.registry.installation.restoration.place"
 HALF_WRITTEN = "perseid.cli.keys.write_file"
 WRITTEN = "perseid.cli.keys.get_identity"  # called just before the entry is committed
 COMMITTED = "perseid.cli.keys._activate_next"

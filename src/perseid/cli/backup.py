@@ -1,58 +1,41 @@
-"""`perseid backup`, `restore` and `rebuild`: copies of a ledger, and views computed again.
-
-An installation is restored completely, verified and in place, or not at all.
+"""`perseid backup`, `restore` and `rebuild`: copies of an installation, and views computed again.
 
 A backup does not know which numbers were leased after it was made. Suffixes made from the time continue ahead of the
 clock. Where suffixes are counted (`scheme = "pattern:…"`), a restored ledger mints none until an operator says which
 was the last one: `perseid restore --reopen`.
 """
 
-import os
 import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, BinaryIO, Final, TypeAlias
 
 import typer
 
-from perseid.ledger.backup.archive import ENTRY, ArchiveReader, Header, save_backup, write_backup
-from perseid.ledger.backup.restore import RestoreResult, StoreNotEmpty, reopen_lease
-from perseid.ledger.backup.restore import restore as restore_ledger
+from perseid.client.remotes import InvalidRemote, read_secret
+from perseid.ledger.backup.archive import Header, create_file, write_backup
+from perseid.ledger.backup.restore import reopen_lease
 from perseid.ledger.errors import LeaseClosed, LedgerError, StorageFull
 from perseid.ledger.ledger import Ledger
-from perseid.ledger.log.entry import Entry, State
-from perseid.ledger.log.log import Log
-from perseid.ledger.log.record_keys import POLICY
 from perseid.ledger.log.requests import Lease, Leased
-from perseid.ledger.merkle import Signer
-from perseid.ledger.store.directory import DIRECTORY_MODE, sync_directory
 from perseid.ledger.views.rebuild import rebuild as rebuild_view
 from perseid.names.errors import InvalidName, NameMisuse
 from perseid.names.handle import fold
 from perseid.names.scheme_loader import PatternScheme
-from perseid.names.schemes import DEFAULT_MAX_AHEAD, MemoryLease, Scheme, Source
+from perseid.names.schemes import MemoryLease, Scheme, Source
+from perseid.records.encoding import to_base64
 from perseid.registry.commands.namespaces import check_prefix, namespaces
-from perseid.registry.installation.files import place, remove_files, staging_directory, write_file
-from perseid.registry.installation.installation import (
-    CHECKPOINT_KEY,
-    KEYS_NAME,
-    Installation,
-    new_log,
-    open_store,
-    translate_errors,
-    write_server_files,
-)
-from perseid.registry.installation.sections import mask_password
-from perseid.registry.installation.settings import FILE_NAME, Config, config_template
+from perseid.registry.installation.full_backup import BackupFile, outside_files, write_full_backup
+from perseid.registry.installation.installation import KEYS_NAME, Installation, NoInstallation
+from perseid.registry.installation.restoration import RestoreRequest, compare, restore_installation, run_drill
+from perseid.registry.installation.settings import FILE_NAME
 from perseid.registry.installation.site import SERVER_KEY, SITE_BINARY, SITE_JSON
-from perseid.registry.policy.policy import Policy
 from perseid.registry.policy.text import InvalidPolicy
-from perseid.registry.snapshot import POLICY_TYPE, Snapshot
+from perseid.registry.snapshot import Snapshot
 
 from ._arguments import (
     INTERFACE,
@@ -64,13 +47,18 @@ from ._arguments import (
     printable,
     resolve_directory,
 )
-from ._output import AsJson, print_fields, print_json, print_message, progress
+from ._output import AsJson, CommandFailed, pluralize, print_fields, print_json, print_message, progress
 
 STANDARD_OUTPUT: Final = "-"
+VERIFY: Final = "verify"
+"""The word before the files of a restore drill."""
 
 _MAX_DIGITS = 18  # of a number that the ledger can store
-_SEED_SIZE: Final = 32
-_POLICY_BYTES: Final = POLICY.encode()
+
+PassphraseFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--passphrase-file", metavar="FILE", help="A file with the passphrase of full backups."),
+]
 
 
 class View(StrEnum):
@@ -82,45 +70,72 @@ class View(StrEnum):
 
 
 def backup(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A new file; - is standard output.")],
+    files: Annotated[
+        list[str],
+        typer.Argument(metavar="[verify] FILE", help="A new file; - is standard output. See below for verify."),
+    ],
+    *,
     since: Annotated[
         int, typer.Option("--since", metavar="SEQ", min=0, help="Only entries after this one: an increment.")
     ] = 0,
+    full: Annotated[
+        bool, typer.Option("--full", help="Also back up settings and keys, and encrypt: see --passphrase-file.")
+    ] = False,
+    passphrase_file: PassphraseFile = None,
     directory: Directory = None,
     json: AsJson = False,
 ) -> None:
-    """Back up the ledger to a file, also while it is in use. Every entry is verified.
+    """Back up the ledger, or with --full the installation, to a file, also while it is in use. Every entry is verified.
 
-    An increment contains the entries after an earlier backup, and is restored together with it. **A backup contains
-    secrets**: keys and private values. It does not contain the settings and private keys of the installation: keep
-    copies of `perseid.toml`, `siteinfo.json` and `keys/privkey.bin`. A restore creates a new checkpoint key.
+    An increment contains the entries after an earlier backup, and is restored together with it. **A backup without
+    --full contains secrets** (keys and private values), is not encrypted, and lacks the settings and private keys of
+    the installation: keep copies of `perseid.toml`, `siteinfo.json` and `keys/privkey.bin`.
+
+    `perseid backup verify FILE...` is a restore drill. It restores a backup and its increments into a scratch directory
+    in $TMPDIR, verifies everything there, compares it with the installation, if there is one, and removes the scratch
+    directory.
 
     For example:
         perseid backup monday.backup
         perseid backup tuesday.backup --since 10
+        perseid backup verify monday.backup
     """
+    first, *others = files
+    if first == VERIFY and others:
+        if since or full:
+            raise typer.BadParameter("--since and --full are not for verify; omit them")
+        _verify([Path(file) for file in others], passphrase_file, directory, json)
+        return
+    if others:
+        raise typer.BadParameter("use one FILE, or verify FILE...", param_hint="FILE")
+    if full != (passphrase_file is not None):
+        raise typer.BadParameter("use --full and --passphrase-file FILE together")
+    passphrase = _read_passphrase(passphrase_file)
     with Installation.open(resolve_directory(directory), writable=False) as installation:
-        log = installation.log
-        with log.open_reader() as reader:
+        with installation.log.open_reader() as reader:
             size = reader.size
-        if file == STANDARD_OUTPUT:
-            _write_to_stdout(log, since)
+        if first == STANDARD_OUTPUT:
+            _write_to_stdout(installation, since, passphrase)
             return
-        path = Path(file)
-        with progress("backing up", max(0, size - since)) as update:
-            header = save_backup(log, path, since, lambda seq: update(seq - since))
-    _print_backup(path, header, json)
+        path = Path(first)
+        with create_file(path) as stream, progress("backing up", max(0, size - since)) as update:
+            header = _write(installation, stream, since, passphrase, lambda seq: update(seq - since))
+        outside = outside_files(installation.directory, installation.config) if full else {}
+    _print_backup(path, header, passphrase_file, json)
+    for name, file in outside.items():
+        print_message(f"Not in the backup, because it is outside the directory: {printable(str(file))} ({name})")
 
 
 def restore(
     file: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FILE...", help="A full backup and its increments, in order."),
+        typer.Argument(metavar="FILE...", help="A backup from the first entry on and its increments, in order."),
     ] = None,
     *,
+    passphrase_file: PassphraseFile = None,
     settings: Annotated[
         Path | None,
-        typer.Option("--settings", metavar="FILE", help="The perseid.toml to use. Default: a new one with defaults."),
+        typer.Option("--settings", metavar="FILE", help="The perseid.toml to use. Default: that of a full backup."),
     ] = None,
     reopen: Annotated[
         str | None,
@@ -135,8 +150,9 @@ def restore(
 ) -> None:
     """Create an installation from backups. Every entry, the Merkle tree and the checkpoint are verified.
 
-    The directory (`-d`) must be new or empty. If the restore fails, it is removed. A restored ledger continues with a
-    new origin and a new key, because it is not known what the old key signed after the backup.
+    The directory (`-d`) must be new or empty. If the restore fails, it is removed. Settings, site information and the
+    key of the server are those of the last backup with `--full`. A restored ledger continues with a new origin and a
+    new checkpoint key, because it is not known what the old key signed after the backup.
 
     It is not known either which identifiers were minted after the backup. Where suffixes are counted, minting is closed
     until you say which was the last: `--reopen PREFIX --last HANDLE`. If you are not sure, use a later one: skipped
@@ -152,9 +168,9 @@ def restore(
         _reopen(reopen, last, directory, json)
         return
     folder = resolve_directory(directory).resolve()
-    text = None if settings is None else settings.read_text(encoding="utf-8-sig")
+    request = _request(file or [], passphrase_file, None if settings is None else settings.read_bytes())
     with progress("restoring") as update:
-        result = restore_installation(folder, file or (), text, (INTERFACE, str(get_identity(None))), update)
+        result, files = restore_installation(folder, request, update)
     closed = [scope.decode("utf-8", "replace").partition(" ")[0] for scope in result.closed]
     old, branch = result.branch.predecessor, result.branch
     if json:
@@ -167,21 +183,24 @@ def restore(
                 "key": str(branch.new),
                 "continues": {"origin": old.origin, "size": old.size, "key": str(branch.old)},
                 "closed": closed,
+                "files": sorted(files),
             }
         )
         return
+    source = "" if settings or files else " (defaults; copy yours over it)"
     print_fields(
         {
             "restored": f"{old.size:,} entries of {printable(old.origin)}",
             "directory": folder,
-            "settings": folder / FILE_NAME if settings else f"{folder / FILE_NAME} (defaults; copy yours over it)",
+            "settings": f"{folder / FILE_NAME}{source}",
             "new origin": printable(branch.new.name),
             "new key": printable(str(branch.new)),
         }
     )
-    print_message(f"The server has a new key. If you have copies of {SITE_JSON} and {KEYS_NAME}/{SERVER_KEY},")
-    print_message(f"put them into {folder} and remove {SITE_BINARY}.")
-    print_message(f"Otherwise replace every copy of the old {SITE_JSON} with the new one.")
+    if not files:
+        print_message(f"The server has a new key. If you have copies of {SITE_JSON} and {KEYS_NAME}/{SERVER_KEY},")
+        print_message(f"put them into {folder} and remove {SITE_BINARY}.")
+        print_message(f"Otherwise replace every copy of the old {SITE_JSON} with the new one.")
     for prefix in closed:
         typer.echo(printable(f"minting under {prefix} is closed until: {reopen_command(prefix)}"))
 
@@ -235,106 +254,86 @@ def _rebuild(ledger: Ledger, view: View) -> int:
     return ledger.answers.applied
 
 
-def _write_to_stdout(log: Log, since: int) -> None:
+def _verify(files: list[Path], passphrase_file: Path | None, directory: Path | None, json: bool) -> None:
+    """Run a restore drill, and compare the backup with the installation, if there is one."""
+    with progress("restoring") as update:
+        drill = run_drill(_request(files, passphrase_file), update)
+    folder = resolve_directory(directory)
+    try:
+        found = compare(folder, drill)
+    except NoInstallation:
+        if directory is not None:
+            raise
+        found = None
+    header = drill.header
+    if json:
+        compared = None
+        if found is not None:
+            changed = list(found.changed_files)
+            compared = {"directory": str(folder), "later_entries": found.later_entries, "changed_files": changed}
+        document: dict[str, object] = {"entries": header.until, "root": to_base64(header.root_until)}
+        print_json(document | {"files": sorted(drill.files), "created_at": header.made_at, "compared": compared})
+        return
+    contents = [pluralize(header.until, "entry", "entries")]
+    contents += [pluralize(len(drill.files), "file")] if drill.files else []
+    fields: dict[str, object] = {"restored": f"{', '.join(contents)}: valid", "created": header.made_at}
+    if found is None:
+        fields["compared"] = f"with nothing: no installation in {printable(str(folder))}"
+    else:
+        later = found.later_entries
+        behind = f"; {pluralize(later, 'later entry is', 'later entries are')} not in the backup" if later else ""
+        fields["compared"] = f"with {printable(str(folder))}: the same entries{behind}"
+        fields["changed"] = printable(", ".join(found.changed_files)) or None
+    print_fields(fields)
+
+
+def _request(files: Sequence[Path], passphrase_file: Path | None, settings: bytes | None = None) -> RestoreRequest:
+    passphrase = _read_passphrase(passphrase_file)
+    backups = [BackupFile(path, passphrase) for path in files]
+    return RestoreRequest(backups, (INTERFACE, str(get_identity(None))), settings)
+
+
+def _read_passphrase(file: Path | None) -> bytes | None:
+    try:
+        return None if file is None else read_secret(file).encode()
+    except InvalidRemote as problem:
+        raise CommandFailed(str(problem)) from problem
+
+
+def _write(
+    installation: Installation, stream: BinaryIO, since: int, passphrase: bytes | None, update: Callable[[int], None]
+) -> Header:
+    if passphrase is None:
+        return write_backup(installation.log, stream, since, update)
+    return write_full_backup(installation, stream, passphrase, since, update)
+
+
+def _write_to_stdout(installation: Installation, since: int, passphrase: bytes | None) -> None:
     if sys.stdout.isatty():
         raise LedgerError(
             "a backup contains secrets and is not printed to a terminal; use a file name or pipe the output"
         )
     with progress("backing up") as update:
-        write_backup(log, sys.stdout.buffer, since, update)
+        _write(installation, sys.stdout.buffer, since, passphrase, update)
     sys.stdout.buffer.flush()
 
 
-def _print_backup(path: Path, header: Header, json: bool) -> None:
-    size = path.stat().st_size
+def _print_backup(path: Path, header: Header, passphrase_file: Path | None, json: bool) -> None:
+    size, is_full = path.stat().st_size, passphrase_file is not None
     if json:
-        document: dict[str, object] = {"file": str(path), "since": header.since, "until": header.until}
+        document: dict[str, object] = {"file": str(path), "since": header.since, "until": header.until, "full": is_full}
         print_json(document | {"origin": header.origin, "size": size, "created_at": header.made_at})
         return
+    options = f" --full --passphrase-file {passphrase_file}" if is_full else ""
     print_fields(
         {
             "file": printable(str(path)),
+            "contents": "ledger, settings and keys, encrypted" if is_full else None,
             "entries": f"{header.since + 1:,} to {header.until:,}" if header.until > header.since else "none",
             "size": f"{size:,} bytes",
-            "next": f"perseid backup FILE --since {header.until}",
+            "next": printable(f"perseid backup FILE --since {header.until}{options}"),
         }
     )
-
-
-# Restoring
-
-
-def restore_installation(
-    directory: Path, files: Sequence[Path], settings: str | None, by: tuple[str, str], update: Callable[[int], None]
-) -> RestoreResult:
-    """Create an installation from a full backup and its increments, in a directory that is new or empty.
-
-    `settings` is the text of its `perseid.toml`, or None for the defaults. `by` is the interface and the actor.
-    """
-    text = config_template() if settings is None else settings
-    config = Config.parse(text, os.environ)
-    ahead = find_max_ahead(files)
-    placed: list[Path] = []
-    with staging_directory(directory, FILE_NAME) as work:
-        write_file(work / FILE_NAME, text.encode())
-        (work / KEYS_NAME).mkdir(DIRECTORY_MODE)
-        # No backup contains the server's key. The new one is not encrypted: the old passphrase may be lost.
-        write_server_files(work, config)
-        with closing(open_store(work, config, new=True)) as store, translate_errors(store, config):
-            in_directory = store.dialect == "sqlite"
-
-            def create_key(origin: str) -> Signer:
-                """Write the new key to disk before a database has the ledger that names it."""
-                signer = Signer.generate(origin, secrets.token_bytes(_SEED_SIZE))
-                write_file(work / KEYS_NAME / CHECKPOINT_KEY, signer.to_bytes())
-                sync_directory(work / KEYS_NAME)
-                if not in_directory:
-                    placed.extend(place(work, directory, KEYS_NAME, FILE_NAME))
-                return signer
-
-            if store.version() is not None:
-                raise StoreNotEmpty(
-                    f"{mask_password(config.ledger.database)} already contains a ledger; use an empty database"
-                )
-            store.upgrade()
-            try:
-                result = restore_ledger(files, new_log(store), create_key, by, ahead, update)
-            except BaseException:
-                remove_files(placed)
-                raise
-            if in_directory:
-                store.close()  # removes the files beside the database
-                place(work, directory, KEYS_NAME, FILE_NAME)
-    return result
-
-
-def find_max_ahead(files: Sequence[Path]) -> int:
-    """Return the longest time, in milliseconds, that any policy in the backups let suffixes run ahead of the clock.
-
-    A backup does not contain the last suffixes, so minting continues after all that can have been used.
-    """
-    farthest = DEFAULT_MAX_AHEAD
-    for path in files:
-        with path.open("rb") as stream:
-            archive = ArchiveReader(path.name, stream)
-            for kind, content in archive.frames():
-                if kind == ENTRY and _POLICY_BYTES in content:
-                    farthest = max(farthest, _policy_ahead(archive, content))
-    return farthest
-
-
-def _policy_ahead(archive: ArchiveReader, content: bytes) -> int:
-    """Return how far the policy in an entry lets suffixes run ahead; 0 for other or damaged entries."""
-    seq = int.from_bytes(content[:8], "big", signed=True)
-    at, _, _, body = archive.entry(content, seq)
-    try:
-        entry = Entry.from_body(seq, at, body)
-        if not entry.handle.startswith(POLICY) or entry.state is not State.NORMAL:
-            return 0
-        texts = [value.data.decode("utf-8") for value in entry.record() if value.type == POLICY_TYPE]
-        return max([Policy.from_stored(text).lead for text in texts], default=0)
-    except (InvalidPolicy, ValueError):
-        return 0
 
 
 # Counters

@@ -15,10 +15,11 @@ import hashlib
 import os
 import secrets
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from struct import Struct
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, Literal, Protocol
 
 import msgspec
 from sqlalchemy import Column, Connection, Table, select
@@ -31,6 +32,8 @@ from perseid.ledger.merkle import Frontier, ReadHashes, subtree_root
 from perseid.ledger.store.directory import open_new, sync_directory
 from perseid.ledger.store.tables import SIDE_STATE, Statements, entries, head, ledger, redactions
 from perseid.proof.verifier import HASH_LENGTH, MAX_NOTE, Checkpoint, LogKey
+
+from .encryption import Output
 
 FIRST_LINE: Final = b"perseid ledger backup 1\n"
 SECOND_LINE: Final = (
@@ -80,6 +83,15 @@ class InvalidBackup(LedgerError):
     """A backup is damaged, incomplete or out of order; the message names the file and the entry."""
 
 
+class BackupSource(Protocol):
+    """A file with a backup, such as a path; it is opened several times."""
+
+    @property
+    def name(self) -> str: ...
+
+    def open(self, mode: Literal["rb"], /) -> BinaryIO: ...
+
+
 class Header(msgspec.Struct, frozen=True):
     """What a backup contains: its third line, in JSON, with bytes in base64."""
 
@@ -119,7 +131,7 @@ def name_in_backup(item: Table | Column[Any]) -> str:
 class ArchiveWriter:
     """Writes a backup to a stream."""
 
-    def __init__(self, stream: BinaryIO, header: Header) -> None:
+    def __init__(self, stream: Output, header: Header) -> None:
         self._stream = stream
         self._hash = hashlib.sha256()
         self._write(FIRST_LINE + SECOND_LINE + msgspec.json.encode(header) + b"\n")
@@ -263,7 +275,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def save_backup(log: Log, path: Path, since: int = 0, progress: Progress = lambda _: None) -> Header:
-    """Write a backup to a new file, durably. An existing file is not overwritten.
+    """Write a backup to a new file, durably. An existing file is not overwritten."""
+    with create_file(path) as stream:
+        return write_backup(log, stream, since, progress)
+
+
+@contextmanager
+def create_file(path: Path) -> Iterator[BinaryIO]:
+    """Write a new file, durably. An existing file is not overwritten.
 
     It is written under a temporary name in the same folder, so the file with the final name is complete.
     """
@@ -272,7 +291,7 @@ def save_backup(log: Log, path: Path, since: int = 0, progress: Progress = lambd
     partial = path.with_name(f".{secrets.token_hex(8)}.partial")
     try:
         with open_new(partial) as stream:
-            header = write_backup(log, stream, since, progress)
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
         open_new(path).close()  # fails if the name was taken meanwhile; rename would not
@@ -281,10 +300,9 @@ def save_backup(log: Log, path: Path, since: int = 0, progress: Progress = lambd
         partial.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
-    return header
 
 
-def write_backup(log: Log, stream: BinaryIO, since: int = 0, progress: Progress = lambda _: None) -> Header:
+def write_backup(log: Log, stream: Output, since: int = 0, progress: Progress = lambda _: None) -> Header:
     """Write the entries after `since`, with everything that a restore needs, to a stream."""
     with log.store.reading() as connection:
         reader = LogReader(connection.connection.cursor(), log.statements)

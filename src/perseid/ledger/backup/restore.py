@@ -17,7 +17,6 @@ What was issued after the backup is unknown. So a restored ledger
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select, update
@@ -48,7 +47,17 @@ from perseid.names import pilin
 from perseid.names.schemes import DEFAULT_MAX_AHEAD
 from perseid.proof.verifier import Branch, Checkpoint, open_checkpoint
 
-from .archive import ENTRY, REDACTED, STATE, ArchiveReader, InvalidBackup, Progress, decode_column, name_in_backup
+from .archive import (
+    ENTRY,
+    REDACTED,
+    STATE,
+    ArchiveReader,
+    BackupSource,
+    InvalidBackup,
+    Progress,
+    decode_column,
+    name_in_backup,
+)
 from .bulk_load import CHUNK, CHUNK_BYTES, BulkWriter, EncodedEntry
 
 
@@ -69,7 +78,7 @@ class RestoreResult:
 
 
 def restore(
-    files: Sequence[Path],
+    files: Sequence[BackupSource],
     log: Log,
     signer: Callable[[str], Signer],
     by: tuple[str, str],
@@ -121,7 +130,7 @@ class _Restore:
         self._last: ArchiveReader | None = None
 
     def run(
-        self, files: Sequence[Path], signer: Callable[[str], Signer], by: tuple[str, str], max_ahead: int
+        self, files: Sequence[BackupSource], signer: Callable[[str], Signer], by: tuple[str, str], max_ahead: int
     ) -> RestoreResult:
         self._begin()
         for number, file in enumerate(files, 1):

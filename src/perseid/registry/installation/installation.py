@@ -53,14 +53,13 @@ from .public_view import load_settings as load_settings  # noqa: PLC0414
 from .public_view import rules_of
 from .sections import mask_password
 from .settings import FILE_NAME, Config, InvalidConfig, config_template
+from .site import CHECKPOINT_KEY as CHECKPOINT_KEY  # noqa: PLC0414
 from .site import KEYS_NAME as KEYS_NAME  # noqa: PLC0414
+from .site import NEXT_CHECKPOINT_KEY as NEXT_CHECKPOINT_KEY  # noqa: PLC0414
 from .site import PUBLIC_KEY, SERVER_KEY, SITE_JSON, build_site, encode_site, generate_key, load_passphrase
 
 KNOWN_CLIENTS: Final = "known-clients"
 SPOOL_NAME: Final = "spool"
-CHECKPOINT_KEY: Final = "checkpoint.key"
-NEXT_CHECKPOINT_KEY: Final = f"{CHECKPOINT_KEY}.next"
-"""The next key, during a rotation."""
 
 MAX_ORIGIN: Final = 200
 """Maximum length of the origin of a log: it is part of every checkpoint, and a restore extends it."""

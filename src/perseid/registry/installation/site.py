@@ -61,6 +61,8 @@ SITE_NAMES: Final = (SITE_BINARY, SITE_JSON)
 SERVER_KEY: Final = "privkey.bin"
 NEXT_SERVER_KEY: Final = f"{SERVER_KEY}.next"
 """The next key, during a rotation."""
+CHECKPOINT_KEY: Final = "checkpoint.key"
+NEXT_CHECKPOINT_KEY: Final = f"{CHECKPOINT_KEY}.next"
 PUBLIC_KEY: Final = "pubkey.bin"
 BEFORE_SUFFIX: Final = ".before"
 """The end of the names of files that `take_over` has replaced."""
@@ -330,7 +332,7 @@ def rotate(directory: Path, config: Config) -> RotationResult:
 
     Other servers of the site, and everybody with a copy of the site information, need the new one.
     """
-    with _key_lock(directory / KEYS_NAME) as folder:
+    with lock_keys(directory / KEYS_NAME) as folder:
         keys, forms = read_keys(directory, config), read_site_files(directory)
         position = config.site.position - 1
         form = choose_site_file(forms, keys, position) if forms else None
@@ -356,7 +358,7 @@ def take_over(directory: Path, config: Config, site: Site, key: PrivateKey) -> t
     The order is that of a rotation, so an interruption leaves a pair that matches. The files that were in use before
     are kept beside the new ones, with `.before` at the end of their names.
     """
-    with _key_lock(directory / KEYS_NAME) as folder:
+    with lock_keys(directory / KEYS_NAME) as folder:
         forms = read_site_files(directory)
         place = forms[0].path.parent if forms else directory
         for path in (folder / SERVER_KEY, *[form.path for form in forms]):
@@ -440,8 +442,8 @@ def _site_address(host: str) -> tuple[bytes, tuple[Attribute, ...]]:
 
 
 @contextmanager
-def _key_lock(folder: Path) -> Iterator[Path]:
-    """Serialize key rotations."""
+def lock_keys(folder: Path) -> Iterator[Path]:
+    """Serialize key rotations, and reading all keys."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
