@@ -4,6 +4,7 @@ import ast
 import inspect
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 from string import Formatter
 from typing import Final
@@ -49,6 +50,7 @@ def texts(interface: str) -> dict[AdviceKind, str]:
     return {kind: INTERFACES[interface].get(kind, kind.value) or "" for kind in AdviceKind}
 
 
+@cache
 def uses() -> dict[str, list[set[str]]]:
     """Return the parameters of every kind, for each place in the sources that creates it."""
     found: dict[str, list[set[str]]] = defaultdict(list)

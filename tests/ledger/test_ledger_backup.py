@@ -73,10 +73,10 @@ def new_key(origin: str) -> Signer:
     return Signer.generate(origin, bytes(32))
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def target(request: pytest.FixtureRequest, tmp_path: Path, machine: Machine) -> Iterator[Log]:
-    """A log without a ledger, to restore into."""
-    if request.param == "sqlite":
+@pytest.fixture
+def target(request: pytest.FixtureRequest, back_end: str, tmp_path: Path, machine: Machine) -> Iterator[Log]:
+    """A log without a ledger, to restore into: in the same kind of database, unless the test chooses another one."""
+    if getattr(request, "param", back_end) == "sqlite":
         folder = tmp_path / "target"
         folder.mkdir()
         new_store = sqlite_with_tables(folder / "ledger.db")
@@ -88,6 +88,7 @@ def target(request: pytest.FixtureRequest, tmp_path: Path, machine: Machine) -> 
 
 on_sqlite = pytest.mark.parametrize("target", ["sqlite"], indirect=True)
 from_sqlite = pytest.mark.parametrize("back_end", ["sqlite"], indirect=True)
+on_both = pytest.mark.parametrize("target", ["sqlite", "postgresql"], indirect=True)
 on_postgres = pytest.mark.parametrize("target", ["postgresql"], indirect=True)
 
 
@@ -124,6 +125,7 @@ def fill(log: Log, machine: Machine) -> None:
 # Full and incremental backups
 
 
+@on_both
 def test_restored_ledger_has_the_same_content_and_a_new_identity(
     log: Log, machine: Machine, target: Log, tmp_path: Path
 ) -> None:
@@ -163,6 +165,7 @@ def test_increments_are_restored_in_order(log: Log, machine: Machine, target: Lo
     assert result.closed == (b"10.1 another", b"10.1 pattern")
 
 
+@on_both
 def test_an_empty_ledger_is_restored_as_well(log: Log, target: Log, tmp_path: Path) -> None:
     save_backup(log, tmp_path / "full")
     assert restored(target, tmp_path / "full").seq == 1
@@ -344,6 +347,7 @@ def test_data_redacted_after_the_full_backup_is_not_restored(log: Log, target: L
 
 
 @from_sqlite
+@on_both
 def test_redacted_data_never_reaches_the_files_of_the_restored_ledger(
     log: Log, target: Log, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -429,11 +433,12 @@ def refused(target: Log, *files: Path, match: str = "") -> str:
 def test_every_changed_byte_or_length_of_a_backup_is_detected(log: Log, target: Log, tmp_path: Path) -> None:
     path = tmp_path / "full"
     raw = small_backup(log, path)
-    wrong = [raw[:length] for length in (*range(0, len(raw), 7), len(raw) - 1)] + [
+    wrong = [raw[:length] for length in (*range(0, len(raw), 11), len(raw) - 1)] + [
         raw + b"\0",
         raw + raw,
     ]
-    wrong += [raw[:place] + bytes((raw[place] ^ 1 << place % 8,)) + raw[place + 1 :] for place in range(len(raw))]
+    places = (*range(700), *range(700, len(raw), 5))  # the header, and a part of each entry
+    wrong += [raw[:place] + bytes((raw[place] ^ 1 << place % 8,)) + raw[place + 1 :] for place in places]
     for each in wrong:
         path.write_bytes(each)
         with pytest.raises((InvalidBackup, ClockError), match=r"^full: .*nothing was restored$|clock"):
@@ -676,6 +681,7 @@ KILLED = textwrap.dedent(
 
 
 @from_sqlite
+@on_both
 @pytest.mark.parametrize("when", ["written", "at the end"])
 def test_killed_restore_leaves_an_empty_store(
     log: Log, machine: Machine, target: Log, tmp_path: Path, when: str
