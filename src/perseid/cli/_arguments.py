@@ -31,13 +31,10 @@ from perseid.names.errors import InvalidName, quote_text
 from perseid.names.handle import Handle
 from perseid.names.uri import KNOWN_RESOLVERS, Reference, parse_uri, parse_user_input
 from perseid.records.binary import MAX_BYTES
-from perseid.records.data_types import check_data_length, data_from_text, data_to_text
 from perseid.records.encoding import MAX_JSON_BYTES, parse_json
 from perseid.records.errors import InvalidData
-from perseid.records.json_form import values_from_json
 from perseid.records.record import DEFAULT_PERMISSIONS, PRIVATE_PERMISSIONS, Value, ValueRef, ref_from_text
 from perseid.records.types import HS_PUBKEY, HS_SECKEY, URL, has_type
-from perseid.server.state.runtime import WRITER_LINK
 
 from ._commands import NAME_OPTIONS, REMOTE, Directory, find_own_resolvers, resolve_directory
 from ._output import STANDARD_INPUT, CommandFailed, print_json, print_message, print_text
@@ -104,6 +101,8 @@ class OpenInstallation:
 
     def find_runtime(self) -> Path | None:
         """Return the runtime directory of the server that runs on the installation; None if none does."""
+        from perseid.server.state.runtime import WRITER_LINK  # noqa: PLC0415 - as above
+
         link = self.installation.directory / WRITER_LINK
         return link.readlink().parent if link.is_symlink() else None
 
@@ -130,6 +129,8 @@ def open_installation(
 
 def find_writer(directory: Path) -> "Callable[[Log, Path], Ledger] | None":
     """How to open the ledger beside a running server, which appends for this command; None without one."""
+    from perseid.server.state.runtime import WRITER_LINK  # noqa: PLC0415 - as above
+
     if not (directory / WRITER_LINK).is_symlink():
         return None
     from perseid.server.processes import remote_ledger  # noqa: PLC0415 - most commands do not need it
@@ -299,6 +300,8 @@ def parse_values(texts: Iterable[str] | None, url: str | None = None) -> "tuple[
 
 def read_record(path: str) -> tuple[Value, ...]:
     """Read the values of a JSON record from a file or standard input: `{"values": […]}`, an array, or one value."""
+    from perseid.records.json_form import values_from_json  # noqa: PLC0415 - as above
+
     raw = read_bytes(path, MAX_JSON_BYTES)
     return values_from_json(parse_json(raw))
 
@@ -316,6 +319,8 @@ def load_values(values: "Sequence[ValueResponse]") -> tuple[Value, ...]:
     """The values of a response, to print them."""
     import msgspec  # noqa: PLC0415 - as above
 
+    from perseid.records.json_form import values_from_json  # noqa: PLC0415
+
     return values_from_json(msgspec.to_builtins(values))
 
 
@@ -323,6 +328,8 @@ def format_data(value: Value) -> str:
     """Format the data of a value on one line; hide secrets."""
     if has_type(value.type, HS_SECKEY):
         return "(secret; --json shows it)"
+    from perseid.records.data_types import data_to_text  # noqa: PLC0415 - as above
+
     return printable(data_to_text(value))
 
 
@@ -334,6 +341,8 @@ def printable(text: str) -> str:
 
 
 def _parse_data(type_: str, text: str) -> bytes:
+    from perseid.records.data_types import check_data_length, data_from_text  # noqa: PLC0415 - as above
+
     if text.startswith(FILE_PREFIX):
         data = check_data_length(read_bytes(text.removeprefix(FILE_PREFIX), MAX_BYTES))
         if type_ != HS_PUBKEY:

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
-import msgspec
 import typer
 
 from perseid.names.errors import InvalidName
@@ -47,6 +46,8 @@ def print_json(document: object) -> None:
 
 def to_json(document: object) -> str:
     """Encode a document on one line, with escapes for what would change the display of a terminal."""
+    import msgspec  # noqa: PLC0415 - help does not need it
+
     text = msgspec.json.encode(document).decode()
     return _DISPLAY_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 

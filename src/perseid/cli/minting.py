@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 import typer
 
 from perseid.names.errors import quote_text
-from perseid.names.suggest import did_you_mean
 from perseid.names.uri import BYTE_ORDER_MARK
 from perseid.records.encoding import to_base64
 
@@ -360,7 +359,8 @@ def _check_columns(columns: tuple[str, ...], name: str) -> None:
 
 def _check_types(policy: "Policy", rows: Rows, allowed: Sequence[str], is_known: Callable[[str], bool]) -> None:
     """Refuse columns that are not known types: a typo, or a column of another program, would be minted permanently."""
-    from perseid.registry.policy.types import BUILT_IN_TYPES, nearest_type  # noqa: PLC0415 - see above
+    from perseid.names.suggest import did_you_mean  # noqa: PLC0415 - see above
+    from perseid.registry.policy.types import BUILT_IN_TYPES, nearest_type  # noqa: PLC0415
 
     types = [column.partition("!")[0].rpartition(":")[2].strip() for column in rows.columns]
     unknown = [type_ for type_ in types if type_ not in allowed and not is_known(type_)]
