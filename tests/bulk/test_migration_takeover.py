@@ -87,6 +87,10 @@ def test_the_checklist_has_the_commands_of_the_installation(target: Site) -> Non
     assert f"perseid migrate compare old.example.org:2641 -d {target.directory}" in text
     assert "20.500.777" in text
     assert "To fall back:" in text
+    options = "--prefix 20.500.777 --as 300:0.NA/20.500.777 --key-file 'my key.bin' --mirror"
+    text = target.ok(f"migrate checklist old.example.org:2641 {options}").out
+    assert f"perseid migrate compare old.example.org:2641 {options} -d {target.directory}" in text
+    refused(target("migrate checklist old.example.org:2641 --as nonsense"), code=2)
     steps = [json.loads(line) for line in target.lines("migrate checklist --json")]
     assert [step["step"] for step in steps] == list(range(1, len(steps) + 1))
     assert {step["phase"] for step in steps} == {"prepare", "cut_over", "fall_back"}

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from shlex import quote
+from shlex import join, quote
 from typing import Annotated, Any, Final, TypeAlias
 
 import typer
@@ -293,22 +293,41 @@ def keys(
 
 
 @register_command(app, "checklist")
-def checklist(
+def checklist(  # noqa: PLR0913 - options
     source: Annotated[
         str, typer.Argument(metavar="[SOURCE]", help="The source, as you give it to `perseid migrate copy`.")
     ] = "SOURCE",
+    *,
+    prefix: PrefixOption = None,
+    source_identity: SourceIdentity = None,
+    secret_file: SourceSecret = None,
+    key_file: SourceKey = None,
+    server_key: ServerKey = None,
+    mirror: MirrorOption = False,
+    password_file: PasswordFile = None,
     directory: Directory = None,
     json: AsJson = False,
 ) -> None:
     """Print the steps of the cut-over, with the commands for this installation, and how to fall back.
 
+    The commands have the options of the source that you give here.
+
     For example:
-        perseid migrate checklist old.example.org:2641
+        perseid migrate checklist old.example.org:2641 --as 300:0.NA/12345 --key-file admpriv.bin
     """
+    options: list[object] = [source]
+    for name in prefix or ():
+        options += ["--prefix", name]
+    if source_identity is not None:
+        options += ["--as", parse_value_ref(source_identity, "--as")]
+    files = {"--secret-file": secret_file, "--key-file": key_file, "--server-key": server_key}
+    for option, path in {**files, "--password-file": password_file}.items():
+        options += [option, path] if path is not None else []
+    options += ["--mirror"] if mirror else []
     folder = resolve_directory(directory)
     with open_installation(directory) as session, session.registry.snapshot() as snapshot:
         prefixes = [name for name in namespaces(snapshot.reader) if snapshot.is_homed(f"{PREFIX_OF_PREFIXES}/{name}")]
-    steps = make_checklist(quote(source), quote(str(folder)), prefixes)
+    steps = make_checklist(join(map(str, options)), quote(str(folder)), prefixes)
     phase = ""
     for step in steps:
         if json:
