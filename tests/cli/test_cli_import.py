@@ -322,8 +322,11 @@ def test_batch_file_acts_as_its_identity_if_the_secret_verifies(here: Site) -> N
     assert run(by_secret, "mine", "--note abcde", by_secret).code == 0, "the same identity again"
     done = run(by_secret, "other", f"--as 300:0.NA/{PREFIX} --note abcdef")
     assert (done.code, "no effect with --as" in done.err) == (0, True), done
-    done = run(by_secret, "other", "--server http://127.0.0.1:1")
-    assert (done.code, "--secret-file" in done.err) == (2, True), done
+    session = "SESSIONSETUP\nUSESESSION:1\nPASSPHRASE: top secret\n"
+    assert run(session, "other", "--note g").code == 0
+    for secret in (by_secret, session):
+        done = run(secret, "other", "--server http://127.0.0.1:1")
+        assert (done.code, "--secret-file" in done.err) == (2, True), done
 
 
 def test_examples_of_the_help_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@
 A value line is `INDEX TYPE TTL PERMISSIONS FORMAT DATA` with the formats UTF8 (the rest of the line, trimmed), ADMIN
 (`INDEX:PERMISSIONS:HANDLE`, the digit of ADD_HANDLE first), LIST (`INDEX:HANDLE;INDEX:HANDLE`) and FILE, which is read
 only if the caller gives a function for that. A line that begins with `#` is a comment. AUTHENTICATE and SESSIONSETUP
-say how another tool signs in: readers of rows report them without their secrets, or refuse the first of them.
+say how another tool signs in and encrypts: readers of rows report them without their secrets, or refuse a secret.
 `find_credential` is for a caller that can verify an identity.
 
 The format has no timestamps, references or absolute TTLs, and only text and two structures as data. `format_create`
@@ -52,6 +52,7 @@ _ENTRY: Final = re.compile(r"([0-9]{1,10}):(.+)", re.DOTALL)
 _BLANK: Final = re.compile("[\\x00-\\x20]")
 _TTL: Final = re.compile("-?[0-9]{1,10}")
 _IDENTITY: Final = re.compile(r"(PUBKEY|SECKEY):([0-9]{1,10}:[^|]+)", re.IGNORECASE)
+_PASSPHRASE: Final = re.compile(r"PASSPHRASE[ \t]*:[ \t]*[^ \t]", re.IGNORECASE)
 _SPLIT: Final = "Split the file, and import the operations of each identity on their own."
 _WITH_VALUES: Final = {
     "CREATE": RowOperation.CREATE,
@@ -101,7 +102,7 @@ def find_command(line: str) -> str:
 
 
 def read_batch(file: BinaryIO, read_file: FileReader | None = None, *, refuses_credentials: bool = False) -> RowReader:
-    """The operations of a batch file; raises `CredentialInFile` for AUTHENTICATE if the caller refuses that."""
+    """The operations of a batch file; raises `CredentialInFile` for a secret in it if the caller refuses that."""
     lines = _Lines(file)
     parser = _Parser(lines, read_file, refuses_credentials)
     parser.read_headers()
@@ -234,18 +235,24 @@ class _Parser:
 
     def _skip_header(self, word: str, rest: str) -> None:
         if word == "AUTHENTICATE":
-            if self._refuses_credentials:
-                message = "AUTHENTICATE is not accepted by a server, and the uploaded file was deleted."
-                fix = "Remove AUTHENTICATE and the line after it: an import has the permissions of your request."
-                problem = RowProblem(self._lines.number, "", "", "credential-in-file", f"{message} {fix}", fix)
-                raise CredentialInFile(problem)
+            self._refuse_credential("AUTHENTICATE", "AUTHENTICATE and the line after it")
             if _IDENTITY.fullmatch(rest):
                 self.identities.append(shorten(rest))
             self._lines.take()  # the key file or the secret
             return
         self.has_session = True
-        while self._lines.take():
-            pass
+        while line := self._lines.take():
+            if _PASSPHRASE.match(line):
+                self._refuse_credential("PASSPHRASE of SESSIONSETUP", "SESSIONSETUP and the lines after it")
+
+    def _refuse_credential(self, what: str, lines: str) -> None:
+        """Raise `CredentialInFile` if the caller stores the file: a secret must not be stored."""
+        if self._refuses_credentials:
+            message = f"{what} is not accepted by a server, and the uploaded file was deleted."
+            fix = f"Remove {lines}: an import has the permissions of your request."
+            raise CredentialInFile(
+                RowProblem(self._lines.number, "", "", "credential-in-file", f"{message} {fix}", fix)
+            )
 
     def _read_prefixes(self, operation: RowOperation) -> Iterator[Row]:
         while line := self._lines.take():

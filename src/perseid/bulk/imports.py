@@ -21,6 +21,7 @@ from perseid.registry.registry import Registry
 from perseid.registry.results import Refused, StateConflict
 from perseid.schema.imports import ImportQuery, ImportState, RowProblem
 
+from . import rows
 from .batch import Credential, CredentialInFile
 from .formats import (
     Detected,
@@ -93,6 +94,12 @@ def find_credential(file: BinaryIO, query: ImportQuery) -> Credential | None:
     """Return the identity that a file signs in with, which an interface can verify. Raises `InvalidFile`."""
     with _share(file) as shared:
         return read_credential(shared, query.name, to_read_options(query))
+
+
+def find_secret(file: BinaryIO, query: ImportQuery) -> int:
+    """Return the line of the first secret in a file, which is not for a server; 0 if none. Raises `InvalidFile`."""
+    with _share(file) as shared:
+        return rows.find_secret(shared, query.name, to_read_options(query))
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ import time
 from typing import BinaryIO, Final
 
 from .anvl import read_anvl
-from .batch import Credential, find_credential, read_batch
+from .batch import Credential, CredentialInFile, find_credential, read_batch
 from .columns import read_table
 from .dumps import JDB_MARK, read_dump, read_jdb
 from .encodings import buffer, peek
@@ -79,6 +79,18 @@ def read_credential(file: BinaryIO, name: str, options: ReadOptions) -> Credenti
     file = buffer(file)
     format_ = options.format or detect_format(peek(file), name)
     return find_credential(file) if format_ == Format.BATCH else None
+
+
+def find_secret(file: BinaryIO, name: str, options: ReadOptions) -> int:
+    """Find the line of the first secret; 0 if there is none. Only a batch file can have one. Raises `InvalidFile`."""
+    file = buffer(file)
+    if (options.format or detect_format(peek(file), name)) == Format.BATCH:
+        try:
+            for _ in read_batch(file, refuses_credentials=True):
+                pass
+        except CredentialInFile as found:
+            return found.problem.line
+    return 0
 
 
 def open_table(file: BinaryIO, name: str = "", options: ReadOptions | None = None) -> Table:

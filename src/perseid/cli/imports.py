@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from perseid.bulk.formats import Format, Profile
-from perseid.bulk.imports import find_credential
+from perseid.bulk.imports import find_credential, find_secret
 from perseid.schema.imports import ImportQuery, ImportResponse, ImportResult, OnExisting, RowOutcome, RowProblemResponse
 from perseid.schema.jobs import JobResponse
 
@@ -214,13 +214,17 @@ def import_file(  # noqa: PLR0913 - options
 
 def _sign_in(target: Target, source: BinaryIO, query: ImportQuery) -> Target:
     """Act as the identity of a batch file. Its secret is never sent to a server."""
+    if not isinstance(target, LocalTarget):
+        if line := find_secret(source, query):
+            reason = f"Line {line} has the secret, key or passphrase of an identity, which is not sent to a server"
+            sign_in = "--as with --secret-file or --key-file, or a saved server (perseid login)"
+            raise CredentialInFile(
+                reason, f"Remove AUTHENTICATE and SESSIONSETUP with the lines after them, and use {sign_in}"
+            )
+        return target
     credential = find_credential(source, query)
     if credential is None:
         return target
-    if not isinstance(target, LocalTarget):
-        reason = f"Line {credential.line} has the secret or key of an identity, which is not sent to a server"
-        sign_in = "--as with --secret-file or --key-file, or a saved server (perseid login)"
-        raise CredentialInFile(reason, f"Remove AUTHENTICATE and the line after it, and use {sign_in}")
     session = authenticate(target.session, credential)
     print_message(f"Line {credential.line}: acting as {printable(str(session.identity))}")
     return LocalTarget(session)

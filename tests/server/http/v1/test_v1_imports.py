@@ -85,6 +85,17 @@ def test_batch_file_with_a_secret_is_refused_and_deleted(importing: Harness, bef
     problem(send(importing, "POST", f"/imports/{found['id']}/apply", {}, headers=basic()), "state-conflict")
 
 
+def test_batch_file_with_a_passphrase_is_refused_and_deleted(importing: Harness) -> None:
+    text = "CREATE 12345/batch\n\nSESSIONSETUP\nUSESESSION:1\npassphrase: top secret\n\nCREATE 12345/second\n"
+    found = got(upload(importing, text, "&format=batch"), 202)
+    assert found["state"] == "invalid"
+    assert found["problem"].startswith("line 5: PASSPHRASE of SESSIONSETUP is not accepted by a server")
+    stored = [path for path in Path(str(importing.registry.spool)).rglob("*") if path.is_file()]
+    assert not [path for path in stored if b"top secret" in path.read_bytes()]
+    allowed = text.replace("top secret", "")
+    assert got(upload(importing, allowed, "&format=batch"), 202)["detected"]["format"] == "batch"
+
+
 def test_upload_leaves_space_for_the_ledger(importing: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool, "MIN_FREE", 1 << 60)
     problem(upload(importing, TABLE), "storage-full")
