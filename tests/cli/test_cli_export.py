@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from perseid.bulk import export
 from perseid.bulk.formats import ReadOptions
 from perseid.bulk.rows import open_rows
 from perseid.registry.queries import export as exports
@@ -157,5 +158,23 @@ def test_killed_export_leaves_no_half_file(here: Site, tmp_path: Path) -> None:
         process.wait(30)
         process.stdout.close()
         assert not file.exists()
+        left = list(tmp_path.glob(".*.part"))
+        assert len(left) == (number > 0), "the first one was killed before it wrote anything"
+        for path in left:
+            os.utime(path, (0, 0))
         here.ok(f"export 12345 -o {file}")
         assert len(file.read_text().splitlines()) == 4
+        assert list(tmp_path.glob(".*.part")) == [], "the next export removes what is left"
+
+
+def test_export_leaves_files_that_are_being_written(here: Site, tmp_path: Path) -> None:
+    file = tmp_path / "records.jsonl"
+    with export.open_atomically(file) as other:
+        (partial,) = tmp_path.glob(".records.jsonl.*.part")
+        os.utime(partial, (0, 0))
+        here.ok(f"export 12345 -o {file}")
+        other.write(b"later")
+    assert file.read_bytes() == b"later"
+    (tmp_path / ".records.jsonl.new.part").touch()
+    here.ok(f"export 12345 -o {file}")
+    assert sorted(path.name for path in tmp_path.glob("*records*")) == [".records.jsonl.new.part", "records.jsonl"]

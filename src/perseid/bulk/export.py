@@ -7,11 +7,15 @@ name only when it is complete and on disk.
 import csv
 import io
 import os
+import secrets
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from fcntl import LOCK_EX, LOCK_NB, flock
+from glob import escape
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, BinaryIO, Final
 
 import msgspec
 
@@ -105,20 +109,24 @@ def export_parts(
 
 
 @contextmanager
-def open_atomically(path: Path) -> Iterator[IO[bytes]]:
+def open_atomically(path: Path) -> Iterator[BinaryIO]:
     """Open a file for writing that gets its name when it is complete and on disk; on errors it is removed.
 
     Only its owner can read it: exports can contain private values and secrets. A pipe or device is written to directly.
+    What killed processes left for the same name is removed: a file that is being written is locked.
     """
     if path.exists() and not path.is_file():
         with path.open("wb") as stream:
             yield stream
         return
     target = path.resolve()  # the link stays, and the file that it points to is replaced
-    partial = target.with_name(f".{target.name[:_MAX_NAME]}.{os.getpid()}{_PARTIAL_SUFFIX}")
-    partial.unlink(missing_ok=True)
+    name = f".{target.name[:_MAX_NAME]}."
+    for left in target.parent.glob(f"{escape(name)}*{_PARTIAL_SUFFIX}"):
+        _remove_abandoned(left)
+    partial = target.with_name(f"{name}{secrets.token_hex(8)}{_PARTIAL_SUFFIX}")
     try:
         with open_new(partial) as stream:
+            flock(stream, LOCK_EX)
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
@@ -129,6 +137,15 @@ def open_atomically(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
+def _remove_abandoned(path: Path) -> None:
+    """Remove a file that nobody is writing. One that is not locked yet is too new to be abandoned."""
+    with suppress(OSError), path.open("rb") as file:  # another process was faster, or it is not ours
+        flock(file, LOCK_EX | LOCK_NB)
+        if time.time() - os.fstat(file.fileno()).st_mtime > _NEW_SECONDS:
+            path.unlink()
+
+
+_NEW_SECONDS: Final = 1.0  # between the creation of a file and its lock
 _MAX_NAME: Final = 60  # characters of the name in that of the partial file, which has at most 255 bytes
 
 

@@ -1,6 +1,5 @@
 """`perseid import`: create or change the records of a file, as one job."""
 
-import os
 import shutil
 import sys
 import tempfile
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Final, TypeAlias
 import msgspec
 import typer
 
+from perseid.bulk.export import open_atomically
 from perseid.bulk.formats import Format, Profile
 from perseid.bulk.imports import find_credential, find_secret
 from perseid.schema.imports import ImportQuery, ImportResponse, ImportResult, OnExisting, RowOutcome, RowProblemResponse
@@ -292,7 +292,7 @@ class _Import:
         if not checked.invalid:
             return
         if path is not None:
-            with _replace_file(path) as to:
+            with open_atomically(path) as to:
                 self._imports.write_import_report(checked.id, to)
         else:
             for problem in self._imports.import_problems(checked.id):
@@ -384,24 +384,12 @@ def _choose_output(file: str, output: Path | None) -> Path:
 
 
 def _write_minted(imports: Imports, job: str, source: BinaryIO, query: ImportQuery, path: Path) -> None:
-    with _replace_file(path) as to:
+    with open_atomically(path) as to:
         if isinstance(imports, LocalImports):
             imports.write_minted(job, source, query, to)
         else:
             imports.write_minted(job, to)
     print_message(f"The handles are in {path}")
-
-
-@contextmanager
-def _replace_file(path: Path) -> Iterator[BinaryIO]:
-    """Write a file that appears when it is complete."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            yield file
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {"import": import_file}
