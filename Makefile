@@ -13,6 +13,10 @@ LINKCHECKER := /usr/bin/linkchecker
 # The MariaDB server for tests of migration; the package starts no server for the whole machine.
 MARIADB := /usr/sbin/mariadbd
 NGINX := /usr/sbin/nginx
+# Checks the units.
+SYSTEMD := /usr/bin/systemd-analyze
+# Where `make wheel` writes.
+DIST ?= dist
 # The directory of the demonstration of `make serve`, and more options for `perseid serve`.
 DIR ?= demo-data
 OPTIONS ?=
@@ -49,7 +53,7 @@ OTHER_PYTHON := other-python
 endif
 endif
 
-.PHONY: help env serve soak test quick bytecode coverage lint fuzz crash bench lock unicode format clean $(OTHER_PYTHON)
+.PHONY: help env wheel serve soak test quick bytecode coverage lint fuzz crash bench lock unicode format clean $(OTHER_PYTHON)
 
 help:  ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */\1\t/' | expand -t 10
@@ -65,11 +69,15 @@ $(STAMP): requirements.lock pyproject.toml src/perseid/__init__.py $(OTHER_PYTHO
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
+# Always the same bytes for the same files: hatchling sorts them and gives them one date.
+wheel: env  ## build the wheel for an installation without a checkout, in dist/
+	$(BIN)/hatchling build --target wheel --directory $(DIST)
+
 serve: env  ## run a server with demonstration data (DIR=demo-data, OPTIONS="--native-port 0 --http-port 0 --metrics-port 0")
 	@exec $(BIN)/perseid serve -d $(DIR) --init-demo $(OPTIONS)
 
 ifeq ($(PACKAGE),)
-test: env $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB) $(NGINX)  ## lint, then all tests in parallel; PACKAGE=registry for one package
+test: env $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB) $(NGINX) $(SYSTEMD)  ## lint, then all tests in parallel; PACKAGE=registry for one package
 	@$(MAKE) --no-print-directory --jobs=2 lint bytecode
 	$(BIN)/python -m pytest $(PARALLEL) --durations=20
 else
@@ -87,7 +95,7 @@ bytecode: env  ## compile all tests once for all test processes
 	@$(BIN)/python -m pytest --collect-only --quiet --quiet >/dev/null 2>&1 || true
 
 # Separate from `test`, because it makes tests slower, some twice as slow.
-coverage: env $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB) $(NGINX)  ## the same tests with branch coverage
+coverage: env $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB) $(NGINX) $(SYSTEMD)  ## the same tests with branch coverage
 	$(BIN)/python -m pytest $(PARALLEL) --cov --cov-report=term
 
 # The tests start their own PostgreSQL. Without apt nothing is installed, and the tests report what is missing.
@@ -106,6 +114,9 @@ $(MARIADB): | env
 
 $(NGINX): | env
 	@command -v apt-get >/dev/null || exit 0; tools/debian-packages nginx-light
+
+$(SYSTEMD): | env
+	@command -v apt-get >/dev/null || exit 0; tools/debian-packages systemd
 
 $(BROWSER) $(LINKCHECKER): | env
 	@command -v apt-get >/dev/null || exit 0; tools/debian-packages $(@F)

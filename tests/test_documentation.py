@@ -53,10 +53,16 @@ NOT_EXECUTED = {
     ("serving.md", "perseid init perseid-data"): "serves at fixed ports until it is stopped",
     ("serving.md", "curl --cacert perseid-data/keys/https.pem https://localhost:8000/healthz"): "needs that server",
     ("serving.md", "systemctl reload perseid"): "needs systemd",
+    ("install-on-debian.md", "apt-get install python3-venv"): "changes the machine; see tests/repository/test_wheel.py",
     (
-        "serving.md",
+        "install-on-debian.md",
         "install -m 0644 systemd/perseid.sysusers /usr/lib/sysusers.d/perseid.conf",
     ): "changes the machine; see tests/repository/test_systemd.py",
+    (
+        "install-on-debian.md",
+        "install -d -m 0700 /etc/perseid",
+    ): "changes the machine; see tests/repository/test_systemd.py",
+    ("install-on-debian.md", "systemctl stop perseid"): "needs systemd",
     (
         "time-travel.md",
         "curl -i -H 'Accept-Datetime: Sun, 15 Nov 2026 10:00:00 GMT' https://hdl.example.org/12345/x",

@@ -1,12 +1,15 @@
 """The wheel works on its own, when it is installed and run outside the checkout."""
 
+import subprocess
 import zipfile
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import licenses
+
 if TYPE_CHECKING:
-    from tests.repository.conftest import Installed
+    from tests.repository.conftest import Environ, Installed
 
 
 def test_wheel_contains_the_whole_package_and_nothing_else(root: Path, installed: "Installed") -> None:
@@ -23,6 +26,44 @@ def test_wheel_contains_the_whole_package_and_nothing_else(root: Path, installed
     assert "perseid/py.typed" in names
     assert "perseid/names/rules.toml" in names
     assert any(name.endswith("/licenses/LICENSE") for name in about)
+
+
+def test_make_builds_the_same_bytes_again(
+    root: Path, tmp_path: Path, installed: "Installed", clean_environ: "Environ"
+) -> None:
+    command = ["make", "--no-print-directory", "wheel", f"DIST={tmp_path}"]
+    done = subprocess.run(command, cwd=root, env=clean_environ, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.iterdir()
+    assert wheel.name == installed.wheel.name
+    assert wheel.read_bytes() == installed.wheel.read_bytes()
+
+
+def test_installed_server_serves_with_the_packages_of_its_extra_alone(tmp_path: Path, installed: "Installed") -> None:
+    """What `pip install perseid.whl[server]` installs: links to the packages here instead of copies."""
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    for distribution in licenses.closure("perseid", ["server"]):
+        for name in {path.parts[0] for path in distribution.files or ()} - {"..", "__pycache__"}:
+            if not (packages / name).exists():
+                (packages / name).symlink_to(str(distribution.locate_file(name)))
+    assert not (packages / "psycopg").exists()
+    done = installed.run("perseid", "init", "data", "--demo", cwd=tmp_path, path=packages)
+    assert done.returncode == 0, done.stderr
+    ports = ("--native-port", "0", "--http-port", "0", "--metrics-port", "0", "--workers", "1")
+    server = subprocess.Popen(
+        [installed.home / "bin" / "perseid", "serve", "-d", "data", "--json", *ports],
+        cwd=tmp_path,
+        env=installed.environ.plus(PYTHONPATH=str(packages)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdout is not None
+    line = server.stdout.readline()
+    server.terminate()
+    _, errors = server.communicate(timeout=30)
+    assert (server.returncode, "http" in line) == (0, True), (line, errors)
 
 
 def test_installed_package_needs_nothing_from_outside(tmp_path: Path, installed: "Installed") -> None:
