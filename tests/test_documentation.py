@@ -62,7 +62,7 @@ NOT_EXECUTED = {
         "install-on-debian.md",
         "install -d -m 0700 /etc/perseid",
     ): "changes the machine; see tests/repository/test_systemd.py",
-    ("install-on-debian.md", "systemctl stop perseid"): "needs systemd",
+    ("install-on-debian.md", "systemctl stop perseid"): "needs systemd; see tests/server/processes/test_activation.py",
     (
         "time-travel.md",
         "curl -i -H 'Accept-Datetime: Sun, 15 Nov 2026 10:00:00 GMT' https://hdl.example.org/12345/x",

@@ -97,13 +97,14 @@ def test_sysusers_file_creates_the_user_of_the_service(unit: Unit, root: Path) -
 
 def test_units_and_the_drop_ins_of_the_guides_are_valid(root: Path, tmp_path: Path) -> None:
     """`systemd-analyze verify` also checks that the program exists, so the units name the one of the tests."""
-    names = ["perseid.service", "perseid-backup.service", "perseid-backup.timer"]
+    names = sorted(path.name for path in (root / "systemd").iterdir() if path.suffix != ".sysusers")
+    assert len(names) == 4
     for name in names:
         (tmp_path / name).write_text((root / "systemd" / name).read_text().replace(PROGRAM, str(PERSEID)))
     (tmp_path / "perseid.service.d").mkdir()
     guides = [(root / "docs" / "guides" / name).read_text() for name in ("serving.md", "install-on-debian.md")]
     drop_ins = [text for guide in guides for text in re.findall(r"```text\n(\[Service\]\n.*?)```", guide, re.DOTALL)]
-    assert len(drop_ins) == 2
+    assert len(drop_ins) == 1
     for number, text in enumerate(drop_ins):
         (tmp_path / "perseid.service.d" / f"{number}.conf").write_text(text)
     assert verify_units(tmp_path, *names) == (0, "")
@@ -123,6 +124,12 @@ def verify_units(folder: Path, *names: str) -> tuple[int, str]:
     ]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
     return done.returncode, done.stdout + done.stderr
+
+
+def test_socket_unit_has_the_ports_of_web_and_native_protocol(root: Path) -> None:
+    sockets = read_unit(root / "systemd" / "perseid.socket")["Socket"]
+    assert sockets["ListenStream"] == ["443", "80", "2641"]
+    assert sockets["ListenDatagram"] == ["2641"]
 
 
 def test_timer_starts_the_backup_every_day(root: Path, backup_unit: Unit) -> None:

@@ -39,14 +39,21 @@ class StartupError(Exception):
     """The server cannot start; the message says why."""
 
 
-def bind(host: str, port: int, workers: int) -> tuple[list[socket.socket], list[socket.socket]]:
-    """Bind a UDP and a listening TCP socket for each worker to one port; 0 finds a free one."""
+def bind(
+    host: str, port: int, workers: int, passed: tuple[list[socket.socket], list[socket.socket]] = ([], [])
+) -> tuple[list[socket.socket], list[socket.socket]]:
+    """Bind a UDP and a listening TCP socket for each worker to one port; 0 finds a free one.
+
+    If UDP or TCP sockets were passed to the server, the others get their port.
+    """
+    udp, tcp = passed
+    port = next((sock.getsockname()[1] for sock in (*udp, *tcp)), port)
     for attempt in range(_ATTEMPTS):
         with contextlib.ExitStack() as stack:
             try:
-                tcp = _listen(stack, host, port, workers)
+                tcp = passed[1] or _listen(stack, host, port, workers)
                 bound_port = tcp[0].getsockname()[1]
-                udp = [stack.enter_context(_bind_udp(host, bound_port)) for _ in range(workers)]
+                udp = passed[0] or [stack.enter_context(_bind_udp(host, bound_port)) for _ in range(workers)]
             except OSError as error:
                 if port or attempt == _ATTEMPTS - 1:
                     raise _startup_error("the native protocol", "native.port", host, port, error) from error

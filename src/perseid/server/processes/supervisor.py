@@ -4,7 +4,8 @@ It reads nothing from the network, opens no database and has no key, so that lit
 survive the other processes: the sockets with the requests that wait in them, the shared memory with heartbeats,
 counters and buckets, and the directory of the shared state. A restarted process finds all of it unchanged.
 
-Each worker has its own sockets on the same ports (SO_REUSEPORT), and the kernel distributes clients over them. A worker
+Each worker has its own sockets on the same ports (SO_REUSEPORT), and the kernel distributes clients over them; sockets
+that systemd passes are shared (see `activation`). A worker
 that has ended, or whose event loop has not been seen running for a moment, is *silent*: the other workers serve its
 sockets too, until it is back. One that stays silent is killed and replaced.
 
@@ -45,6 +46,7 @@ from perseid.server.state.runtime import (
 )
 
 from . import fork_server, systemd, unblock_signals
+from .activation import take_sockets
 from .sockets import StartupError, bind, listen, listen_for_metrics, wait_for_release
 from .title import set_title
 
@@ -180,12 +182,8 @@ class Supervisor:
         self._lock = lock_installation(directory)
         if self._lock is None:
             raise StartupError(_describe_owner(directory))
-        metrics = options.metrics_host, options.metrics_port
-        addresses = (options.host, options.port), (options.http_host, options.http_port), metrics
-        wait_for_release([each for each in addresses if all(each)], lambda: is_last_ending(directory))
-        udp, tcp = bind(options.host, options.port, options.workers)
+        udp, tcp, http = _open_sockets(options, lambda: is_last_ending(directory))
         self.port: int = tcp[0].getsockname()[1]
-        http = listen(options.http_host, options.http_port, options.workers) if options.http_host else []
         self.http_port: int = http[0].getsockname()[1] if http else 0
         self._metrics = listen_for_metrics(options.metrics_host, options.metrics_port) if options.metrics_host else None
         self._sockets = [udp, tcp, http]
@@ -230,6 +228,7 @@ class Supervisor:
             "directory": self._options.directory,
             "state": str(self._runtime.path),
             "worker": number,
+            "workers": self._options.workers,
             "port": self.port,
             "http_port": self.http_port,
             "udp": udp,
@@ -617,6 +616,21 @@ def choose_stuck(children: Sequence[Child], fork_server: Child, last_writer: Cal
     if len(locked) > 1 and (inside := [child for child in locked if child.pid == last_writer()]):
         return inside
     return [child for child in running if child.silence > (STUCK_SECONDS if child.is_ready else child.start_timeout)]
+
+
+def _open_sockets(options: ServerOptions, is_ending: Callable[[], bool]) -> tuple[list[socket.socket], ...]:
+    """Return the sockets of UDP, TCP and HTTP: those that systemd has passed, and the others as the settings say."""
+    passed = take_sockets(os.environ, options.port, options.workers)
+    if passed.http and not options.http_host:
+        raise StartupError(
+            "systemd passes a socket for HTTP, but http.enabled is false. Enable it, or remove the socket from the unit"
+        )
+    native = ("", 0) if passed.udp or passed.tcp else (options.host, options.port)
+    http = ("", 0) if passed.http else (options.http_host, options.http_port)
+    addresses = native, http, (options.metrics_host, options.metrics_port)
+    wait_for_release([each for each in addresses if all(each)], is_ending)
+    udp, tcp = bind(options.host, options.port, options.workers, (passed.udp, passed.tcp))
+    return udp, tcp, passed.http or (listen(*http, options.workers) if options.http_host else [])
 
 
 def _describe_owner(directory: Path) -> str:

@@ -121,6 +121,7 @@ class WorkerOptions(ChildOptions):
 
     worker: int
     """Position among the workers."""
+    workers: int
     port: int
     """The native port that was bound."""
     http_port: int
@@ -128,7 +129,7 @@ class WorkerOptions(ChildOptions):
     udp: list[int]
     tcp: list[int]
     http: list[int]
-    """The sockets of each worker; those of HTTP if it is enabled."""
+    """The sockets of each worker, see `Worker._create_sockets`; those of HTTP if it is enabled."""
     metrics: list[int]
     """The listening socket of the metrics, if they are enabled."""
     traffic: int
@@ -195,7 +196,7 @@ class Worker:
         self._known_file = KnownClientsFile(installation.directory / KNOWN_CLIENTS)
         self._pools = Pools(config, known=self._load_known_clients(), state=self._state)
         native_server, public_resolver = self._create_native_server(config, server_identity)
-        is_alone = len(options.udp) == 1  # nothing to share, which costs some microseconds for each connection
+        is_alone = options.workers == 1  # nothing to share, which costs some microseconds for each connection
         shared = None if is_alone else SharedConnections(options.connections, options.worker)
         connections = Connections(config, shared)
         self._service = NativeService(native_server, public_resolver, self._pools, connections, self._counts)
@@ -207,9 +208,7 @@ class Worker:
         self._drain_seconds = DRAIN_SECONDS
         self._problem_log = ProblemLog()
         self._http = self._create_http(config, server_identity)
-        numbers = zip(options.udp, options.tcp, *([options.http] if options.http else []), strict=True)
-        self._sockets = [[socket.socket(fileno=number) for number in each] for each in numbers]
-        """Those of each worker: UDP, TCP and, if enabled, HTTP."""
+        self._sockets = self._create_sockets()
         self._served: set[int] = set()
         self._sources = self._create_sources()
         self._statistics = StatisticsRecorder(
@@ -217,6 +216,24 @@ class Worker:
         )
         self._statistics.enabled = config.statistics.enabled
         self._reloading = asyncio.Lock()
+
+    def _create_sockets(self) -> list[list[tuple[UdpServer | AcceptLoop, socket.socket]]]:
+        """Return the sockets of each worker, with what serves them: UDP and TCP and, if enabled, HTTP.
+
+        A worker has no UDP socket if one was passed for another, and several of HTTP if there are several ports.
+        """
+        options = self._options
+        front = [] if self._http is None else [(self._http.front, options.http)]
+        listed: list[tuple[UdpServer | AcceptLoop, list[int]]] = [
+            (self._udp, options.udp),
+            (self._accept_loop, options.tcp),
+            *front,
+        ]
+        step = options.workers
+        return [
+            [(server, socket.socket(fileno=number)) for server, numbers in listed for number in numbers[worker::step]]
+            for worker in range(step)
+        ]
 
     def _load_known_clients(self) -> KnownClients:
         if isinstance(self._installation.ledger, UnopenedLedger):  # nobody can authenticate
@@ -334,7 +351,9 @@ class Worker:
             if self._http is not None:
                 self._http.drain()
             await self._drain()
-        for sock in itertools.chain(*self._sockets):  # if the supervisor has ended, the next server can use the ports
+        for _, sock in itertools.chain(
+            *self._sockets
+        ):  # if the supervisor has ended, the next server can use the ports
             sock.close()
         self._publish_metrics()
         await self._statistics.finish()
@@ -360,11 +379,8 @@ class Worker:
     def _serve_sockets(self, workers: set[int]) -> None:
         """Serve the sockets of these workers, and no others."""
         loop = asyncio.get_running_loop()
-        servers: list[UdpServer | AcceptLoop] = [self._udp, self._accept_loop]
-        if self._http is not None:
-            servers.append(self._http.front)
         for worker in workers ^ self._served:
-            for server, sock in zip(servers, self._sockets[worker], strict=True):
+            for server, sock in self._sockets[worker]:
                 (server.start if worker in workers else server.stop)(loop, sock)
         self._served = workers
 
