@@ -76,7 +76,7 @@ def test_unknown_columns_are_refused_by_name_with_suggestions() -> None:
     with pytest.raises(UnknownColumns) as caught:
         read("handle,ulr,shelf mark,HS_VLIST\n1/a,b,c,d\n")
     assert caught.value.columns == {"ulr": "URL", "shelf mark": ""}
-    assert "'ulr' is probably URL" in caught.value.problem.fix
+    assert "'ulr' is probably URL" in caught.value.problem.message
     (row,) = read("handle,ulr,shelf mark\n1/a,b,c\n", ReadOptions(columns={"ULR": "-", "Shelf_Mark": "21.T1/shelf"}))
     assert isinstance(row, ImportRow)
     assert row.values == (text("21.T1/shelf", "c"),)

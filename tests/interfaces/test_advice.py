@@ -23,9 +23,11 @@ from perseid.client.api_exchange import to_error
 from perseid.client.api_operations import ListOperation, Operation
 from perseid.registry.advice import NO_TEXTS, AdviceKind, AdviceTexts, render
 from perseid.schema.imports import ImportQuery
+from perseid.schema.jobs import JobResponse, JobState
 from perseid.schema.problems import Problem
 from perseid.schema.records import ValueInput
 from perseid.server.http.compat import call
+from perseid.server.http.console import advice as console
 from perseid.server.http.v1 import problems
 from tests.server.http.contexts import basic, harness
 from tests.server.http.v1.apis import send
@@ -36,6 +38,7 @@ INTERFACES: Final[dict[str, AdviceTexts]] = {
     "v1": problems.ADVICE_TEXTS,
     "compat": call.ADVICE_TEXTS,
     "pages": NO_TEXTS,
+    "console": console.ADVICE_TEXTS,
     "python": {AdviceKind[name]: text for name, text in advice.TEXTS.items()},
 }
 """The native protocol sends no advice."""
@@ -81,7 +84,8 @@ def options(words: list[str]) -> set[str]:
 
 
 def test_interfaces_have_texts_for_the_same_kinds() -> None:
-    assert set(INTERFACES["cli"]) == set(INTERFACES["v1"]) == set(INTERFACES["compat"]) == set(INTERFACES["python"])
+    for interface in ("v1", "compat", "python", "console"):
+        assert set(INTERFACES["cli"]) == set(INTERFACES[interface])
     assert None not in [*INTERFACES["cli"].values(), *INTERFACES["v1"].values()]
 
 
@@ -103,7 +107,7 @@ def test_texts_use_the_parameters_that_are_given(interface: str) -> None:
 def test_only_the_command_line_names_commands() -> None:
     for interface in set(INTERFACES) - {"cli"}:
         assert [text for text in texts(interface).values() if COMMAND.search(text)] == []
-    for interface in ("cli", "pages", "python"):
+    for interface in ("cli", "pages", "python", "console"):
         assert [text for text in texts(interface).values() if REQUEST.search(text)] == []
 
 
@@ -111,8 +115,9 @@ def test_no_text_of_the_server_names_a_command() -> None:
     """Texts of the ledger, and about the installation, are for operators: clients get only a reference to the log."""
     root = Path(perseid.__path__[0])
     operators = {root / "registry" / "installation", root / "server" / "processes", root / "server" / "observe"}
+    operators |= {root / "bulk" / "migration", root / "bulk" / "static"}
     found = []
-    for package in ("names", "records", "registry", "server", "wire"):
+    for package in ("bulk", "names", "records", "registry", "server", "wire"):
         for path in (root / package).rglob("*.py"):
             tree = ast.parse(path.read_text(encoding="utf-8"))
             docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
@@ -137,6 +142,15 @@ def test_every_command_in_advice_exists() -> None:
         AdviceKind.AUTHENTICATE: "create",
         AdviceKind.GIVE_REASON: "tombstone",
         AdviceKind.SEARCH_URLS: "find",
+        AdviceKind.CHOOSE_ENCODING: "import",
+        AdviceKind.CHOOSE_ON_EXISTING: "import",
+        AdviceKind.IGNORE_COLUMN: "import",
+        AdviceKind.MAP_COLUMN: "import",
+        AdviceKind.MINT_OR_ENTER_HANDLE: "import",
+        AdviceKind.NAME_HANDLE_COLUMN: "import",
+        AdviceKind.NAME_MINT_PREFIX: "import",
+        AdviceKind.NAME_ROW_PREFIX: "import",
+        AdviceKind.OMIT_MINT: "import",
     }
     for kind, command in flags.items():
         assert set(re.findall("--[a-z-]+", texts("cli")[kind])) <= options(command.split()), kind
@@ -178,6 +192,14 @@ def test_client_phrases_advice_of_a_server_as_python() -> None:
         error = to_error(msgspec.json.decode(response.body, type=Problem))
         assert text in error.advice
         assert "/api/v1" not in str(error)
+
+
+def test_problems_of_jobs_are_phrased_as_commands() -> None:
+    problem = Problem("about:x", "X", 409, "x", "POST /api/v1/jobs/1/resume", "RESUME_JOB", {"job": "1"})
+    job = JobResponse("1", "import", JobState.UNFINISHED, {}, 0, None, "", None, "", "", problem=problem)
+    phrased = _advice.phrase_job(job).problem
+    assert phrased is not None
+    assert phrased.advice == "Resume that job: perseid jobs resume 1"
 
 
 def test_client_keeps_the_text_of_a_newer_server() -> None:

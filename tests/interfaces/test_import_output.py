@@ -10,6 +10,7 @@ import pytest
 
 from perseid.client.api import Client, make_options
 from perseid.client.errors import Refused
+from perseid.registry.advice import AdviceKind
 from perseid.schema.imports import ImportQuery
 from tests.client.in_process import URL, InProcess
 from tests.interfaces.test_same_output import Copy, run_remotely
@@ -68,6 +69,21 @@ def test_imports_print_the_same_on_a_server(
     assert left == [], "nothing is left"
 
 
+def test_advice_about_files_is_that_of_each_interface(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("shelf.csv").write_text("handle,Shelf mark\n12345/s,A 1\n", encoding="utf-8")
+    Path("bad.csv").write_text(BAD, encoding="utf-8")
+    with both_interfaces() as both:
+        both.server.registry.spool = tmp_path / "spool"
+        for run in (partial(both.site, stdin=b""), partial(run_remotely, both)):
+            assert "--map 'Shelf mark'=TYPE" in run("import shelf.csv --yes").err
+            done = run("import bad.csv --yes --report out.csv")
+            assert done.code == 4
+            report = Path("out.csv").read_text(encoding="utf-8-sig")
+            assert AdviceKind.NAME_ROW_PREFIX.value in report, "a report can be used at every interface"
+            assert "use --prefix PREFIX" in run("import bad.csv --yes").shown
+
+
 def test_client_imports_a_file(tmp_path: Path) -> None:
     path = tmp_path / "good.csv"
     path.write_text(GOOD, encoding="utf-8")
@@ -77,6 +93,9 @@ def test_client_imports_a_file(tmp_path: Path) -> None:
             assert client.import_file(path, note="why").done == 2
             with pytest.raises(Refused, match="2 of 2 rows are invalid"):
                 client.import_file(path)
+            with pytest.raises(Refused) as caught:
+                client.import_file(io.BytesIO(b"handle,Shelf mark\n12345/s,A 1\n"), ImportQuery(name="s.csv"))
+            assert "ImportQuery(map=('Shelf mark' + '=TYPE',))" in caught.value.advice
             query = ImportQuery(name="m.csv", mint=True, prefix="12345")
             job = client.import_file(io.BytesIO(MINTED.encode()), query)
             to = io.BytesIO()

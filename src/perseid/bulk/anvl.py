@@ -18,6 +18,7 @@ import msgspec
 from perseid.names.suggest import nearest
 from perseid.records.encoding import to_iso
 from perseid.records.errors import RecordMisuse
+from perseid.registry.advice import AdviceKind
 from perseid.schema.imports import ImportRow, RowOperation, RowProblem
 from perseid.schema.records import Data, ValueInput
 
@@ -33,6 +34,7 @@ from .formats import (
     RowReader,
     UnknownColumns,
     invalid_file,
+    row_problem,
     shorten,
 )
 from .tables import Table, unquote_cell
@@ -130,9 +132,7 @@ def read_service_table(table: Table, profile: Profile, options: ReadOptions) -> 
     """The rows of a table that a service exported."""
     fields = _Fields(profile, options)
     if unknown := {name: fields.suggest(name) for name in table.header if fields.find(name) is None}:
-        name = next(iter(unknown))
-        fix = f"Use --map {name!r}=TYPE to store the column as a type, or --map {name!r}=- to ignore it."
-        raise UnknownColumns(unknown, fix)
+        raise UnknownColumns(unknown, AdviceKind.MAP_COLUMN(column=next(iter(unknown))))
     uses = tuple([ColumnUse(name, fields.find(name) or "") for name in table.header])
     detected = msgspec.structs.replace(table.detected, columns=uses, profile=profile)
     return RowReader(detected, _read_table(table, fields, options), table.header)
@@ -197,8 +197,8 @@ def _make_row(line: int, record: Iterable[tuple[str, str]], fields: _Fields, opt
     for name, text in record:
         meaning = fields.find(name)
         if meaning is None:
-            fix = f"Use --map {shorten(name)!r}=TYPE to store the field as a type, or --map {shorten(name)!r}=-."
-            return RowProblem(line, shorten(name), shorten(text), "unknown-columns", "The field is unknown.", fix)
+            fix = AdviceKind.MAP_COLUMN(column=shorten(name))
+            return row_problem(line, shorten(name), shorten(text), "unknown-columns", "The field is unknown.", fix)
         if meaning in _SPECIAL:
             special.setdefault(meaning, text.strip())
         elif text.strip():

@@ -250,9 +250,7 @@ class _Parser:
         if self._refuses_credentials:
             message = f"{what} is not accepted by a server, and the uploaded file was deleted."
             fix = f"Remove {lines}: an import has the permissions of your request."
-            raise CredentialInFile(
-                RowProblem(self._lines.number, "", "", "credential-in-file", f"{message} {fix}", fix)
-            )
+            raise CredentialInFile(RowProblem(self._lines.number, "", "", "credential-in-file", message, fix))
 
     def _read_prefixes(self, operation: RowOperation) -> Iterator[Row]:
         while line := self._lines.take():

@@ -23,6 +23,7 @@ from perseid.records.data_types import data_from_text
 from perseid.records.encoding import to_base64
 from perseid.records.errors import InvalidData
 from perseid.records.json_form import FORMATS
+from perseid.registry.advice import AdviceKind
 from perseid.schema.imports import ImportRow, RowProblem
 from perseid.schema.records import Data, ValueInput
 
@@ -166,10 +167,10 @@ def map_columns(header: tuple[str, ...], options: ReadOptions, is_type: TypeChec
             columns.append(column)
     if missing := [name for name in options.columns if _fold(name) not in used]:
         known = ", ".join(header)
-        message = f"--map names a column that the file does not have: {missing[0]!r}."
+        message = f"The file does not have the column {missing[0]!r}, which was given a meaning."
         raise invalid_file("missing-column", message, f"Its columns are: {shorten(known)}.", column=missing[0])
     if unknown:
-        raise UnknownColumns(unknown, _advise(unknown))
+        raise UnknownColumns(unknown, AdviceKind.MAP_COLUMN(column=next(iter(unknown))))
     _check_special(header, columns)
     return tuple(columns)
 
@@ -208,13 +209,6 @@ def _suggest(name: str) -> str:
     return nearest(folded, sorted(each.lower() for each in KNOWN_TYPES)).upper()
 
 
-def _advise(unknown: dict[str, str]) -> str:
-    meant = [f"{name!r} is probably {known}" for name, known in unknown.items() if known]
-    name = next(iter(unknown))
-    use = f"Use --map {name!r}=TYPE to store the column as a type, or --map {name!r}=- to ignore it."
-    return f"{'; '.join(meant)}. {use}" if meant else use
-
-
 def _check_special(header: tuple[str, ...], columns: list[Column]) -> None:
     first: dict[str, str] = {}
     for name, column in zip(header, columns, strict=True):
@@ -224,7 +218,7 @@ def _check_special(header: tuple[str, ...], columns: list[Column]) -> None:
         if key in first:
             what = f"the {key}" if column.kind else f"index {column.index}"
             message = f"The columns {first[key]!r} and {name!r} both give {what}."
-            raise invalid_file("duplicate-column", message, f"Use --map {name!r}=- to ignore one.", column=name)
+            raise invalid_file("duplicate-column", message, AdviceKind.IGNORE_COLUMN(column=name), column=name)
         first[key] = name
 
 
@@ -240,8 +234,8 @@ def read_table(table: Table, options: ReadOptions, is_type: TypeCheck | None = N
         return read_service_table(table, profile, options)
     columns = map_columns(table.header, options, is_type)
     if not options.mint and all(column.kind != HANDLE for column in columns):
-        fix = "Name the column with the handles: --map COLUMN=handle. To mint handles, use --mint."
-        raise invalid_file("missing-column", "The table has no column with handles.", fix)
+        message = "The table has no column with handles."
+        raise invalid_file("missing-column", message, AdviceKind.NAME_HANDLE_COLUMN())
     uses = tuple([ColumnUse(name, str(column)) for name, column in zip(table.header, columns, strict=True)])
     detected = msgspec.structs.replace(table.detected, columns=uses)
     return RowReader(detected, _Mapper(table.header, columns, options).read(table), table.header)

@@ -10,6 +10,8 @@ import io
 from contextlib import suppress
 from typing import BinaryIO, Final
 
+from perseid.registry.advice import AdviceKind
+
 from .formats import invalid_file
 
 SAMPLE: Final = 65_536
@@ -103,11 +105,8 @@ def _detect(file: BinaryIO, is_whole: bool) -> str:
             valid = error.object[: error.start]
             line = lines + valid.count(b"\n") + 1
             if has_letters or not valid.isascii() or _looks_like_utf8(error.object[error.start :][:SAMPLE]):
-                fix = "Save the file as UTF-8, or choose the encoding with --encoding, for example cp1252."
-                at = before + error.start + 1
-                raise invalid_file(
-                    "invalid-encoding", f"The file is UTF-8, but not at byte {at:,}.", fix, line
-                ) from None
+                message = f"The file is UTF-8, but not at byte {before + error.start + 1:,}."
+                raise invalid_file("invalid-encoding", message, AdviceKind.CHOOSE_ENCODING(), line) from None
             return "cp1252"
         if not chunk:
             return "utf-8"

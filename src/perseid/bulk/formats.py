@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from perseid.registry.advice import Advice, AdviceKind, advise_row
 from perseid.schema.imports import ImportRow, RowOperation, RowProblem
 
 MAX_SHOWN: Final = 200
@@ -126,9 +127,11 @@ class InvalidFile(Exception):
 class UnknownColumns(InvalidFile):
     """A table with columns that mean nothing."""
 
-    def __init__(self, columns: dict[str, str], fix: str) -> None:
+    def __init__(self, columns: dict[str, str], fix: str | Advice) -> None:
         names = ", ".join([f"{name!r}" for name in columns])
-        super().__init__(RowProblem(0, next(iter(columns)), "", "unknown-columns", f"Unknown columns: {names}.", fix))
+        meant = [f"{name!r} is probably {known}" for name, known in columns.items() if known]
+        message = f"Unknown columns: {names}." + (f" {'; '.join(meant)}." if meant else "")
+        super().__init__(row_problem(0, next(iter(columns)), "", "unknown-columns", message, fix))
         self.columns = columns
         """What was probably meant, by header; empty if unknown."""
 
@@ -155,9 +158,16 @@ def shorten(text: str) -> str:
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"
 
 
-def invalid_file(rule: str, message: str, fix: str = "", line: int = 0, column: str = "") -> InvalidFile:
+def invalid_file(rule: str, message: str, fix: str | Advice = "", line: int = 0, column: str = "") -> InvalidFile:
     """Create the error for a file that cannot be read."""
-    return InvalidFile(RowProblem(line, column, "", rule, message, fix))
+    return InvalidFile(row_problem(line, column, "", rule, message, fix))
+
+
+def row_problem(line: int, column: str, value: str, rule: str, message: str, fix: str | Advice = "") -> RowProblem:
+    """Create the problem of a row. A fix that interfaces phrase in their own terms is advice."""
+    if isinstance(fix, Advice):
+        return advise_row(RowProblem(line, column, value, rule, message), fix)
+    return RowProblem(line, column, value, rule, message, fix)
 
 
 _WITH_PREFIX: Final = frozenset("/:%")
@@ -172,13 +182,13 @@ def find_handle(line: int, handle: str, column: str, options: ReadOptions) -> tu
             return RowProblem(line, column, shorten(handle), "handle-not-empty", message, "Leave the handle empty.")
         return RowOperation.MINT, options.prefix
     if not handle:
-        fix = "To mint handles, use --mint."
-        return RowProblem(line, column, "", "missing-handle", "The handle is missing.", fix)
+        fix = AdviceKind.MINT_OR_ENTER_HANDLE()
+        return row_problem(line, column, "", "missing-handle", "The handle is missing.", fix)
     if options.prefix and "/" not in handle:
         return RowOperation.CREATE, f"{options.prefix}/{handle}"
     if not _WITH_PREFIX & set(handle):
-        fix = "Write PREFIX/SUFFIX, or use --prefix PREFIX."
-        return RowProblem(line, column, shorten(handle), "H1", "The handle has no prefix.", fix)
+        fix = AdviceKind.NAME_ROW_PREFIX()
+        return row_problem(line, column, shorten(handle), "H1", "The handle has no prefix.", fix)
     return RowOperation.CREATE, handle
 
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar
 
 import msgspec
 
 from perseid.ledger.store.jobs import Job
 from perseid.registry.commands.namespaces import namespaces
 from perseid.registry.identity import Identity
-from perseid.registry.jobs.import_check import CheckSettings, ImportCheck, RenderAdvice
+from perseid.registry.jobs.import_check import CheckSettings, ImportCheck
 from perseid.registry.jobs.import_job import check_not_minted, minted_rows
 from perseid.registry.jobs.spool import SpooledImport
 from perseid.registry.policy.types import is_known_type
@@ -119,7 +119,6 @@ class FileCheck:
         file: BinaryIO,
         identity: Identity,
         interface: str,
-        render: RenderAdvice,
         read_file: FileReader | None = None,
     ) -> "FileCheck":
         """Open a file that can be read twice. Raises `InvalidFile` and `Refused`.
@@ -150,11 +149,11 @@ class FileCheck:
                 )
             except InvalidFile as invalid:
                 _delete_credential(spooled, invalid)
-                spooled.update(sha256=sha256, size=size, state=ImportState.INVALID, problem=str(invalid))
+                spooled.update(sha256=sha256, size=size, state=ImportState.INVALID, **_describe(invalid))
                 raise
             detected = reader.detected
             spooled.update(sha256=sha256, size=size, state=ImportState.CHECKING, detected=msgspec.to_builtins(detected))
-            settings = CheckSettings(render, find_handle_column(detected), detected.format not in _LENIENT)
+            settings = CheckSettings(find_handle_column(detected), detected.format not in _LENIENT)
             check = ImportCheck(registry, spooled, iter(reader), identity, interface, settings)
             return cls(check, spooled, resources.pop_all())
 
@@ -164,7 +163,7 @@ class FileCheck:
             return self.check.advance()
         except InvalidFile as invalid:
             _delete_credential(self._spooled, invalid)
-            self.check.save(state=ImportState.INVALID, problem=str(invalid))
+            self.check.save(state=ImportState.INVALID, **_describe(invalid))
             self.close()
             raise
 
@@ -177,6 +176,13 @@ class FileCheck:
         """Close all files."""
         self.check.close()
         self._resources.close()
+
+
+def _describe(invalid: InvalidFile) -> dict[str, Any]:
+    """Return what the record of an import says about a file that cannot be read."""
+    found = invalid.problem
+    advice = {"advice_kind": found.advice_kind, "advice_parameters": found.advice_parameters}
+    return {"problem": str(invalid), "fix": found.fix, **advice}
 
 
 def _delete_credential(spooled: SpooledImport, invalid: InvalidFile) -> None:

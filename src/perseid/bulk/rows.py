@@ -4,6 +4,8 @@ import re
 import time
 from typing import BinaryIO, Final
 
+from perseid.registry.advice import AdviceKind
+
 from .anvl import read_anvl
 from .batch import Credential, CredentialInFile, find_credential, read_batch
 from .columns import read_table
@@ -55,7 +57,7 @@ def open_rows(
     options = options or ReadOptions()
     file = buffer(file)
     if options.mint and not options.prefix:
-        raise invalid_file("missing-prefix", "The prefix in which to mint is missing.", "Use --prefix PREFIX.")
+        raise invalid_file("missing-prefix", "The prefix in which to mint is missing.", AdviceKind.NAME_MINT_PREFIX())
     format_ = options.format or detect_format(peek(file), name)
     if format_ in TABLES:
         return read_table(_open_table(file, format_, name, options), options, is_type)
@@ -65,7 +67,7 @@ def open_rows(
         return read_anvl(file, options)
     if options.mint:
         message = f"Handles cannot be minted from a file in the format {format_}, which has handles."
-        raise invalid_file("handle-not-empty", message, "Leave out --mint.")
+        raise invalid_file("handle-not-empty", message, AdviceKind.OMIT_MINT())
     if format_ == Format.BATCH:
         return read_batch(file, read_file, refuses_credentials=refuses_credentials)
     if format_ == Format.EXCHANGE:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import BinaryIO, Final, TypeAlias
 
+from perseid.registry.advice import AdviceKind
 from perseid.schema.imports import RowProblem
 
 from .encodings import SAMPLE, buffer, detect_encoding, find_codec, get_label, peek
@@ -184,8 +185,7 @@ class _Lines:
             line = self._file.readline(MAX_ROW)
         except UnicodeError as error:
             message = f"The file is not {self._label}: {error}."
-            fix = "Choose the encoding with --encoding, for example cp1252."
-            raise invalid_file("invalid-encoding", message, fix, self._number + 1) from None
+            raise invalid_file("invalid-encoding", message, AdviceKind.CHOOSE_ENCODING(), self._number + 1) from None
         if not line:
             raise StopIteration
         self._number += 1

@@ -22,6 +22,7 @@ from perseid.records.errors import InvalidData, RecordMisuse
 from perseid.records.json_form import FORMATS
 from perseid.records.record import MAX_VALUES, TtlType, Value
 from perseid.records.types import get_base_type
+from perseid.registry.advice import AdviceKind
 from perseid.schema.imports import ImportRow, RowOperation, RowProblem
 from perseid.schema.records import Data, Reference, ValueInput
 
@@ -71,7 +72,7 @@ def read_value_table(table: Table, options: ReadOptions) -> RowReader:
     if repeated := next((name for name in names if names.count(name) > 1), ""):
         raise invalid_file("duplicate-column", f"There are two columns {repeated!r}.", column=repeated)
     if options.mint:
-        raise invalid_file("handle-not-empty", "The table has handles, but handles are minted.", "Leave out --mint.")
+        raise invalid_file("handle-not-empty", "The table has handles, but handles are minted.", AdviceKind.OMIT_MINT())
     uses = tuple([ColumnUse(name, "-" if name in PROBLEM_COLUMNS else name) for name in names])
     detected = msgspec.structs.replace(table.detected, columns=uses)
     positions = [names.index(name) if name in names else len(names) for name in VALUE_COLUMNS]

@@ -3,8 +3,12 @@
 from shlex import quote
 from typing import Final
 
-from perseid.registry.advice import Advice, AdviceKind, AdviceTexts, render
+import msgspec
+
+from perseid.registry.advice import Advice, AdviceKind, AdviceTexts, render, to_sentence
 from perseid.registry.responses import to_advice
+from perseid.schema.imports import ImportResponse, RowProblemResponse
+from perseid.schema.jobs import JobResponse
 from perseid.schema.problems import Problem
 from perseid.schema.records import Explanation
 
@@ -13,6 +17,7 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.CHANGE_CASE: "Leave it unchanged. If no two handles collide, confirm with --change-case",
     AdviceKind.CHANGE_POLICY: "Change its policy instead: perseid namespace policy {prefix} --edit",
     AdviceKind.CHANGE_SCHEME: "Change the scheme in the policy: perseid namespace policy {prefix} --edit",
+    AdviceKind.CHOOSE_ENCODING: "Save the file as UTF-8, or choose its encoding: --encoding cp1252, for example",
     AdviceKind.CHOOSE_ON_EXISTING: "Remove the row, or use --on-existing skip or --on-existing update",
     AdviceKind.CREATE_RECORD: "Create its record first, with its values: perseid create {handle} …",
     AdviceKind.CREATE_TOKEN: "Use another token, or create one: perseid token create",
@@ -29,15 +34,22 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.FREE_SPACE: "Free disk space, then retry. To see what is affected: perseid check",
     AdviceKind.GIVE_REASON: "Give a reason with --reason TEXT",
     AdviceKind.HOST_PREFIX: "Ask the service that hosts it, or host it here: perseid namespace add {prefix}",
+    AdviceKind.IGNORE_COLUMN: "Use --map {column}=- to ignore one",
     AdviceKind.LIST_JOBS: "List the jobs: perseid jobs list",
     AdviceKind.LIST_NAMESPACES: "List the namespaces: perseid namespace list",
     AdviceKind.LIST_TOKENS: "List the tokens: perseid token list",
     AdviceKind.LIST_TYPES: "Only handles can be registered as types. Use a registered type (perseid type list)",
     AdviceKind.LIST_USERS: "List the users: perseid user list",
     AdviceKind.MAKE_PUBLIC: "Make it public: write its type without !private, or with !public",
+    AdviceKind.MAP_COLUMN: "Use --map {column}=TYPE to store the column as a type, or --map {column}=- to ignore it",
     AdviceKind.MINT_AGAIN: (
         "To write its handles again: perseid import FILE --handles-of {job}. To mint others: --mint-again"
     ),
+    AdviceKind.MINT_OR_ENTER_HANDLE: "Enter the handle. To mint handles, use --mint",
+    AdviceKind.NAME_HANDLE_COLUMN: "Name the column with the handles: --map COLUMN=handle. To mint handles, use --mint",
+    AdviceKind.NAME_MINT_PREFIX: "Use --prefix PREFIX",
+    AdviceKind.NAME_ROW_PREFIX: "Write PREFIX/SUFFIX, or use --prefix PREFIX",
+    AdviceKind.OMIT_MINT: "Leave out --mint",
     AdviceKind.NAME_RESOLVER: "Name a resolver with --resolver URL, or set http.public_url in perseid.toml",
     AdviceKind.OMIT_DATE: "Omit it. Server administrators can keep the dates of a new record with --preserve-dates",
     AdviceKind.OVERWRITE: "Choose another handle, or replace the record: perseid create {handle} --overwrite …",
@@ -93,7 +105,7 @@ REMOTE_TEXTS: Final[AdviceTexts] = {
 """The texts about a server, whose directory only its administrators have."""
 
 
-def render_problem(problem: Problem | Explanation) -> str:
+def render_problem(problem: Problem | Explanation | ImportResponse) -> str:
     """Return the advice in a response of a server, in the words of the command line if this version knows its kind."""
     if not problem.advice_kind:
         return problem.advice or ""
@@ -104,6 +116,25 @@ def render_problem(problem: Problem | Explanation) -> str:
     except (LookupError, TypeError, ValueError):  # other parameters than this version knows
         pass
     return f"The server advises: {problem.advice}" if problem.advice else ""
+
+
+def phrase_problem(problem: RowProblemResponse) -> RowProblemResponse:
+    """Return the problem of a row in a response of a server, with its fix in the words of the command line."""
+    try:
+        advice = to_advice(problem)
+        if advice is not None:
+            return msgspec.structs.replace(problem, fix=to_sentence(render(advice, REMOTE_TEXTS, quote)))
+    except (LookupError, TypeError, ValueError):  # other parameters than this version knows
+        pass
+    return problem
+
+
+def phrase_job(job: JobResponse) -> JobResponse:
+    """Return a job of a server, with the advice about its problem in the words of the command line."""
+    if job.problem is None:
+        return job
+    problem = msgspec.structs.replace(job.problem, advice=render_problem(job.problem))
+    return msgspec.structs.replace(job, problem=problem)
 
 
 def render_advice(advice: Advice | None) -> str:

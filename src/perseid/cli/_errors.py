@@ -170,7 +170,8 @@ def _describe(error: Exception) -> _Report:
     if _is_instance(error, "perseid.bulk.formats", "InvalidFile"):
         problem: Any = error.problem  # type: ignore[attr-defined] # of that class
         slug = "unknown-columns" if problem.rule == "unknown-columns" else "invalid-value"
-        return _Report(slug, str(error), (problem.fix,) if problem.fix else (), exit_code=USAGE)
+        fix = _phrase_row(problem)
+        return _Report(slug, str(error), (fix,) if fix else (), exit_code=USAGE)
     if isinstance(error, Interrupted):
         return _Report("command-failed", str(error), exit_code=INTERRUPTED)
     for module, name, slug in _FAILURES:
@@ -231,6 +232,15 @@ def _describe_failure(error: Exception, slug: str) -> _Report:
 
     refused = find_refusal(error)
     return _Report(slug, str(error)) if refused is None else replace(_describe_refusal(refused), detail=str(error))
+
+
+def _phrase_row(problem: Any) -> str:
+    """Return the fix of a problem of a file, in the terms of the command line."""
+    from perseid.registry.advice import phrase_row  # noqa: PLC0415 - only errors need it
+
+    from ._advice import render_advice  # noqa: PLC0415
+
+    return phrase_row(problem, render_advice).fix
 
 
 def _describe_refusal(refused: Any) -> _Report:

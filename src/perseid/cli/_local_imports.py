@@ -16,7 +16,7 @@ from perseid.bulk.report import write_report
 from perseid.records.binary import MAX_BYTES
 from perseid.records.errors import InvalidData
 from perseid.registry.access.permissions import display_name
-from perseid.registry.advice import AdviceKind
+from perseid.registry.advice import AdviceKind, phrase_row
 from perseid.registry.identity import KeyIdentity, Proof
 from perseid.registry.jobs import import_job, runner
 from perseid.registry.jobs.spool import Spool, SpooledImport
@@ -62,7 +62,7 @@ class LocalImports:
             reading=msgspec.to_builtins(to_read_options(query)),
         )
         try:
-            check = FileCheck.open(registry, spooled, file, identity, INTERFACE, render_advice, _read_file)
+            check = FileCheck.open(registry, spooled, file, identity, INTERFACE, _read_file)
             with closing(check):
                 while check.advance():
                     if progress is not None:
@@ -77,7 +77,7 @@ class LocalImports:
     def import_problems(self, import_id: str) -> Iterator[RowProblemResponse]:
         """Yield the problems of an import."""
         for problem in read_problems(self._get(import_id).problems):
-            yield RowProblemResponse(*msgspec.structs.astuple(problem))
+            yield phrase_row(problem, render_advice)
 
     def import_changes(self, import_id: str) -> Iterator[PlannedRecord]:
         """Yield what an import will change in existing records."""

@@ -18,7 +18,13 @@ from perseid.registry.jobs.runner import JobRun, UndoIndex
 from perseid.registry.jobs.transfer import TransferAll
 from perseid.registry.jobs.undo import UndoPreview
 from perseid.registry.queries.find import build_search
-from perseid.registry.responses import to_job, to_planned_record, to_planned_transfer, to_undo_plan
+from perseid.registry.responses import (
+    to_job,
+    to_planned_record,
+    to_planned_transfer,
+    to_undo_plan,
+    with_advice_kind,
+)
 from perseid.registry.results import Refused
 from perseid.schema.jobs import JobResponse, PlannedRecord, PlannedTransfer, UndoPlan
 from perseid.schema.problems import make_problem, slug_of_code
@@ -155,4 +161,4 @@ def to_job_response(session: OpenInstallation, job: Job, undos: UndoIndex) -> Jo
     assert isinstance(reason, Refused)  # noqa: S101 - as it was recorded
     slug, advice = reason.problem_type or slug_of_code(reason.code), render_advice(reason.advice)
     problem = make_problem(slug, reason.reason, advice=advice, rule=reason.rule, code=int(reason.code))
-    return to_job(job, undos, is_running=is_running, problem=problem)
+    return to_job(job, undos, is_running=is_running, problem=with_advice_kind(problem, reason.advice))

@@ -17,6 +17,7 @@ from perseid.bulk.imports import find_credential, find_secret
 from perseid.schema.imports import ImportQuery, ImportResponse, ImportResult, OnExisting, RowOutcome, RowProblemResponse
 from perseid.schema.jobs import JobResponse
 
+from ._advice import phrase_problem, render_problem
 from ._arguments import STANDARD_INPUT, ActingAs, Directory, Note, print_warnings, printable
 from ._commands import REMOTE
 from ._local_imports import LocalImports, authenticate
@@ -249,7 +250,7 @@ class _Import:
             checked = self._imports.check_import(self._source, self._query, update)
         if checked.problem is not None:
             self._imports.discard_import(checked.id)
-            raise InvalidRows(checked.problem)
+            raise InvalidRows(checked.problem, *filter(None, (render_problem(checked),)))
         return checked
 
     def show(self, checked: ImportResponse, *, dry_run: bool) -> None:
@@ -295,7 +296,8 @@ class _Import:
             with open_atomically(path) as to:
                 self._imports.write_import_report(checked.id, to)
         else:
-            for problem in self._imports.import_problems(checked.id):
+            for found in self._imports.import_problems(checked.id):
+                problem = found if isinstance(self._imports, LocalImports) else phrase_problem(found)
                 if self._json:
                     print_json(problem)
                 else:

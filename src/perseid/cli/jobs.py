@@ -16,7 +16,7 @@ from perseid.registry.queries.find import Search
 from perseid.schema.jobs import JobResponse, JobState, PlannedRecord, UndoPlan
 from perseid.schema.queries import Selectors
 
-from ._advice import render_advice
+from ._advice import phrase_job, render_advice
 from ._arguments import (
     ActingAs,
     Directory,
@@ -28,7 +28,7 @@ from ._arguments import (
 )
 from ._commands import Group, register_command
 from ._output import AsJson, confirm, pluralize, print_fields, print_json, print_message, print_text
-from ._target import open_target
+from ._target import LocalTarget, open_target
 from .lifecycle import Yes, run_job
 from .queries import (
     ChangedSince,
@@ -214,7 +214,7 @@ def list_(directory: Directory = None, acting_as: ActingAs = None, json: AsJson 
     with open_target(directory, acting_as) as target:
         for job in target.jobs():
             if json:
-                print_json(job)
+                print_json(job if isinstance(target, LocalTarget) else phrase_job(job))
             else:
                 print_text(f"{job.job}  {shorten_time(job.started_at)}  {_format_state(job)}  {_describe(job)}")
 
@@ -232,7 +232,7 @@ def show(
     with open_target(directory, acting_as) as target:
         found = target.job(job)
     if json:
-        print_json(found)
+        print_json(found if isinstance(target, LocalTarget) else phrase_job(found))
     else:
         _print_job(found)
 

@@ -3,7 +3,8 @@
 The client does not load the registry, so kinds are names here. A kind that is missing has a text without requests.
 """
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from perseid.schema.problems import Problem
 
@@ -12,6 +13,7 @@ TEXTS: Final = {
     "CHANGE_CASE": "Leave it unchanged. If no two handles collide, confirm with change_case=True",
     "CHANGE_POLICY": "Change its policy instead: client.change_policy({prefix}, policy)",
     "CHANGE_SCHEME": "Change the scheme in the policy: client.change_policy({prefix}, policy)",
+    "CHOOSE_ENCODING": 'Save the file as UTF-8, or choose its encoding, as in ImportQuery(encoding="cp1252")',
     "CHOOSE_ON_EXISTING": 'Remove the row, or use ImportQuery(on_existing="skip") or ImportQuery(on_existing="update")',
     "CREATE_RECORD": "Create its record first: client.create({handle}, values)",
     "CREATE_TOKEN": "Use another token, or create one: client.create_token(scopes)",
@@ -25,13 +27,20 @@ TEXTS: Final = {
     "FREE_SPACE": "Ask a server administrator to free disk space, then retry",
     "GIVE_REASON": "Give a reason with the argument reason",
     "HOST_PREFIX": "Ask the service that hosts it, or host it here: client.add_namespace({prefix})",
+    "IGNORE_COLUMN": "Ignore one of them: ImportQuery(map=({column} + '=-',))",
     "LIST_JOBS": "List the jobs: client.jobs()",
     "LIST_NAMESPACES": "List the namespaces: client.namespaces()",
     "LIST_TOKENS": "List the tokens: client.tokens()",
     "LIST_TYPES": "Only handles can be registered as types. Use a registered type: client.types()",
     "LIST_USERS": "List the users: client.users()",
     "MAKE_PUBLIC": 'Make it public: ValueInput(type, data, permissions="1110")',
+    "MAP_COLUMN": "Give the column a type: ImportQuery(map=({column} + '=TYPE',)), or ignore it with '=-'",
     "MINT_AGAIN": "Undo it first: client.undo({job}), or mint other handles: ImportQuery(mint_again=True)",
+    "MINT_OR_ENTER_HANDLE": "Enter the handle, or mint handles: ImportQuery(mint=True, prefix=PREFIX)",
+    "NAME_HANDLE_COLUMN": "Name the column with the handles: ImportQuery(map=('COLUMN=handle',)), or mint handles",
+    "NAME_MINT_PREFIX": "Name the prefix: ImportQuery(mint=True, prefix=PREFIX)",
+    "NAME_ROW_PREFIX": "Write PREFIX/SUFFIX, or name the prefix: ImportQuery(prefix=PREFIX)",
+    "OMIT_MINT": "Import the file without mint=True",
     "NAME_RESOLVER": 'Name a resolver, as in resolver="https://hdl.handle.net"',
     "OMIT_DATE": "Omit it. Server administrators can keep the dates of a new record with preserve_dates=True",
     "OVERWRITE": "Choose another handle, or replace the record: client.create({handle}, values, overwrite=True)",
@@ -65,15 +74,20 @@ TEXTS: Final = {
 """Advice by the name of its kind; `client` is the client that was refused."""
 
 
+def render_kind(kind: str, parameters: Mapping[str, Any], text: str) -> str:
+    """Return advice as Python if this version knows its kind; otherwise the text of the server."""
+    if kind not in TEXTS:
+        return text
+    try:
+        return TEXTS[kind].format_map({name: repr(value) for name, value in parameters.items()})
+    except LookupError:  # a newer server has other parameters
+        return text
+
+
 def render_advice(problem: Problem) -> str:
     """Return the advice in a problem of a server, as Python if this version knows its kind."""
     if problem.advice_kind in TEXTS:
-        try:
-            return TEXTS[problem.advice_kind].format_map(
-                {name: repr(value) for name, value in problem.advice_parameters.items()}
-            )
-        except LookupError:  # a newer server has other parameters
-            return problem.advice
+        return render_kind(problem.advice_kind, problem.advice_parameters, problem.advice)
     if problem.rule:
         return problem.advice.replace(f"GET /api/v1/names/rules/{problem.rule}", f"client.rule({problem.rule!r})")
     return problem.advice

@@ -22,6 +22,7 @@ from perseid.schema.imports import (
 )
 from perseid.schema.jobs import JobResponse, PlannedRecord
 
+from .advice import render_kind
 from .api_exchange import Repeat, Upload
 from .api_operations import Input, make_input, operation, pages
 from .errors import NotFound, Refused
@@ -119,5 +120,7 @@ def require_valid(checked: ImportResponse) -> None:
     if checked.state is ImportState.READY:
         return
     detail = checked.problem or f"{checked.invalid:,} of {checked.checked:,} rows are invalid; nothing was changed"
-    advice = "" if checked.problem else f"See the problems of import {checked.id}, or skip invalid rows"
+    advice = render_kind(checked.advice_kind, checked.advice_parameters, checked.advice or "")
+    if checked.problem is None:
+        advice = f"See the problems: client.import_problems({checked.id!r}), or use ImportQuery(skip_invalid=True)"
     raise Refused(detail, advice=advice, problem_type="invalid-value")

@@ -8,9 +8,13 @@ that can name the exact command, request or parameter has a table of texts for t
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, unique
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
+import msgspec
+
+from perseid.names.errors import capitalize
 from perseid.registry.access.permissions import display_name
+from perseid.schema.imports import RowProblem, RowProblemResponse
 
 
 @unique
@@ -189,6 +193,14 @@ class AdviceKind(Enum):
     URL_REPLACEMENT_EXAMPLE = "For example: https://new.example/*"
 
     # Imports
+    CHOOSE_ENCODING = "Save the file as UTF-8, or choose its encoding, such as cp1252"
+    IGNORE_COLUMN = "Remove one of the columns, or ignore {column}"
+    MAP_COLUMN = "Remove the column, give {column} a meaning, such as a type, or ignore it"
+    MINT_OR_ENTER_HANDLE = "Enter the handle, or choose that handles are minted"
+    NAME_HANDLE_COLUMN = "Name the column with the handles, or choose that handles are minted"
+    NAME_MINT_PREFIX = "Name the prefix in which to mint"
+    NAME_ROW_PREFIX = "Write PREFIX/SUFFIX, or name the prefix of handles that have none"
+    OMIT_MINT = "Import the file without minting"
     CHANGE_STATE = "Publish or unpublish {handle} by itself, or leave the state out of the file"
     CHOOSE_ON_EXISTING = "Remove the row, or choose that existing records are skipped or updated"
     IMPORT_AGAIN = "Import the file again"
@@ -239,6 +251,20 @@ class Advice:
         return render(self)
 
 
+def to_data(advice: Advice) -> tuple[str, dict[str, Any]]:
+    """Return advice as the name of its kind and its parameters, which another interface can phrase (`from_data`)."""
+    parameters = {name: value if isinstance(value, tuple) else str(value) for name, value in advice.parameters}
+    return advice.kind.name, parameters
+
+
+def from_data(kind: str, parameters: Mapping[str, Any]) -> Advice | None:
+    """Return advice from its data; None if there is none, or one of a newer version."""
+    found = AdviceKind.__members__.get(kind)
+    if found is None:
+        return None
+    return found(**{name: tuple(value) if isinstance(value, list) else value for name, value in parameters.items()})
+
+
 AdviceTexts: TypeAlias = Mapping[AdviceKind, str | None]
 """The texts of an interface; None where it can do nothing about it."""
 
@@ -253,6 +279,28 @@ def render(advice: Advice | None, texts: AdviceTexts = NO_TEXTS, quote: Callable
     text = texts[advice.kind] or "" if has_own else advice.kind.value
     to_text = quote if has_own else display_name
     return text.format(**{name: _format(value, to_text) for name, value in advice.parameters})
+
+
+def to_sentence(text: str) -> str:
+    """Return a text as a sentence; empty if it is empty."""
+    return f"{capitalize(text).rstrip('.')}." if text else ""
+
+
+def advise_row(problem: RowProblem, advice: Advice | None) -> RowProblem:
+    """Return the problem of a row with its fix: as data, and as text in the terms of no interface."""
+    if advice is None:
+        return problem
+    kind, parameters = to_data(advice)
+    return msgspec.structs.replace(
+        problem, fix=to_sentence(str(advice)), advice_kind=kind, advice_parameters=parameters
+    )
+
+
+def phrase_row(problem: RowProblem, to_text: Callable[[Advice], str]) -> RowProblemResponse:
+    """Return the problem of a row with its fix in the terms of an interface."""
+    found = RowProblemResponse(*msgspec.structs.astuple(problem))
+    advice = from_data(found.advice_kind, found.advice_parameters)
+    return found if advice is None else msgspec.structs.replace(found, fix=to_sentence(to_text(advice)))
 
 
 def _format(value: object, to_text: Callable[[str], str]) -> str:

@@ -38,10 +38,11 @@ from perseid.registry.queries.prove import Consistency, SigningKey
 from perseid.registry.queries.resolve import Query, get_authority_metadata
 from perseid.registry.queries.suggest import Suggestions
 from perseid.schema import access, jobs, namespaces, queries, records
+from perseid.schema.imports import ImportResponse, RowProblemResponse
 from perseid.schema.problems import DeletionInfo, PrefixInfo, Problem, Suggestion
 from perseid.schema.records import dump_values
 
-from .advice import Advice, AdviceKind
+from .advice import Advice, from_data, to_data
 from .context import Context, not_found
 from .results import ChangeResult, Deleted, Explanation, Refused
 from .snapshot import Snapshot
@@ -354,17 +355,13 @@ def with_advice_kind(problem: P, advice: Advice | None) -> P:
     """Return a problem with its advice as data, which another interface can phrase (`to_advice`)."""
     if advice is None:
         return problem
-    parameters = {name: value if isinstance(value, tuple) else str(value) for name, value in advice.parameters}
-    return msgspec.structs.replace(problem, advice_kind=advice.kind.name, advice_parameters=parameters)
+    kind, parameters = to_data(advice)
+    return msgspec.structs.replace(problem, advice_kind=kind, advice_parameters=parameters)
 
 
-def to_advice(problem: Problem | records.Explanation) -> Advice | None:
+def to_advice(problem: Problem | records.Explanation | RowProblemResponse | ImportResponse) -> Advice | None:
     """Return the advice in a response of a server; None if it has none, or one of a newer version."""
-    kind = AdviceKind.__members__.get(problem.advice_kind)
-    if kind is None:
-        return None
-    given = problem.advice_parameters.items()
-    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in given})
+    return from_data(problem.advice_kind, problem.advice_parameters)
 
 
 def with_deletion(problem: P, refused: Refused) -> P:

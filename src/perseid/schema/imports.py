@@ -69,7 +69,10 @@ class RowProblem(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str
     """What is wrong, as a sentence."""
     fix: str = ""
-    """How to fix it, as a sentence."""
+    """How to fix it, as a sentence, in the terms of no interface."""
+    advice_kind: str = ""
+    """The kind of that advice, for interfaces that phrase it themselves."""
+    advice_parameters: dict[str, Any] = {}
 
 
 class OnExisting(StrEnum):
@@ -198,6 +201,11 @@ class ImportResponse(ResponseBody, frozen=True, omit_defaults=False):
     warnings: Warnings = ()
     problem: Annotated[str | None, Doc("Why the file as a whole cannot be imported.")] = None
     job: Annotated[str | None, Doc("The job that imports the rows.")] = None
+    advice: Annotated[str | None, Doc("How to fix `problem`.")] = None
+    advice_kind: Annotated[str, Doc("The kind of advice, for programs that phrase it themselves.")] = ""
+    advice_parameters: Annotated[dict[str, Any], Doc("The parameters of that kind.")] = msgspec.field(
+        default_factory=dict
+    )
 
 
 class ImportResult(JobResponse, frozen=True, kw_only=True, omit_defaults=False):
@@ -225,6 +233,10 @@ class RowProblemResponse(ResponseBody, frozen=True, omit_defaults=False):
     rule: Annotated[str, Doc("The broken rule.")]
     message: Annotated[str, Doc("What is wrong.")]
     fix: Annotated[str, Doc("How to fix it.")]
+    advice_kind: Annotated[str, Doc("The kind of advice, for programs that phrase it themselves.")] = ""
+    advice_parameters: Annotated[dict[str, Any], Doc("The parameters of that kind.")] = msgspec.field(
+        default_factory=dict
+    )
 
 
 class ProblemPage(ResponseBody, frozen=True, omit_defaults=False):

@@ -13,7 +13,7 @@ import os
 import secrets
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -25,11 +25,11 @@ import msgspec
 
 from perseid.ledger.log.entry import Draft, Entry, encode_entry
 from perseid.ledger.views.answers_format import is_local
-from perseid.names.errors import InvalidName, capitalize
+from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.records.record import Value
 from perseid.registry.access.permissions import Differences, display_name
-from perseid.registry.advice import Advice, AdviceKind
+from perseid.registry.advice import AdviceKind, advise_row, to_sentence
 from perseid.registry.commands.minting import MintPlan, RetryLater
 from perseid.registry.context import MAX_WARNINGS, Context
 from perseid.registry.identity import Identity
@@ -74,15 +74,11 @@ _FUTURE: Final = 1 << 62  # the number of an entry that does not exist yet
 _encode_row = msgspec.json.Encoder().encode
 _decode_row = msgspec.json.Decoder(ImportRow).decode
 
-RenderAdvice = Callable[[Advice | None], str]
-
 
 @dataclass(frozen=True, slots=True)
 class CheckSettings:
     """How a check reports problems."""
 
-    render: RenderAdvice = str
-    """Returns the text of advice at the interface."""
     handle_column: str = "handle"
     """The column with the handles, as the file names it."""
     strict_urls: bool = True
@@ -154,8 +150,7 @@ class ImportCheck:
     ) -> None:
         self._registry, self._spooled, self._rows = registry, spooled, rows
         self._identity, self._interface = identity, interface
-        self._render, self._handle_column, self._strict_urls = (
-            settings.render,
+        self._handle_column, self._strict_urls = (
             settings.handle_column,
             settings.strict_urls,
         )
@@ -344,8 +339,8 @@ class ImportCheck:
         if line is None:
             return None
         message = f"Handle {display_name(row.handle)} is in the file twice, in lines {line} and {row.line}."
-        advice = self._render(AdviceKind.REMOVE_DUPLICATE())
-        return RowProblem(row.line, self._handle_column, _shorten(row.handle), "duplicate", message, _sentence(advice))
+        problem = RowProblem(row.line, self._handle_column, _shorten(row.handle), "duplicate", message)
+        return advise_row(problem, AdviceKind.REMOVE_DUPLICATE())
 
     def _find_invalid_url(self, context: Context, row: ImportRow, draft: Draft) -> RowProblem | None:
         if not self._strict_urls or self._options.preserve_dates:
@@ -360,19 +355,19 @@ class ImportCheck:
             text = value.data.decode("utf-8", "replace")
             column = next((name for name, data in _cells(row) if data == text), value.type)
             message = f"{display_name(text)} {problem.reason}."
-            fix = _sentence(self._render(advise_url(problem)))
-            return RowProblem(row.line, column, _shorten(text), "invalid-url", message, fix)
+            found = RowProblem(row.line, column, _shorten(text), "invalid-url", message)
+            return advise_row(found, advise_url(problem))
         return None
 
     def _to_problem(self, context: Context, row: ImportRow, error: Refused | InvalidName) -> RowProblem:
         if isinstance(error, InvalidName):
-            message, rule, fix = str(error), error.rule, ""
+            message, rule, advice = str(error), error.rule, None
             column, value = self._handle_column, row.handle
         else:
             message, rule = error.reason, error.rule or error.problem_type or slug_of_code(error.code)
-            fix = self._render(error.advice)
+            advice = error.advice
             column, value = self._find_cell(context, row, error)
-        return RowProblem(row.line, column, _shorten(value), rule, _sentence(message), _sentence(fix))
+        return advise_row(RowProblem(row.line, column, _shorten(value), rule, to_sentence(message)), advice)
 
     def _find_cell(self, context: Context, row: ImportRow, refused: Refused) -> tuple[str, str]:
         """Find the value that was refused: without it, there is another result."""
@@ -425,10 +420,6 @@ def _to_planned(old: Value | None, new: Value | None) -> PlannedChange:
 
 def _shorten(text: str) -> str:
     return text if len(text) <= MAX_VALUE_SHOWN else f"{text[: MAX_VALUE_SHOWN - 1]}…"
-
-
-def _sentence(text: str) -> str:
-    return f"{capitalize(text).rstrip('.')}." if text else ""
 
 
 class _EarlierRows:

@@ -86,6 +86,10 @@ class ImportRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Existing records that will change."""
     problem: str = ""
     """Why the file as a whole cannot be imported."""
+    fix: str = ""
+    """How to fix that, as in `RowProblem`."""
+    advice_kind: str = ""
+    advice_parameters: dict[str, Any] = {}
     job: str = ""
     canceled: bool = False
     """Whether the job was canceled."""
@@ -108,6 +112,9 @@ class ImportRecord(msgspec.Struct, frozen=True, omit_defaults=True):
             self.warnings,
             self.problem or None,
             self.job or None,
+            self.fix or None,
+            self.advice_kind,
+            self.advice_parameters,
         )
 
 

@@ -94,7 +94,7 @@ def test_file_can_be_discarded(user: ConsoleUser) -> None:
 def test_unknown_column_is_refused_and_mapped(user: ConsoleUser, server: Harness) -> None:
     content = FILE.replace("URL", "Signature")
     upload(user, content)
-    assert "Signature" in user.text
+    assert "enter Signature=TYPE under the columns" in user.text
     assert not user.has_form("/apply")
     upload(user, content, map="Signature=URL")
     user.submit("/apply")

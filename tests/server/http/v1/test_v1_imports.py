@@ -63,6 +63,19 @@ def test_small_file_is_checked_at_once_and_applied_as_a_job(importing: Harness) 
     assert undone["done"] == 2
 
 
+def test_advice_names_parameters_of_the_api(importing: Harness) -> None:
+    found = got(upload(importing, "handle,Shelf mark\n12345/s,A 1\n"), 202)
+    assert found["problem"] == "Unknown columns: 'Shelf mark'."
+    assert "the parameter map=Shelf%20mark%3DTYPE" in found["advice"]
+    assert (found["advice_kind"], found["advice_parameters"]) == ("MAP_COLUMN", {"column": "Shelf mark"})
+    found = got(upload(importing, "handle,URL\n,https://example.org/\n"), 202)
+    (row,) = got(get(importing, f"/imports/{found['id']}/problems"))["problems"]
+    assert (row["fix"], row["advice_kind"]) == (
+        "Enter the handle. To mint handles, send the parameter mint.",
+        "MINT_OR_ENTER_HANDLE",
+    )
+
+
 def test_import_is_deleted_on_request(importing: Harness) -> None:
     found = got(upload(importing, TABLE), 202)
     path = f"/imports/{found['id']}"
@@ -78,7 +91,7 @@ def test_batch_file_with_a_secret_is_refused_and_deleted(importing: Harness, bef
     line = before.count("\n") + 1
     assert found["state"] == "invalid"
     assert found["problem"].startswith(f"line {line}: AUTHENTICATE is not accepted by a server")
-    assert "Remove AUTHENTICATE and the line after it" in found["problem"]
+    assert "Remove AUTHENTICATE and the line after it" in found["advice"]
     stored = [path for path in Path(str(importing.registry.spool)).rglob("*") if path.is_file()]
     assert stored
     assert not [path for path in stored if b"top secret" in path.read_bytes()]

@@ -67,6 +67,10 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     **{kind: kind.value for kind in (AdviceKind.FREE_SPACE, AdviceKind.SET_CLOCK, AdviceKind.REOPEN_COUNTER)},
     **{kind: kind.value for kind in (AdviceKind.CHANGE_POLICY, AdviceKind.CHANGE_SCHEME, AdviceKind.REOPEN_NAMESPACE)},
     **{kind: kind.value for kind in (AdviceKind.CHOOSE_ON_EXISTING, AdviceKind.MINT_AGAIN)},
+    # This API has no imports.
+    **dict.fromkeys((AdviceKind.CHOOSE_ENCODING, AdviceKind.IGNORE_COLUMN, AdviceKind.MAP_COLUMN)),
+    **dict.fromkeys((AdviceKind.MINT_OR_ENTER_HANDLE, AdviceKind.NAME_HANDLE_COLUMN, AdviceKind.NAME_MINT_PREFIX)),
+    **dict.fromkeys((AdviceKind.NAME_ROW_PREFIX, AdviceKind.OMIT_MINT)),
     # This API has no policies, citations, tombstones, tokens or jobs.
     AdviceKind.NAME_RESOLVER: None,
     **dict.fromkeys((AdviceKind.CHANGE_CASE, AdviceKind.LIST_TOKENS, AdviceKind.LIST_JOBS, AdviceKind.LIST_USERS)),

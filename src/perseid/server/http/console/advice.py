@@ -11,6 +11,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.CHANGE_CASE: "Leave it unchanged. If no two handles collide, confirm the change of case",
     AdviceKind.CHANGE_POLICY: "Change the policy on the page of the namespace",
     AdviceKind.CHANGE_SCHEME: "Change the scheme in the policy, on the page of the namespace",
+    AdviceKind.CHOOSE_ENCODING: "Save the file as UTF-8, or upload it again and enter its encoding, such as cp1252",
     AdviceKind.CHOOSE_ON_EXISTING: "Remove the row, or choose above what happens to existing records",
     AdviceKind.CREATE_RECORD: "Create its record first",
     AdviceKind.CREATE_TOKEN: "Create another token on the page Tokens",
@@ -20,13 +21,25 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.FOLLOW_SCHEME: "Mint an identifier, or use a suffix that follows the scheme of the namespace",
     AdviceKind.GIVE_REASON: "Give a reason",
     AdviceKind.HOST_PREFIX: "Ask the service that hosts it, or create the namespace here",
+    AdviceKind.IGNORE_COLUMN: "Upload the file again, and enter {column}=- under the columns",
     AdviceKind.LIST_JOBS: "See the page Jobs",
     AdviceKind.LIST_NAMESPACES: "See the page Namespaces",
     AdviceKind.LIST_TOKENS: "See the page Tokens",
     AdviceKind.LIST_TYPES: "Only handles can be registered as types. Use a registered type",
     AdviceKind.LIST_USERS: "See the page Access",
     AdviceKind.MAKE_PUBLIC: "Choose that everybody can read the value",
+    AdviceKind.MAP_COLUMN: (
+        "Upload the file again, and enter {column}=TYPE under the columns to store it as a type, "
+        "or {column}=- to ignore it"
+    ),
     AdviceKind.MINT_AGAIN: "Undo job {job} first, or confirm that each row gets another handle",
+    AdviceKind.MINT_OR_ENTER_HANDLE: "Enter the handle, or upload the file again and choose that handles are minted",
+    AdviceKind.NAME_HANDLE_COLUMN: (
+        "Upload the file again, and enter COLUMN=handle under the columns, or choose that handles are minted"
+    ),
+    AdviceKind.NAME_MINT_PREFIX: "Upload the file again, and choose a namespace",
+    AdviceKind.NAME_ROW_PREFIX: "Write PREFIX/SUFFIX, or upload the file again and choose a namespace",
+    AdviceKind.OMIT_MINT: "Upload the file again, without minting",
     AdviceKind.NAME_RESOLVER: "Write the handle alone, without the address of a resolver",
     AdviceKind.OMIT_DATE: "Remove the value. Only server administrators can import records with their dates",
     AdviceKind.OVERWRITE: "Choose another handle, or open {handle} and edit it",

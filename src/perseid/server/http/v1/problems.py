@@ -183,6 +183,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.CHANGE_CASE: "Leave it unchanged. If no two handles collide, confirm with change_case",
     AdviceKind.CHANGE_POLICY: f"Change its policy instead: PUT {BASE}/namespaces/{{prefix}}/policy",
     AdviceKind.CHANGE_SCHEME: f"Change the scheme in the policy: PUT {BASE}/namespaces/{{prefix}}/policy",
+    AdviceKind.CHOOSE_ENCODING: "Save the file as UTF-8, or choose its encoding with the parameter encoding",
     AdviceKind.CHOOSE_ON_EXISTING: AdviceKind.CHOOSE_ON_EXISTING.value,
     AdviceKind.CREATE_RECORD: f"Create its record first, with its values: POST {BASE}/handles",
     AdviceKind.CREATE_TOKEN: f"Use another token, or create one: POST {BASE}/tokens",
@@ -198,15 +199,26 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.FREE_SPACE: AdviceKind.FREE_SPACE.value,
     AdviceKind.GIVE_REASON: "Give a reason in the field reason",
     AdviceKind.HOST_PREFIX: f"Ask the service that hosts it, or host it here: POST {BASE}/namespaces",
+    AdviceKind.IGNORE_COLUMN: "Ignore one with the parameter map={column}%3D-",
     AdviceKind.LIST_JOBS: f"List the jobs: GET {BASE}/jobs",
     AdviceKind.LIST_NAMESPACES: f"List the namespaces: GET {BASE}/namespaces",
     AdviceKind.LIST_TOKENS: f"List the tokens: GET {BASE}/tokens",
     AdviceKind.LIST_TYPES: f"Only handles can be registered as types. Use a registered type (GET {BASE}/types)",
     AdviceKind.LIST_USERS: f"List the users: GET {BASE}/users",
     AdviceKind.MAKE_PUBLIC: 'Make it public, with the permissions "1110"',
+    AdviceKind.MAP_COLUMN: (
+        "Store the column as a type with the parameter map={column}%3DTYPE, or ignore it with map={column}%3D-"
+    ),
     AdviceKind.MINT_AGAIN: (
         f"Undo it first: POST {BASE}/jobs/{{job}}/undo, or confirm that each row shall get another handle"
     ),
+    AdviceKind.MINT_OR_ENTER_HANDLE: "Enter the handle. To mint handles, send the parameter mint",
+    AdviceKind.NAME_HANDLE_COLUMN: (
+        "Name the column with the handles: map=COLUMN%3Dhandle. To mint handles, send the parameter mint"
+    ),
+    AdviceKind.NAME_MINT_PREFIX: "Name the prefix with the parameter prefix",
+    AdviceKind.NAME_ROW_PREFIX: "Write PREFIX/SUFFIX, or name the prefix with the parameter prefix",
+    AdviceKind.OMIT_MINT: "Send the file without mint",
     AdviceKind.NAME_RESOLVER: "Name a resolver with the parameter resolver, as in ?resolver=https://hdl.handle.net",
     AdviceKind.OMIT_DATE: "Omit it. Server administrators can keep the dates of a new record with preserve_dates",
     AdviceKind.OVERWRITE: f"Choose another handle, or send PUT {BASE}/handles/{{handle}} to replace it",

@@ -21,12 +21,13 @@ from perseid.bulk.formats import InvalidFile, ReadOptions
 from perseid.bulk.imports import FileCheck, read_problems, to_read_options, write_minted
 from perseid.bulk.report import write_report
 from perseid.ledger.store.jobs import Job
-from perseid.registry.advice import AdviceKind
+from perseid.registry.advice import AdviceKind, phrase_row
 from perseid.registry.commands.composition import mint_requirement
 from perseid.registry.commands.namespaces import namespaces
 from perseid.registry.jobs import import_job
 from perseid.registry.jobs.runner import find_job, is_own_change
 from perseid.registry.jobs.spool import ImportBusy, Spool, SpooledImport
+from perseid.registry.responses import to_advice
 from perseid.registry.results import OutOfSpace, Refused, StateConflict
 from perseid.schema.common import Paging
 from perseid.schema.imports import (
@@ -157,7 +158,7 @@ async def list_import_problems(call: ApiCall, query: Paging) -> Reply[ProblemPag
         items: list[RowProblemResponse] = []
         if spooled.problems.exists():
             for problem in read_problems(spooled.problems, after[0]):
-                items.append(RowProblemResponse(*msgspec.structs.astuple(problem)))
+                items.append(phrase_row(problem, render_advice))
                 if len(items) > query.limit:
                     break
         following = (items[query.limit - 1].line,) if len(items) > query.limit else None
@@ -366,6 +367,8 @@ def _is_stale(spooled: SpooledImport) -> bool:
 
 def _to_response(spooled: SpooledImport) -> ImportResponse:
     response = spooled.record.to_response()
+    if (advice := to_advice(response)) is not None:
+        response = msgspec.structs.replace(response, advice=render_advice(advice))
     if _is_stale(spooled):
         problem = "The check was interrupted. Upload the file again."
         return msgspec.structs.replace(response, state=ImportState.INVALID, problem=problem)
@@ -418,7 +421,7 @@ async def _check(call: ApiCall, registry: AuthorizedRegistry, spooled: SpooledIm
 
     def start() -> FileCheck:
         with spooled.source.open("rb") as file:
-            return FileCheck.open(registry, spooled, file, call.identity, INTERFACE, render_advice)
+            return FileCheck.open(registry, spooled, file, call.identity, INTERFACE)
 
     try:
         with reserve_slot(call):
