@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from gettext import NullTranslations
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -164,7 +165,7 @@ def test_catalog_of_texts_is_packaged() -> None:
 
 
 def test_only_pages_with_scripts_can_run_some() -> None:
-    shown = {"title": "t", "name": "n", "target": TextLink("x", "https://example.org/")}
+    shown: dict[str, Any] = {"title": "t", "name": "n", "target": TextLink("x", "https://example.org/")}
     plain = render_page("leaving.html", HttpSettings(), **shown)
     assert header_of(plain, "Content-Security-Policy") == POLICY
     assert "script" not in POLICY
