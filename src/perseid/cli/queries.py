@@ -14,6 +14,7 @@ import typer
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.names.uri import Reference, Resolver, parse_uri
+from perseid.schema.common import HandleState
 from perseid.schema.queries import MAX_SCALE, FindQuery, FoundHandlePage, ImageFormat, Selectors, Style
 
 from ._arguments import (
@@ -240,6 +241,10 @@ def search(  # noqa: PLR0913 - options
     prefix: PrefixCondition = None,
     owner: OwnerCondition = None,
     changed_since: ChangedSince = None,
+    state: Annotated[
+        HandleState | None,
+        typer.Option("--state", metavar="|".join(HandleState), help="The state of the handle, with another condition."),
+    ] = None,
     limit: Limit = None,
     after: After = None,
     seconds: Annotated[
@@ -263,6 +268,7 @@ def search(  # noqa: PLR0913 - options
         perseid find --type EMAIL --json
         perseid find --words "authority meta"
         perseid find --prefix 102.100.272 --changed-since 2026-01-01 --limit 2
+        perseid find --host example.org --state published
     """
     selectors = Selectors(url, host, path, type_, value, prefix, owner, changed_since=changed_since, words=words)
     if selectors == Selectors():
@@ -270,10 +276,11 @@ def search(  # noqa: PLR0913 - options
     connect = REMOTE.get()
     if connect is not None:
         with connect() as client:
-            _print_results(partial(_find_remotely, client, selectors), after, limit, seconds, json)
+            _print_results(partial(_find_remotely, client, selectors, state), after, limit, seconds, json)
         return
     with open_installation(directory, acting_as) as session:
-        _print_results(partial(_find_locally, session, select(session, selectors)), after, limit, seconds, json)
+        search = replace(select(session, selectors), state=state)
+        _print_results(partial(_find_locally, session, search), after, limit, seconds, json)
 
 
 def select(session: OpenInstallation, selectors: Selectors) -> "Search":
@@ -327,14 +334,16 @@ def _find_locally(session: OpenInstallation, query: "Search", after: str | None,
     return FoundHandlePage([to_found(each) for each in page.items], page.scans, next=page.following)
 
 
-def _find_remotely(client: "Client", selectors: Selectors, after: str | None, limit: int) -> FoundHandlePage:
+def _find_remotely(
+    client: "Client", selectors: Selectors, state: HandleState | None, after: str | None, limit: int
+) -> FoundHandlePage:
     import msgspec  # noqa: PLC0415 - see above
 
     fields = msgspec.structs.asdict(selectors)
     if selectors.owner is not None:
         fields["owner"] = str(parse_reference(selectors.owner).handle)
     request = type(client).find.request(client)
-    return client.send(replace(request, query=FindQuery(**fields, limit=limit, cursor=after or "")))
+    return client.send(replace(request, query=FindQuery(**fields, state=state, limit=limit, cursor=after or "")))
 
 
 STANDARD_OUTPUT = "-"

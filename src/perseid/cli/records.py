@@ -54,13 +54,13 @@ if TYPE_CHECKING:  # loading them takes longer than showing help
     )
     from perseid.registry.context import Command
     from perseid.registry.results import ChangeResult
-    from perseid.schema.queries import HandlePage
+    from perseid.schema.queries import HandlePage, HandlesQuery
     from perseid.schema.records import CreatedRecord, RecordChanged, ValueInput
 
     from ._native import NativeTarget
 
     RecordCommand: TypeAlias = AddValues | CreateRecord | Delete | Remove | ReplaceRecord | SetValues
-    ReadPage: TypeAlias = Callable[[str, str | None, int, HandleState | None, bool], HandlePage]
+    ReadPage: TypeAlias = Callable[[str, HandlesQuery], HandlePage]
 
 Overwrite: TypeAlias = Annotated[
     bool,
@@ -208,6 +208,9 @@ def list_(  # noqa: PLR0913 - options
         HandleState | None,
         typer.Option("--state", metavar="|".join(HandleState), help="Only handles in this state, without the state."),
     ] = None,
+    starts_with: Annotated[
+        str, typer.Option("--starts-with", metavar="TEXT", help="Only handles whose suffix starts with this text.")
+    ] = "",
     deleted: Annotated[bool, typer.Option("--deleted", help="Include deleted handles.")] = False,
     limit: Limit = None,
     after: After = None,
@@ -224,19 +227,22 @@ def list_(  # noqa: PLR0913 - options
     For example:
         perseid list 102.100.272
         perseid list 102.100.272 --state published
+        perseid list 102.100.272 --starts-with 2
         perseid list 2000.01 --limit 2 --json
     """
     from perseid.registry.queries.paging import MAX_PAGE  # noqa: PLC0415 - see above
+    from perseid.schema.queries import HandlesQuery  # noqa: PLC0415
 
     connect_native = NATIVE.get()
     if connect_native is not None:
-        _list_natively(connect_native, prefix, limit, json, selects=bool(state or deleted or after))
+        _list_natively(connect_native, prefix, limit, json, selects=bool(state or starts_with or deleted or after))
         return
     with _open_lists(directory, acting_as) as read_page:
         cursor, remaining = after, limit
         while remaining != 0:
             size = MAX_PAGE if remaining is None else min(remaining, MAX_PAGE)
-            page = read_page(prefix, cursor, size, state, deleted)
+            query = HandlesQuery(size, cursor or "", state=state, deleted=deleted, starts_with=starts_with)
+            page = read_page(prefix, query)
             for item in page.handles:
                 if json:
                     print_json(item)
@@ -260,7 +266,7 @@ def _list_natively(
     from ._native import UNKNOWN_STATE, refuse_native  # noqa: PLC0415
 
     if selects:
-        raise refuse_native("--state, --deleted and --after")
+        raise refuse_native("--state, --starts-with, --deleted and --after")
     count = 0
 
     def show(handle: str) -> None:
@@ -285,13 +291,9 @@ def _open_lists(directory: Path | None, acting_as: str | None) -> "Iterator[Read
     connect = REMOTE.get()
     if connect is not None:
         from perseid.client.api import Client  # noqa: PLC0415
-        from perseid.schema.queries import HandlesQuery  # noqa: PLC0415
 
-        def read_remote(
-            prefix: str, cursor: str | None, size: int, state: HandleState | None, deleted: bool
-        ) -> "HandlePage":
+        def read_remote(prefix: str, query: "HandlesQuery") -> "HandlePage":
             request = Client.list.request(client, prefix)
-            query = HandlesQuery(size, cursor or "", state=state, deleted=deleted)
             return client.send(dataclasses.replace(request, query=query))
 
         with connect() as client:
@@ -301,12 +303,19 @@ def _open_lists(directory: Path | None, acting_as: str | None) -> "Iterator[Read
     from perseid.registry.responses import to_summary  # noqa: PLC0415
     from perseid.schema.queries import HandlePage  # noqa: PLC0415
 
-    def read_local(
-        prefix: str, cursor: str | None, size: int, state: HandleState | None, deleted: bool
-    ) -> "HandlePage":
-        last = parse_cursor(cursor)
+    def read_local(prefix: str, query: "HandlesQuery") -> "HandlePage":
+        last = parse_cursor(query.cursor or None)
         with session.registry.snapshot() as snapshot:
-            page = list_handles(snapshot, session.identity, prefix, last, size, state=state, deleted=deleted)
+            page = list_handles(
+                snapshot,
+                session.identity,
+                prefix,
+                last,
+                query.limit,
+                state=query.state,
+                deleted=query.deleted,
+                starts_with=query.starts_with,
+            )
         return HandlePage([to_summary(item) for item in page.items], str(page.last) if page.more else None)
 
     with open_installation(directory, acting_as) as session:

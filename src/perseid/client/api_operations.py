@@ -448,10 +448,11 @@ class QueryOperations:
         strict: bool = False,
         changed_since: str | int | None = None,
         words: str | None = None,
+        state: HandleState | None = None,
         page_size: int = MAX_PAGE,
     ) -> Input:
-        """Find handles; all criteria must match."""
-        criteria = (url, host, path, type, value, prefix, owner, strict, _moment(changed_since), words)
+        """Find handles; all criteria must match. At least one other than `state` is required."""
+        criteria = (url, host, path, type, value, prefix, owner, strict, _moment(changed_since), words, state)
         return make_input(query=FindQuery(*criteria, limit=page_size))
 
     @pages("/exports", ExportPart, "content", bytes)
@@ -515,10 +516,11 @@ class QueryOperations:
         state: HandleState | None = None,
         deleted: bool = False,
         derived: bool = False,
+        starts_with: str = "",
         page_size: int = MAX_PAGE,
     ) -> Input:
-        """List the handles of a namespace, sorted."""
-        query = HandlesQuery(page_size, state=state, deleted=deleted, derived=derived)
+        """List the handles of a namespace, sorted; with `starts_with` those whose suffix starts with this text."""
+        query = HandlesQuery(page_size, state=state, deleted=deleted, derived=derived, starts_with=starts_with)
         return make_input(prefix=prefix, query=query)
 
     @pages(f"{RECORD_PATH}/history", HistoryPage, "versions", VersionResponse)

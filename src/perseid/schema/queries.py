@@ -80,6 +80,7 @@ class Selectors(RequestBody, frozen=True):
 class FindQuery(Selectors, frozen=True):
     """Search criteria. All of them must match; at least one is required."""
 
+    state: Annotated[HandleState | None, Doc("State of the handle.")] = None
     limit: PageLimit = DEFAULT_PAGE
     cursor: Cursor = ""
 
@@ -112,6 +113,9 @@ class HandlesQuery(Paging, frozen=True):
     state: Annotated[HandleState | None, Doc("Only handles in this state, of those that you can see.")] = None
     deleted: Annotated[bool, Doc("Include deleted handles, for administrators of the namespace.")] = False
     derived: Annotated[bool, Doc("List the prefix handles of derived prefixes instead.")] = False
+    starts_with: Annotated[
+        str, Doc("Only handles whose suffix starts with this text.", max_length=4_096, examples=["maps-"])
+    ] = ""
 
 
 class HandleSummary(ResponseBody, frozen=True):

@@ -6,7 +6,7 @@ import pytest
 
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.requests import Append
-from perseid.names.handle import Handle
+from perseid.names.handle import CaseRule, Handle
 from perseid.records.admin import Admin, AdminPermission
 from perseid.records.record import Value, ValueRef
 from perseid.registry.commands.namespaces import SetPolicy
@@ -485,6 +485,27 @@ def test_handles_are_listed_by_state(here: Registry, state: str, expected: str) 
         page = list_handles(snapshot, LISTER, "12345", state=HandleState(state))
         assert [each.handle for each in page.items if len(each.handle) == 7] == [f"12345/{name}" for name in expected]
         assert {each.state.label for each in page.items} == {state}
+
+
+def test_handles_are_listed_by_the_start_of_their_suffix(here: Registry) -> None:
+    opened(here, Audience.PUBLIC)
+    for name in ("maps", "maps-1", "maps-2", "Maps-3", "map", "zoo"):
+        put(here, value(1), name=f"12345/{name}")
+    reserve(here, name="12345/maps-4")
+
+    def found(identity: Identity, start: str, after: int = 0, limit: int = 100) -> list[str]:
+        with here.snapshot() as snapshot:
+            page = list_handles(snapshot, identity, "12345", after, limit, starts_with=start)
+            rest = found(identity, start, page.last, limit) if page.more else []
+        return [each.handle.partition("/")[2] for each in page.items] + rest
+
+    assert found(LISTER, "maps-") == ["maps-1", "maps-2", "Maps-3", "maps-4"]
+    assert found(LISTER, "maps-", limit=1) == ["maps-1", "maps-2", "Maps-3", "maps-4"]
+    assert found(NOBODY, "MAPS-") == ["maps-1", "maps-2", "Maps-3"]
+    assert found(LISTER, "x") == []
+    here.do(SetPolicy("12345", policy(case=CaseRule.SENSITIVE), change_case=True), OPERATOR, "cli")
+    assert found(LISTER, "maps-") == ["maps-1", "maps-2", "maps-4"]
+    assert found(LISTER, "M") == ["Maps-3"]
 
 
 def test_full_page_is_the_last_if_nothing_visible_follows(here: Registry) -> None:

@@ -35,9 +35,9 @@ def record_key(handle: str, *, exact: bool = False) -> bytes:
     return fold(handle).encode()
 
 
-def key_range(start: str) -> tuple[bytes, bytes]:
-    """Return the range of the keys of all handles that start like this, by either case rule."""
-    first = record_key(start)
+def key_range(start: str, *, exact: bool = False) -> tuple[bytes, bytes]:
+    """Return the range of the keys of all handles that start like this; of a prefix and `/` by either case rule."""
+    first = record_key(start, exact=exact)
     return first, first[:-1] + bytes((first[-1] + 1,))
 
 

@@ -12,7 +12,7 @@ from perseid.ledger.log.entry import State
 from perseid.ledger.log.record_keys import key_range
 from perseid.ledger.statistics import DAY, StatisticsStore
 from perseid.names.errors import InvalidName
-from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, fold
+from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle, fold
 from perseid.names.uri import Resolver, parse_user_input
 from perseid.records.encoding import to_iso
 from perseid.registry.commands.namespaces import namespaces
@@ -125,6 +125,7 @@ def complete(snapshot: Snapshot, text: str, resolvers: tuple[Resolver, ...]) -> 
         return []
     if len(handle.suffix) < MIN_SUFFIX or not is_listed(snapshot, handle.prefix):
         return []
-    entries, _ = snapshot.reader.names_page(*key_range(str(handle)), MAX_SCANNED)
+    is_exact = snapshot.policy(handle.prefix).case is CaseRule.SENSITIVE
+    entries, _ = snapshot.reader.names_page(*key_range(str(handle), exact=is_exact), MAX_SCANNED)
     public = [entry.handle for entry in entries if entry.state is State.NORMAL]
     return public[:MAX_COMPLETIONS]

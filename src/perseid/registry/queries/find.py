@@ -23,7 +23,7 @@ so.
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from perseid.ledger.log.entry import Entry, State
@@ -56,6 +56,7 @@ from perseid.registry.policy.authority import first_valid, name_key, parse_store
 from perseid.registry.policy.policy import Policy
 from perseid.registry.results import InvalidQuery, InvalidRequest, Refused
 from perseid.registry.snapshot import SITE_PREFIX, Snapshot
+from perseid.schema.common import HandleState
 from perseid.schema.queries import Selectors
 from perseid.wire.codes import ResponseCode
 
@@ -114,10 +115,12 @@ class Search:
     """The latest change is after this entry."""
     words: str | None = None
     """Words of a title, in any order, each from its start: see `perseid.records.titles`."""
+    state: HandleState | None = None
+    """The state of the handle; not enough on its own."""
 
     def prepared(self) -> "PreparedSearch":
         """Validate the criteria; raises `Refused`."""
-        if self == Search():
+        if replace(self, state=None) == Search():
             raise InvalidQuery("No search criterion given", AdviceKind.GIVE_CRITERION())
         if self.prefix is not None and ("/" in self.prefix or _prefix_handle(self.prefix) is None):
             reason = f"Invalid prefix {display_name(self.prefix)}"
@@ -428,6 +431,8 @@ class _ResultFilter:
 
     def _match_visible(self, entry: Entry) -> "_Match | None":
         if entry.state is State.ABSENT or not self._prepared.may_match(entry):
+            return None
+        if self._prepared.search.state not in (None, entry.state.label):
             return None
         if fold(entry.handle.partition("/")[0]) == SITE_PREFIX:
             return None  # the installation's own records are not handles

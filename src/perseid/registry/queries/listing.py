@@ -181,19 +181,21 @@ def list_handles(  # noqa: PLR0913 - filters
     state: HandleState | None = None,
     deleted: bool = False,
     owned: bool = True,
+    starts_with: str = "",
 ) -> Page[ListedHandle]:
     """Return a page of handles under a prefix, in key order, after that of an entry (§16.7). Raises `Refused`.
 
     `name` is a prefix or its prefix handle; `0.NA/0.NA/P` lists the handles of the prefixes derived from P. With
-    `state`, only handles in this state are listed. Administrators of the namespace can include `deleted` handles.
-    Without `owned`, other users see public handles only.
+    `state`, only handles in this state are listed, with `starts_with` those whose suffix starts with this text.
+    Administrators of the namespace can include `deleted` handles. Without `owned`, other users see public handles only.
     """
     limit = page_size(limit)
-    page = _list_page(snapshot, identity, name, after, limit, state, deleted=deleted, owned=owned)
+    filters = (state, starts_with)
+    page = _list_page(snapshot, identity, name, after, limit, filters, deleted=deleted, owned=owned)
     if not page.more or len(page.items) < limit:
         return page
     # A full page continues only if more is visible: an empty page would reveal hidden handles.
-    rest = _list_page(snapshot, identity, name, page.last, 1, state, deleted=deleted, owned=owned)
+    rest = _list_page(snapshot, identity, name, page.last, 1, filters, deleted=deleted, owned=owned)
     return page if rest.items or rest.more else replace(page, more=False)
 
 
@@ -203,17 +205,20 @@ def _list_page(  # noqa: PLR0913 - filters
     name: str,
     after: int,
     limit: int,
-    state: HandleState | None,
+    filters: tuple[HandleState | None, str],
     *,
     deleted: bool,
     owned: bool,
 ) -> Page[ListedHandle]:
     first, end, administers = _check_listing(snapshot, identity, name)
+    (state, starts_with), namespace = filters, first.decode()
 
     def is_visible(entry: Entry) -> bool:
         return administers or (owned and can_read(snapshot, identity, Handle.parse_lenient(entry.handle)))
 
-    is_exact = snapshot.policy(first.decode().partition("/")[0]).case is CaseRule.SENSITIVE
+    is_exact = snapshot.policy(namespace.partition("/")[0]).case is CaseRule.SENSITIVE
+    if starts_with:
+        first, end = key_range(namespace + starts_with, exact=is_exact)
     first = _key_after(snapshot.reader, after, first, end)
     items: list[ListedHandle] = []
     last, more, scanned = after, True, 0

@@ -8,6 +8,7 @@ import pytest
 
 from perseid.names.handle import Handle
 from perseid.records.record import PRIVATE_PERMISSIONS, Permission, Value, ValueRef
+from perseid.registry.commands.lifecycle import Unpublish
 from perseid.registry.commands.records import PartialValue, Remove, ReplaceRecord, SetValues
 from perseid.registry.queries.resolve import Query
 from perseid.server.http.console.values import MAX_ROWS
@@ -70,6 +71,25 @@ def test_namespace_is_listed_in_pages(user: ConsoleUser) -> None:
     assert "Next page" in user.text
     user.get("/console/records?prefix=12345&state=reserved")
     assert "No identifiers found." in user.text
+
+
+def test_search_by_the_beginning_of_handles(server: Harness, user: ConsoleUser) -> None:
+    for name in ("maps-1", "maps-2", "map"):
+        create(server, f"12345/{name}", Value.text(1, "URL", "https://old.example/map"))
+    server.registry.do(Unpublish(Handle.parse("12345/maps-2")), OPERATOR, "cli")
+    for query in ("q=12345/maps-*", "q=12345/MAPS-*&by=handle", "q=maps-*&prefix=12345"):
+        user.get(f"/console/records?{query}")
+        assert "12345/maps-1 public" in user.text
+        assert "12345/maps-2 unpublished" in user.text
+        assert "12345/map public" not in user.text
+    user.get("/console/records?q=12345/maps-*&state=unpublished")
+    assert "12345/maps-2" in user.text
+    assert "12345/maps-1" not in user.text
+    user.get("/console/records?q=maps-1&by=handle")
+    assert "No identifiers found." in user.text
+    user.get("/console/records?q=https://old.example/*&by=url&state=unpublished")
+    assert "12345/maps-2" in user.text
+    assert "12345/maps-1" not in user.text
 
 
 def test_data_is_escaped(user: ConsoleUser) -> None:

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace as replace_struct
 
 from perseid.ledger.statistics import DAY, StatisticsStore
-from perseid.names.handle import Handle
+from perseid.names.handle import CaseRule, Handle
 from perseid.records.encoding import to_iso
 from perseid.records.record import Permission, Value
 from perseid.registry.commands.lifecycle import Tombstone
@@ -94,6 +94,15 @@ def test_every_form_of_a_handle_is_completed(server: Harness, typed: str) -> Non
 )
 def test_nothing_else_is_suggested(server: Harness, typed: str) -> None:
     assert suggested(server, typed) == []
+
+
+def test_handles_of_a_case_sensitive_namespace_are_completed_in_their_case(server: Harness) -> None:
+    exact = replace(PUBLIC, case=CaseRule.SENSITIVE)
+    server.registry.do(AddNamespace("20.500.3", exact, (ADMIN,)), OPERATOR, "cli")
+    for name in ("map-a", "Map-b"):
+        create(server, f"20.500.3/{name}", text(1, "URL", "https://example.org/"))
+    assert suggested(server, "20.500.3/map") == ["20.500.3/map-a"]
+    assert suggested(server, "20.500.3/Map") == ["20.500.3/Map-b"]
 
 
 def test_deleted_and_withdrawn_handles_are_not_suggested(server: Harness) -> None:

@@ -202,6 +202,13 @@ def test_handles_of_a_prefix_are_sorted(filled: Harness) -> None:
     assert {each["state"] for each in mine} == {"published", "tombstone", "unpublished"}
     hidden = pages(filled, "/namespaces/12345/handles?state=unpublished", "handles", headers=basic())
     assert hidden == [each for each in mine if each["state"] == "unpublished"]
+    start = mine[0]["handle"].partition("/")[2][:3]
+    started = pages(filled, f"/namespaces/12345/handles?starts_with={start}", "handles", headers=basic())
+    assert started == [each for each in mine if each["handle"].startswith(f"12345/{start}")] != mine
+    by_state = pages(filled, "/find?prefix=12345&state=unpublished", "results", headers=basic())
+    assert [each["handle"] for each in by_state] == [each["handle"] for each in hidden]
+    assert pages(filled, "/find?prefix=12345&state=reserved", "results", headers=basic()) == []
+    problem(send(filled, "GET", "/find?state=published", headers=basic()), "invalid-query")
     problem(send(filled, "GET", "/namespaces/12345/handles?state=normal", headers=basic()), "invalid-request")
 
 

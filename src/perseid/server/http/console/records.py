@@ -24,7 +24,9 @@ HISTORY_SIZE: Final = 20
 """Versions on a page; each shows its values."""
 
 SEARCHES: Final = ("url", "host", "value", "words", "type", "owner")
-"""Criteria that a user can choose."""
+"""Criteria that a user can choose, beside handles."""
+
+_ANY: Final = "*"
 
 STATES: Final = tuple([state.value for state in HandleState])
 
@@ -36,26 +38,27 @@ STATES: Final = tuple([state.value for state in HandleState])
 async def browse(console: ConsoleRequest) -> Response:
     """List the identifiers of a namespace, or search."""
     text, prefix, by = console.text("q"), console.text("prefix"), console.text("by")
+    state = HandleState(console.text("state")) if console.text("state") in STATES else None
+    start = _find_start(text, prefix) if by in ("", "handle") else None
     namespaces = (await console.api.namespaces(mine=True).page()).namespaces
     found: list[HandleSummary] | list[FoundHandle] = []
     cursor, problem, remark, by_now = None, None, "", by
     try:
-        if text and by in ("", "handle"):
-            handle = await _find_handle(console, text)
+        if start is not None or (prefix and not text):
+            where, suffix = start or (prefix, "")
+            pages = console.api.list(where, state=state, starts_with=suffix, page_size=PAGE_SIZE)
+            listed = await pages.page(console.text("cursor"))
+            found, cursor = listed.handles, listed.next
+        elif text:
+            handle = await _find_handle(console, text) if by in ("", "handle") else None
             if handle is not None:
                 return console.redirect("records", handle)
-        if text:
             for by_now in _ways(text, by):
-                criteria: dict[str, Any] = {by_now: text, **({"prefix": prefix} if prefix else {})}
+                criteria: dict[str, Any] = {by_now: text, "state": state, **({"prefix": prefix} if prefix else {})}
                 results = await console.api.find(**criteria, page_size=PAGE_SIZE).page(console.text("cursor"))
                 found, cursor, remark = results.results, results.next, results.remark or ""
                 if found or cursor:
                     break
-        elif prefix:
-            state = console.text("state")
-            pages = console.api.list(prefix, state=HandleState(state) if state in STATES else None, page_size=PAGE_SIZE)
-            listed = await pages.page(console.text("cursor"))
-            found, cursor = listed.handles, listed.next
     except ClientError as error:
         problem = error
     return console.render(
@@ -66,7 +69,7 @@ async def browse(console: ConsoleRequest) -> Response:
         prefix=prefix,
         by=by,
         by_now=by_now,
-        state=console.text("state"),
+        state=state or "",
         states=STATES,
         namespaces=namespaces,
         found=found,
@@ -76,10 +79,20 @@ async def browse(console: ConsoleRequest) -> Response:
     )
 
 
+def _find_start(text: str, prefix: str) -> tuple[str, str] | None:
+    """The prefix and the beginning of the suffix, if a text is the beginning of handles and `*`: `12345/maps-*`."""
+    where, slash, suffix = text.removesuffix(_ANY).partition("/")
+    if not text.endswith(_ANY) or "://" in text:
+        return None
+    return (where, suffix) if slash else (prefix, where) if prefix else None
+
+
 def _ways(text: str, by: str) -> tuple[str, ...]:
     """How to search for a text, until something is found: as URL, as exact value, then by the words of titles, unless
     the user chooses. Text without words has no such search.
     """
+    if by == "handle":
+        return ()
     if by in SEARCHES:
         return (by,)
     if "://" in text:

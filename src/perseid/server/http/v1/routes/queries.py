@@ -4,6 +4,7 @@ The criteria of a search are those of `perseid find`; `registry.queries.find` de
 are encrypted (`state.CursorCipher`), because the end of a page may be a handle that the caller cannot see.
 """
 
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -110,7 +111,7 @@ async def find(call: ApiCall, query: FindQuery) -> Reply[FoundHandlePage]:
 
     def read(context: Context) -> Reply[FoundHandlePage]:
         since, after = call.after(tuple[int | None, str]) or (None, None)
-        search = select(call, context, query, since)
+        search = replace(select(call, context, query, since), state=query.state)
         page = searching.find(context.snapshot, context.identity, search, after, query.limit, SCAN_SECONDS)
         next_cursor = call.seal(None if page.following is None else (search.since, page.following))
         remark = SCAN_REMARK if page.scans else None
@@ -150,6 +151,7 @@ async def list_handles(call: ApiCall, query: HandlesQuery) -> Reply[HandlePage]:
             query.limit,
             state=query.state,
             deleted=query.deleted,
+            starts_with=query.starts_with,
         )
         next_cursor = call.seal(page.last if page.more else None)
         return call.page(HandlePage([to_summary(each) for each in page.items], next_cursor))
