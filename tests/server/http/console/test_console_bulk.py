@@ -1,6 +1,8 @@
 """Many records in the console: import of a file, change of links, jobs with undo, and the log."""
 
-from collections.abc import Iterator
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -10,6 +12,7 @@ from perseid.names.handle import Handle
 from perseid.records.record import Value
 from perseid.registry.queries.resolve import Query
 from perseid.registry.results import Refused
+from perseid.server.http.console.jobs import while_signed_in
 from tests.server.http.console.console_user import ConsoleUser
 from tests.server.http.contexts import Harness, harness
 from tests.server.http.resolver.resolver_records import create
@@ -131,17 +134,53 @@ def test_job_of_nobody_is_not_found(user: ConsoleUser) -> None:
     assert user.page.status == 404
 
 
-def test_progress_is_streamed_with_the_session(user: ConsoleUser, server: Harness) -> None:
+def test_progress_is_streamed_with_the_session(
+    user: ConsoleUser, server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     user.get(f"/console/rewrite?host=old.example&to={quote('https://new.example/*', safe='')}")
     user.submit("/rewrite")
     job = user.path.rpartition("/")[2].partition("?")[0]
     events = user.get(f"/console/jobs/{job}/events")
     assert b"event: end" in events.body
     assert server.get(f"/console/jobs/{job}/events").status == 303
+    monkeypatch.setattr(server.context.web_sessions, "is_active", lambda *_: False)
+    assert user.get(f"/console/jobs/{job}/events").body == b""
 
 
-def test_log_shows_who_changed_what(user: ConsoleUser) -> None:
+def test_stream_ends_with_the_session(user: ConsoleUser, server: Harness) -> None:
+    session = server.context.web_sessions.find(user.cookie, server.context.time())
+    assert session is not None
+    closed = False
+
+    async def events() -> AsyncGenerator[bytes, None]:
+        nonlocal closed
+        try:
+            while True:
+                yield b"event"
+        finally:
+            closed = True
+
+    async def read() -> list[bytes]:
+        parts = []
+        async for part in while_signed_in(events(), lambda: server.context.web_sessions.is_active(session, now)):
+            parts.append(part)
+            if len(parts) == 3:
+                await asyncio.to_thread(user.submit, "/sign-out")
+        return parts
+
+    now = server.context.time()
+    user.get("/console")
+    assert len(asyncio.run(read())) == 3
+    assert closed, "the listener is not counted any more"
+
+
+def test_log_shows_who_changed_what(user: ConsoleUser, server: Harness) -> None:
     user.get("/console/log")
-    assert "12345/old-0" in user.text or "Next page" in user.text
+    assert user.text.index("12345/old-2 ") < user.text.index("12345/old-1 "), "the newest first"
+    assert re.search("<time[^>]*>[0-9T:-]+Z</time>", user.page.body.decode()), "without microseconds"
+    with server.registry.snapshot() as snapshot:
+        size = snapshot.reader.size
+    user.get(f"/console/log?since={size - 3}")
+    assert user.text.index("12345/old-1 ") < user.text.index("12345/old-2 "), "in order"
     user.get("/console/log?since=nonsense")
     assert user.alert

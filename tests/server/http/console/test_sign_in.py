@@ -139,9 +139,23 @@ def test_session_id_changes_with_each_sign_in(server: Harness) -> None:
     assert "With a secret" in stale.read("/console")
 
 
+def test_log_of_requests_has_the_identity(server: Harness) -> None:
+    assert server.get("/console/sign-in").identity == ""
+    user = ConsoleUser(server).sign_in()
+    assert user.get("/console/jobs").identity == ADMINISTRATOR
+    assert user.get("/console/jobs/0123456789abcdef").identity == ADMINISTRATOR, "also of refused requests"
+    fields = user.form("/sign-out").fields
+    cookie = {"Cookie": f"{SECURE_COOKIE}={user.cookie}"}
+    assert server.post("/console/sign-out", urlencode(fields), headers={**FORM, **cookie}).identity == ADMINISTRATOR
+
+
 def test_next_stays_in_the_console(server: Harness) -> None:
     fields = {"method": "secret", "identity": ADMINISTRATOR, "secret": SECRET}
-    for wanted in ("https://evil.example/", "//evil.example/console", "/console\\@evil", "/consoleevil", "/api", "x"):
+    for wanted in (
+        *("https://evil.example/", "//evil.example/console", "/console\\@evil", "/consoleevil", "/api", "x"),
+        *("/console/../api", "/console/..//evil.example/", "/console/%2E%2e/api", "/console/./%2e./x", "/console/\t/x"),
+        *("javascript:alert(1)", "/\\evil.example/console/", "///evil.example/console", "https:/console/x"),
+    ):
         fields["next"] = wanted
         answer = server.post("/console/sign-in", urlencode(fields), headers=FORM)
         assert header_of(answer, "Location") == "/console"

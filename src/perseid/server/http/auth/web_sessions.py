@@ -114,6 +114,10 @@ class _StoredSession(msgspec.Struct, array_like=True, frozen=True):
     method: str
     credentials: Credentials
 
+    def has_ended(self, now: float) -> bool:
+        """Whether it was not used for too long, or has lasted too long."""
+        return now - self.used > IDLE_SECONDS + USE_INTERVAL or now - self.started > MAX_SECONDS
+
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_StoredSession).decode
@@ -146,7 +150,7 @@ class WebSessions:
         if data is None:
             return None
         stored = _decode(data)
-        if now - stored.used > IDLE_SECONDS + USE_INTERVAL or now - stored.started > MAX_SECONDS:
+        if stored.has_ended(now):
             with suppress(StateFull):  # it will be swept
                 self._table.delete(key)
             return None
@@ -158,6 +162,11 @@ class WebSessions:
                 lambda old: None if old is None else self._entry(msgspec.structs.replace(_decode(old), used=now)),
             )
         return self._to_session(id_, stored)
+
+    def is_active(self, session: WebSession, now: float) -> bool:
+        """Whether a session has not ended; this does not keep it alive."""
+        data = self._table.get(self._hash(session.id), now)
+        return data is not None and not _decode(data).has_ended(now)
 
     def end(self, session: WebSession) -> None:
         """End a session; raises `StateFull`."""

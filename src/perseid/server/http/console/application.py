@@ -3,6 +3,7 @@
 Only private connections are served. Without a session every page leads to the sign-in page, and back.
 """
 
+from dataclasses import replace
 from functools import cache
 from typing import Final
 
@@ -44,14 +45,19 @@ async def handle(request_context: RequestContext) -> Response:
     session = server.web_sessions.find_for(request, server.time())
     if session is None and not match.route.public:
         return _sign_in_first(request_context)
-    console = ConsoleRequest(request_context, match, session)
+    response = await _handle_page(ConsoleRequest(request_context, match, session))
+    return response if session is None or response.identity else replace(response, identity=str(session.identity))
+
+
+async def _handle_page(console: ConsoleRequest) -> Response:
+    request_context, session = console.request_context, console.session
     try:
-        if method == "POST":
+        if console.match.route.method == "POST":
             await read_form(console)
-        return await match.route.handler(console)
+        return await console.match.route.handler(console)
     except SessionEnded:
         assert session is not None  # noqa: S101 - it has ended
-        server.web_sessions.end(session)
+        request_context.server.web_sessions.end(session)
         return _sign_in_first(request_context, "ended")
     except ClientError as error:
         title = _("Not found") if error.problem is not None and error.problem.status == 404 else _("Request refused")

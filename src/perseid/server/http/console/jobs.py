@@ -1,5 +1,8 @@
 """Jobs with live progress and undo, changing many links, transferring many records, and the log of all changes."""
 
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
 from typing import Final
 
@@ -54,10 +57,25 @@ async def stream_job(console: ConsoleRequest) -> Response:
     path = JOB_PATH.format(job=encode_parameter(console.names["job"]))
     request = HttpRequest("GET", f"{API_BASE}{path}/events", {"Accept": "text/event-stream"})
     response = await console.api.call(request)
-    if response.status < HTTPStatus.BAD_REQUEST:
-        return response
+    if response.status < HTTPStatus.BAD_REQUEST and response.stream is not None:
+        server, session = console.request_context.server, console.session
+        assert session is not None  # noqa: S101 - the route needs one
+        is_active = partial(server.web_sessions.is_active, session)
+        return replace(response, stream=while_signed_in(response.stream, lambda: is_active(server.time())))
     # Without the challenge of the API, for which a browser would show its password dialog.
     return Response(response.status, (NO_STORE,), response.body)
+
+
+async def while_signed_in(stream: AsyncIterator[bytes], is_active: Callable[[], bool]) -> AsyncGenerator[bytes, None]:
+    """End a stream when the session ends; it has a part, maybe an empty one, every second."""
+    try:
+        async for part in stream:
+            if not is_active():
+                return
+            yield part
+    finally:
+        if isinstance(stream, AsyncGenerator):
+            await stream.aclose()
 
 
 @JOBS.post("/jobs/{job}/{action}")
@@ -194,11 +212,12 @@ async def _transfer_page(console: ConsoleRequest, problem: ClientError | None = 
 
 @LOG.get("/log")
 async def show_log(console: ConsoleRequest) -> Response:
-    """Show the entries of the ledger that the user can see."""
-    since = console.text("since") or "0"
+    """Show the entries of the ledger that the user can see, the newest first, or those since a time in order."""
+    since = console.text("since")
     page, problem = None, None
     try:
-        page = await console.api.log(since=since, page_size=PAGE_SIZE).page(console.text("cursor"))
+        pages = console.api.log(since=since or "0", newest=not since, page_size=PAGE_SIZE)
+        page = await pages.page(console.text("cursor"))
     except ClientError as error:
         problem = error
     return console.render("log.html", title=_("Log"), problem=problem, page=page, since=since)

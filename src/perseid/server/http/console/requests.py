@@ -6,6 +6,7 @@ the same as over HTTP.
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -35,7 +36,7 @@ from perseid.server.http.auth.authentication import AuthResult
 from perseid.server.http.auth.web_sessions import WebSession
 from perseid.server.http.context import RequestContext
 from perseid.server.http.messages import HeaderList, Parameters, Request, Response
-from perseid.server.http.pages.links import to_sentence, to_visible
+from perseid.server.http.pages.links import mark_times, to_sentence, to_visible
 from perseid.server.http.pages.pages import make_environment, render_page
 from perseid.server.http.pages.texts import _, on_change
 from perseid.server.http.responses import NO_STORE
@@ -52,6 +53,8 @@ UNAUTHORIZED: Final = 401
 
 API_LANGUAGE: Final = "en"
 """The language of what the API says; it is not translated."""
+
+_FRACTION: Final = re.compile(r"(?<=:[0-9]{2})[.][0-9]+(?=Z)")  # of a second
 
 _HERE: Final = Origin("", "", 0, is_https=True)  # requests stay in this process
 
@@ -78,6 +81,7 @@ def get_environment() -> Environment:
     """The templates of the console."""
     environment = make_environment(__package__)
     environment.filters["sentence"] = to_sentence
+    environment.filters["times"] = lambda text: mark_times(_FRACTION.sub("", str(text)))
     environment.filters["visible"] = to_visible
     environment.filters["word"] = lambda text: get_words().get(str(text), str(text))
     environment.filters["secret"] = lambda text, type_: mask(type_, text)

@@ -7,7 +7,7 @@ sign-in starts a session under a new id, so a cookie that somebody else has set 
 
 import base64
 from typing import Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from perseid.server.http.auth import handle_scheme
 from perseid.server.http.auth.authentication import find_session, verify_claim
@@ -128,4 +128,5 @@ def _next_path(console: ConsoleRequest) -> str:
         return link()
     is_own = not parts.scheme and not parts.netloc and (parts.path == BASE or parts.path.startswith(f"{BASE}/"))
     is_plain = wanted.isascii() and wanted.isprintable() and "\\" not in wanted
-    return wanted if is_own and is_plain else link()
+    leaves = any(segment in (".", "..") for segment in unquote(parts.path).split("/"))
+    return wanted if is_own and is_plain and not leaves else link()
