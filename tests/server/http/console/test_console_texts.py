@@ -104,6 +104,10 @@ def test_texts_about_one_record_are_in_the_catalog(user: Reader, server: Harness
     user.get("/console/new")
     user.submit("/new", prefix="12345", **{"type.1": "HS_ADMIN", "data.1": "nonsense"})
     user.look()
+    user.get("/console/new")
+    user.submit("/new", mode="create", prefix="12345", suffix="console", **{"data.1": "https://new.example/"})
+    user.look()
+    assert f"⟦Choose another handle, or open {HANDLE} and edit it⟧" in user.text, "advice, too"
     for mode in ("mint", "reserve"):
         user.get("/console/new")
         user.submit("/new", mode=mode, prefix=PILIN, count="2", **{"data.1": "https://new.example/"})

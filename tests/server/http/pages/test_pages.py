@@ -20,6 +20,7 @@ from perseid.server.http.pages.links import MAX_SHOWN, mark_times, to_sentence, 
 from perseid.server.http.pages.pages import POLICY, SCRIPT_POLICY, STATIC
 from perseid.server.http.pages.values import MAX_HEX_BYTES, MAX_PAGE
 from tests.server.http.contexts import Harness, header_of, json_of
+from tests.server.http.pseudo_locale import find_unmarked, marked
 from tests.server.http.resolver.resolver_records import ADMIN, Page, create, page_of, resolver, text
 from tests.server.installations import OPERATOR
 
@@ -121,6 +122,17 @@ def test_no_dead_links(server: Harness, path: str) -> None:
         assert (
             status in (200, 302, 303) or (status, path) == (404, "/12345/absent/") or link.startswith("/hdl/static")
         ), link
+
+
+def test_texts_of_all_pages_are_in_the_catalog(server: Harness) -> None:
+    """Data is in no language, and what the registry says is in English."""
+    data = {"hdl.example.org", "https://example.org/a", "BibTeX", "CSL-JSON", "static/nothing", ": It was <wrong>."}
+    said = re.compile(r"Prefix 12345 is hosted .*|Namespace .* not found.*|'%zz' in the .*")
+    named = re.compile(r"(.* – )?([0-9.]+/\w+)( –)?|(.*[.] )?hdl:[0-9.]+/\w+, https://.*")
+    with marked():
+        for path in (*PAGES, "/12345/url/", "/12345/gane"):
+            texts = find_unmarked(server.get(path).body.decode(), data)
+            assert [text for text in texts if not (said.fullmatch(text) or named.fullmatch(text))] == [], path
 
 
 def test_external_links_are_permitted(server: Harness) -> None:

@@ -3,76 +3,86 @@
 from functools import cache
 from typing import Final
 
-from perseid.registry.advice import AdviceKind, AdviceTexts
-from perseid.server.http.pages.texts import _, on_change
+from perseid.registry.advice import AdviceKind, AdviceTexts, render
+from perseid.registry.responses import to_advice
+from perseid.schema.problems import Problem
+from perseid.schema.records import Explanation
+from perseid.server.http.pages.texts import _, mark, on_change
+
+API_LANGUAGE: Final = "en"
+"""The language of what the API says; it is not translated."""
 
 ADVICE_TEXTS: Final[AdviceTexts] = {
-    AdviceKind.AUTHENTICATE: "Sign in as an identity that has the permission",
-    AdviceKind.CHANGE_CASE: "Leave it unchanged. If no two handles collide, confirm the change of case",
-    AdviceKind.CHANGE_POLICY: "Change the policy on the page of the namespace",
-    AdviceKind.CHANGE_SCHEME: "Change the scheme in the policy, on the page of the namespace",
-    AdviceKind.CHOOSE_ENCODING: "Save the file as UTF-8, or upload it again and enter its encoding, such as cp1252",
-    AdviceKind.CHOOSE_ON_EXISTING: "Remove the row, or choose above what happens to existing records",
-    AdviceKind.CREATE_RECORD: "Create its record first",
-    AdviceKind.CREATE_TOKEN: "Create another token on the page Tokens",
-    AdviceKind.DEFINE_TYPE: "Use a registered type, or ask an administrator to define this one",
-    AdviceKind.FIND_OWNED: "Ask an administrator of the namespace for the permission",
-    AdviceKind.FIX_AND_RESUME_JOB: "Fix the cause and resume job {job}, or undo it, on its page",
-    AdviceKind.FOLLOW_SCHEME: "Mint an identifier, or use a suffix that follows the scheme of the namespace",
-    AdviceKind.GIVE_REASON: "Give a reason",
-    AdviceKind.HOST_PREFIX: "Ask the service that hosts it, or create the namespace here",
-    AdviceKind.IGNORE_COLUMN: "Upload the file again, and enter {column}=- under the columns",
-    AdviceKind.LIST_JOBS: "See the page Jobs",
-    AdviceKind.LIST_NAMESPACES: "See the page Namespaces",
-    AdviceKind.LIST_TOKENS: "See the page Tokens",
-    AdviceKind.LIST_TYPES: "Only handles can be registered as types. Use a registered type",
-    AdviceKind.LIST_USERS: "See the page Access",
-    AdviceKind.MAKE_PUBLIC: "Choose that everybody can read the value",
-    AdviceKind.MAP_COLUMN: (
+    AdviceKind.AUTHENTICATE: mark("Sign in as an identity that has the permission"),
+    AdviceKind.CHANGE_CASE: mark("Leave it unchanged. If no two handles collide, confirm the change of case"),
+    AdviceKind.CHANGE_POLICY: mark("Change the policy on the page of the namespace"),
+    AdviceKind.CHANGE_SCHEME: mark("Change the scheme in the policy, on the page of the namespace"),
+    AdviceKind.CHOOSE_ENCODING: mark(
+        "Save the file as UTF-8, or upload it again and enter its encoding, such as cp1252"
+    ),
+    AdviceKind.CHOOSE_ON_EXISTING: mark("Remove the row, or choose above what happens to existing records"),
+    AdviceKind.CREATE_RECORD: mark("Create its record first"),
+    AdviceKind.CREATE_TOKEN: mark("Create another token on the page Tokens"),
+    AdviceKind.DEFINE_TYPE: mark("Use a registered type, or ask an administrator to define this one"),
+    AdviceKind.FIND_OWNED: mark("Ask an administrator of the namespace for the permission"),
+    AdviceKind.FIX_AND_RESUME_JOB: mark("Fix the cause and resume job {job}, or undo it, on its page"),
+    AdviceKind.FOLLOW_SCHEME: mark("Mint an identifier, or use a suffix that follows the scheme of the namespace"),
+    AdviceKind.GIVE_REASON: mark("Give a reason"),
+    AdviceKind.HOST_PREFIX: mark("Ask the service that hosts it, or create the namespace here"),
+    AdviceKind.IGNORE_COLUMN: mark("Upload the file again, and enter {column}=- under the columns"),
+    AdviceKind.LIST_JOBS: mark("See the page Jobs"),
+    AdviceKind.LIST_NAMESPACES: mark("See the page Namespaces"),
+    AdviceKind.LIST_TOKENS: mark("See the page Tokens"),
+    AdviceKind.LIST_TYPES: mark("Only handles can be registered as types. Use a registered type"),
+    AdviceKind.LIST_USERS: mark("See the page Access"),
+    AdviceKind.MAKE_PUBLIC: mark("Choose that everybody can read the value"),
+    AdviceKind.MAP_COLUMN: mark(
         "Upload the file again, and enter {column}=TYPE under the columns to store it as a type, "
         "or {column}=- to ignore it"
     ),
-    AdviceKind.MINT_AGAIN: "Undo job {job} first, or confirm that each row gets another handle",
-    AdviceKind.MINT_OR_ENTER_HANDLE: "Enter the handle, or upload the file again and choose that handles are minted",
-    AdviceKind.NAME_HANDLE_COLUMN: (
+    AdviceKind.MINT_AGAIN: mark("Undo job {job} first, or confirm that each row gets another handle"),
+    AdviceKind.MINT_OR_ENTER_HANDLE: mark(
+        "Enter the handle, or upload the file again and choose that handles are minted"
+    ),
+    AdviceKind.NAME_HANDLE_COLUMN: mark(
         "Upload the file again, and enter COLUMN=handle under the columns, or choose that handles are minted"
     ),
-    AdviceKind.NAME_MINT_PREFIX: "Upload the file again, and choose a namespace",
-    AdviceKind.NAME_ROW_PREFIX: "Write PREFIX/SUFFIX, or upload the file again and choose a namespace",
-    AdviceKind.OMIT_MINT: "Upload the file again, without minting",
-    AdviceKind.NAME_RESOLVER: "Write the handle alone, without the address of a resolver",
-    AdviceKind.OMIT_DATE: "Remove the value. Only server administrators can import records with their dates",
-    AdviceKind.OVERWRITE: "Choose another handle, or open {handle} and edit it",
-    AdviceKind.REDO_JOB: "To redo it, undo job {job}",
-    AdviceKind.REPEAT_OR_UNDO_JOB: "Send the form again, or undo job {job}",
-    AdviceKind.RESTORE: "Open {handle} and restore its record",
-    AdviceKind.RESUME_JOB: "Resume job {job}",
-    AdviceKind.RETIRE_NAMESPACE: "Retire the namespace instead: it keeps its identifiers and gets no new ones",
-    AdviceKind.REOPEN_NAMESPACE: "Use another namespace, or change its policy: set retired = false",
-    AdviceKind.REUSE_DELETED: "Choose another handle, or confirm that the deleted one is used again",
-    AdviceKind.SEARCH_URLS: "Search for the URL first. A URL that ends in * matches all that begin like it",
-    AdviceKind.SEE_HIDDEN: "Open {handle} in the console",
-    AdviceKind.SEE_HISTORY: "See the history of {handle}",
-    AdviceKind.SEE_LAST_VERSION: "See its last version, entry {seq}, in the history",
-    AdviceKind.SEE_TYPE: "Write data that matches the definition of type {type}",
-    AdviceKind.SEE_TYPE_COPY: "See the definition of type {type} at the service that hosts it",
-    AdviceKind.SEE_TYPE_FORMAT: "Correct the definition; /docs describes its format",
-    AdviceKind.SELECT_URLS: "Give either the URL or the host",
-    AdviceKind.SET_BACK: "Undo the later jobs first, or set these records back to what the job wrote",
-    AdviceKind.TOMBSTONE_INSTEAD: "Create a tombstone instead",
-    AdviceKind.UNDO_EARLIER_JOB: "To undo the job before it, open job {job}",
-    AdviceKind.UNDO_JOB: "Undo job {job}",
-    **{
-        kind: kind.value
-        for kind in (
-            AdviceKind.ENABLE_LISTING,
-            AdviceKind.FREE_SPACE,
-            AdviceKind.REOPEN_COUNTER,
-            AdviceKind.SET_CLOCK,
-        )
-    },
+    AdviceKind.NAME_MINT_PREFIX: mark("Upload the file again, and choose a namespace"),
+    AdviceKind.NAME_ROW_PREFIX: mark("Write PREFIX/SUFFIX, or upload the file again and choose a namespace"),
+    AdviceKind.OMIT_MINT: mark("Upload the file again, without minting"),
+    AdviceKind.NAME_RESOLVER: mark("Write the handle alone, without the address of a resolver"),
+    AdviceKind.OMIT_DATE: mark("Remove the value. Only server administrators can import records with their dates"),
+    AdviceKind.OVERWRITE: mark("Choose another handle, or open {handle} and edit it"),
+    AdviceKind.REDO_JOB: mark("To redo it, undo job {job}"),
+    AdviceKind.REPEAT_OR_UNDO_JOB: mark("Send the form again, or undo job {job}"),
+    AdviceKind.RESTORE: mark("Open {handle} and restore its record"),
+    AdviceKind.RESUME_JOB: mark("Resume job {job}"),
+    AdviceKind.RETIRE_NAMESPACE: mark("Retire the namespace instead: it keeps its identifiers and gets no new ones"),
+    AdviceKind.REOPEN_NAMESPACE: mark("Use another namespace, or change its policy: set retired = false"),
+    AdviceKind.REUSE_DELETED: mark("Choose another handle, or confirm that the deleted one is used again"),
+    AdviceKind.SEARCH_URLS: mark("Search for the URL first. A URL that ends in * matches all that begin like it"),
+    AdviceKind.SEE_HIDDEN: mark("Open {handle} in the console"),
+    AdviceKind.SEE_HISTORY: mark("See the history of {handle}"),
+    AdviceKind.SEE_LAST_VERSION: mark("See its last version, entry {seq}, in the history"),
+    AdviceKind.SEE_TYPE: mark("Write data that matches the definition of type {type}"),
+    AdviceKind.SEE_TYPE_COPY: mark("See the definition of type {type} at the service that hosts it"),
+    AdviceKind.SEE_TYPE_FORMAT: mark("Correct the definition; /docs describes its format"),
+    AdviceKind.SELECT_URLS: mark("Give either the URL or the host"),
+    AdviceKind.SET_BACK: mark("Undo the later jobs first, or set these records back to what the job wrote"),
+    AdviceKind.TOMBSTONE_INSTEAD: mark("Create a tombstone instead"),
+    AdviceKind.UNDO_EARLIER_JOB: mark("To undo the job before it, open job {job}"),
+    AdviceKind.UNDO_JOB: mark("Undo job {job}"),
 }
-"""Advice as pages and fields of the console."""
+"""Advice as pages and fields of the console; other advice reads the same at every interface, in English."""
+
+
+def describe_advice(source: Problem | Explanation, fallback: str) -> tuple[str, str]:
+    """Return the text of advice from the API, and its language if that is not the one of the page."""
+    advice = to_advice(source)
+    if advice is None:
+        return fallback, API_LANGUAGE
+    own = ADVICE_TEXTS.get(advice.kind)
+    return (render(advice), API_LANGUAGE) if own is None else (render(advice, {advice.kind: _(own)}), "")
 
 
 @cache

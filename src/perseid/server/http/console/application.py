@@ -15,8 +15,9 @@ from perseid.server.http.pages.texts import _
 from perseid.server.http.responses import NO_STORE, https_required, to_failure
 from perseid.server.native.decisions import Busy
 
+from .advice import API_LANGUAGE
 from .forms import read_form
-from .requests import API_LANGUAGE, SEE_OTHER, ConsoleRequest, ProblemView, SessionEnded
+from .requests import SEE_OTHER, ConsoleRequest, ProblemView, SessionEnded
 from .routing import BASE, Match, Pages, Route, Router, link
 
 _ERRORS: Final = Pages("")

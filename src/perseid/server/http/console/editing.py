@@ -10,15 +10,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from perseid.client.errors import ClientError, Refused
-from perseid.registry.advice import render
-from perseid.registry.responses import to_advice
 from perseid.schema.records import Explanation, ToCreate, ToMint, ToReplace, ValueInput
 from perseid.server.http.messages import Response
 from perseid.server.http.pages.texts import _
 from perseid.server.http.responses import NO_STORE
 
-from .advice import ADVICE_TEXTS
-from .requests import API_LANGUAGE, ConsoleRequest, ProblemView, describe
+from .advice import API_LANGUAGE, describe_advice
+from .requests import ConsoleRequest, ProblemView, describe
 from .routing import Pages
 from .values import EMPTY_ROWS, MAX_ROWS, Row, compare, parse_version, read_rows, to_inputs, to_rows, too_many_values
 
@@ -286,6 +284,6 @@ def _change(console: ConsoleRequest, values: tuple[ValueInput, ...], *, new: boo
 
 
 def _refusal(explained: Explanation) -> ProblemView:
-    advice = to_advice(explained)
-    text = (explained.advice or "") if advice is None else render(advice, ADVICE_TEXTS)
-    return ProblemView(422, _("This change would be refused"), explained.reason, text, API_LANGUAGE)
+    advice, advice_language = describe_advice(explained, explained.advice or "")
+    title = _("This change would be refused")
+    return ProblemView(422, title, explained.reason, advice, API_LANGUAGE, advice_language)

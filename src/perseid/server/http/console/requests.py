@@ -29,9 +29,7 @@ from perseid.client.api_exchange import (
 )
 from perseid.client.errors import ClientError
 from perseid.records.encoding import to_iso
-from perseid.registry.advice import render
 from perseid.registry.identity import TokenIdentity, effective_identity
-from perseid.registry.responses import to_advice
 from perseid.server.http.auth.authentication import AuthResult
 from perseid.server.http.auth.web_sessions import WebSession
 from perseid.server.http.context import RequestContext
@@ -42,7 +40,7 @@ from perseid.server.http.pages.texts import _, on_change
 from perseid.server.http.responses import NO_STORE
 from perseid.server.http.v1.application import handle_authenticated
 
-from .advice import ADVICE_TEXTS, get_notices, get_words
+from .advice import API_LANGUAGE, describe_advice, get_notices, get_words
 from .routing import Match, link
 from .values import mask
 
@@ -50,9 +48,6 @@ R = TypeVar("R")
 
 SEE_OTHER: Final = 303
 UNAUTHORIZED: Final = 401
-
-API_LANGUAGE: Final = "en"
-"""The language of what the API says; it is not translated."""
 
 _FRACTION: Final = re.compile(r"(?<=:[0-9]{2})[.][0-9]+(?=Z)")  # of a second
 
@@ -101,7 +96,9 @@ class ProblemView:
     detail: str
     advice: str = ""
     language: str = ""
-    """The language of the detail and the advice, if it is not that of the page."""
+    """The language of the title and the detail, if it is not that of the page."""
+    advice_language: str = ""
+    """The same of the advice."""
     where: str = ""
     """The invalid part of the request, as a JSON path; empty if unknown."""
 
@@ -206,9 +203,10 @@ def describe(error: ClientError) -> ProblemView:
     problem = error.problem
     if problem is None:  # of the console itself
         return ProblemView(422, _("Invalid input"), error.detail, error.advice)
-    advice = to_advice(problem)
-    text = error.advice if advice is None else render(advice, ADVICE_TEXTS)
-    return ProblemView(problem.status, problem.title, error.detail, text, API_LANGUAGE, problem.where)
+    advice, advice_language = describe_advice(problem, error.advice)
+    return ProblemView(
+        problem.status, problem.title, error.detail, advice, API_LANGUAGE, advice_language, problem.where
+    )
 
 
 class SessionEnded(Exception):

@@ -21,7 +21,8 @@ from perseid.server.native.authentication import Guard, caller_identity
 from perseid.server.native.work import WorkKind
 from perseid.server.state.state import StateFull
 
-from .requests import API_LANGUAGE, SEE_OTHER, ConsoleRequest, ProblemView
+from .advice import API_LANGUAGE
+from .requests import SEE_OTHER, ConsoleRequest, ProblemView
 from .routing import BASE, Pages, link
 
 SIGN_IN: Final = Pages("sign-in")

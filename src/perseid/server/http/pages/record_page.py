@@ -23,7 +23,7 @@ from perseid.records.encoding import JsonObject, to_iso, write_json
 from perseid.records.locations import Candidate, Candidates
 from perseid.records.record import Value
 from perseid.records.types import LOCATIONS, URL, URL_TYPES, has_type
-from perseid.registry.policy.authority import NOT_VERIFIED, AuthorityMetadata, Party
+from perseid.registry.policy.authority import AuthorityMetadata, Party
 from perseid.registry.queries.citation import Citation, format_text
 from perseid.registry.queries.memento import Memento, MementoNeighbors
 from perseid.server.http import responses
@@ -351,7 +351,7 @@ def _prefix_link(found: LookupResult) -> TextLink:
 
 def _party(party: Party, links: LinkBuilder) -> TextLink:
     link = links.to(str(party.handle), _HDL + str(party.handle))
-    return link if party.verified else link._replace(remark=NOT_VERIFIED)
+    return link if party.verified else link._replace(remark=_("not verified: it has no public record here"))
 
 
 def _find_target(values: tuple[Value, ...], settings: HttpSettings) -> TextLink | None:

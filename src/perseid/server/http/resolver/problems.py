@@ -269,8 +269,8 @@ def _suggested_name(suggestion: Suggestion, settings: HttpSettings) -> Suggested
     gone = suggestion.gone
     if gone is None:
         return SuggestedName(link, why)
-    reason = f": {gone.reason}" if gone.reason else ""
-    text = f"This identifier was withdrawn{f' on {gone.date}' if gone.date else ''}{reason}"
+    text = _("This identifier was withdrawn on {date}") if gone.date else _("This identifier was withdrawn")
+    text = text.format(date=gone.date) + (f": {gone.reason}" if gone.reason else "")
     replacement = "" if gone.replacement is None else to_visible(to_path(Reference(gone.replacement)), MAX_NAME)
     return SuggestedName(link, why, to_visible(to_sentence(text)), replacement)
 
@@ -362,4 +362,5 @@ def _without_slash(name: str, settings: HttpSettings) -> tuple[TextLink, ...]:
     shorter = name.rstrip("/")
     if not name.endswith("/") or "/" not in shorter:
         return ()
-    return (TextLink(f"Try it without the final slash: {to_visible(shorter, 200)}", path_to(shorter, settings)),)
+    text = _("Try it without the final slash: {name}").format(name=to_visible(shorter, 200))
+    return (TextLink(text, path_to(shorter, settings)),)
