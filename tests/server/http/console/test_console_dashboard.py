@@ -1,10 +1,17 @@
 """The overview of the console: namespaces, latest jobs and latest changes of the user."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
+import msgspec
 import pytest
 
+from perseid.ledger.errors import StorageFull, StoreUnavailable, WriteProblem
+from perseid.ledger.statistics import StatisticsStore
 from perseid.records.record import Value
+from perseid.schema.jobs import JobResponse, JobState
+from perseid.server.http.console.findings import check_jobs
 from tests.server.http.console.console_user import ConsoleUser
 from tests.server.http.contexts import Harness, harness
 from tests.server.http.resolver.resolver_records import create
@@ -35,6 +42,57 @@ def test_overview_shows_the_latest_jobs(server: Harness) -> None:
     user.get("/console")
     assert "Latest jobs" in user.text
     assert "12 / 12" in user.text
+
+
+def test_overview_counts_public_identifiers(server: Harness, tmp_path: Path) -> None:
+    store = server.registry.statistics = StatisticsStore(tmp_path)
+    with server.registry.snapshot() as snapshot:
+        while store.count_changes(snapshot.reader, server.registry.now()):
+            pass
+    count = store.count_public("12345")["12345"]
+    assert f"{count} public identifiers" in ConsoleUser(server).sign_in().read("/console")
+    create(server, "12345/owner", Value(300, "HS_SECKEY", b"secret-of-an-owner"))
+    admin = ConsoleUser(server).sign_in()
+    admin.get("/console/access?on=12345")
+    admin.submit("/grant", identity="300:12345/owner", rights="owner")
+    owner = ConsoleUser(server).sign_in("300:12345/owner", "secret-of-an-owner")
+    assert f"{count} public identifiers" in owner.read("/console"), "also without permission for all namespaces"
+
+
+def test_overview_says_what_needs_attention(server: Harness) -> None:
+    user = ConsoleUser(server).sign_in()
+    user.get("/console/tokens")
+    user.submit("/tokens", scope="read", label="the catalog", days="20")
+    assert "Needs attention" not in user.read("/console")
+    now = server.context.time()
+    server.service.server = replace(server.context, time=lambda: now + 7 * 86_400)
+    user.sign_in()
+    assert "Token the catalog expires on" in user.read("/console")
+    assert b'href="/console/tokens"' in user.page.body
+    job = JobResponse(
+        "0123456789abcdef", "rewrite", JobState.UNFINISHED, {}, 3, 9, "2026-11-18T10:00:00Z", None, "", ""
+    )
+    (finding,) = check_jobs([job, msgspec.structs.replace(job, state=JobState.DONE)])
+    assert (finding.text, finding.path) == (
+        "Job 0123456789abcdef is unfinished. Resume it, or undo it.",
+        "/console/jobs/0123456789abcdef",
+    )
+
+
+@pytest.mark.parametrize(
+    ("problem", "words"),
+    [
+        (StorageFull("no space"), "Changes are refused now: "),
+        (StoreUnavailable("gone"), "Changes are refused now: the database cannot be reached."),
+        (None, "This server is not ready: the answers are being built."),
+    ],
+)
+def test_overview_tells_the_state_of_the_server(server: Harness, problem: WriteProblem | None, words: str) -> None:
+    user = ConsoleUser(server).sign_in()
+    if problem is None:
+        server.service.server = replace(server.context, ready=lambda: "the answers are being built")
+    server.registry.ledger.__dict__["_write_problem"] = problem
+    assert words in user.read("/console")
 
 
 def test_user_without_permissions_sees_nothing_of_others(server: Harness) -> None:
