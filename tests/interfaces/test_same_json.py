@@ -5,6 +5,7 @@ items at the command line.
 """
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,6 +15,7 @@ import typer
 
 from perseid.cli import app
 from perseid.cli._commands import LazyCommand
+from perseid.ledger.statistics import DAY, StatisticsStore
 from tests.server.http.contexts import basic
 from tests.server.http.v1.apis import send
 from tests.server.http.v1.interfaces import BothInterfaces, both_interfaces
@@ -71,6 +73,17 @@ CASES: Final = (
         "/handles/12345%2Fn0/citation?style=bibtex&at=20&resolver=https://x.example",
     ),
     Case("prove 12345/n0 --at 20", "GET", "/handles/12345%2Fn0/proof?at=20", differs=("checkpoint", "path")),
+    Case(
+        "statistics 12345 --by namespace",
+        "GET",
+        "/statistics?namespace=12345&by=namespace",
+        differs=("since", "until"),  # of the last month
+    ),
+    Case("statistics 12345 --wanted", "GET", "/statistics/wanted?namespace=12345"),
+    Case("list 12345 --starts-with n4", "GET", "/namespaces/12345/handles?starts_with=n4&limit=1000", items="handles"),
+    Case(
+        "find --prefix 12345 --state tombstone", "GET", "/find?prefix=12345&state=tombstone&limit=1000", items="results"
+    ),
     # Records
     Case(
         "create 12345/new --value 1:DESC=x",
@@ -230,7 +243,6 @@ INPUT: Final = {"namespace policy 12345 --file -": b'purpose = "Maps"\n'}
 """Standard input of commands."""
 
 WITHOUT_ROUTE: Final = {
-    "statistics": "its numbers depend on the requests of the test; tests/interfaces/test_same_output.py compares it",
     "init": "creates the installation",
     "serve": "starts the server",
     "config": "shows the files of the installation",
@@ -264,8 +276,15 @@ WITHOUT_ROUTE: Final = {
 
 
 @pytest.fixture(scope="module")
-def both() -> Iterator[BothInterfaces]:
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BothInterfaces]:
+    """Two copies with the same statistics."""
     with both_interfaces() as both:
+        folder = tmp_path_factory.mktemp("statistics")
+        both.server.registry.statistics = StatisticsStore(folder)
+        yesterday = int(time.time()) - DAY
+        for store in (StatisticsStore(both.site.directory), both.server.registry.statistics):
+            counts = {("12345", "redirects"): 3, ("12345", "bot_pages"): 2, ("12345", "not_found"): 1}
+            store.add(yesterday, counts, {("12345", "12345/wanted"): 1})
         yield both
 
 
