@@ -5,7 +5,6 @@ everybody list them (`who_may_list = "public"`), and changes as the public log h
 """
 
 from dataclasses import dataclass
-from itertools import dropwhile
 from typing import Final
 
 from perseid.ledger.log.entry import State
@@ -110,11 +109,12 @@ def get_overview(context: Context, prefix: str, store: StatisticsStore | None) -
 
 
 def _read_growth(context: Context, prefix: str, store: StatisticsStore | None) -> tuple[tuple[str, int], ...]:
-    """The growth since the first handle, or since `GROWTH_DAYS` ago."""
+    """The growth since the day before the first change in the last `GROWTH_DAYS`; none if nothing changed."""
     query = StatisticsQuery(prefix, since=to_iso(context.now - GROWTH_DAYS * DAY))
     rows = read_statistics(context, store, query, context.now * _SECOND).rows
     levels = [((row.start or "")[:10], row.identifiers) for row in rows]
-    return tuple(dropwhile(lambda level: not level[1], levels))
+    start = next((position for position, level in enumerate(levels) if level[1] != levels[0][1]), len(levels) + 1)
+    return tuple(levels[start - 1 :])
 
 
 def complete(snapshot: Snapshot, text: str, resolvers: tuple[Resolver, ...]) -> list[str]:

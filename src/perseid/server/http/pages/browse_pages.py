@@ -159,8 +159,8 @@ async def _namespace_page(request_context: RequestContext, prefix: str) -> Respo
 
 
 def _draw_growth(found: NamespaceOverview) -> Markup | str:
-    """The growth as a plot, if there is more than one day."""
-    if len(found.growth) < 2:
+    """The growth as a plot, if there is some."""
+    if not found.growth:
         return ""
     days, levels = zip(*found.growth, strict=True)
     return line_chart(Plot("growth", _("Growth"), days, [Series(_("Public identifiers"), levels)]))
