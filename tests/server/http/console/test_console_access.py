@@ -1,7 +1,6 @@
 """Access in the console: who can do what, users and their secrets, tokens, and sessions."""
 
 import re
-from collections.abc import Iterator
 from html import unescape
 from xml.etree import ElementTree as ET
 
@@ -11,29 +10,11 @@ from perseid.records.record import Value
 from perseid.schema.access import Access, AccessEntry, KeyState
 from perseid.server.http.console.access_picture import MAX_IDENTITIES, count_omitted, draw_access
 from tests.server.http.console.console_user import ConsoleUser
-from tests.server.http.contexts import Harness, harness
+from tests.server.http.contexts import Harness
 from tests.server.http.resolver.resolver_records import create
 
 ACCESS = "/console/access?on=12345"
 SCRIPT = "<script>alert(1)</script>"
-
-
-@pytest.fixture
-def server() -> Iterator[Harness]:
-    with harness() as made:
-        yield made
-
-
-@pytest.fixture
-def user(server: Harness) -> ConsoleUser:
-    return ConsoleUser(server).sign_in()
-
-
-@pytest.fixture
-def guest(server: Harness) -> ConsoleUser:
-    """A user with a key and no permissions."""
-    create(server, "12345/guest", Value(300, "HS_SECKEY", b"secret-of-a-guest"))
-    return ConsoleUser(server).sign_in("300:12345/guest", "secret-of-a-guest")
 
 
 def add_user(user: ConsoleUser, name: str, **fields: str) -> str:

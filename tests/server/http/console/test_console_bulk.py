@@ -31,11 +31,6 @@ def server(tmp_path: Path) -> Iterator[Harness]:
         yield made
 
 
-@pytest.fixture
-def user(server: Harness) -> ConsoleUser:
-    return ConsoleUser(server).sign_in()
-
-
 def url_of(server: Harness, handle: str) -> str | None:
     try:
         found = server.registry.resolve(Query(Handle.parse(handle)), OPERATOR)

@@ -3,7 +3,6 @@
 import csv
 import io
 import re
-from collections.abc import Iterator
 from urllib.parse import quote
 
 import pytest
@@ -12,22 +11,11 @@ from perseid.names.handle import Handle
 from perseid.records.record import Value
 from perseid.registry.queries.resolve import Query
 from tests.server.http.console.console_user import ConsoleUser
-from tests.server.http.contexts import Harness, harness, header_of
+from tests.server.http.contexts import Harness, header_of
 from tests.server.http.resolver.resolver_records import create
 from tests.server.installations import OPERATOR
 
 URLS = [f"https://many.example/{number}?a=1&b=<{number}>" for number in range(40)]
-
-
-@pytest.fixture
-def server() -> Iterator[Harness]:
-    with harness() as made:
-        yield made
-
-
-@pytest.fixture
-def user(server: Harness) -> ConsoleUser:
-    return ConsoleUser(server).sign_in()
 
 
 def values_of(server: Harness, handle: str) -> list[tuple[str, str]]:

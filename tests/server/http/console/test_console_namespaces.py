@@ -1,34 +1,12 @@
 """Namespaces in the console: create, change the policy after a preview, retire and remove; and types of values."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from perseid.records.record import Value
 from tests.server.http.console.console_user import ConsoleUser
-from tests.server.http.contexts import Harness, harness
-from tests.server.http.resolver.resolver_records import create
+from tests.server.http.contexts import Harness
 
 PAGE = "/console/namespaces/12345"
 SCRIPT = "<script>alert(1)</script>"
-
-
-@pytest.fixture
-def server() -> Iterator[Harness]:
-    with harness() as made:
-        yield made
-
-
-@pytest.fixture
-def user(server: Harness) -> ConsoleUser:
-    return ConsoleUser(server).sign_in()
-
-
-@pytest.fixture
-def guest(server: Harness) -> ConsoleUser:
-    """A user with a key and no permissions."""
-    create(server, "12345/guest", Value(300, "HS_SECKEY", b"secret-of-a-guest"))
-    return ConsoleUser(server).sign_in("300:12345/guest", "secret-of-a-guest")
 
 
 def add_namespace(user: ConsoleUser, prefix: str, **fields: str) -> None:

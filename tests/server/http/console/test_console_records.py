@@ -28,11 +28,6 @@ def server() -> Iterator[Harness]:
         yield made
 
 
-@pytest.fixture
-def user(server: Harness) -> ConsoleUser:
-    return ConsoleUser(server).sign_in()
-
-
 def values_of(server: Harness, handle: str) -> dict[int, str]:
     found = server.registry.resolve(Query(Handle.parse(handle)), OPERATOR)
     return {value.index: value.data.decode("utf-8", "replace") for value in found.values}

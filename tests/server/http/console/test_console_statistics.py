@@ -23,11 +23,6 @@ def server(tmp_path: Path) -> Iterator[Harness]:
         yield made
 
 
-@pytest.fixture
-def user(server: Harness) -> ConsoleUser:
-    return ConsoleUser(server).sign_in()
-
-
 def test_plots_and_numbers_are_shown(user: ConsoleUser) -> None:
     user.get("/console/statistics?namespace=12345")
     assert user.page.status == 200
