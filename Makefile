@@ -54,7 +54,7 @@ OTHER_PYTHON := other-python
 endif
 endif
 
-.PHONY: help env wheel serve soak test quick bytecode coverage lint fuzz crash bench lock unicode format clean $(OTHER_PYTHON)
+.PHONY: help env wheel serve soak test quick bytecode coverage lint fuzz crash bench screenshots lock unicode format clean $(OTHER_PYTHON)
 
 help:  ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */\1\t/' | expand -t 10
@@ -146,6 +146,9 @@ crash: env  ## kill processes at random times, 200 rounds, and check that no dat
 
 soak: env  ## load a server while its processes are killed, and check its memory (SOAK_SECONDS)
 	$(BIN)/python -m tests.server.load --soak --seconds $(SOAK_SECONDS)
+
+screenshots: env $(BROWSER)  ## take the pictures of the documents (docs/images)
+	$(BIN)/python tools/screenshots.py
 
 bench: env  ## run the benchmarks (RECORDS and HANDLES=10000,1000000 for larger ledgers and servers)
 	$(BIN)/python bench/run.py

@@ -1,4 +1,4 @@
-"""Pictures of the main pages for the documents: `.venv/bin/python tools/screenshots.py` writes `docs/images/*.png`.
+"""Pictures of the main pages for the documents: `make screenshots` writes `docs/images/*.png`.
 
 The server is that of the browser tests, with its records; the browser is Debian's Chromium.
 """
@@ -12,7 +12,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from tests.e2e.browsers import chromium  # noqa: E402
-from tests.e2e.console_site import RECORD, console_site, record_path  # noqa: E402
+from tests.e2e.console_site import PREFIX, RECORD, console_site, record_path  # noqa: E402
 from tests.e2e.page_watch import Visitor  # noqa: E402
 
 IMAGES: Final = ROOT / "docs" / "images"
@@ -20,12 +20,21 @@ MAX_BYTES: Final = 150_000
 """Of a picture: a reader on a slow line sees it with the page."""
 
 _DESK: Final = {"viewport": {"width": 1100, "height": 720}}
+_DARK: Final = _DESK | {"color_scheme": "dark"}
+_PHONE: Final = {"viewport": {"width": 390, "height": 780}, "is_mobile": True, "has_touch": True}
 PICTURES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "console-sign-in": ("/console/sign-in", _DESK),
     "console-record": (record_path(RECORD), _DESK),
-    "console-edit-dark": (record_path(RECORD, "edit"), _DESK | {"color_scheme": "dark"}),
+    "console-edit-dark": (record_path(RECORD, "edit"), _DARK),
     "console-new": ("/console/new", _DESK),
+    "console-overview": ("/console", _DESK),
+    "console-phone": (record_path(RECORD), _PHONE),
+    "console-statistics": (f"/console/statistics?namespace={PREFIX}", _DESK),
+    "front": ("/", _DESK),
     "identifier": (f"/{RECORD}?noredirect", _DESK),
+    "identifier-dark": (f"/{RECORD}?noredirect", _DARK),
+    "identifier-phone": (f"/{RECORD}?noredirect", _PHONE),
+    "namespace": (f"/namespaces/{PREFIX}", _DESK),
 }
 """The path of each picture, and the window."""
 

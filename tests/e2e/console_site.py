@@ -13,13 +13,14 @@ from urllib.parse import quote
 
 from playwright.sync_api import Browser, Page
 
+from perseid.ledger.statistics import DAY, StatisticsStore
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
 from perseid.records.record import Value, ValueRef
-from perseid.registry.commands.namespaces import AddNamespace
+from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
 from perseid.registry.commands.records import Create
 from perseid.registry.installation.installation import Installation
-from perseid.registry.policy.policy import PROFILES
+from perseid.registry.policy.policy import PROFILES, Audience
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
 from tests.e2e.page_watch import Visitor
@@ -70,6 +71,9 @@ def console_site(folder: Path) -> Iterator[ConsoleSite]:
         registry = Registry(installation.ledger, Rules(installation.administration, PROFILES["free"]))
         policy = replace(PROFILES["pilin"], default_creator=f"{PREFIX}/n0", purpose="Reports of the library")
         registry.do(AddNamespace(PILIN, policy, (_ADMIN,)), OPERATOR, "cli")
+        public = replace(PROFILES["free"], who_may_list=Audience.PUBLIC, purpose="Maps of the library")
+        registry.do(SetPolicy(PREFIX, public), OPERATOR, "cli")
+        _add_statistics(directory, registry)
     with serving(directory) as server:
         site = ConsoleSite(server, directory)
         site.add(
@@ -80,6 +84,22 @@ def console_site(folder: Path) -> Iterator[ConsoleSite]:
             Value.text(4, "10320/loc", '<locations><location href="https://repository.example.org/"/></locations>'),
         )
         yield site
+
+
+def _add_statistics(directory: Path, registry: Registry) -> None:
+    """Count requests and new identifiers of the last weeks, as if they had been made then."""
+    store, today = StatisticsStore(directory), registry.now()
+    with registry.snapshot() as snapshot:
+        while store.count_changes(snapshot.reader, today):
+            pass
+    for prefix in (PREFIX, PILIN):
+        for days in range(1, 31):
+            busy = 5 if (today // DAY - days + 4) % 7 in (0, 6) else 20  # fewer at weekends
+            kinds = {"native": busy, "redirects": 9 * busy + days, "pages": 2 * busy, "bot_pages": busy + days}
+            other = {"not_found": busy // 3, "under_1ms": 10 * busy, "under_10ms": busy, "created": busy // 20}
+            counts = {(prefix, kind): count for kind, count in (kinds | other | {"published": busy // 20}).items()}
+            store.add(today - days * DAY, counts, {(prefix, f"{prefix}/reprot-2021"): 2} if days < 4 else {})
+        store.add(today, {(prefix, "withdrawn"): 45})  # most of those that were created now
 
 
 def sign_in(page: Page, identity: str = ADMINISTRATOR, secret: str = SECRET) -> None:
@@ -127,6 +147,8 @@ def tour(site: ConsoleSite, visitor: Visitor, name: str) -> Iterator[str]:
         "access": f"/console/access?on={PREFIX}",
         "tokens": "/console/tokens",
         "log": "/console/log",
+        "transfer": "/console/transfer",
+        "statistics": f"/console/statistics?namespace={PREFIX}",
         "unknown-page": "/console/nothing",
     }.items():
         visitor.go(path)

@@ -1,5 +1,6 @@
 """What the console does with scripts: sign-in with a key file, checks while typing, and progress of a job."""
 
+import csv
 import json
 import re
 import shlex
@@ -282,6 +283,25 @@ def test_progress_of_a_job_is_shown_without_a_reload(browser: Browser, site: Con
     assert [url for url in visitor.asked if url.endswith("/events")], "it was told while it ran"
     assert re.search(r"/jobs/[^/]+$", page.url.partition("?")[0])
     assert visitor.faults() == []
+    visitor.close()
+
+
+def test_statistics_are_plots_a_table_and_a_file(browser: Browser, site: ConsoleSite) -> None:
+    visitor = site.visit(browser)
+    page = visitor.page
+    page.get_by_role("link", name="Statistics").click()
+    page.get_by_label("Namespace").fill(PREFIX)
+    page.get_by_role("button", name="Show").click()
+    page.wait_for_url(f"**namespace={PREFIX}**")
+    for name in ("Resolutions", "Not found", "Changes", "Duration of requests", "Growth"):
+        assert page.get_by_role("img", name=name).is_visible(), name
+    assert page.get_by_role("link", name=f"{PREFIX}/reprot-2021").is_visible()
+    page.get_by_text("Numbers", exact=True).first.click()
+    shown = page.get_by_role("table", name="Numbers").locator("tbody tr").nth(1).locator("td").all_inner_texts()
+    with page.expect_download() as started:
+        page.get_by_role("link", name="Download as CSV").click()
+    rows = list(csv.DictReader(started.value.path().read_text().splitlines()))
+    assert shown[1].replace(",", "") == rows[-2]["resolutions"]
     visitor.close()
 
 

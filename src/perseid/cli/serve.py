@@ -41,6 +41,7 @@ Open these pages:
     {address}
     {address}102.100.272/D7J1G0DQH
     {address}api/handles/102.100.272/D7J1G0DQH
+    {address}console
 """
 
 

@@ -73,6 +73,7 @@ async def browse(console: ConsoleRequest) -> Response:
         states=STATES,
         namespaces=namespaces,
         found=found,
+        has_values=any(isinstance(each, FoundHandle) and each.values for each in found),
         remark=remark,
         next_cursor=cursor,
         searched=bool(text or prefix) and problem is None,

@@ -35,7 +35,7 @@ from perseid.server.http.auth.web_sessions import WebSession
 from perseid.server.http.context import RequestContext
 from perseid.server.http.messages import HeaderList, Parameters, Request, Response
 from perseid.server.http.pages.links import mark_times, to_sentence, to_visible
-from perseid.server.http.pages.pages import make_environment, render_page
+from perseid.server.http.pages.pages import PAGES_SCRIPT, make_environment, render_page
 from perseid.server.http.pages.texts import _, on_change
 from perseid.server.http.responses import NO_STORE
 from perseid.server.http.v1.application import handle_authenticated
@@ -167,7 +167,7 @@ class ConsoleRequest:
     ) -> Response:
         """Render a page of the console; `problem` is shown above its content. `shown` must contain `title`.
 
-        `scripts` are the names of static files.
+        `scripts` are the names of static files, beside the one that shows times in the zone of the reader.
         """
         view = describe(problem) if isinstance(problem, ClientError) else problem
         session = self.session
@@ -176,7 +176,7 @@ class ConsoleRequest:
             self.request_context.server.settings,
             view.status if view is not None and status == 200 else status,
             (*headers, NO_STORE),
-            scripts=tuple([f"/static/{name}" for name in scripts]),
+            scripts=(PAGES_SCRIPT, *[f"/static/{name}" for name in scripts]),
             environment=get_environment(),
             me=to_visible(self.me),
             token=session.identity.token if session and isinstance(session.identity, TokenIdentity) else "",
