@@ -122,13 +122,16 @@ def find_candidates(
     original = Handle.for_lookup(name)
     tried = set() if original is None else {key(original)}
     before = len(tried)
+    is_folded = scheme is None and case is CaseRule.INSENSITIVE
     for candidate in islice(_candidates(name, resolvers, getattr(scheme, "has_check", False)), MAX_CANDIDATES):
+        if is_folded and fold(candidate) in tried:
+            continue  # half of them: parsing takes longer than anything else here
         handle = _parse_candidate(candidate, scheme)
-        if handle is None or key(handle) in tried:
+        if handle is None or (known := key(handle)) in tried:
             continue
         if len(tried) - before == MAX_TRIES:
             break
-        tried.add(key(handle))
+        tried.add(known)
         yield handle
 
 
