@@ -13,7 +13,7 @@ reveal a few existing names. People who mistype a name never reach the limit; a 
 plain errors.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -164,7 +164,7 @@ a search has dozens of steps, and all pages that wait take their turns between t
 
 
 MAX_CACHED_FACTS: Final = 512
-"""What pages of many records need of other records: the contacts of prefixes, and whether a type has a page."""
+"""What pages of many records share: the contacts of prefixes, whether a type has a page, administrators as HTML."""
 
 T = TypeVar("T")
 
@@ -174,14 +174,14 @@ class StateCache(Generic[T]):
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._results: tuple[object, dict[str, T]] = (None, {})
+        self._results: tuple[object, dict[Hashable, T]] = (None, {})
 
-    def get(self, key: str, state: object) -> T | None:
+    def get(self, key: Hashable, state: object) -> T | None:
         """Return a cached result; None if there is none for this state."""
         known, results = self._results
         return results.get(key) if state == known else None
 
-    def add(self, key: str, state: object, result: T) -> None:
+    def add(self, key: Hashable, state: object, result: T) -> None:
         """Cache a result of a state; None is the state of no view."""
         known, results = self._results
         if state is None:

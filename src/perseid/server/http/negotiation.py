@@ -37,7 +37,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate
 from enum import Enum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final, TypeAlias
 
 from perseid.registry.commands.composition import Condition
@@ -128,9 +128,9 @@ class AcceptEntry:
         return self.name.endswith("/*")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AcceptHeader:
-    """The media types that a client accepts."""
+    """The media types that a client accepts. What follows from them is found once: `parse_accept` keeps it."""
 
     entries: tuple[AcceptEntry, ...]
     """In the order received; if there are none, everything is accepted."""
@@ -150,12 +150,12 @@ class AcceptHeader:
         """Whether the header expresses no preference."""
         return all(entry.name == ANY_TYPE for entry in self.entries if entry.weight)
 
-    @property
+    @cached_property
     def prefers_json(self) -> bool:
         """Whether JSON has a higher weight than HTML."""
         return self.weight(JSON) > max(self.weight(HTML), self.weight(XHTML))
 
-    @property
+    @cached_property
     def named_form(self) -> str | None:
         """The media type of a record form that is named and has a higher weight than HTML; None if there is none."""
         if not self.entries:
@@ -165,12 +165,12 @@ class AcceptHeader:
         named = [type_ for type_ in RECORD_FORMS if type_ in names and self.weight(type_) > html]
         return max(named, key=self.weight, default=None)  # the first of those with the same weight
 
-    @property
+    @cached_property
     def prefers_json_errors(self) -> bool:
         """Whether errors are returned as JSON: for clients that prefer JSON or a form based on it."""
         return self.prefers_json or (self.named_form or "").endswith("json")
 
-    @property
+    @cached_property
     def record_form(self) -> str:
         """The media type in which a record is shown."""
         return self.named_form or (JSON if self.prefers_json else HTML)

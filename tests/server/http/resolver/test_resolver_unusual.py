@@ -10,9 +10,11 @@ import pytest
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.record_keys import policy_name
 from perseid.ledger.log.requests import Append
+from perseid.records.admin import Admin
 from perseid.records.data_types import Definition
 from perseid.records.partition import find_server_index
-from perseid.records.record import Value
+from perseid.records.record import Value, ValueRef
+from perseid.records.types import HS_ADMIN
 from perseid.registry.policy.types import definition_values
 from perseid.registry.snapshot import POLICY_TYPE
 from perseid.server.http.resolver.lookup import MAX_LINK_CHECKS
@@ -185,10 +187,13 @@ def test_invalid_namespace_is_ignored(server: Harness) -> None:
 def test_link_checks_of_a_page_are_limited(server: Harness) -> None:
     many = [text(index, f"12345/n{index % 50}.{index}", "x") for index in range(1, MAX_LINK_CHECKS + 50)]
     known = text(1_000, "12345/n0", "known, and too far down to be looked for")
-    create(server, "12345/many-types", *many, known)
+    administrator = Value(1_001, HS_ADMIN, Admin(ValueRef(300, "12345/n1")).to_bytes())
+    create(server, "12345/many-types", *many, known, administrator)
+    create(server, "12345/few-types", administrator)
     page = page_of(server.get("/12345/many-types"))
-    assert "/12345/n0" not in page.links
+    assert not {"/12345/n0", "/12345/n1"} & set(page.links)
     assert "too far down" in page.text
+    assert "/12345/n1" in page_of(server.get("/12345/few-types?noredirect")).links, "no other page lacks the link"
 
 
 def test_invalid_links_are_ignored(server: Harness) -> None:

@@ -7,10 +7,10 @@ is bounded: long data is truncated, and the JSON form has all of it.
 Rows are written here and not by a template, which takes three times as long.
 """
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Hashable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from html import escape
 from typing import Final, NamedTuple
 
@@ -49,7 +49,7 @@ from perseid.registry.policy.authority import first_valid, parse_stored_party
 from perseid.server.http.context import HttpSettings
 
 from .links import MAX_SHOWN, TextLink, mail_link, to_html, to_link, to_visible, type_to_html
-from .texts import _, ngettext, on_change
+from .texts import _, get_language, ngettext, on_change
 
 MAX_PAGE: Final = 200_000
 """Characters of data that one page shows before values are shortened to `MAX_SHORT`."""
@@ -71,6 +71,9 @@ MAX_CACHED_PERMISSIONS: Final = 256
 
 MAX_CACHED_TIMES: Final = 1_024
 """Times that are kept as HTML: records that were created together have the same."""
+
+MAX_CACHED_DATA: Final = 128
+"""Bytes of a value of the Handle System that is kept as HTML: an administrator has some 40, a key several hundred."""
 
 _HDL: Final = "hdl:"
 _SYSTEM: Final = "HS_"
@@ -97,6 +100,8 @@ class LinkBuilder:
     settings: HttpSettings
     path_of: Callable[[str], str]
     """Returns the path of the page of a name; empty if there is none here."""
+    cached: Callable[[Hashable, Callable[[], "_Cells"]], "_Cells"] = lambda _, find: find()
+    """Finds something once in each state of the records."""
 
     def to(self, name: str, text: str | None = None) -> TextLink:
         """Return a name, or another text for it, as a link if the name resolves here."""
@@ -108,15 +113,15 @@ def render_rows(values: Iterable[Value], links: LinkBuilder, handle_types: Conta
     budget = MAX_PAGE
     rows: tuple[list[str], list[str]] = ([], [])
     for value in values:
-        lines, note = describe_data(value, links, MAX_SHOWN if budget > 0 else MAX_SHORT)
-        if fold(value.type) in handle_types and len(value.data) <= MAX_ENCODED_LENGTH:
-            handle = first_valid([value], parse_stored_party)
-            lines = lines if handle is None else ((links.to(str(handle), value.data.decode()),),)
-        for line in lines:
-            for piece in line:
-                budget -= len(piece.text)
+        limit, is_handle = MAX_SHOWN if budget > 0 else MAX_SHORT, fold(value.type) in handle_types
         is_system = value.type[:3].upper() == _SYSTEM
-        rows[is_system].append(_row(value, links, lines, note, is_system=is_system))
+        if is_system and len(value.data) <= MAX_CACHED_DATA:  # administrators, most often: many records have the same
+            key = (get_language(), links.settings, value.type, value.data, limit, is_handle)
+            cells = links.cached(key, partial(_describe_cells, value, links, limit, is_handle=is_handle))
+        else:
+            cells = _describe_cells(value, links, limit, is_handle=is_handle)
+        budget -= cells.length
+        rows[is_system].append(_row(value, cells))
     described, system = map(Markup, map("\n".join, rows))
     return ValueRows(described, system, len(rows[1]))
 
@@ -171,18 +176,36 @@ def link_type(type_: str, links: LinkBuilder) -> TextLink:
     return links.to(type_)
 
 
-def _row(value: Value, links: LinkBuilder, lines: tuple[Line, ...], note: str, *, is_system: bool) -> str:
-    """One row as HTML; times are in ISO 8601, which a script shows in the reader's zone."""
+class _Cells(NamedTuple):
+    """What a row shows besides index and time."""
+
+    type: str
+    data: str
+    """As HTML."""
+    length: int
+    """Characters of data that are shown."""
+
+
+def _describe_cells(value: Value, links: LinkBuilder, limit: int, *, is_handle: bool) -> _Cells:
+    lines, note = describe_data(value, links, limit)
+    if is_handle and len(value.data) <= MAX_ENCODED_LENGTH:
+        handle = first_valid([value], parse_stored_party)
+        lines = lines if handle is None else ((links.to(str(handle), value.data.decode()),),)
     data = "".join([f"<div>{''.join(map(to_html, line))}</div>" for line in lines])
     if note:
         data += f'<div class="quiet">{escape(note)}</div>'
     type_ = type_to_html(link_type(value.type, links))
-    if is_system and (words := _explanations().get(fold(value.type).partition(".")[0])):
+    if words := _explanations().get(fold(value.type).partition(".")[0]):
         type_ = f'<div>{type_}</div><div class="quiet">{words}</div>'
+    return _Cells(type_, data, sum([len(piece.text) for line in lines for piece in line]))
+
+
+def _row(value: Value, cells: _Cells) -> str:
+    """One row as HTML; times are in ISO 8601, which a script shows in the reader's zone."""
     labels = _labels()
     return (
-        f'<tr data-index="{value.index}"><td data-label="{labels[0]}" class="type">{type_}</td>'
-        f'<td data-label="{labels[1]}" class="data">{data}</td>'
+        f'<tr data-index="{value.index}"><td data-label="{labels[0]}" class="type">{cells.type}</td>'
+        f'<td data-label="{labels[1]}" class="data">{cells.data}</td>'
         f'<td data-label="{labels[2]}" class="time">{_time(value.timestamp)}</td>'
         f'<td data-label="{labels[3]}" class="number">{value.index}</td></tr>'
     )

@@ -7,7 +7,7 @@ For an earlier time, the record, the aliases on the way and everything else that
 Which server hosts the handle, its contact and the status of its namespace are always current.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
@@ -269,7 +269,7 @@ class RecordReader:
 
     def space(self, handle: Handle) -> NamespaceInfo:
         """Describe the namespace of a handle; a derived prefix inherits what it does not specify."""
-        return self._cached(f"prefix {handle.prefix}", lambda: self._describe_namespace(handle))
+        return self.cached(("prefix", handle.prefix), lambda: self._describe_namespace(handle))
 
     def _describe_namespace(self, handle: Handle) -> NamespaceInfo:
         contact, inactive, decided = "", None, False
@@ -284,15 +284,21 @@ class RecordReader:
         """The path of the page of a name; empty if this server has none, and after `MAX_LINK_CHECKS` names."""
         known = self._links.get(name)
         if known is None:
-            handle = Handle.for_lookup(name.strip()) if len(self._links) < MAX_LINK_CHECKS else None
-            is_here = handle is not None and self._cached(f"handle {handle}", lambda: self._has_page(handle))
-            known = self._links[name] = path_to(str(handle), self.server.settings) if is_here else ""
+            is_checked = len(self._links) < MAX_LINK_CHECKS
+            page = self.cached(("page", name), lambda: self._find_page(name)) if is_checked else ""
+            known = self._links[name] = path_to(page, self.server.settings) if page else ""
         return known
 
-    def _has_page(self, handle: Handle) -> bool:
-        if not self._is_responsible(handle):
-            return find_built_in_definition(handle) is not None
-        return self._public_values(str(handle)) is not None
+    def _find_page(self, name: str) -> str:
+        """The handle that a name means, if this server has a page of it; else empty."""
+        handle = Handle.for_lookup(name.strip())
+        if handle is None:
+            return ""
+        if self._is_responsible(handle):
+            is_here = self._public_values(str(handle)) is not None
+        else:
+            is_here = find_built_in_definition(handle) is not None
+        return str(handle) if is_here else ""
 
     # Names
 
@@ -382,7 +388,7 @@ class RecordReader:
         """Read the public values of another record here, now or after an entry."""
         if at is not None or not name.startswith(_PREFIX_HANDLES):
             return self._read_values(name, at)
-        return self._cached(f"values {name}", lambda: (self._read_values(name),), _are_few)[0]
+        return self.cached(("values", name), lambda: (self._read_values(name),), _are_few)[0]
 
     def _read_values(self, name: str, at: int | None = None) -> tuple[Value, ...] | None:
         handle = Handle.for_lookup(name)
@@ -397,13 +403,13 @@ class RecordReader:
             return None  # the policy is invalid, or the history is hidden
         return None if record is None else record.values
 
-    def _cached(self, key: str, find: Callable[[], T], is_small: Callable[[T], bool] = lambda _: True) -> T:
+    def cached(self, key: Hashable, find: Callable[[], T], is_small: Callable[[T], bool] = lambda _: True) -> T:
         """What the pages of many records need of others, found once in each state of the view."""
         cache, state = self.server.page_cache, self.snapshot.stamp
         known = cast("T | None", cache.get(key, state))
         if known is None:
             known = find()
-            if is_small(known):
+            if is_small(known) and len(self._links) < MAX_LINK_CHECKS:  # else it may lack links
                 cache.add(key, state, known)
         return known
 

@@ -10,6 +10,7 @@ are looked up afterwards: see `problems`.
 """
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, urlencode
 
@@ -106,6 +107,9 @@ QR_SCALE: Final = 4
 """Units per module: an SVG has any size, but some programs show it in its own."""
 
 SVG_TYPE: Final = "image/svg+xml"
+
+MAX_CACHED_QUERIES: Final = 64
+"""Queries and forms that are parsed once, and headers: clients of a kind send the same. One has at most 16 KiB."""
 
 _RANDOM_BYTES: Final = 6  # as many as a float represents exactly
 _CREDENTIALS: Final = frozenset(("authorization", "cookie"))
@@ -242,37 +246,49 @@ def _parse_form(request: Request) -> Parameters | None:
 def _parse_request(
     request: Request, named: RequestedName, form: Parameters, accepted: AcceptHeader
 ) -> _ResolverRequest:
-    parameters = parse_query(request.query).plus(form.pairs)
-    action = parse_action(parameters)
-    metadata = action is Action.METADATA
-    own = tuple([parse_locatt(text) for text in parameters.all("locatt")])
-    languages = parse_accept_language(request.all("accept-language"))
+    parameters, action, selection = _parse_parameters(request.query, form.pairs)
     client = request.client
     address = parse_address(client.host)
     if client.trusted and (reported := parameters.first("ip")) is not None:
         address = parse_address(reported) or address
-    wanted = RedirectRequest(
-        accepted=accepted,
-        own=(*own, _METADATA) if metadata else own,
-        derived=location_preferences(accepted, languages, request.header("user-agent") or "", metadata=metadata),
-        append=parameters.first("urlappend") or "",
+    languages, user_agent = tuple(request.all("accept-language")), request.header("user-agent") or ""
+    wanted = replace(
+        _parse_wishes(parameters, accepted, languages, user_agent),
         country=parameters.first("country") if client.trusted else None,
         address=address,
-        force_redirect=action is not None or any(name in parameters for name in _FORCING_PARAMETERS),
-        headers_only="redirectionHeaders" in parameters,
-        no_cache="auth" in parameters,
         is_http10=request.version == "1.0",
-    )
-    selection = Selection(
-        tuple(parameters.all("type")),
-        parse_indexes(parameters),
-        "ignore_aliases" not in parameters,
-        strip_parameters(request.query),
     )
     at = parameters.first(AT_PARAMETER)
     time = time_travel.parse_accept_datetime(request) if at is None else None
     return _ResolverRequest(
         named, parameters, wanted, selection, action, request.query, request.method == "POST", at, time
+    )
+
+
+@lru_cache(MAX_CACHED_QUERIES)
+def _parse_parameters(query: bytes, form: tuple[tuple[str, str], ...]) -> tuple[Parameters, Action | None, Selection]:
+    parameters = parse_query(query).plus(form)
+    types, follow = tuple(parameters.all("type")), "ignore_aliases" not in parameters
+    selection = Selection(types, parse_indexes(parameters), follow, strip_parameters(query))
+    return parameters, parse_action(parameters), selection
+
+
+@lru_cache(MAX_CACHED_QUERIES)
+def _parse_wishes(
+    parameters: Parameters, accepted: AcceptHeader, languages: tuple[str, ...], user_agent: str
+) -> RedirectRequest:
+    """What parameters and headers say about the target, whoever the client is."""
+    action = parse_action(parameters)
+    metadata = action is Action.METADATA
+    own = tuple([parse_locatt(text) for text in parameters.all("locatt")])
+    return RedirectRequest(
+        accepted=accepted,
+        own=(*own, _METADATA) if metadata else own,
+        derived=location_preferences(accepted, parse_accept_language(languages), user_agent, metadata=metadata),
+        append=parameters.first("urlappend") or "",
+        force_redirect=action is not None or any(name in parameters for name in _FORCING_PARAMETERS),
+        headers_only="redirectionHeaders" in parameters,
+        no_cache="auth" in parameters,
     )
 
 
@@ -462,7 +478,7 @@ class _RecordResponse:
         before = parse_entry(self.parsed.parameters.first("before"))
         headers = (("Cache-Control", "no-cache"), ("Vary", VARY_HISTORY), *self.time_headers)
         versions = get_history(self.reader.snapshot, Anonymous(), found.resolved.handle, before, VERSIONS_PER_PAGE)
-        links = LinkBuilder(settings, self.reader.link_to)
+        links = LinkBuilder(settings, self.reader.link_to, self.reader.cached)
         citation = signposting.describe(found, self.reader, settings).citation
         make = history_feed if self.parsed.action is Action.FEED else history_page
         return _with_name(make(found, versions, citation, links, headers), found)
@@ -504,7 +520,7 @@ class _RecordResponse:
         headers = (*self.cache_headers, *links_of_record)
         if form == JSON:
             return _AsJson(found.name, status, headers)
-        links = LinkBuilder(settings, reader.link_to)
+        links = LinkBuilder(settings, reader.link_to, reader.cached)
         then = None if self.moment is None else PastMoment(self.moment.seq, reader.versions(found.resolved))
         api = (
             _api_path(found.name)
