@@ -1,6 +1,8 @@
 """The file of statistics: sums, changes of the ledger, wanted identifiers, bounds, and what happens to a bad file."""
 
 import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,23 @@ def test_sums_of_several_processes_are_added_by_hour_and_day(tmp_path: Path) -> 
         (TODAY, "12345", 8),
     ]
     assert one.read_sums("days", 0, TODAY) == []
+
+
+def test_processes_that_create_the_file_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
+    for attempt in range(10):
+        directory = tmp_path / str(attempt)
+        directory.mkdir()
+        barrier = threading.Barrier(4)
+
+        def add_one(store: StatisticsStore, barrier: threading.Barrier = barrier) -> None:
+            barrier.wait()
+            store.add(TODAY, {("12345", "native"): 1})
+            store.close()
+
+        with ThreadPoolExecutor(4) as pool:
+            for done in [pool.submit(add_one, StatisticsStore(directory)) for _ in range(4)]:
+                done.result()
+        assert total(StatisticsStore(directory), "native") == 4
 
 
 def test_the_file_is_private(kept: StatisticsStore) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from perseid.names.handle import fold
@@ -75,6 +76,7 @@ COLUMNS: Final = (*REQUESTS, *CHANGES)
 
 _VERSION = 1  # of the tables: a file of another version is replaced
 _MODE = 0o600
+_RETRY_SECONDS = 0.01
 _COLUMN_LIST = ", ".join(COLUMNS)
 _TABLE = f"""CREATE TABLE IF NOT EXISTS {{}} (
     start INTEGER NOT NULL, prefix TEXT NOT NULL, {", ".join(f"{each} INTEGER NOT NULL" for each in COLUMNS)},
@@ -246,16 +248,12 @@ class StatisticsStore:
             self.path, timeout=WAIT_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=32
         )
         self._connection, self._inode = connection, _inode(self.path)
-        connection.execute("PRAGMA journal_mode = WAL")
+        _use_wal(connection)
         connection.execute("PRAGMA synchronous = NORMAL")  # a power failure may lose the last transactions
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version != _VERSION:
+        if not _has_tables(connection):
             connection.execute("BEGIN IMMEDIATE")
-            for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
-                connection.execute(f'DROP TABLE "{table}"')
-            for statement in _TABLES:
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {_VERSION}")
+            if not _has_tables(connection):  # nor has another process created them meanwhile, and added to them
+                _create_tables(connection)
             connection.commit()
         return connection
 
@@ -276,6 +274,33 @@ def _inode(path: Path) -> int:
         return path.stat().st_ino
     except FileNotFoundError:
         return -1
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Use a write-ahead log. The first time this needs the file alone, for which SQLite does not wait."""
+    deadline = monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or monotonic() > deadline:
+                raise
+            sleep(_RETRY_SECONDS)
+        else:
+            return
+
+
+def _has_tables(connection: sqlite3.Connection) -> bool:
+    return bool(connection.execute("PRAGMA user_version").fetchone()[0] == _VERSION)
+
+
+def _create_tables(connection: sqlite3.Connection) -> None:
+    """Create the tables in place of those of another version."""
+    for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+        connection.execute(f'DROP TABLE "{table}"')
+    for statement in _TABLES:
+        connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {_VERSION}")
 
 
 def _to_rows(counts: Counts) -> dict[str, list[int]]:

@@ -1,10 +1,12 @@
 """Statistics of a running server: every interface is counted, by all workers, and survives a kill."""
 
+import asyncio
 import http.client
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from perseid.ledger.statistics import StatisticsStore
 from perseid.names.handle import Handle
 from perseid.registry.commands.lifecycle import Unpublish
 from perseid.registry.installation.installation import Installation
+from perseid.server.observe.statistics import RequestTally, StatisticsRecorder
 from tests.server.installations import NAMES, OPERATOR, PREFIX, copy_to
 from tests.server.live_servers import client_of
 from tests.server.native.native_client import Serving, Via
@@ -103,6 +106,30 @@ def test_a_stopped_server_has_stored_everything(directory: Path) -> None:
     with serving(directory) as server:
         assert get(server, f"/{PREFIX}/n1") == 302
     assert sums(directory)["redirects"] == 1
+
+
+def test_at_the_end_the_whole_ledger_is_counted_and_a_failure_is_retried(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = StatisticsStore(tmp_path)
+    with Installation.open(directory) as installation, installation.ledger.open_reader() as reader:
+        assert not whole.count_changes(reader, int(time.time()))
+    monkeypatch.setattr("perseid.ledger.statistics.CHANGES_PER_STEP", 5)
+    store, tally = StatisticsStore(directory), RequestTally()
+    add, failures = store.add, iter((OSError("locked"),))
+
+    def fail_once(*arguments: Any) -> None:
+        for failure in failures:
+            raise failure
+        add(*arguments)
+
+    monkeypatch.setattr(store, "add", fail_once)
+    with Installation.open(directory) as installation:
+        tally.count_missing(f"{PREFIX}/wanted".encode())
+        asyncio.run(StatisticsRecorder(tally, store, installation.ledger, reads_ledger=True).finish())
+    assert store.count_public() == whole.count_public()
+    assert sums(directory) == sums(tmp_path) + Counter(not_found=1, under_1ms=1)
+    assert [(each.name, each.count) for each in store.read_wanted(PREFIX)] == [(f"{PREFIX}/wanted", 1)]
 
 
 def test_nothing_is_counted_if_disabled(directory: Path) -> None:

@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
-from time import time
+from time import monotonic, time
 from typing import Final
 
 from perseid.ledger.errors import LedgerError
@@ -29,6 +29,10 @@ from perseid.wire.codes import ResponseCode
 
 FLUSH_SECONDS: Final = 5
 """Seconds between additions to the file: what a killed worker loses, and how old the numbers are."""
+
+FINISH_SECONDS: Final = 1.0
+"""Seconds to count the rest of the ledger when a worker ends: some 50,000 entries. The supervisor waits two seconds
+after the last request."""
 
 MAX_COUNTED: Final = 1_000
 """Namespaces, in each spelling and kind, that are counted between two additions; the rest is counted together, without
@@ -62,6 +66,7 @@ _FOUND: Final = frozenset((ResponseCode.SUCCESS, ResponseCode.VALUES_NOT_FOUND))
 _READS: Final = frozenset(("GET", "HEAD"))
 _REDIRECT: Final = ord("3")  # the first digit of a status
 _LOCAL: Final = LOCAL.encode()
+_RETRY_SECONDS: Final = 0.1
 _logger = logging.getLogger(__name__)
 
 
@@ -202,46 +207,59 @@ class StatisticsRecorder:
         self._ledger = ledger
         self._reads_ledger = reads_ledger
         self._sums: Counter[tuple[str, str]] = Counter()
+        self._missing: Counter[bytes] = Counter()
+        """What is not stored yet."""
         self._running: asyncio.Task[None] | None = None
         self._is_behind = False
         self._has_failed = False
 
     def tick(self, number: int) -> None:
-        """Once a second: add what was counted, if it is time, in the background; the ledger in steps, one a second."""
+        """Once a second: add what was counted, if it is time, in the background.
+
+        The ledger is counted in steps, one a second; what could not be stored is tried again as often.
+        """
         if number % FLUSH_SECONDS and not self._is_behind:
             return
         if self._running is None or self._running.done():
             self._running = asyncio.get_running_loop().create_task(self._flush())
 
     async def finish(self) -> None:
-        """Add the rest, when the worker ends."""
+        """Add the rest, when the worker ends. What remains of the ledger is counted after the next start."""
         if self._running is not None:
             await self._running
+        deadline = monotonic() + FINISH_SECONDS
         await self._flush()
+        while self._is_behind and monotonic() < deadline:
+            await asyncio.sleep(_RETRY_SECONDS if self._has_failed else 0)
+            await self._flush()
         self._store.close()
 
     async def _flush(self) -> None:
         taken = self._tally.take()
         if not self.enabled:
+            self._is_behind = False
             return
         try:
             self._is_behind = await asyncio.to_thread(self._add, taken)
         except (OSError, LedgerError) as error:
             if not self._has_failed:
                 _logger.warning("statistics are incomplete: %s", error)
-            self._has_failed = True
+            self._is_behind = self._has_failed = True
         else:
             self._has_failed = False
 
     def _add(self, taken: RequestTally) -> bool:
         """Add sums, and count a step of the ledger; return whether it has more. What is not stored is added later."""
         self._sums.update(taken.sums())
+        self._missing.update(taken.missing)
         if len(self._sums) > MAX_COUNTED * len(_DURATIONS):  # the file has not been writable for long
             self._sums.clear()
-        missing = {} if not taken.missing else self._unknown(taken.missing)
-        if self._sums or missing:
-            self._store.add(int(time()), self._sums, missing)
+        if len(self._missing) > 2 * MAX_MISSING:
+            self._missing.clear()
+        if self._sums or self._missing:
+            self._store.add(int(time()), self._sums, self._unknown(self._missing))
             self._sums.clear()
+            self._missing.clear()
         if not self._reads_ledger:
             return False
         with self._ledger.open_reader() as reader:
