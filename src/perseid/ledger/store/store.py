@@ -32,7 +32,7 @@ from perseid.ledger.errors import (
 )
 
 from . import TABLES_VERSION
-from .sqlite import READERS, SqliteDriver, has_free_space, looks_full
+from .sqlite import CACHE_BYTES, READERS, SqliteDriver, has_free_space, looks_full
 
 BUSY_SECONDS: Final = 5
 """How long a writer waits for another one, and how long one may hold the head while idle; a commit takes ms."""
@@ -56,7 +56,7 @@ _PRAGMAS = (
     "PRAGMA synchronous = FULL",
     "PRAGMA secure_delete = ON",
     _BUSY_TIMEOUT,
-    "PRAGMA cache_size = -65536",  # 64 MiB: the upper index levels of some million records
+    f"PRAGMA cache_size = -{CACHE_BYTES >> 10}",
     f"PRAGMA journal_size_limit = {MAX_WAL_SIZE}",
 )
 _QUERY_ONLY = "PRAGMA query_only = ON"
