@@ -346,6 +346,18 @@ def test_change_of_a_killed_process_is_not_executed_again(
     attempt.abort()
 
 
+def test_read_of_a_killed_process_can_be_retried(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was changed, so nothing is unknown."""
+    flags = DEFAULT_FLAGS & ~OpFlag.PUBLIC_ONLY
+    request = visitor.request(OpCode.RESOLUTION, Resolve(STD.encode()), flags=flags)
+    proof = visitor.answer(visitor.ask(request), request, SEC)
+    attempt = StartedRequest(visitor, visitor.client.pack(proof, None))
+    with monkeypatch.context() as other:
+        other.setattr(udp, "is_running", lambda _: False)
+        assert visitor.ask(proof, about=request).code is ResponseCode.SERVER_TOO_BUSY
+    attempt.abort()
+
+
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 30), st.booleans())))
 def test_cache_invariants(events: list[tuple[int, int, bool]]) -> None:
     table = ReplyCache(make_state(), limit=4)

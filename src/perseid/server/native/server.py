@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
-from perseid.ledger.errors import OutcomeUnknown
+from perseid.ledger.errors import OutcomeUnknown, TooBusy
 from perseid.names.errors import quote_text
 from perseid.records.errors import InvalidData
 from perseid.records.record import Value
@@ -291,6 +291,8 @@ class NativeServer:
         try:
             previous = table.begin(keys, call.now, keys if unless is None else unless)
         except OutcomeUnknown as unknown:
+            if call.request is not None and call.request.opcode not in CHANGING_OPCODES:
+                raise TooBusy("the process that read the record was killed; retry") from unknown
             if call.content is None or call.request is None:
                 raise
             return await self._repeat(call, call.request, unknown)
