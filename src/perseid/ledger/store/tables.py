@@ -449,8 +449,8 @@ def compile_statements(name: str) -> Statements:
     )
 
 
-_CACHE_SIZE: Final = 1_024
-_MAX_CACHED_BODY: Final = 8_192  # bounds the cache to some megabytes
+_CACHE_SIZE: Final = 256  # of 2 KiB each if small; a process also keeps what it decides with (`EntryCache`)
+_MAX_CACHED_BODY: Final = 8_192  # bounds the cache to a few megabytes
 
 EntryRow: TypeAlias = tuple[int, int, int, int, int, bytes, bytes, bytes]
 """seq, at, previous, jump, nth, token, leaf, body: all columns of `entries`."""
