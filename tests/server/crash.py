@@ -79,7 +79,9 @@ class Figures:
         for name, seconds in self.recoveries.items():
             middle, most = statistics.median(seconds), max(seconds)
             lines.append(f"{name:20}{len(seconds):8}{middle:16.2f} s{most:6.2f} s{self.lost[name]:16}")
-        return lines
+        every = sorted(each for seconds in self.recoveries.values() for each in seconds)
+        parts = [f"{share} % within {every[(len(every) - 1) * share // 100]:.2f} s" for share in (50, 90, 99, 100)]
+        return [*lines, f"recovery: {', '.join(parts)}; {sum(each < 1 for each in every)} of {len(every)} below 1 s"]
 
 
 class UdpReader(Reader):
