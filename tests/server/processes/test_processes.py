@@ -250,6 +250,25 @@ def test_fork_server_that_is_stopped_while_it_loads_is_replaced(killable_server:
     assert re.search(r"forkserver has been unresponsive for", killable_server.errors) is not None
 
 
+def test_processes_that_are_stopped_while_they_start_are_replaced(killable_server: Serving) -> None:
+    stopped = []
+    for kind in ("worker", "writer"):
+        before = children(killable_server, kind)
+        os.kill(before[0], signal.SIGKILL)
+        while not (started := set(children(killable_server, kind)) - set(before)):
+            assert killable_server.process.poll() is None
+        stopped.append(started.pop())
+        os.kill(stopped[-1], signal.SIGSTOP)
+    with NativeClient(killable_server.native, Via.KEPT, timeout=PATIENCE) as client:
+        client.act_as(ADMINISTRATOR, SECRET)
+        made = client.create(f"{PREFIX}/after", (Value.text(1, "URL", "https://example.org/"),))
+        assert made.code is ResponseCode.SUCCESS
+    running = [pid for kind in ("worker", "writer") for pid in children(killable_server, kind)]
+    assert not set(stopped) & set(running)
+    for kind in ("worker", "writer"):
+        assert re.search(rf"{kind}\S* has been unresponsive for", killable_server.errors) is not None
+
+
 def readiness(server: Serving) -> object:
     host, port = server.http
     try:

@@ -14,6 +14,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from perseid.server.observe.counters import SharedCounters
 from perseid.server.processes import supervisor as module
 from perseid.server.processes.supervisor import Child, Supervisor, choose_stuck
 
@@ -57,10 +58,36 @@ def test_process_inside_a_change_of_the_shared_state_is_killed_first(
         for number, silence in enumerate(silences)
     ]
     children.append(Child("worker-3", "", {}, silence=100.0))  # it is not running
-    children.append(Child("worker-4", "", {}, pid=14, silence=100.0))  # it is starting
+    children.append(Child("worker-4", "", {}, pid=14, silence=4.9))  # it is starting
     # It is silent too, which does not mean that it waits for another process.
     fork_server = Child("forkserver", "", {}, pid=20, is_ready=True, silence=2.0)
     assert [child.name for child in choose_stuck(children, fork_server, lambda: last_writer)] == killed
+
+
+def test_process_without_a_first_heartbeat_is_stuck_too(supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has one from its fork on. While the whole server starts, and before Python has, it has more time."""
+    killed: list[tuple[str, float]] = []
+    monkeypatch.setattr(supervisor, "_kill", lambda child, silence: killed.append((child.name, silence)))
+    monkeypatch.setattr(supervisor, "_send_news", lambda: None)
+    supervisor._shared_counters = SharedCounters.create(len(supervisor._children) + 1)
+    supervisor._runtime = MagicMock(last_writer=lambda: 0)
+    supervisor._watchdog_due = inf
+    everyone = (*supervisor._children, supervisor._fork_server)
+    for number, child in enumerate(everyone):
+        child.number, child.pid = number, 100 + number
+
+    def check(now: float, *, has_started: bool) -> list[tuple[str, float]]:
+        killed.clear()
+        supervisor._has_started, supervisor._checked, supervisor._resume_deadline = has_started, now, 0.0
+        supervisor._check_children(now)
+        return killed
+
+    assert check(4.9, has_started=True) == []
+    assert check(5.1, has_started=True) == [("writer", 5.1), ("worker-0", 5.1), ("jobs", 5.1)]
+    assert check(19.9, has_started=False) == []
+    assert check(20.1, has_started=False) == [(child.name, 20.1) for child in everyone]
+    supervisor._shared_counters.beat(3, 15.0)
+    assert "forkserver" in dict(check(20.1, has_started=True))
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,17 @@
 
 options = parse_options(WorkerOptions, sys.argv[1])
 supervisor = SupervisorLink(options)
+with supervisor.starting():        # while it opens files and databases
+    ...
 supervisor.report("ready", True)   # after that, call beat() every BEAT_SECONDS
 news = supervisor.read_news()      # when options.news is readable; None at the end of the supervisor
 """
 
 import json
 import os
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Final, TypeVar
@@ -17,6 +21,9 @@ from perseid.server.observe.counters import SharedCounters
 
 BEAT_SECONDS: Final = 0.1
 """Seconds between two heartbeats: two within the time after which a worker is considered silent."""
+
+START_SECONDS: Final = 600.0
+"""Seconds for a process to start: opening databases may be slow. It says meanwhile that it is alive."""
 
 _MAX_NEWS_BYTES = 1 << 20  # far more than the supervisor ever sends at a time
 
@@ -80,8 +87,27 @@ class SupervisorLink:
         self._unread = b""
 
     def beat(self) -> None:
-        """Say that this process is alive; from the first time on, the supervisor expects it."""
+        """Say that this process is alive."""
         self.counters.beat(self._options.number, monotonic())
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """Say that this process is alive, from a thread, while the block opens files and databases."""
+        ended, deadline = threading.Event(), monotonic() + START_SECONDS
+
+        def beat() -> None:
+            while monotonic() < deadline:
+                self.beat()
+                if ended.wait(BEAT_SECONDS):
+                    return
+
+        thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
     def report(self, kind: str, value: Any = True) -> None:
         """Send a message: `ready` with whether the ledger is open, `reloaded`, `jobs`, or a `problem` with its text."""

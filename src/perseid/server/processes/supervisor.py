@@ -63,15 +63,13 @@ DRAIN_SECONDS: Final = 10.0
 JOBS_DRAIN_SECONDS: Final = 2.0
 """The same for the process of jobs, for which the others wait: what it does can be resumed from its last step."""
 
-START_TIMEOUT: Final = 600.0
-"""Seconds for a process to start: opening databases may be slow. Its first heartbeat ends this."""
-
 SILENT_SECONDS: Final = 0.2
 """Seconds without a heartbeat after which other workers serve the sockets of a worker, too."""
 
 STUCK_SECONDS: Final = 5.0
 """Seconds without a heartbeat after which a process is killed: nothing blocks an event loop for so long, and a process
-that a busy machine does not let run would be no faster after a restart."""
+that a busy machine does not let run would be no faster after a restart. It has a heartbeat from its fork on, also while
+it opens databases."""
 
 RESUME_SECONDS: Final = 1.0
 """Seconds for processes to show a heartbeat again after one was killed, for which they may have waited."""
@@ -79,10 +77,9 @@ LOCKED_SECONDS: Final = 1.0
 """Seconds without a heartbeat after which a process is killed if others are silent, too, and it made the last change of
 the shared state: they wait for it to end its transaction, which takes microseconds."""
 
-FORK_SERVER_TIMEOUT: Final = 20.0
-"""Seconds without a heartbeat after which the fork server is killed if it has none yet, or if the whole server is
-starting: it starts Python, which takes 0.1 s, and opens no database. The next one finds the files of this one in
-memory."""
+START_TIMEOUT: Final = 20.0
+"""Seconds without a heartbeat after which a process is killed while the whole server is starting, or a fork server that
+has none yet: it starts Python, which takes 0.1 s. The next one finds the files of this one in memory."""
 
 CHECK_SECONDS: Final = 0.1
 """Seconds between two looks at the heartbeats."""
@@ -157,8 +154,8 @@ class Child:
     is_silent: bool = True
     silence: float = 0.0
     """Seconds since its last heartbeat."""
-    start_timeout: float = START_TIMEOUT
-    """Seconds without a heartbeat after which it is killed if it is not ready."""
+    max_silence: float = STUCK_SECONDS
+    """Seconds without a heartbeat after which it is killed."""
     was_ready: bool = False
     """Whether it, or an earlier process, has been ready."""
     crashes: int = 0
@@ -204,7 +201,6 @@ class Supervisor:
             child.number = number
         pid, channel = options.fork_server
         self._fork_server = Child("forkserver", fork_server.__name__, {}, pid=pid, started=monotonic())
-        self._fork_server.start_timeout = FORK_SERVER_TIMEOUT
         self._channel = socket.socket(fileno=channel) if pid else None
         """The socket of the fork server; None if it is not running."""
         self._forking: Child | None = None
@@ -285,9 +281,10 @@ class Supervisor:
             if self._channel is not None and self._forking is None and child.is_due(now):
                 self._start(child)
         everyone = (*self._children, self._fork_server)
-        has_heartbeat = self._shared_counters.last_beat(self._fork_server.number) > 0
-        self._fork_server.is_ready = self._has_started and has_heartbeat
+        self._fork_server.is_ready = self._shared_counters.last_beat(self._fork_server.number) > 0
         for child in everyone:
+            may_be_slow = not self._has_started or (child is self._fork_server and not child.is_ready)
+            child.max_silence = START_TIMEOUT if may_be_slow else STUCK_SECONDS
             child.silence = now - late - (self._shared_counters.last_beat(child.number) or child.started)
             child.is_silent = not child.is_ready or child.silence > SILENT_SECONDS
         if now >= self._resume_deadline and (
@@ -428,6 +425,7 @@ class Supervisor:
             self._close_channel()
             return
         self._forking = None
+        child.started = monotonic()
         if child.pid in self._ended_early:
             self._on_exit(child, self._ended_early[child.pid])
         else:
@@ -615,7 +613,7 @@ def choose_stuck(children: Sequence[Child], fork_server: Child, last_writer: Cal
     ]
     if len(locked) > 1 and (inside := [child for child in locked if child.pid == last_writer()]):
         return inside
-    return [child for child in running if child.silence > (STUCK_SECONDS if child.is_ready else child.start_timeout)]
+    return [child for child in running if child.silence > child.max_silence]
 
 
 def _open_sockets(options: ServerOptions, is_ending: Callable[[], bool]) -> tuple[list[socket.socket], ...]:

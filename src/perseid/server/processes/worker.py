@@ -551,15 +551,16 @@ def main(text: str) -> int:
     sys.setswitchinterval(SWITCH_SECONDS)
     options = parse_options(WorkerOptions, text)
     supervisor = SupervisorLink(options)
-    if options.is_first and not supervisor.wait_for_writer():
-        return 0
     with ExitStack() as stack:
-        try:
-            installation = stack.enter_context(_open_installation(options))
-            worker = Worker(options, installation, supervisor)
-        except _STARTUP_ERRORS as problem:
-            supervisor.report("problem", str(problem))
-            return 1
+        with supervisor.starting():
+            if options.is_first and not supervisor.wait_for_writer():
+                return 0
+            try:
+                installation = stack.enter_context(_open_installation(options))
+                worker = Worker(options, installation, supervisor)
+            except _STARTUP_ERRORS as problem:
+                supervisor.report("problem", str(problem))
+                return 1
         gc.collect()
         gc.freeze()  # these objects live as long as the process; do not scan them again
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -45,7 +45,7 @@ from perseid.server.state.jobs import read_running
 from perseid.server.state.runtime import WRITER_LINK
 
 from . import unblock_signals
-from .child import BEAT_SECONDS, ChildOptions, SupervisorLink, parse_options
+from .child import BEAT_SECONDS, START_SECONDS, ChildOptions, SupervisorLink, parse_options
 from .remote_ledger import CLIENT_LENGTH, SOCKET_NAME, STATE_NAME, FrameReader, WriterState, frame
 
 JOURNAL_NAME: Final = "writer.journal"
@@ -440,6 +440,7 @@ class Writer:
         self._stopping = threading.Event()
         self._orphan_deadline = math.inf
         self._progress = monotonic()
+        self._max_step = START_SECONDS
         self._signals, wakeup = os.pipe()
         os.set_blocking(self._signals, False)
         os.set_blocking(wakeup, False)
@@ -479,6 +480,7 @@ class Writer:
             _link(installation.directory / WRITER_LINK, self._runtime / SOCKET_NAME)
             server.watch(self._signals, lambda: self._on_signal(server, installation))
             server.watch(self._options.news, lambda: self._on_news(server))
+            self._progress, self._max_step = monotonic(), MAX_STEP_SECONDS
             self._supervisor.report("ready", True)
             _logger.info("ready for changes")
             due = monotonic() + TICK_SECONDS
@@ -526,9 +528,11 @@ class Writer:
 
     def _beat(self) -> None:
         """Tell the supervisor that this process is not stuck."""
-        while not self._stopping.wait(BEAT_SECONDS):
-            if monotonic() - self._progress < MAX_STEP_SECONDS:
+        while True:
+            if monotonic() - self._progress < self._max_step:
                 self._supervisor.beat()
+            if self._stopping.wait(BEAT_SECONDS):
+                return
 
     def _on_news(self, server: WriterServer) -> None:
         if self._supervisor.read_news() is None:  # the supervisor has ended; the workers finish started work and end
