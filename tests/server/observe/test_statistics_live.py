@@ -125,6 +125,7 @@ def test_at_the_end_the_whole_ledger_is_counted_and_a_failure_is_retried(
 
     monkeypatch.setattr(store, "add", fail_once)
     with Installation.open(directory) as installation:
+        until(lambda: installation.ledger.ready)
         tally.count_missing(f"{PREFIX}/wanted".encode())
         asyncio.run(StatisticsRecorder(tally, store, installation.ledger, reads_ledger=True).finish())
     assert store.count_public() == whole.count_public()

@@ -212,12 +212,10 @@ class StatisticsRecorder:
         self._running: asyncio.Task[None] | None = None
         self._is_behind = False
         self._has_failed = False
+        self._is_busy = False  # the file could not be written, at the last attempt
 
     def tick(self, number: int) -> None:
-        """Once a second: add what was counted, if it is time, in the background.
-
-        The ledger is counted in steps, one a second; what could not be stored is tried again as often.
-        """
+        """Once a second: add what was counted, if it is time, in the background; the ledger in steps, one a second."""
         if number % FLUSH_SECONDS and not self._is_behind:
             return
         if self._running is None or self._running.done():
@@ -229,24 +227,25 @@ class StatisticsRecorder:
             await self._running
         deadline = monotonic() + FINISH_SECONDS
         await self._flush()
-        while self._is_behind and monotonic() < deadline:
-            await asyncio.sleep(_RETRY_SECONDS if self._has_failed else 0)
+        while (self._is_behind or self._is_busy) and monotonic() < deadline:
+            await asyncio.sleep(_RETRY_SECONDS if self._is_busy else 0)
             await self._flush()
         self._store.close()
 
     async def _flush(self) -> None:
         taken = self._tally.take()
         if not self.enabled:
-            self._is_behind = False
+            self._is_behind = self._is_busy = False
             return
         try:
             self._is_behind = await asyncio.to_thread(self._add, taken)
         except (OSError, LedgerError) as error:
             if not self._has_failed:
                 _logger.warning("statistics are incomplete: %s", error)
-            self._is_behind = self._has_failed = True
+            self._has_failed = True
+            self._is_busy = isinstance(error, OSError)
         else:
-            self._has_failed = False
+            self._has_failed = self._is_busy = False
 
     def _add(self, taken: RequestTally) -> bool:
         """Add sums, and count a step of the ledger; return whether it has more. What is not stored is added later."""
