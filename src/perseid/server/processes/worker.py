@@ -344,7 +344,7 @@ class Worker:
             http = f", HTTP at port {self._options.http_port}" if self._http is not None else ""
             _logger.info("ready: native protocol at port %d%s", self._options.port, http)
             if self._http is not None:
-                loop.call_later(LOAD_DELAY, loop.run_in_executor, None, self._http.load)
+                loop.call_later(LOAD_DELAY, loop.run_in_executor, None, self._load, self._http)
             await self._run_periodic_tasks()
             loop.remove_reader(self._options.news)
             self._serve_sockets(set())
@@ -361,6 +361,11 @@ class Worker:
             self._installation.ledger.disconnect()  # first: threads of the pools may wait for the writer
         self._pools.close()
         await self._known_file.save(self._pools.known)
+
+    def _load(self, http: HttpServer) -> None:
+        """Load the rest of HTTP. A request that needs it waits in the event loop, for seconds on a busy machine."""
+        with self._supervisor.starting():
+            http.load()
 
     def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
         """Tell the supervisor that the event loop is running."""
