@@ -290,8 +290,11 @@ def check_full_disk(killable_server: Serving) -> None:
     eventually(lambda: readiness(killable_server) == ready, "ready")
     (parent,) = children(killable_server, "forkserver")
     resource.prlimit(parent, resource.RLIMIT_FSIZE, (1 << 14, resource.RLIM_INFINITY))
+    os.kill(parent, signal.SIGSTOP)  # the last one to close the database removes the file, before the next ones open it
     for process in (*children(killable_server, "writer"), *children(killable_server, "worker")):
         os.kill(process, signal.SIGTERM)  # a clean stop; the next ones inherit the limit
+    eventually(lambda: not children(killable_server, "writer") + children(killable_server, "worker"), "the end of both")
+    os.kill(parent, signal.SIGCONT)
     full = {"ready": True, "accepts_changes": False, "reason": "storage-full"}
     eventually(lambda: readiness(killable_server) == full, "a server without a ledger")
     for via in Via:

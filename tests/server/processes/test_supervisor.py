@@ -64,7 +64,9 @@ def test_process_inside_a_change_of_the_shared_state_is_killed_first(
     assert [child.name for child in choose_stuck(children, fork_server, lambda: last_writer)] == killed
 
 
-def test_process_without_a_first_heartbeat_is_stuck_too(supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_without_a_first_heartbeat_is_stuck_too(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It has one from its fork on. While the whole server starts, and before Python has, it has more time."""
     killed: list[tuple[str, float]] = []
     monkeypatch.setattr(supervisor, "_kill", lambda child, silence: killed.append((child.name, silence)))
