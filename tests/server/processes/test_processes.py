@@ -651,7 +651,7 @@ def test_demo_prints_commands_that_work(tmp_path: Path) -> None:
         for words in tried:
             assert call(*shlex.split(words)).code == 0, words
         clicked = re.findall(r"^    (http://.+)$", text, re.MULTILINE)
-        assert len(clicked) == 3
+        assert len(clicked) == 4
         for url in clicked:
             with urlopen(url) as page:
                 assert page.status == 200
