@@ -27,7 +27,7 @@ JOBS ?= $(shell expr 2 \* $$(nproc))
 PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 # The tests start hundreds of programs; without bytecode files each would compile everything.
 unexport PYTHONDONTWRITEBYTECODE
-# Examples of each property test: EXAMPLES in the environment (30).
+# Examples of each property test: EXAMPLES in the environment (20).
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 # Requests for each route of the API in `make fuzz`.

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 from hypothesis import HealthCheck, settings
 
-EXAMPLES = int(os.environ.get("EXAMPLES", "30"))
+EXAMPLES = int(os.environ.get("EXAMPLES", "20"))
 
 LONGEST: Final = (
     "test_documentation.py",

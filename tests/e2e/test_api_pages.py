@@ -21,7 +21,7 @@ SAMPLES: Final = ["/docs", "/docs/schemas", "/docs/problems", "/docs/records"]
 def test_every_page_is_faultless(browser: Browser, demo: Demonstration, place: str, scheme: str) -> None:
     phone = {"viewport": PHONE, "is_mobile": True, "has_touch": True}
     visitor = Visitor(browser, demo.url, color_scheme=scheme, **(phone if place == "phone" else {}))
-    for path in SAMPLES if place == "phone" else {*SAMPLES, *SECTIONS}:
+    for path in SAMPLES[-1:] if place == "phone" else {*SAMPLES, *SECTIONS}:
         assert visitor.go(path).status == 200
         visitor.page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true })")
         visitor.page.locator(".session:empty").first.wait_for(state="detached")

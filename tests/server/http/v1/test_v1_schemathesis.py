@@ -32,8 +32,8 @@ from tests.server.http.contexts import basic
 from tests.server.installations import ADMINISTRATOR, NAMES, PREFIX, copy_to
 from tests.server.running import serving
 
-EXAMPLES: Final = int(os.environ.get("EXAMPLES", "5"))
-"""Requests of each route, as many good ones as bad ones: a thousand in all, which take about 20 s."""
+EXAMPLES: Final = int(os.environ.get("EXAMPLES", "3"))
+"""Requests of each route, as many good ones as bad ones: some hundreds in all."""
 
 LIMITS: Final = {
     "PERSEID_LIMITS_READ_SHARE": "6400",

@@ -52,8 +52,8 @@ def spool(directory: Path, server: Serving) -> Iterator[Path]:
     assert not [*directory.glob("spool/*")]
 
 
-def connect(server: Serving) -> Client:
-    return perseid.connect(f"http://127.0.0.1:{server.http[1]}", identity=ADMINISTRATOR, secret=SECRET)
+def connect(server: Serving, **options: Any) -> Client:
+    return perseid.connect(f"http://127.0.0.1:{server.http[1]}", identity=ADMINISTRATOR, secret=SECRET, **options)
 
 
 def table(size: int) -> bytes:
@@ -137,7 +137,7 @@ def test_chunked_file_beyond_the_limit_is_refused_and_deleted(server: Serving, s
 
 def test_quota_of_all_files_holds_for_one_that_is_streamed(server: Serving) -> None:
     assert send(server, table(LARGE))[0] == 202
-    with connect(server) as client, pytest.raises(ClientError) as caught:
+    with connect(server, retries=0) as client, pytest.raises(ClientError) as caught:
         client.check_import(BytesIO(table(LARGE)), ImportQuery(name="t.csv"))
     assert caught.value.problem_type == "storage-full"
 
