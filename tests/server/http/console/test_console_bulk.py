@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -12,9 +12,11 @@ from perseid.names.handle import Handle
 from perseid.records.record import Value
 from perseid.registry.queries.resolve import Query
 from perseid.registry.results import Refused
-from perseid.server.http.console.jobs import while_signed_in
+from perseid.server.http.auth.web_sessions import SECURE_COOKIE
+from perseid.server.http.connection.responses import send_stream
+from perseid.server.http.messages import Client, Request
 from tests.server.http.console.console_user import ConsoleUser
-from tests.server.http.contexts import Harness, harness
+from tests.server.http.contexts import STRANGER, Harness, harness
 from tests.server.http.resolver.resolver_records import create
 from tests.server.installations import OPERATOR
 
@@ -142,31 +144,40 @@ def test_progress_is_streamed_with_the_session(
     assert user.get(f"/console/jobs/{job}/events").body == b""
 
 
-def test_stream_ends_with_the_session(user: ConsoleUser, server: Harness) -> None:
-    session = server.context.web_sessions.find(user.cookie, server.context.time())
-    assert session is not None
-    closed = False
+class Connection:
+    """Receives a response; the client leaves after a number of parts."""
 
-    async def events() -> AsyncGenerator[bytes, None]:
-        nonlocal closed
-        try:
-            while True:
-                yield b"event"
-        finally:
-            closed = True
+    def __init__(self, parts: int) -> None:
+        self.parts = parts
 
-    async def read() -> list[bytes]:
-        parts = []
-        async for part in while_signed_in(events(), lambda: server.context.web_sessions.is_active(session, now)):
-            parts.append(part)
-            if len(parts) == 3:
-                await asyncio.to_thread(user.submit, "/sign-out")
-        return parts
+    def write(self, data: bytes) -> None:
+        pass
 
-    now = server.context.time()
-    user.get("/console")
-    assert len(asyncio.run(read())) == 3
-    assert closed, "the listener is not counted any more"
+    async def drain(self) -> bool:
+        self.parts -= 1
+        return self.parts > 0
+
+
+def test_listener_is_not_counted_after_its_stream(
+    user: ConsoleUser, server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user.get(f"/console/rewrite?host=old.example&to={quote('https://new.example/*', safe='')}")
+    user.submit("/rewrite")
+    path = f"{user.path.partition('?')[0]}/events".encode()
+    cookie = [("cookie", f"{SECURE_COOKIE}={user.cookie}")]
+    counted = server.context.api.listeners.all
+
+    async def stream(method: str, parts: int = 1) -> None:
+        response = await server.service.handle(Request(method, path, cookie, client=Client(STRANGER, secure=True)))
+        assert response.stream is not None, response
+        assert len(counted) == 1
+        await send_stream(Connection(parts), b"", response.stream, with_body=method == "GET", chunked=True)
+        assert not counted, "in the same loop, whose end would stop all tasks"
+
+    asyncio.run(stream("GET"))
+    asyncio.run(stream("HEAD"))
+    monkeypatch.setattr(server.context.web_sessions, "is_active", lambda *_: False)
+    asyncio.run(stream("GET", 9))
 
 
 def test_log_shows_who_changed_what(user: ConsoleUser, server: Harness) -> None:

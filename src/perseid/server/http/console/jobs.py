@@ -1,6 +1,6 @@
 """Jobs with live progress and undo, changing many links, transferring many records, and the log of all changes."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -61,21 +61,33 @@ async def stream_job(console: ConsoleRequest) -> Response:
         server, session = console.request_context.server, console.session
         assert session is not None  # noqa: S101 - the route needs one
         is_active = partial(server.web_sessions.is_active, session)
-        return replace(response, stream=while_signed_in(response.stream, lambda: is_active(server.time())))
+        return replace(response, stream=StreamOfSession(response.stream, lambda: is_active(server.time())))
     # Without the challenge of the API, for which a browser would show its password dialog.
     return Response(response.status, (NO_STORE,), response.body)
 
 
-async def while_signed_in(stream: AsyncIterator[bytes], is_active: Callable[[], bool]) -> AsyncGenerator[bytes, None]:
-    """End a stream when the session ends; it has a part, maybe an empty one, every second."""
-    try:
-        async for part in stream:
-            if not is_active():
-                return
-            yield part
-    finally:
-        if isinstance(stream, AsyncGenerator):
-            await stream.aclose()
+class StreamOfSession(AsyncIterator[bytes]):
+    """Ends a stream when the session ends; it has a part, maybe an empty one, every second.
+
+    Not a generator: closing one that has not started, as for HEAD, would not close the stream.
+    """
+
+    def __init__(self, stream: AsyncIterator[bytes], is_active: Callable[[], bool]) -> None:
+        self._stream = stream
+        self._is_active = is_active
+
+    async def __anext__(self) -> bytes:
+        part = await anext(self._stream)
+        if self._is_active():
+            return part
+        await self.aclose()
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Close the stream: the client has gone, or wants no body."""
+        close = getattr(self._stream, "aclose", None)
+        if close is not None:
+            await close()
 
 
 @JOBS.post("/jobs/{job}/{action}")
