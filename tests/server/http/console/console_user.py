@@ -114,10 +114,14 @@ class ConsoleUser:
 
     def form(self, action: str) -> Form:
         """The form of the page whose action ends in a text."""
+        return self.forms(action)[0]
+
+    def forms(self, action: str) -> list[Form]:
+        """The forms of the page whose action ends in a text; at least one."""
         forms = self._forms()
         found = [form for form in forms if form.method == "post" and form.action.partition("?")[0].endswith(action)]
         assert found, (action, [form.action for form in forms], self.text)
-        return found[0]
+        return found
 
     def form_fields_of(self, path: str) -> dict[str, str]:
         """Open a page and return the fields of its last form."""

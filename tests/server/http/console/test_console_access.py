@@ -6,12 +6,16 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from perseid.records.record import Value
+from perseid.names.handle import Handle
+from perseid.records.admin import Admin
+from perseid.records.record import Value, ValueRef
+from perseid.registry.commands.records import PartialValue, SetValues
 from perseid.schema.access import Access, AccessEntry, KeyState
 from perseid.server.http.console.access_picture import MAX_IDENTITIES, count_omitted, draw_access
 from tests.server.http.console.console_user import ConsoleUser
 from tests.server.http.contexts import Harness
 from tests.server.http.resolver.resolver_records import create
+from tests.server.installations import OPERATOR
 
 ACCESS = "/console/access?on=12345"
 SCRIPT = "<script>alert(1)</script>"
@@ -33,6 +37,21 @@ def shown_secret(user: ConsoleUser) -> str:
 def grant(user: ConsoleUser, identity: str, role: str = "editor", on: str = "12345") -> None:
     user.get(f"/console/access?on={on}")
     user.submit("/access/grant", identity=identity, rights=role)
+
+
+def revoke(user: ConsoleUser, identity: str, right: str = "") -> None:
+    """Press the button of a row."""
+    forms = user.forms("/access/revoke")
+    user.post(
+        "/console/access/revoke",
+        next(form.fields for form in forms if form.fields["identity"] == identity and right in form.fields["rights"]),
+    )
+
+
+def rights_of(user: ConsoleUser, identity: str) -> list[str]:
+    """The rights of an identity that can be revoked."""
+    forms = user.forms("/access/revoke")
+    return sorted([form.fields["rights"] for form in forms if form.fields["identity"] == identity])
 
 
 def row_of(user: ConsoleUser, identity: str) -> str:
@@ -62,10 +81,30 @@ def test_role_is_given_and_revoked(user: ConsoleUser) -> None:
     assert "editor" in row_of(user, "300:12345/ann")
     grant(user, "300:12345/ann")
     assert "Nothing changed." in user.text
-    fields = user.form("/access/revoke").fields | {"identity": "300:12345/ann"}
-    user.post("/console/access/revoke", fields)
+    revoke(user, "300:12345/ann")
     assert "Access was revoked." in user.text
     assert "300:12345/ann" not in row_of(user, "editor")
+
+
+def test_only_the_role_of_the_row_is_revoked(user: ConsoleUser) -> None:
+    add_user(user, "ann")
+    for right in ("editor", "reader", "add_na"):
+        grant(user, "300:12345/ann", right)
+    revoke(user, "300:12345/ann", "reader")
+    assert rights_of(user, "300:12345/ann") == ["add_na", "editor"]
+    revoke(user, "300:12345/ann", "add_na")
+    assert rights_of(user, "300:12345/ann") == ["editor"]
+
+
+def test_administrator_of_a_prefix_without_a_group_is_revoked(user: ConsoleUser, server: Harness) -> None:
+    add_user(user, "ann")
+    admin = Admin(ValueRef.parse("300:12345/ann")).to_bytes()
+    server.registry.do(SetValues(Handle.parse("0.NA/12345"), (PartialValue("HS_ADMIN", admin, 101),)), OPERATOR, "cli")
+    user.get(ACCESS)
+    assert "value 101" in user.text
+    revoke(user, "300:12345/ann")
+    assert "Access was revoked." in user.text
+    assert "value 101" not in user.text
 
 
 def test_access_to_one_record_is_given(user: ConsoleUser) -> None:
@@ -74,6 +113,8 @@ def test_access_to_one_record_is_given(user: ConsoleUser) -> None:
     assert "Access was given." in user.text
     assert "Who can do what with 12345/n1" in user.text
     assert not user.has_form("/users"), "users belong to a prefix"
+    revoke(user, "300:12345/ann")
+    assert "Access was revoked." in user.text
 
 
 def test_invalid_identity_is_refused_and_kept_in_the_form(user: ConsoleUser) -> None:

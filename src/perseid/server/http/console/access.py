@@ -3,7 +3,8 @@
 from typing import Final
 
 from perseid.client.errors import ClientError
-from perseid.schema.access import Access, AccessRole, User, UserKey
+from perseid.registry.access.roles import PREFIX_PERMISSIONS, permission_names
+from perseid.schema.access import Access, AccessEntry, AccessRole, User, UserKey
 from perseid.schema.namespaces import DEFAULT_DAYS, SCOPES, CreatedToken, Namespace
 from perseid.server.http.messages import Response
 from perseid.server.http.pages.texts import _
@@ -20,6 +21,8 @@ PAGE_SIZE: Final = 100
 """Users or tokens on a page."""
 
 ROLES: Final = tuple([role.value for role in AccessRole])
+
+_PREFIX_PERMISSIONS: Final = frozenset(permission_names(PREFIX_PERMISSIONS))
 
 
 # Access
@@ -44,7 +47,7 @@ async def grant(console: ConsoleRequest) -> Response:
 
 @ACCESS.post("/access/revoke")
 async def revoke(console: ConsoleRequest) -> Response:
-    """Take everything that an identity can do there."""
+    """Take roles or permissions from an identity; everything if the form names none."""
     on, rights = console.text("on"), console.text("rights").split()
     try:
         changed = await console.api.revoke(console.text("identity"), on, rights, note=console.text("note"))
@@ -129,8 +132,20 @@ async def _access_page(console: ConsoleRequest, problem: ClientError | None = No
         users=users,
         next_cursor=cursor,
         roles=ROLES,
+        rights_of=lambda entry: [] if access is None else _get_rights(access, entry),
         fields=dict(console.form.pairs),
     )
+
+
+def _get_rights(access: Access, entry: AccessEntry) -> list[str]:
+    """The rights that the button of a row revokes; none for everything."""
+    on_prefix = "/" not in access.on
+    if on_prefix and entry.groups and entry.role is not None:
+        return [entry.role.value]
+    is_only = [each.identity for each in access.entries].count(entry.identity) == 1
+    if on_prefix and is_only and not _PREFIX_PERMISSIONS.issuperset(entry.permissions):
+        return []  # permissions for records cannot be named on a prefix
+    return list(entry.permissions)
 
 
 # Tokens and sessions
