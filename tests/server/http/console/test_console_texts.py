@@ -12,6 +12,8 @@ from perseid.records.admin import Admin
 from perseid.records.record import Value, ValueRef
 from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import PartialValue, SetValues
+from perseid.registry.jobs import rewrite
+from perseid.registry.jobs.rewrite import Rewrite
 from perseid.registry.policy.policy import PROFILES
 from tests.server.http.console.console_user import ConsoleUser
 from tests.server.http.contexts import Harness, harness
@@ -114,15 +116,21 @@ def test_texts_about_one_record_are_in_the_catalog(user: Reader, server: Harness
         user.look()
 
 
-def test_texts_about_many_records_are_in_the_catalog(user: Reader) -> None:
-    for row in ("nonsense,x", "12345/row,https://row.example/"):
+def test_texts_about_many_records_are_in_the_catalog(user: Reader, server: Harness) -> None:
+    for content, advice in (
+        ("handle,URL\nnonsense,x", ""),
+        ("handle,Signature\n12345/row,x", "⟦Upload the file again, and enter Signature=TYPE under the columns"),
+        (f"handle,URL\n{HANDLE},https://row.example/", "⟦Remove the row, or choose above what happens"),
+        ("handle,URL\n12345/row,https://row.example/", ""),
+    ):
         user.get("/console/imports")
         fields = user.form("/imports").fields
         fields.pop("file", None)
-        user.upload("/console/imports", fields, "rows.csv", f"handle,URL\n{row}\n".encode())
+        user.upload("/console/imports", fields, "rows.csv", content.encode())
         while "is being checked" in user.text:
             user.get(user.path)
         user.look()
+        assert advice in user.text
     user.submit("/apply")
     user.look()
     user.get(user.path.partition("?")[0])
@@ -131,6 +139,11 @@ def test_texts_about_many_records_are_in_the_catalog(user: Reader) -> None:
     user.look()
     user.get("/console/jobs")
     user.look()
+    order = Rewrite("https://old.example/*", "https://new.example/*")
+    job = rewrite.start(server.registry, order, OPERATOR, "cli", "", 1)
+    user.get(f"/console/jobs/{job.id}")
+    user.look()
+    assert f"⟦Resume job {job.id}⟧" in user.text
 
 
 def test_texts_about_namespaces_and_access_are_in_the_catalog(user: Reader) -> None:

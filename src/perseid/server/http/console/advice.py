@@ -5,6 +5,7 @@ from typing import Final
 
 from perseid.registry.advice import AdviceKind, AdviceTexts, render
 from perseid.registry.responses import to_advice
+from perseid.schema.imports import ImportResponse, RowProblemResponse
 from perseid.schema.problems import Problem
 from perseid.schema.records import Explanation
 from perseid.server.http.pages.texts import _, mark, on_change
@@ -80,7 +81,9 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
 """Advice as pages and fields of the console; other advice reads the same at every interface, in English."""
 
 
-def describe_advice(source: Problem | Explanation, fallback: str) -> tuple[str, str]:
+def describe_advice(
+    source: Problem | Explanation | ImportResponse | RowProblemResponse, fallback: str
+) -> tuple[str, str]:
     """Return the text of advice from the API, and its language if that is not the one of the page."""
     advice = to_advice(source)
     if advice is None:

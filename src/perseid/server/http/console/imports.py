@@ -7,13 +7,11 @@ from typing import Final
 import msgspec
 
 from perseid.client.errors import ClientError, Refused
-from perseid.registry.advice import render
-from perseid.registry.responses import to_advice
-from perseid.schema.imports import ImportQuery, ImportResponse, ImportState, OnExisting, RowProblemResponse
+from perseid.schema.imports import ImportQuery, ImportResponse, ImportState, OnExisting
 from perseid.server.http.messages import Response
 from perseid.server.http.pages.texts import _
 
-from .advice import ADVICE_TEXTS
+from .advice import describe_advice
 from .requests import ConsoleRequest
 from .routing import Pages
 
@@ -129,11 +127,12 @@ async def _import_page(console: ConsoleRequest, problem: ClientError | None = No
         problems = await console.api.import_problems(found.id, page_size=PAGE_SIZE).page(console.text("problems"))
     if found.changes:
         changes = await console.api.import_changes(found.id, page_size=PAGE_SIZE).page(console.text("changes"))
-    advice = to_advice(found)
+    advice, language = describe_advice(found, found.advice or "")
     return console.render(
         "import.html",
-        advice=render(advice, ADVICE_TEXTS) if advice is not None else found.advice or "",
-        fixes=[_phrase(each) for each in problems.problems] if problems is not None else [],
+        advice=advice,
+        advice_language=language,
+        fixes=[describe_advice(each, each.fix) for each in problems.problems] if problems is not None else [],
         title=_("Import of {name}").format(name=found.name or found.id),
         problem=problem,
         found=found,
@@ -144,12 +143,6 @@ async def _import_page(console: ConsoleRequest, problem: ClientError | None = No
         is_checking=found.state in (ImportState.CHECKING, ImportState.UPLOADING),
         is_ready=found.state is ImportState.READY,
     )
-
-
-def _phrase(problem: RowProblemResponse) -> str:
-    """The fix of the problem of a row, in terms of the console."""
-    advice = to_advice(problem)
-    return problem.fix if advice is None else render(advice, ADVICE_TEXTS)
 
 
 def _columns(found: ImportResponse) -> list[tuple[str, str]]:

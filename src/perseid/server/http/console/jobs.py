@@ -10,8 +10,6 @@ from perseid.client.api_exchange import HttpRequest
 from perseid.client.api_operations import encode_parameter
 from perseid.client.api_services import JOB_PATH
 from perseid.client.errors import ClientError, Refused
-from perseid.registry.advice import render
-from perseid.registry.responses import to_advice
 from perseid.schema.jobs import JobResponse, JobState
 from perseid.schema.queries import Selectors
 from perseid.server.http.messages import Response
@@ -19,7 +17,7 @@ from perseid.server.http.pages.texts import _
 from perseid.server.http.responses import NO_STORE
 from perseid.server.http.v1.routing import BASE as API_BASE
 
-from .advice import ADVICE_TEXTS
+from .advice import describe_advice
 from .requests import ConsoleRequest
 from .routing import Pages
 
@@ -119,10 +117,11 @@ async def preview_undo(console: ConsoleRequest) -> Response:
 
 async def _job_page(console: ConsoleRequest, name: str, problem: ClientError | None = None) -> Response:
     job = await console.api.job(name)
-    advice = None if job.problem is None else to_advice(job.problem)
+    advice, language = ("", "") if job.problem is None else describe_advice(job.problem, job.problem.advice)
     return console.render(
         "job.html",
-        advice=render(advice, ADVICE_TEXTS),
+        advice=advice,
+        advice_language=language,
         title=_("Job {job}").format(job=job.job),
         problem=problem,
         scripts=("job.js",) if job.state in _RUNNING else (),
