@@ -40,6 +40,7 @@ from perseid.registry.jobs.rewrite import Rewrite
 from perseid.registry.jobs.transfer import TransferAll
 from perseid.registry.policy.policy import PROFILES, Audience
 from perseid.registry.queries import history
+from perseid.registry.queries.find import Search, find
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
 from perseid.registry.results import ChangeResult, Refused
@@ -338,6 +339,16 @@ def test_token_loses_the_permissions_of_its_issuer(here: Registry) -> None:
     here.do(NEW, identity, "http")
     here.do(Remove(handle("0.NA/12345"), (100,)), OPERATOR, "cli")
     refused(lambda: here.do(Create(handle("12345/2"), (URL,)), identity, "http"), ResponseCode.INVALID_ADMIN)
+
+
+def test_token_finds_records_only_with_the_scope_to_find(here: Registry) -> None:
+    def found(*scopes: str) -> list[str]:
+        with here.snapshot() as snapshot:
+            page = find(snapshot, shown(here, ANN, scope(*scopes)), Search(type="URL"))
+        return [item.handle for item in page.items]
+
+    assert found("read", "find") == [str(X)]
+    assert found("read", "mint") == []
 
 
 def test_issuer_without_an_index_gives_no_more_permissions(there: Registry) -> None:

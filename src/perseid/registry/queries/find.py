@@ -49,14 +49,15 @@ from perseid.records.record import Permission, Value
 from perseid.records.titles import MIN_WORD, find_words, read_line, select_titles, title_rank
 from perseid.records.types import HS_ADMIN, HS_SECKEY, TypeQuery, has_type
 from perseid.registry.access.authorization import SearchUsage
-from perseid.registry.access.permissions import display_name
+from perseid.registry.access.permissions import RequiredScope, display_name
 from perseid.registry.advice import AdviceKind
-from perseid.registry.identity import Anonymous, Identity
+from perseid.registry.identity import Anonymous, Identity, TokenIdentity
 from perseid.registry.policy.authority import first_valid, name_key, parse_stored_party, values_of_exact_type
 from perseid.registry.policy.policy import Policy
 from perseid.registry.results import InvalidQuery, InvalidRequest, Refused
 from perseid.registry.snapshot import SITE_PREFIX, Snapshot
 from perseid.schema.common import HandleState
+from perseid.schema.namespaces import Scope
 from perseid.schema.queries import Selectors
 from perseid.wire.codes import ResponseCode
 
@@ -443,7 +444,15 @@ class _ResultFilter:
         if match is None or (access.lists and (access.administers or is_public(entry.state))):
             return match
         name = Handle.parse_lenient(entry.handle)
-        return match if self._snapshot.is_responsible(name) and can_read(self._snapshot, self._identity, name) else None
+        is_visible = self._has_scope(name) and self._snapshot.is_responsible(name)
+        return match if is_visible and can_read(self._snapshot, self._identity, name) else None
+
+    def _has_scope(self, name: Handle) -> bool:
+        """Whether the caller can find a record at all: to read it is another scope of a token."""
+        if not isinstance(self._identity, TokenIdentity):
+            return True
+        namespace = name.suffix if name.is_prefix_handle else name.prefix
+        return not self._identity.scope.describe_missing(RequiredScope.for_namespace(namespace, Scope.FIND))
 
     def _match_entry(self, entry: Entry) -> "_Match | None":
         """Return the match among the values that the caller can read."""
