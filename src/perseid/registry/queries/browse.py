@@ -109,9 +109,14 @@ def get_overview(context: Context, prefix: str, store: StatisticsStore | None) -
 
 
 def _read_growth(context: Context, prefix: str, store: StatisticsStore | None) -> tuple[tuple[str, int], ...]:
-    """The growth since the day before the first change in the last `GROWTH_DAYS`; none if nothing changed."""
+    """The growth since the day before the first change in the last `GROWTH_DAYS`; none if nothing changed, or if the
+    statistics cannot be read: the page does without them.
+    """
     query = StatisticsQuery(prefix, since=to_iso(context.now - GROWTH_DAYS * DAY))
-    rows = read_statistics(context, store, query, context.now * _SECOND).rows
+    try:
+        rows = read_statistics(context, store, query, context.now * _SECOND).rows
+    except OSError:
+        return ()
     levels = [((row.start or "")[:10], row.identifiers) for row in rows]
     start = next((position for position, level in enumerate(levels) if level[1] != levels[0][1]), len(levels) + 1)
     return tuple(levels[start - 1 :])

@@ -154,9 +154,19 @@ def test_growth_is_drawn_where_everybody_can_list_and_see_the_past(server: Harne
     assert "<svg" not in drawn(server, OPEN), "the number of earlier handles is the past"
 
 
+def test_unreadable_statistics_do_not_prevent_the_page(server: Harness, tmp_path: Path) -> None:
+    store = server.registry.statistics = StatisticsStore(tmp_path)
+    store.path.write_bytes(b"damaged " * 1_000)
+    page = drawn(server, OPEN)
+    assert "Recent changes" in page
+    assert "<svg" not in page
+
+
 def drawn(server: Harness, prefix: str) -> str:
     server.context.kept_pages.clear()
-    return server.get(f"/namespaces/{prefix}").body.decode()
+    answer = server.get(f"/namespaces/{prefix}")
+    assert answer.status == 200
+    return answer.body.decode()
 
 
 def test_every_policy_is_explained() -> None:
