@@ -22,7 +22,7 @@ from perseid.registry.results import Refused
 from perseid.registry.snapshot import SITE_PREFIX, Snapshot
 from perseid.schema.statistics import StatisticsQuery
 
-from .listing import LogEntry, count_handles, list_log
+from .listing import LogEntry, count_handles, list_recent
 from .namespaces import get_policy
 from .statistics import read_statistics
 
@@ -102,8 +102,8 @@ def get_overview(context: Context, prefix: str, store: StatisticsStore | None) -
     if not is_listed(snapshot, prefix):
         return NamespaceOverview(prefix, policy, None)
     count = count_handles(snapshot, Anonymous(), prefix)
-    page = list_log(snapshot, Anonymous(), max(0, snapshot.reader.size - RECENT_ENTRIES), RECENT_ENTRIES)
-    recent = [entry for entry in reversed(page.items) if fold(entry.handle.partition("/")[0]) == fold(prefix)]
+    page = list_recent(snapshot, Anonymous(), limit=RECENT_ENTRIES)
+    recent = [entry for entry in page.items if fold(entry.handle.partition("/")[0]) == fold(prefix)]
     growth = _read_growth(context, prefix, store) if policy.show_past else ()
     return NamespaceOverview(prefix, policy, count, tuple(recent[:MAX_RECENT]), growth)
 

@@ -18,6 +18,7 @@ from perseid.registry.commands.lifecycle import Tombstone
 from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
 from perseid.registry.commands.records import Create, Delete
 from perseid.registry.policy.policy import PROFILES, Audience
+from perseid.registry.queries import listing
 from perseid.server.http.pages import browse_pages
 from perseid.server.http.pages.browse_pages import explain_policy
 from tests.server.http.contexts import Harness, header_of, json_of
@@ -118,6 +119,18 @@ def test_page_of_a_listed_namespace_has_counts_and_changes(server: Harness) -> N
     assert f"/{OPEN}/report-2?noredirect" in page.links
     assert "report-3" not in page.text, "unpublished"
     assert f"Reports & {ATTACK}" in page.text
+
+
+def test_the_newest_changes_are_shown_whatever_was_before(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of the log ends after a number of prefixes."""
+    monkeypatch.setattr(listing, "MAX_PREFIXES", 1)
+    for name in ("first", "last"):
+        create(server, f"{OPEN}/{name}", text(1, "URL", "https://example.org/"))
+    links = page_of(server.get(f"/namespaces/{OPEN}")).links
+    assert [link for link in links if link.startswith(f"/{OPEN}/")] == [
+        f"/{OPEN}/last?noredirect",
+        f"/{OPEN}/first?noredirect",
+    ]
 
 
 def test_page_of_another_namespace_has_its_rules_only(server: Harness) -> None:
