@@ -139,6 +139,36 @@ def test_others_see_what_the_policy_lets_them_count(
         wanted(registry, store, identity)
 
 
+@pytest.mark.parametrize("by", StatisticsPeriod)
+def test_growth_is_hidden_where_the_policy_hides_the_past(
+    registry: Registry, store: StatisticsStore, by: StatisticsPeriod
+) -> None:
+    put(registry, name="12345/a")
+    put(registry, name="12345/b")
+    delete(registry, name="12345/b")
+    with registry.snapshot() as snapshot:
+        while store.count_changes(snapshot.reader, registry.now()):
+            pass
+    store.add(NOON - 2 * DAY, {("12345", "published"): 2, ("12345", "native"): 5})
+    store.add(NOON - DAY, {("12345", "withdrawn"): 2})
+    (public,) = store.count_public("12345").values()
+
+    def seen(identity: Identity, *, show_past: bool) -> set[tuple[int, int, int]]:
+        registry.do(SetPolicy("12345", policy(who_may_list=Audience.PUBLIC, show_past=show_past)), OPERATOR, "cli")
+        rows = read(registry, store, identity, namespace="12345", by=by, since="2026-11-12").rows
+        assert sum(row.native for row in rows) == 5
+        return {(row.published, row.withdrawn, row.identifiers) for row in rows}
+
+    everything = seen(OPERATOR, show_past=True)
+    assert sum(row[0] for row in everything) >= 2
+    assert sum(row[1] for row in everything) >= 2
+    for administrator in (LISTER, SERVER, OPERATOR):
+        assert seen(administrator, show_past=False) == everything
+    for other in (NOBODY, STRANGER, ANN):
+        assert seen(other, show_past=True) == everything
+        assert seen(other, show_past=False) == {(0, 0, public)}
+
+
 def test_a_server_without_lists_shows_statistics_to_administrators_only(store: StatisticsStore) -> None:
     with site(rules=rules(listing_allowed=False), who_may_list=Audience.PUBLIC) as registry:
         assert read(registry, store, LISTER, namespace="12345").rows[0].activity is not None

@@ -2,7 +2,8 @@
 
 Administrators of a namespace (those who can list all of its handles) see everything about it, server administrators
 about all. If the policy lets others list the handles (`who_may_list`), they see resolutions and growth: what they
-could count themselves. The number of hidden identifiers is not part of the growth.
+could count themselves. The number of hidden identifiers is not part of the growth. If the policy hides the past
+(`show_past = false`), they see only how many identifiers there are now: growth would reveal deletions.
 
 Wanted identifiers are for administrators only. One that has a record in any state, hidden ones too, is not among them:
 whether it has one is looked up in the ledger when the list is read.
@@ -44,6 +45,7 @@ _SECOND: Final = 1_000_000
 _KINDS: Final = ("native", "redirects", "pages", "json")
 _BOTS: Final = ("bot_redirects", "bot_pages", "bot_json")
 _ACTIVITY: Final = ("not_found", "bot_not_found", "created", "updated", "deleted")
+_NO_GROWTH: Final = {"published": 0, "withdrawn": 0}
 _DURATIONS: Final = ("under_1ms", "under_10ms", "under_100ms", "under_1s", "slower")
 
 
@@ -57,6 +59,8 @@ def read_statistics(
     # Later periods too, to get from the present number of identifiers to earlier ones.
     sums = [] if store is None else store.read_sums(unit, first, now // _SECOND + size, query.namespace)
     public = {} if store is None else store.count_public(query.namespace)
+    if not (administers or query.namespace is None or get_policy(context.snapshot, query.namespace).show_past):
+        sums = [Sums(each.start, each.prefix, {**each.counts, **_NO_GROWTH}) for each in sums]
     if query.by is StatisticsPeriod.NAMESPACE:
         rows = _rows_by_namespace([each for each in sums if each.start < end], public, administers=administers)
     else:
