@@ -117,6 +117,18 @@ def test_wrong_proof_is_detected(visitor: Visitor, how: str) -> None:
     assert "The proof is wrong" in verify(visitor.page)
 
 
+def test_proof_of_another_version_is_detected(visitor: Visitor) -> None:
+    """It has values with the same indexes."""
+    visitor.go(f"/{NAME}?noredirect")
+    seq = int(visitor.page.get_attribute(".verify", "data-seq") or 0)
+    visitor.page.route(
+        "**/proof", lambda route: route.fulfill(response=route.fetch(url=f"{route.request.url}?at={seq}"))
+    )
+    assert "The proof is correct" in verify(visitor.page)
+    seq -= 1
+    assert "has changed since this page was loaded" in verify(visitor.page)
+
+
 def test_missing_proof_is_reported(visitor: Visitor) -> None:
     visitor.page.route("**/proof", lambda route: route.fulfill(status=503, body="{}"))
     visitor.go(f"/{NAME}?noredirect")

@@ -228,6 +228,7 @@ def record_page(found: LookupResult, shown: PageDetails, links: LinkBuilder, hea
             "then": then,
             "api": shown.api,
             "handle": quote(found.registered_name, safe=""),
+            "seq": str(found.resolved.seq),
             "prefix": prefix.text,
             "prefix_path": prefix.href,
             "json_ld": shown.json_ld or "",

@@ -96,7 +96,8 @@ for (const area of document.querySelectorAll(".verify")) {
         get(`/api/v1/handles/${area.dataset.handle}/proof`), get("/api/v1/ledger/key")]);
       const found = await check(proof, keys.key);
       const shown = [...document.querySelectorAll("[data-index]")].map(each => Number(each.dataset.index));
-      if (shown.some(index => !found.indexes.includes(index))) return say(area, status, "", [["changed"]]);
+      const isOther = found.seq !== Number(area.dataset.seq) || shown.some(index => !found.indexes.includes(index));
+      if (isOther) return say(area, status, "", [["changed"]]);
       const time = new Date(found.at / 1000).toLocaleString(), number = new Intl.NumberFormat();
       const values = { seq: number.format(found.seq), time, count: shown.length, size: number.format(found.size) };
       say(area, status, "ok", [["ok", values], found.signed ? ["signed", { key: keys.origin }] : ["unsigned"], ["caution"]]);
