@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from perseid.ledger.errors import LedgerError
 from perseid.ledger.statistics import StatisticsStore
 from perseid.names.handle import Handle
 from perseid.registry.commands.lifecycle import Unpublish
@@ -131,6 +132,25 @@ def test_at_the_end_the_whole_ledger_is_counted_and_a_failure_is_retried(
     assert store.count_public() == whole.count_public()
     assert sums(directory) == sums(tmp_path) + Counter(not_found=1, under_1ms=1)
     assert [(each.name, each.count) for each in store.read_wanted(PREFIX)] == [(f"{PREFIX}/wanted", 1)]
+
+
+def test_a_ledger_that_fails_while_it_is_counted_is_not_tried_again_at_the_end(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, steps = StatisticsStore(directory), 0
+
+    def fail_later(*_: Any) -> bool:
+        nonlocal steps
+        steps += 1
+        if steps > 1:
+            raise LedgerError("closed")
+        return True
+
+    monkeypatch.setattr(store, "count_changes", fail_later)
+    with Installation.open(directory) as installation:
+        until(lambda: installation.ledger.ready)
+        asyncio.run(StatisticsRecorder(RequestTally(), store, installation.ledger, reads_ledger=True).finish())
+    assert steps == 2
 
 
 def test_nothing_is_counted_if_disabled(directory: Path) -> None:

@@ -243,6 +243,7 @@ class StatisticsRecorder:
             if not self._has_failed:
                 _logger.warning("statistics are incomplete: %s", error)
             self._has_failed = True
+            self._is_behind = False  # the ledger is tried again when it is time, not at once
             self._is_busy = isinstance(error, OSError)
         else:
             self._has_failed = self._is_busy = False
