@@ -10,6 +10,7 @@ import pytest
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.record_keys import policy_name
 from perseid.ledger.log.requests import Append
+from perseid.names.uri import MAX_ENCODED_LENGTH
 from perseid.records.admin import Admin
 from perseid.records.data_types import Definition
 from perseid.records.partition import find_server_index
@@ -194,6 +195,16 @@ def test_link_checks_of_a_page_are_limited(server: Harness) -> None:
     assert not {"/12345/n0", "/12345/n1"} & set(page.links)
     assert "too far down" in page.text
     assert "/12345/n1" in page_of(server.get("/12345/few-types?noredirect")).links, "no other page lacks the link"
+
+
+def test_long_texts_are_not_cached_as_names(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    added: list[object] = []
+    monkeypatch.setattr(server.context.page_cache, "add", lambda key, *_: added.append(key))
+    longest = "12345/" + "x" * (MAX_ENCODED_LENGTH - 6)
+    create(server, "12345/long-names", text(1, "HS_ALIAS", longest), text(2, "HS_ALIAS", f"{longest}x"))
+    assert server.get("/12345/long-names?noredirect&ignore_aliases").status == 200
+    assert ("page", longest) in added
+    assert ("page", f"{longest}x") not in added
 
 
 def test_invalid_links_are_ignored(server: Harness) -> None:

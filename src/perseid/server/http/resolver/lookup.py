@@ -18,7 +18,7 @@ from perseid.ledger.log.entry import State
 from perseid.names.cordra import join_reference
 from perseid.names.errors import NameProblem
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, ancestor_prefixes, fold
-from perseid.names.uri import QUERY_SAFE, Reference
+from perseid.names.uri import MAX_ENCODED_LENGTH, QUERY_SAFE, Reference
 from perseid.records.errors import InvalidData
 from perseid.records.locations import Candidates, find_locations
 from perseid.records.namespace import Namespace, NamespaceStatus
@@ -281,10 +281,13 @@ class RecordReader:
         return NamespaceInfo(contact or self._address(handle.prefix), inactive)
 
     def link_to(self, name: str) -> str:
-        """The path of the page of a name; empty if this server has none, and after `MAX_LINK_CHECKS` names."""
+        """The path of the page of a name; empty if this server has none, and after `MAX_LINK_CHECKS` names.
+
+        Names are texts of values, of any length: those that are longer than any handle are not looked for or cached.
+        """
         known = self._links.get(name)
         if known is None:
-            is_checked = len(self._links) < MAX_LINK_CHECKS
+            is_checked = len(self._links) < MAX_LINK_CHECKS and len(name) <= MAX_ENCODED_LENGTH
             page = self.cached(("page", name), lambda: self._find_page(name)) if is_checked else ""
             known = self._links[name] = path_to(page, self.server.settings) if page else ""
         return known
