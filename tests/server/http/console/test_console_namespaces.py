@@ -1,9 +1,15 @@
 """Namespaces in the console: create, change the policy after a preview, retire and remove; and types of values."""
 
+from typing import Any
+
 import pytest
 
+from perseid.client.api_exchange import ApiRequest
+from perseid.registry.queries.namespaces import ChangePolicy
+from perseid.server.http.console.requests import ConsoleApi
 from tests.server.http.console.console_user import ConsoleUser
 from tests.server.http.contexts import Harness
+from tests.server.installations import OPERATOR
 
 PAGE = "/console/namespaces/12345"
 SCRIPT = "<script>alert(1)</script>"
@@ -191,3 +197,35 @@ def test_two_people_who_change_one_rule_get_a_conflict(server: Harness) -> None:
     first.submit("/policy", save="yes")
     second.submit("/policy", **{"rule.purpose": '"Mine"'})
     assert "Somebody else has changed the rule purpose" in second.alert
+
+
+def test_rule_that_somebody_changes_during_the_save_is_not_reverted(
+    user: ConsoleUser, server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = ConsoleApi.send
+
+    async def send_after_others(api: ConsoleApi, request: ApiRequest[Any]) -> object:
+        if request.method != "GET":
+            server.registry.do(ChangePolicy("12345", 'purpose = "Theirs"'), OPERATOR, "cli")
+        return await send(api, request)
+
+    user.get(PAGE)
+    before = user.form("/policy").fields
+    user.submit("/policy", **{"rule.default_ttl": "60"})
+    with monkeypatch.context() as patch:
+        patch.setattr(ConsoleApi, "send", send_after_others)
+        user.submit("/policy", save="yes")
+    user.get(PAGE)
+    after = user.form("/policy").fields
+    changed = {name: text for name, text in after.items() if name.startswith("rule.") and text != before[name]}
+    assert changed == {"rule.purpose": '"Theirs"', "rule.default_ttl": "60"}
+
+
+def test_another_profile_changes_only_what_the_preview_shows(user: ConsoleUser) -> None:
+    user.get(PAGE)
+    before = user.form("/policy").fields
+    user.submit("/policy", **{"rule.profile": '"pilin"'})
+    user.submit("/policy", save="yes")
+    user.get(PAGE)
+    after = user.form("/policy").fields
+    assert [name for name in after if name.startswith("rule.") and after[name] != before[name]] == ["rule.profile"]

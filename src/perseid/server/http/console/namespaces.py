@@ -102,7 +102,9 @@ async def change_policy(console: ConsoleRequest) -> Response:
         return console.render(
             "policy_preview.html", title=title, prefix=prefix, rules=changed, note=console.text("note")
         )
-    text = "".join([f"{rule.name} = {rule.text}\n" for rule in rules])
+    # Others may change the other rules meanwhile. But a profile alone would replace them all, unlike the preview.
+    sent = rules if any(rule.name == "profile" for rule in changed) else changed
+    text = "".join([f"{rule.name} = {rule.text}\n" for rule in sent])
     try:
         change_case = bool(console.text("change_case"))
         await console.api.change_policy(prefix, text, change_case=change_case, note=console.text("note"))
