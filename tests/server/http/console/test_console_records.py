@@ -142,9 +142,13 @@ def test_value_is_added_and_removed(user: ConsoleUser, server: Harness) -> None:
 
 def test_two_people_get_a_conflict_with_both_versions(user: ConsoleUser, server: Harness) -> None:
     user.get(f"{PATH}/edit")
+    index = user.form("/edit").fields["index.1"]
     server.registry.do(SetValues(Handle.parse(HANDLE), (PartialValue("TITLE", b"Theirs", 2),)), OPERATOR, "cli")
-    user.submit("/edit", **{"data.1": "https://mine.example/"})
-    assert user.page.status == 409
+    user.submit("/edit", **{"data.1": "https://mine.example/", "index.1": "one"})
+    assert user.page.status == 422
+    assert "The index in row 1 is not a number" in user.alert
+    user.submit("/edit", **{"index.1": index})
+    assert user.page.status == 409, "the form still has the version that it showed"
     assert "Theirs" in user.text
     assert "https://mine.example/" in user.text
     assert values_of(server, HANDLE)[1] == "https://old.example/"

@@ -18,7 +18,18 @@ from perseid.server.http.responses import NO_STORE
 from .advice import API_LANGUAGE, describe_advice
 from .requests import ConsoleRequest, ProblemView, describe
 from .routing import Pages
-from .values import EMPTY_ROWS, MAX_ROWS, Row, compare, parse_version, read_rows, to_inputs, to_rows, too_many_values
+from .values import (
+    EMPTY_ROWS,
+    MAX_ROWS,
+    Row,
+    check_indexes,
+    compare,
+    parse_version,
+    read_rows,
+    to_inputs,
+    to_rows,
+    too_many_values,
+)
 
 EDITING: Final = Pages("records")
 
@@ -238,6 +249,10 @@ async def _conflict(console: ConsoleRequest, seq: int, rows: Sequence[Row]) -> R
     except ClientError:
         base = []
     theirs = to_rows(current.values)
+    try:
+        check_indexes(rows)
+    except Refused as error:  # the conflict is shown after the correction
+        return _edit_form(console, current.handle, seq, rows, theirs, error)
     return console.render(
         "record_conflict.html",
         409,

@@ -112,8 +112,7 @@ def _to_input(number: int, row: Row, stored: ValueResponse | None) -> ValueInput
     is_secret = has_type(row.type, HS_SECKEY)
     if not row.type:
         raise Refused(_("Row {number} has no type").format(number=number))
-    if row.index and not _NUMBER.fullmatch(row.index):
-        raise Refused(_("The index in row {number} is not a number").format(number=number))
+    _check_index(number, row)
     if is_secret and row.permissions[2:3] == "1":
         raise Refused(_("The secret key in row {number} would be public").format(number=number))
     data: str | Data = row.data.replace("\r\n", "\n")
@@ -129,6 +128,18 @@ def _to_input(number: int, row: Row, stored: ValueResponse | None) -> ValueInput
     kept = _repeat(stored)
     ttl_type = kept.ttl_type if row.ttl == before.ttl else None
     return msgspec.structs.replace(made, references=kept.references, ttl_type=ttl_type)
+
+
+def check_indexes(rows: Sequence[Row]) -> None:
+    """Refuse rows that stay and that `compare` cannot order. Raises `Refused`."""
+    for number, row in enumerate(rows, 1):
+        if not row.remove:
+            _check_index(number, row)
+
+
+def _check_index(number: int, row: Row) -> None:
+    if row.index and not _NUMBER.fullmatch(row.index):
+        raise Refused(_("The index in row {number} is not a number").format(number=number))
 
 
 def _repeat(value: ValueResponse) -> ValueInput:
@@ -159,7 +170,7 @@ class Change(NamedTuple):
 
 
 def compare(earlier: Sequence[Row], later: Sequence[Row]) -> list[Change]:
-    """The differences between two lists, by index; new rows without one are last."""
+    """The differences between two lists, by index, which `check_indexes` has checked; new rows without one are last."""
     before = {row.index: row for row in earlier}
     kept = [row for row in later if not row.remove]
     after = {row.index: row for row in kept if row.index}
