@@ -1,5 +1,6 @@
 """Identifiers in the console: search, create, edit with a difference, conflicts, and changes of their life."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from urllib.parse import quote
@@ -128,6 +129,13 @@ def test_edit_shows_the_difference_before_it_saves(user: ConsoleUser, server: Ha
     user.submit("/edit", save="yes")
     assert "The change was saved." in user.text
     assert values_of(server, HANDLE)[1] == "https://new.example/"
+
+
+def test_difference_shows_a_changed_type(user: ConsoleUser) -> None:
+    user.get(f"{PATH}/edit")
+    before = user.form("/edit").fields["type.2"]
+    user.submit("/edit", **{"type.2": "DESC"})
+    assert re.search(rf"<del><bdi[^>]*>{before}</bdi></del> <bdi[^>]*>DESC</bdi>", user.page.body.decode())
 
 
 def test_value_is_added_and_removed(user: ConsoleUser, server: Harness) -> None:
