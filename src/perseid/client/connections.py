@@ -97,6 +97,7 @@ async def look_up_async(host: str, timeout: float) -> tuple[str, ...]:  # noqa: 
 
 def _start(host: str, report: "Callable[[tuple[str, ...] | OSError], None]") -> Thread:
     """Look up a domain in a thread, which then ends the turn that the caller has acquired."""
+    turns = _free
 
     def run() -> None:
         try:
@@ -105,13 +106,13 @@ def _start(host: str, report: "Callable[[tuple[str, ...] | OSError], None]") -> 
         except OSError as error:
             report(error)
         finally:
-            _free.release()
+            turns.release()
 
     thread = Thread(target=run, name="perseid-lookup", daemon=True)
     try:
         thread.start()
     except RuntimeError as error:  # no more threads
-        _free.release()
+        turns.release()
         raise OSError(str(error)) from error
     return thread
 

@@ -44,10 +44,10 @@ from tests.server.native.native_client import NativeClient, NoAnswer, Serving, V
 
 RESOLUTIONS = 20
 """Handles that each client resolves during a flood."""
-UDP_PATIENCE = 0.25
-UDP_ATTEMPTS = 400
-"""A flood fills the queue of datagrams, so some are lost, most on a busy machine; whoever repeats a request gets its
-response."""
+UDP_PATIENCE = 4.0
+UDP_ATTEMPTS = 50
+"""A flood fills the queue of datagrams. On a busy machine a request waits for seconds in it, and most are lost; whoever
+repeats a request and waits gets its response."""
 GROWTH = 48 << 20
 """Octets by which a worker may grow while it is flooded: sessions, challenges and answers that it keeps for a while."""
 
@@ -75,7 +75,7 @@ class Honest(threading.Thread):
     def __init__(self, server: Serving, via: Via) -> None:
         super().__init__(name=via.value)
         timeout, self._attempts = (UDP_PATIENCE, UDP_ATTEMPTS) if via is Via.UDP else (120.0, 1)
-        self._client = NativeClient(server.native, via, timeout=timeout, attempts=1)
+        self._client = NativeClient(server.native, via, timeout=timeout, attempts=4)
         self.problem: Exception | None = None
 
     def run(self) -> None:
