@@ -158,8 +158,7 @@ bench: env  ## run the benchmarks (RECORDS and HANDLES=10000,1000000 for larger 
 	$(BIN)/python -m bench.serving.api --records $(RECORDS)
 	$(BIN)/python -m bench.serving.client
 	$(BIN)/python -m bench.serving.commands
-	$(BIN)/python -m bench.serving.migration --records $(RECORDS)
-	$(BIN)/python -m bench.serving.imports --records $(RECORDS)
+	$(BIN)/python -m bench.serving.bulk --records $(RECORDS)
 	@command -v apt-get >/dev/null || exit 0; tools/debian-packages nginx-light wrk
 	$(BIN)/python -m bench.serving.web
 
