@@ -116,6 +116,20 @@ def test_all_rows_are_applied_in_steps_and_undone_together(registry: Registry, m
     assert {get_state(registry, f"12345/{number}") for number in range(8)} == {State.TOMBSTONE}
 
 
+@pytest.mark.parametrize("operation", [RowOperation.CREATE, RowOperation.MINT])
+@pytest.mark.parametrize("order", [("TITLE", "URL", "DESC"), ("URL", "TITLE", "DESC"), ("DESC", "TITLE", "URL")])
+def test_value_that_the_policy_refuses_is_found_in_any_order(
+    registry: Registry, operation: RowOperation, order: tuple[str, ...]
+) -> None:
+    """The refusal names the index, which depends on the values before it."""
+    add_namespace(registry, "2000.01", "cordra")
+    name = "2000.01" if operation is RowOperation.MINT else f"2000.01/{'0' * 32}"
+    texts = {"TITLE": "Chart 4", "URL": "example.org/chart/4", "DESC": "A chart"}
+    values = tuple([ValueInput(type_, texts[type_]) for type_ in order])
+    spooled = check(registry, [row(2, name, operation=operation, values=values, columns=order)])
+    assert [(each.column, each.value) for each in problems(spooled)] == [("URL", "example.org/chart/4")]
+
+
 def test_every_invalid_row_is_reported_with_its_cell(registry: Registry) -> None:
     registry.do(Create(handle("12345/taken"), (Value.text(1, "URL", "https://example.org/"),)), OPERATOR, "cli")
     rows: list[ImportRow | RowProblem] = [

@@ -379,7 +379,7 @@ class ImportCheck:
             return cells[number]
         if refused.code not in _VALUE_CODES or not cells:
             return ("", "") if row.operation is RowOperation.MINT else (self._handle_column, row.handle)
-        for number, cell in enumerate(cells[:MAX_TRIALS]):
+        for number in reversed(range(len(cells))[-MAX_TRIALS:]):  # the last first: the others keep their indexes
             values = (*row.values[:number], *row.values[number + 1 :])
             without = msgspec.structs.replace(row, values=values)
             try:
@@ -392,7 +392,7 @@ class ImportCheck:
             except Refused as other:
                 if other.reason == refused.reason:
                     continue
-            return cell
+            return cells[number]
         return "", ""
 
 
