@@ -123,13 +123,14 @@ def test_changes_are_counted_from_the_ledger_once(kept: StatisticsStore, log: Lo
     log.append([change("a", action=Action.UNPUBLISH, state=State.UNPUBLISHED)])
     log.append([change("b", action=Action.DELETE, state=State.ABSENT), change("c")])
     log.append([change("b", action=Action.CREATE)])
+    log.append([change("c", action=Action.TOMBSTONE, state=State.TOMBSTONE)])
     for _ in range(3):
         count_all(kept, log)
     first, second = [each.counts for each in kept.read_sums("days", 0, 1 << 40, "10.1")]
     columns = ("created", "updated", "deleted", "published", "withdrawn")
     assert [first[each] for each in columns] == [2, 2, 0, 2, 0]
-    assert [second[each] for each in columns] == [2, 1, 1, 2, 2]
-    assert kept.count_public("10.1") == {"10.1": 2}
+    assert [second[each] for each in columns] == [2, 2, 1, 2, 3]
+    assert kept.count_public("10.1") == {"10.1": 1}, "without the tombstone"
 
 
 def test_old_changes_count_for_growth_only(kept: StatisticsStore, log: Log) -> None:

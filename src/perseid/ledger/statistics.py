@@ -23,7 +23,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from perseid.names.handle import fold
 
-from .log.entry import PUBLIC_STATES, Action, State
+from .log.entry import Action, State
 from .log.reader import LogReader
 from .log.record_keys import LOCAL
 
@@ -69,12 +69,12 @@ REQUESTS: Final = (
 """What is counted of requests; the last ones by their duration."""
 
 CHANGES: Final = ("created", "updated", "deleted", "published", "withdrawn")
-"""What is counted of changes. A record that becomes public is published, also if it is created so; one that is deleted
-or hidden is withdrawn."""
+"""What is counted of changes. A record that becomes public is published, also if it is created so; one that is deleted,
+hidden or replaced by a tombstone is withdrawn."""
 
 COLUMNS: Final = (*REQUESTS, *CHANGES)
 
-_VERSION = 1  # of the tables: a file of another version is replaced
+_VERSION = 2  # of the tables: a file of another version is replaced
 _MODE = 0o600
 _RETRY_SECONDS = 0.01
 _COLUMN_LIST = ", ".join(COLUMNS)
@@ -192,7 +192,7 @@ class StatisticsStore:
         return [Sums(row[0], row[1], dict(zip(COLUMNS, row[2:], strict=True))) for row in rows]
 
     def count_public(self, prefix: str | None = None) -> dict[str, int]:
-        """Return the number of public identifiers by prefix, as far as the ledger was counted."""
+        """Return the number of public identifiers by prefix, without tombstones, as far as the ledger was counted."""
         condition, values = ("", ()) if prefix is None else (" WHERE prefix = ?", (fold(prefix),))
         return {row[0]: row[1] for row in self._read(f"SELECT prefix, public FROM totals{condition}", values)}  # noqa: S608
 
@@ -367,7 +367,7 @@ def _count_entries(reader: LogReader, after: int) -> tuple[int, Counter[tuple[in
         hour -= hour % HOUR
         for column in _columns(change.action, change.before, change.after):
             sums[hour, prefix, column] += 1
-        totals[prefix] += (change.after in PUBLIC_STATES) - (change.before in PUBLIC_STATES)
+        totals[prefix] += (change.after is State.NORMAL) - (change.before is State.NORMAL)
     return last, sums, totals
 
 
@@ -376,5 +376,5 @@ def _columns(action: Action, before: State, after: State) -> Iterable[str]:
         yield "deleted" if before is not State.ABSENT and action is not Action.REDACT else "updated"
     else:
         yield "created" if before is State.ABSENT else "updated"
-    if (after in PUBLIC_STATES) != (before in PUBLIC_STATES):
-        yield "published" if after in PUBLIC_STATES else "withdrawn"
+    if (after is State.NORMAL) != (before is State.NORMAL):
+        yield "published" if after is State.NORMAL else "withdrawn"

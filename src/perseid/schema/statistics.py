@@ -72,8 +72,10 @@ class StatisticsRow(ResponseBody, frozen=True, omit_defaults=False):
     json: Annotated[int, Doc("Of these, data over HTTP.")]
     bots: Annotated[int, Doc("Resolutions by bots, which name themselves in the header `User-Agent`.")]
     published: Annotated[int, Doc("Identifiers that became public; 0 if the policy hides the past from you.")]
-    withdrawn: Annotated[int, Doc("Public identifiers that were deleted or hidden; 0 likewise.")]
-    identifiers: Annotated[int, Doc("Public identifiers at the end of the period; likewise, those of now.")]
+    withdrawn: Annotated[int, Doc("Public identifiers that were deleted, hidden or made tombstones; 0 likewise.")]
+    identifiers: Annotated[
+        int, Doc("Public identifiers at the end of the period, without tombstones; likewise, those of now.")
+    ]
     start: Annotated[str | None, Doc("The start of the day or hour, in UTC.", examples=["2026-11-15T10:00:00Z"])] = None
     namespace: Annotated[str | None, Doc("The namespace, with uppercase letters, with `by=namespace`.")] = None
     activity: Annotated[Activity | None, Doc("More, for administrators of the namespace; otherwise null.")] = None
