@@ -67,6 +67,17 @@ def test_file_is_checked_and_imported_and_undone(user: ConsoleUser, server: Harn
     assert "The undo changes 2 records." in user.text
     user.submit("/undo")
     assert url_of(server, "12345/row-2") is None
+    undo = user.path.rpartition("/")[2].partition("?")[0]
+    user.get(user.path)
+    assert f'<a href="/console/jobs/{job}"><code>{job}</code></a>' in user.page.body.decode(), (
+        "the undone job is a link"
+    )
+    user.get(f"/console/jobs/{job}")
+    assert f'href="/console/jobs/{undo}/undo">Redo' in user.page.body.decode()
+    user.get(f"/console/jobs/{undo}/undo")
+    assert "The undo changes 2 records. They become again what they were before the undo" in user.text
+    user.submit("/undo")
+    assert url_of(server, "12345/row-2") == "https://two.example/", "an undo can be undone"
 
 
 def test_invalid_rows_are_reported_and_downloaded(user: ConsoleUser, server: Harness) -> None:

@@ -128,7 +128,7 @@ async def _job_page(console: ConsoleRequest, name: str, problem: ClientError | N
         job=job,
         parameters=_parameters(job),
         is_running=job.state in _RUNNING,
-        can_undo=job.state in _UNDOABLE and job.kind != "undo",
+        can_undo=job.state in _UNDOABLE,
     )
 
 
