@@ -148,13 +148,11 @@ class Revoke(Deferrable):
     def decide(self, context: Context) -> Plan[AccessChange]:
         """Require MODIFY_ADMIN, and what the differences require. An administrator must remain."""
         rights = Rights.parse(self.rights)
-        is_all = rights == Rights()
-        if not is_all:
-            rights.check(self.on)
-        require_identity(context, f"revoke rights on {display_name(self.on)}")
-        is_record = "/" in self.on
-        stored = _get_record(context, self.on) if is_record else get_prefix_handle(context, self.on)
+        is_all, is_record = rights == Rights(), "/" in self.on
+        # Not all of these could be granted on a prefix, but its HS_ADMIN values can have them.
         revoked = rights.in_record() if is_record else rights.permissions
+        require_identity(context, f"revoke rights on {display_name(self.on)}")
+        stored = _get_record(context, self.on) if is_record else get_prefix_handle(context, self.on)
         values: list[Value] = []
         for value in stored.values:
             admin, group = interpret_as(value, Admin), interpret_as(value, ValueList)

@@ -100,11 +100,12 @@ def test_administrator_of_a_prefix_without_a_group_is_revoked(user: ConsoleUser,
     add_user(user, "ann")
     admin = Admin(ValueRef.parse("300:12345/ann")).to_bytes()
     server.registry.do(SetValues(Handle.parse("0.NA/12345"), (PartialValue("HS_ADMIN", admin, 101),)), OPERATOR, "cli")
-    user.get(ACCESS)
+    grant(user, "300:12345/ann", "reader")
     assert "value 101" in user.text
-    revoke(user, "300:12345/ann")
+    revoke(user, "300:12345/ann", "modify_value")
     assert "Access was revoked." in user.text
     assert "value 101" not in user.text
+    assert rights_of(user, "300:12345/ann") == ["reader"], "the other row stays"
 
 
 def test_access_to_one_record_is_given(user: ConsoleUser) -> None:

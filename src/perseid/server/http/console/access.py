@@ -3,7 +3,6 @@
 from typing import Final
 
 from perseid.client.errors import ClientError
-from perseid.registry.access.roles import PREFIX_PERMISSIONS, permission_names
 from perseid.schema.access import Access, AccessEntry, AccessRole, User, UserKey
 from perseid.schema.namespaces import DEFAULT_DAYS, SCOPES, CreatedToken, Namespace
 from perseid.server.http.messages import Response
@@ -21,8 +20,6 @@ PAGE_SIZE: Final = 100
 """Users or tokens on a page."""
 
 ROLES: Final = tuple([role.value for role in AccessRole])
-
-_PREFIX_PERMISSIONS: Final = frozenset(permission_names(PREFIX_PERMISSIONS))
 
 
 # Access
@@ -138,13 +135,9 @@ async def _access_page(console: ConsoleRequest, problem: ClientError | None = No
 
 
 def _get_rights(access: Access, entry: AccessEntry) -> list[str]:
-    """The rights that the button of a row revokes; none for everything."""
-    on_prefix = "/" not in access.on
-    if on_prefix and entry.groups and entry.role is not None:
+    """The rights that the button of a row revokes: the role of its group, or the permissions of its value."""
+    if "/" not in access.on and entry.groups and entry.role is not None:
         return [entry.role.value]
-    is_only = [each.identity for each in access.entries].count(entry.identity) == 1
-    if on_prefix and is_only and not _PREFIX_PERMISSIONS.issuperset(entry.permissions):
-        return []  # permissions for records cannot be named on a prefix
     return list(entry.permissions)
 
 
