@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.serving import migration
+from bench.serving import bulk
 from perseid.bulk.migration import source as source_module
 from perseid.bulk.migration import sql
 from perseid.bulk.migration.sql import decode_references, encode_references
@@ -223,9 +223,9 @@ def test_a_killed_copy_is_continued(on_mariadb: HandleDatabase, target: Site) ->
 
 
 def test_the_benchmark_copies_and_compares(postgres: Cluster, target: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    url = migration.fill(postgres, 300)
+    url = bulk.fill_database(postgres, 300)
     for command in ("copy", "compare"):
-        migration.measure(command, 300, "migrate", command, url, "-d", str(target.directory))
+        bulk.measure(command, 300, "migrate", command, url, "-d", str(target.directory))
     assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()] == [["copy", "300"], ["compare", "300"]]
     assert len(target.lines("list 12345")) == 300
 
