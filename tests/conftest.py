@@ -7,6 +7,7 @@ that everybody waits for.
 
 import gc
 import os
+from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
@@ -83,6 +84,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item.path not in places]
     items.sort(key=lambda item: places.get(item.path, len(LONGEST)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Do not look for garbage while modules are loaded and tests collected: that takes two fifths of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_finish() -> None:
