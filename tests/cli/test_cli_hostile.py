@@ -1,11 +1,40 @@
 """Hostile arguments and input are refused with a message and never reach the terminal unescaped.
 
-Every run checks that the output has no control characters and no tracebacks; see `program.finish`.
+Every run checks that the output has no control characters and no tracebacks; see `program.finish`. Most run in this
+process, with arguments decoded as the interpreter decodes them; one of each kind is a program of its own.
 """
+
+import os
 
 import pytest
 
-from tests.cli.program import finish, refused, run
+from tests.cli import program
+from tests.cli.installation import call
+from tests.cli.program import Done, finish, refused
+
+
+def run(*arguments: str | bytes) -> Done:
+    """Run a command in this process."""
+    done = call(*map(os.fsdecode, arguments))
+    assert "Traceback" not in done.err, done.err
+    return done
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("name", "parse", b"10.1/\xff\xfe"),
+        ("name", "parse", b"10.1/\x1b[31mred"),
+        ("name", "rules", b"\xff\xfe"),
+        ("suffix", "pilin", "--at", b"\x1b[31mred\x07"),
+        (b"\xff\xfe",),
+    ],
+    ids=str,
+)
+def test_a_program_and_this_process_refuse_hostile_arguments_alike(arguments: tuple[str | bytes, ...]) -> None:
+    alone, here = program.run(*arguments), run(*arguments)
+    assert (alone.code, alone.out, alone.err) == (here.code, here.out, here.err)
+    assert alone.code in (2, 3)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +138,7 @@ def test_hostile_command_is_wrong_usage(command: tuple[str, ...], text: bytes) -
 
 
 def test_binary_standard_input_is_refused_line_by_line() -> None:
-    done = run("name", "parse", "-", stdin=bytes(range(256)) * 20)
+    done = program.run("name", "parse", "-", stdin=bytes(range(256)) * 20)
     assert (done.code, done.out) == (2, "")
     assert done.err.count("perseid: line ") == len(done.err.splitlines()) / 2
 
@@ -118,7 +147,7 @@ def test_binary_standard_input_is_refused_line_by_line() -> None:
 def test_standard_input_that_is_not_utf8_is_refused_in_every_locale(locale: str) -> None:
     """H4: the encoding is not guessed, for example ISO 8859-1."""
     latin_1 = {"LC_ALL": locale, "PYTHONIOENCODING": "latin-1"}
-    done = run("name", "parse", "-", stdin="10.1/Bücher\n".encode("latin-1"), environ=latin_1)
+    done = program.run("name", "parse", "-", stdin="10.1/Bücher\n".encode("latin-1"), environ=latin_1)
     assert (done.code, done.out) == (2, "")
     assert "line 1: At character 7: byte 0xFC" in done.err
 
