@@ -85,11 +85,10 @@ class Cluster:
     """
 
     def __init__(self, *, fsync: bool = True, binaries: Path = BINARIES) -> None:
-        """`fsync=False` is faster, and right only for tests of speed or of SQL.
+        """With `fsync=False` it does not wait for the disk.
 
         No kill of a process, be it client or server, loses what the kernel has; only the machine's own end would. So no
-        test can tell the difference, but with fsync a commit takes the time it takes in earnest, and that decides which
-        requests meet in one commit.
+        test can tell the difference; with fsync a commit takes the time it takes in earnest, as benches need it.
         """
         self._fsync = fsync
         self._binaries = binaries
@@ -178,6 +177,7 @@ class Cluster:
             "listen_addresses": "",
             "unix_socket_directories": str(self.folder),
             "fsync": "on" if self._fsync else "off",
+            "autovacuum": "on" if self._fsync else "off",  # it looks at the databases of all tests that have ended
             "max_connections": "60",  # a test of many writers has some dozens
             "shared_buffers": "16MB",  # what the tests write fits, and there may be as many servers as cores
         }
@@ -225,7 +225,7 @@ def _server_user() -> pwd.struct_passwd:
 
 @cache
 def _shared() -> Cluster:
-    cluster = Cluster()
+    cluster = Cluster(fsync=False)
     cluster.start()
     atexit.register(cluster.stop)
     return cluster

@@ -44,6 +44,9 @@ PRIVATE = Permission(0x0C)
 HOUR = 3_600 * SECOND
 DAY = 24 * HOUR
 
+on_one_back_end = pytest.mark.parametrize("back_end", ["sqlite"], indirect=True)
+"""For what is decided before anything is stored, and for tests that change the file."""
+
 
 def draft(
     name: str, *values: Value, action: Action = Action.CREATE, state: State = State.NORMAL, note: str = NOTE
@@ -170,6 +173,7 @@ def known_salts(entry: Entry) -> list[bytes]:
 
 
 @pytest.mark.parametrize("name", HIDDEN)
+@on_one_back_end
 def test_the_proofs_of_all_other_handles_do_not_confirm_a_hidden_name(log: Log, name: str) -> None:
     fill(log)
     everything = proofs(log)
@@ -201,6 +205,7 @@ def test_all_proofs_together_do_not_confirm_a_private_value_an_actor_or_a_note(l
     assert guessed > 2 * len(everything)
 
 
+@on_one_back_end
 def test_public_value_does_not_reveal_a_private_copy(log: Log) -> None:
     fill(log)
     everything = proofs(log)
@@ -217,7 +222,7 @@ def test_public_value_does_not_reveal_a_private_copy(log: Log) -> None:
 
 
 @pytest.mark.parametrize("dull", [bytes, lambda count: (b"0123456789abcdef" * count)[:count]])
-@pytest.mark.parametrize("back_end", ["sqlite"], indirect=True)
+@on_one_back_end
 def test_without_randomness_the_same_attacks_succeed(
     store: Store, machine: Machine, dull: Callable[[int], bytes]
 ) -> None:
@@ -431,7 +436,7 @@ def test_planted_secrets_are_in_no_log_record_of_the_libraries(life: Life, caplo
     "kind",
     [Entry, Slot, Draft, Append, Change, CommitResult, Signer, Store, Log, Ledger, Answers],
 )
-@pytest.mark.parametrize("back_end", ["sqlite"], indirect=True)
+@on_one_back_end
 def test_planted_secrets_are_in_no_representation(life: Life, kind: type) -> None:
     entries = [one for one in life.shown if isinstance(one, Entry)]
     objects = [
@@ -529,6 +534,7 @@ def refuses(interface: Interface, words: str) -> None:
         assert connection.execute(text("SELECT count(*) FROM leases WHERE last = 5")).scalar_one() == 0
 
 
+@on_one_back_end
 def test_clock_in_1970_refuses_writes_until_set_or_accepted(interface: Interface) -> None:
     machine = Machine(5 * SECOND)
     interface.open(machine)
@@ -589,6 +595,7 @@ def test_years_after_2038_work(interface: Interface, year: int) -> None:
 
 
 @pytest.mark.parametrize("hours", [1, 7, 24 * 365, -1, -7, -24 * 365])
+@on_one_back_end
 def test_clock_jump_while_running_refuses_writes_until_corrected(interface: Interface, hours: int) -> None:
     machine = Machine(NOW)
     interface.open(machine)
@@ -605,6 +612,7 @@ def test_clock_jump_while_running_refuses_writes_until_corrected(interface: Inte
 
 
 @pytest.mark.parametrize("hours", [-1, -7])
+@on_one_back_end
 def test_process_started_hours_before_the_last_entry_refuses_writes(interface: Interface, hours: int) -> None:
     machine = Machine(NOW)
     interface.open(machine)
@@ -617,6 +625,7 @@ def test_process_started_hours_before_the_last_entry_refuses_writes(interface: I
     assert interface.date("b") == NOW
 
 
+@on_one_back_end
 def test_process_started_years_after_the_last_entry_refuses_writes_unless_accepted(interface: Interface) -> None:
     machine = Machine(NOW)
     interface.open(machine)
@@ -629,6 +638,7 @@ def test_process_started_years_after_the_last_entry_refuses_writes_unless_accept
     assert lease(interface, 1, 5) == 5
 
 
+@on_one_back_end
 def test_small_steps_back_keep_the_last_date(interface: Interface) -> None:
     machine = Machine(NOW)
     interface.open(machine)
@@ -644,6 +654,7 @@ def test_small_steps_back_keep_the_last_date(interface: Interface) -> None:
     assert verified(interface.log) == 5
 
 
+@on_one_back_end
 def test_accepted_clock_continues(interface: Interface) -> None:
     machine = Machine(NOW)
     interface.open(machine)
@@ -659,6 +670,7 @@ def test_accepted_clock_continues(interface: Interface) -> None:
     assert interface.date("d") == NOW + 8 * HOUR
 
 
+@on_one_back_end
 def test_a_clock_is_accepted_once(interface: Interface) -> None:
     machine = Machine(NOW)
     interface.open(machine)
@@ -779,7 +791,7 @@ def _parameters() -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("table", "column"), list(_parameters()))
-@pytest.mark.parametrize("back_end", ["sqlite"], indirect=True)
+@on_one_back_end
 def test_verify_detects_any_changed_byte_of_the_file(
     log: Log, where: str, machine: Machine, table: str, column: str
 ) -> None:
