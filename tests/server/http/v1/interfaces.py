@@ -8,12 +8,15 @@ after the other on both copies, so later requests see the changes of earlier one
         return st.builds(lambda name: Both(["delete", name], "DELETE", f"/handles/{step(name)}"), NAMES)
 """
 
+import atexit
 import json
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -150,19 +153,27 @@ def is_advice(kind: AdviceKind, texts: AdviceTexts) -> re.Pattern[str]:
     return re.compile(re.sub(r"\\{\w+\\}", ".*", re.escape(texts.get(kind, kind.value) or "")), re.DOTALL)
 
 
+@cache
+def _template() -> Path:
+    """The test installation, in which Ann has a key and a checkpoint covers all entries."""
+    folder = Path(tempfile.mkdtemp(prefix="perseid-alike-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    directory = copy_to(folder)
+    with Installation.open(directory, environ={}) as installation:
+        registry = Registry(installation.ledger, Rules(installation.administration, PROFILES["free"]))
+        key = Value(300, "HS_SECKEY", SECRET.encode(), permissions=Permission(0x0C))
+        registry.do(Create(Handle.parse("12345/ann"), (key,)), OPERATOR, "cli")
+        assert installation.ledger.checkpoint()
+    return directory
+
+
 @contextmanager
 def both_interfaces() -> Iterator[BothInterfaces]:
-    """Open two copies of the test installation, in which Ann has a key and a checkpoint covers all entries."""
+    """Open two copies of that installation."""
     with tempfile.TemporaryDirectory(prefix="perseid-alike-") as folder:
         paths = [Path(folder) / name for name in ("cli", "api")]
         for path in paths:
-            path.mkdir()
-            copy_to(path)
-            with Installation.open(path / "installation", environ={}) as installation:
-                registry = Registry(installation.ledger, Rules(installation.administration, PROFILES["free"]))
-                key = Value(300, "HS_SECKEY", SECRET.encode(), permissions=Permission(0x0C))
-                registry.do(Create(Handle.parse("12345/ann"), (key,)), OPERATOR, "cli")
-                assert installation.ledger.checkpoint()
+            shutil.copytree(_template(), path / "installation")
         with Installation.open(paths[1] / "installation", environ={}) as installation:
             server = serve(Registry(installation.ledger, Rules(installation.administration, PROFILES["free"])))
             server.configure(api_requests=0)
