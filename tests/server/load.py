@@ -105,21 +105,22 @@ class Figures:
 
 
 class Killer(User):
-    """Ends processes of the server in every way, one at a time."""
+    """Ends processes of the server in every way, one at a time: a worker first, also if its time is over."""
 
     def __init__(self, scene: Scene, server: Serving, until: float) -> None:
         super().__init__(scene, "killer", 1.5)
         self._server = server
         self._until = until
-        self._next_kill = time.monotonic() + 3.0
+        self._next_kill = time.monotonic() + min(3.0, (until - time.monotonic()) / 4)
+        self.has_killed = False
 
     def act(self) -> None:
         now = time.monotonic()
-        if now > self._until:
+        if now > self._until and self.has_killed:
             return
         if now > self._next_kill:
             self._next_kill = now + self.random.uniform(6.0, 11.0)
-            role = self.random.choice(("worker", "worker", "writer"))
+            role = self.random.choice(("worker", "worker", "writer")) if self.has_killed else "worker"
             self._end(role, signal.SIGTERM if self.random.random() < 0.25 else signal.SIGKILL)
         elif self.random.random() < 0.1:
             self.counts["reloads"] += 1
@@ -130,6 +131,7 @@ class Killer(User):
         if found:
             self.counts[f"{role} {number.name}"] += 1
             os.kill(self.random.choice(found), number)
+            self.has_killed = True
 
 
 def create_users(scene: Scene, pace: float) -> list[User]:
@@ -189,12 +191,13 @@ def _use(
 ) -> None:
     started = time.monotonic()
     end, quiet = started + seconds, started + (min(KILL_SECONDS, seconds / 2) if soak else seconds)
-    users = [*create_users(scene, pace), Killer(scene, server, quiet)]
+    killer = Killer(scene, server, quiet)
+    users = [*create_users(scene, pace), killer]
     for user in users:
         user.start()
     warm = quiet + min(WARM_UP, (end - quiet) / 3)
     shown = warm
-    while (now := time.monotonic()) < end and not scene.wrong:
+    while ((now := time.monotonic()) < end or not killer.has_killed) and not scene.wrong:
         assert server.process.poll() is None, server.errors
         if soak and now > warm:
             figures.samples.append((now - started, {name: usage(pid) for name, pid in named(server).items()}))

@@ -16,7 +16,7 @@ from tests.server.faults.sources import datagrams, frame_bytes
 from tests.server.installations import ADMINISTRATOR, PREFIX, SECRET, copy_to
 from tests.server.native.native_client import NativeClient, Serving, Via, serving
 
-LOAD_SECONDS = float(os.environ.get("LOAD_SECONDS", "10"))
+LOAD_SECONDS = float(os.environ.get("LOAD_SECONDS", "4"))
 CRASH_ROUNDS = 4  # a worker, the writer, both, and the supervisor
 PATIENCE = 30.0
 
