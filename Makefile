@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Examples of each property test: EXAMPLES in the environment (20).
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
-# Requests for each route of the API in `make fuzz`.
+# Requests for each route of the API in `make fuzz`, and examples for the tests with models.
 FUZZ_REQUESTS ?= 100
 # Rounds of `make crash`.
 CRASH_ROUNDS ?= 200
@@ -54,7 +54,7 @@ OTHER_PYTHON := other-python
 endif
 endif
 
-.PHONY: help env wheel serve soak test quick bytecode coverage lint fuzz crash bench screenshots lock unicode format clean $(OTHER_PYTHON)
+.PHONY: help env wheel serve soak test alltests quick bytecode coverage lint fuzz crash bench screenshots lock unicode format clean $(OTHER_PYTHON)
 
 help:  ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */\1\t/' | expand -t 10
@@ -78,8 +78,11 @@ serve: env  ## run a server with demonstration data (DIR=demo-data, OPTIONS="--n
 	@exec $(BIN)/perseid serve -d $(DIR) --init-demo $(OPTIONS)
 
 ifeq ($(PACKAGE),)
-test: env $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB) $(NGINX) $(CADDY) $(SYSTEMD)  ## lint, then all tests in parallel; PACKAGE=registry for one package
-	@$(MAKE) --no-print-directory --jobs=2 lint bytecode
+test: env $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB) $(NGINX) $(CADDY) $(SYSTEMD)  ## lint and all tests, in parallel; PACKAGE=registry for one package
+	@$(MAKE) --no-print-directory --jobs=2 lint alltests
+
+# Beside lint, which needs one core for a minute.
+alltests: bytecode
 	$(BIN)/python -m pytest $(PARALLEL) --durations=20
 else
 test: env lint
@@ -91,7 +94,7 @@ quick: env  ## lint the changed files and run the quick tests that they affect
 	@[ -z "$(strip $(CHANGED))" ] || $(BIN)/ruff format --check $(CHANGED)
 	$(BIN)/python -m pytest $(PARALLEL) --quick $$($(BIN)/python tools/affected.py)
 
-# Runs beside lint, which keeps one core busy. Files that cannot be compiled are reported by the tests.
+# Files that cannot be compiled are reported by the tests.
 bytecode: env  ## compile all tests once for all test processes
 	@$(BIN)/python -m pytest --collect-only --quiet --quiet >/dev/null 2>&1 || true
 
@@ -133,9 +136,10 @@ format: env  ## format the code and apply the fixes of ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-fuzz: env  ## fuzz every parser (FUZZ_SECONDS each) and every route of the API (FUZZ_REQUESTS each)
+fuzz: env  ## fuzz every parser (FUZZ_SECONDS each), every route of the API, the registry and the resolver (FUZZ_REQUESTS each)
 	$(BIN)/python fuzz/run.py --seconds $(FUZZ_SECONDS)
-	EXAMPLES=$(FUZZ_REQUESTS) $(BIN)/python -m pytest -q tests/server/http/v1/test_v1_schemathesis.py
+	EXAMPLES=$(FUZZ_REQUESTS) $(BIN)/python -m pytest -q tests/server/http/v1/test_v1_schemathesis.py \
+		tests/registry/test_registry_model.py tests/server/native/test_resolution_differential.py
 
 crash: env  ## kill processes at random times, 200 rounds, and check that no data is lost
 	$(BIN)/python -m tests.ledger.crash --rounds $(CRASH_ROUNDS)

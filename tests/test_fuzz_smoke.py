@@ -1,4 +1,4 @@
-"""The fuzz harness works: every target survives some thousand inputs, and a planted bug does not, by either driver.
+"""The fuzz harness works: every target survives a thousand inputs, and a planted bug does not, by either driver.
 
 Atheris is tested wherever the project asks for it; there it must be installed.
 """
@@ -14,12 +14,12 @@ import pytest
 from packaging.requirements import Requirement
 
 RUN = Path(__file__).resolve().parents[1] / "fuzz" / "run.py"
-EXECUTIONS = {"plain": 4_000, "atheris": 1_000}
+EXECUTIONS = {"plain": 1_000, "atheris": 1_000}
 """How many inputs each target gets. Not how many seconds: a busy machine would do less, and nobody would see it.
 `make fuzz` goes further."""
 
-GUIDED = ("names", "wire")
-"""The targets that atheris runs here: it takes ten seconds to instrument what one loads, and `make fuzz` runs all."""
+GUIDED = ("names",)
+"""What atheris runs here: it takes ten seconds to instrument what one loads, and `make fuzz` runs all."""
 
 ASKED_FOR = {
     requirement.name
@@ -35,7 +35,7 @@ def fuzz(corpus: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_targets_survive_some_thousand_inputs(tmp_path: Path, driver: str) -> None:
+def test_targets_survive_a_thousand_inputs(tmp_path: Path, driver: str) -> None:
     targets = {path.stem for path in RUN.parent.glob("*.py") if path != RUN and not path.name.startswith("_")}
     if driver == "atheris":
         targets &= {*GUIDED}

@@ -84,7 +84,7 @@ def test_changed_byte_of_an_entry_is_reported_with_its_number(
 
 
 def test_damaged_file_is_reported(log: Log, store: Store, tmp_path: Path) -> None:
-    log.append([change(f"n{number}", url(f"https://example.org/{number}")) for number in range(200)])
+    log.append([change(f"n{number}", url(f"https://example.org/{number}")) for number in range(80)])
     store.close()
     right = (tmp_path / "ledger.db").read_bytes()
     said: list[str] = []
@@ -94,7 +94,7 @@ def test_damaged_file_is_reported(log: Log, store: Store, tmp_path: Path) -> Non
             damaged.write_bytes(right[:place] + damage[:PAGE] + right[place + PAGE :])
             other = Store.sqlite(damaged)
             try:
-                assert verified(log_of_today(other)) == 200
+                assert verified(log_of_today(other)) == 80
             except CorruptData as error:
                 said.append(str(error))
             other.close()

@@ -2,7 +2,7 @@
 
 The model is written from the protocol (§12.2, §14, §16 of the native-protocol reference) and from the states of a
 handle, and shares only the form of values with the registry. After every step each handle of both namespaces is
-resolved by the public and compared. One namespace is case-sensitive.
+resolved by the public and compared. One namespace is case-sensitive. `make fuzz` looks further.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -28,6 +28,7 @@ from perseid.registry.identity import Anonymous, Identity, KeyIdentity, LocalIde
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
 from perseid.registry.results import ChangeResult, Refused
+from tests.conftest import EXAMPLES
 from tests.ledger.ledgers import Machine, open_store
 from tests.postgres import Cluster, postgres
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, key_holder, registry_on
@@ -619,9 +620,9 @@ def run(where: str, folder: Path, examples: int) -> None:
 
 
 def test_registry_matches_the_model(tmp_path: Path) -> None:
-    run(str(tmp_path / "ledger.db"), tmp_path, 50)
+    run(str(tmp_path / "ledger.db"), tmp_path, EXAMPLES)
 
 
 def test_registry_on_postgresql_matches_the_model(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     cluster: Cluster = request.getfixturevalue("postgres")
-    run(cluster.database(), tmp_path, 10)
+    run(cluster.database(), tmp_path, max(EXAMPLES // 5, 1))

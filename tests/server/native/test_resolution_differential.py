@@ -2,6 +2,7 @@
 
 The slow path is `wire.server` with `registry.queries.resolve` over the same ledger. `reasons` lists every reason for
 leaving it, as rules about the request and the records; a request must be left to the server exactly if one applies.
+`make fuzz` looks further.
 
 There is one known difference, with a test at the end of the module: if the stored policy of a namespace is invalid, the
 registry refuses with RC_ERROR, while a resolver responds as if there were no policy.
@@ -24,6 +25,7 @@ from perseid.server.native.resolution import MAX_LEVELS, MAX_PACKETS, Resolution
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
 from perseid.wire.fragments import PACKET_PAYLOAD, split
 from perseid.wire.message import Envelope
+from tests.conftest import EXAMPLES
 from tests.server.native.resolution_states import NOW, RequestFields, StoredState, World, governed, homed, value, world
 
 CORDRA = "0123456789ABCDEF0123456789ABCDEF"
@@ -288,7 +290,7 @@ def here(request: pytest.FixtureRequest) -> Iterator[World]:
 
 
 @given(stored=records(), seed=st.integers(0, 1 << 32), now=st.sampled_from(CLOCKS))
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES // 2, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_request_gets_the_bytes_of_the_slow_path_or_is_left_to_it(
     here: World, stored: list[StoredState], seed: int, now: float
 ) -> None:

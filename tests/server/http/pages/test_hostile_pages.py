@@ -326,7 +326,7 @@ def test_location_attributes_become_only_text(server: Harness, number: int) -> N
             assert link.isascii()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.binary(max_size=60), type_=st.sampled_from(TYPES), as_text=st.text(max_size=40))
 def test_any_record_can_be_shown(server: Harness, data: bytes, type_: str, as_text: str) -> None:
     if type_ == "HS_NAMESPACE":
