@@ -147,6 +147,7 @@ crash: env  ## kill processes at random times, 200 rounds, and check that no dat
 	$(BIN)/python -m tests.registry.jobs.job_crash --records $(CRASH_RECORDS)
 	$(BIN)/python -m tests.registry.jobs.import_crash --rounds 50 --bad-rows-of $(CRASH_RECORDS)
 	$(BIN)/python -m tests.registry.jobs.export_crash --rounds 50
+	$(BIN)/python -m tests.server.failover --rounds 50
 
 soak: env  ## load a server while its processes are killed, and check its memory (SOAK_SECONDS)
 	$(BIN)/python -m tests.server.load --soak --seconds $(SOAK_SECONDS)

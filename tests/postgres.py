@@ -14,6 +14,7 @@ import atexit
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -84,14 +85,25 @@ class Cluster:
     It must be started by a thread that lives as long as it is needed: for the kernel, the thread is what dies.
     """
 
-    def __init__(self, *, fsync: bool = True, binaries: Path = BINARIES) -> None:
-        """With `fsync=False` it does not wait for the disk.
+    def __init__(
+        self,
+        *,
+        fsync: bool = True,
+        binaries: Path = BINARIES,
+        folder: Path | None = None,
+        primary: "Cluster | None" = None,
+    ) -> None:
+        """`folder` is where it lives; by default a new one. With a `primary`, it is a standby of it.
+
+        With `fsync=False` it does not wait for the disk.
 
         No kill of a process, be it client or server, loses what the kernel has; only the machine's own end would. So no
         test can tell the difference; with fsync a commit takes the time it takes in earnest, as benches need it.
         """
         self._fsync = fsync
         self._binaries = binaries
+        self._fixed = folder
+        self._primary = primary
         self._numbers = count(1)
         self._supervisor: subprocess.Popen[bytes] | None = None
         self.folder = Path()
@@ -111,7 +123,8 @@ class Cluster:
         if not (self._binaries / "postgres").exists():
             raise PostgresMissing(self._binaries)
         # Not in pytest's own folder: its path is long, and closed to the server's user.
-        self.folder = Path(tempfile.mkdtemp(prefix="perseid-pg-", dir="/tmp"))
+        self.folder = self._fixed or Path(tempfile.mkdtemp(prefix="perseid-pg-", dir="/tmp"))
+        self.folder.mkdir(0o700, exist_ok=True)
         assert len(bytes(self.folder)) <= _MAX_FOLDER
         try:
             self._make()
@@ -151,17 +164,49 @@ class Cluster:
             )
         return f"postgresql+psycopg://{USER}@/{name}?host={self.folder}"
 
+    def kill(self) -> None:
+        """Kill the server like a machine that fails, and remove everything."""
+        os.kill(self.pid, signal.SIGKILL)
+        if self._supervisor is not None:
+            self._supervisor.wait(STOP_SECONDS)
+        self.stop()
+
+    def execute(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Execute statements as the superuser; return the rows of the last one."""
+        with self._connect() as connection:
+            cursors = [connection.execute(statement.encode()) for statement in statements]
+            return cursors[-1].fetchall() if cursors[-1].description else []
+
     def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
         return psycopg.connect(host=str(self.folder), user=USER, dbname="postgres", autocommit=True)
 
     def _make(self) -> None:
         shutil.chown(self.folder, self._process().get("user", os.getuid()))
-        # An incomplete cluster is worthless, so this need not wait for the disk.
+        data = self.folder / "data"
+        if self._primary is None:
+            # An incomplete cluster is worthless, so this need not wait for the disk.
+            initdb: list[str | Path] = [
+                self._binaries / "initdb",
+                "--pgdata",
+                data,
+                "--username",
+                USER,
+                "--auth",
+                "trust",
+            ]
+            command = [*initdb, "--encoding", "UTF8", "--locale", "C", "--no-sync", "--no-instructions"]
+        else:
+            source: list[str | Path] = ["--host", self._primary.folder, "--username", USER, "--checkpoint", "fast"]
+            command = [
+                self._binaries / "pg_basebackup",
+                "--pgdata",
+                data,
+                "--write-recovery-conf",
+                "--no-sync",
+                *source,
+            ]
         done = subprocess.run(
-            [
-                *(self._binaries / "initdb", "--pgdata", self.folder / "data", "--username", USER, "--auth", "trust"),
-                *("--encoding", "UTF8", "--locale", "C", "--no-sync", "--no-instructions"),
-            ],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -170,7 +215,7 @@ class Cluster:
             **self._process(),
         )
         if done.returncode != 0:
-            raise PostgresFailed(f"initdb failed:\n{done.stdout}")
+            raise PostgresFailed(f"{command[0]} failed:\n{done.stdout}")
 
     def _run(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
         settings = {

@@ -688,7 +688,7 @@ def test_killed_restore_leaves_an_empty_store(
 ) -> None:
     fill(log, machine)
     save_backup(log, tmp_path / "full")
-    where = target.store.engine.url.render_as_string(hide_password=False).removeprefix("sqlite:///")
+    where = target.store.url or str(target.store.engine.url.database)
     command = [sys.executable, "-c", KILLED, where, str(tmp_path / "full"), when]
     assert subprocess.run(command, cwd=Path(__file__).resolve().parents[2], check=False).returncode == 9
     assert is_empty(target)

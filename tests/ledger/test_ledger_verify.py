@@ -398,7 +398,7 @@ def test_unopened_ledger_finds_handles_and_refuses_everything_else(
         assert ledger.ready
         assert ledger.find(b"10.1/a") is not None
         for attempt in (lambda: ledger.append(change("b")), lambda: ledger.load([])):
-            with pytest.raises(StorageFull, match=r"^the disk is full, so the ledger cannot be opened"):
+            with pytest.raises(StorageFull, match=r"^the disk is full\. The ledger cannot be opened"):
                 attempt()
         assert not ledger.checkpoint()
         assert isinstance(ledger.write_problem, StorageFull)

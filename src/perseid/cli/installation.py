@@ -23,7 +23,7 @@ from perseid.registry.installation.installation import (
     Installation,
     NoInstallation,
 )
-from perseid.registry.installation.settings import FILE_NAME, Config
+from perseid.registry.installation.settings import FILE_NAME, Config, variable_name
 from perseid.registry.installation.setup import (
     add_namespace,
     administrator_key,
@@ -97,6 +97,13 @@ def init(  # noqa: PLR0913 - options
     root: Annotated[
         Root, typer.Option(metavar="self|global", help="Whether you or the global Handle System assign the prefixes.")
     ] = Root.SELF,
+    database: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Keep the ledger in this empty PostgreSQL database, which several nodes can share. Default: a file.",
+        ),
+    ] = None,
     demo: Annotated[
         bool, typer.Option("--demo", help="Also add the demonstration: namespaces and identifiers of PILIN and CORDRA.")
     ] = False,
@@ -121,6 +128,9 @@ def init(  # noqa: PLR0913 - options
     settings: dict[str, object] = {} if root is Root.SELF else {"root": root.value}
     if options.administrator is not None:
         settings["administrators.server"] = [str(options.administrator)]
+    if database is not None:
+        _check_environment(database)
+        settings["ledger.database"] = database
     with _cleanup_on_failure(target):
         installations.create(target, settings=settings)
         with Installation.open(target) as opened:
@@ -218,6 +228,13 @@ def _check_prefix(prefix: str | None, profile: Profile | None, creator: str | No
         return None
     check_new_prefix(prefix)
     return prefix
+
+
+def _check_environment(database: str) -> None:
+    """Refuse to save a database in the settings if a variable would override it."""
+    variable = variable_name("ledger.database")
+    if os.environ.get(variable, database) != database:
+        raise typer.BadParameter(f"the variable {variable} names another database; unset it", param_hint="--database")
 
 
 def _populate(registry: Registry, options: _InitOptions, secret: str | None) -> _InitResult:

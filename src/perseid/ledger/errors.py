@@ -67,7 +67,20 @@ class StoreUnavailable(LedgerError):
     """The database cannot be used; the message is the database's own."""
 
 
-WriteProblem: TypeAlias = StorageFull | ClockError | StoreUnavailable
+class LostEntries(StoreUnavailable):
+    """The database lacks entries that were acknowledged: a standby took over that had not received them."""
+
+    @classmethod
+    def after(cls, seq: int, size: int) -> "LostEntries":
+        """The error for a database with `size` entries that does not have entry `seq` as this node knows it."""
+        lost = f"has lost the entries {size + 1} to {seq}" if size < seq else f"has another entry {seq}"
+        return cls(
+            f"the database {lost}, which this node has seen, so changes are refused. Let a database server take over "
+            "that has them; if there is none, accept the loss on every node: perseid rebuild answers"
+        )
+
+
+WriteProblem: TypeAlias = StorageFull | ClockError | StoreUnavailable | LostEntries
 """Why changes are refused until an operator does something."""
 
 

@@ -39,6 +39,7 @@ from .errors import (
     ClockError,
     CorruptData,
     LedgerError,
+    LostEntries,
     StorageFull,
     StoreUnavailable,
     WriteProblem,
@@ -81,7 +82,11 @@ class Ledger:
         self._builder: threading.Thread | None = None
         self._in_load = False
         self._write_problem: WriteProblem | None = None
-        answers.follow(log.open_reader)
+        answers.is_shared = log.store.is_remote
+        try:
+            answers.follow(log.open_reader)
+        except LostEntries as problem:
+            self._write_problem = problem
         self._writer = Writer(self._commit)
         self._maintenance = threading.Thread(target=self._run_maintenance, name="ledger maintenance")
         self._maintenance.start()
@@ -120,6 +125,8 @@ class Ledger:
         try:
             self.log.check_clock()
             self.log.store.check_space(thorough=self._write_problem is not None)
+            if self.log.store.is_remote:
+                self.answers.check_history(self.log.open_reader)
         except LedgerError as error:
             problem = self.log.store.translate_read_error(error)
             if not isinstance(problem, StorageFull | ClockError | StoreUnavailable):
@@ -230,9 +237,11 @@ class Ledger:
         return True
 
     def _commit(self, group: Sequence[Request]) -> list[Outcome]:
+        if self.log.store.is_remote:
+            self.log.known_end = self.answers.end
         try:
             committed = self.log.commit(group)
-        except (StorageFull, ClockError) as problem:
+        except (StorageFull, ClockError, LostEntries) as problem:
             self._write_problem = problem
             raise
         # The requests have succeeded, whatever happens to the view.
@@ -440,20 +449,21 @@ class Ledger:
 
 
 class UnopenedLedger(Ledger):
-    """A ledger whose database cannot be opened for lack of space.
+    """A ledger whose database cannot be opened, for lack of space or because it cannot be reached.
 
-    Handles are found in the answers view, which was complete when it was last written. Everything else raises
-    `StorageFull`, until a new `Ledger` is opened.
+    Handles are found in the answers view, which was complete when it was last written. Everything else raises the
+    problem, until a new `Ledger` is opened.
     """
 
-    def __init__(self, log: Log, answers: Answers, problem: StorageFull) -> None:
+    def __init__(self, log: Log, answers: Answers, problem: StorageFull | StoreUnavailable) -> None:
         self.log = log
         self.answers = answers
-        self._problem = StorageFull(f"{problem}, so the ledger cannot be opened and only public handles resolve")
+        kind = StorageFull if isinstance(problem, StorageFull) else StoreUnavailable
+        self._problem = kind(f"{problem}. The ledger cannot be opened, so only public handles resolve")
         self._write_problem = self._problem
 
     def can_open(self) -> bool:
-        """Whether there is space again."""
+        """Whether there is space again, or the database can be reached."""
         try:
             self.log.store.check_space(thorough=True)
             with self.open_reader() as reader:

@@ -448,12 +448,12 @@ def test_missing_or_invalid_ledger_is_reported(made: Path) -> None:
 
 def test_installation_without_space_has_no_ledger_and_needs_an_answers_view(made: Path) -> None:
     full = StorageFull("the disk is full")
-    with Installation.open_without_space(made, full) as installation:
+    with Installation.open_without_ledger(made, full) as installation:
         assert isinstance(installation.ledger.write_problem, StorageFull)
     shutil.rmtree(made / ANSWERS_NAME)
     (made / ANSWERS_NAME).write_text("not a folder")
     with pytest.raises(StorageFull, match=r"^the disk is full$"):
-        Installation.open_without_space(made, full)
+        Installation.open_without_ledger(made, full)
 
 
 def test_wrong_clock_requires_confirmation(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -608,15 +608,18 @@ def test_unreachable_database_is_reported_without_password(tmp_path: Path, made:
 
 
 @pytest.mark.parametrize(
-    ("given", "used"),
+    ("url", "parameters"),
     [
-        ("postgres://me:a%40b@h/d", "postgresql+psycopg://me:a%40b@h/d?connect_timeout=10"),
-        ("postgresql://h/d?connect_timeout=3", "postgresql+psycopg://h/d?connect_timeout=3"),
+        ("postgres://me:a%40b@h/d", {"user": "me", "password": "a@b", "host": "h", "connect_timeout": 10}),
+        ("postgresql+psycopg://h/d?connect_timeout=3", {"host": "h", "dbname": "d", "connect_timeout": "3"}),
+        ("postgresql://one:1,two:2/d", {"host": "one,two", "port": "1,2", "target_session_attrs": "primary"}),
+        ("postgresql:///d?host=/one,/two&target_session_attrs=any", {"target_session_attrs": "any"}),
     ],
 )
-def test_database_connection_times_out(given: str, used: str) -> None:
-    store = Store.postgres(given)
-    assert store.engine.url.render_as_string(hide_password=False) == used
+def test_parameters_of_database_connections(url: str, parameters: dict[str, object]) -> None:
+    store = Store.postgres(url)
+    assert parameters.items() <= store.parameters.items()
+    assert ("target_session_attrs" in store.parameters) == ("target_session_attrs" in parameters)
     store.close()
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 from sqlalchemy import Connection
 from sqlalchemy.engine.interfaces import DBAPICursor
 
-from perseid.ledger.errors import CorruptView, JobEnded, LeaseClosed, PreconditionFailed
+from perseid.ledger.errors import CorruptView, JobEnded, LeaseClosed, LostEntries, PreconditionFailed
 from perseid.ledger.merkle import Frontier
 from perseid.ledger.store.tables import (
     EntryRow,
@@ -93,12 +93,13 @@ class Commit:
         self._token = token
         cursor.execute(statements.lock_head)
         seq, at, raw = fetch_one(cursor)
+        self._head = seq, raw
         self._frontier = Frontier.from_bytes(seq, raw)
         self._at = clock.date(at if seq else None)
         self.first = seq + 1
         self._written = seq  # the last entry that is in the database
         self._checked: dict[bytes, tuple[int, bytes]] = {}  # preconditions with a leaf hash
-        if known is not None and known.head == (seq, raw):
+        if known is not None and self.follows(known):
             self._checked.update(known.records)
         self._latest = {key: latest for key, (latest, _) in self._checked.items()}  # read, set or known
         self._moved: dict[bytes, int] = {}  # those that were set
@@ -113,6 +114,19 @@ class Commit:
         self.changes: list[Change] = []
         self.erased = False
         """Whether data was redacted, so that its traces must be removed."""
+
+    def follows(self, known: KnownRecords) -> bool:
+        """Whether nothing was appended since."""
+        return known.head == self._head
+
+    def require(self, end: tuple[int, bytes] | None) -> None:
+        """Raise `LostEntries` if the ledger does not have an entry with this leaf hash."""
+        if end is None or not end[0]:
+            return
+        self._cursor.execute(self._statements.leaf, (end[0],))
+        row = self._cursor.fetchone()
+        if row is None or bytes(row[0]) != end[1]:
+            raise LostEntries.after(end[0], self._written)
 
     def was_committed(self, first: int) -> bool:
         """Whether an earlier attempt with the same token, starting at entry `first`, was committed."""

@@ -35,8 +35,8 @@ from .requests import Append, Outcome, Request, StateChange
 MAX_GROUP: Final = 10_000
 """The maximum number of requests in a commit: bounds memory, and how long others wait for the head."""
 
-_RETRY_DELAYS: Final = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 16.0)
-"""Seconds before each new attempt: enough for a database restart."""
+_RETRY_DELAYS: Final = (0.0, 0.05, 0.1, 0.2, 0.5, *(1.0 for _ in range(45)))
+"""Seconds before each new attempt: enough for a database restart, and soon after another server has taken over."""
 
 _MAX_DELAY: Final = 0.2
 """The longest of these delays if nothing was written for certain: the caller gets an error soon and can retry. Each
@@ -79,6 +79,9 @@ class Log:
         self.has_traces = store.dialect == "sqlite"
         """Whether redacted data may have left traces: a reader held an earlier state, or a process was killed."""
         self._known: KnownRecords | None = None
+        self.known_end: tuple[int, bytes] | None = None
+        """An entry that the ledger must have, with its leaf hash: the last one that this process knows of. Otherwise
+        nothing is appended."""
         self.journal: Callable[[bytes, int, list[Outcome]], None] | None = None
         """Called with the token of a commit, its first entry and the outcomes, before it is committed."""
 
@@ -133,6 +136,8 @@ class Log:
             with self._writing(group, callback) as (cursor, connection):
                 known, self._known = self._known, None
                 commit = Commit(cursor, self.statements, self.clock, self.random, token, connection, known)
+                if known is None or not commit.follows(known):
+                    commit.require(self.known_end)
                 if unsettled is not None and commit.was_committed(unsettled[0]):
                     return unsettled[1]
                 entries = sum([len(each.drafts) if isinstance(each, Append) else 1 for each in group])

@@ -10,14 +10,15 @@ that hangs while it holds the head loses its session after a few seconds. Reader
 A process that leaves writing to another one opens the store read-only, and the database refuses every change.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy import URL, Connection, Engine, create_engine, event, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from perseid.ledger.errors import (
@@ -61,6 +62,7 @@ _PRAGMAS = (
 )
 _QUERY_ONLY = "PRAGMA query_only = ON"
 _READ_ONLY = "-c default_transaction_read_only=on"
+_PRIMARY = "primary"  # not "read-write": connections that only read are read-only at the primary too
 _TIMEOUTS = "; ".join(
     f"SET LOCAL {name} = '{BUSY_SECONDS}s'"
     for name in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
@@ -74,6 +76,7 @@ _DURABLE = (
 )  # acknowledged data is on disk, whatever the database's setting
 # Taken before the snapshot: otherwise a view that was just replaced could be missing from it.
 _LOCK_VIEWS = "LOCK TABLE records, search IN ACCESS SHARE MODE"
+_DRIVER = re.compile(r"postgres(?:ql)?(?:\+psycopg)?://")
 _FULL_MESSAGE = "database or disk is full"
 _IO_ERROR_MESSAGE = "disk I/O error"
 _CANNOT_OPEN_MESSAGE = "unable to open"
@@ -94,6 +97,10 @@ class Store:
         # Writers have their own pool, so that readers cannot exhaust it.
         self._writing = engine if writing is None else writing
         self.dialect = engine.dialect.name
+        self.url = ""
+        """The URL of a PostgreSQL database, with its password."""
+        self.parameters: dict[str, Any] = {}
+        """How it is connected to, as libpq calls it."""
         self._erased_at: object = None  # the database's time, while there may be dead rows
         # Hot paths run on the driver and raise its errors.
         errors = engine.dialect.loaded_dbapi
@@ -117,18 +124,30 @@ class Store:
 
     @classmethod
     def postgres(cls, url: str, *, read_only: bool = False) -> "Store":
-        """Open the store in a database at `postgresql://user@host/database`; ValueError if the URL is invalid."""
+        """Open the store in a database at `postgresql://user@host/database`; ValueError if the URL is invalid.
+
+        The URL is libpq's. With several hosts, `postgresql://user@one,two/database`, the one that accepts changes is
+        used: a standby would not have the last ones.
+        """
+        import psycopg  # noqa: PLC0415 - an optional dependency
+        from psycopg import conninfo  # noqa: PLC0415
+
         try:
-            address = make_url(url).set(drivername="postgresql+psycopg")
-        except (ArgumentError, ValueError):
+            parameters = conninfo.conninfo_to_dict(_DRIVER.sub("postgresql://", url))
+            for port in filter(None, str(parameters.get("port", "")).split(",")):
+                int(port)
+        except (psycopg.ProgrammingError, ValueError):
             raise ValueError("invalid database URL; expected postgresql://user@host/database") from None
-        if "connect_timeout" not in address.query:
-            address = address.update_query_dict({"connect_timeout": str(CONNECT_SECONDS)})
-        arguments: dict[str, Any] = dict(KEEP_ALIVE)
+        parameters = {"connect_timeout": CONNECT_SECONDS, **KEEP_ALIVE, **parameters}
+        has_several_hosts = "," in f"{parameters.get('host', '')}{parameters.get('hostaddr', '')}"
+        if has_several_hosts and parameters.get("target_session_attrs", "read-write") == "read-write":
+            parameters["target_session_attrs"] = _PRIMARY
         if read_only:
-            options = address.query.get("options", "")
-            arguments["options"] = f"{options if isinstance(options, str) else ' '.join(options)} {_READ_ONLY}".strip()
-        return cls(*_create_engines(address, arguments, pool_pre_ping=True))
+            parameters["options"] = f"{parameters.get('options') or ''} {_READ_ONLY}".strip()
+        creator = partial(_connect, parameters)
+        store = cls(*_create_engines("postgresql+psycopg://", {}, pool_pre_ping=True, creator=creator))
+        store.url, store.parameters = url, parameters
+        return store
 
     def close(self) -> None:
         """Close all connections."""
@@ -359,6 +378,12 @@ def _create_engines(url: str | URL, arguments: dict[str, Any], **options: Any) -
         create_engine(url, pool_size=READERS, max_overflow=0, **common),
         create_engine(url, pool_size=2, max_overflow=-1, **common),
     )
+
+
+def _connect(parameters: dict[str, Any]) -> Any:
+    import psycopg  # noqa: PLC0415 - see `Store.postgres`
+
+    return psycopg.connect(**parameters)
 
 
 def _configure_connection(pragmas: Sequence[str], dbapi_connection: Any, _record: object) -> None:

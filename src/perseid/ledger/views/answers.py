@@ -30,12 +30,12 @@ from typing import Final, TypeAlias
 
 import lmdb
 
-from perseid.ledger.errors import AnswersUnavailable, LedgerError, StorageFull
+from perseid.ledger.errors import AnswersUnavailable, LedgerError, LostEntries, StorageFull
 from perseid.ledger.log.entry import Change, Source
 from perseid.ledger.store.sorting import row_size, split_batches
 from perseid.ledger.store.sqlite import has_free_space
 
-from .answers_generation import BATCH, CHUNK, CORRUPTION_ERRORS, Generation, Progress, Transaction
+from .answers_generation import BATCH, CHUNK, CORRUPTION_ERRORS, Generation, Position, Progress, Transaction
 from .answers_reader import MAP_SIZE, WORD_GENERATION, WORD_REQUIRED, AnswersReader, StateFile
 
 BATCH_BYTES: Final = 32 << 20
@@ -82,6 +82,9 @@ class Answers(AnswersReader):
         self._file.discard_unusable(self._boot)
         (folder / "lock").touch(0o600)  # now, because the disk may be full later
         self._turn = threading.RLock()  # a load holds it over several transactions
+        self.is_shared = False
+        """Whether other nodes write the ledger too. It can be replaced by an old copy then, which must not be followed
+        silently."""
         self._checked = False  # whether the view belongs to the ledger
         self._is_reported = False  # that it cannot be updated
         self._transactions = 0
@@ -317,6 +320,7 @@ class Answers(AnswersReader):
             return False
         with open_source() as source:
             if not position.is_in(source):
+                self._check_history(position, source)
                 return None
             self._checked = True
             if required > source.size:
@@ -335,6 +339,27 @@ class Answers(AnswersReader):
         self._file.reached(seq)
         self._is_reported = False
         return True
+
+    def check_history(self, open_source: OpenSource) -> None:
+        """Raise `LostEntries` if a shared ledger does not have the entries of the view any more."""
+        with suppress(*CORRUPTION_ERRORS, AnswersUnavailable):
+            position = self._position()
+            with open_source() as source:
+                if not position.is_in(source):
+                    self._check_history(position, source)
+
+    def _check_history(self, position: Position, source: Source) -> None:
+        if self.is_shared and position.ledger_id == source.ledger_id:
+            raise LostEntries.after(position.seq, source.size)
+
+    @property
+    def end(self) -> tuple[int, bytes] | None:
+        """The last applied entry and its leaf hash; None if the view cannot tell."""
+        try:
+            position = self._position()
+        except (*CORRUPTION_ERRORS, AnswersUnavailable, lmdb.Error, OSError):
+            return None
+        return position.seq, position.leaf
 
     def _report(self, error: Exception) -> None:
         """Log that the view cannot be updated, once until it has caught up."""

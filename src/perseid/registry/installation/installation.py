@@ -75,6 +75,11 @@ class OlderFormat(InstallationError):
 class DatabaseUnreachable(InstallationError):
     """The database does not respond, or refuses access."""
 
+    @property
+    def write_problem(self) -> StoreUnavailable:
+        """The same as a problem of the ledger."""
+        return StoreUnavailable(str(self))
+
 
 class DriverMissing(InstallationError):
     """The PostgreSQL driver is not installed."""
@@ -128,10 +133,11 @@ class Installation:
         return cls(directory, config, log, ledger)
 
     @classmethod
-    def open_without_space(cls, directory: Path, problem: StorageFull) -> Self:
-        """Open an installation whose database cannot be opened for lack of space; see `UnopenedLedger`."""
+    def open_without_ledger(cls, directory: Path, problem: StorageFull | DatabaseUnreachable) -> Self:
+        """Open an installation whose database cannot be opened at the moment; see `UnopenedLedger`."""
         directory = directory.resolve()
         config = load_settings(directory)
+        write_problem = problem if isinstance(problem, StorageFull) else problem.write_problem
         with ExitStack() as stack:
             log = new_log(stack.enter_context(closing(open_store(directory, config))))
             try:
@@ -139,7 +145,7 @@ class Installation:
             except OSError:  # the view does not exist and cannot be created
                 raise problem from None
             stack.pop_all()
-        return cls(directory, config, log, UnopenedLedger(log, answers, problem))
+        return cls(directory, config, log, UnopenedLedger(log, answers, write_problem))
 
     @property
     def ledger(self) -> Ledger:

@@ -39,7 +39,7 @@ from perseid.records.errors import InvalidData
 from perseid.records.site import Transport
 from perseid.registry.installation.certificates import CertificateError
 from perseid.registry.installation.files import replace_file
-from perseid.registry.installation.installation import KNOWN_CLIENTS, Installation
+from perseid.registry.installation.installation import KNOWN_CLIENTS, DatabaseUnreachable, Installation
 from perseid.registry.installation.logo import Logo, LogoError, load_logo
 from perseid.registry.installation.settings import Config, InvalidConfig
 from perseid.server.http.application import HttpConfig, HttpServer, load_tls_context
@@ -205,6 +205,7 @@ class Worker:
         self._access = AccessLog(self._log)
         self._open_access_log(config)
         self._stopping = asyncio.Event()
+        self._attempt: asyncio.Future[bool] | None = None  # to open the ledger
         self._drain_seconds = DRAIN_SECONDS
         self._problem_log = ProblemLog()
         self._http = self._create_http(config, server_identity)
@@ -403,8 +404,8 @@ class Worker:
             due += max(0.0, lag)
             ledger = self._installation.ledger
             self._problem_log.update(ledger.write_problem, monotonic())
-            if isinstance(ledger, UnopenedLedger) and await asyncio.to_thread(ledger.can_open):
-                _logger.warning("there is space again; this process ends, and the next one opens the ledger")
+            if isinstance(ledger, UnopenedLedger) and self._can_open(ledger):
+                _logger.warning("the ledger can be opened again; this process ends, and the next one opens it")
                 self._stopping.set()
                 return
             self._service.close_expired_connections()
@@ -419,6 +420,14 @@ class Worker:
                 await self._known_file.save(self._pools.known)
             self._publish_metrics()
             self._statistics.tick(tick)
+
+    def _can_open(self, ledger: UnopenedLedger) -> bool:
+        """Whether the last attempt succeeded; a thread tries, because a database may keep it waiting."""
+        if self._attempt is not None and not self._attempt.done():
+            return False
+        opened = self._attempt is not None and self._attempt.result()
+        self._attempt = asyncio.get_running_loop().run_in_executor(None, ledger.can_open)
+        return opened
 
     async def _drain(self) -> None:
         """Finish started work, within the time limit."""
@@ -539,7 +548,7 @@ class Worker:
 
 
 def _open_installation(options: WorkerOptions) -> Installation:
-    """Open the installation; on a full disk for public resolution only."""
+    """Open the installation; on a full disk, or without its database, for public resolution only."""
     directory = Path(options.directory)
 
     def open_ledger(log: Log, answers: Path) -> RemoteLedger:
@@ -547,8 +556,8 @@ def _open_installation(options: WorkerOptions) -> Installation:
 
     try:
         return Installation.open(directory, accept_clock=options.accept_clock, open_ledger=open_ledger)
-    except StorageFull as problem:
-        return Installation.open_without_space(directory, problem)
+    except (StorageFull, DatabaseUnreachable) as problem:
+        return Installation.open_without_ledger(directory, problem)
 
 
 def main(text: str) -> int:

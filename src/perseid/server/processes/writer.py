@@ -37,7 +37,7 @@ from perseid.ledger.log.log import Log
 from perseid.ledger.log.requests import Outcome, Request
 from perseid.records.errors import InvalidData
 from perseid.registry.codec import MAX_MESSAGE, InvalidMessage, decode_request, encode_outcome
-from perseid.registry.installation.installation import Installation
+from perseid.registry.installation.installation import DatabaseUnreachable, Installation
 from perseid.registry.installation.settings import Config, InvalidConfig
 from perseid.registry.registry import Registry
 from perseid.server.observe import logs
@@ -505,16 +505,17 @@ class Writer:
         return self._orphan_deadline < math.inf
 
     def _open(self) -> Installation | None:
-        """Open the installation; on a full disk, wait until there is space. None if told to stop meanwhile."""
+        """Open the installation as soon as there is space and the database responds; None if told to stop."""
         is_reported = False
         while not self._stopping.is_set():
             try:
                 return Installation.open(Path(self._options.directory), accept_clock=self._options.accept_clock)
-            except StorageFull as problem:
+            except (StorageFull, DatabaseUnreachable) as problem:
                 if not is_reported:
-                    is_reported = write_state(self._runtime, WriterState.of(problem))
+                    known = problem if isinstance(problem, StorageFull) else problem.write_problem
+                    is_reported = write_state(self._runtime, WriterState.of(known))
                     self._supervisor.report("ready", False)
-            self._progress = monotonic()
+            self._progress, self._max_step = monotonic(), MAX_STEP_SECONDS
             self._wait_for_signals()
         return None
 
