@@ -39,6 +39,23 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleSite]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def _member(browser: Browser, site: ConsoleSite) -> Iterator[Visitor]:
+    made = site.visit(browser)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def member(_member: Visitor, site: ConsoleSite) -> Visitor:
+    """The user of most tests, signed in: no attack changes that, and another window takes longer than a test."""
+    if not is_signed_in(_member.page, site):
+        _member.go("/console/sign-in")
+        sign_in(_member.page)
+    _member.said.clear()
+    return _member
+
+
 def harmed(visitor: Visitor) -> list[str]:
     """What an attack has done to the page: elements of its own, a script that ran, or one that the policy stopped."""
     page = visitor.page
@@ -62,22 +79,20 @@ def test_attack_is_noticed(browser: Browser, site: ConsoleSite) -> None:
 @pytest.mark.parametrize(
     "handle", [EVIL_NAME, f"{PREFIX}/scripts", f"{PREFIX}/admins"], ids=["texts", "scripts", "admins"]
 )
-def test_values_and_names_run_no_script_in_the_console(browser: Browser, site: ConsoleSite, handle: str) -> None:
-    visitor = site.visit(browser)
-    page = visitor.page
+def test_values_and_names_run_no_script_in_the_console(member: Visitor, handle: str) -> None:
+    page = member.page
     for segments in ((), ("edit",), ("history",), ("tombstone",), ("transfer",), ("delete",)):
-        assert visitor.go(record_path(handle, *segments)).status == 200, segments
-        assert harmed(visitor) == [], segments
-    visitor.go(record_path(handle, "edit"))
+        assert member.go(record_path(handle, *segments)).status == 200, segments
+        assert harmed(member) == [], segments
+    member.go(record_path(handle, "edit"))
     page.get_by_label("Note").fill(ATTACK)
     page.get_by_label("Type").last.fill("DESC")
     page.get_by_label("Data").last.fill(ATTACK)
     page.locator("[data-result] > *").first.wait_for()
-    assert harmed(visitor) == [], "the check while typing"
+    assert harmed(member) == [], "the check while typing"
     page.get_by_role("button", name="Show the difference").click()
     page.get_by_role("button", name="Edit again").wait_for()
-    assert harmed(visitor) == []
-    visitor.close()
+    assert harmed(member) == []
 
 
 ADDRESSES: Final = (
@@ -103,56 +118,52 @@ ADDRESSES: Final = (
 )
 
 
-def test_addresses_run_no_script_in_the_console(browser: Browser, site: ConsoleSite) -> None:
-    visitor = site.visit(browser)
+def test_addresses_run_no_script_in_the_console(member: Visitor) -> None:
     for path in ADDRESSES:
-        visitor.go(path.format(attack=quote(ATTACK, safe="")))
-        assert harmed(visitor) == [], path
-    visitor.close()
+        member.go(path.format(attack=quote(ATTACK, safe="")))
+        assert harmed(member) == [], path
 
 
-def test_names_of_other_things_run_no_script(browser: Browser, site: ConsoleSite) -> None:
+def test_names_of_other_things_run_no_script(member: Visitor) -> None:
     """A label, a note, a file, a column, a user, a type, and the input of refused forms."""
-    visitor = site.visit(browser)
-    page = visitor.page
+    page = member.page
 
     def send(button: str, **fields: str) -> None:
         for name, text in fields.items():
             page.locator(f".content [name='{name}']:not([type=hidden])").first.fill(text)
         with page.expect_navigation():
             page.locator(".content").get_by_role("button", name=button, exact=True).first.click()
-        assert harmed(visitor) == [], button
+        assert harmed(member) == [], button
 
-    visitor.go("/console/tokens")
+    member.go("/console/tokens")
     page.get_by_label("read", exact=True).check()
     send("Create the token", label=ATTACK)
-    visitor.go("/console/types")
+    member.go("/console/types")
     page.get_by_text("New type").click()
     send("Register the type", handle=f"{PREFIX}/evil-type", name=ATTACK, description=ATTACK, example=ATTACK)
-    visitor.go("/console/types")
-    assert harmed(visitor) == []
-    visitor.go(f"/console/access?on={PREFIX}")
+    member.go("/console/types")
+    assert harmed(member) == []
+    member.go(f"/console/access?on={PREFIX}")
     page.get_by_text("New user").click()
     send("Add the user", name=ATTACK)
-    visitor.go(f"/console/access?on={PREFIX}")
+    member.go(f"/console/access?on={PREFIX}")
     send("Give access", identity=f"300:{EVIL_NAME}")
-    visitor.go("/console/namespaces")
+    member.go("/console/namespaces")
     page.get_by_text("New namespace").click()
     send("Create the namespace", prefix=ATTACK, purpose=ATTACK, creator=ATTACK)
-    visitor.go("/console/imports")
+    member.go("/console/imports")
     content = f"handle,{quote(ATTACK)},URL\n{EVIL_NAME.replace(',', '')},x,{ATTACK}\n".encode()
     page.set_input_files("#file", {"name": ATTACK.replace("/", ""), "mimeType": "text/csv", "buffer": content})
     send("Upload and check")
-    visitor.go(record_path(RECORD, "tombstone"))
+    member.go(record_path(RECORD, "tombstone"))
     send("Create the tombstone", reason=ATTACK, note=ATTACK)
     for path in (record_path(RECORD), record_path(RECORD, "history"), "/console/log", "/console"):
-        visitor.go(path)
-        assert harmed(visitor) == [], path
-    visitor.go(f"/{RECORD}")
-    assert harmed(visitor) == []
-    visitor.go(record_path(RECORD, "restore"))
+        member.go(path)
+        assert harmed(member) == [], path
+    member.go(f"/{RECORD}")
+    assert harmed(member) == []
+    member.go(record_path(RECORD, "restore"))
     send("Restore")
-    visitor.close()
 
 
 def test_values_and_names_run_no_script_on_public_pages(browser: Browser, site: ConsoleSite) -> None:
@@ -203,11 +214,10 @@ def is_signed_in(page: Page, site: ConsoleSite) -> bool:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"], ids=["same-site", "cross-site"])
 @pytest.mark.parametrize("action", ["delete", "sign-out", "sign-in"])
-def test_form_of_another_origin_changes_nothing(browser: Browser, site: ConsoleSite, host: str, action: str) -> None:
+def test_form_of_another_origin_changes_nothing(site: ConsoleSite, member: Visitor, host: str, action: str) -> None:
     """Even with a token that the user got: the origin is enough to refuse it."""
-    visitor = site.visit(browser)
-    page = visitor.page
-    visitor.go(record_path(RECORD, "delete"))
+    page = member.page
+    member.go(record_path(RECORD, "delete"))
     token = page.locator("[name=csrf]").first.input_value()
     path = record_path(RECORD, "delete") if action == "delete" else f"/console/{action}"
     fields = f"<input name=csrf value='{token}'><input name=everywhere value=yes><input name=method value=secret>"
@@ -223,16 +233,14 @@ def test_form_of_another_origin_changes_nothing(browser: Browser, site: ConsoleS
             f"{site.url}/console/sign-in",
         )
     assert is_signed_in(page, site)
-    assert visitor.go(record_path(RECORD)).status == 200
-    assert "Annual report" in visitor.text()
-    visitor.close()
+    assert member.go(record_path(RECORD)).status == 200
+    assert "Annual report" in member.text()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"], ids=["same-site", "cross-site"])
-def test_script_of_another_origin_reads_nothing(browser: Browser, site: ConsoleSite, host: str) -> None:
-    visitor = site.visit(browser)
-    page = visitor.page
-    visitor.go("/console/tokens")
+def test_script_of_another_origin_reads_nothing(site: ConsoleSite, member: Visitor, host: str) -> None:
+    page = member.page
+    member.go("/console/tokens")
     token = page.locator("[name=csrf]").first.input_value()
     with other_site("<h1>Other</h1>", host) as url:
         page.goto(url)
@@ -244,20 +252,17 @@ def test_script_of_another_origin_reads_nothing(browser: Browser, site: ConsoleS
                 [site.url + path, headers],
             )
             assert got == "refused" or "authentication-required" in got, path
-    visitor.close()
 
 
-def test_pages_cannot_be_framed(browser: Browser, site: ConsoleSite) -> None:
-    visitor = site.visit(browser)
+def test_pages_cannot_be_framed(site: ConsoleSite, member: Visitor) -> None:
     for path in ("/console", "/console/sign-in", "/console/tokens", "/", f"/{RECORD}?noredirect"):
-        visitor.said.clear()
+        member.said.clear()
         with other_site(f"<h1>Other</h1><iframe src='{site.url}{path}'></iframe>", "127.0.0.1") as url:
-            visitor.page.goto(url)
-            visitor.page.wait_for_load_state("load")
-            (frame,) = visitor.page.frames[1:]
+            member.page.goto(url)
+            member.page.wait_for_load_state("load")
+            (frame,) = member.page.frames[1:]
             assert frame.locator("main").count() == 0, path
-            assert any("frame-ancestors" in text for text in visitor.said), path
-    visitor.close()
+            assert any("frame-ancestors" in text for text in member.said), path
 
 
 # The session
