@@ -97,7 +97,7 @@ def test_the_bench_of_the_api_asks_for_everything_and_the_past(
 def test_the_bench_of_the_client_resolves_in_every_way(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["client", "--records", "30", "--seconds", "0"])
+    monkeypatch.setattr("sys.argv", ["client", "--records", "30", "--seconds", "0", "--creates", "30"])
     client.main()
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition("  ")[2].split("  ")[0] for line in lines] == [
