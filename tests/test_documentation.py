@@ -75,7 +75,7 @@ NOT_EXECUTED = {
 """Commands of the README and the guides that no test executes: the first line of their block, and the reason."""
 ERROR = re.compile("^perseid: ", re.MULTILINE)
 """An error, which a line "..." must not hide."""
-TIMEOUT = 30
+TIMEOUT = 120
 """Seconds that a command may take."""
 
 

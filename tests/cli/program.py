@@ -53,7 +53,7 @@ def run(*arguments: str | bytes, stdin: bytes = b"", environ: Mapping[str, str] 
 def finish(command: list[str | bytes], stdin: bytes = b"", environ: Mapping[str, str] | None = None) -> Done:
     """Run any command and check that its output is UTF-8 without control characters and tracebacks."""
     done = subprocess.run(
-        command, input=stdin, env={**ENVIRON, **(environ or {})}, check=False, capture_output=True, timeout=30
+        command, input=stdin, env={**ENVIRON, **(environ or {})}, check=False, capture_output=True, timeout=120
     )
     out, err = done.stdout.decode("utf-8"), done.stderr.decode("utf-8")
     for text in (out, err):

@@ -15,7 +15,7 @@ from perseid.ledger.log.writer import ChangeWatcher
 from perseid.ledger.views.search_keys import exact_url_range, host_range
 from tests.ledger.ledgers import NOW, Machine, change, key, log_of_today, look, open_store, url
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 def test_seq_at_is_the_last_entry_dated_by_then(log: Log, machine: Machine) -> None:

@@ -25,7 +25,7 @@ from tests.server.http.listeners import client_context, context_of_server
 
 T = TypeVar("T")
 
-SECONDS: Final = 20.0
+SECONDS: Final = 60.0
 """How long a test waits for something that should happen at once."""
 
 LARGE: Final = 20_000_000

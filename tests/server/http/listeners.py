@@ -37,7 +37,7 @@ from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY
 
 T = TypeVar("T")
 
-PATIENCE: Final = 20.0
+PATIENCE: Final = 60.0
 """Seconds after which something that should happen has not."""
 
 ClientKey: TypeAlias = rsa.RSAPrivateKey | dsa.DSAPrivateKey | ec.EllipticCurvePrivateKey

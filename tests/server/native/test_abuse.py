@@ -334,7 +334,7 @@ def _responses(server: Serving, host: str, request: bytes, count: int) -> list[b
     with datagrams(host, server.native) as sending:
         for number in range(1, count + 1):
             sending.send(request[:8] + number.to_bytes(4, "big") + request[12:])
-        sending.settimeout(2.0)
+        sending.settimeout(5.0)
         got: dict[int, bytes] = {}
         with suppress(TimeoutError):
             while len(got) < count or not all(map(_is_complete, got.values())):

@@ -3,6 +3,7 @@
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.client import HTTPConnection, HTTPResponse
 
 import pytest
@@ -147,7 +148,8 @@ def test_slow_clients_are_disconnected_and_block_nobody(server: Server, monkeypa
         port = port_of(listener)
         slow = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(MAX_CONNECTIONS)]
         for client in slow:
-            client.sendall(b"GET /metrics HT")
+            with suppress(ConnectionError):  # on a slow machine the first ones are cut off by now
+                client.sendall(b"GET /metrics HT")
         for client in slow:
             assert cut_off(client)
             client.close()

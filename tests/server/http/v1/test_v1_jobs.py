@@ -524,7 +524,7 @@ def test_number_of_listeners_is_limited(slowly: Harness) -> None:
 def test_listening_to_an_idle_job_ends(slowly: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     server = slowly
     fill(server, 80)
-    monkeypatch.setattr(job_events, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(job_events, "SILENT_SECONDS", 1.0)
     monkeypatch.setattr(job_events, "HEARTBEAT_SECONDS", 0.01)
     told = got(send(server, "POST", "/rewrites", ORDER, headers=basic()), 202)
     other = serve(server.registry)
