@@ -202,3 +202,45 @@ def test_an_unreadable_file_is_an_error(kept: StatisticsStore) -> None:
     kept.path.write_bytes(b"not a database" * 100)
     with pytest.raises(OSError, match="cannot read"):
         kept.read_sums("days", 0, 1)
+
+
+def test_readers_do_not_wait_for_a_transaction(kept: StatisticsStore) -> None:
+    """Neither of another thread nor of another process."""
+    kept.add(TODAY, {("12345", "native"): 1})
+    with ThreadPoolExecutor(1) as pool, kept._write() as connection:
+        connection.execute("DELETE FROM days")
+        assert pool.submit(total, kept, "native").result(30) == 1
+
+
+def test_readers_do_not_wait_for_a_locked_file_as_writers_do(
+    kept: StatisticsStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(statistics, "WAIT_SECONDS", 60)
+    kept.add(TODAY, {("12345", "native"): 1})
+    kept.close()
+    other = sqlite3.connect(kept.path, isolation_level=None, check_same_thread=False)
+    other.execute("PRAGMA locking_mode = EXCLUSIVE")
+    other.execute("DELETE FROM wanted")
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(total, kept, "native")
+        try:
+            with pytest.raises(OSError, match="locked"):
+                reading.result(30)
+        finally:
+            other.close()
+
+
+def test_sums_of_a_prefix_are_found_by_an_index_also_in_an_older_file(kept: StatisticsStore) -> None:
+    kept.add(TODAY, {("12345", "native"): 1})
+    kept.close()
+    with sqlite3.connect(kept.path) as connection:  # as the version before created it
+        connection.execute("DROP INDEX IF EXISTS days_of_prefix")
+        connection.execute("PRAGMA user_version = 2")
+    assert total(kept, "native", "12345") == 1
+    kept.add(TODAY, {("12345", "native"): 1})
+    assert total(kept, "native", "12345") == 2
+    for unit in ("hours", "days"):
+        query = f"SELECT native FROM {unit} WHERE start >= 1 AND start < 2 AND prefix = 'x' ORDER BY start, prefix"
+        with sqlite3.connect(kept.path) as connection:
+            ((*_, plan),) = connection.execute(f"EXPLAIN QUERY PLAN {query}").fetchall()
+        assert "(prefix=? AND start>? AND start<?)" in plan

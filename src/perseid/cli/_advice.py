@@ -64,6 +64,10 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.RESTORE: "To restore the record: perseid tombstone {handle} --undo",
     AdviceKind.RESUME_JOB: "Resume that job: perseid jobs resume {job}",
     AdviceKind.RETIRE_NAMESPACE: "Keep them and register no new ones: perseid namespace remove {prefix} --retire",
+    AdviceKind.RETRY_STATISTICS: (
+        "Retry in some seconds; if that fails, delete statistics.db in the directory of the installation: "
+        "a running server creates it again"
+    ),
     AdviceKind.REUSE_DELETED: "Choose another handle, or reuse it: perseid create {handle} --reuse-deleted …",
     AdviceKind.SEARCH_URLS: (
         "A --url that ends in * matches all URLs that begin like it. To search with the same options: perseid find"
@@ -86,13 +90,13 @@ TEXTS: Final[AdviceTexts] = {
 }
 """The kinds for which the command line has its own text."""
 
+_LOCAL_KINDS: Final = (
+    *(AdviceKind.ENABLE_LISTING, AdviceKind.FREE_SPACE, AdviceKind.REOPEN_COUNTER, AdviceKind.RETRY_STATISTICS),
+    AdviceKind.SET_CLOCK,
+)
+
 REMOTE_TEXTS: Final[AdviceTexts] = {
-    **{
-        kind: text
-        for kind, text in TEXTS.items()
-        if kind
-        not in (AdviceKind.ENABLE_LISTING, AdviceKind.FREE_SPACE, AdviceKind.REOPEN_COUNTER, AdviceKind.SET_CLOCK)
-    },
+    **{kind: text for kind, text in TEXTS.items() if kind not in _LOCAL_KINDS},
     AdviceKind.AUTHENTICATE: (
         "Use --token-file FILE, or --as INDEX:HANDLE with --secret-file FILE or --key-file FILE. "
         "To save them: perseid login SERVER"

@@ -66,6 +66,7 @@ TEXTS: Final = {
         "Undo the later jobs first, or set these records back to what the job wrote. "
         "To see the changes: client.history({handle})"
     ),
+    "RETRY_STATISTICS": "Retry in some seconds; if that fails, ask a server administrator to delete statistics.db",
     "SET_CLOCK": "Ask a server administrator to set the clock, then retry",
     "TOMBSTONE_INSTEAD": "Create a tombstone instead: client.tombstone({handle}, reason)",
     "UNDO_EARLIER_JOB": "To undo the job before it: client.undo({job})",

@@ -15,7 +15,7 @@ import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
@@ -60,6 +60,10 @@ CHANGES_PER_STEP: Final = 2_000
 WAIT_SECONDS: Final = 5.0
 """Seconds to wait for the transaction of another process."""
 
+READ_SECONDS: Final = 0.2
+"""Seconds for which readers wait for a locked file. Transactions do not lock it for them: only its creation, or another
+program, does. Pages are shown without statistics then."""
+
 REQUESTS: Final = (
     *("native", "redirects", "json", "pages"),
     *("bot_redirects", "bot_json", "bot_pages"),
@@ -74,7 +78,8 @@ hidden or replaced by a tombstone is withdrawn."""
 
 COLUMNS: Final = (*REQUESTS, *CHANGES)
 
-_VERSION = 2  # of the tables: a file of another version is replaced
+_VERSION = 3  # of the tables: those of another version are replaced
+_UNINDEXED_VERSION = 2  # the same tables without indexes
 _MODE = 0o600
 _RETRY_SECONDS = 0.01
 _COLUMN_LIST = ", ".join(COLUMNS)
@@ -89,6 +94,8 @@ _TABLES = (
     PRIMARY KEY (prefix, name)) WITHOUT ROWID""",
     "CREATE TABLE IF NOT EXISTS totals (prefix TEXT PRIMARY KEY, public INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS position (one INTEGER PRIMARY KEY CHECK (one = 1), ledger BLOB, seq INTEGER)",
+    "CREATE INDEX IF NOT EXISTS hours_of_prefix ON hours (prefix, start)",
+    "CREATE INDEX IF NOT EXISTS days_of_prefix ON days (prefix, start)",
 )
 _ADD = f"""INSERT INTO {{}} VALUES (?, ?{", ?" * len(COLUMNS)})
 ON CONFLICT DO UPDATE SET {", ".join(f"{each} = {each} + excluded.{each}" for each in COLUMNS)}"""  # noqa: S608 - constants
@@ -204,19 +211,19 @@ class StatisticsStore:
     # The file
 
     def _read(self, query: str, values: Sequence[object]) -> list[Any]:
-        """Return rows; those who only read do not keep the file open."""
-        with self._lock:
-            if not self.path.exists():
-                return []
-            keeps_open = self._connection is not None
-            try:
-                return self._open().execute(query, values).fetchall()
-            except sqlite3.Error as error:
-                keeps_open = False
-                raise OSError(f"cannot read {self.path}: {error}") from error
-            finally:
-                if not keeps_open:
-                    self._disconnect()
+        """Return rows, from a connection of their own, which does not wait for transactions. Raises `OSError`."""
+        if not self.path.exists():
+            return []
+        try:
+            with closing(self._open_for_reading()) as connection:
+                is_known = _read_version(connection) in (_VERSION, _UNINDEXED_VERSION)
+                return connection.execute(query, values).fetchall() if is_known else []
+        except sqlite3.Error as error:
+            raise OSError(f"cannot read {self.path}: {error}") from error
+
+    def _open_for_reading(self) -> sqlite3.Connection:
+        address = f"{self.path.absolute().as_uri()}?mode=rw"  # it is not created
+        return sqlite3.connect(address, timeout=READ_SECONDS, isolation_level=None, uri=True)
 
     @contextmanager
     def _write(self) -> Iterator[sqlite3.Connection]:
@@ -250,10 +257,11 @@ class StatisticsStore:
         self._connection, self._inode = connection, _inode(self.path)
         _use_wal(connection)
         connection.execute("PRAGMA synchronous = NORMAL")  # a power failure may lose the last transactions
-        if not _has_tables(connection):
+        if _read_version(connection) != _VERSION:
             connection.execute("BEGIN IMMEDIATE")
-            if not _has_tables(connection):  # nor has another process created them meanwhile, and added to them
-                _create_tables(connection)
+            version = _read_version(connection)
+            if version != _VERSION:  # nor has another process created them meanwhile, and added to them
+                _create_tables(connection, replaces=version != _UNINDEXED_VERSION)
             connection.commit()
         return connection
 
@@ -290,14 +298,17 @@ def _use_wal(connection: sqlite3.Connection) -> None:
             return
 
 
-def _has_tables(connection: sqlite3.Connection) -> bool:
-    return bool(connection.execute("PRAGMA user_version").fetchone()[0] == _VERSION)
+def _read_version(connection: sqlite3.Connection) -> int:
+    """The version of the tables; 0 if there are none."""
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version
 
 
-def _create_tables(connection: sqlite3.Connection) -> None:
-    """Create the tables in place of those of another version."""
-    for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
-        connection.execute(f'DROP TABLE "{table}"')
+def _create_tables(connection: sqlite3.Connection, *, replaces: bool) -> None:
+    """Create the tables and indexes that are missing, or replace all tables."""
+    if replaces:
+        for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            connection.execute(f'DROP TABLE "{table}"')
     for statement in _TABLES:
         connection.execute(statement)
     connection.execute(f"PRAGMA user_version = {_VERSION}")

@@ -117,6 +117,7 @@ class AdviceKind(Enum):
 
     # The server
     FREE_SPACE = "Ask a server administrator to free disk space, then retry"
+    RETRY_STATISTICS = "Retry in some seconds; if that fails, ask a server administrator to delete statistics.db"
     SET_CLOCK = "Ask a server administrator to set the clock, then retry"
 
     # Records and values

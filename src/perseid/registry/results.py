@@ -138,6 +138,16 @@ class WrongClock(Refused):
         super().__init__(ResponseCode.SERVER_BACKUP, reason, AdviceKind.SET_CLOCK())
 
 
+class StatisticsUnavailable(Refused):
+    """The file of statistics is damaged or locked."""
+
+    problem_type = "statistics-unavailable"
+
+    def __init__(self) -> None:
+        reason = "The statistics of the server cannot be read"
+        super().__init__(ResponseCode.SERVER_TOO_BUSY, reason, AdviceKind.RETRY_STATISTICS())
+
+
 class CounterClosed(Refused):
     """After a restore it is not known which suffixes of a counter were used."""
 

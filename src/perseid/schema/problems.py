@@ -354,6 +354,13 @@ _TYPES: Final = (
         codes=(7,),
     ),
     ProblemType(
+        "statistics-unavailable",
+        503,
+        "Statistics unavailable",
+        "The file of statistics is damaged or locked. Everything else works. Repeat the request after the seconds in "
+        "`Retry-After`: a running server replaces a damaged file, and counts from zero then.",
+    ),
+    ProblemType(
         "storage-full",
         503,
         "Storage full",

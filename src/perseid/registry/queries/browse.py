@@ -18,7 +18,7 @@ from perseid.registry.commands.namespaces import namespaces
 from perseid.registry.context import Context
 from perseid.registry.identity import Anonymous
 from perseid.registry.policy.policy import Audience, Policy
-from perseid.registry.results import Refused
+from perseid.registry.results import Refused, StatisticsUnavailable
 from perseid.registry.snapshot import SITE_PREFIX, Snapshot
 from perseid.schema.statistics import StatisticsQuery
 
@@ -115,7 +115,7 @@ def _read_growth(context: Context, prefix: str, store: StatisticsStore | None) -
     query = StatisticsQuery(prefix, since=to_iso(context.now - GROWTH_DAYS * DAY))
     try:
         rows = read_statistics(context, store, query, context.now * _SECOND).rows
-    except OSError:
+    except StatisticsUnavailable:
         return ()
     levels = [((row.start or "")[:10], row.identifiers) for row in rows]
     start = next((position for position, level in enumerate(levels) if level[1] != levels[0][1]), len(levels) + 1)

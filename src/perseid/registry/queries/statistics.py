@@ -10,7 +10,8 @@ whether it has one is looked up in the ledger when the list is read.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Final
 
@@ -19,7 +20,7 @@ from perseid.names.handle import Handle
 from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context
-from perseid.registry.results import InvalidQuery, Refused
+from perseid.registry.results import InvalidQuery, Refused, StatisticsUnavailable
 from perseid.registry.snapshot import Snapshot
 from perseid.schema.statistics import (
     Activity,
@@ -56,9 +57,13 @@ def read_statistics(
     administers = _check_access(context, query.namespace)
     unit: Unit = "hours" if query.by is StatisticsPeriod.HOUR else "days"
     first, end, size = _range(query, unit, now // _SECOND)
-    # Later periods too, to get from the present number of identifiers to earlier ones.
-    sums = [] if store is None else store.read_sums(unit, first, now // _SECOND + size, query.namespace)
-    public = {} if store is None else store.count_public(query.namespace)
+    sums: list[Sums] = []
+    public: dict[str, int] = {}
+    if store is not None:
+        with _readable():
+            # Later periods too, to get from the present number of identifiers to earlier ones.
+            sums = store.read_sums(unit, first, now // _SECOND + size, query.namespace)
+            public = store.count_public(query.namespace)
     if not (administers or query.namespace is None or get_policy(context.snapshot, query.namespace).show_past):
         sums = [Sums(each.start, each.prefix, {**each.counts, **_NO_GROWTH}) for each in sums]
     if query.by is StatisticsPeriod.NAMESPACE:
@@ -72,12 +77,25 @@ def list_wanted(context: Context, store: StatisticsStore | None, prefix: str) ->
     """Return the wanted identifiers of a namespace. Raises `Refused`."""
     if not _check_access(context, prefix):
         raise Refused.from_decision(context.check(listing_requirement(prefix)))
+    if store is None:
+        return WantedHandles(prefix, [])
+    with _readable():
+        wanted = store.read_wanted(prefix)
     found = [
         WantedHandle(each.name, each.count, _to_iso(each.last)[:10])
-        for each in (() if store is None else store.read_wanted(prefix))
+        for each in wanted
         if _is_unknown(context.snapshot, each.name)
     ]
     return WantedHandles(prefix, found)
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Refuse what cannot be read from the file."""
+    try:
+        yield
+    except OSError as error:
+        raise StatisticsUnavailable from error
 
 
 def _check_access(context: Context, prefix: str | None) -> bool:

@@ -64,6 +64,17 @@ def test_a_token_needs_the_scope_find(server: Harness) -> None:
     problem(send(server, "GET", path, headers=with_token(server, "mint", where=("12345",))), "permission-denied")
 
 
+@pytest.mark.parametrize("path", ["/statistics", "/statistics/csv", "/statistics/wanted?namespace=12345"])
+def test_a_damaged_file_is_a_typed_problem(server: Harness, store: StatisticsStore, path: str) -> None:
+    store.close()
+    store.path.write_bytes(b"damaged " * 1_000)
+    answer = send(server, "GET", path, headers=basic())
+    found = problem(answer, "statistics-unavailable")
+    assert (answer.status, bool(header_of(answer, "Retry-After"))) == (503, True)
+    assert "statistics.db" in found["advice"]
+    assert str(store.path.parent) not in answer.body.decode()
+
+
 @pytest.mark.parametrize(
     ("query", "slug"),
     [

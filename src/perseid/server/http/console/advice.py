@@ -63,6 +63,9 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.RETIRE_NAMESPACE: mark("Retire the namespace instead: it keeps its identifiers and gets no new ones"),
     AdviceKind.REOPEN_NAMESPACE: mark("Use another namespace, or change its policy: set retired = false"),
     AdviceKind.REOPEN_COUNTER: mark("Ask a server administrator to set the last handle that was minted under {prefix}"),
+    AdviceKind.RETRY_STATISTICS: mark(
+        "Retry in some seconds; if that fails, ask a server administrator to delete statistics.db"
+    ),
     AdviceKind.REUSE_DELETED: mark("Choose another handle, or confirm that the deleted one is used again"),
     AdviceKind.SEARCH_URLS: mark("Search for the URL first. A URL that ends in * matches all that begin like it"),
     AdviceKind.SEE_HIDDEN: mark("Open {handle} in the console"),

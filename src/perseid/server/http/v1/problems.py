@@ -243,6 +243,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.SEE_TYPE_FORMAT: "See /docs/types for the format of definitions",
     AdviceKind.SELECT_URLS: "Give either url or host",
     AdviceKind.SET_BACK: (f"{AdviceKind.SET_BACK.value}. To see the changes: GET {BASE}/handles/{{handle}}/history"),
+    AdviceKind.RETRY_STATISTICS: AdviceKind.RETRY_STATISTICS.value,
     AdviceKind.SET_CLOCK: AdviceKind.SET_CLOCK.value,
     AdviceKind.TOMBSTONE_INSTEAD: f"Create a tombstone instead: POST {BASE}/handles/{{handle}}/tombstone",
     AdviceKind.UNDO_EARLIER_JOB: f"To undo the job before it: POST {BASE}/jobs/{{job}}/undo",
