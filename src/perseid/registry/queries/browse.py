@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from perseid.ledger.log.entry import State
-from perseid.ledger.log.record_keys import key_range
+from perseid.ledger.log.record_keys import key_range, record_key
 from perseid.ledger.statistics import DAY, StatisticsStore
 from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle, fold
@@ -48,6 +48,7 @@ GROWTH_DAYS: Final = 365
 """Days of the growth that is shown."""
 
 _SECOND: Final = 1_000_000
+_PUBLIC: Final = (State.NORMAL, State.TOMBSTONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,33 @@ def list_namespaces(snapshot: Snapshot) -> list[ListedNamespace]:
         if len(found) < MAX_NAMESPACES and is_listed(snapshot, prefix):
             policy = snapshot.policy(prefix)
             found.append(ListedNamespace(prefix, policy.purpose, policy.retired))
+    return found
+
+
+def list_parts(snapshot: Snapshot, prefix: str, size: int, limit: int) -> list[str]:
+    """The first handle of each part of a listed namespace; a part has `size` public handles. It reads them all."""
+    first, end = key_range(f"{prefix}/")
+    found: list[str] = []
+    while len(found) < limit:
+        entries, _ = snapshot.reader.names_in_states(first, end, _PUBLIC, 1, size if found else 0)
+        if not entries:
+            break
+        found.append(entries[0].handle)
+        first = entries[0].key
+    return found
+
+
+def list_part(snapshot: Snapshot, prefix: str, start: str, size: int) -> list[str]:
+    """The public handles of a listed namespace from one on, in the order of `list_parts`."""
+    first, end = key_range(f"{prefix}/")
+    is_exact = snapshot.policy(prefix).case is CaseRule.SENSITIVE
+    first = max(first, record_key(start, exact=is_exact))
+    found: list[str] = []
+    more = True
+    while more and len(found) < size:
+        entries, more = snapshot.reader.names_in_states(first, end, _PUBLIC, size - len(found))
+        found += [entry.handle for entry in entries]
+        first = entries[-1].key + b"\0" if entries else first
     return found
 
 

@@ -13,10 +13,12 @@ reveal a few existing names. People who mistype a name never reach the limit; a 
 plain errors.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar, cast
 
 from perseid.records.private_keys import PrivateKey
@@ -192,6 +194,50 @@ class StateCache(Generic[T]):
         results[key] = result
 
 
+MAX_KEPT: Final = 256
+"""Results that take long to read and are kept for a time: the namespaces that people look at."""
+
+
+class KeptResults:
+    """Results that may be some time old. What several clients wait for is read once. Event loop only."""
+
+    def __init__(self) -> None:
+        self._results: dict[str, tuple[float, object]] = {}
+        self._running: dict[str, asyncio.Future[object]] = {}
+
+    async def get(self, key: str, seconds: float, read: Callable[[], Coroutine[Any, Any, object]]) -> object:
+        """Return a result that was read within so many seconds, or read it. Raises what `read` raises."""
+        while True:
+            until, known = self._results.get(key, (0.0, None))
+            if until > monotonic():
+                return known
+            running = self._running.get(key)
+            if running is None:
+                return await self._read(key, seconds, read)
+            try:
+                return await asyncio.shield(running)
+            except Busy:  # the limit of another client
+                continue
+
+    async def _read(self, key: str, seconds: float, read: Callable[[], Coroutine[Any, Any, object]]) -> object:
+        """Read something in a task, which goes on for the others if its client leaves."""
+
+        def finish(task: asyncio.Future[object]) -> None:
+            del self._running[key]
+            if task.cancelled() or task.exception() is not None:
+                return
+            if len(self._results) >= MAX_KEPT:
+                self._results.clear()
+            self._results[key] = (monotonic() + seconds, task.result())
+
+        task = self._running[key] = asyncio.ensure_future(read())
+        task.add_done_callback(finish)
+        return await asyncio.shield(task)
+
+    def clear(self) -> None:
+        self._results.clear()
+
+
 class SuggestionCache(StateCache[Suggestions]):
     """The suggestions for texts, and the searches that are running."""
 
@@ -248,8 +294,8 @@ class ServerContext:
     suggestion_cache: SuggestionCache = field(default_factory=SuggestionCache)
     page_cache: StateCache[object] = field(default_factory=lambda: StateCache(MAX_CACHED_FACTS))
     """What pages need of other records."""
-    kept_pages: dict[str, tuple[float, object]] = field(default_factory=dict)
-    """What pages show that takes long to read, and until when: see `pages.browse_pages`."""
+    kept_pages: KeptResults = field(default_factory=KeptResults)
+    """What pages show that takes long to read: see `pages.browse_pages`."""
     turns: Turns = field(default_factory=Turns)
     """Longer pieces of work in the event loop."""
     certificate_log: RateLimitedLogger = field(default_factory=RateLimitedLogger)

@@ -1,15 +1,18 @@
 """Front page, namespaces, the ledger, suggestions while typing and sitemaps: only what everybody can list."""
 
+import asyncio
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
 from xml.etree import ElementTree as ET
 
 import pytest
 from msgspec.structs import replace as replace_struct
 
+from perseid.ledger.log.reader import LogReader
 from perseid.ledger.statistics import DAY, StatisticsStore
 from perseid.names.handle import CaseRule, Handle
 from perseid.records.encoding import to_iso
@@ -17,10 +20,15 @@ from perseid.records.record import Permission, Value
 from perseid.registry.commands.lifecycle import Tombstone
 from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
 from perseid.registry.commands.records import Create, Delete
+from perseid.registry.context import Context
 from perseid.registry.policy.policy import PROFILES, Audience
 from perseid.registry.queries import listing
+from perseid.registry.queries.browse import NamespaceOverview, get_overview
+from perseid.server.http.messages import Client, Request, Response
 from perseid.server.http.pages import browse_pages
 from perseid.server.http.pages.browse_pages import explain_policy
+from perseid.server.native.decisions import Busy
+from perseid.server.native.work import Work
 from tests.server.http.contexts import Harness, header_of, json_of
 from tests.server.http.resolver.resolver_records import ADMIN, create, page_of, resolver, text
 from tests.server.installations import OPERATOR
@@ -175,6 +183,38 @@ def test_unreadable_statistics_do_not_prevent_the_page(server: Harness, tmp_path
     assert "<svg" not in page
 
 
+def test_a_namespace_is_read_once_for_all_who_wait_in_any_spelling(
+    server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.registry.do(AddNamespace("20.Maps", PUBLIC, (ADMIN,)), OPERATOR, "cli")
+    read: list[str] = []
+
+    def note(context: Context, prefix: str, store: StatisticsStore | None) -> NamespaceOverview:
+        read.append(prefix)
+        return get_overview(context, prefix, store)
+
+    do = server.context.do
+
+    async def wait(work: Work, client: Client) -> object:
+        await asyncio.sleep(0)
+        if client.host == "192.0.2.9":
+            raise Busy
+        return await do(work, client)
+
+    async def request(*clients: str) -> list[int]:
+        paths = (b"/namespaces/20.Maps", b"/namespaces/20.mAPS")
+        requests = [
+            Request("GET", paths[number % 2], [], b"", Client(host, secure=True)) for number, host in enumerate(clients)
+        ]
+        return [each.status for each in await asyncio.gather(*map(server.answer, requests))]
+
+    monkeypatch.setattr(browse_pages, "get_overview", note)
+    server.service.server = replace(server.context, do=wait)
+    assert asyncio.run(request("192.0.2.9", "192.0.2.1", "192.0.2.2", "192.0.2.3")) == [503, 200, 200, 200]
+    assert asyncio.run(request("192.0.2.9")) == [200], "it is kept"
+    assert len(read) == 1
+
+
 def drawn(server: Harness, prefix: str) -> str:
     server.context.kept_pages.clear()
     answer = server.get(f"/namespaces/{prefix}")
@@ -201,22 +241,47 @@ def test_sitemaps_have_the_listed_handles(server: Harness, monkeypatch: pytest.M
     monkeypatch.setattr(browse_pages, "SITEMAP_URLS", 4)
     index = server.get("/sitemap.xml")
     assert header_of(index, "Content-Type") == "application/xml;charset=utf-8"
-    parts = [each.text or "" for each in ET.fromstring(index.body).iter() if each.tag.endswith("loc")]
+    parts = locations(index)
     assert len(parts) == 2
     found: list[str] = []
     for part in parts:
         url = urlsplit(part)
-        answer = server.get(f"{url.path}?{url.query}")
-        found += [each.text or "" for each in ET.fromstring(answer.body).iter() if each.tag.endswith("loc")]
+        found += locations(server.get(f"{url.path}?{url.query}"))
     assert len(found) == len(set(found)) == 6
     assert f"https://hdl.example.org/{OPEN}/report-1?noredirect" in found
     assert not any(CLOSED in each or "report-3" in each for each in found)
     assert server.get(urlsplit(found[0]).path).status in (302, 410)
 
 
-def test_sitemaps_of_other_prefixes_do_not_exist(server: Harness) -> None:
-    assert server.get(f"/sitemap.xml?prefix={CLOSED}").status == 404
-    assert server.get(f"/sitemap.xml?prefix={OPEN}&skip=x").status == 400
+def test_a_sitemap_costs_the_same_wherever_it_is(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It starts at a handle: nothing is skipped. A handle that is no longer there does not matter."""
+    monkeypatch.setattr(browse_pages, "SITEMAP_URLS", 2)
+    parts = locations(server.get("/sitemap.xml"))
+    assert len(parts) == 3
+    change(server, f"{OPEN}/report-0", text(1, "URL", "https://example.org/"))
+    server.registry.do(Delete(Handle.parse(f"{OPEN}/report-1")), OPERATOR, "cli")
+    skipped: list[int] = []
+    names_in_states = LogReader.names_in_states
+
+    def note(reader: LogReader, *arguments: Any) -> Any:
+        skipped.append(arguments[4] if len(arguments) > 4 else 0)
+        return names_in_states(reader, *arguments)
+
+    monkeypatch.setattr(LogReader, "names_in_states", note)
+    (start,) = [part for part in parts if part.endswith(f"start={quote(f'{OPEN}/report-1', safe='')}")]
+    url = urlsplit(start)
+    found = [unquote(urlsplit(each).path[1:]) for each in locations(server.get(f"{url.path}?{url.query}"))]
+    assert found == [f"{OPEN}/report-2", f"{OPEN}/withdrawn"]
+    assert skipped == [0]
+
+
+def locations(answer: Response) -> list[str]:
+    return [each.text or "" for each in ET.fromstring(answer.body).iter() if each.tag.endswith("loc")]
+
+
+@pytest.mark.parametrize("start", [f"{CLOSED}/report-1", CLOSED, "", "/", "999/x", "0.NA/20", "0.SITE/POLICY/2"])
+def test_sitemaps_of_other_prefixes_do_not_exist(server: Harness, start: str) -> None:
+    assert server.get(f"/sitemap.xml?start={quote(start, safe='')}").status == 404
     server.configure(public_url="")
     assert server.get("/sitemap.xml").status == 404
 

@@ -6,7 +6,6 @@ kept for a minute.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import monotonic
 from typing import Final, TypeVar, cast
 from urllib.parse import quote, urlencode
 from xml.sax.saxutils import escape
@@ -14,7 +13,7 @@ from xml.sax.saxutils import escape
 from markupsafe import Markup
 
 from perseid.ledger.log.entry import Action as LedgerAction
-from perseid.names.handle import CaseRule
+from perseid.names.handle import CaseRule, Handle, fold
 from perseid.names.uri import KNOWN_RESOLVERS
 from perseid.records.encoding import to_iso
 from perseid.registry.identity import Anonymous
@@ -26,8 +25,10 @@ from perseid.registry.queries.browse import (
     get_overview,
     is_listed,
     list_namespaces,
+    list_part,
+    list_parts,
 )
-from perseid.registry.queries.listing import LogEntry, count_handles, list_by_offset
+from perseid.registry.queries.listing import LogEntry
 from perseid.registry.queries.prove import signing_keys
 from perseid.registry.snapshot import Snapshot
 from perseid.server.http import responses
@@ -46,9 +47,6 @@ from .values import MAX_NAME
 
 KEPT_SECONDS: Final = 60
 """How long pages show a number of handles, and recent changes, that may be older."""
-
-MAX_KEPT: Final = 256
-"""Results that are kept."""
 
 SITEMAP_URLS: Final = 1_000
 """Addresses in one sitemap: a page of a listing."""
@@ -138,7 +136,7 @@ async def _namespace_page(request_context: RequestContext, prefix: str) -> Respo
     def read(snapshot: Snapshot) -> NamespaceOverview:
         return get_overview(registry.context(snapshot, Anonymous(), INTERFACE), prefix, registry.statistics)
 
-    found = await _read(request_context, f"namespace {prefix}", read)
+    found = await _read(request_context, f"namespace {fold(prefix)}", read)
     name = to_visible(prefix, MAX_NAME)
     return render_page(
         "namespace.html",
@@ -251,28 +249,22 @@ async def _suggest(request_context: RequestContext) -> Response:
 
 
 async def _sitemap(request_context: RequestContext) -> Response:
-    """The index of sitemaps, or with `prefix` and `skip` one of them."""
+    """The index of sitemaps, or with `start` the one that begins with this handle."""
     settings, parameters = request_context.server.settings, parse_query(request_context.request.query)
-    prefix, skip = parameters.first("prefix"), parameters.first("skip") or "0"
+    start = parameters.first("start")
     if not settings.public_url:
         raise BadRequest("sitemaps need absolute URLs, and this server has no public URL; set http.public_url", 404)
-    if not (skip.isascii() and skip.isdecimal() and len(skip) < len(str(MAX_SITEMAPS * SITEMAP_URLS)) + 1):
-        raise BadRequest("skip must be a number; use an address of the index unchanged")
-    if prefix is None:
-        return _sitemap_index(await _read(request_context, "sitemaps", _count_listed), settings)
-    handles = await request_context.do(WorkKind.READ, lambda: _list_handles(request_context, prefix, int(skip)))
+    if start is None:
+        return _sitemap_index(await _read(request_context, "sitemaps", _list_sitemaps), settings)
+    handles = await request_context.do(WorkKind.READ, lambda: _list_handles(request_context, start))
     urls = [absolute_url(path_to(handle, settings) + "?noredirect", settings) for handle in handles]
     lines = [f"<url><loc>{escape(url)}</loc></url>" for url in urls]
     return _xml("urlset", lines)
 
 
-def _sitemap_index(counts: dict[str, int], settings: HttpSettings) -> Response:
-    addresses = [
-        absolute_url(f"/{SITEMAP}?{urlencode({'prefix': prefix, 'skip': skip})}", settings)
-        for prefix, count in counts.items()
-        for skip in range(0, count, SITEMAP_URLS)
-    ]
-    lines = [f"<sitemap><loc>{escape(each)}</loc></sitemap>" for each in addresses[:MAX_SITEMAPS]]
+def _sitemap_index(starts: list[str], settings: HttpSettings) -> Response:
+    addresses = [absolute_url(f"/{SITEMAP}?{urlencode({'start': start})}", settings) for start in starts]
+    lines = [f"<sitemap><loc>{escape(each)}</loc></sitemap>" for each in addresses]
     return _xml("sitemapindex", lines)
 
 
@@ -282,34 +274,31 @@ def _xml(root: str, lines: list[str]) -> Response:
     return Response(200, (*_AGE, _XML), body.encode())
 
 
-def _count_listed(snapshot: Snapshot) -> dict[str, int]:
-    return {each.prefix: count_handles(snapshot, Anonymous(), each.prefix) for each in list_namespaces(snapshot)}
+def _list_sitemaps(snapshot: Snapshot) -> list[str]:
+    """The handles with which sitemaps begin, so that each costs the same, wherever it is."""
+    starts: list[str] = []
+    for each in list_namespaces(snapshot):
+        starts += list_parts(snapshot, each.prefix, SITEMAP_URLS, MAX_SITEMAPS - len(starts))
+    return starts
 
 
-def _list_handles(request_context: RequestContext, prefix: str, skip: int) -> list[str]:
+def _list_handles(request_context: RequestContext, start: str) -> list[str]:
+    prefix = start.partition("/")[0]
     with request_context.server.registry.snapshot() as snapshot:
-        if not is_listed(snapshot, prefix):
-            raise BadRequest("there is no sitemap of this prefix; see the index", 404)
-        return [each.handle for each in list_by_offset(snapshot, Anonymous(), prefix, skip, SITEMAP_URLS)]
+        if Handle.for_lookup(start) is None or not is_listed(snapshot, prefix):
+            raise BadRequest("there is no such sitemap; use an address of the index unchanged", 404)
+        return list_part(snapshot, prefix, start, SITEMAP_URLS)
 
 
 # Reading
 
 
 async def _read(request_context: RequestContext, key: str, read: Callable[[Snapshot], T]) -> T:
-    """Read in a thread, or return what was read less than `KEPT_SECONDS` ago."""
-    kept = request_context.server.kept_pages
-    now = monotonic()
-    known = kept.get(key)
-    if known is not None and known[0] > now:
-        return cast("T", known[1])
+    """Read in a thread, once for all who wait for it, or return what was read less than `KEPT_SECONDS` ago."""
 
     def run() -> T:
         with request_context.server.registry.snapshot() as snapshot:
             return read(snapshot)
 
-    found = await request_context.do(WorkKind.READ, run)
-    if len(kept) >= MAX_KEPT:
-        kept.clear()
-    kept[key] = (now + KEPT_SECONDS, found)
-    return found
+    kept = request_context.server.kept_pages
+    return cast("T", await kept.get(key, KEPT_SECONDS, lambda: request_context.do(WorkKind.READ, run)))
