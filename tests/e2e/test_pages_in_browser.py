@@ -15,10 +15,10 @@ from playwright.sync_api import Browser, Page
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
 from perseid.records.record import Value, ValueRef
-from perseid.registry.commands.namespaces import AddNamespace
+from perseid.registry.commands.namespaces import AddNamespace, SetPolicy
 from perseid.registry.commands.records import Create
 from perseid.registry.installation.installation import Installation
-from perseid.registry.policy.policy import PROFILES
+from perseid.registry.policy.policy import PROFILES, Audience
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
 from tests.e2e.browsers import visit
@@ -58,6 +58,8 @@ def _fill(directory: Path, things: str) -> None:
         admin = Value(100, "HS_ADMIN", Admin(ValueRef.parse(ADMINISTRATOR)).to_bytes())
         policy = replace(PROFILES["pilin"], default_creator="12345/n0")
         registry.do(AddNamespace(PILIN, policy, (admin,)), OPERATOR, "cli")
+        listed = replace(PROFILES["free"], who_may_list=Audience.PUBLIC)
+        registry.do(SetPolicy("12345", listed), OPERATOR, "cli")
         values = (
             Value.text(1, "URL", f"{things}/report"),
             Value.text(2, "TITLE", "A </script><script>alert(1)</script> title"),

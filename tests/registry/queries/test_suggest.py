@@ -20,8 +20,9 @@ from perseid.names.uri import KNOWN_RESOLVERS, Resolver
 from perseid.records.record import ValueRef
 from perseid.registry.commands.lifecycle import Tombstone, Unpublish
 from perseid.registry.commands.minting import Reserve
+from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Create, Delete, Home
-from perseid.registry.policy.policy import PROFILES
+from perseid.registry.policy.policy import PROFILES, Audience
 from perseid.registry.queries import suggest
 from perseid.registry.queries.resolve import Query
 from perseid.registry.queries.suggest import (
@@ -43,6 +44,7 @@ from tests.registry.registries import NOBODY, OPERATOR, add_namespace, handle, r
 from tests.strategies import texts
 
 OWNER = ValueRef(300, "98765/ann")
+LISTED = replace(PROFILES["free"], who_may_list=Audience.PUBLIC)
 OURS = (*KNOWN_RESOLVERS, Resolver.parse("https://id.example.org/hdl"))
 
 
@@ -56,10 +58,10 @@ def _without_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 def here() -> Iterator[Registry]:
     """Records of every kind: public, reserved, unpublished, deleted, tombstones, no longer homed."""
     with registry_in_memory() as registry:
-        add_namespace(registry, "12345")
-        add_namespace(registry, "10.7", "exact")
-        add_namespace(registry, "102.100", PROFILES["free"])
-        pilin = replace(PROFILES["pilin"], authority=False, url_schemes=())
+        add_namespace(registry, "12345", LISTED)
+        add_namespace(registry, "10.7", replace(PROFILES["exact"], who_may_list=Audience.PUBLIC))
+        add_namespace(registry, "102.100", LISTED)
+        pilin = replace(PROFILES["pilin"], authority=False, url_schemes=(), who_may_list=Audience.PUBLIC)
         add_namespace(registry, "102.100.272", pilin)
         for name in ("12345/report-7", "12345/a b", "12345/100%", "12345/x/y", "10.7/ReadMe", "102.100.272/D7J1G0DQH"):
             registry.do(Create(handle(name), (value(1),)), OPERATOR, "cli")
@@ -213,7 +215,8 @@ _kinds = st.sampled_from(["public", "reserved", "unpublished", "deleted", "tombs
 def test_every_suggestion_exists_and_is_public(kinds: dict[str, str], asked: list[str], exact: bool) -> None:
     """For any records and texts; also right after a record was hidden."""
     with registry_in_memory() as registry:
-        add_namespace(registry, "12345", "exact" if exact else "free")
+        policy = PROFILES["exact" if exact else "free"]
+        add_namespace(registry, "12345", replace(policy, who_may_list=Audience.PUBLIC))
         public: set[str] = set()
         for name, kind in kinds.items():
             target = Handle.for_lookup(name)
@@ -388,7 +391,7 @@ def _same_work(monkeypatch: pytest.MonkeyPatch, asked: str, near: str) -> None:
     seen: list[list[bytes]] = []
     for kind in ("nothing", "public", "unpublished", "reserved", "deleted"):
         with registry_in_memory() as registry:
-            add_namespace(registry, "12345")
+            add_namespace(registry, "12345", LISTED)
             if kind != "nothing":
                 _make(registry, handle(near), kind)
             with counted(monkeypatch) as looked_up:
@@ -413,11 +416,25 @@ def test_matches_before_limit_are_returned(here: Registry, monkeypatch: pytest.M
     assert found.prefix is not None
 
 
-def test_unreadable_policy_does_not_affect_suggestions(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("asked", ["12345/report-8", "12345/report-7.", "hdl:12345/report-7"])
+def test_handles_are_suggested_only_where_everybody_can_list_them(asked: str) -> None:
+    with registry_in_memory() as registry:
+        add_namespace(registry, "12345")
+        registry.do(Create(handle("12345/report-7"), (value(1),)), OPERATOR, "cli")
+        assert suggestions(registry, asked, OURS).suggestions == ()
+        (found,) = suggestions(registry, asked, OURS, lists_all=True).suggestions
+        assert str(found.handle) == "12345/report-7", "for those who can list everything"
+        registry.do(SetPolicy("12345", LISTED), OPERATOR, "cli")
+        assert told(registry, asked) == ["12345/report-7"]
+        registry.rules = replace(registry.rules, listing_allowed=False)
+        assert told(registry, asked) == []
+
+
+def test_an_unreadable_policy_opens_nothing(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> Any:
         raise Refused(ResponseCode.ERROR, "The stored policy is invalid")
 
     monkeypatch.setattr(PublicSnapshot, "policy", broken)
-    assert told(here, "12345/report-8") == ["12345/report-7"]
-    (gone,) = suggestions(here, "12345/old-map.", OURS).suggestions
+    assert told(here, "12345/report-8") == []
+    (gone,) = suggestions(here, "12345/old-map.", OURS, lists_all=True).suggestions
     assert gone.gone == TombstoneInfo()

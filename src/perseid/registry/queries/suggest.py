@@ -1,8 +1,8 @@
 """Suggestions ("did you mean …?") for a text that is not found as a handle.
 
 `perseid.names.suggest` repairs the text and corrects typos; this module decides what is looked up and shown. Only
-public handles of this server are suggested: reserved and unpublished ones look free. Each candidate is looked up by
-name; nothing is listed.
+public handles of namespaces that the caller could list are suggested: for everybody those with `who_may_list =
+"public"`. Reserved and unpublished handles look free.
 
 Anybody can ask, so lookups, time and results are limited. It helps people with a nearly correct handle and must not be
 a cheaper way to enumerate handles than asking for them one by one: a request tries a single typo and returns a few
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
 from perseid.ledger.log.entry import State
 from perseid.ledger.views.answers_format import HandleItem
@@ -33,9 +33,11 @@ from perseid.registry.policy.policy import Policy
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
-from perseid.registry.snapshot import MAX_ANCESTORS, SITE_PREFIX, LedgerNeeded
+from perseid.registry.snapshot import MAX_ANCESTORS, SITE_PREFIX, LedgerNeeded, Snapshot
 from perseid.schema.problems import PrefixStatus
 from perseid.wire.codes import ResponseCode
+
+from .browse import is_listed
 
 MAX_SUGGESTIONS: Final = 5
 """Maximum number of suggested handles."""
@@ -60,6 +62,8 @@ SUGGESTION_CODES: Final = frozenset(
 """Codes that a typo may cause."""
 
 _PUBLIC: Final = (State.NORMAL, State.TOMBSTONE)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +143,15 @@ def suggestions(
     text: str,
     resolvers: Sequence[Resolver] = KNOWN_RESOLVERS,
     clock: Callable[[], float] = time.monotonic,
+    *,
+    lists_all: bool = False,
 ) -> Suggestions:
     """Return public suggestions for a text that was not found.
 
-    `resolvers` are those whose addresses people paste: the known ones and the interface's own.
+    `resolvers` are those whose addresses people paste: the known ones and the interface's own. `lists_all` is whether
+    the caller can list the handles of all namespaces.
     """
-    search = SuggestionSearch(registry, text, resolvers, clock)
+    search = SuggestionSearch(registry, text, resolvers, clock, lists_all=lists_all)
     for _ in search.steps():
         pass
     return search.result()
@@ -166,14 +173,18 @@ class SuggestionSearch:
         text: str,
         resolvers: Sequence[Resolver] = KNOWN_RESOLVERS,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        lists_all: bool = False,
     ) -> None:
         self._registry = registry
+        self._lists_all = lists_all
         self._text = text
         self._resolvers = resolvers
         self._clock = clock
         self._until = clock() + MAX_SECONDS
         self._remaining = MAX_LOOKUPS
         self._homed: dict[str, bool] = {}
+        self._listed: dict[str, bool] = {}
         self._looked_up: set[str] = set()
         self._found: dict[bytes, tuple[HandleItem, str]] = {}
         self._neighbors: set[bytes] = set()
@@ -244,10 +255,14 @@ class SuggestionSearch:
     # Handles
 
     def _look_up(self, handle: Handle) -> HandleItem | None:
-        """Return a public record that this server hosts."""
-        if str(handle) in self._looked_up or not self._answers_for(handle):
+        """Return a public record that this server hosts, and that the caller could list."""
+        if str(handle) in self._looked_up or not self._answers_for(handle) or not self._is_listed(handle.prefix):
             return None
         self._looked_up.add(str(handle))
+        return self._find(handle)
+
+    def _find(self, handle: Handle) -> HandleItem | None:
+        """Return a public record."""
         self._spend()
         item = self._registry.ledger.find(handle.to_bytes())
         return item if item is not None and item.state in _PUBLIC else None
@@ -265,10 +280,13 @@ class SuggestionSearch:
             return None, CaseRule.SENSITIVE
 
     def _policy_of(self, prefix: str) -> Policy:
+        return self._read(lambda snapshot: snapshot.policy(prefix))
+
+    def _read(self, read: Callable[[Snapshot], T]) -> T:
         with suppress(LedgerNeeded), self._registry.public_snapshot() as public:
-            return public.policy(prefix)
+            return read(public)
         with self._registry.snapshot() as snapshot:
-            return snapshot.policy(prefix)
+            return read(snapshot)
 
     def _gone(self, item: HandleItem) -> TombstoneInfo | None:
         if item.state is not State.TOMBSTONE:
@@ -305,6 +323,12 @@ class SuggestionSearch:
             self._homed[key] = item is not None and item.hosted
         return self._homed[key]
 
+    def _is_listed(self, prefix: str) -> bool:
+        key = fold(prefix)
+        if key not in self._listed:
+            self._listed[key] = self._lists_all or self._read(lambda snapshot: is_listed(snapshot, prefix))
+        return self._listed[key]
+
     def _holds_derived(self, prefix: str) -> bool:
         self._spend()
         item = self._registry.ledger.prefix(prefix.encode("utf-8"))
@@ -314,7 +338,7 @@ class SuggestionSearch:
         if self._is_homed(prefix):
             return KnownPrefix(prefix, PrefixStatus.HOSTED)
         handle = Handle.for_lookup(f"{PREFIX_OF_PREFIXES}/{prefix}")
-        if handle is not None and self._look_up(handle) is not None:
+        if handle is not None and self._answers_for(handle) and self._find(handle) is not None:
             return KnownPrefix(prefix, PrefixStatus.OTHER_SERVICE)
         above = next(filter(self._is_homed, _parent_prefixes(prefix)), None)
         return KnownPrefix(prefix, PrefixStatus.UNKNOWN if above is None else PrefixStatus.DERIVED, above)

@@ -12,6 +12,8 @@ import pytest
 
 from perseid.names.handle import Handle
 from perseid.registry.commands.lifecycle import Tombstone
+from perseid.registry.commands.namespaces import SetPolicy
+from perseid.registry.policy.policy import Audience
 from perseid.registry.queries import suggest
 from perseid.registry.queries.suggest import MAX_LOOKUPS, STEP_LOOKUPS
 from perseid.server.http.context import (
@@ -52,7 +54,15 @@ def server() -> Iterator[Harness]:
         gone = Tombstone(Handle.parse("12345/old-thing"), "Withdrawn <b>by</b> its author.", Handle.parse("12345/url"))
         made.registry.do(gone, OPERATOR, "cli")
         add_namespace(made, "102.100.272", "pilin")
+        for prefix in ("12345", "102.100.272"):
+            set_listing(made, prefix, Audience.PUBLIC)
         yield made
+
+
+def set_listing(server: Harness, prefix: str, audience: Audience) -> None:
+    with server.registry.snapshot() as snapshot:
+        policy = replace(snapshot.policy(prefix), who_may_list=audience)
+    server.registry.do(SetPolicy(prefix, policy), OPERATOR, "cli")
 
 
 def told(server: Harness, name: str, **how: Any) -> dict[str, Any]:
@@ -97,6 +107,17 @@ def test_suggestions_are_found(server: Harness, written: str) -> None:
     assert "Did you mean …?" in page.text
     assert "/12345/report-2021" in page.links
     assert location_of(server.get("/12345/report-2021")) == "https://report.example/"
+
+
+@pytest.mark.parametrize("written", ["12345/reprot-2021", "12345/report-2021."])
+def test_nothing_is_suggested_where_not_everybody_can_list(server: Harness, written: str) -> None:
+    set_listing(server, "12345", Audience.AUTHENTICATED)
+    try:
+        assert names(told(server, written)) == []
+        assert "/12345/report-2021" not in page_of(server.get(f"/{written}")).links
+        assert names(json_of(server.get(f"/api/handles/{written}?suggest"))) == []
+    finally:
+        set_listing(server, "12345", Audience.PUBLIC)
 
 
 def test_form_input_is_corrected(server: Harness) -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from perseid.names.handle import Handle
 from perseid.registry.commands.lifecycle import Tombstone, Unpublish
+from perseid.registry.commands.namespaces import SetPolicy
+from perseid.registry.policy.policy import Audience
 from perseid.registry.queries import suggest
 from perseid.server.http.context import SUGGESTIONS_PER_ADDRESS, make_suggestion_budget
 from perseid.server.http.v1.problems import ENCODED_TWICE
@@ -34,6 +36,9 @@ def server() -> Iterator[Harness]:
         create(made, "12345/secret-thing")
         gone = Tombstone(Handle.parse("12345/old-thing"), "withdrawn", Handle.parse("12345/n0"))
         made.registry.do(gone, OPERATOR, "cli")
+        with made.registry.snapshot() as snapshot:
+            listed = replace(snapshot.policy("12345"), who_may_list=Audience.PUBLIC)
+        made.registry.do(SetPolicy("12345", listed), OPERATOR, "cli")
         made.registry.do(Unpublish(Handle.parse("12345/secret-thing")), OPERATOR, "cli")
         yield made
 
