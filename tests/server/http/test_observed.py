@@ -8,6 +8,7 @@ from bench.serving.modules import of_http
 from perseid.server.http import service as service_module
 from perseid.server.http.clients import Peer
 from perseid.server.http.connection.requests import HeadParser, ParsedRequest
+from perseid.server.http.messages import Client, Request
 from perseid.server.http.service import FastResponse, HttpService, MonitoredService, ServiceMonitor
 from perseid.server.limits.buckets import Buckets
 from perseid.server.limits.udp import NetworkSet
@@ -71,6 +72,26 @@ def test_exempt_address_is_not_limited(shared: Harness) -> None:
     every.exempt = NetworkSet(("192.0.2.0/24",))
     one = MonitoredService(every, "192.0.2.1", secure=False)
     assert [one.handle_fast(arrived("192.0.2.1")) for _ in range(5)] == [ANSWER] * 5
+
+
+def test_look_ups_by_the_form_are_counted_as_views_of_pages(shared: Harness) -> None:
+    every = observing(shared.service)
+    one = MonitoredService(every, "192.0.2.1", secure=False)
+    form = [("content-type", "application/x-www-form-urlencoded")]
+
+    def post(path: bytes, body: bytes, agent: str = "Firefox") -> None:
+        request = Request("POST", path, [*form, ("user-agent", agent)], body, Client("192.0.2.1"))
+        asyncio.run(one.handle(request))
+
+    post(b"/", b"hdl=12345%2Fn1&page=yes")
+    post(b"/", b"hdl=12345%2Fnone&page=yes")
+    post(b"/", b"hdl=12345%2Fn1&page=yes", "Googlebot")
+    post(b"/", b"")
+    post(b"/api/handles/12345%2Fn1", b"")
+    sums = every.counts.tally.sums()
+    found = {column: sums["12345", column] for column in ("pages", "redirects", "json", "bot_pages", "not_found")}
+    assert found == {"pages": 1, "redirects": 0, "json": 0, "bot_pages": 1, "not_found": 1}
+    assert every.counts.tally.missing == {b"12345/none": 1}
 
 
 @pytest.mark.parametrize("path", ["/12345/n1", "/api/handles/12345/n1"])

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from io import BytesIO
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Self
 
 from perseid.ledger.log.entry import State
@@ -29,13 +30,14 @@ from perseid.records.titles import DESCRIPTIONS, TITLE_KEYWORDS, TITLES, read_li
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.records import require_record
 from perseid.registry.context import Context
+from perseid.registry.identity import Anonymous
 from perseid.registry.policy.authority import build_metadata
 from perseid.registry.policy.policy import Policy
 from perseid.registry.results import InvalidQuery, Refused, Resolution
-from perseid.registry.snapshot import StoredRecord
+from perseid.registry.snapshot import Snapshot, StoredRecord
 from perseid.schema.queries import Style
 
-from .history import resolve_at, seq_at_time
+from .history import RecordHistory, resolve_at, seq_at_time
 from .resolve import Query
 
 if TYPE_CHECKING:
@@ -45,6 +47,9 @@ CREATORS: Final = ("AUTHOR", "CREATOR")
 DATES: Final = ("DATE", "ISSUED")
 PUBLISHERS: Final = ("PUBLISHER",)
 """Types by meaning, as those of titles (`perseid.records.titles`); earlier ones take precedence."""
+
+MAX_TOMBSTONES: Final = 10
+"""Versions that are searched for the one before a tombstone: few tombstones are changed."""
 
 _SECOND: Final = 1_000_000
 _DATE: Final = re.compile(r"([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2})(?:T[0-9:.]+(?:Z|[+-][0-9:]+)?)?)?)?")
@@ -156,6 +161,20 @@ def find_title(policy: Policy, values: Iterable[Value], types: tuple[str, ...]) 
         chosen = [value for value in ascending(values) if value.is_public and fold(value.type) == fold(type_)]
         if (text := next(_texts(chosen), "")) and fold(type_) not in policy.identifier_types:
             return text
+    return ""
+
+
+def find_last_title(snapshot: Snapshot, handle: Handle, types: tuple[str, ...]) -> str:
+    """The title of the last version before a tombstone that everybody can see; empty if there is none.
+
+    Raises `Refused`.
+    """
+    history = RecordHistory(snapshot, Anonymous(), handle)
+    policy = history.stored.policy
+    for version in islice(history.versions(), MAX_TOMBSTONES):
+        if version.entry.state is State.NORMAL:
+            texts = PublicTexts(policy, version.values).texts(TITLE_KEYWORDS)
+            return find_title(policy, version.values, types) or next(iter(texts), "")
     return ""
 
 

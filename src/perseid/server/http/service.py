@@ -211,7 +211,8 @@ class MonitoredService:
         name = response.name.encode("utf-8", "replace")
         kind = response_kind(response.status, content_type, request.path)
         agent = " ".join(request.all("user-agent"))
-        self._monitor.counts.tally.count_response(name, response.code, duration, request.method, kind, agent)
+        method = "GET" if _is_form(request) else request.method
+        self._monitor.counts.tally.count_response(name, response.code, duration, method, kind, agent)
         if self._monitor.access is not None:
             self._monitor.access.log_request(
                 request.client.host,
@@ -236,6 +237,11 @@ class MonitoredService:
                 self._host, transport, "-", response.code, path, 0, status=status, is_name=False
             )
         return response
+
+
+def _is_form(request: Request) -> bool:
+    """Whether a request is a look-up by the form of the front page: nothing else is posted beside API and console."""
+    return request.method == "POST" and not (is_api(request.path) or is_console(request.path))
 
 
 def _transport(request: Request) -> Transport:

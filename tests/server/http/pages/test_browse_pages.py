@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import quote, unquote, urlsplit
 from xml.etree import ElementTree as ET
 
 import pytest
 from msgspec.structs import replace as replace_struct
 
+from perseid.ledger.errors import StoreUnavailable
 from perseid.ledger.log.reader import LogReader
 from perseid.ledger.statistics import DAY, StatisticsStore
 from perseid.names.handle import CaseRule, Handle
@@ -27,6 +29,7 @@ from perseid.registry.queries.browse import NamespaceOverview, get_overview
 from perseid.server.http.messages import Client, Request, Response
 from perseid.server.http.pages import browse_pages
 from perseid.server.http.pages.browse_pages import explain_policy
+from perseid.server.http.resolver import resolver as resolver_module
 from perseid.server.native.decisions import Busy
 from perseid.server.native.work import Work
 from tests.server.http.contexts import Harness, header_of, json_of
@@ -353,3 +356,21 @@ def test_configured_type_is_the_title(server: Harness) -> None:
     service = replace_struct(server.context.settings.service, title_types=("10320/LABEL", "TITLE"))
     server.configure(service=service)
     assert page_of(server.get(f"/{OPEN}/titled")).title.startswith("Preferred – ")
+
+
+def test_tombstone_page_says_what_it_was_where_the_past_is_public(
+    server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.registry.do(SetPolicy(CLOSED, replace(PROFILES["free"], show_past=False)), OPERATOR, "cli")
+    for prefix in (OPEN, CLOSED):
+        name = f"{prefix}/report-1"
+        change(server, name, text(1, "URL", "https://example.org/"), text(2, "TITLE", ATTACK))
+        for reason in ("lost", "lost at sea"):
+            server.registry.do(Tombstone(Handle.parse(name), reason), OPERATOR, "cli")
+        answer = server.get(f"/{name}")
+        page = page_of(answer)
+        assert (answer.status, answer.name, "lost at sea" in page.text) == (410, name, True)
+        assert (f"What it was{ATTACK}" in page.text.replace("was ", "was")) is (prefix == OPEN)
+    monkeypatch.setattr(resolver_module, "find_last_title", Mock(side_effect=StoreUnavailable))
+    answer = server.get(f"/{OPEN}/report-1")
+    assert (answer.status, ATTACK in page_of(answer).text) == (410, False)

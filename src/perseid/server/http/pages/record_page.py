@@ -240,10 +240,15 @@ def record_page(found: LookupResult, shown: PageDetails, links: LinkBuilder, hea
 
 
 def tombstone_page(
-    found: LookupResult, tombstone: Tombstone, shown: PageDetails, links: LinkBuilder, headers: HeaderList = ()
+    found: LookupResult,
+    tombstone: Tombstone,
+    shown: PageDetails,
+    replacement: TextLink,
+    settings: HttpSettings,
+    last_title: str,
+    headers: HeaderList,
 ) -> Response:
-    """Return the page of a withdrawn identifier (S8)."""
-    settings = links.settings
+    """Return the page of a withdrawn identifier (S8); `last_title` is that of its last version, or empty."""
     name, record_title = to_visible(found.name), to_visible(shown.title, MAX_TITLE)
     path, then = path_to(found.name, settings), _moment_suffix(shown)
     return render_page(
@@ -257,7 +262,8 @@ def tombstone_page(
         record_title=record_title,
         reason=to_visible(tombstone.reason),
         date=to_visible(tombstone.date, MAX_SHORT),
-        replacement=links.to(tombstone.replacement),
+        replacement=replacement,
+        last_title=to_visible(last_title, MAX_TITLE),
         version=_history_notice(found, shown.then, settings),
         citation=to_visible(format_text(shown.citation), MAX_NAME),
         actions=[

@@ -9,17 +9,19 @@ the response is as of a time, and `Accept-Datetime` redirects to it: see `time_t
 are looked up afterwards: see `problems`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 from urllib.parse import quote, urlencode
 
+from perseid.ledger.errors import LedgerError
 from perseid.names.handle import Handle
 from perseid.records.locations import Candidates, parse_address, parse_locatt
 from perseid.registry.identity import Anonymous
 from perseid.registry.policy.authority import find_built_in_definition, find_handle_types
 from perseid.registry.policy.resolution import cache_lifetime
-from perseid.registry.queries.citation import QrImage, find_title
+from perseid.registry.queries.citation import QrImage, find_last_title, find_title
 from perseid.registry.queries.history import get_history
 from perseid.registry.queries.memento import MementoNeighbors
 from perseid.registry.queries.suggest import SUGGESTION_CODES
@@ -57,6 +59,7 @@ from perseid.server.http.pages.record_page import (
 from perseid.server.http.pages.type_page import find_definition, type_page
 from perseid.server.http.pages.values import LinkBuilder
 from perseid.server.http.responses import to_failure
+from perseid.server.native.decisions import Busy
 from perseid.server.native.work import WorkKind
 from perseid.wire.codes import ResponseCode
 
@@ -168,6 +171,15 @@ class _QrCode:
     headers: HeaderList
 
 
+@dataclass(frozen=True, slots=True)
+class _Gone:
+    """A tombstone page, which names the title of the last version if the ledger has it."""
+
+    found: LookupResult
+    render: Callable[[str, HeaderList], Response]
+    headers: HeaderList
+
+
 async def handle_request(request_context: RequestContext) -> Response:
     """Handle a request for a name, or for one of the server's own pages."""
     settings, accepted = request_context.server.settings, parse_accept(request_context.request.all("accept"))
@@ -219,6 +231,9 @@ async def _handle_name(request_context: RequestContext, parsed: _ResolverRequest
     if isinstance(result, _QrCode):
         image = await request_context.do(WorkKind.READ, lambda: QrImage.of(result.text).svg(QR_SCALE))
         return Response(200, (*result.headers, ("Content-Type", SVG_TYPE), ("Content-Security-Policy", POLICY)), image)
+    if isinstance(result, _Gone):
+        handle = result.found.resolved.registered
+        return _with_name(result.render(await _find_last_title(request_context, handle), result.headers), result.found)
     if isinstance(result, _NotFound):
         settings = request_context.server.settings
         suggestions = await find_suggestions(request_context, result.text)
@@ -228,6 +243,20 @@ async def _handle_name(request_context: RequestContext, parsed: _ResolverRequest
     headers = [header for header in response.headers if header[0].lower() not in _OWN_HEADERS]
     status = result.status if response.status == 200 else response.status
     return replace(response, status=status, headers=(*headers, *result.headers))
+
+
+async def _find_last_title(request_context: RequestContext, handle: Handle) -> str:
+    """The title of the last public version before a tombstone; empty if there is none, or it cannot be read now."""
+    registry, types = request_context.server.registry, request_context.server.settings.service.title_types
+
+    def read() -> str:
+        with registry.snapshot() as snapshot:
+            return find_last_title(snapshot, handle, types)
+
+    try:
+        return await request_context.do(WorkKind.READ, read)
+    except (Busy, LedgerError, Refused):
+        return ""  # the page does without
 
 
 # Parsing
@@ -297,7 +326,7 @@ def _parse_wishes(
 
 def _resolve(
     request_context: RequestContext, parsed: _ResolverRequest, snapshot: Snapshot
-) -> Response | _AsJson | _NotFound | _QrCode:
+) -> Response | _AsJson | _Gone | _NotFound | _QrCode:
     """Look up a name and create the response."""
     server, accepted = request_context.server, parsed.wanted.accepted
     settings, registry = server.settings, server.registry
@@ -437,7 +466,7 @@ class _RecordResponse:
         """The headers about other versions."""
         return signposting.time_headers(self.found.resolved, self.reader, self.settings)
 
-    def respond(self) -> Response | _AsJson | _QrCode:
+    def respond(self) -> Response | _AsJson | _Gone | _QrCode:
         parsed, found, settings = self.parsed, self.found, self.settings
         wanted = parsed.wanted
         if found.aliases and parsed.wants_redirect and not parsed.posted:
@@ -503,7 +532,7 @@ class _RecordResponse:
             return redirection
         return _leaving_page(redirection, found, self.settings)
 
-    def record(self, form: str, *, gone: bool = False, located: bool = False) -> Response | _AsJson:
+    def record(self, form: str, *, gone: bool = False, located: bool = False) -> Response | _AsJson | _Gone:
         """Return the record in a form, which is a media type.
 
         `gone`: as a tombstone, with status 410. `located`: the form was requested by its URL, not chosen by `Accept`.
@@ -533,7 +562,11 @@ class _RecordResponse:
         title = find_title(described.policy, described.values, settings.service.title_types) or citation.title or ""
         shown = PageDetails(citation, described.authority, api, then, embedded, handle_types, title)
         if gone and found.tombstone is not None:
-            return _with_name(tombstone_page(found, found.tombstone, shown, links, headers), found)
+            replacement = links.to(found.tombstone.replacement)
+            render = partial(tombstone_page, found, found.tombstone, shown, replacement, settings)
+            if described.policy.show_past and then is None and not title:
+                return _Gone(found, render, headers)
+            return _with_name(render("", headers), found)
         if self.parsed.action is None and then is None and (definition := find_definition(found.values)) is not None:
             return _with_name(type_page(found.registered_name, definition, settings, headers), found)
         return _with_name(record_page(found, shown, links, headers), found)
