@@ -24,7 +24,8 @@ LATER = {
 
 def find_citations(source: str) -> Iterator[tuple[str, str]]:
     """Each requirement that the test functions of a module cite, with the function's name."""
-    for node in ast.walk(ast.parse(source)):
+    body = ast.parse(source).body
+    for node in (*body, *(each for group in body if isinstance(group, ast.ClassDef) for each in group.body)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
             words = {word.upper() for word in node.name.split("_")} & REQUIREMENTS
             for requirement in words | {*ID.findall(ast.get_docstring(node) or "")}:
