@@ -149,8 +149,9 @@ crash: env  ## kill processes at random times, 200 rounds, and check that no dat
 	$(BIN)/python -m tests.registry.jobs.export_crash --rounds 50
 	$(BIN)/python -m tests.server.failover --rounds 50
 
-soak: env  ## load a server while its processes are killed, and check its memory (SOAK_SECONDS)
+soak: env  ## load a server while its processes are killed, check its memory (SOAK_SECONDS), and flood another
 	$(BIN)/python -m tests.server.load --soak --seconds $(SOAK_SECONDS)
+	EXAMPLES=100 $(BIN)/python -m pytest -q tests/server/limits/test_floods.py
 
 screenshots: env $(BROWSER)  ## take the pictures of the documents (docs/images)
 	$(BIN)/python tools/screenshots.py

@@ -27,6 +27,7 @@ from perseid.wire.framing import Frame
 from perseid.wire.message import Message
 from perseid.wire.requests import HandleRequest, RequestBody, Resolve, ValuesRequest, VerifyChallenge
 from perseid.wire.responses import ResolutionResult
+from tests.conftest import EXAMPLES
 from tests.server.faults.flood import Flood, Kind
 from tests.server.faults.machine import cpu_seconds, eventually, memory, named, processes
 from tests.server.faults.sources import (
@@ -42,8 +43,8 @@ from tests.server.faults.sources import (
 from tests.server.installations import ADMINISTRATOR, NAMES, PREFIX, SECRET, copy_to, values_of
 from tests.server.native.native_client import NativeClient, NoAnswer, Serving, Via, serving
 
-RESOLUTIONS = 20
-"""Handles that each client resolves during a flood."""
+RESOLUTIONS = EXAMPLES // 2
+"""Handles that each client resolves during a flood; more in `make soak`."""
 UDP_PATIENCE = 4.0
 UDP_ATTEMPTS = 50
 """A flood fills the queue of datagrams. On a busy machine a request waits for seconds in it, and most are lost; whoever
