@@ -206,12 +206,15 @@ def test_faulty_page_is_detected(visitor: Visitor) -> None:
 def test_every_page_in_every_viewport(
     browser: Browser, demo: Demonstration, tmp_path: Path, scheme: str, place: str
 ) -> None:
-    """No complaints, nothing cut off, everything readable. Faults leave a screenshot in the directory."""
+    """No complaints, nothing cut off, everything readable. Faults leave a screenshot in the directory.
+
+    Axe, which is slow, sees every page once, and a third twice.
+    """
     phone = {"viewport": PHONE, "is_mobile": True, "has_touch": True}
     visitor = Visitor(browser, demo.url, color_scheme=scheme, **(phone if place == "phone" else {}))
     for number, (path, status) in enumerate(PAGES.items()):
         assert visitor.go(path).status == status, path
-        if found := visitor.faults():
+        if found := visitor.faults() if place == "desk" or number % 3 == 0 else visitor.plain_faults():
             visitor.page.screenshot(path=tmp_path / f"{number}.png", full_page=True)
         assert found == [], path
     visitor.close()

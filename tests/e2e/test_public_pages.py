@@ -72,8 +72,7 @@ def verify(page: Page) -> str:
     return page.inner_text(".verify [role=status]")
 
 
-@pytest.mark.parametrize("viewport", [None, PHONE], ids=["desk", "phone"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("scheme", "viewport"), [("light", None), ("dark", PHONE)], ids=["desk-light", "phone-dark"])
 def test_pages_have_no_faults(browser: Browser, server: Serving, scheme: str, viewport: dict[str, int] | None) -> None:
     """With an accent color that nobody could read."""
     visitor = Visitor(browser, home(server), color_scheme=scheme, **({"viewport": viewport} if viewport else {}))
