@@ -25,6 +25,7 @@ Tests run the examples in order in a directory made by `perseid init --demo`; th
 Errors are raised, not printed: `main` prints all of them and sets the exit code.
 """
 
+import gc
 import sys
 from importlib import import_module
 from typing import Annotated
@@ -35,6 +36,10 @@ from perseid import __version__
 
 from ._commands import LazyGroup
 from ._output import use_utf8
+
+_GARBAGE = 10_000
+"""New objects after which Python looks for cycles of garbage. With the default of 700, which is for small programs,
+that took a seventh of an import."""
 
 app = typer.Typer(
     name="perseid",
@@ -65,6 +70,7 @@ def _perseid(
 def main() -> None:
     """Run the command line; print an error on standard error, with advice or as JSON, and exit with its code."""
     use_utf8()
+    gc.set_threshold(_GARBAGE)
     try:
         app()
     except Exception as error:  # noqa: BLE001 - report_error raises bugs again

@@ -285,7 +285,7 @@ class Handle:
     @property
     def is_prefix_handle(self) -> bool:
         """Whether this handle describes a prefix: `0.NA/…`."""
-        return fold(self.prefix) == PREFIX_OF_PREFIXES
+        return len(self.prefix) == len(PREFIX_OF_PREFIXES) and fold(self.prefix) == PREFIX_OF_PREFIXES
 
 
 class CaseRule(Enum):

@@ -57,6 +57,7 @@ MAX_CHECKED_URL: Final = 8_192
 _WITH_HOST: Final = frozenset(("http", "https", "ftp", "ftps"))
 _ABSOLUTE_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.+)", re.DOTALL)
 _BLANK: Final = re.compile(r"[\s\x00-\x1f\x7f]")
+_HOST: Final = re.compile("//[^/?#]")
 
 MAX_CACHED_TYPES: Final = 1_024
 """Comparisons of types that are remembered: installations have some dozen types, and compare them for every value."""
@@ -124,7 +125,7 @@ def find_url_problem(data: bytes, schemes: Collection[str] = URL_SCHEMES) -> Url
     scheme, rest = match[1].lower(), match[2]
     if scheme not in schemes:
         return UrlProblem(f"has the scheme {scheme}, which is none of {', '.join(schemes)}", is_scheme=True)
-    if scheme in _WITH_HOST and not re.match("//[^/?#]", rest):
+    if scheme in _WITH_HOST and not _HOST.match(rest):
         return UrlProblem("has no host")
     return None
 

@@ -318,13 +318,15 @@ def still_reserved(stored: StoredRecord) -> Refused:
 
 def check_indexes(values: Sequence[Value]) -> None:
     """Refuse indexes that are not positive or not unique."""
-    if any(value.index <= 0 for value in values):
+    indexes = [value.index for value in values]
+    if min(indexes, default=1) <= 0:
         raise Refused(ResponseCode.INVALID_VALUE, "Value indexes must be positive")
-    seen: set[int] = set()
-    for value in values:
-        if value.index in seen:
-            raise Refused(ResponseCode.VALUE_ALREADY_EXISTS, f"Index conflict for {value.index}")
-        seen.add(value.index)
+    if len({*indexes}) < len(indexes):
+        seen: set[int] = set()
+        for index in indexes:
+            if index in seen:
+                raise Refused(ResponseCode.VALUE_ALREADY_EXISTS, f"Index conflict for {index}")
+            seen.add(index)
 
 
 def check_count(values: Sequence[Value]) -> None:
@@ -364,11 +366,18 @@ def admin_values(values: Sequence[Value], policy: Policy, admins: Sequence[Admin
     if not admins:
         return []
     taken = {value.index for value in values}
-    free = (index for index in range(FIRST_ADMIN_INDEX, 1 << 31) if index not in taken)
-    return [Value(next(free), HS_ADMIN, _encode_admin(admin), ttl=policy.default_ttl) for admin in admins]
+    index, result = FIRST_ADMIN_INDEX, []
+    for admin in admins:
+        while index in taken:
+            index += 1
+        result.append(_admin_value(index, admin, policy.default_ttl))
+        index += 1
+    return result
 
 
-_encode_admin = lru_cache(64)(Admin.to_bytes)  # those of the namespaces that a process works with at a time
+@lru_cache(64)  # those of the namespaces that a process works with at a time
+def _admin_value(index: int, admin: Admin, ttl: int) -> Value:
+    return Value(index, HS_ADMIN, admin.to_bytes(), ttl=ttl)
 
 
 def caller_as_administrator(context: Context) -> list[Admin]:

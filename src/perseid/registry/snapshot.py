@@ -105,7 +105,7 @@ class StoredRecord:
     @property
     def exists(self) -> bool:
         """Whether there is a record, public or not."""
-        return self.state is not State.ABSENT
+        return self.entry is not None and self.entry.state is not State.ABSENT
 
     @property
     def is_public(self) -> bool:

@@ -80,13 +80,18 @@ class RequiredScope:
     def of(cls, handle: Handle, *scopes: Scope) -> Self:
         """For a record. A prefix handle belongs to its namespace, and changing it needs the scope `namespaces`."""
         if not handle.is_prefix_handle:
-            return cls(frozenset(scopes), handle.prefix)
+            return cls._of_namespace(handle.prefix, scopes)
         kept = [scope for scope in scopes if scope in (Scope.READ, Scope.TRANSFER, Scope.ADMIN)]
         return cls(frozenset(kept if Scope.READ in kept else (*kept, Scope.NAMESPACES)), handle.suffix)
 
     @classmethod
     def for_namespace(cls, prefix: str, *scopes: Scope) -> Self:
         """For a namespace as a whole."""
+        return cls._of_namespace(prefix, scopes)
+
+    @classmethod
+    @lru_cache(_MAX_CACHED_PREFIXES)
+    def _of_namespace(cls, prefix: str, scopes: tuple[Scope, ...]) -> Self:
         return cls(frozenset(scopes), prefix)
 
     @classmethod

@@ -63,13 +63,15 @@ from perseid.wire.codes import ResponseCode
 
 
 def set_timestamps(
-    before: Iterable[Value] | None, values: Iterable[Value], now: int, *, is_import: bool = False
+    before: Collection[Value] | None, values: Iterable[Value], now: int, *, is_import: bool = False
 ) -> tuple[Value, ...]:
     """The values with their timestamps: those that are new or changed get `now`.
 
     A value is unchanged if the record had it at this index, with everything except the timestamp equal. An import keeps
     its own timestamps; 0 means none.
     """
+    if not (before or is_import):  # all are new
+        return tuple([value.with_timestamp(now) for value in values])
     former = {value.index: value for value in before or ()}
     return tuple([_with_timestamp(former.get(value.index), value, now, is_import) for value in values])
 
@@ -135,7 +137,7 @@ def compose(
     if is_import:
         check_timestamps(stored.values, requested, context.now)
     values = add_administrators(context, stored, requested) if creates else tuple(requested)
-    if after is not State.RESERVED:
+    if stored.policy.authority and after is not State.RESERVED:
         change = Change(
             handle=stored.handle,
             before=None if creates else stored.values,
@@ -155,17 +157,16 @@ def compose(
     known = (*stored.values, *restored)
     special = tuple([value for value in values if has_any_type(value.type, _SPECIAL_TYPES)])
     if not is_import:
-        check_namespaces(stored.values, special)
-        check_aliases(context.snapshot, stored, special, known)
+        if special:
+            _check_special(context, stored, special, known)
         check_ttls(values, known, context.now)
-        for value, target in find_missing_targets(context.snapshot, special, known):
-            context.warn(f"Value {value.index} is an alias of {display_name(target)}, which does not exist")
     complete = after not in (State.RESERVED, State.TOMBSTONE)
     if refusals := stored.policy.check_values(values, complete=complete, known=known):
         raise Refused.from_refusals(refusals)
     if not context.quiet:
         _warn_about_values(context, stored.policy, values, known)
-    check_definitions(stored.values, special)
+    if special:
+        check_definitions(stored.values, special)
     if refusals := list(check_types(context.snapshot, stored.policy, values, stored.values)):
         raise Refused.from_refusals(refusals)
     dated = set_timestamps(stored.values, values, context.now, is_import=is_import)
@@ -173,11 +174,20 @@ def compose(
     return dated
 
 
+def _check_special(context: Context, stored: StoredRecord, special: tuple[Value, ...], known: Sequence[Value]) -> None:
+    """Refuse namespaces and aliases that are invalid, and warn about aliases of nothing."""
+    check_namespaces(stored.values, special)
+    check_aliases(context.snapshot, stored, special, known)
+    for value, target in find_missing_targets(context.snapshot, special, known):
+        context.warn(f"Value {value.index} is an alias of {display_name(target)}, which does not exist")
+
+
 def _warn_about_values(context: Context, policy: Policy, values: Sequence[Value], known: Sequence[Value]) -> None:
     """Warn about new values that deployed servers accept, and that are probably mistakes."""
-    for text in find_url_warnings(values, known, context.snapshot.rules.url_schemes):
+    urls = find_new_urls(values, known)
+    for text in find_url_warnings(urls, (), context.snapshot.rules.url_schemes):
         context.warn(text)
-    for value in find_new_urls(values, known):
+    for value in urls:
         if what := find_invisible(value.data[:MAX_CHECKED_URL].decode("utf-8", "ignore")):
             data = ascii(value.data[:MAX_QUOTED_LENGTH].decode("utf-8", "ignore"))
             text = f"Value {value.index} of type {display_name(value.type)}, {data}, contains {what}"

@@ -13,9 +13,8 @@ A whole record without administrators keeps those of the existing record: otherw
 change it. To remove administrators, remove them by index.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.record_keys import homed_name, record_key
@@ -444,9 +443,8 @@ class PartialValue:
     def at(self, index: int, ttl: int) -> Value:
         """The value at an index, with a default TTL."""
         permissions = DEFAULT_PERMISSIONS if self.permissions is None else self.permissions
-        life = self.ttl or Ttl(ttl)
-        references = self.references or ()
-        return Value(index, self.type, self.data, life.seconds, life.kind, permissions, self.timestamp, references)
+        seconds, kind = (ttl, TtlType.RELATIVE) if self.ttl is None else (self.ttl.seconds, self.ttl.kind)
+        return Value(index, self.type, self.data, seconds, kind, permissions, self.timestamp, self.references or ())
 
     def replacing(self, old: Value) -> Value:
         """The value in place of another, with what it leaves out taken from that one."""
@@ -468,14 +466,17 @@ def assign_indexes(
     """Give each value a free index beside those that are taken."""
     used = {value.index for value in taken} | {value.index for value in values if value.index is not None}
     default_ttl = DEFAULT_TTL if ttl is None else ttl
-    free: dict[int, Iterator[int]] = {}
+    free: dict[int, int] = {}
     result = []
     for value in values:
         index = value.index
         if index is None:
-            # One counter for each start, which continues where it stopped: earlier indexes are taken by now.
-            counter = free.setdefault(value.first_index, count(value.first_index))
-            index = next(number for number in counter if number not in used)
+            # The search for each start continues where it stopped: earlier indexes are taken by now.
+            first = value.first_index
+            index = free.get(first, first)
+            while index in used:
+                index += 1
+            free[first] = index + 1
             used.add(index)
         result.append(value.at(index, default_ttl))
     return tuple(result)

@@ -96,6 +96,7 @@ class KeyTable:
         self._hashes = array("Q", bytes(8 << 10))
         self._numbers = array("Q", bytes(8 << 10))
         self._count = 0
+        self._last: tuple[bytes | None, int] = None, 0  # a key and its hash: most are looked up three times in a row
 
     def put(self, key: bytes, number: int) -> int | None:
         """Set the number of a key; return the one it had, None if it is new."""
@@ -117,7 +118,12 @@ class KeyTable:
         return self._numbers[slot] if self._hashes[slot] else None
 
     def _digest(self, key: bytes) -> int:
-        return int.from_bytes(hashlib.blake2b(key, digest_size=_HASH_BYTES, key=self._secret).digest(), "big") or 1
+        last, digest = self._last
+        if key != last:
+            content = hashlib.blake2b(key, digest_size=_HASH_BYTES, key=self._secret).digest()
+            digest = int.from_bytes(content, "big") or 1
+            self._last = key, digest
+        return digest
 
     def _find(self, digest: int) -> int:
         """Return the slot of a hash, or the free one for it."""
@@ -255,8 +261,9 @@ class ImportCheck:
             self._note_change(context, plan.drafts[0])
         self._accept(row, plan.outcome)
         for draft in plan.drafts:
-            self._earlier.add(draft, self._position)
-            overlay.forget(draft.key)
+            key = draft.key
+            self._earlier.add(key, draft, self._position)
+            overlay.forget(key)
         return ()
 
     def _check_mint(self, context: Context, rows: list[ImportRow]) -> None:
@@ -440,9 +447,8 @@ class _EarlierRows:
         """Close the file."""
         self._reader.close()
 
-    def add(self, draft: Draft, offset: int) -> None:
+    def add(self, key: bytes, draft: Draft, offset: int) -> None:
         """Note that the row at an offset changes a record."""
-        key = draft.key
         before = self._table.put(key, offset)
         self.recent.pop(key, None)
         if before is not None:
@@ -487,11 +493,13 @@ class _Overlay(Snapshot):
         """The context in which rows are decided again."""
 
     def entry(self, key: bytes, *, new: bool = False) -> Entry | None:
-        if key not in self._entries:
-            self._entries[key] = self._earlier.recent.get(key) or super().entry(key, new=new)
-            if key not in self._earlier.recent:
-                for row in self._earlier.rows(key):
-                    self._apply(key, row)
+        if key in self._entries:
+            return self._entries[key]
+        recent = self._earlier.recent.get(key)
+        self._entries[key] = recent or super().entry(key, new=new)
+        if recent is None:
+            for row in self._earlier.rows(key):
+                self._apply(key, row)
         return self._entries[key]
 
     def forget(self, key: bytes) -> None:

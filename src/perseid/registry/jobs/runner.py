@@ -22,7 +22,7 @@ import msgspec
 from perseid.ledger.log.entry import Draft
 from perseid.ledger.store import jobs
 from perseid.ledger.store.jobs import ChangeJob, EndJob, Job, JobOwner, JobSteps, StartJob, UndoJob
-from perseid.registry.access.authorization import MAX_GROUP_LOOKUPS, MAX_GROUP_MEMBERS, Decision, SearchUsage
+from perseid.registry.access.authorization import MAX_GROUP_LOOKUPS, MAX_GROUP_MEMBERS, Decision
 from perseid.registry.access.permissions import Requirement, display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.minting import retry_until_ready
@@ -199,7 +199,7 @@ class _ChunkContext(Context):
     def check(self, requirement: Requirement) -> Decision:
         """Check a requirement. Raises `DeferToNextChunk`."""
         usage = self.snapshot.usage
-        was_fresh = usage == SearchUsage()
+        was_fresh = not (usage.lookups or usage.members)
         decision = Context.check(self, requirement)
         if decision.allowed or was_fresh or not usage.is_exhausted:
             return decision

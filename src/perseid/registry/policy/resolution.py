@@ -333,7 +333,8 @@ def value_lifetime(value: Value, now: float) -> int:
 
 def check_ttls(values: Sequence[Value], known: Iterable[Value], now: int) -> None:
     """Refuse new TTLs that others would read differently. `known` are values whose TTLs are not new."""
-    wrong = [value for value in values if _ttl_problem(value, now)]
+    unusual = [value for value in values if value.ttl < 0 or value.ttl_type is not TtlType.RELATIVE]
+    wrong = [value for value in unusual if _ttl_problem(value, now)]
     if not wrong:
         return
     existing = {(value.ttl, value.ttl_type) for value in known}
