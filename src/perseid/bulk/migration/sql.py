@@ -43,7 +43,8 @@ CONNECT_SECONDS: Final = 30
 """Seconds to connect to a database."""
 
 FETCH_SIZE: Final = 100
-"""Rows fetched at a time, each of at most 3 MiB."""
+"""Rows fetched at a time, each of at most 3 MiB. More would hardly be faster: a row takes 3.3 µs, of 2,000 at a time
+2.8 µs, and to store its record 40 µs."""
 
 _LONGEST: Final = MAX_BYTES + 1  # bytes of a column that are read: one more shows that it is too long
 _LONGEST_HANDLE: Final = handle.MAX_BYTES + 1
