@@ -122,6 +122,9 @@ def test_file_is_imported_with_the_asynchronous_client(server: Serving) -> None:
                 await client.import_file(io.BytesIO(table), ImportQuery(name="t.csv"))
             checked = await client.check_import(io.BytesIO(table), ImportQuery(name="t.csv"))
             assert (checked.valid, checked.invalid) == (1, 1)
+            unnamed = await client.check_import(io.BytesIO(b"handle,URL\n,https://a.example/\n"), ImportQuery())
+            fixes = [problem.fix async for problem in client.import_problems(unnamed.id)]
+            assert fixes == ["Enter the handle, or mint handles: ImportQuery(mint=True, prefix=PREFIX)"]
             report = io.BytesIO()
             await client.write_import_report(checked.id, report)
             assert b"12345/as-2,nowhere" in report.getvalue()

@@ -6,6 +6,9 @@ The client does not load the registry, so kinds are names here. A kind that is m
 from collections.abc import Mapping
 from typing import Any, Final
 
+from msgspec.structs import replace
+
+from perseid.schema.imports import ProblemPage
 from perseid.schema.problems import Problem
 
 TEXTS: Final = {
@@ -83,6 +86,13 @@ def render_kind(kind: str, parameters: Mapping[str, Any], text: str) -> str:
         return TEXTS[kind].format_map({name: repr(value) for name, value in parameters.items()})
     except LookupError:  # a newer server has other parameters
         return text
+
+
+def phrase_rows(page: ProblemPage) -> ProblemPage:
+    """Return problems of rows with their fixes as Python."""
+    fixes = [render_kind(each.advice_kind, each.advice_parameters, each.fix) for each in page.problems]
+    rows = [replace(each, fix=fix) for each, fix in zip(page.problems, fixes, strict=True)]
+    return replace(page, problems=rows)
 
 
 def render_advice(problem: Problem) -> str:

@@ -25,6 +25,7 @@ from perseid import __version__
 from perseid.records.encoding import from_base64, to_base64
 from perseid.schema.common import AlreadyDone
 from perseid.schema.exports import AS_OF_HEADER, OMITTED_HEADER, RECORDS_HEADER, ExportPart
+from perseid.schema.imports import ProblemPage
 from perseid.schema.problems import Problem
 
 from .errors import (
@@ -454,7 +455,7 @@ def read_result(request: ApiRequest[R], origin: Origin, response: HttpResponse) 
     try:
         if response.media_type != JSON:
             raise ValueError(f"media type {response.media_type or 'missing'}")
-        return msgspec.json.decode(response.body, type=request.response)
+        result = msgspec.json.decode(response.body, type=request.response)
     except ValueError as error:
         if "idempotency-replayed" in response.headers and (seq := _read_entry(response)) is not None:
             raise ProtocolError(
@@ -467,6 +468,11 @@ def read_result(request: ApiRequest[R], origin: Origin, response: HttpResponse) 
             f"{origin.url} did not answer {request.method} {API_PATH}{request.path} as a Perseid server does: {error}",
             advice=advice,
         ) from error
+    if isinstance(result, ProblemPage):
+        from .advice import phrase_rows  # noqa: PLC0415 - only errors need it
+
+        return phrase_rows(result)  # type: ignore[return-value]
+    return result
 
 
 def _read_entry(response: HttpResponse) -> int | None:
