@@ -1,12 +1,14 @@
 """Imports over HTTP: upload, check, report, apply; each for the uploading user only."""
 
 import json
+import threading
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 
+from perseid.bulk.imports import FileCheck
 from perseid.names.handle import Handle
 from perseid.records.record import PRIVATE_PERMISSIONS, Value
 from perseid.registry.commands.records import Create
@@ -129,6 +131,20 @@ def test_file_is_deleted_if_the_disk_is_full(importing: Harness, monkeypatch: py
 def test_clients_wait_for_a_check_that_starts_slowly(importing: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(imports, "FIRST_SECONDS", 0)
     assert got(upload(importing, TABLE), 202)["state"] in ("checking", "ready")
+
+
+def test_no_reader_waits_for_a_file_to_be_opened(importing: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+    original = FileCheck.open
+
+    def open_(*arguments: Any) -> FileCheck:
+        threads.append(threading.current_thread())
+        return original(*arguments)
+
+    monkeypatch.setattr(FileCheck, "open", open_)
+    assert got(upload(importing, TABLE), 202)["state"] == "ready"
+    (thread,) = threads
+    assert thread is not threading.main_thread(), "here, the main thread does the work of all pools"
 
 
 def test_invalid_rows_are_listed_and_reported(importing: Harness) -> None:

@@ -2,13 +2,16 @@
 
 The file is the body of one request, and is written to the spool (`registry.jobs.spool`) while it arrives, as fast as
 the disk takes it. One that does not arrive completely is deleted. Its rows are checked in slices in a pool, so that
-nothing waits for them, and the request returns after a moment. An import belongs to the identity that uploaded it.
+nothing waits for them, and the request returns after a moment. Opening a file is not work for that pool: the whole file
+is hashed, and a spreadsheet is loaded by a process of its own, for which the thread waits. An import belongs to the
+identity that uploaded it.
 """
 
 import asyncio
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -79,7 +82,11 @@ STALE_SECONDS: Final = 60
 PART_SIZE: Final = 1 << 20
 """Bytes of an upload that are in memory before they are written, and of one part of a report or a result."""
 
+MAX_OPENING: Final = 4
+"""Files that one worker opens at a time; others wait. For a spreadsheet that takes minutes of another process."""
+
 T = TypeVar("T")
+_openers = ThreadPoolExecutor(MAX_OPENING, "perseid-open")
 _checks: set[asyncio.Task[None]] = set()  # the event loop keeps no reference to its tasks
 
 
@@ -408,6 +415,21 @@ async def _start_check(call: ApiCall, registry: AuthorizedRegistry, spooled: Spo
     await asyncio.wait((task,), timeout=FIRST_SECONDS)
 
 
+async def _open(start: Callable[[], FileCheck]) -> FileCheck:
+    """Open a file in a thread for that; if nobody waits any more, it is closed again."""
+    opening = _openers.submit(start)
+    try:
+        return await asyncio.wrap_future(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close)
+        raise
+
+
+def _close(opening: "Future[FileCheck]") -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
+
+
 async def _check(call: ApiCall, registry: AuthorizedRegistry, spooled: SpooledImport) -> None:
     """Check all rows, in slices."""
     jobs = call.request_context.server.api.jobs
@@ -425,7 +447,7 @@ async def _check(call: ApiCall, registry: AuthorizedRegistry, spooled: SpooledIm
 
     try:
         with reserve_slot(call):
-            check = await do(start)
+            check = await _open(start)
             try:
                 saved = monotonic()
                 while True:
