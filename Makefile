@@ -13,6 +13,8 @@ LINKCHECKER := /usr/bin/linkchecker
 # The MariaDB server for tests of migration; the package starts no server for the whole machine.
 MARIADB := /usr/sbin/mariadbd
 NGINX := /usr/sbin/nginx
+# The server without the package that starts it.
+APACHE := /usr/sbin/apache2
 CADDY := /usr/bin/caddy
 # Checks the units.
 SYSTEMD := /usr/bin/systemd-analyze
@@ -78,7 +80,7 @@ serve: env  ## run a server with demonstration data (DIR=demo-data, OPTIONS="--n
 	@exec $(BIN)/perseid serve -d $(DIR) --init-demo $(OPTIONS)
 
 ifeq ($(PACKAGE),)
-test: env $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB) $(NGINX) $(CADDY) $(SYSTEMD)  ## lint and all tests, in parallel; PACKAGE=registry for one package
+test: env $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB) $(NGINX) $(APACHE) $(CADDY) $(SYSTEMD)  ## lint and all tests, in parallel; PACKAGE=registry for one package
 	@$(MAKE) --no-print-directory --jobs=2 lint alltests
 
 # Beside lint, which needs one core for a minute.
@@ -99,7 +101,7 @@ bytecode: env  ## compile all tests once for all test processes
 	@$(BIN)/python -m pytest --collect-only --quiet --quiet >/dev/null 2>&1 || true
 
 # Separate from `test`, because it makes tests slower, some twice as slow.
-coverage: env $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB) $(NGINX) $(CADDY) $(SYSTEMD)  ## the same tests with branch coverage
+coverage: env $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB) $(NGINX) $(APACHE) $(CADDY) $(SYSTEMD)  ## the same tests with branch coverage
 	$(BIN)/python -m pytest $(PARALLEL) --cov --cov-report=term
 
 # The tests start their own PostgreSQL. Without apt nothing is installed, and the tests report what is missing.
@@ -118,6 +120,9 @@ $(MARIADB): | env
 
 $(NGINX): | env
 	@command -v apt-get >/dev/null || exit 0; tools/debian-packages nginx-light
+
+$(APACHE): | env
+	@command -v apt-get >/dev/null || exit 0; tools/debian-packages apache2-bin
 
 $(SYSTEMD): | env
 	@command -v apt-get >/dev/null || exit 0; tools/debian-packages systemd

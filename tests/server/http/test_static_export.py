@@ -1,4 +1,4 @@
-"""A static site answers like the server that it replaces, served by nginx."""
+"""A static site answers like the server that it replaces, served by nginx and by Apache."""
 
 import hashlib
 import http.client
@@ -41,7 +41,9 @@ from tests.cli.installation import site
 from tests.server.faults.machine import eventually
 from tests.server.http.contexts import Harness, serve
 
-NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin"
+NGINX, APACHE = shutil.which("nginx", path=_PATH), shutil.which("apache2", path=_PATH)
+MODULES = Path("/usr/lib/apache2/modules")
 OPERATOR = LocalIdentity("ann")
 PRIVATE = Permission.ADMIN_READ | Permission.ADMIN_WRITE
 
@@ -120,11 +122,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class Both:
-    """A server, and nginx with its static site."""
+    """A server, and nginx and Apache with its static site."""
 
     server: Harness
     folder: Path
     socket: Path
+    port: int
+    """Of Apache."""
     signer: Signer
 
     def ask_server(self, target: bytes, accept: str) -> Answer:
@@ -132,9 +136,15 @@ class Both:
         return Answer(response.status, next(response.values("Location"), None), bytes(response.body))
 
     def ask_nginx(self, target: bytes, accept: str) -> Answer:
-        with socket.socket(socket.AF_UNIX) as link:
+        return self._ask(socket.AF_UNIX, str(self.socket), target, accept)
+
+    def ask_apache(self, target: bytes, accept: str) -> Answer:
+        return self._ask(socket.AF_INET, ("127.0.0.1", self.port), target, accept)
+
+    def _ask(self, family: int, address: str | tuple[str, int], target: bytes, accept: str) -> Answer:
+        with socket.socket(family) as link:
             link.settimeout(30)
-            link.connect(str(self.socket))
+            link.connect(address)
             head = f"Host: localhost\r\nAccept: {accept}\r\nConnection: close\r\n\r\n".encode()
             link.sendall(b"GET " + target + b" HTTP/1.1\r\n" + head)
             response = http.client.HTTPResponse(link)
@@ -169,9 +179,35 @@ def run_nginx(folder: Path, work: Path) -> Iterator[Path]:
         process.wait(30)
 
 
+@contextmanager
+def run_apache(folder: Path, work: Path) -> Iterator[int]:
+    """Serve a static site with Apache, which has no Unix sockets; the result is its port."""
+    assert APACHE is not None
+    with socket.create_server(("127.0.0.1", 0)) as link:
+        port: int = link.getsockname()[1]
+    modules = ("mpm_event", "authz_core", "rewrite", "headers", "alias", "mime")
+    loads = "".join([f"LoadModule {each}_module {MODULES}/mod_{each}.so\n" for each in modules])
+    user = "User nobody\nGroup nogroup\n" if os.geteuid() == 0 else ""
+    (work / "mime.types").touch()
+    (work / "apache.conf").write_text(
+        f"{loads}{user}ServerRoot {work}\nDefaultRuntimeDir {work}\nPidFile {work}/apache.pid\n"
+        f"ErrorLog {work}/apache-errors\nTypesConfig {work}/mime.types\nServerName localhost\n"
+        f'Listen 127.0.0.1:{port}\n<VirtualHost *:{port}>\nInclude "{folder}/apache.conf"\n</VirtualHost>\n'
+    )
+    process = subprocess.Popen([APACHE, "-f", f"{work}/apache.conf", "-DFOREGROUND"])
+    try:
+        eventually(lambda: (work / "apache.pid").exists() or process.poll() is not None, "Apache listens")
+        assert process.poll() is None, (work / "apache-errors").read_text()
+        yield port
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
     assert NGINX is not None, "nginx is not installed: make test installs it"
+    assert APACHE is not None, "Apache is not installed: make test installs it"
     here = site(tmp_path_factory.mktemp("demo"), "--demo").directory
     with (
         tempfile.TemporaryDirectory(prefix="perseid-nginx-") as work,
@@ -183,15 +219,35 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
         server = serve(registry)
         server.configure(public_url="")
         signer = Signer.from_bytes((here / KEYS_NAME / CHECKPOINT_KEY).read_bytes())
-        folder = tmp_path_factory.mktemp("out") / "a site"
+        folder = Path(work) / "a site"
         summary, _ = export_static(registry, OPERATOR, HttpSettings(), signer, folder)
         assert sorted(summary.pages_only) == sorted(["12345/far", *LONG])
-        with run_nginx(folder, Path(work)) as path:
-            yield Both(server, folder, path, signer)
+        for each in (Path(work), folder, *folder.rglob("*")):  # Apache has another user than root
+            each.chmod(0o755 if each.is_dir() else 0o644)
+        with run_nginx(folder, Path(work)) as path, run_apache(folder, Path(work)) as port:
+            yield Both(server, folder, path, port, signer)
 
 
 def public_handles(both: Both) -> list[str]:
     return [json.loads(file.read_bytes())["handle"] for file in both.folder.glob("records/??/*.json")]
+
+
+def test_apache_answers_every_record_as_the_server_does(both: Both) -> None:
+    """Apache writes the target of an alias as a whole URL, and resolves the segments of a path that are dots."""
+    here = f"http://localhost:{both.port}"
+    for handle in set(public_handles(both)) - {*LONG, "12345/far", "12345/alias-away"}:
+        if re.search(r"(^|/)\.\.?(/|$)", handle):
+            continue
+        for name in {quote(handle, safe="/~!$&'()*+,;=:@"), quote(handle, safe="")}:
+            ours, theirs = (ask(f"/{name}".encode(), "text/html") for ask in (both.ask_apache, both.ask_server))
+            location = None if ours.location is None else ours.location.removeprefix(here)
+            assert (ours.status, location) == (theirs.status, theirs.location), name
+            target = f"/api/handles/{name}".encode()
+            ours, theirs = (ask(target, "*/*") for ask in (both.ask_apache, both.ask_server))
+            assert (ours.status, json.loads(ours.body)) == (theirs.status, json.loads(theirs.body)), name
+    for name in ("12345/unpublished", "12345/missing", "99999/x", "apache.conf"):
+        assert both.ask_apache(f"/{name}".encode(), "text/html").status == 404
+    assert both.ask_apache(b"/", "text/html").status == 200
 
 
 def test_every_record_is_answered_as_by_the_server(both: Both) -> None:

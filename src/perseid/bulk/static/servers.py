@@ -163,7 +163,9 @@ class Maps:
                 redirect_maps="".join([_NGINX_MAP.format(status=s, directory=self.target) for s in REDIRECTS]),
                 redirects="".join([f"        if ($perseid_{s}) {{ return {s} $perseid_{s}; }}\n" for s in REDIRECTS]),
             ),
-            "apache.conf": _APACHE.replace("DIRECTORY", str(self.target)),
+            "apache.conf": _APACHE.replace("REDIRECT_MAPS", "".join([_APACHE_MAP.format(status=s) for s in REDIRECTS]))
+            .replace("REDIRECTS", "".join([_APACHE_REDIRECT.format(status=s) for s in REDIRECTS]))
+            .replace("DIRECTORY", str(self.target)),
         }
         for name, text in texts.items():
             (self._folder / name).write_bytes(text.encode())
@@ -236,6 +238,18 @@ server {{
 }}
 """
 
+_APACHE_MAP: Final = """\
+RewriteMap perseid_{status} "txt:DIRECTORY/apache/{status}.map"
+"""
+
+# Since version 2.4.60, Apache refuses a question mark that is not literally in the rule.
+_APACHE_REDIRECT: Final = """\
+RewriteCond ${{perseid_{status}:%{{ENV:perseid_id}}}} ^([^?]+)[?](.+)$
+RewriteRule ^ %1?%2 [R={status},NE,QSD,END]
+RewriteCond ${{perseid_{status}:%{{ENV:perseid_id}}}} ^(.+)$
+RewriteRule ^ %1 [R={status},NE,QSD,END]
+"""
+
 _APACHE: Final = """\
 # Include this file in a virtual host of Apache 2.4 with mod_rewrite. Change the paths if you move the folder.
 AllowEncodedSlashes On
@@ -256,12 +270,7 @@ RewriteMap perseid_lower int:tolower
 RewriteMap perseid_names "txt:DIRECTORY/apache/names.map"
 RewriteMap perseid_exact "txt:DIRECTORY/apache/exact.map"
 RewriteMap perseid_gone "txt:DIRECTORY/apache/gone.map"
-RewriteMap perseid_301 "txt:DIRECTORY/apache/301.map"
-RewriteMap perseid_302 "txt:DIRECTORY/apache/302.map"
-RewriteMap perseid_303 "txt:DIRECTORY/apache/303.map"
-RewriteMap perseid_307 "txt:DIRECTORY/apache/307.map"
-RewriteMap perseid_308 "txt:DIRECTORY/apache/308.map"
-
+REDIRECT_MAPS
 RewriteRule ^/\\.perseid/ - [END]
 RewriteRule (?s)^(?:/api/handles|/hdl)?(/.*)$ - [E=perseid_key:${perseid_escape:$1}]
 RewriteRule ^/api/handles/ - [E=perseid_api:1]
@@ -276,17 +285,7 @@ RewriteCond %{ENV:perseid_id} ^$
 RewriteRule ^ - [R=404,END]
 RewriteCond %{ENV:perseid_api} ^1$
 RewriteRule ^ /.perseid/records/%{ENV:perseid_id}.json [END,PT]
-RewriteCond ${perseid_301:%{ENV:perseid_id}} ^(.+)$
-RewriteRule ^ %1 [R=301,NE,QSD,END]
-RewriteCond ${perseid_302:%{ENV:perseid_id}} ^(.+)$
-RewriteRule ^ %1 [R=302,NE,QSD,END]
-RewriteCond ${perseid_303:%{ENV:perseid_id}} ^(.+)$
-RewriteRule ^ %1 [R=303,NE,QSD,END]
-RewriteCond ${perseid_307:%{ENV:perseid_id}} ^(.+)$
-RewriteRule ^ %1 [R=307,NE,QSD,END]
-RewriteCond ${perseid_308:%{ENV:perseid_id}} ^(.+)$
-RewriteRule ^ %1 [R=308,NE,QSD,END]
-RewriteCond ${perseid_gone:%{ENV:perseid_id}} ^(.+)$
+REDIRECTSRewriteCond ${perseid_gone:%{ENV:perseid_id}} ^(.+)$
 RewriteRule ^ - [R=410,END]
 RewriteRule ^ /.perseid/records/%{ENV:perseid_id}.html [END,PT]
 """
@@ -311,7 +310,8 @@ Perseid is not needed. Nothing private is in this folder.
 Both files name this folder as `{directory}`. If you move it, replace that path in them.
 
 An identifier resolves at `/IDENTIFIER` and `/hdl/IDENTIFIER`; `/api/handles/IDENTIFIER` has its record in JSON. A
-resource that is gone has status 410. Identifiers with several locations redirect to their default.
+resource that is gone has status 410. Identifiers with several locations redirect to their default. Apache resolves the
+segments `.` and `..` of a path, so identifiers with such segments resolve with nginx only.
 
 ## Check it
 
