@@ -21,9 +21,12 @@ GOOD: Final = "handle,URL,TITLE\n12345/i1,https://a.example/,=1\n12345/i2,https:
 BAD: Final = (
     "handle,URL\n12345/j1,https://a.example/\n12345/j2,nowhere\n12345/j1,https://b.example/\nj3,https://c.example/\n"
 )
+SHELF: Final = "handle,Shelf mark\n12345/s,A 1\n"
 MINTED: Final = "URL\nhttps://m.example/1\nhttps://m.example/2\n"
 
 COMMANDS: Final = (
+    "import shelf.csv --yes",
+    "import empty.csv --yes",
     "import good.csv --dry-run",
     "import good.csv",
     "import good.csv --yes --note why",
@@ -47,7 +50,8 @@ def test_imports_print_the_same_on_a_server(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     changed = GOOD.replace("a.example", "changed.example")
-    for name, text in (("good", GOOD), ("bad", BAD), ("changed", changed), ("minted", MINTED)):
+    files = {"good": GOOD, "bad": BAD, "changed": changed, "minted": MINTED, "shelf": SHELF, "empty": ""}
+    for name, text in files.items():
         Path(f"{name}.csv").write_text(text, encoding="utf-8")
     local, remote = Copy(), Copy()
     with both_interfaces() as both:
@@ -60,10 +64,10 @@ def test_imports_print_the_same_on_a_server(
             ):
                 more = (*options, "--as", ADMINISTRATOR) if copy is local else options
                 done = run(command.replace("FOLDER", "out"), *more)
-                files = [path.read_text(encoding="utf-8-sig") for path in sorted(tmp_path.glob("out.*"))]
+                written = [path.read_text(encoding="utf-8-sig") for path in sorted(tmp_path.glob("out.*"))]
                 for path in tmp_path.glob("out.*"):
                     path.unlink()
-                results.append((*copy.normalize(done), [len(text.splitlines()) for text in files]))
+                results.append((*copy.normalize(done), [len(text.splitlines()) for text in written]))
             assert results[0] == results[1], command
         left = [path.name for path in (tmp_path / "spool").glob("*/rows")]
     assert left == [], "nothing is left"
@@ -71,12 +75,13 @@ def test_imports_print_the_same_on_a_server(
 
 def test_advice_about_files_is_that_of_each_interface(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("shelf.csv").write_text("handle,Shelf mark\n12345/s,A 1\n", encoding="utf-8")
+    Path("shelf.csv").write_text(SHELF, encoding="utf-8")
     Path("bad.csv").write_text(BAD, encoding="utf-8")
     with both_interfaces() as both:
         both.server.registry.spool = tmp_path / "spool"
         for run in (partial(both.site, stdin=b""), partial(run_remotely, both)):
-            assert "--map 'Shelf mark'=TYPE" in run("import shelf.csv --yes").err
+            unreadable = run("import shelf.csv --yes")
+            assert (unreadable.code, "--map 'Shelf mark'=TYPE" in unreadable.err) == (2, True)
             done = run("import bad.csv --yes --report out.csv")
             assert done.code == 4
             report = Path("out.csv").read_text(encoding="utf-8-sig")

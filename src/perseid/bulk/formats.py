@@ -115,6 +115,8 @@ class Detected(msgspec.Struct, frozen=True, omit_defaults=True):
 class InvalidFile(Exception):
     """A file that cannot be read, or not further."""
 
+    problem_type = "invalid-value"
+
     def __init__(self, problem: RowProblem) -> None:
         super().__init__(problem.message)
         self.problem = problem
@@ -126,6 +128,8 @@ class InvalidFile(Exception):
 
 class UnknownColumns(InvalidFile):
     """A table with columns that mean nothing."""
+
+    problem_type = "unknown-columns"
 
     def __init__(self, columns: dict[str, str], fix: str | Advice) -> None:
         names = ", ".join([f"{name!r}" for name in columns])

@@ -182,7 +182,7 @@ def _describe(invalid: InvalidFile) -> dict[str, Any]:
     """Return what the record of an import says about a file that cannot be read."""
     found = invalid.problem
     advice = {"advice_kind": found.advice_kind, "advice_parameters": found.advice_parameters}
-    return {"problem": str(invalid), "fix": found.fix, **advice}
+    return {"problem": str(invalid), "problem_type": invalid.problem_type, "fix": found.fix, **advice}
 
 
 def _delete_credential(spooled: SpooledImport, invalid: InvalidFile) -> None:

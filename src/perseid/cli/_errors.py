@@ -168,10 +168,9 @@ def _describe(error: Exception) -> _Report:
         exit_code = USAGE if error.is_usage else REFUSED if error.is_refusal else FAILED
         return _Report(error.problem_type, str(error), error.args[1:], exit_code=exit_code)
     if _is_instance(error, "perseid.bulk.formats", "InvalidFile"):
-        problem: Any = error.problem  # type: ignore[attr-defined] # of that class
-        slug = "unknown-columns" if problem.rule == "unknown-columns" else "invalid-value"
-        fix = _phrase_row(problem)
-        return _Report(slug, str(error), (fix,) if fix else (), exit_code=USAGE)
+        invalid: Any = error
+        fix = _phrase_row(invalid.problem)
+        return _Report(invalid.problem_type, str(error), (fix,) if fix else (), exit_code=USAGE)
     if isinstance(error, Interrupted):
         return _Report("command-failed", str(error), exit_code=INTERRUPTED)
     for module, name, slug in _FAILURES:

@@ -14,8 +14,10 @@ import typer
 from perseid.bulk.export import open_atomically
 from perseid.bulk.formats import Format, Profile
 from perseid.bulk.imports import find_credential, find_secret
+from perseid.registry.advice import to_sentence
 from perseid.schema.imports import ImportQuery, ImportResponse, ImportResult, OnExisting, RowOutcome, RowProblemResponse
 from perseid.schema.jobs import JobResponse
+from perseid.schema.problems import PROBLEM_TYPES
 
 from ._advice import phrase_problem, render_problem
 from ._arguments import STANDARD_INPUT, ActingAs, Directory, Note, print_warnings, printable
@@ -65,11 +67,33 @@ class CredentialInFile(CommandFailed):
     is_usage = True
 
 
+UNREADABLE: Final = ("invalid-value", "unknown-columns")
+"""Types of problems of files that cannot be read."""
+
+
 class InvalidRows(CommandFailed):
     """Some rows of a file are invalid, so nothing was changed."""
 
     problem_type = "invalid-value"
     is_refusal = True
+
+
+class RefusedFile(CommandFailed):
+    """A server does not import a file."""
+
+    is_refusal = True
+
+    def __init__(self, checked: ImportResponse) -> None:
+        advice = render_problem(checked)
+        super().__init__(checked.problem, *([to_sentence(advice)] if advice else []))
+        if checked.problem_type in PROBLEM_TYPES:  # not one of a newer server
+            self.problem_type = checked.problem_type
+
+
+class UnreadableFile(RefusedFile):
+    """A file has to be corrected, or needs other options, before its rows can be read."""
+
+    is_usage = True
 
 
 Imports: TypeAlias = "Client | LocalImports"
@@ -250,7 +274,7 @@ class _Import:
             checked = self._imports.check_import(self._source, self._query, update)
         if checked.problem is not None:
             self._imports.discard_import(checked.id)
-            raise InvalidRows(checked.problem, *filter(None, (render_problem(checked),)))
+            raise UnreadableFile(checked) if checked.problem_type in UNREADABLE else RefusedFile(checked)
         return checked
 
     def show(self, checked: ImportResponse, *, dry_run: bool) -> None:

@@ -206,6 +206,9 @@ class ImportResponse(ResponseBody, frozen=True, omit_defaults=False):
     advice_parameters: Annotated[dict[str, Any], Doc("The parameters of that kind.")] = msgspec.field(
         default_factory=dict
     )
+    problem_type: Annotated[
+        str | None, Doc("The type of `problem`, the end of its URI.", examples=["unknown-columns"])
+    ] = None
 
 
 class ImportResult(JobResponse, frozen=True, kw_only=True, omit_defaults=False):

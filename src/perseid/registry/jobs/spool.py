@@ -86,6 +86,7 @@ class ImportRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Existing records that will change."""
     problem: str = ""
     """Why the file as a whole cannot be imported."""
+    problem_type: str = ""
     fix: str = ""
     """How to fix that, as in `RowProblem`."""
     advice_kind: str = ""
@@ -115,6 +116,7 @@ class ImportRecord(msgspec.Struct, frozen=True, omit_defaults=True):
             self.fix or None,
             self.advice_kind,
             self.advice_parameters,
+            self.problem_type or None,
         )
 
 

@@ -45,6 +45,7 @@ from perseid.schema.imports import (
     RowProblemResponse,
 )
 from perseid.schema.jobs import JobResponse, PlannedRecord
+from perseid.schema.problems import slug_of_code
 from perseid.server.http.context import INTERFACE
 from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.job_requests import (
@@ -464,7 +465,11 @@ async def _check(call: ApiCall, registry: AuthorizedRegistry, spooled: SpooledIm
     except (InvalidFile, ImportBusy):
         pass  # noted in the import, or another request checks it
     except Exception as error:  # noqa: BLE001 - reported with the import
-        reason = error.detail if isinstance(error, ApiError) else str(to_refusal(error))
+        if isinstance(error, ApiError):
+            reason, slug = error.detail, error.slug
+        else:
+            refused = to_refusal(error)
+            reason, slug = str(refused), refused.problem_type or slug_of_code(refused.code)
         with suppress(OSError):
             spooled.rows.unlink(missing_ok=True)
-            spooled.update(state=ImportState.INVALID, problem=reason)
+            spooled.update(state=ImportState.INVALID, problem=reason, problem_type=slug)
