@@ -226,7 +226,7 @@ def _tour_access_forms(visitor: Visitor, name: str) -> Iterator[str]:
     page.get_by_text("The secret is shown only now").wait_for()
     yield "user-key"
     visitor.go("/console/tokens")
-    page.get_by_label("read", exact=True).check()
+    page.locator("input[name=scope][value=read]").check()
     _press(visitor, "Create the token")
     page.get_by_text("The new token, shown only now").wait_for()
     yield "token"

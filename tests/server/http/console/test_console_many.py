@@ -70,6 +70,10 @@ def test_urls_are_checked_while_typing(user: ConsoleUser) -> None:
     user.get("/console/new?prefix=12345")
     user.post("/console/check", user.form("/new").fields | {"urls": "\n".join(URLS)})
     assert "This change would be made." in user.text
+    user.get("/console/new")
+    user.submit("/new", urls="\n".join(URLS), check="yes")
+    assert "This change would be made." in user.text, "also without JavaScript"
+    assert b'formaction="/console/new#result"' in user.page.body, "the browser shows the answer"
 
 
 def test_same_target_for_all_is_in_the_result(user: ConsoleUser) -> None:

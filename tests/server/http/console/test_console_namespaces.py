@@ -20,6 +20,12 @@ def add_namespace(user: ConsoleUser, prefix: str, **fields: str) -> None:
     user.submit("/namespaces", prefix=prefix, profile="free", **fields)
 
 
+def remove(user: ConsoleUser, retire: str | None = None) -> None:
+    """Confirm one of two forms with the same action."""
+    form = next(form for form in user.forms("/remove") if form.fields.get("retire") == retire)
+    user.post(form.action, form.fields)
+
+
 # Namespaces
 
 
@@ -117,17 +123,20 @@ def test_each_rule_is_explained(user: ConsoleUser) -> None:
 
 def test_empty_namespace_is_removed(user: ConsoleUser) -> None:
     add_namespace(user, "12345.1")
-    user.submit("/remove")
+    assert "The namespace 12345.1 and its policy are removed" in user.text, "before it happens"
+    remove(user)
     assert "The namespace was removed." in user.text
     assert "12345.1" not in user.text
 
 
 def test_namespace_with_identifiers_is_retired_instead(user: ConsoleUser) -> None:
     user.get(PAGE)
-    user.submit("/remove")
+    remove(user)
     assert "Retire the namespace instead" in user.alert
-    user.submit("/remove", retire="yes")
+    assert "Nobody can create identifiers in 12345 any more." in user.text, "before it happens"
+    remove(user, retire="yes")
     assert "The namespace is retired." in user.text
+    assert [form.fields.get("retire") for form in user.forms("/remove")] == [None], "not twice"
     user.get("/console/new")
     assert b'<option value="12345"' not in user.page.body
 

@@ -2,16 +2,19 @@
 
 from typing import Final
 
-from perseid.client.errors import ClientError
+from perseid.client.errors import ClientError, Refused
 from perseid.schema.access import Access, AccessEntry, AccessRole, User, UserKey
-from perseid.schema.namespaces import DEFAULT_DAYS, SCOPES, CreatedToken, Namespace
+from perseid.schema.namespaces import DEFAULT_DAYS, MAX_DAYS, CreatedToken, Namespace, Scope
 from perseid.server.http.messages import Response
+from perseid.server.http.pages.links import to_visible
 from perseid.server.http.pages.texts import _
 from perseid.server.native.work import WorkKind
 
 from .access_picture import count_omitted, draw_access
+from .advice import get_words
 from .requests import ConsoleRequest
 from .routing import Pages
+from .values import parse_version
 
 ACCESS: Final = Pages("access")
 TOKENS: Final = Pages("tokens")
@@ -130,6 +133,7 @@ async def _access_page(console: ConsoleRequest, problem: ClientError | None = No
         next_cursor=cursor,
         roles=ROLES,
         rights_of=lambda entry: [] if access is None else _get_rights(access, entry),
+        revocation=lambda entry: "" if access is None else _describe_revocation(access, entry),
         fields=dict(console.form.pairs),
     )
 
@@ -139,6 +143,13 @@ def _get_rights(access: Access, entry: AccessEntry) -> list[str]:
     if "/" not in access.on and entry.groups and entry.role is not None:
         return [entry.role.value]
     return list(entry.permissions)
+
+
+def _describe_revocation(access: Access, entry: AccessEntry) -> str:
+    """What the button of a row does."""
+    rights = ", ".join([get_words().get(right, right) for right in _get_rights(access, entry)])
+    text = _("{identity} loses {rights} on {on}. Rights that it has through other rows stay.")
+    return text.format(identity=to_visible(entry.identity), rights=rights, on=to_visible(access.on))
 
 
 # Tokens and sessions
@@ -155,17 +166,27 @@ async def create_token(console: ConsoleRequest) -> Response:
     """Create a token, and show it once."""
     namespaces = console.text("namespaces").replace(",", " ").split()
     try:
+        scopes = console.form.all("scope")
+        if not scopes:
+            raise Refused(_("No scope was chosen"), advice=_("Choose what the program can do"))
         made = await console.api.create_token(
-            console.form.all("scope"),
+            scopes,
             namespaces=namespaces,
             all_namespaces=not namespaces,
-            expires_in=f"{console.text('days', str(DEFAULT_DAYS))}d",
+            expires_in=f"{_read_days(console)}d",
             label=console.text("label"),
         )
     except (ClientError, ValueError) as error:
         problem = error if isinstance(error, ClientError) else ClientError(str(error))
         return await _tokens_page(console, problem)
     return await _tokens_page(console, made=made)
+
+
+def _read_days(console: ConsoleRequest) -> int:
+    text = console.text("days", str(DEFAULT_DAYS))
+    if not 1 <= (parse_version(text) or 0) <= MAX_DAYS:
+        raise Refused(_("A token can be valid for 1 to {maximum} days").format(maximum=MAX_DAYS))
+    return int(text)
 
 
 @TOKENS.post("/tokens/{token}/revoke")
@@ -200,10 +221,28 @@ async def _tokens_page(
         tokens=tokens,
         next_cursor=cursor,
         made=made,
-        scopes=SCOPES,
+        scopes={scope.value: allows for scope, allows in _describe_scopes().items()},
+        max_days=MAX_DAYS,
         label=console.text("label") if made is None else "",
         chosen=console.form.all("scope") if made is None else (),
         prefixes=console.text("namespaces") if made is None else "",
         days=console.text("days", str(DEFAULT_DAYS)),
         sessions=sessions,
     )
+
+
+def _describe_scopes() -> dict[Scope, str]:
+    """What each scope allows."""
+    return {
+        Scope.READ: _("read private values, unpublished identifiers and the history"),
+        Scope.FIND: _("list and find identifiers, and read the log"),
+        Scope.MINT: _("mint and reserve identifiers"),
+        Scope.CREATE: _("create identifiers with a chosen suffix"),
+        Scope.UPDATE: _("change the values of records, and many links at once"),
+        Scope.PUBLISH: _("publish and unpublish identifiers"),
+        Scope.TOMBSTONE: _("create tombstones, and restore records"),
+        Scope.DELETE: _("delete records"),
+        Scope.TRANSFER: _("transfer records, and change administrators, groups and keys"),
+        Scope.NAMESPACES: _("create namespaces, and change policies and access"),
+        Scope.ADMIN: _("everything for which you must be a server administrator; only without prefixes below"),
+    }

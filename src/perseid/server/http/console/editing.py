@@ -53,7 +53,8 @@ async def create(console: ConsoleRequest) -> Response:
     """Create one identifier or several, or reserve them."""
     rows = read_rows(console.form)
     if console.text("check"):
-        return await _new_form(console, rows, explanation=await _explain_rows(console, rows, new=True))
+        explanation = await _explain_rows(console, rows, new=True)
+        return await _new_form(console, rows, explanation=explanation, checked=True)
     prefix, suffix, mode = console.text("prefix"), console.text("suffix"), console.text("mode", "mint")
     note, published = console.text("note"), not console.text("unpublished")
     try:
@@ -108,6 +109,8 @@ async def _new_form(
     rows: Sequence[Row],
     problem: ClientError | None = None,
     explanation: ProblemView | None = None,
+    *,
+    checked: bool = False,
 ) -> Response:
     namespaces = (await console.api.namespaces(mine=True).page()).namespaces
     count = console.text("count", "1")
@@ -119,6 +122,7 @@ async def _new_form(
         namespaces=namespaces,
         rows=[*rows, *[Row()] * EMPTY_ROWS],
         explanation=explanation,
+        checked=checked,
         max_count=MAX_MINTED,
         prefix=console.text("prefix"),
         suffix=console.text("suffix"),
