@@ -215,7 +215,7 @@ def _tour_access_forms(visitor: Visitor, name: str) -> Iterator[str]:
     visitor.go(f"/console/namespaces/{PILIN}")
     page.locator("#rule-purpose, [name^='rule.']").first.wait_for()
     flag = page.locator("select[name^='rule.']").first
-    flag.select_option("false" if flag.input_value() == "true" else "true")
+    flag.select_option(index=1 if flag.evaluate("each => each.selectedIndex") == 0 else 0)
     _press(visitor, "Show what would change")
     page.get_by_role("heading", name="Change the policy").wait_for()
     yield "policy-preview"

@@ -137,6 +137,8 @@ class Key:
         """What it is for, in one line."""
         self.expects: str = self._kind.extra["expects"]
         """What is expected, for error messages and the manual."""
+        self.choices: tuple[str, ...] = tuple((self._kind.extra_json_schema or {}).get("enum", ()))
+        """The values, if these are words of a list."""
 
     def convert(self, plain: object) -> Any:
         """The value of a plain object from a TOML parser; values stay as they are. Raises `InvalidPolicy`."""

@@ -138,7 +138,7 @@ class ConsoleUser:
     @property
     def text(self) -> str:
         """The text of the page."""
-        body = re.sub(r"(?s)<(head|script|style).*?</\1>", "", self.page.body.decode())
+        body = re.sub(r"(?s)<(head|script|style).*?</\1>|<wbr>", "", self.page.body.decode())
         return " ".join(unescape(re.sub(r"<[^>]*>", " ", body)).split())
 
     @property

@@ -149,7 +149,7 @@ def test_texts_about_many_records_are_in_the_catalog(user: Reader, server: Harne
 def test_texts_about_namespaces_and_access_are_in_the_catalog(user: Reader) -> None:
     user.get(f"/console/namespaces/{PILIN}")
     fields = {name: text for name, text in user.form("/policy").fields.items() if text}
-    user.post(f"/console/namespaces/{PILIN}/policy", fields | {"rule.purpose": '"Another"'})
+    user.post(f"/console/namespaces/{PILIN}/policy", fields | {"rule.purpose": "Another", "rule.retired": "yes"})
     user.look()
     user.get("/console/access?on=12345")
     user.submit("/users", name="ann")

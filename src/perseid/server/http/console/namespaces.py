@@ -1,13 +1,14 @@
 """Namespaces with an editor that explains each rule of the policy, and the types of values."""
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from perseid.client.errors import ClientError, Refused
-from perseid.registry.policy.policy import KEYS, PROFILES
-from perseid.registry.policy.text import InvalidPolicy, format_toml, parse
+from perseid.registry.policy.policy import PROFILES
+from perseid.registry.policy.text import InvalidPolicy
 from perseid.server.http.messages import Response
 from perseid.server.http.pages.texts import _
 
+from .policy_form import PolicyRule, check_conflicts, group_rules, read_rules
 from .requests import ConsoleRequest
 from .routing import Pages
 
@@ -15,28 +16,6 @@ NAMESPACES: Final = Pages("namespaces")
 
 PAGE_SIZE: Final = 100
 """Namespaces or types on a page."""
-
-
-class PolicyRule(NamedTuple):
-    """One rule of a policy, in a form."""
-
-    name: str
-    about: str
-    expects: str
-    current: str
-    """As stored, in TOML."""
-    text: str
-    """As the user has written it."""
-    shown: str
-    """As it was stored when the form was opened."""
-
-    def check(self) -> None:
-        """Check the text alone, for the preview. Raises `InvalidPolicy`."""
-        KEYS[self.name].convert(parse(f"{self.name} = {self.text}", (self.name,))[self.name])
-
-    @property
-    def is_flag(self) -> bool:
-        return self.current in ("true", "false")
 
 
 @NAMESPACES.get("/namespaces")
@@ -86,25 +65,24 @@ async def change_policy(console: ConsoleRequest) -> Response:
     """Show which rules would change, or change them."""
     prefix = console.names["prefix"]
     stored = await console.api.policy(prefix)
-    rules = _read_rules(console, stored.rules)
+    rules = read_rules(console.form, stored.rules)
     changed = [rule for rule in rules if rule.text != rule.current]
     try:
-        _check_conflicts(changed)
+        check_conflicts(changed)
+        for rule in changed:
+            rule.check()
     except Refused as error:
         return await _namespace_page(console, error)
+    except InvalidPolicy as error:
+        return await _namespace_page(console, _refuse(error, changed))
     if not console.text("save"):
-        try:
-            for rule in changed:
-                rule.check()
-        except InvalidPolicy as error:
-            return await _namespace_page(console, Refused(str(error)))
         title = _("Change the policy of {prefix}").format(prefix=prefix)
         return console.render(
             "policy_preview.html", title=title, prefix=prefix, rules=changed, note=console.text("note")
         )
     # Others may change the other rules meanwhile. But a profile alone would replace them all, unlike the preview.
     sent = rules if any(rule.name == "profile" for rule in changed) else changed
-    text = "".join([f"{rule.name} = {rule.text}\n" for rule in sent])
+    text = "".join([rule.to_toml() for rule in sent])
     try:
         change_case = bool(console.text("change_case"))
         await console.api.change_policy(prefix, text, change_case=change_case, note=console.text("note"))
@@ -131,32 +109,17 @@ async def _namespace_page(console: ConsoleRequest, problem: ClientError | None =
     namespace = await console.api.namespace(prefix)
     rules: list[PolicyRule] = []
     try:
-        rules = _read_rules(console, (await console.api.policy(prefix)).rules)
+        rules = read_rules(console.form, (await console.api.policy(prefix)).rules)
     except ClientError as error:
         problem = problem or error
-    return console.render("namespace.html", title=prefix, problem=problem, namespace=namespace, rules=rules)
+    groups = list(group_rules(rules)) if rules else []
+    return console.render("namespace.html", title=prefix, problem=problem, namespace=namespace, groups=groups)
 
 
-def _read_rules(console: ConsoleRequest, stored: dict[str, object]) -> list[PolicyRule]:
-    """The rules as stored, with what the form has for those that the user has changed."""
-    fields = dict(reversed(console.form.pairs))
-    rules = []
-    for name, key in KEYS.items():
-        current = format_toml(stored[name]) if name in stored else ""
-        shown = fields.get(f"was.{name}", current)
-        # A line end would begin another rule.
-        text = " ".join(fields.get(f"rule.{name}", "").split("\n")).replace("\r", "").strip()
-        written = current if text in ("", shown) else text
-        rules.append(PolicyRule(name, key.about, key.expects, current, written, shown))
-    return rules
-
-
-def _check_conflicts(rules: list[PolicyRule]) -> None:
-    """Refuse to change a rule that somebody else has changed since the form was opened."""
-    for rule in rules:
-        if rule.current not in (rule.shown, rule.text):
-            reason = _("Somebody else has changed the rule {name} since you opened the page: it is {value} now")
-            raise Refused(reason.format(name=rule.name, value=rule.current), advice=_("Check it, and change it again"))
+def _refuse(error: InvalidPolicy, rules: list[PolicyRule]) -> Refused:
+    """The refusal of a rule, with the label of its field."""
+    label = next((rule.label for rule in rules if rule.name == error.key), "")
+    return Refused(f"{label}: {error.message}" if label else str(error))
 
 
 # Types

@@ -14,6 +14,7 @@ from typing import BinaryIO, Final, TypeVar
 from urllib.parse import parse_qsl
 
 from jinja2 import Environment
+from markupsafe import Markup, escape
 
 from perseid.client.api import AsyncOperations
 from perseid.client.api_exchange import (
@@ -78,6 +79,7 @@ def get_environment() -> Environment:
     environment.filters["sentence"] = to_sentence
     environment.filters["times"] = lambda text: mark_times(_FRACTION.sub("", str(text)))
     environment.filters["visible"] = to_visible
+    environment.filters["handle"] = lambda text: escape(to_visible(text)).replace("/", Markup("/<wbr>"))  # breaks there
     environment.filters["word"] = lambda text: get_words().get(str(text), str(text))
     environment.filters["secret"] = lambda text, type_: mask(type_, text)
     environment.filters["iso"] = lambda seconds: to_iso(int(seconds))
