@@ -145,7 +145,7 @@ def test_key_signs_in_and_never_leaves_the_browser(browser: Browser, site: Conso
     visitor.go("/console/jobs")
     content, passphrase = KEY_FILES[name]
     sent = choose(visitor.page, name, content, passphrase)
-    visitor.page.get_by_text(SIGNER).wait_for()
+    visitor.page.locator("nav .full").get_by_text(SIGNER).wait_for()
     assert visitor.page.inner_text("h1") == "Jobs", "the user gets the page they wanted"
     assert any(b"signature=" in body for body in sent.bodies), "the requests were recorded"
     assert sent.posted == [f"{site.url}/api/sessions", f"{site.url}/console/sign-in"]

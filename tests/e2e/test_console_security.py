@@ -136,7 +136,7 @@ def test_names_of_other_things_run_no_script(member: Visitor) -> None:
         assert harmed(member) == [], button
 
     member.go("/console/tokens")
-    page.get_by_label("read", exact=True).check()
+    page.locator("input[name=scope][value=read]").check()
     send("Create the token", label=ATTACK)
     member.go("/console/types")
     page.get_by_text("New type").click()

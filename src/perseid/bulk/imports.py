@@ -31,6 +31,7 @@ from .formats import (
     Profile,
     ReadOptions,
     TypeCheck,
+    UnknownColumns,
     invalid_file,
 )
 from .report import HANDLE_COLUMN, write_handles
@@ -182,7 +183,9 @@ def _describe(invalid: InvalidFile) -> dict[str, Any]:
     """Return what the record of an import says about a file that cannot be read."""
     found = invalid.problem
     advice = {"advice_kind": found.advice_kind, "advice_parameters": found.advice_parameters}
-    return {"problem": str(invalid), "problem_type": invalid.problem_type, "fix": found.fix, **advice}
+    columns = {"detected": {"unknown_columns": invalid.columns}} if isinstance(invalid, UnknownColumns) else {}
+    described = {"problem": str(invalid), "problem_type": invalid.problem_type, "fix": found.fix}
+    return {**described, **advice, **columns}
 
 
 def _delete_credential(spooled: SpooledImport, invalid: InvalidFile) -> None:

@@ -76,7 +76,7 @@ def test_prefix_is_chosen_if_the_user_has_only_one(user: ConsoleUser) -> None:
 
 def test_role_is_given_and_revoked(user: ConsoleUser) -> None:
     add_user(user, "ann")
-    grant(user, "300:12345/ann")
+    grant(user, "ann")
     assert "Access was given." in user.text
     assert "editor" in row_of(user, "300:12345/ann")
     grant(user, "300:12345/ann")

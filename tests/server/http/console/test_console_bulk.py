@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from urllib.parse import quote
 
@@ -47,10 +48,14 @@ def upload(user: ConsoleUser, content: str, name: str = "rows.csv", **options: s
     fields = user.form("/imports").fields | options
     fields.pop("file", None)
     user.upload("/console/imports", fields, name, content.encode())
-    for _ in range(100):
-        if "is being checked" not in user.text:
-            return
+    settled(user)
+
+
+def settled(user: ConsoleUser) -> str:
+    """Wait for the check of a file, and return the text of the page."""
+    while "is being checked" in user.text:
         user.get(user.path)
+    return user.text
 
 
 def test_file_is_checked_and_imported_and_undone(user: ConsoleUser, server: Harness) -> None:
@@ -61,6 +66,7 @@ def test_file_is_checked_and_imported_and_undone(user: ConsoleUser, server: Harn
     user.submit("/apply")
     assert "The job was started." in user.text
     user.get(user.path)
+    assert "Changed records 12345/row-1 create 12345/row-2 create The log since its start" in user.text
     assert url_of(server, "12345/row-2") == "https://two.example/"
     job = user.path.rpartition("/")[2].partition("?")[0]
     user.get(f"/console/jobs/{job}/undo")
@@ -103,11 +109,22 @@ def test_file_can_be_discarded(user: ConsoleUser) -> None:
 
 
 def test_unknown_column_is_refused_and_mapped(user: ConsoleUser, server: Harness) -> None:
-    content = FILE.replace("URL", "Signature")
-    upload(user, content)
-    assert "enter Signature=TYPE under the columns" in user.text
+    content = FILE.replace("URL", "Shelf")
+    upload(user, content, prefix="12345", skip_invalid="yes")
     assert not user.has_form("/apply")
-    upload(user, content, map="Signature=URL")
+    fields = user.form("/imports").fields
+    assert (fields["column.1"], fields["meaning.1"], fields["prefix"]) == ("Shelf", "-", "12345")
+    assert fields["skip_invalid"] == "yes", "the options are kept"
+    fields.pop("file")
+    user.upload("/console/imports", fields, "rows.csv", content.encode())
+    assert "2 valid" in settled(user), "the column is left out"
+    upload(user, content.replace("Shelf", "Ulr"))
+    assert user.form("/imports").fields["meaning.1"] == "URL", "what was probably meant"
+    upload(user, content)
+    fields = user.form("/imports").fields | {"other.1": "URL"}
+    fields.pop("file")
+    user.upload("/console/imports", fields, "rows.csv", content.encode())
+    settled(user)
     user.submit("/apply")
     assert url_of(server, "12345/row-1") == "https://one.example/"
 
@@ -133,6 +150,12 @@ def test_links_are_changed_after_a_preview(user: ConsoleUser, server: Harness) -
 def test_links_that_do_not_exist_change_nothing(user: ConsoleUser) -> None:
     user.get("/console/rewrite?url=https%3A%2F%2Fnothing.example%2F*&to=https%3A%2F%2Fnew.example%2F*")
     assert "No URL matches." in user.text
+    assert "Without * at the end" not in user.text
+    user.get("/console/rewrite?url=https%3A%2F%2Fold.example%2F&to=https%3A%2F%2Fnew.example%2F")
+    assert "Without * at the end, only this one URL is changed." in user.text
+    found = re.search('href="(/console/rewrite[^"]*)">Change all', user.page.body.decode())
+    assert found is not None
+    assert "https://new.example/2" in user.read(unescape(found[1]))
     user.get("/console/rewrite?to=https%3A%2F%2Fnew.example%2F*")
     assert user.alert
 

@@ -108,5 +108,5 @@ def test_overview_is_escaped(server: Harness) -> None:
     create(server, "12345/<b>x", Value.text(1, "URL", "https://old.example/"))
     user = ConsoleUser(server).sign_in()
     user.get("/console")
-    assert b"12345/&lt;b&gt;x" in user.page.body
+    assert b"12345/<wbr>&lt;b&gt;x" in user.page.body
     assert b"<b>x" not in user.page.body

@@ -119,7 +119,7 @@ def test_invalid_rule_is_refused_in_the_preview(user: ConsoleUser) -> None:
 @pytest.mark.parametrize(
     ("rule", "text"),
     [
-        ("purpose", 'Maps "and"\nretired = true'),
+        ("purpose", 'Maps "and"\n\nretired = true'),
         ("required_types", "URL\nTITLE"),
         ("default_administrators", "300:0.NA/{prefix}"),
         ("retired", "yes"),

@@ -11,6 +11,7 @@ from perseid.names.handle import Handle
 from perseid.records.record import PRIVATE_PERMISSIONS, Permission, Value, ValueRef
 from perseid.registry.commands.lifecycle import Unpublish
 from perseid.registry.commands.records import PartialValue, Remove, ReplaceRecord, SetValues
+from perseid.registry.queries.namespaces import ChangePolicy
 from perseid.registry.queries.resolve import Query
 from perseid.server.http.console.values import MAX_ROWS
 from tests.server.http.console.console_user import ConsoleUser
@@ -67,6 +68,16 @@ def test_namespace_is_listed_in_pages(user: ConsoleUser) -> None:
     assert "Next page" in user.text
     user.get("/console/records?prefix=12345&state=reserved")
     assert "No identifiers found." in user.text
+
+
+def test_state_without_a_namespace_lists_the_only_one_or_asks_for_it(user: ConsoleUser, server: Harness) -> None:
+    server.registry.do(Unpublish(Handle.parse(HANDLE)), OPERATOR, "cli")
+    user.get("/console/records?state=unpublished")
+    assert f"{HANDLE} unpublished" in user.text
+    user.get("/console/namespaces")
+    user.submit("/namespaces", prefix="12345.1", profile="free")
+    user.get("/console/records?state=unpublished")
+    assert "To see all identifiers in a state, choose a namespace." in user.text
 
 
 def test_search_by_the_beginning_of_handles(server: Harness, user: ConsoleUser) -> None:
@@ -212,9 +223,30 @@ def test_life_of_an_identifier(user: ConsoleUser) -> None:
         assert notice in user.text, (action, user.text)
     user.get(f"{PATH}/history")
     assert "tombstone" in user.text
+    user.get(PATH)
+    assert f'href="{PATH}/delete"' in user.page.body.decode()
     user.get(f"{PATH}/delete")
     user.submit("/delete")
     assert "The record was deleted." in user.text
+
+
+def test_title_begins_the_reason_of_a_tombstone_if_wanted(user: ConsoleUser, server: Harness) -> None:
+    user.get(f"{PATH}/tombstone")
+    user.submit("/tombstone", reason="Withdrawn", title="A <b>title</b>")
+    assert "“A <b>title</b>”: Withdrawn" in values_of(server, HANDLE).values()
+    user.get(f"{PATH}/restore")
+    user.submit("/restore")
+    user.get(f"{PATH}/tombstone")
+    assert 'name="title" value="A &lt;b&gt;title&lt;/b&gt;"' in user.page.body.decode()
+    user.submit("/tombstone", reason="Withdrawn")
+    assert "Withdrawn" in values_of(server, HANDLE).values()
+
+
+def test_deletion_is_not_offered_where_the_policy_forbids_it(user: ConsoleUser, server: Harness) -> None:
+    server.registry.do(ChangePolicy("12345", 'deletion = "tombstone"'), OPERATOR, "cli")
+    user.get(PATH)
+    assert f'href="{PATH}/tombstone"' in user.page.body.decode()
+    assert f'href="{PATH}/delete"' not in user.page.body.decode()
 
 
 def test_action_on_a_changed_record_is_refused(user: ConsoleUser, server: Harness) -> None:

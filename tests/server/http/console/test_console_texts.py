@@ -119,7 +119,7 @@ def test_texts_about_one_record_are_in_the_catalog(user: Reader, server: Harness
 def test_texts_about_many_records_are_in_the_catalog(user: Reader, server: Harness) -> None:
     for content, advice in (
         ("handle,URL\nnonsense,x", ""),
-        ("handle,Signature\n12345/row,x", "⟦Upload the file again, and enter Signature=TYPE under the columns"),
+        ("handle,Signature\n12345/row,x", "⟦Choose what each column means, or leave it out."),
         (f"handle,URL\n{HANDLE},https://row.example/", "⟦Remove the row, or choose above what happens"),
         ("handle,URL\n12345/row,https://row.example/", ""),
     ):

@@ -102,6 +102,9 @@ def test_token_starts_a_session_within_its_scope(server: Harness) -> None:
     user.post("/console/sign-in", {"method": "token", "secret": make_token(server)})
     assert user.page.status == 200
     assert "with token" in user.text
+    user.get("/console/log")
+    assert "No entries." not in user.text
+    assert "a token without the scope find, which the log needs" in user.text
 
 
 def test_key_signs_in_with_a_signature(server: Harness) -> None:

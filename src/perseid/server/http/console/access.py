@@ -39,10 +39,16 @@ async def grant(console: ConsoleRequest) -> Response:
     """Give roles or permissions to an identity."""
     on, rights = console.text("on"), console.text("rights").replace(",", " ").split()
     try:
-        changed = await console.api.grant(console.text("identity"), rights, on, note=console.text("note"))
+        identity = _complete_identity(console.text("identity"), on)
+        changed = await console.api.grant(identity, rights, on, note=console.text("note"))
     except ClientError as error:
         return await _access_page(console, error)
     return console.redirect("access", on=changed.on, done="granted" if changed.changed else "unchanged")
+
+
+def _complete_identity(text: str, on: str) -> str:
+    """The handle of a user of the prefix, if a text is only the name, such as `ann`."""
+    return text if not text or "/" in text or ":" in text else f"{on.partition('/')[0]}/{text}"
 
 
 @ACCESS.post("/access/revoke")

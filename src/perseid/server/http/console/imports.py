@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from perseid.client.errors import ClientError, Refused
+from perseid.registry.advice import AdviceKind
 from perseid.schema.imports import ImportQuery, ImportResponse, ImportState, OnExisting
 from perseid.server.http.messages import Response
 from perseid.server.http.pages.texts import _
@@ -20,8 +21,8 @@ IMPORTS: Final = Pages("imports")
 PAGE_SIZE: Final = 50
 """Problems and changes on a page."""
 
-MEANINGS: Final = ("handle", "state", "URL", "EMAIL", "DESC", "TITLE", "-")
-"""Offered for a column; any other type can be typed."""
+MAX_KEPT: Final = 2_000
+"""Characters of a mapping that the next page keeps, in its address, for another upload: a browser can send more."""
 
 _TEXTS: Final = ("format", "delimiter", "encoding", "sheet", "prefix", "profile")
 _FLAGS: Final = ("raw", "mint", "mint_again", "skip_invalid")
@@ -44,7 +45,9 @@ async def upload(console: ConsoleRequest) -> Response:
         made = await console.api.create_import(file.file, query)
     except ClientError as error:
         return await _upload_form(console, error)
-    return console.redirect("imports", made.id)
+    options: dict[str, Any] = {name: console.text(name) for name in (*_TEXTS, *_FLAGS, "on_existing")}
+    mapped = "\n".join(query.map)
+    return console.redirect("imports", made.id, **options, map=mapped if len(mapped) <= MAX_KEPT else "")
 
 
 async def _upload_form(console: ConsoleRequest, problem: ClientError | None = None) -> Response:
@@ -139,7 +142,9 @@ async def _import_page(console: ConsoleRequest, problem: ClientError | None = No
         problems=problems,
         changes=changes,
         columns=_columns(found),
-        meanings=MEANINGS,
+        unknown=_find_unknown(found),
+        meanings=_describe_meanings(),
+        options=_read_options(console, ImportQuery()),
         is_checking=found.state in (ImportState.CHECKING, ImportState.UPLOADING),
         is_ready=found.state is ImportState.READY,
     )
@@ -152,11 +157,43 @@ def _columns(found: ImportResponse) -> list[tuple[str, str]]:
     return [(str(each.get("header", "")), str(each.get("meaning", ""))) for each in found_columns]
 
 
+def _find_unknown(found: ImportResponse) -> dict[str, str]:
+    """The columns that mean nothing, with what was probably meant, if they can be given a meaning."""
+    columns = found.detected.get("unknown_columns")
+    return columns if isinstance(columns, dict) and found.advice_kind == AdviceKind.MAP_COLUMN.name else {}
+
+
+def _describe_meanings() -> dict[str, str]:
+    """What is offered for a column; any other type can be typed."""
+    return {
+        "-": _("leave it out"),
+        "handle": _("the identifier (handle)"),
+        "URL": _("the target (URL)"),
+        "TITLE": _("a title (TITLE)"),
+        "AUTHOR": _("an author (AUTHOR)"),
+        "PUBLISHER": _("a publisher (PUBLISHER)"),
+        "DATE": _("a date (DATE)"),
+        "DESC": _("a description (DESC)"),
+        "EMAIL": _("an email address (EMAIL)"),
+        "state": _("the state: published, unpublished, reserved or tombstone"),
+    }
+
+
+def _read_mapping(console: ConsoleRequest) -> list[str]:
+    """The meanings of columns: as the user has written them, or has chosen them for unknown columns."""
+    mapped = [line.strip() for line in console.text("map").splitlines() if line.strip()]
+    for name, column in console.form.pairs:
+        if name.startswith("column."):
+            number = name.removeprefix("column.")
+            meaning = console.text(f"other.{number}") or console.text(f"meaning.{number}")
+            mapped += [f"{column}={meaning}"] if meaning else []
+    return mapped
+
+
 def _read_options(console: ConsoleRequest, query: ImportQuery) -> ImportQuery:
     """Read the options of the form."""
     texts = {name: console.text(name) for name in _TEXTS}
     flags = {name: bool(console.text(name)) for name in _FLAGS}
     choice = console.text("on_existing")
     on_existing = OnExisting(choice) if choice in tuple(OnExisting) else OnExisting.FAIL
-    mapped = tuple([line.strip() for line in console.text("map").splitlines() if line.strip()])
-    return msgspec.structs.replace(query, **texts, **flags, on_existing=on_existing, map=mapped)
+    return msgspec.structs.replace(query, **texts, **flags, on_existing=on_existing, map=tuple(_read_mapping(console)))

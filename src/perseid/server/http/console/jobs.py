@@ -11,7 +11,8 @@ from perseid.client.api_operations import encode_parameter
 from perseid.client.api_services import JOB_PATH
 from perseid.client.errors import ClientError, Refused
 from perseid.schema.jobs import JobResponse, JobState
-from perseid.schema.queries import Selectors
+from perseid.schema.namespaces import Scope
+from perseid.schema.queries import EntryResponse, Selectors
 from perseid.server.http.messages import Response
 from perseid.server.http.pages.texts import _
 from perseid.server.http.responses import NO_STORE
@@ -28,6 +29,9 @@ LOG: Final = Pages("log")
 
 PAGE_SIZE: Final = 50
 """Jobs, planned changes or entries on a page."""
+
+MAX_ENTRIES: Final = 20
+"""Changed records on the page of a job; the log has all."""
 
 _RUNNING: Final = (JobState.RUNNING, JobState.BEING_UNDONE)
 _UNDOABLE: Final = (JobState.DONE, JobState.CANCELED, JobState.UNFINISHED)
@@ -127,9 +131,19 @@ async def _job_page(console: ConsoleRequest, name: str, problem: ClientError | N
         scripts=("job.js",) if job.state in _RUNNING else (),
         job=job,
         parameters=_parameters(job),
+        entries=await _list_entries(console, job),
         is_running=job.state in _RUNNING,
         can_undo=job.state in _UNDOABLE,
     )
+
+
+async def _list_entries(console: ConsoleRequest, job: JobResponse) -> list[EntryResponse]:
+    """The first entries of a job that the user can see in the log: their notes begin with its kind and id."""
+    try:
+        page = await console.api.log(since=job.started_at, page_size=PAGE_SIZE).page()
+    except ClientError:
+        return []  # a token without the scope, or a server that does not list handles
+    return [each for each in page.entries if job.job in (each.note or "").partition(":")[0]][:MAX_ENTRIES]
 
 
 def _parameters(job: JobResponse) -> list[tuple[str, str]]:
@@ -157,6 +171,7 @@ async def show_rewrite(console: ConsoleRequest) -> Response:
         problem=problem,
         namespaces=namespaces,
         plan=plan,
+        exact=bool(shown["to"] and shown["url"]) and not shown["url"].endswith("*") and not (plan and plan.handles),
         url=shown["url"],
         host=shown["host"],
         prefix=shown["prefix"],
@@ -231,4 +246,11 @@ async def show_log(console: ConsoleRequest) -> Response:
         page = await pages.page(console.text("cursor"))
     except ClientError as error:
         problem = error
-    return console.render("log.html", title=_("Log"), problem=problem, page=page, since=since)
+    return console.render(
+        "log.html",
+        title=_("Log"),
+        problem=problem,
+        page=page,
+        since=since,
+        lacks_scope=not console.has_scope(Scope.FIND),
+    )

@@ -83,9 +83,9 @@ class PolicyRule(NamedTuple):
         if isinstance(default, bool):
             return {YES: True, NO: False}.get(self.text, self.text)
         if isinstance(default, tuple):
-            return self.text.splitlines()
+            return _split(self.text)
         if isinstance(default, dict):
-            return dict([_parse_option(self.name, line) for line in self.text.splitlines()])
+            return dict([_parse_option(self.name, line) for line in _split(self.text)])
         is_number = isinstance(default, int) and self.text.isascii() and self.text.isdigit() and len(self.text) < 19
         return int(self.text) if is_number else self.text
 
@@ -132,8 +132,12 @@ def read_rules(form: Parameters, stored: Mapping[str, object]) -> list[PolicyRul
 
 
 def _clean(text: str) -> str:
-    """Without surrounding whitespace and empty lines, and with one kind of line ends: browsers send another."""
-    return "\n".join([line.strip() for line in text.strip().splitlines() if line.strip()])
+    """Without surrounding whitespace, and with one kind of line ends: browsers send another."""
+    return "\n".join([line.strip() for line in text.strip().splitlines()])
+
+
+def _split(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line]
 
 
 def check_conflicts(rules: list[PolicyRule]) -> None:

@@ -3,10 +3,11 @@
 from typing import Any, Final
 
 from perseid.client.errors import ClientError, NotFound, Refused
-from perseid.records.titles import find_words
+from perseid.names.handle import fold
+from perseid.records.titles import TITLE_KEYWORDS, find_words, to_single_line, type_keyword
 from perseid.schema.common import HandleState
 from perseid.schema.queries import FoundHandle, HandleSummary
-from perseid.schema.records import Record
+from perseid.schema.records import Record, ToDelete
 from perseid.server.http.messages import Response
 from perseid.server.http.pages.texts import _
 from perseid.server.http.resolver.paths import path_to
@@ -22,6 +23,9 @@ PAGE_SIZE: Final = 50
 
 HISTORY_SIZE: Final = 20
 """Versions on a page; each shows its values."""
+
+MAX_TITLE: Final = 300
+"""Characters of a title in the reason of a tombstone: a long sentence."""
 
 SEARCHES: Final = ("url", "host", "value", "words", "type", "owner")
 """Criteria that a user can choose, beside handles."""
@@ -41,6 +45,8 @@ async def browse(console: ConsoleRequest) -> Response:
     state = HandleState(console.text("state")) if console.text("state") in STATES else None
     start = _find_start(text, prefix) if by in ("", "handle") else None
     namespaces = (await console.api.namespaces(mine=True).page()).namespaces
+    if state and not text and not prefix and len(namespaces) == 1:
+        prefix = namespaces[0].prefix
     found: list[HandleSummary] | list[FoundHandle] = []
     cursor, problem, remark, by_now = None, None, "", by
     try:
@@ -135,8 +141,17 @@ async def show_record(console: ConsoleRequest) -> Response:
         title=record.handle,
         record=record,
         rows=to_rows(record.values),
+        can_delete=await _can_delete(console, record.handle),
         public_path=f"{path_to(record.handle, settings)}?noredirect",
     )
+
+
+async def _can_delete(console: ConsoleRequest, handle: str) -> bool:
+    """Whether a record can be deleted, by the policy and the permissions of the user."""
+    try:
+        return (await console.api.explain(ToDelete(handle))).allowed
+    except ClientError:
+        return False
 
 
 @RECORDS.get("/records/{handle}/history")
@@ -175,7 +190,9 @@ async def do_action(console: ConsoleRequest) -> Response:
                 await api.unpublish(handle, keep_history=keep, if_version=condition, note=note)
             case "tombstone":
                 replaced_by = console.text("replaced_by") or None
-                reason = console.text("reason")
+                title, reason = console.text("title"), console.text("reason")
+                if title and reason:
+                    reason = _("“{title}”: {reason}").format(title=title, reason=reason)
                 await api.tombstone(handle, reason, replaced_by=replaced_by, if_version=condition, note=note)
             case "restore":
                 await api.revive(handle, if_version=condition, note=note)
@@ -210,5 +227,14 @@ async def _action_form(console: ConsoleRequest, problem: ClientError | None = No
         problem=problem,
         action=action,
         record=record,
+        name=_find_title(console, record) if action == "tombstone" else "",
         fields=dict(console.form.pairs),
     )
+
+
+def _find_title(console: ConsoleRequest, record: Record) -> str:
+    """The public title of a record, by the types of the settings, or else as in citations; empty if it has none."""
+    rows = [row for row in reversed(to_rows(record.values)) if row.permissions[2:3] == "1"]
+    texts = {type_keyword(row.type): row.data for row in rows} | {fold(row.type): row.data for row in rows}
+    types = (*map(fold, console.request_context.server.settings.service.title_types), *TITLE_KEYWORDS)
+    return next((to_single_line(texts[each])[:MAX_TITLE] for each in types if each in texts), "")

@@ -31,6 +31,7 @@ from perseid.client.api_exchange import (
 from perseid.client.errors import ClientError
 from perseid.records.encoding import to_iso
 from perseid.registry.identity import TokenIdentity, effective_identity
+from perseid.schema.namespaces import Scope
 from perseid.server.http.auth.authentication import AuthResult
 from perseid.server.http.auth.web_sessions import WebSession
 from perseid.server.http.context import RequestContext
@@ -148,6 +149,11 @@ class ConsoleRequest:
     def me(self) -> str:
         """The identity of the user, `INDEX:HANDLE`; empty without a session."""
         return "" if self.session is None else str(effective_identity(self.session.identity))
+
+    def has_scope(self, scope: Scope) -> bool:
+        """Whether the user has signed in without a token, or with one that has a scope."""
+        identity = None if self.session is None else self.session.identity
+        return not isinstance(identity, TokenIdentity) or scope in identity.scope.scopes
 
     def text(self, name: str, default: str = "") -> str:
         """A field of the form, or else of the query, without surrounding whitespace."""
