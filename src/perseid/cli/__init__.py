@@ -38,8 +38,8 @@ from ._commands import LazyGroup
 from ._output import use_utf8
 
 _GARBAGE = 10_000
-"""New objects after which Python looks for cycles of garbage. With the default of 700, which is for small programs,
-that took a seventh of an import."""
+"""New objects after which Python looks for cycles of garbage. The default of 700 is for small programs; a large import
+creates hardly any garbage, but many objects."""
 
 app = typer.Typer(
     name="perseid",
