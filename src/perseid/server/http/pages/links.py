@@ -25,6 +25,7 @@ ELLIPSIS: Final = "…"
 MAX_CACHED_TYPES: Final = 256
 """Types that are kept as HTML: records have some dozen different ones."""
 
+_SPECIAL: Final = re.compile("[&<>\"']")
 _CONTROLS: Final = re.compile("[\x00-\x09\x0b-\x1f\x7f]")
 _PICTURES: Final = 0x2400  # of the characters below U+0020
 _DELETE: Final = "\N{SYMBOL FOR DELETE}"
@@ -50,6 +51,11 @@ class TextLink(NamedTuple):
 
 
 NO_TEXT: Final = TextLink("")
+
+
+def escape_text(text: str) -> str:
+    """Escape a text for HTML; most texts need no escape, which is found out faster."""
+    return text if _SPECIAL.search(text) is None else escape_html(text)
 
 
 def to_sentence(text: str) -> str:
@@ -85,11 +91,11 @@ def render_piece(piece: TextLink) -> Markup:
 
 def to_html(piece: TextLink) -> str:
     """The same as text."""
-    text = escape_html(piece.text)
+    text = escape_text(piece.text)
     if not piece.href:
         return f"<bdi>{_TIME.sub(_TIME_ELEMENT, text)}</bdi>"
     others = ' rel="nofollow noopener"' if piece.external else ""
-    return f'<a href="{escape_html(piece.href)}"{others}><bdi>{text}</bdi></a>'
+    return f'<a href="{escape_text(piece.href)}"{others}><bdi>{text}</bdi></a>'
 
 
 def render_actions(links: Iterable[TextLink]) -> Markup:

@@ -11,7 +11,6 @@ import re
 from collections.abc import Container
 from dataclasses import dataclass
 from typing import Final, NamedTuple, cast
-from urllib.parse import quote
 from xml.sax.saxutils import quoteattr
 
 from markupsafe import Markup
@@ -31,7 +30,7 @@ from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import HeaderList, Response
 from perseid.server.http.negotiation import Preference
 from perseid.server.http.resolver.lookup import LookupResult, Tombstone
-from perseid.server.http.resolver.paths import Action, path_to
+from perseid.server.http.resolver.paths import Action, path_to, quote_name
 from perseid.server.http.resolver.redirect import Redirect, RedirectRequest, RedirectSource
 from perseid.server.http.resolver.time_travel import AT_PARAMETER
 from perseid.wire.codes import ResponseCode
@@ -227,7 +226,7 @@ def record_page(found: LookupResult, shown: PageDetails, links: LinkBuilder, hea
             "path": path,
             "then": then,
             "api": shown.api,
-            "handle": quote(found.registered_name, safe=""),
+            "handle": quote_name(found.registered_name),
             "seq": str(found.resolved.seq),
             "prefix": prefix.text,
             "prefix_path": prefix.href,
@@ -353,7 +352,7 @@ def _prefix_link(found: LookupResult) -> TextLink:
     """The namespace of a record: that of a prefix handle is the one it names."""
     handle = found.resolved.handle
     prefix = handle.suffix if handle.is_prefix_handle else handle.prefix
-    return TextLink(to_visible(prefix, MAX_NAME), f"/namespaces/{quote(prefix, safe='')}")
+    return TextLink(to_visible(prefix, MAX_NAME), f"/namespaces/{quote_name(prefix)}")
 
 
 def _party(party: Party, links: LinkBuilder) -> TextLink:

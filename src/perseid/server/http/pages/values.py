@@ -78,6 +78,7 @@ MAX_CACHED_DATA: Final = 128
 _HDL: Final = "hdl:"
 _SYSTEM: Final = "HS_"
 _TYPES: Final = "0.TYPE"
+_PLAIN_TYPES: Final = frozenset((URL, DESC))  # their data is text, which says all
 _KNOWN_TYPES: Final = (URL, DESC, EMAIL)
 
 Line = tuple[TextLink, ...]
@@ -128,6 +129,8 @@ def render_rows(values: Iterable[Value], links: LinkBuilder, handle_types: Conta
 
 def describe_data(value: Value, links: LinkBuilder, limit: int = MAX_SHOWN) -> tuple[tuple[Line, ...], str]:
     """Return the lines that show a value, and a note."""
+    if value.type in _PLAIN_TYPES:
+        return _describe_text(value.data, links, limit)
     if has_type(value.type, HS_SECKEY):
         return (), _("not shown: secret key")
     return _describe_content(interpret(value), links, limit) or _describe_text(value.data, links, limit)

@@ -73,6 +73,7 @@ RESERVED_SEGMENTS: Final = frozenset(
 """First segments under which all paths belong to the server."""
 
 _CACHED_SETTINGS: Final = 4  # a process has one, or two during a reload
+_CACHED_QUOTED: Final = 256  # a page needs that of its handle twice, and those of prefixes again
 _WHITESPACE: Final = " \t\r\n\f\v"
 # Characters that a segment of a URI may contain unencoded (U5), so that no client or proxy changes them.
 _SAFE: Final = "!$&'()*+,;=:@"
@@ -187,6 +188,12 @@ def path_to(name: str, settings: HttpSettings, segment: str = "") -> str:
     if not segment and not is_bare(name, settings):
         segment = HANDLE_SEGMENT
     return f"/{quote(segment, safe=_SAFE)}/{encode_name(name)}" if segment else f"/{encode_name(name)}"
+
+
+@lru_cache(_CACHED_QUOTED)
+def quote_name(name: str) -> str:
+    """A name or prefix as one segment of a path."""
+    return quote(name, safe="")
 
 
 def absolute_url(path: str, settings: HttpSettings) -> str:

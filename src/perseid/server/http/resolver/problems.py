@@ -10,6 +10,8 @@ from itertools import islice
 from time import monotonic
 from typing import Final, Generic, TypeVar
 
+from markupsafe import Markup
+
 from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, fold
 from perseid.names.uri import KNOWN_RESOLVERS, Reference, is_uri, parse_user_input, to_path
@@ -29,8 +31,8 @@ from perseid.server.http import responses
 from perseid.server.http.context import MAX_SEARCHES, MAX_WAITING_FOR_SEARCH, HttpSettings, RequestContext
 from perseid.server.http.messages import HeaderList, Response
 from perseid.server.http.negotiation import VARY, VARY_HISTORY, AcceptHeader
-from perseid.server.http.pages.links import NO_TEXT, TextLink, mail_link, to_sentence, to_visible
-from perseid.server.http.pages.pages import PAGES_SCRIPT, SEARCH_SCRIPT, render_page
+from perseid.server.http.pages.links import TextLink, mail_link, mark_times, render_piece, to_sentence, to_visible
+from perseid.server.http.pages.pages import PAGES_SCRIPT, SEARCH_SCRIPT, render_frequent_page
 from perseid.server.http.pages.texts import _, mark
 from perseid.server.http.responses import status_of
 from perseid.server.limits.budgets import EXEMPT, get_source
@@ -186,23 +188,45 @@ def to_response(problem: Problem, accepted: AcceptHeader, settings: HttpSettings
         message = " ".join(problem.sentences) or problem.title
         plain = responses.error_body(problem.code, message, problem.name or None) | (problem.more or {})
         return responses.json_response(plain, status=problem.status, headers=headers, name=problem.name)
-    page = render_page(
+    sentences = [Markup("<p>{}</p>").format(mark_times(to_visible(each))) for each in problem.sentences]
+    hints = [_render_hint(each) for each in (*problem.hints, *problem.versions)]
+    page = render_frequent_page(
         "problem.html",
         settings,
-        problem.status,
         headers,
-        scripts=(PAGES_SCRIPT, SEARCH_SCRIPT) if problem.searchable else (PAGES_SCRIPT,),
-        title=_(problem.title),
-        name=to_visible(problem.name, MAX_NAME),
-        before=_(problem.before),
-        after=_(problem.after),
-        sentences=[to_visible(sentence) for sentence in problem.sentences],
-        hints=(*problem.hints, *problem.versions),
-        suggestions=problem.suggestions,
-        contact=mail_link(problem.contact, settings) if problem.contact else NO_TEXT,
+        (PAGES_SCRIPT, SEARCH_SCRIPT) if problem.searchable else (PAGES_SCRIPT,),
+        {
+            "title": _(problem.title),
+            "name": to_visible(problem.name, MAX_NAME),
+            "before": _(problem.before),
+            "after": _(problem.after),
+            "sentences": Markup("\n").join(sentences),
+            "hints": Markup("\n").join(hints),
+            "suggestions": Markup("\n").join(map(_render_suggestion, problem.suggestions)),
+            "contact": render_piece(mail_link(problem.contact, settings)) if problem.contact else "",
+        },
+        problem.status,
         searchable=problem.searchable,
     )
     return Response(page.status, page.headers, page.body, code=problem.code, name=problem.name)
+
+
+def _render_hint(hint: TextLink) -> Markup:
+    return Markup('<li><a href="{}">{}</a></li>').format(hint.href, mark_times(hint.text))
+
+
+def _render_suggestion(suggested: SuggestedName) -> Markup:
+    link, quiet = suggested.link, Markup('<div class="quiet">{}</div>')
+    parts = [
+        Markup('<a href="{}"><bdi class="name">{}</bdi></a>').format(link.href, link.text),
+        Markup('<div class="quiet" lang="en">{}</div>').format(suggested.reason),
+    ]
+    if suggested.tombstone:
+        parts.append(quiet.format(mark_times(suggested.tombstone)))
+    if suggested.replacement:
+        replacement = Markup("<bdi>{}</bdi>").format(suggested.replacement)
+        parts.append(quiet.format(Markup("{}: {}").format(_("Use instead"), replacement)))
+    return Markup("<li>{}</li>").format(Markup("").join(parts))
 
 
 def from_lookup_failure(

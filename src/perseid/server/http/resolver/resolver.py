@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Final
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from perseid.ledger.errors import LedgerError
 from perseid.names.handle import Handle
@@ -82,6 +82,7 @@ from .paths import (
     parse_query,
     parse_search_input,
     path_to,
+    quote_name,
     strip_parameters,
 )
 from .problems import Problem, find_suggestions
@@ -558,7 +559,9 @@ class _RecordResponse:
         )
         citation = described.citation
         embedded = signposting.embedded_json_ld(described, settings)
-        handle_types = find_handle_types(reader.policy(found))
+        handle_types = reader.cached(
+            ("handle types", found.resolved.handle.prefix), lambda: find_handle_types(reader.policy(found))
+        )
         title = find_title(described.policy, described.values, settings.service.title_types) or citation.title or ""
         shown = PageDetails(citation, described.authority, api, then, embedded, handle_types, title)
         if gone and found.tombstone is not None:
@@ -585,7 +588,8 @@ def _leaving_page(redirection: Response, found: LookupResult, settings: HttpSett
 
 
 def _with_name(response: Response, found: LookupResult) -> Response:
-    return replace(response, code=int(ResponseCode.SUCCESS), name=found.name)
+    code = int(ResponseCode.SUCCESS)
+    return Response(response.status, response.headers, response.body, code=code, name=found.name)
 
 
 def _with_headers(response: Response, headers: HeaderList) -> Response:
@@ -610,7 +614,7 @@ async def _from_api(
 
 
 def _api_path(name: str) -> str:
-    return API_HANDLES_PATH + quote(name, safe="")
+    return API_HANDLES_PATH + quote_name(name)
 
 
 def _value_parameters(parameters: Parameters) -> Parameters:
