@@ -314,7 +314,7 @@ def check_full_disk(killable_server: Serving) -> None:
         urlopen(f"http://{host}:{port}/api/v1/handles/{PREFIX}%2Fn1")
     assert (refused.value.code, refused.value.headers["Retry-After"]) == (503, "60")
     assert json.load(refused.value)["type"].endswith("#storage-full")
-    eventually(lambda: killable_server.errors.count("the ledger cannot be opened") == 1, "the reason in the log")
+    eventually(lambda: killable_server.errors.count("The ledger cannot be opened") == 1, "the reason in the log")
     processes = (*children(killable_server, "writer"), *children(killable_server, "worker"))
     for process in (parent, *processes):
         resource.prlimit(process, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
