@@ -579,7 +579,7 @@ AUTHORITY_METADATA: Final = (
         "A1 A3 A8",
         "A new identifier has creation date, last update and creator, added by the server.",
         *(Register("102.100.272/BCDFGHJ1H"), "created 102.100.272/BCDFGHJ1H"),
-        *(Metadata("102.100.272/BCDFGHJ1H"), re.compile(rf"({DATE}) \| \1 \| hdl:{PROJECT} \| ")),
+        *(Metadata("102.100.272/BCDFGHJ1H"), re.compile(rf"{DATE} \| {DATE} \| hdl:{PROJECT} \| ")),
     ),
     row("A2", "Authority metadata is public.", Look("102.100.272/2RDV0T0QH", CREATOR), PROJECT),
     row("A2", "It has the access of resolution: an unpublished handle has none.", Metadata(HIDDEN), NOT_FOUND),
