@@ -10,7 +10,6 @@ import argparse
 import http.client
 import json
 import random
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,17 +25,13 @@ import psycopg
 from sqlalchemy import make_url
 
 from perseid.records.record import Value
-from perseid.registry.installation.installation import KEYS_NAME, Installation
-from perseid.registry.installation.settings import FILE_NAME
-from perseid.registry.installation.site import SITE_NAMES
+from perseid.registry.installation.installation import Installation
 from tests.postgres import USER, Cluster
 from tests.server.running import Address, Serving, serving
 
 PREFIX: Final = "12345"
 PATIENCE: Final = 120.0
 """Seconds for anything to happen: much more than a loaded machine needs."""
-NODE_FILES: Final = (FILE_NAME, KEYS_NAME, *SITE_NAMES)
-"""What makes a directory a node of the same service."""
 _PROGRAM = (sys.executable, "-c", "from perseid.cli import main; main()")
 
 
@@ -199,14 +194,14 @@ def make_nodes(folder: Path, pair: Pair, count: int = 2) -> list[Path]:
     first = folder / "node-0"
     perseid("init", first, "--prefix", PREFIX, "--database", pair.url)
     perseid("create", f"{PREFIX}/first", "--url", "https://example.org/first", "-d", first)
-    nodes = [first]
-    for number in range(1, count):
-        node = folder / f"node-{number}"
-        node.mkdir(0o700)
-        for name in NODE_FILES:
-            copy = shutil.copytree if (first / name).is_dir() else shutil.copy2
-            copy(first / name, node / name)
-        nodes.append(node)
+    nodes = [first, *(folder / f"node-{number}" for number in range(1, count))]
+    secret = folder / "passphrase"
+    secret.write_text("of nodes in tests\n")
+    secret.chmod(0o600)
+    if count > 1:
+        perseid("node", "export", folder / "file", "--passphrase-file", secret, "-d", first)
+    for node in nodes[1:]:
+        perseid("node", "join", folder / "file", "--passphrase-file", secret, "-d", node)
     return nodes
 
 

@@ -415,6 +415,7 @@ LAZY_COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "backup": ("backup", "Back up the ledger to a file, also while it is in use."),
         "restore": ("backup", "Create an installation from verified backups."),
         "rebuild": ("backup", "Rebuild the views from the ledger."),
+        "node": ("nodes", "Add nodes that serve the same installation."),
         "key": ("keys", "List and rotate the signing keys; generate keys for users."),
     },
     "Access": {

@@ -37,7 +37,8 @@ FILE_SETTINGS: Final = (
 )
 """Settings that can name a file, relative to the directory."""
 
-_MAX_LINE: Final = 2 * MAX_FILES  # in base64, with the names
+MAX_LINE: Final = 2 * MAX_FILES
+"""Maximum bytes of the line with the files: in base64, with the names."""
 _GLOBAL: Final = "global"  # `identities.root` is a file or this word
 _TEMPORARY: Final = ".new"
 
@@ -87,7 +88,7 @@ def open_backup(stream: BinaryIO, name: str, passphrase: bytes | None) -> tuple[
     if passphrase is None:
         raise InvalidBackup(f"{name}: encrypted; use --passphrase-file FILE")
     plain = open_encrypted(stream, name, FIRST_LINE, passphrase)
-    return plain, parse_files(plain.readline(_MAX_LINE), name)
+    return plain, parse_files(plain.readline(MAX_LINE), name)
 
 
 def parse_files(line: bytes, name: str) -> Mapping[str, bytes]:
@@ -105,13 +106,18 @@ def parse_files(line: bytes, name: str) -> Mapping[str, bytes]:
     return files
 
 
+def encode_files(files: Mapping[str, bytes]) -> bytes:
+    """Encode the first line of the plaintext."""
+    return msgspec.json.encode(_Files(dict(files))) + b"\n"
+
+
 def write_full_backup(
     installation: "Installation", stream: Output, passphrase: bytes, since: int = 0, progress: Progress = lambda _: None
 ) -> Header:
     """Write the files and the entries after `since` to a stream, encrypted."""
     encrypted = EncryptedWriter(stream, FIRST_LINE, passphrase)
     files = dict(collect_files(installation.directory, installation.config))
-    encrypted.write(msgspec.json.encode(_Files(files)) + b"\n")
+    encrypted.write(encode_files(files))
     header = write_backup(installation.log, encrypted, since, progress)
     encrypted.end()
     return header

@@ -120,7 +120,7 @@ class Installation:
         config = load_settings(directory, writable=writable, environ=environ)
         with ExitStack() as stack:
             store = stack.enter_context(closing(open_store(directory, config, read_only=open_ledger is not None)))
-            _check_version(directory, store, config)
+            check_version(directory, store, config)
             log = new_log(store, accept_clock=accept_clock)
             ledger = None
             if open_ledger is not None:
@@ -301,7 +301,8 @@ def new_log(store: Store, *, accept_clock: bool = False) -> Log:
     return Log(store, clock, secrets.token_bytes)
 
 
-def _check_version(directory: Path, store: Store, config: Config) -> None:
+def check_version(directory: Path, store: Store, config: Config) -> None:
+    """Refuse a store without a ledger, or with tables of another version."""
     with translate_errors(store, config):
         version = store.version()
         is_whole = version != TABLES_VERSION or store.is_whole

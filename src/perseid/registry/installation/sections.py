@@ -99,6 +99,13 @@ def mask_password(url: str) -> str:
     return _PASSWORD_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1:***@", url))
 
 
+def strip_password(url: str) -> str:
+    """Remove the password from a database URL, also among its options."""
+    address, _, options = _PASSWORD.sub(r"\1@", url).partition("?")
+    kept = [each for each in options.split("&") if each and not _PASSWORD_OPTION.match(each)]
+    return f"{address}?{'&'.join(kept)}" if kept else address
+
+
 def _require(condition: object, message: str = "") -> None:
     if not condition:
         raise ValueError(message)

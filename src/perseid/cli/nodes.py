@@ -1,0 +1,92 @@
+"""`perseid node`: other nodes that serve the same installation from one database."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from perseid.client.remotes import InvalidRemote, read_secret
+from perseid.ledger.backup.archive import create_file
+from perseid.registry.installation.installation import load_settings
+from perseid.registry.installation.nodes import export_node
+from perseid.registry.installation.nodes import join as join_node
+
+from ._arguments import Directory, printable, resolve_directory
+from ._commands import Group, register_command
+from ._output import AsJson, CommandFailed, print_fields, print_json, print_message
+
+app = typer.Typer(
+    cls=Group,
+    help="Add nodes: machines that serve the same installation from one PostgreSQL database.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+_PassphraseFile = Annotated[
+    Path,
+    typer.Option("--passphrase-file", metavar="FILE", help="A file with the passphrase that encrypts the node file."),
+]
+
+
+@register_command(app, "export")
+def export(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file.")],
+    *,
+    passphrase_file: _PassphraseFile,
+    directory: Directory = None,
+    json: AsJson = False,
+) -> None:
+    """Write settings, site information and keys of this node to an encrypted file, for another node.
+
+    **The file contains the private keys of the server.** The password of the database is not in it.
+
+    For example:
+        perseid node export node.perseid --passphrase-file passphrase
+    """
+    target = resolve_directory(directory).resolve()
+    config = load_settings(target)
+    passphrase = _read_passphrase(passphrase_file)
+    with create_file(file) as stream:
+        left_out = export_node(target, config, stream, passphrase)
+    if json:
+        print_json({"file": str(file), "password_left_out": left_out})
+        return
+    print_fields({"node file": printable(str(file))})
+    if left_out:
+        print_message("The password of the database is not in it. On the other machine, put it into PostgreSQL's")
+        print_message("password file (~/.pgpass), or set PERSEID_LEDGER_DATABASE to the whole URL.")
+
+
+@register_command(app, "join")
+def join(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of `perseid node export`.")],
+    *,
+    passphrase_file: _PassphraseFile,
+    directory: Directory = None,
+    json: AsJson = False,
+) -> None:
+    """Create a node of the same service in a new directory, from the file of another node.
+
+    The database must be reachable. Then run `perseid serve`; delete the file.
+
+    For example:
+        perseid node join node.perseid --passphrase-file passphrase -d second
+    """
+    target = resolve_directory(directory).resolve()
+    passphrase = _read_passphrase(passphrase_file)
+    with file.open("rb") as stream:
+        join_node(target, stream, file.name, passphrase)
+    if json:
+        print_json({"directory": str(target)})
+        return
+    print_fields({"node": printable(str(target))})
+
+
+def _read_passphrase(file: Path) -> bytes:
+    try:
+        return read_secret(file).encode()
+    except InvalidRemote as problem:
+        raise CommandFailed(str(problem)) from problem
+
+
+commands = {"node": app}

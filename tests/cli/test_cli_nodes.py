@@ -1,0 +1,107 @@
+"""`init --database`, `node export` and `node join`, with a real PostgreSQL."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from perseid.ledger.backup import encryption
+from perseid.registry.installation.sections import strip_password
+from tests.cli.installation import Site, call, site
+from tests.postgres import Cluster, postgres
+
+__all__ = ["postgres"]
+
+PASSWORD = "swordfish"
+
+
+@pytest.fixture(autouse=True)
+def _cheap_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encryption, "SCRYPT_COST", 2)
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> str:
+    """The option with the passphrase."""
+    path = tmp_path / "passphrase"
+    path.write_text("a long passphrase\n")
+    path.chmod(0o600)
+    return f"--passphrase-file {path}"
+
+
+@pytest.fixture
+def here(tmp_path: Path, postgres: Cluster) -> Site:
+    url = postgres.database().replace("perseid@", f"perseid:{PASSWORD}@")
+    return site(tmp_path, "--prefix", "12345", "--database", url)
+
+
+def test_init_saves_the_database_and_hides_its_password(here: Site) -> None:
+    assert PASSWORD in (here.directory / "perseid.toml").read_text()
+    assert not (here.directory / "ledger.db").exists()
+    shown = here.ok("config").out
+    assert "ledger.database" in shown
+    assert PASSWORD not in shown
+    here.ok("create 12345/a --url https://example.org/a")
+    assert "https://example.org/a" in here.ok("resolve 12345/a").out
+
+
+def test_init_refuses_a_database_that_a_variable_overrides(tmp_path: Path) -> None:
+    words = ("init", str(tmp_path / "new"), "--database", "postgresql:///one")
+    done = call(*words, environ={"PERSEID_LEDGER_DATABASE": "postgresql:///other"})
+    assert done.code == 2
+    assert "PERSEID_LEDGER_DATABASE names another database" in " ".join(done.err.split())
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_node_joins_with_the_file_of_another(here: Site, secret: str, tmp_path: Path) -> None:
+    file = tmp_path / "node"
+    here.ok("create 12345/a --url https://example.org/a")
+    done = here.ok(f"node export {file} {secret}")
+    assert "password file (~/.pgpass)" in done.err
+    assert json.loads(here.ok(f"node export {file}2 {secret} --json").out)["password_left_out"] is True
+    assert file.stat().st_mode & 0o777 == 0o600
+    second = Site(tmp_path / "second")
+    second.ok(f"node join {file} {secret}")
+    settings = (second.directory / "perseid.toml").read_text()
+    assert PASSWORD not in settings
+    assert settings == (here.directory / "perseid.toml").read_text().replace(f":{PASSWORD}@", "@")
+    for name in ("siteinfo.json", "keys/privkey.bin", "keys/checkpoint.key"):
+        assert (second.directory / name).read_bytes() == (here.directory / name).read_bytes()
+    assert "https://example.org/a" in second.ok("resolve 12345/a").out
+    second.ok("create 12345/b --url https://example.org/b")
+    assert "https://example.org/b" in here.ok("resolve 12345/b").out
+
+
+def test_files_of_nodes_are_refused_with_the_reason(here: Site, secret: str, tmp_path: Path, postgres: Cluster) -> None:
+    file, second = tmp_path / "node", Site(tmp_path / "second")
+    here.ok(f"node export {file} {secret}")
+    (tmp_path / "other").write_text("another long passphrase\n")
+    (tmp_path / "other").chmod(0o600)
+    for words, reason in [
+        (f"{file} --passphrase-file {tmp_path / 'other'}", "passphrase"),
+        (f"{tmp_path / 'passphrase'} {secret}", "is not a file of `perseid node export`"),
+    ]:
+        done = second(f"node join {words}")
+        assert (done.code, reason in done.err) == (1, True), done
+    environ = {"PERSEID_LEDGER_DATABASE": postgres.database()}
+    done = call("node", "join", str(file), *secret.split(), "-d", str(second.directory), environ=environ)
+    assert (done.code, "No ledger in" in done.err) == (1, True), done
+    assert not second.directory.exists()
+
+
+def test_an_installation_with_a_file_has_no_other_nodes(tmp_path: Path, secret: str) -> None:
+    done = site(tmp_path, "--prefix", "12345")(f"node export {tmp_path / 'node'} {secret}")
+    assert (done.code, "Nodes share a PostgreSQL database" in done.err) == (1, True), done
+    assert not (tmp_path / "node").exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "stripped"),
+    [
+        ("postgresql://me:p%40ss@h/d?host=/x", "postgresql://me@h/d?host=/x"),
+        ("postgresql://me@h/d?password=p&sslpassword=q&sslmode=require", "postgresql://me@h/d?sslmode=require"),
+        ("postgresql://one,two/d?password=p", "postgresql://one,two/d"),
+    ],
+)
+def test_passwords_are_removed_from_urls(url: str, stripped: str) -> None:
+    assert strip_password(url) == stripped
