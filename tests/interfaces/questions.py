@@ -910,7 +910,8 @@ class Minted:
             user = ConsoleUser(world.web).sign_in()
             user.get("/console/new")
             user.submit("/new", prefix=self.prefix, mode="reserve", count=str(self.count))
-            names = re.findall(r'<bdi class="name">([^<]+)</bdi>', user.page.body.decode())
+            found = re.findall(r'<bdi class="name">(.+?)</bdi>', user.page.body.decode())
+            names = [name.replace("<wbr>", "") for name in found]
             return [name for name in names if name.startswith(f"{self.prefix}/")]
 
         return self._check(mint)

@@ -1,8 +1,9 @@
 """Suggestions ("did you mean …?") for a text that is not found as a handle.
 
 `perseid.names.suggest` repairs the text and corrects typos; this module decides what is looked up and shown. Only
-public handles of namespaces that the caller could list are suggested: for everybody those with `who_may_list =
-"public"`. Reserved and unpublished handles look free.
+public handles are suggested: reserved and unpublished ones look free. A repaired text is the handle that the caller
+meant. A handle that differs by a typo is suggested only in namespaces that the caller could list: for everybody those
+with `who_may_list = "public"`.
 
 Anybody can ask, so lookups, time and results are limited. It helps people with a nearly correct handle and must not be
 a cheaper way to enumerate handles than asking for them one by one: a request tries a single typo and returns a few
@@ -214,7 +215,7 @@ class SuggestionSearch:
             self._prefix = self._known(bare[-1])
         for reading, handle in names:
             if reading.done:
-                self._add(self._look_up(handle), reading.why)
+                self._add(self._look_up(handle, is_repaired=True), reading.why)
         self._is_certain = bool(self._found)
 
     def _likeliest(self, names: Sequence[tuple[Reading, Handle]]) -> Handle | None:
@@ -254,9 +255,11 @@ class SuggestionSearch:
 
     # Handles
 
-    def _look_up(self, handle: Handle) -> HandleItem | None:
-        """Return a public record that this server hosts, and that the caller could list."""
-        if str(handle) in self._looked_up or not self._answers_for(handle) or not self._is_listed(handle.prefix):
+    def _look_up(self, handle: Handle, *, is_repaired: bool = False) -> HandleItem | None:
+        """Return a public record that this server hosts: of a repaired text, or one that the caller could list."""
+        if str(handle) in self._looked_up or not self._answers_for(handle):
+            return None
+        if not is_repaired and not self._is_listed(handle.prefix):
             return None
         self._looked_up.add(str(handle))
         return self._find(handle)

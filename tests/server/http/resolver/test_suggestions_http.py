@@ -109,8 +109,8 @@ def test_suggestions_are_found(server: Harness, written: str) -> None:
     assert location_of(server.get("/12345/report-2021")) == "https://report.example/"
 
 
-@pytest.mark.parametrize("written", ["12345/reprot-2021", "12345/report-2021."])
-def test_nothing_is_suggested_where_not_everybody_can_list(server: Harness, written: str) -> None:
+def test_no_typo_is_corrected_where_not_everybody_can_list(server: Harness) -> None:
+    written = "12345/reprot-2021"
     set_listing(server, "12345", Audience.AUTHENTICATED)
     try:
         assert names(told(server, written)) == []
